@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The commands of a checkout, on a fresh Debian machine too: what is missing is installed first. The build is CMake's; every
+# target here is a few calls of it. `make help` lists them.
+PREFIX  ?= /usr/local
+SECONDS ?= 20
+CORES   := $(shell nproc)
+
+# $(call build,PRESET): configures silently; errors still show.
+build = cmake --preset $(1) >/dev/null && cmake --build $(2)
+# $(call tests,FOLDER,LABELS): runs tests and leaves their results for tools/test_totals.sh.
+tests = ctest --test-dir $(1) -L '$(2)' -j $(CORES) --output-on-failure --output-junit results.xml
+
+.PHONY: all
+all: packages  ## build the library and the command into build/ (the default)
+	@$(call build,release,build)
+
+.PHONY: demo
+demo: all  ## exact attention on the queries, keys and values of a real transformer
+	build/strobe run examples/data/minilm_qkv.safetensors
+
+.PHONY: test
+test: packages-test  ## the tests, quick and full: under 15 minutes on two cores
+	@$(call build,dev,build-dev)
+	$(call tests,build-dev,quick|full); status=$$?; tools/test_totals.sh build-dev/results.xml; exit $$status
+
+.PHONY: quick
+quick: packages-test  ## the quick tests alone: under 30 seconds once built
+	@$(call build,dev,build-dev)
+	$(call tests,build-dev,quick)
+
+.PHONY: long
+long: packages-test  ## the tests that take as long as they take
+	@$(call build,dev,build-dev)
+	$(call tests,build-dev,long)
+
+.PHONY: asan tsan clang
+asan tsan clang: packages-test  ## the quick tests under sanitizers, or with the other compiler
+	tests/builds/run.sh $@ .
+
+.PHONY: fuzz
+fuzz: packages-test  ## each fuzz target for SECONDS=20
+	@$(call build,fuzz,build-fuzz)
+	STROBE_FUZZ_SECONDS=$(SECONDS) $(call tests,build-fuzz,fuzz)
+
+.PHONY: bench
+bench: packages-bench all  ## the CPU figures of docs/benchmarks.md, then beside OpenBLAS
+	bench/run.sh
+
+.PHONY: support
+support: all  ## regenerate docs/support.md from the kernel tables
+	build/strobe info --support -o md > docs/support.md
+
+.PHONY: install
+install: all  ## install into PREFIX=/usr/local
+	cmake --install build --prefix $(PREFIX)
+
+.PHONY: format
+format: packages-test  ## format every C file as check-style wants it
+	git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' '*.cpp' | xargs -0 clang-format -i
+
+.PHONY: check-style
+check-style: packages-test  ## include directions, sizes, formatting, left-overs
+	tools/check_style.sh
+
+.PHONY: clean
+clean:  ## remove every build folder
+	rm -rf build build-*/
+
+.PHONY: help
+help:  ## this list
+	@sed -n 's/^\([a-z][a-z ]*\|check-style\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+
+.PHONY: packages packages-bench packages-test
+packages:
+	@tools/install_packages.sh build
+packages-bench:
+	@tools/install_packages.sh build bench
+packages-test:
+	@tools/install_packages.sh build test

@@ -1,0 +1,72 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# gpu_check.sh BUILD [--quick]: what CI cannot see, on a machine with an NVIDIA GPU: the check grid on every CUDA kernel, the
+# four tools of compute-sanitizer on small problems, capture in a CUDA graph, and speed beside PyTorch's FlashAttention-2 and
+# cuDNN in one process. BUILD: a build folder with the command and libstrobe.so. Totals come last; exit code 0 all passed,
+# 1 something failed, 77 there is no GPU. Needs compute-sanitizer, and python3 with PyTorch, for their parts; says what it left out.
+set -u
+build=${1:?usage: gpu_check.sh BUILD [--quick]}
+tier=--full
+[ "${2:-}" = --quick ] && tier=--quick
+here=$(cd "$(dirname "$0")/.." && pwd)
+strobe=$build/strobe
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if ! "$strobe" info | grep -q '^cuda  *[0-9]'; then
+    echo "gpu_check: there is no GPU here that this build can use"
+    exit 77
+fi
+failed=0
+
+# The grid, a process a kernel: the oracle runs on the CPU and takes most of the time.
+kernels=$("$strobe" info | awk '$1 ~ /^cuda_(forward|backward)_/ { print $1 }')
+for kernel in $kernels; do
+    OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} "$strobe" check $tier --device cuda --kernel "$kernel" >"$work/grid_$kernel" 2>&1 &
+done
+wait
+
+# Small problems, because the sanitizer slows kernels a hundredfold: each loader, mask path, split, and the backward pass.
+small="b=2 h=4/2 sq=37 sk=53 d=40 dv=24"
+problems=(
+    "fwd $small bf16 causal" "fwd b=1 h=2 s=150 d=128 bf16" "fwd $small fp16 softcap=15 bias mask dropout=0.2"
+    "fwd b=1 h=4/1 sq=1 sk=700 d=64 bf16" "fwd $small fp32 window=5,3 sinks" "fwd b=3 h=2 s=40 d=64 bf16 varlen=packed"
+    "bwd $small bf16 causal" "bwd $small fp16 softcap=15 bias dbias mask dropout=0.2" "bwd b=1 h=2 s=70 d=200 fp32"
+)
+sanitized=0 dirty=0
+if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck initcheck synccheck; do
+        for problem in "${problems[@]}"; do
+            # shellcheck disable=SC2086 # the problem is words
+            if compute-sanitizer --tool $tool --error-exitcode 9 "$strobe" check --device cuda $problem >"$work/log" 2>&1; then
+                sanitized=$((sanitized + 1))
+            else
+                dirty=$((dirty + 1))
+                echo "gpu_check: $tool: $problem"
+                grep -m 5 -E 'ERROR|Error|Invalid|hazard|FAILED' "$work/log"
+            fi
+        done
+    done
+else
+    echo "gpu_check: no compute-sanitizer here, left out"
+fi
+
+# Graphs and speed.
+if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+    python3 "$here/tests/cuda/calls.py" "$build/libstrobe.so" || failed=1
+    python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" graph || failed=1
+    for choice in "fwd bwd decode" "fwd --kernel cuda_forward_sm80"; do
+        # shellcheck disable=SC2086
+        python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" $choice || failed=1
+    done
+else
+    echo "gpu_check: no PyTorch with a GPU here, graph capture and speed left out"
+fi
+
+echo
+for kernel in $kernels; do
+    tail -3 "$work/grid_$kernel" | sed -n "s/^\([0-9]* cases run.*\)/$kernel: \1/p"
+    grep -q ' 0 failed' "$work/grid_$kernel" || failed=1
+done
+echo "compute-sanitizer: $sanitized runs clean, $dirty not"
+[ $dirty = 0 ] && [ $failed = 0 ]
