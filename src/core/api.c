@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * api.c: the public calls that plan and run attention. Each reads and checks the descriptor, asks plan() once, and runs. */
+#include <stdlib.h>
+
+#include "core/log.h"
+#include "core/plan.h"
+
+static strobe_status prepare(struct problem *problem, const struct kernel **kernel, const strobe_attention *attention,
+                             const strobe_gradients *gradients, bool runs) {
+    strobe_status status = strobe__problem_read(problem, attention, gradients, runs);
+    if (!status) status = strobe__problem_validate(problem);
+    if (!status) status = strobe__plan(problem, kernel);
+    return status;
+}
+
+/* No output has an element, or none can be reached: legal, and no kernel has to think of it. Keys without rows still have
+ * gradients, zero, so backward runs. */
+static bool is_empty(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    if (a->batch == 0) return !p->g.dsinks && !p->g.dbias;
+    return p->operation == STROBE_FORWARD && a->seq_q == 0;
+}
+
+static strobe_status run_in(const struct problem *problem, const struct kernel *kernel, struct execution execution,
+                            size_t given) {
+    const size_t needed = kernel->workspace(problem);
+    void *own = NULL;
+    if (execution.workspace == NULL && given == 0 && needed > 0 && kernel->device == STROBE_CPU) {
+        own = aligned_alloc(64, (needed + 63) / 64 * 64);
+        if (!own) return strobe__fail(STROBE_OUT_OF_MEMORY, "a workspace of %zu bytes could not be allocated", needed);
+        execution.workspace = own;
+    } else if (given < needed) {
+        return strobe__fail(STROBE_WORKSPACE_TOO_SMALL, "workspace_bytes is %zu; at least %zu is accepted", given, needed);
+    } else if ((uintptr_t)execution.workspace % 64 != 0 || (needed > 0 && !execution.workspace)) {
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "workspace is %p; a multiple of 64 bytes is accepted",
+                            execution.workspace);
+    }
+    const strobe_status status = kernel->run(problem, &execution);
+    free(own);
+    return status;
+}
+
+static strobe_status run(const strobe_attention *attention, const strobe_gradients *gradients, void *workspace,
+                         size_t workspace_bytes, void *stream) {
+    struct problem problem;
+    const struct kernel *kernel;
+    strobe_status status = prepare(&problem, &kernel, attention, gradients, true);
+    if (status) return status;
+    if (problem.a.device == STROBE_CPU && stream)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "stream is %p; NULL is accepted on the CPU", stream);
+    if (is_empty(&problem)) return STROBE_OK;
+    status = run_in(&problem, kernel, (struct execution){.workspace = workspace, .stream = stream}, workspace_bytes);
+    if (!status) strobe__log_call(&problem, kernel);
+    return status;
+}
+
+strobe_status strobe_forward(const strobe_attention *attention, void *workspace, size_t workspace_bytes, void *stream) {
+    return run(attention, NULL, workspace, workspace_bytes, stream);
+}
+
+strobe_status strobe_backward(const strobe_attention *attention, const strobe_gradients *gradients, void *workspace,
+                              size_t workspace_bytes, void *stream) {
+    if (!gradients) return strobe__fail(STROBE_INVALID_ARGUMENT, "gradients is NULL; a descriptor is accepted");
+    return run(attention, gradients, workspace, workspace_bytes, stream);
+}
+
+strobe_status strobe_workspace(const strobe_attention *attention, const strobe_gradients *gradients, size_t *bytes) {
+    if (!bytes) return strobe__fail(STROBE_INVALID_ARGUMENT, "bytes is NULL; a pointer to a size_t is accepted");
+    struct problem problem;
+    const struct kernel *kernel;
+    const strobe_status status = prepare(&problem, &kernel, attention, gradients, false);
+    if (!status) *bytes = is_empty(&problem) ? 0 : (kernel->workspace(&problem) + 63) / 64 * 64;
+    return status;
+}
+
+strobe_status strobe_select(const strobe_attention *attention, const strobe_gradients *gradients, const char **name) {
+    if (!name) return strobe__fail(STROBE_INVALID_ARGUMENT, "kernel is NULL; a pointer to a string is accepted");
+    struct problem problem;
+    const struct kernel *kernel;
+    const strobe_status status = prepare(&problem, &kernel, attention, gradients, false);
+    if (!status) *name = kernel->name;
+    return status;
+}
+
+strobe_status strobe_explain(const strobe_attention *attention, const strobe_gradients *gradients, char *text,
+                             size_t capacity, size_t *needed) {
+    if (!text && capacity > 0) return strobe__fail(STROBE_INVALID_ARGUMENT, "text is NULL; a buffer is accepted");
+    struct problem problem;
+    const struct kernel *kernel;
+    strobe_status status = strobe__problem_read(&problem, attention, gradients, false);
+    if (!status) status = strobe__problem_validate(&problem);
+    if (status) return status;
+    const size_t length = strobe__plan_text(&problem, text, capacity);
+    if (needed) *needed = length + 1;
+    return strobe__plan(&problem, &kernel);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * log.c: the log callback of the process. */
+#include "core/log.h"
+
+#include <stdio.h>
+
+static strobe_log_callback log_callback;
+static void *log_user;
+
+void strobe_set_log(strobe_log_callback callback, void *user) {
+    log_user = user;
+    log_callback = callback;
+}
+
+void strobe__log_call(const struct problem *problem, const struct kernel *kernel) {
+    if (!log_callback) return;
+    const strobe_attention *a = &problem->a;
+    char line[256];
+    snprintf(line, sizeof line, "%s b=%lld h=%lld/%lld sq=%lld sk=%lld d=%lld dv=%lld %s: %s",
+             problem->operation == STROBE_FORWARD ? "forward" : "backward", (long long)a->batch, (long long)a->heads_q,
+             (long long)a->heads_kv, (long long)a->seq_q, (long long)a->seq_k, (long long)a->dim, (long long)a->dim_v,
+             strobe__dtype_name(a->dtype), kernel->name);
+    log_callback(log_user, line);
+}

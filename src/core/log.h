@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * log.h: one line for each call that ran, to the callback that the caller set; nothing is formatted without one. */
+#ifndef STROBE_CORE_LOG_H
+#define STROBE_CORE_LOG_H
+
+#include "core/kernel.h"
+
+void strobe__log_call(const struct problem *problem, const struct kernel *kernel);
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * parallel.c: parallel_for on the caller's callback or on OpenMP. A single task, or a single worker, runs on the calling
+ * thread: waking threads costs tens of microseconds. */
+#include "core/parallel.h"
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+int32_t strobe__workers(const strobe_parallel *parallel) {
+    if (parallel && parallel->threads > 0) return parallel->threads;
+#if defined(_OPENMP)
+    return omp_in_parallel() ? 1 : omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+void strobe__parallel_for(const strobe_parallel *parallel, int64_t tasks, strobe__task *task, void *context) {
+    if (parallel && parallel->run) {
+        parallel->run(parallel->self, tasks, task, context);
+        return;
+    }
+    int32_t workers = strobe__workers(parallel);
+    if (workers > tasks) workers = (int32_t)tasks;
+#if defined(_OPENMP)
+    if (workers > 1) {
+#pragma omp parallel for num_threads(workers) schedule(dynamic, 1)
+        for (int64_t index = 0; index < tasks; ++index) task(context, index, omp_get_thread_num());
+        return;
+    }
+#endif
+    for (int64_t index = 0; index < tasks; ++index) task(context, index, 0);
+}

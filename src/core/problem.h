@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * problem.h: a call after it has been read and checked. A problem holds the caller's structures in full length with every
+ * default filled in, so that kernels speak the vocabulary of the public header and never ask "or the default?".
+ *
+ *     strobe__problem_read()      copies structures of any size, fills in defaults         problem.c
+ *     strobe__problem_validate()  checks every argument, refuses with a sentence           validate.c
+ *
+ * The rest of this file is what kernels ask of a problem: sequences, rows, bands. */
+#ifndef STROBE_CORE_PROBLEM_H
+#define STROBE_CORE_PROBLEM_H
+
+#include <stdbool.h>
+
+#include "core/status.h"
+#include "math/mask.h"
+#include "math/philox.h"
+
+/* No extent is larger: then sums of a few extents, and mask.h's arithmetic, stay far inside int64_t. */
+#define LARGEST_EXTENT ((int64_t)1 << 40)
+
+struct problem {
+    strobe_operation operation;
+    bool runs;          /* data is there and will be touched; false in queries */
+    strobe_attention a; /* its feature pointers are NULL or lead to the copies below */
+    strobe_gradients g; /* all zero in the forward */
+    int64_t group;      /* heads_q / heads_kv */
+
+    strobe_varlen varlen;
+    strobe_paged paged;
+    strobe_bias bias;
+    strobe_bool_mask bool_mask;
+    strobe_block_mask block_mask;
+    strobe_alibi alibi;
+    strobe_sinks sinks;
+    strobe_dropout dropout;
+    strobe_scales scales;
+    strobe_parallel parallel;
+    strobe_tuning tuning;
+    strobe_bias dbias;
+    strobe_sinks dsinks;
+};
+
+/* gradients NULL means the forward. runs: the call touches data, so pointers must be there. */
+strobe_status strobe__problem_read(struct problem *problem, const strobe_attention *attention,
+                                   const strobe_gradients *gradients, bool runs);
+strobe_status strobe__problem_validate(const struct problem *problem);
+
+/* Copies a caller's structure of any struct_size into one of the size that this library knows; the rest is zero. `name` is
+ * for the sentence. */
+strobe_status strobe__struct_copy(void *target, size_t target_bytes, const void *source, const char *name);
+
+/* Contiguous strides where all three are zero. */
+void strobe__default_stride(int64_t stride[3], int64_t batch, int64_t seq, int64_t head);
+
+/* x * y for a default stride, INT64_MAX on overflow: no offset is that large, so validation refuses it. */
+int64_t strobe__product(int64_t x, int64_t y);
+
+size_t strobe__dtype_bytes(int32_t dtype);
+const char *strobe__dtype_name(int32_t dtype);
+
+/* Entry b of cu_seqlens_* or used_*. */
+int64_t strobe__varlen_entry(const strobe_varlen *varlen, const void *entries, int64_t b);
+
+/* Rows of a packed tensor: `total` where it is given, else the last of its offsets; -1 where the host cannot read that. */
+int64_t strobe__packed_total(const struct problem *problem, const void *cu_seqlens, int64_t total);
+
+/* One batch entry: its lengths, and the elements from a tensor's data to the entry's row 0. */
+struct sequence {
+    int64_t b;
+    int64_t rows, keys;
+    int64_t first_row, first_key; /* rows before it in a packed tensor; 0 when it is not packed */
+    bool packed_q, packed_k;
+    struct band band; /* mask kind, window and starts */
+};
+
+/* The band of a sequence of s->rows and s->keys, from mask kind, window and starts. */
+struct band strobe__band(const struct problem *problem, const struct sequence *s);
+
+struct sequence strobe__sequence(const struct problem *problem, int64_t b);
+
+/* The key at which ALiBi's distance from row 0 is zero: always on the bottom-right diagonal. */
+static inline int64_t strobe__alibi_diagonal(const struct problem *p, const struct sequence *s) {
+    return p->a.q_start - p->a.k_start + s->keys - s->rows;
+}
+
+/* Elements from tensor->data to [sequence, row, head, 0], for tensors of query rows and of keys. */
+static inline int64_t strobe__row_offset(const strobe_tensor *t, const struct sequence *s, int64_t i, int64_t h) {
+    return (s->packed_q ? 0 : s->b * t->stride[0]) + (s->first_row + i) * t->stride[1] + h * t->stride[2];
+}
+
+static inline int64_t strobe__key_offset(const strobe_tensor *t, const struct sequence *s, int64_t j, int64_t h) {
+    return (s->packed_k ? 0 : s->b * t->stride[0]) + (s->first_key + j) * t->stride[1] + h * t->stride[2];
+}
+
+/* What dropout.h needs; only for problems with dropout. */
+struct dropout_place strobe__dropout_place(const struct problem *problem);
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * refusals.h: the sentences that several kernels' reject() share. */
+#ifndef STROBE_CORE_REFUSALS_H
+#define STROBE_CORE_REFUSALS_H
+
+#include "core/problem.h"
+
+/* Features of the header that are laid down for what is coming, and that nothing computes yet. */
+static inline const char *strobe__refuse_what_is_to_come(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    if (a->paged) return "paged K and V are given; contiguous or varlen K and V are taken";
+    if (a->scales) return "scales of quantised tensors are given; unscaled fp32, fp16, bf16 and fp64 are taken";
+    if (a->q.dtype == STROBE_FP8_E4M3 || a->q.dtype == STROBE_INT8)
+        return "q is fp8 or int8; fp32, fp16, bf16 and fp64 are taken";
+    if (a->k.dtype != a->q.dtype || a->v.dtype != a->q.dtype)
+        return "q, k and v differ in dtype; one dtype for all is taken";
+    return NULL;
+}
+
+/* The same, for kernels that do not split keys. */
+static inline const char *strobe__refuse_what_no_kernel_has(const struct problem *p) {
+    if (p->tuning.split_keys) return "tuning.split_keys is set; no split over keys is offered";
+    return strobe__refuse_what_is_to_come(p);
+}
+
+#endif

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * validate_features.c: the checks of the optional structures of a descriptor, a function each. */
+#include "core/validate.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static strobe_status check_lengths(const char *name, const strobe_varlen *v, const void *cu, const void *used, int64_t batch,
+                                   int64_t longest, int64_t total) {
+    int64_t before = cu ? strobe__varlen_entry(v, cu, 0) : 0;
+    if (before < 0)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "varlen.cu_seqlens_%s[0] is %lld; 0 or more is accepted", name,
+                            (long long)before);
+    for (int64_t b = 0; b < batch; ++b) {
+        int64_t room = longest;
+        if (cu) {
+            const int64_t end = strobe__varlen_entry(v, cu, b + 1);
+            room = end - before;
+            if (room < 0 || room > longest)
+                return strobe__fail(
+                    STROBE_INVALID_ARGUMENT,
+                    "varlen.cu_seqlens_%s[%lld] is %lld after %lld; a length of 0 to seq_%s, %lld, is accepted", name,
+                    (long long)b + 1, (long long)end, (long long)before, name, (long long)longest);
+            before = end;
+        }
+        const int64_t length = used ? strobe__varlen_entry(v, used, b) : 0;
+        if (length < 0 || length > room)
+            return strobe__fail(STROBE_INVALID_ARGUMENT, "varlen.used_%s[%lld] is %lld; 0 to %lld is accepted", name,
+                                (long long)b, (long long)length, (long long)room);
+    }
+    if (cu && total > 0 && before > total)
+        return strobe__fail(STROBE_INVALID_ARGUMENT,
+                            "varlen.cu_seqlens_%s ends at %lld; at most total_%s, %lld, is accepted", name,
+                            (long long)before, name, (long long)total);
+    return STROBE_OK;
+}
+
+static strobe_status check_varlen(const struct problem *p) {
+    const strobe_varlen *v = &p->varlen;
+    if (v->index_bits != 32 && v->index_bits != 64)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "varlen.index_bits is %d; 32 or 64 is accepted", v->index_bits);
+    const struct {
+        const char *name;
+        const void *entries;
+    } arrays[] = {{"varlen.cu_seqlens_q", v->cu_seqlens_q},
+                  {"varlen.cu_seqlens_k", v->cu_seqlens_k},
+                  {"varlen.used_q", v->used_q},
+                  {"varlen.used_k", v->used_k}};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; ++i)
+        if (arrays[i].entries) TRY(strobe__check_pointer(arrays[i].name, arrays[i].entries, (size_t)v->index_bits / 8));
+    TRY(strobe__check_range("varlen.total_q", v->total_q, 0, LARGEST_EXTENT));
+    TRY(strobe__check_range("varlen.total_k", v->total_k, 0, LARGEST_EXTENT));
+    if (!p->runs || p->a.device != STROBE_CPU) return STROBE_OK; /* device arrays cannot be read from here */
+    TRY(check_lengths("q", v, v->cu_seqlens_q, v->used_q, p->a.batch, p->a.seq_q, v->total_q));
+    return check_lengths("k", v, v->cu_seqlens_k, v->used_k, p->a.batch, p->a.seq_k, v->total_k);
+}
+
+/* Offsets of a [batch, heads, rows, keys] view fit: the same arithmetic as a tensor's, its inner axis being the keys. */
+static strobe_status check_scores(const char *name, const struct problem *p, const void *data, const int64_t stride[3],
+                                  int64_t rows, int64_t keys, int32_t dtype, bool written) {
+    const strobe_attention *a = &p->a;
+    const strobe_tensor view = {
+        .data = (void *)(uintptr_t)data, .stride = {stride[0], stride[2], stride[1]}, .dtype = dtype};
+    /* A written view may repeat, where it sums; the axes that repeat are left out of the overlap check. */
+    const struct tensor_check check = {
+        .name = name,
+        .tensor = &view,
+        .extent = {written && !stride[0] ? a->batch > 0 : a->batch, written && !stride[2] ? rows > 0 : rows,
+                   written && !stride[1] ? 1 : a->heads_q},
+        .inner = keys,
+        .dtypes = FLOAT_DTYPES | DTYPE_BIT(STROBE_INT8),
+        .written = written,
+    };
+    return keys == 0 ? STROBE_OK : strobe__check_tensor(&check, p->runs);
+}
+
+static strobe_status check_bias(const char *name, const struct problem *p, const strobe_bias *bias, bool written) {
+    TRY(strobe__check_dtype(name, bias->dtype, FLOAT_DTYPES));
+    if (bias->reserved != 0)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "%s.reserved is %d; 0 is accepted", name, bias->reserved);
+    return check_scores(name, p, bias->data, bias->stride, p->a.seq_q, p->a.seq_k, bias->dtype, written);
+}
+
+static strobe_status check_dbias(const struct problem *p) {
+    if (!p->a.bias) return strobe__fail(STROBE_INVALID_ARGUMENT, "dbias is given without a bias; both or none is accepted");
+    static const char *const axes[3] = {"batch", "head", "row"};
+    const int64_t extent[3] = {p->a.batch, p->a.heads_q, p->a.seq_q};
+    for (int axis = 0; axis < 3; ++axis)
+        if (extent[axis] > 1 && (p->bias.stride[axis] == 0) != (p->dbias.stride[axis] == 0))
+            return strobe__fail(
+                STROBE_INVALID_ARGUMENT,
+                "dbias.stride is %lld on the %s axis, where bias.stride is %lld; both zero (broadcast, summed) or "
+                "neither is accepted",
+                (long long)p->dbias.stride[axis], axes[axis], (long long)p->bias.stride[axis]);
+    return check_bias("dbias", p, &p->dbias, true);
+}
+
+static strobe_status check_block_mask(const struct problem *p) {
+    const strobe_block_mask *m = &p->block_mask;
+    TRY(strobe__check_range("block_mask.block_q", m->block_q, 1, LARGEST_EXTENT));
+    TRY(strobe__check_range("block_mask.block_k", m->block_k, 1, LARGEST_EXTENT));
+    const int64_t rows = (p->a.seq_q + m->block_q - 1) / m->block_q, keys = (p->a.seq_k + m->block_k - 1) / m->block_k;
+    return check_scores("block_mask", p, m->data, m->stride, rows, keys, STROBE_INT8, false);
+}
+
+static strobe_status check_sinks(const char *name, const struct problem *p, const strobe_sinks *sinks) {
+    TRY(strobe__check_dtype(name, sinks->dtype, LSE_DTYPES));
+    if (sinks->reserved != 0)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "%s.reserved is %d; 0 is accepted", name, sinks->reserved);
+    return p->runs ? strobe__check_pointer(name, sinks->data, strobe__dtype_bytes(sinks->dtype)) : STROBE_OK;
+}
+
+static strobe_status check_dropout(const strobe_dropout *d) {
+    if (!(d->p >= 0 && d->p < 1))
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "dropout.p is %g; at least 0 and below 1 is accepted", d->p);
+    TRY(strobe__check_range("dropout.heads", d->heads, 0, LARGEST_EXTENT));
+    TRY(strobe__check_range("dropout.rows", d->rows, 0, LARGEST_EXTENT));
+    TRY(strobe__check_range("dropout.keys", d->keys, 0, LARGEST_EXTENT));
+    TRY(strobe__check_range("dropout.batch_start", d->batch_start, 0, LARGEST_EXTENT));
+    TRY(strobe__check_range("dropout.head_start", d->head_start, 0, LARGEST_EXTENT));
+    TRY(strobe__check_range("dropout.row_start", d->row_start, 0, LARGEST_EXTENT));
+    return strobe__check_range("dropout.key_start", d->key_start, 0, LARGEST_EXTENT);
+}
+
+strobe_status strobe__check_parallel(const strobe_parallel *parallel) {
+    if (parallel->reserved != 0)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "parallel.reserved is %d; 0 is accepted", parallel->reserved);
+    return strobe__check_range("parallel.threads", parallel->threads, parallel->run ? 1 : 0, 65536);
+}
+
+strobe_status strobe__check_features(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    if (a->varlen) TRY(check_varlen(p));
+    if (a->bias) TRY(check_bias("bias", p, a->bias, false));
+    if (a->bool_mask)
+        TRY(check_scores("bool_mask", p, p->bool_mask.data, p->bool_mask.stride, a->seq_q, a->seq_k, STROBE_INT8, false));
+    if (a->block_mask) TRY(check_block_mask(p));
+    if (a->alibi && p->runs) TRY(strobe__check_pointer("alibi.slopes", p->alibi.slopes, sizeof(float)));
+    if (a->sinks) TRY(check_sinks("sinks", p, a->sinks));
+    if (a->dropout) TRY(check_dropout(a->dropout));
+    if (a->parallel) TRY(strobe__check_parallel(a->parallel));
+    if (a->tuning) TRY(strobe__check_range("tuning.split_keys", p->tuning.split_keys, 0, LARGEST_EXTENT));
+    if (p->g.dbias) TRY(check_dbias(p));
+    if (!p->g.dsinks) return STROBE_OK;
+    if (!a->sinks) return strobe__fail(STROBE_INVALID_ARGUMENT, "dsinks is given without sinks; both or none is accepted");
+    return check_sinks("dsinks", p, p->g.dsinks);
+}
