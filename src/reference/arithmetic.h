@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * arithmetic.h: the arithmetic in which the texts of this folder are compiled, twice:
+ *
+ *   reference   float64 throughout, rounded once when a result is stored: the oracle.
+ *   standard    (-DSTROBE_STANDARD) standard attention in the tensors' own dtype, as a framework's plain path does it:
+ * scores and weights are rounded to the dtype, sums are fp32. The yardstick from which tolerances are derived.
+ *
+ * KERNEL(name) is the name of a kernel's entry in this arithmetic. */
+#ifndef STROBE_REFERENCE_ARITHMETIC_H
+#define STROBE_REFERENCE_ARITHMETIC_H
+
+#include <math.h>
+
+#include "core/element.h"
+#include "core/problem.h"
+
+#if defined(STROBE_STANDARD)
+typedef float real;
+#define REAL(function) function##f
+#define KERNEL(name)   strobe__standard_##name
+#else
+typedef double real;
+#define REAL(function) function
+#define KERNEL(name)   strobe__reference_##name
+#endif
+
+static inline real load(const void *data, int32_t dtype, int64_t index) { return (real)element_load(data, dtype, index); }
+
+static inline void store(void *data, int32_t dtype, int64_t index, real value) { element_store(data, dtype, index, value); }
+
+/* An intermediate that a plain implementation would hold in the dtype. */
+static inline real intermediate(int32_t dtype, real value) {
+#if defined(STROBE_STANDARD)
+    if (dtype == STROBE_FP16) return fp16_to_float(float_to_fp16(value));
+    if (dtype == STROBE_BF16) return bf16_to_float(float_to_bf16(value));
+#endif
+    (void)dtype;
+    return value;
+}
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * backward.c (reference): the gradients of attention from their definition. Reads neither out nor lse: weights and
+ * D = sum_j P_j Z_j dP_j are recomputed, so that the result carries no rounding of an earlier forward. For a row i, with
+ * P the weights, Z dropout's factors, s the scale (FlashAttention-2, section 3.2.2, chained through softcap and bias):
+ *
+ *   dV_j += P_ij Z_ij dO_i      dP_ij = Z_ij dO_i . V_j      dS_ij = P_ij (dP_ij - D_i + dlse_i)
+ *   dbias_ij += dS_ij           dX_ij = dS_ij softcap'_ij    dQ_i += s dX_ij K_j     dK_j += s dX_ij Q_i
+ *   dsink += P_sink (dlse_i - D_i)
+ *
+ * A task owns a K/V head and so its dK and dV; with dbias, whose sums may cross heads, one task owns everything. */
+#include <string.h>
+
+#include "core/parallel.h"
+#include "reference/reference.h"
+#include "reference/score.h"
+
+struct backward {
+    const struct problem *p;
+    real *scratch; /* [workers] of struct scratch */
+    real *dsinks;  /* [batch][heads_q], where asked */
+    real *dbias;   /* the bias's own shape, contiguous, where asked */
+    int64_t dbias_extent[3], dbias_stride[3];
+};
+
+/* One worker's memory. */
+struct scratch {
+    struct softmax softmax;
+    real *ds;      /* [seq_k] */
+    real *dq;      /* [dim] */
+    real *dk, *dv; /* [seq_k][dim], [seq_k][dim_v] */
+};
+
+static size_t scratch_reals(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    return (size_t)(a->seq_k * (4 + a->dim + a->dim_v) + a->dim);
+}
+
+static struct scratch scratch_of(const struct backward *w, int32_t worker) {
+    const strobe_attention *a = &w->p->a;
+    real *base = w->scratch + (size_t)worker * scratch_reals(w->p);
+    struct scratch s = {.softmax = {.weight = base, .slope = base + a->seq_k, .drop = base + 2 * a->seq_k}};
+    s.ds = base + 3 * a->seq_k;
+    s.dk = base + 4 * a->seq_k;
+    s.dv = s.dk + a->seq_k * a->dim;
+    s.dq = s.dv + a->seq_k * a->dim_v;
+    return s;
+}
+
+/* The bias's extents, 1 where it is broadcast, and the strides of a contiguous array of them; returns its elements. */
+static int64_t dbias_shape(const struct problem *p, int64_t extent[3], int64_t stride[3]) {
+    const int64_t whole[3] = {p->a.batch, p->a.heads_q, p->a.seq_q};
+    int64_t elements = p->a.seq_k;
+    for (int axis = 2; axis >= 0; --axis) {
+        extent[axis] = p->bias.stride[axis] ? whole[axis] : 1;
+        stride[axis] = extent[axis] > 1 ? elements : 0;
+        elements *= extent[axis];
+    }
+    return elements;
+}
+
+/* dS of the row into scratch->ds, 0 where no key is seen; the row's part of dbias and dsink. */
+static void row_gradient(const struct backward *w, const struct row *r, const struct scratch *t) {
+    const struct problem *p = r->p;
+    const strobe_attention *a = &p->a;
+    const int64_t dout = strobe__row_offset(&p->g.dout, &r->s, r->i, r->h);
+    real D = 0;
+    for (int64_t j = 0; j < r->s.keys; ++j) {
+        t->ds[j] = 0;
+        if (!is_visible(r, j)) continue;
+        const int64_t value = strobe__key_offset(&a->v, &r->s, j, r->kv);
+        t->ds[j] = intermediate(a->q.dtype, t->softmax.drop[j] * dot(&p->g.dout, dout, &a->v, value, a->dim_v));
+        D += t->softmax.weight[j] * t->ds[j];
+    }
+    const real dlse = p->g.dlse.data
+                          ? load(p->g.dlse.data, p->g.dlse.dtype, strobe__row_offset(&p->g.dlse, &r->s, r->i, r->h))
+                          : 0;
+    real *dbias = w->dbias + r->s.b * w->dbias_stride[0] + r->h * w->dbias_stride[1] + r->i * w->dbias_stride[2];
+    for (int64_t j = 0; j < r->s.keys; ++j) {
+        if (!is_visible(r, j)) continue;
+        t->ds[j] = intermediate(a->q.dtype, t->softmax.weight[j] * (t->ds[j] - D + dlse));
+        if (p->g.dbias) dbias[j] += t->ds[j];
+        t->ds[j] = intermediate(a->q.dtype, t->ds[j] * t->softmax.slope[j]);
+    }
+    if (p->g.dsinks) w->dsinks[r->s.b * a->heads_q + r->h] += t->softmax.sink_weight * (dlse - D);
+}
+
+/* The row's dQ, stored, and its part of dK and dV, added. */
+static void row_products(const struct row *r, const struct scratch *t) {
+    const struct problem *p = r->p;
+    const strobe_attention *a = &p->a;
+    const real scale = (real)a->scale;
+    const int64_t dout = strobe__row_offset(&p->g.dout, &r->s, r->i, r->h);
+    memset(t->dq, 0, (size_t)a->dim * sizeof(real));
+    for (int64_t j = 0; j < r->s.keys; ++j) {
+        if (!is_visible(r, j)) continue;
+        const int64_t key = strobe__key_offset(&a->k, &r->s, j, r->kv);
+        const real weight = intermediate(a->q.dtype, t->softmax.weight[j] * t->softmax.drop[j]);
+        for (int64_t x = 0; x < a->dim_v; ++x)
+            t->dv[j * a->dim_v + x] += weight * load(p->g.dout.data, p->g.dout.dtype, dout + x);
+        for (int64_t x = 0; x < a->dim; ++x) {
+            t->dq[x] += scale * t->ds[j] * load(a->k.data, a->k.dtype, key + x);
+            t->dk[j * a->dim + x] += scale * t->ds[j] * load(a->q.data, a->q.dtype, r->q + x);
+        }
+    }
+    const int64_t dq = strobe__row_offset(&p->g.dq, &r->s, r->i, r->h);
+    for (int64_t x = 0; x < a->dim; ++x) store(p->g.dq.data, p->g.dq.dtype, dq + x, t->dq[x]);
+}
+
+static void backward_head(const struct backward *w, struct scratch *t, int64_t b, int64_t kv) {
+    const struct problem *p = w->p;
+    const strobe_attention *a = &p->a;
+    const struct sequence s = strobe__sequence(p, b);
+    memset(t->dk, 0, (size_t)(s.keys * a->dim) * sizeof(real));
+    memset(t->dv, 0, (size_t)(s.keys * a->dim_v) * sizeof(real));
+    for (int64_t h = kv * p->group; h < (kv + 1) * p->group; ++h)
+        for (int64_t i = 0; i < s.rows; ++i) {
+            const struct row r = row_of(p, &s, h, i);
+            softmax_of(&r, &t->softmax);
+            dropout_of(&r, t->softmax.drop);
+            row_gradient(w, &r, t);
+            row_products(&r, t);
+        }
+    for (int64_t j = 0; j < s.keys; ++j) {
+        const int64_t dk = strobe__key_offset(&p->g.dk, &s, j, kv), dv = strobe__key_offset(&p->g.dv, &s, j, kv);
+        for (int64_t x = 0; x < a->dim; ++x) store(p->g.dk.data, p->g.dk.dtype, dk + x, t->dk[j * a->dim + x]);
+        for (int64_t x = 0; x < a->dim_v; ++x) store(p->g.dv.data, p->g.dv.dtype, dv + x, t->dv[j * a->dim_v + x]);
+    }
+}
+
+static void backward_task(void *context, int64_t index, int32_t worker) {
+    const struct backward *w = context;
+    const strobe_attention *a = &w->p->a;
+    struct scratch t = scratch_of(w, w->p->g.dbias ? 0 : worker); /* with dbias one task, so one scratch, whoever runs it */
+    const int64_t heads = w->p->g.dbias ? a->batch * a->heads_kv : 1;
+    for (int64_t head = index * heads; head < (index + 1) * heads; ++head)
+        backward_head(w, &t, head / a->heads_kv, head % a->heads_kv);
+}
+
+static void store_dsinks(const struct backward *w) {
+    const strobe_attention *a = &w->p->a;
+    for (int64_t h = 0; h < a->heads_q; ++h) {
+        real sum = 0;
+        for (int64_t b = 0; b < a->batch; ++b) sum += w->dsinks[b * a->heads_q + h];
+        store(w->p->dsinks.data, w->p->dsinks.dtype, h, sum);
+    }
+}
+
+static void store_dbias(const struct backward *w) {
+    const strobe_attention *a = &w->p->a;
+    const int64_t *to = w->p->dbias.stride, *from = w->dbias_stride;
+    for (int64_t b = 0; b < w->dbias_extent[0]; ++b)
+        for (int64_t h = 0; h < w->dbias_extent[1]; ++h)
+            for (int64_t i = 0; i < w->dbias_extent[2]; ++i)
+                for (int64_t j = 0; j < a->seq_k; ++j)
+                    store(w->p->dbias.data, w->p->dbias.dtype, b * to[0] + h * to[1] + i * to[2] + j,
+                          w->dbias[b * from[0] + h * from[1] + i * from[2] + j]);
+}
+
+size_t KERNEL(backward_workspace)(const struct problem *p) {
+    int64_t extent[3], stride[3];
+    size_t reals = (size_t)(p->g.dbias ? 1 : strobe__workers(p->a.parallel)) * scratch_reals(p);
+    if (p->g.dsinks) reals += (size_t)(p->a.batch * p->a.heads_q);
+    if (p->g.dbias) reals += (size_t)dbias_shape(p, extent, stride);
+    return reals * sizeof(real);
+}
+
+strobe_status KERNEL(backward)(const struct problem *p, const struct execution *execution) {
+    struct backward w = {.p = p, .scratch = execution->workspace};
+    w.dsinks = w.scratch + (size_t)(p->g.dbias ? 1 : strobe__workers(p->a.parallel)) * scratch_reals(p);
+    w.dbias = w.dsinks + (p->g.dsinks ? p->a.batch * p->a.heads_q : 0);
+    if (p->g.dsinks) memset(w.dsinks, 0, (size_t)(p->a.batch * p->a.heads_q) * sizeof(real));
+    if (p->g.dbias) memset(w.dbias, 0, (size_t)dbias_shape(p, w.dbias_extent, w.dbias_stride) * sizeof(real));
+    strobe__parallel_for(p->a.parallel, p->g.dbias ? 1 : p->a.batch * p->a.heads_kv, backward_task, &w);
+    if (p->g.dsinks) store_dsinks(&w);
+    if (p->g.dbias) store_dbias(&w);
+    return STROBE_OK;
+}

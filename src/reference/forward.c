@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * forward.c (reference): attention as its definition reads, a row at a time, in the arithmetic of arithmetic.h. Written for
+ * reading; every feature of the public header, head dims of any size. */
+#include "core/kernel.h"
+#include "core/parallel.h"
+#include "reference/reference.h"
+#include "reference/score.h"
+
+/* Rows of one task: short enough to spread one long head over threads. */
+enum { ROWS_A_TASK = 16 };
+
+struct forward {
+    const struct problem *p;
+    real *scratch; /* [workers][3 * seq_k + dim_v] */
+};
+
+static size_t scratch_reals(const struct problem *p) { return (size_t)(3 * p->a.seq_k + p->a.dim_v); }
+
+static int64_t row_chunks(const struct problem *p) { return (p->a.seq_q + ROWS_A_TASK - 1) / ROWS_A_TASK; }
+
+static void forward_row(const struct row *r, const struct softmax *softmax, real *sum) {
+    const strobe_attention *a = &r->p->a;
+    for (int64_t x = 0; x < a->dim_v; ++x) sum[x] = 0;
+    for (int64_t j = 0; j < r->s.keys; ++j) {
+        if (!is_visible(r, j)) continue; /* not a weight of 0: 0 * NaN is NaN */
+        const int64_t value = strobe__key_offset(&a->v, &r->s, j, r->kv);
+        const real weight = intermediate(a->q.dtype, softmax->weight[j] * softmax->drop[j]);
+        for (int64_t x = 0; x < a->dim_v; ++x) sum[x] += weight * load(a->v.data, a->v.dtype, value + x);
+    }
+    const int64_t out = strobe__row_offset(&a->out, &r->s, r->i, r->h);
+    for (int64_t x = 0; x < a->dim_v; ++x) store(a->out.data, a->out.dtype, out + x, sum[x]);
+    if (a->lse.data) store(a->lse.data, a->lse.dtype, r->lse, softmax->lse);
+}
+
+static void forward_task(void *context, int64_t index, int32_t worker) {
+    const struct forward *f = context;
+    const struct problem *p = f->p;
+    const int64_t chunk = index % row_chunks(p), head = index / row_chunks(p);
+    const struct sequence s = strobe__sequence(p, head / p->a.heads_q);
+    real *scratch = f->scratch + (size_t)worker * scratch_reals(p);
+    struct softmax softmax = {.weight = scratch, .slope = scratch + p->a.seq_k, .drop = scratch + 2 * p->a.seq_k};
+    for (int64_t i = chunk * ROWS_A_TASK; i < (chunk + 1) * ROWS_A_TASK && i < s.rows; ++i) {
+        const struct row r = row_of(p, &s, head % p->a.heads_q, i);
+        softmax_of(&r, &softmax);
+        dropout_of(&r, softmax.drop);
+        forward_row(&r, &softmax, scratch + 3 * p->a.seq_k);
+    }
+}
+
+size_t KERNEL(forward_workspace)(const struct problem *p) {
+    return (size_t)strobe__workers(p->a.parallel) * scratch_reals(p) * sizeof(real);
+}
+
+strobe_status KERNEL(forward)(const struct problem *p, const struct execution *execution) {
+    struct forward f = {.p = p, .scratch = execution->workspace};
+    strobe__parallel_for(p->a.parallel, p->a.batch * p->a.heads_q * row_chunks(p), forward_task, &f);
+    return STROBE_OK;
+}

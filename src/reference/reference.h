@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * reference.h: the entries of this folder's kernels, each in two arithmetics (arithmetic.h). */
+#ifndef STROBE_REFERENCE_REFERENCE_H
+#define STROBE_REFERENCE_REFERENCE_H
+
+#include "core/kernel.h"
+
+size_t strobe__reference_forward_workspace(const struct problem *problem);
+strobe_status strobe__reference_forward(const struct problem *problem, const struct execution *execution);
+size_t strobe__reference_backward_workspace(const struct problem *problem);
+strobe_status strobe__reference_backward(const struct problem *problem, const struct execution *execution);
+
+size_t strobe__standard_forward_workspace(const struct problem *problem);
+strobe_status strobe__standard_forward(const struct problem *problem, const struct execution *execution);
+size_t strobe__standard_backward_workspace(const struct problem *problem);
+strobe_status strobe__standard_backward(const struct problem *problem, const struct execution *execution);
+
+#endif

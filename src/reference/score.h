@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * score.h: one row of scores, in the order that the public header fixes: dot * scale -> softcap -> + bias + ALiBi -> mask,
+ * then its softmax with an optional sink, and dropout. Forward and backward of this folder share it. */
+#ifndef STROBE_REFERENCE_SCORE_H
+#define STROBE_REFERENCE_SCORE_H
+
+#include "reference/arithmetic.h"
+
+/* A row of one head, and where its operands lie. */
+struct row {
+    const struct problem *p;
+    struct sequence s;
+    int64_t h, kv, i;
+    int64_t first, end; /* the keys inside the band */
+    int64_t q;          /* offset of its query in a.q */
+    int64_t lse;        /* offset of its element in lse and of the same row in dlse */
+};
+
+/* What a row of scores becomes. weight[j] = exp(score - lse), 0 for keys out of sight; drop[j] = what dropout makes of it.
+ */
+struct softmax {
+    real *weight; /* [seq_k] */
+    real *slope;  /* [seq_k] d score / d (dot * scale): 1 without softcap */
+    real *drop;   /* [seq_k] 0, or 1 / (1 - p); 1 without dropout */
+    real lse;
+    real sink_weight; /* exp(sink - lse), 0 without a sink */
+};
+
+static inline struct row row_of(const struct problem *p, const struct sequence *s, int64_t h, int64_t i) {
+    struct row r = {.p = p, .s = *s, .h = h, .kv = h / p->group, .i = i};
+    r.first = band_first(&s->band, i);
+    r.end = band_end(&s->band, i);
+    r.q = strobe__row_offset(&p->a.q, s, i, h);
+    r.lse = strobe__row_offset(&p->a.lse, s, i, h);
+    return r;
+}
+
+static inline real bias_of(const struct row *r, int64_t j) {
+    const strobe_bias *bias = &r->p->bias;
+    const int64_t row = r->s.b * bias->stride[0] + r->h * bias->stride[1] + r->i * bias->stride[2];
+    return load(bias->data, bias->dtype, row + j);
+}
+
+static inline bool is_visible(const struct row *r, int64_t j) {
+    const struct problem *p = r->p;
+    if (j < r->first || j >= r->end) return false;
+    if (p->a.bool_mask) {
+        const int64_t *stride = p->bool_mask.stride;
+        if (!p->bool_mask.data[r->s.b * stride[0] + r->h * stride[1] + r->i * stride[2] + j]) return false;
+    }
+    if (p->a.block_mask) {
+        const strobe_block_mask *m = &p->block_mask;
+        const int64_t row = r->s.b * m->stride[0] + r->h * m->stride[1] + r->i / m->block_q * m->stride[2];
+        if (!m->data[row + j / m->block_k]) return false;
+    }
+    return !p->a.bias || bias_of(r, j) != -(real)INFINITY;
+}
+
+/* sum over x of one row of `left` times one row of `right`. */
+static inline real dot(const strobe_tensor *left, int64_t left_row, const strobe_tensor *right, int64_t right_row,
+                       int64_t n) {
+    real sum = 0;
+    for (int64_t x = 0; x < n; ++x)
+        sum += load(left->data, left->dtype, left_row + x) * load(right->data, right->dtype, right_row + x);
+    return sum;
+}
+
+/* The score of a visible key, and its slope. */
+static inline real score(const struct row *r, int64_t j, real *slope) {
+    const struct problem *p = r->p;
+    const strobe_attention *a = &p->a;
+    const int64_t key = strobe__key_offset(&a->k, &r->s, j, r->kv);
+    real x = intermediate(a->q.dtype, dot(&a->q, r->q, &a->k, key, a->dim) * (real)a->scale);
+    *slope = 1;
+    if (a->softcap > 0) {
+        const real t = REAL(tanh)(x / (real)a->softcap);
+        x = intermediate(a->q.dtype, (real)a->softcap * t);
+        *slope = 1 - t * t;
+    }
+    if (a->bias) x = intermediate(a->q.dtype, x + bias_of(r, j));
+    if (a->alibi) {
+        const int64_t distance = r->i + strobe__alibi_diagonal(p, &r->s) - j;
+        const real alibi = (real)p->alibi.slopes[r->s.b * p->alibi.stride_batch + r->h];
+        x = intermediate(a->q.dtype, x - alibi * (real)(distance < 0 ? -distance : distance));
+    }
+    return x;
+}
+
+/* Safe softmax in three loops over the row: maximum, sum, weights. */
+static inline void softmax_of(const struct row *r, struct softmax *out) {
+    const struct problem *p = r->p;
+    const int64_t keys = r->s.keys;
+    const real sink = p->a.sinks ? load(p->sinks.data, p->sinks.dtype, r->h) : -(real)INFINITY;
+    real maximum = sink, sum = 0;
+    for (int64_t j = 0; j < keys; ++j) {
+        out->weight[j] = -(real)INFINITY;
+        out->slope[j] = 0;
+        if (!is_visible(r, j)) continue;
+        out->weight[j] = score(r, j, &out->slope[j]);
+        if (!(out->weight[j] <= maximum)) maximum = out->weight[j]; /* a NaN, once seen, stays */
+    }
+    const real shift = maximum == -(real)INFINITY ? 0 : maximum;
+    for (int64_t j = 0; j < keys; ++j) sum += REAL(exp)(out->weight[j] - shift);
+    sum += REAL(exp)(sink - shift);
+    out->lse = shift + REAL(log)(sum);
+    out->sink_weight = sum > 0 ? REAL(exp)(sink - shift) / sum : 0;
+    for (int64_t j = 0; j < keys; ++j)
+        out->weight[j] = out->weight[j] == -(real)INFINITY
+                             ? 0
+                             : intermediate(p->a.q.dtype, REAL(exp)(out->weight[j] - shift) / sum);
+}
+
+/* Dropout's factor for each key of the row. */
+static inline void dropout_of(const struct row *r, real *drop) {
+    const struct problem *p = r->p;
+    for (int64_t j = 0; j < r->s.keys; ++j) drop[j] = 1;
+    if (!p->a.dropout) return;
+    const struct dropout_place place = strobe__dropout_place(p);
+    const uint64_t row = dropout_row(&place, r->s.b, r->h, r->i);
+    const real keep = (real)(1 / (1 - p->dropout.p));
+    for (int64_t j = 0; j < r->s.keys; ++j) drop[j] = dropout_keeps(&place, row, j) ? keep : 0;
+}
+
+#endif
