@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cpu_kernels.c: the table of the CPU's kernels, best level first, and the CPU as a device. */
+#include "cpu/cpu_kernels.h"
+
+#include <unistd.h>
+
+#include "core/parallel.h"
+#include "core/refusals.h"
+#include "cpu/cpuid.h"
+#include "cpu/merge.h"
+
+static const char *reject(const struct problem *p) {
+    if (p->a.q.dtype == STROBE_FP64) return "q is fp64; fp32, fp16 and bf16 are taken";
+    return strobe__refuse_what_no_kernel_has(p);
+}
+
+static const char *lacks_baseline(void) { return strobe__cpu_lacks(CPU_BASELINE); }
+#if defined(__x86_64__)
+static const char *lacks_avx2(void) { return strobe__cpu_lacks(CPU_AVX2); }
+static const char *lacks_avx512(void) { return strobe__cpu_lacks(CPU_AVX512); }
+static const char *lacks_amx(void) { return strobe__cpu_lacks(CPU_AMX); }
+
+/* Query rows that share a K/V head. */
+enum {
+    MOST_DECODE_ROWS = 16,    /* what decode.c has room for */
+    ROWS_BETTER_IN_LANES = 9, /* from here on forward.c's way, queries across the lanes, is the faster one */
+    ROWS_BETTER_IN_TILES = 4, /* from here on forward_amx.c is faster, although it packs V for them alone */
+};
+
+static const char *reject_decode(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int64_t rows = a->seq_q * p->group;
+    if (a->q.dtype == STROBE_FP64) return "q is fp64; fp32, fp16 and bf16 are taken";
+    if (a->softcap > 0 || a->bias || a->alibi || a->bool_mask || a->block_mask || a->dropout)
+        return "softcap, bias, ALiBi, a boolean or block mask, or dropout is given; mask kinds, varlen and sinks are taken";
+    if (rows > MOST_DECODE_ROWS) return "more than 16 query rows share a K/V head; up to 16 are taken";
+    const bool free_choice = !p->tuning.kernel && !p->tuning.split_keys;
+    if (free_choice && rows >= ROWS_BETTER_IN_LANES)
+        return "more than 8 query rows share a K/V head, and it was not asked for by name or split_keys";
+    if (free_choice && rows >= ROWS_BETTER_IN_TILES && a->q.dtype == STROBE_BF16 && !strobe__cpu_lacks(CPU_AMX))
+        return "4 or more bf16 query rows share a K/V head, which AMX tiles serve better";
+    return strobe__refuse_what_is_to_come(p);
+}
+
+static const char *reject_forward_amx(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const char *reason = reject(p);
+    if (reason) return reason;
+    if (a->q.dtype != STROBE_BF16 || a->out.dtype != STROBE_BF16) return "q or out is not bf16; bf16 is taken";
+    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
+    return strobe__cpu_refuses_tiles(); /* last: it asks for permission */
+}
+#endif
+
+#define FORWARD(level)                                                                                             \
+    {                                                                                                              \
+        .name = "cpu_forward_" #level, .summary = "FlashAttention-2 forward, fp32 arithmetic, " #level " vectors", \
+        .operation = STROBE_FORWARD, .unavailable = lacks_##level, .reject = reject,                               \
+        .workspace = strobe__cpu_forward_workspace_##level, .run = strobe__cpu_forward_##level                     \
+    }
+#define BACKWARD(level)                                                                                              \
+    {                                                                                                                \
+        .name = "cpu_backward_" #level, .summary = "FlashAttention-2 backward, fp32 arithmetic, " #level " vectors", \
+        .operation = STROBE_BACKWARD, .unavailable = lacks_##level, .reject = reject,                                \
+        .workspace = strobe__cpu_backward_workspace_##level, .run = strobe__cpu_backward_##level                     \
+    }
+
+static const struct kernel kernels[] = {
+#if defined(__x86_64__)
+    {
+        .name = "cpu_decode_avx512",
+        .summary = "split-KV decoding of few query rows, fp32 arithmetic, avx512 vectors",
+        .operation = STROBE_FORWARD,
+        .unavailable = lacks_avx512,
+        .reject = reject_decode,
+        .workspace = strobe__cpu_decode_workspace_avx512,
+        .run = strobe__cpu_decode_avx512,
+    },
+    {
+        .name = "cpu_forward_amx",
+        .summary = "FlashAttention-2 forward, bf16 products on AMX tiles under the softmax",
+        .operation = STROBE_FORWARD,
+        .unavailable = lacks_amx,
+        .reject = reject_forward_amx,
+        .workspace = strobe__cpu_forward_workspace_amx,
+        .run = strobe__cpu_forward_amx,
+    },
+    FORWARD(avx512),
+    FORWARD(avx2),
+#endif
+    FORWARD(baseline),
+#if defined(__x86_64__)
+    BACKWARD(avx512),
+    BACKWARD(avx2),
+#endif
+    BACKWARD(baseline),
+};
+
+static bool describe(int32_t device, int32_t index, strobe_device_info *info) {
+    if (device != STROBE_CPU || index != 0) return false;
+    info->name = strobe__cpu_name();
+    info->level = strobe__cpu_level_names[strobe__cpu_level()];
+    info->threads = strobe__workers(NULL);
+    info->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    return true;
+}
+
+const struct backend strobe__cpu_backend = {
+    .kernels = kernels,
+    .count = sizeof kernels / sizeof kernels[0],
+    .device = STROBE_CPU,
+    .describe = describe,
+    .merge = strobe__cpu_merge,
+};

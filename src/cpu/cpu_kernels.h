@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cpu_kernels.h: the entries of the CPU's kernels, one set a level. */
+#ifndef STROBE_CPU_CPU_KERNELS_H
+#define STROBE_CPU_CPU_KERNELS_H
+
+#include "core/kernel.h"
+
+#define DECLARE_LEVEL(level)                                                                                     \
+    size_t strobe__cpu_forward_workspace_##level(const struct problem *problem);                                 \
+    strobe_status strobe__cpu_forward_##level(const struct problem *problem, const struct execution *execution); \
+    size_t strobe__cpu_backward_workspace_##level(const struct problem *problem);                                \
+    strobe_status strobe__cpu_backward_##level(const struct problem *problem, const struct execution *execution);
+
+DECLARE_LEVEL(baseline)
+#if defined(__x86_64__)
+DECLARE_LEVEL(avx2)
+DECLARE_LEVEL(avx512)
+DECLARE_LEVEL(amx)
+#endif
+
+#if defined(__x86_64__)
+size_t strobe__cpu_decode_workspace_avx512(const struct problem *problem);
+strobe_status strobe__cpu_decode_avx512(const struct problem *problem, const struct execution *execution);
+#endif
+
+#undef DECLARE_LEVEL
+
+#endif

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cpuid.c: CPUID leaves 1 and 7 say what the processor decodes, XCR0 what state the operating system saves; both are needed.
+ * Bits: Intel SDM volume 2A, CPUID; volume 1, 13.3 "Enabling the XSAVE feature set". Other architectures have the baseline,
+ * which the compiler maps to the vectors that the architecture guarantees. */
+#define _DEFAULT_SOURCE /* syscall() */
+#include "cpu/cpuid.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
+const char *const strobe__cpu_level_names[CPU_LEVELS] = {
+    [CPU_BASELINE] = "baseline", [CPU_AVX2] = "avx2", [CPU_AVX512] = "avx512", [CPU_AMX] = "amx"};
+
+#if defined(__x86_64__)
+
+enum {
+    LEAF1_ECX_NEEDED = 1u << 12 /* FMA */ | 1u << 27 /* OSXSAVE */ | 1u << 29 /* F16C */,
+    LEAF7_EBX_AVX2 = 1u << 5,
+    LEAF7_EBX_AVX512 = 1u << 16 /* F */ | 1u << 17 /* DQ */ | 1u << 30 /* BW */,
+    LEAF7_EDX_AMX = 1u << 22 /* BF16 */ | 1u << 24 /* TILE */,
+    XCR0_AVX = 0x06,    /* SSE and AVX state */
+    XCR0_AVX512 = 0xe6, /* and opmask, upper halves, upper registers */
+    XCR0_AMX = 0x600e6, /* and tile configuration, tile data */
+    REQUEST_STATE = 0x1023,
+    TILE_DATA = 18, /* arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA) */
+};
+#define LEAF7_EBX_AVX512_ALL ((unsigned)LEAF7_EBX_AVX512 | 1u << 31 /* VL */)
+
+__attribute__((target("xsave"))) static unsigned long long saved_state(void) { return (unsigned long long)_xgetbv(0); }
+
+static enum cpu_level machine_level(void) {
+    unsigned eax, ebx, ecx, edx;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & LEAF1_ECX_NEEDED) != LEAF1_ECX_NEEDED) return CPU_BASELINE;
+    const unsigned long long state = saved_state();
+    if ((state & XCR0_AVX) != XCR0_AVX) return CPU_BASELINE;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(ebx & LEAF7_EBX_AVX2)) return CPU_BASELINE;
+    if ((ebx & LEAF7_EBX_AVX512_ALL) != LEAF7_EBX_AVX512_ALL || (state & XCR0_AVX512) != XCR0_AVX512) return CPU_AVX2;
+    return (edx & LEAF7_EDX_AMX) == LEAF7_EDX_AMX && (state & XCR0_AMX) == XCR0_AMX ? CPU_AMX : CPU_AVX512;
+}
+
+#if defined(__linux__)
+static bool may_use_tiles(void) { return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0; }
+#else
+static bool may_use_tiles(void) { return false; }
+#endif
+
+/* The brand string of leaves 0x80000002 to 0x80000004. */
+static void read_name(char name[49]) {
+    unsigned words[12] = {0};
+    for (unsigned leaf = 0; leaf < 3; ++leaf)
+        if (!__get_cpuid(0x80000002u + leaf, &words[4 * leaf], &words[4 * leaf + 1], &words[4 * leaf + 2],
+                         &words[4 * leaf + 3]))
+            return;
+    memcpy(name, words, sizeof words);
+}
+
+#else
+
+static enum cpu_level machine_level(void) { return CPU_BASELINE; }
+static bool may_use_tiles(void) { return false; }
+static void read_name(char name[49]) { strcpy(name, "CPU"); }
+
+#endif
+
+static enum cpu_level allowed_level(void) {
+    const enum cpu_level best = machine_level();
+    const char *wanted = getenv("STROBE_ISA");
+    if (wanted)
+        for (int level = 0; level < (int)best; ++level)
+            if (strcmp(wanted, strobe__cpu_level_names[level]) == 0) return (enum cpu_level)level;
+    return best;
+}
+
+enum cpu_level strobe__cpu_level(void) {
+    static _Atomic int known = -1; /* two first callers find the same answer */
+    int level = atomic_load_explicit(&known, memory_order_relaxed);
+    if (level < 0) {
+        level = (int)allowed_level();
+        atomic_store_explicit(&known, level, memory_order_relaxed);
+    }
+    return (enum cpu_level)level;
+}
+
+const char *strobe__cpu_lacks(enum cpu_level level) {
+    static const char *const sentences[CPU_LEVELS] = {
+        [CPU_AVX2] = "this machine has no AVX2 with FMA and F16C, or STROBE_ISA forbids it",
+        [CPU_AVX512] = "this machine has no AVX-512 with DQ, BW and VL, or STROBE_ISA forbids it",
+        [CPU_AMX] = "this machine has no AMX tiles with bf16, or STROBE_ISA forbids it",
+    };
+    return level <= strobe__cpu_level() ? NULL : sentences[level];
+}
+
+const char *strobe__cpu_refuses_tiles(void) {
+    static _Atomic int known = -1; /* asking twice does no harm */
+    int granted = atomic_load_explicit(&known, memory_order_relaxed);
+    if (granted < 0) {
+        granted = may_use_tiles();
+        atomic_store_explicit(&known, granted, memory_order_relaxed);
+    }
+    return granted ? NULL : "the operating system refused this process the use of AMX tiles";
+}
+
+const char *strobe__cpu_name(void) {
+    static _Thread_local char name[49];
+    if (!name[0]) read_name(name);
+    return name[0] ? name : "CPU";
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * avx512.h: the vocabulary of vector operations (see level.h) in AVX-512 F, DQ, BW, VL: 16 lanes, 32 registers. */
+#ifndef STROBE_CPU_ISA_AVX512_H
+#define STROBE_CPU_ISA_AVX512_H
+
+#include <immintrin.h>
+
+#include "math/exp2.h"
+
+/* Register tile: 8 keys (or columns of V) x 3 vectors of 16 queries is 24 accumulators, 3 operands, broadcasts from memory.
+ */
+#if defined(STROBE_LEVEL_amx)
+enum { LANES = 16, VECTORS = 2, UNROLL = 8 }; /* scores come in pairs of AMX tiles, 16 queries each */
+#else
+enum { LANES = 16, VECTORS = 3, UNROLL = 8 };
+#endif
+
+typedef __m512 vec;
+
+static inline vec v_load(const float *x) { return _mm512_loadu_ps(x); }
+static inline void v_store(float *x, vec a) { _mm512_storeu_ps(x, a); }
+static inline vec v_set(float x) { return _mm512_set1_ps(x); }
+static inline vec v_add(vec a, vec b) { return _mm512_add_ps(a, b); }
+static inline vec v_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
+static inline vec v_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+static inline vec v_div(vec a, vec b) { return _mm512_div_ps(a, b); }
+static inline vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vec v_max(vec a, vec b) { return _mm512_max_ps(a, b); }
+static inline vec v_abs(vec a) { return _mm512_abs_ps(a); }
+
+static inline vec v_select_less(vec a, vec b, vec yes, vec no) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
+}
+
+static inline vec v_select_equal(vec a, vec b, vec yes, vec no) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ), no, yes);
+}
+
+static inline vec v_load_bf16(const uint16_t *x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x)), 16));
+}
+
+static inline vec v_load_fp16(const uint16_t *x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)x)); }
+
+/* vreduce gives x - floor(x), vscalef multiplies by 2^floor(x): no rounding, no clamp; exp2(-inf) = 0, a NaN stays one. */
+static inline vec v_exp2(vec x) {
+    const vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
+    vec p = v_fma(v_set(EXP2_C5), f, v_set(EXP2_C4));
+    p = v_fma(p, f, v_set(EXP2_C3));
+    p = v_fma(p, f, v_set(EXP2_C2));
+    p = v_fma(p, f, v_set(EXP2_C1));
+    p = v_fma(p, f, v_set(EXP2_C0));
+    return _mm512_scalef_ps(p, x);
+}
+
+/* Rows become columns: 16 x 16 words of 32 bits. */
+static inline void v_transpose(__m512i r[16]) {
+    __m512i t[16], u[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        u[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+        u[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+        u[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+        u[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+    }
+    for (int c = 0; c < 4; ++c) { /* u[4 i + c] holds the columns c, 4 + c, 8 + c, 12 + c of the rows 4 i to 4 i + 3 */
+        const __m512i even_low = _mm512_shuffle_i32x4(u[c], u[4 + c], 0x88);
+        const __m512i odd_low = _mm512_shuffle_i32x4(u[c], u[4 + c], 0xdd);
+        const __m512i even_high = _mm512_shuffle_i32x4(u[8 + c], u[12 + c], 0x88);
+        const __m512i odd_high = _mm512_shuffle_i32x4(u[8 + c], u[12 + c], 0xdd);
+        r[c] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
+        r[4 + c] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
+        r[8 + c] = _mm512_shuffle_i32x4(even_low, even_high, 0xdd);
+        r[12 + c] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd);
+    }
+}
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * level.h: the level of vector instructions that a file is compiled for, by -DSTROBE_LEVEL_<level> and the compiler flags of
+ * src/CMakeLists.txt. The algorithms are one text over the vocabulary of isa/<level>.h:
+ *
+ *   LANES, VECTORS, UNROLL   floats in a vector; the register tile of the matrix products, UNROLL x VECTORS accumulators
+ *   v_load v_store v_set v_add v_sub v_mul v_div v_fma v_max v_abs v_select_less v_select_equal
+ *   v_load_bf16 v_load_fp16  LANES elements, widened
+ *   v_exp2                   2^x for x <= 127, relative error 1.5e-7, 0 below -125, NaN to NaN
+ *
+ * Everything here and in the headers of this folder is static: an inline function with linkage, compiled for AVX-512, could
+ * be picked by the linker for everybody. */
+#ifndef STROBE_CPU_LEVEL_H
+#define STROBE_CPU_LEVEL_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(STROBE_LEVEL_amx)
+#include "cpu/isa/amx.h"
+#define LEVEL_KERNEL(name) strobe__cpu_##name##_amx
+#elif defined(STROBE_LEVEL_avx512)
+#include "cpu/isa/avx512.h"
+#define LEVEL_KERNEL(name) strobe__cpu_##name##_avx512
+#elif defined(STROBE_LEVEL_avx2)
+#include "cpu/isa/avx2.h"
+#define LEVEL_KERNEL(name) strobe__cpu_##name##_avx2
+#else
+#include "cpu/isa/baseline.h"
+#define LEVEL_KERNEL(name) strobe__cpu_##name##_baseline
+#endif
+
+/* A function that is compiled once for each value of its constant arguments. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* Denormals are a cliff (60 times slower) and mean nothing here: flush them while a task runs, then restore the caller's
+ * mode. */
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+typedef unsigned float_mode;
+static inline float_mode enter_flush_to_zero(void) {
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040u); /* FTZ, DAZ */
+    return mode;
+}
+static inline void leave_flush_to_zero(float_mode mode) { _mm_setcsr(mode); }
+#else
+typedef int float_mode;
+static inline float_mode enter_flush_to_zero(void) { return 0; }
+static inline void leave_flush_to_zero(float_mode mode) { (void)mode; }
+#endif
+
+#endif
