@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * convert.h: two fp32 values to one register of two 16-bit elements, rounded to nearest even, and 2^x. */
+#ifndef STROBE_CUDA_PTX_CONVERT_H
+#define STROBE_CUDA_PTX_CONVERT_H
+
+#include <stdint.h>
+
+/* PTX ISA 9.7.9.22 "cvt"; the first source goes to the high half. bf16x2 from sm_80 on. */
+static __device__ __forceinline__ uint32_t cvt_bf16x2(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+/* PTX ISA 9.7.9.22 "cvt". */
+static __device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
+    uint32_t pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+/* 2^x, relative error 2^-22; ex2(-inf) is 0, ex2(0) exactly 1. PTX ISA 9.7.3.21 "ex2". */
+static __device__ __forceinline__ float ex2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * backward_rows.cu: dQ, and the sums of dbias, for every GPU from sm_80 on (FlashAttention-2, algorithm 2, turned round:
+ * rows outside, keys inside). A block of threads owns BLOCK_M packed rows and all of their keys, so that dQ needs no atomics
+ * and no memory, and its bits do not depend on the run; dK and dV come from backward_keys.cu. The price is that both kernels
+ * work out S and dP: seven products where five would do with atomics.
+ *
+ *   for each block of BLOCK_N keys:   S = Q K^T;  P = 2^(S c - lse2);  dP = dO V^T;  dS = P (Z dP - D);  dQ = dQ + dS K
+ *
+ * Memory map: Q, dO [BLOCK_M][DIM], then STAGES x (K, V [BLOCK_N][DIM]). DIM holds dim and dim_v; dQ is worked out in slices
+ * of SLICE columns, by blocks of their own where there are several. A warp owns 16 rows. */
+#include "cuda/tile/gradients.h"
+#include "cuda/tile/nonfinite.h"
+#include "cuda/tile/product.h"
+#include "cuda/tile/store.h"
+
+enum {
+    BLOCK_M = 16 * WARPS,
+    BLOCK_N = 8 * N_TILES,
+    THREADS = 32 * WARPS,
+    TILES = SLICE / 8,
+    ROW_BYTES = DIM * ELEMENT_BYTES,
+    STAGE_BYTES = 2 * BLOCK_N * ROW_BYTES,
+};
+
+static_assert(BLOCK_M * STAGE_ROW(SLICE) * 4 <= 2 * BLOCK_M * ROW_BYTES + STAGES * STAGE_BYTES,
+              "results are staged in this memory");
+
+struct state {
+    float dq[TILES][4];
+    float lse2[2], D[2];
+};
+
+INLINE int warp_row(const struct job *t) { return t->tile * BLOCK_M + (int)threadIdx.x / 32 * 16; }
+
+INLINE void load_block(const struct params *p, const struct job *t, unsigned char *stage, int j0) {
+    load_rows(stage, (const element *)p->k.data + key_offset(&p->k, t, j0), p->k.row, BLOCK_N, t->keys - j0, DIM, p->dim,
+              p->k.aligned, THREADS);
+    load_rows(stage + STAGE_BYTES / 2, (const element *)p->v.data + key_offset(&p->v, t, j0), p->v.row, BLOCK_N,
+              t->keys - j0, DIM, p->dim_v, p->v.aligned, THREADS);
+}
+
+INLINE void start(const struct params *p, const struct job *t, struct state *state) {
+    clear(state->dq, TILES);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int packed = warp_row(t) + half * 8 + (int)threadIdx.x % 32 / 4;
+        state->lse2[half] = INFINITY, state->D[half] = 0;
+        if (packed >= t->rows * p->group) continue;
+        const int64_t at = statistic_at(p, t, place_of(p, t, packed));
+        state->lse2[half] = p->row_lse[at], state->D[half] = p->row_term[at];
+    }
+}
+
+/* careful: every warp comes to the barriers of hold_back, whether it sees something of the block or not. */
+INLINE void meet_block(const struct params *p, const struct job *t, const unsigned char *memory, unsigned char *stage,
+                       const struct sight *sight, int j0, bool careful, uint32_t *held, struct state *state) {
+    const struct patch at = {warp_row(t), j0};
+    const int own = (int)threadIdx.x / 32 * 16;
+    const enum coverage coverage = sight_covers(sight, j0, BLOCK_N);
+    if (coverage == BLOCK_SKIPPED && !careful) return;
+    const uint32_t bits = coverage == BLOCK_FULL      ? 0xffffffffu
+                          : coverage == BLOCK_PARTIAL ? visible_bits(p, t, at, false, 0, N_TILES)
+                                                      : 0;
+    if (!careful && !__any_sync(0xffffffffu, bits != 0)) return;
+    float s[N_TILES][4], dp[N_TILES][4];
+    float slope[FEATURES ? N_TILES : 1][4];
+    clear(s, N_TILES), clear(dp, N_TILES);
+    product_rows(s, 1, N_TILES, DIM, memory, own, stage, 0, DIM);
+    if (coverage != BLOCK_FULL || (FEATURES && p->scaled))
+        finish_scores(p, t, at, false, 0, N_TILES, bits, s, FEATURES ? slope : NULL);
+    product_rows(dp, 1, N_TILES, DIM, memory + BLOCK_M * ROW_BYTES, own, stage + STAGE_BYTES / 2, 0, DIM);
+    weights_and_gradients(p, t, at, false, 0, N_TILES, bits, t->slice == 0 && !careful, s, dp, slope, state->lse2, state->D);
+    if (careful) {
+        hold_back(stage, BLOCK_N, DIM, held, THREADS);
+#pragma unroll 1
+        for (int local = 0; local < BLOCK_N; ++local)
+            if (held[local / 32] >> (local % 32) & 1)
+                release_held(state->dq, 1, TILES, dp, N_TILES, local,
+                             (const element *)p->k.data + key_offset(&p->k, t, j0 + local) + t->slice * SLICE,
+                             p->dim - t->slice * SLICE);
+    }
+    product_registers(state->dq, 1, TILES, BLOCK_N, dp, stage, 0, t->slice * SLICE, DIM);
+}
+
+INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, bool careful, uint32_t *held,
+                struct state *state) {
+    const struct sight sight = sight_of(p, t, warp_row(t), 16);
+    const int rows_end = t->rows * p->group, last = t->tile * BLOCK_M + BLOCK_M - 1;
+    const int first = clamp(band_first(&t->band, place_of(p, t, t->tile * BLOCK_M).i), t->keys) / BLOCK_N * BLOCK_N;
+    const int end = (int)band_end(&t->band, place_of(p, t, last < rows_end ? last : rows_end - 1).i);
+    unsigned char *stages = memory + 2 * BLOCK_M * ROW_BYTES;
+    start(p, t, state);
+    if (STAGES > 1 && first < end) load_block(p, t, stages, first);
+    cp_async_commit();
+    int stage = 0;
+    for (int j0 = first; j0 < end; j0 += BLOCK_N) {
+        unsigned char *at = stages + stage * STAGE_BYTES;
+        if (STAGES == 1) {
+            __syncthreads(); /* the block before is done with */
+            load_block(p, t, at, j0);
+            cp_async_commit();
+        }
+        cp_async_wait(0);
+        __syncthreads(); /* this block is there for all, and all are done with the one before */
+        if (STAGES > 1) {
+            stage = (stage + 1) % STAGES;
+            if (j0 + BLOCK_N < end) load_block(p, t, stages + stage * STAGE_BYTES, j0 + BLOCK_N);
+            cp_async_commit();
+        }
+        meet_block(p, t, memory, at, &sight, j0, careful, held, state);
+    }
+    cp_async_wait(0);
+    __syncthreads();
+}
+
+INLINE void store(const struct params *p, const struct job *t, unsigned char *memory, const struct state *state) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        stage_row((float *)memory, (int)threadIdx.x / 32 * 16 + half * 8 + (int)threadIdx.x % 32 / 4, state->dq, TILES, half,
+                  p->scale);
+    __syncthreads();
+    store_staged(p, t, &p->dq, true, (int64_t)t->tile * BLOCK_M, BLOCK_M, SLICE, t->slice * SLICE, p->dim, 0,
+                 (const float *)memory, THREADS);
+}
+
+INLINE bool is_finite(const struct state *state) {
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < TILES; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) sum = fmaf(state->dq[n][x], 0.0f, sum);
+    return sum == 0;
+}
+
+/* As in forward.cu; dbias has had its sums. */
+static __device__ __noinline__ void start_again(const struct params *p, const struct job *t, unsigned char *memory,
+                                                uint32_t *held) {
+    struct state state;
+    run(p, t, memory, true, held, &state);
+    store(p, t, memory, &state);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL(const __grid_constant__ struct params p) {
+    extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
+    __shared__ uint32_t held[2];
+    __shared__ struct job t;
+    if (!job_of(&t, &p, BLOCK_M, true, true)) return;
+    load_packed(memory, &p, &t, &p.q, t.tile * BLOCK_M, BLOCK_M, DIM, p.dim, THREADS);
+    load_packed(memory + BLOCK_M * ROW_BYTES, &p, &t, &p.dout, t.tile * BLOCK_M, BLOCK_M, DIM, p.dim_v, THREADS);
+    struct state state;
+    run(&p, &t, memory, false, held, &state);
+    if (__syncthreads_or(!is_finite(&state)))
+        start_again(&p, &t, memory, held);
+    else
+        store(&p, &t, memory, &state);
+}

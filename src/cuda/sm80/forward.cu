@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * forward.cu: FlashAttention-2's forward (Dao, "FlashAttention-2", 2023, algorithm 1) for every GPU from sm_80 on: mma.sync
+ * for fp16 and bf16, fused multiply-adds for fp32. Compiled once for each element type and head dim (cuda/variants.cmake).
+ *
+ *   a block of threads owns BLOCK_M packed query rows of one K/V head (tile/job.h)
+ *     for each block of BLOCK_N keys:      K and V by cp.async, one block ahead of the products
+ *       S = Q K^T;  softcap, bias, ALiBi, mask                                 product_rows, finish_scores
+ *       m' = max(m, S);  P = 2^(S c - m' c);  l = l a + sum P;  O = O a,  a = 2^((m - m') c)     online_softmax
+ *       O = O + P V                                                            product_registers
+ *     O / l and lse = m + ln l are written once
+ *
+ *   time ->   | load K1 V1        | load K2 V2        |          a warp owns 16 M_TILES rows and keeps S, P, O in registers,
+ *             | S0 softmax0 P0 V0 | S1 softmax1 P1 V1 |          one barrier a block of keys
+ *
+ * Memory map: Q [BLOCK_M][DIM], then STAGES x (K [BLOCK_N][DIM], V [BLOCK_N][DIM_V]), swizzled (tile/load.h).
+ * With WARPS_N > 1 (few rows: decoding) warps share the rows and split each block's keys; their parts meet at the end.
+ * Tiles, registers and measured figures of each variant: docs/kernels/cuda.md. */
+#include "cuda/tile/nonfinite.h"
+#include "cuda/tile/product.h"
+#include "cuda/tile/store.h"
+
+enum {
+    BLOCK_M = 16 * M_TILES * WARPS_M,
+    BLOCK_N = 8 * N_TILES * WARPS_N,
+    THREADS = 32 * WARPS_M * WARPS_N,
+    COLUMN_TILES = DIM_V / 8,
+    Q_BYTES = BLOCK_M * DIM * ELEMENT_BYTES,
+    K_BYTES = BLOCK_N * DIM * ELEMENT_BYTES,
+    V_BYTES = BLOCK_N * DIM_V * ELEMENT_BYTES,
+};
+
+static_assert(BLOCK_M * STAGE_ROW(DIM_V) * 4 <= Q_BYTES + STAGES * (K_BYTES + V_BYTES), "results are staged in this memory");
+
+/* A warp's rows on their way: O not normalised; a lane's part of l; m of rows (m, half). */
+struct state {
+    float o[M_TILES * COLUMN_TILES][4];
+    float m[M_TILES * 2], l[M_TILES * 2];
+};
+
+INLINE int warp_m(void) { return (int)threadIdx.x / 32 % WARPS_M; }
+INLINE int warp_n(void) { return (int)threadIdx.x / 32 / WARPS_M; }
+INLINE int warp_row(const struct job *t) { return t->tile * BLOCK_M + warp_m() * 16 * M_TILES; }
+
+/* K and V of the block at j0. */
+INLINE void load_block(const struct params *p, const struct job *t, unsigned char *stage, int j0) {
+    const int column = t->slice * DIM_V;
+    load_rows(stage, (const element *)p->k.data + key_offset(&p->k, t, j0), p->k.row, BLOCK_N, t->keys - j0, DIM, p->dim,
+              p->k.aligned, THREADS);
+    load_rows(stage + K_BYTES, (const element *)p->v.data + key_offset(&p->v, t, j0) + column, p->v.row, BLOCK_N,
+              t->keys - j0, DIM_V, p->dim_v - column, p->v.aligned, THREADS);
+}
+
+/* Scores become weights; m, l and O move on. O is multiplied only when some row's maximum has grown by more than a factor of
+ * 2^LAG of weight since it was last: until then weights are up to 2^LAG, which fp16 and fp32 hold as well as 1, and the last
+ * division takes out (the conditional rescaling of FlashAttention-4). A row that has seen no key yet has m = -inf and
+ * subtracts 0. */
+INLINE void online_softmax(float (*s)[4], struct state *state, float c) {
+    const float LAG = 8;
+    float m[2 * M_TILES];
+    bool grown = false;
+#pragma unroll
+    for (int row = 0; row < 2 * M_TILES; ++row) {
+        const int at = row / 2 * N_TILES, x = row % 2 * 2;
+        m[row] = state->m[row];
+#pragma unroll
+        for (int n = 0; n < N_TILES; ++n) m[row] = fmaxf(m[row], fmaxf(s[at + n][x], s[at + n][x + 1]));
+        m[row] = fmaxf(m[row], __shfl_xor_sync(0xffffffffu, m[row], 1));
+        m[row] = fmaxf(m[row], __shfl_xor_sync(0xffffffffu, m[row], 2));
+        grown = grown || (m[row] - state->m[row]) * c > LAG; /* also from -inf */
+    }
+    if (__any_sync(0xffffffffu, grown)) {
+#pragma unroll
+        for (int row = 0; row < 2 * M_TILES; ++row) {
+            const float shift = m[row] == -INFINITY ? 0 : m[row] * c;
+            const float correction = ex2(fmaf(state->m[row], c, -shift));
+            state->m[row] = m[row];
+            state->l[row] *= correction;
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; ++n) {
+                state->o[row / 2 * COLUMN_TILES + n][row % 2 * 2] *= correction;
+                state->o[row / 2 * COLUMN_TILES + n][row % 2 * 2 + 1] *= correction;
+            }
+        }
+    }
+#pragma unroll
+    for (int row = 0; row < 2 * M_TILES; ++row) {
+        const int at = row / 2 * N_TILES, x = row % 2 * 2;
+        const float shift = state->m[row] == -INFINITY ? 0 : state->m[row] * c;
+#pragma unroll
+        for (int n = 0; n < N_TILES; ++n)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                s[at + n][x + e] = ex2(fmaf(s[at + n][x + e], c, -shift));
+                state->l[row] += s[at + n][x + e];
+            }
+    }
+}
+
+/* The factor 1 / (1 - p) is part of the last division. */
+INLINE void drop(const struct params *p, const struct job *t, struct patch at, float (*s)[4]) {
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+        const uint32_t bits = kept_bits(p, t, at, false, m, N_TILES);
+#pragma unroll
+        for (int n = 0; n < N_TILES; ++n)
+#pragma unroll
+            for (int x = 0; x < 4; ++x) s[m * N_TILES + n][x] = bits >> (4 * n + x) & 1 ? s[m * N_TILES + n][x] : 0;
+    }
+}
+
+/* What hold_back left out of the product. */
+INLINE void add_held(const struct params *p, const struct job *t, struct patch at, int j0, const float (*s)[4],
+                     const uint32_t *held, struct state *state) {
+    const int column = t->slice * DIM_V;
+#pragma unroll 1
+    for (int local = 0; local < 8 * N_TILES; ++local) {
+        const int row = at.key - j0 + local;
+        if (!(held[row / 32] >> (row % 32) & 1)) continue;
+        const element *v = (const element *)p->v.data + key_offset(&p->v, t, at.key + local) + column;
+        release_held(state->o, M_TILES, COLUMN_TILES, s, N_TILES, local, v, p->dim_v - column);
+    }
+}
+
+/* The warp meets the block of keys at j0. held: NULL, or the keys that are zeroed in V. */
+INLINE void meet_block(const struct params *p, const struct job *t, const unsigned char *q, const unsigned char *stage,
+                       const struct sight *sight, int j0, const uint32_t *held, struct state *state) {
+    const struct patch at = {warp_row(t), j0 + warp_n() * 8 * N_TILES};
+    const enum coverage coverage = sight_covers(sight, at.key, 8 * N_TILES);
+    if (coverage == BLOCK_SKIPPED) return;
+    uint32_t bits[M_TILES], any = 0;
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m)
+        any |= bits[m] = coverage == BLOCK_FULL ? 0xffffffffu : visible_bits(p, t, at, false, m, N_TILES);
+    if (!__any_sync(0xffffffffu, any != 0)) return;
+
+    float s[M_TILES * N_TILES][4];
+    clear(s, M_TILES * N_TILES);
+    product_rows(s, M_TILES, N_TILES, DIM, q, warp_m() * 16 * M_TILES, stage, warp_n() * 8 * N_TILES, DIM);
+    if (coverage != BLOCK_FULL || (FEATURES && p->scaled)) {
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) finish_scores(p, t, at, false, m, N_TILES, bits[m], s + m * N_TILES, NULL);
+    }
+    online_softmax(s, state, p->exponent);
+    if (FEATURES && p->dropout) drop(p, t, at, s);
+    if (held) add_held(p, t, at, j0, s, held, state);
+    product_registers(state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage + K_BYTES, warp_n() * 8 * N_TILES, 0, DIM_V);
+}
+
+/* The keys that some row of the tile sees, in whole blocks, cut to the split. */
+INLINE void key_range(const struct params *p, const struct job *t, int64_t *first, int64_t *end) {
+    const int rows_end = t->rows * p->group, last = t->tile * BLOCK_M + BLOCK_M - 1;
+    *first = band_first(&t->band, place_of(p, t, t->tile * BLOCK_M).i) / BLOCK_N * BLOCK_N;
+    *end = band_end(&t->band, place_of(p, t, last < rows_end ? last : rows_end - 1).i);
+    if (p->splits == 1) return;
+    const int64_t split_first = (int64_t)t->split * p->split_keys, split_end = split_first + p->split_keys;
+    *first = *first > split_first ? *first : split_first;
+    *end = *end < split_end ? *end : split_end;
+}
+
+INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, uint32_t *held, bool careful,
+                struct state *state) {
+    clear(state->o, M_TILES * COLUMN_TILES);
+#pragma unroll
+    for (int row = 0; row < 2 * M_TILES; ++row) state->m[row] = -INFINITY, state->l[row] = 0;
+
+    unsigned char *stages = memory + Q_BYTES;
+    const struct sight sight = sight_of(p, t, warp_row(t), 16 * M_TILES);
+    int64_t first, end;
+    key_range(p, t, &first, &end);
+    if (STAGES > 1 && first < end) load_block(p, t, stages, (int)first);
+    cp_async_commit();
+    int stage = 0;
+    for (int j0 = (int)first; j0 < end; j0 += BLOCK_N) {
+        unsigned char *at = stages + stage * (K_BYTES + V_BYTES);
+        if (STAGES == 1) {
+            __syncthreads(); /* the block before is done with */
+            load_block(p, t, at, j0);
+            cp_async_commit();
+        }
+        cp_async_wait(0);
+        __syncthreads(); /* this block is there for all, and all are done with the one before */
+        if (STAGES > 1) {
+            stage = (stage + 1) % STAGES;
+            if (j0 + BLOCK_N < end) load_block(p, t, stages + stage * (K_BYTES + V_BYTES), j0 + BLOCK_N);
+            cp_async_commit();
+        }
+        if (careful) hold_back(at + K_BYTES, BLOCK_N, DIM_V, held, THREADS);
+        meet_block(p, t, memory, at, &sight, j0, careful ? held : NULL, state);
+    }
+    cp_async_wait(0);
+    __syncthreads();
+}
+
+INLINE bool is_finite(const struct state *state) {
+    float sum = 0; /* 0 x = 0 unless x is an infinity or a NaN */
+#pragma unroll
+    for (int n = 0; n < M_TILES * COLUMN_TILES; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) sum = fmaf(state->o[n][x], 0.0f, sum);
+    return sum == 0;
+}
+
+#if WARPS_N > 1
+/* The warps' parts over disjoint keys become one, in warp 0. Memory: for every other warp [4 COLUMN_TILES + 4][32 lanes]. */
+INLINE void merge_warps(float *memory, struct state *state, float c) {
+    enum { PART = (4 * COLUMN_TILES + 4) * 32 };
+    const int lane = (int)threadIdx.x % 32;
+    float *own = memory + (warp_n() - 1) * PART + lane;
+    if (warp_n() > 0) {
+#pragma unroll
+        for (int n = 0; n < COLUMN_TILES; ++n)
+#pragma unroll
+            for (int x = 0; x < 4; ++x) own[(4 * n + x) * 32] = state->o[n][x];
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            own[(4 * COLUMN_TILES + row) * 32] = state->m[row];
+            own[(4 * COLUMN_TILES + 2 + row) * 32] = state->l[row];
+        }
+    }
+    __syncthreads();
+    if (warp_n() > 0) return;
+    for (int w = 0; w < WARPS_N - 1; ++w) {
+        const float *other = memory + w * PART + lane;
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            const float before = state->m[row], its = other[(4 * COLUMN_TILES + row) * 32], m = fmaxf(before, its);
+            const float shift = m == -INFINITY ? 0 : m * c;
+            const float keep = ex2(fmaf(before, c, -shift)), add = ex2(fmaf(its, c, -shift));
+            state->m[row] = m;
+            state->l[row] = state->l[row] * keep + other[(4 * COLUMN_TILES + 2 + row) * 32] * add;
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; ++n)
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    state->o[n][2 * row + e] = state->o[n][2 * row + e] * keep + other[(4 * n + 2 * row + e) * 32] * add;
+        }
+    }
+}
+#endif
+
+/* lse in base 2, and what O is multiplied by. The sink joins in the end, and in split parts not at all. */
+INLINE float finish_row(const struct params *p, float m, float l, int h, float *factor) {
+    const float shift = m == -INFINITY ? 0 : m * p->exponent;
+    float lse = l == 0 ? -INFINITY : shift + log2f(l);
+    *factor = l == 0 ? 0 : 1 / l;
+    if (p->sinks && p->splits == 1) {
+        const float sink = p->sinks[h] * (float)LOG2_E, high = fmaxf(lse, sink);
+        const float whole = high == -INFINITY ? high : high + log2f(exp2f(lse - high) + exp2f(sink - high));
+        if (l != 0) *factor *= exp2f(lse - whole);
+        lse = whole;
+    }
+    if (p->dropout) *factor *= p->place.keep_scale;
+    return lse;
+}
+
+/* lse to its tensor, O / l to the stage. */
+INLINE void stage_rows(const struct params *p, const struct job *t, const struct state *state, float *stage) {
+#pragma unroll
+    for (int row = 0; row < 2 * M_TILES; ++row) {
+        float l = state->l[row], factor;
+        l += __shfl_xor_sync(0xffffffffu, l, 1);
+        l += __shfl_xor_sync(0xffffffffu, l, 2);
+        const int local = warp_m() * 16 * M_TILES + row / 2 * 16 + row % 2 * 8 + (int)threadIdx.x % 32 / 4;
+        const int packed = t->tile * BLOCK_M + local;
+        const bool there = packed < t->rows * p->group;
+        const struct place at = place_of(p, t, there ? packed : 0);
+        const float lse = finish_row(p, state->m[row], l, at.h, &factor);
+        stage_row(stage, local, state->o + row / 2 * COLUMN_TILES, COLUMN_TILES, row % 2, factor);
+        if (there && p->lse.data && t->slice == 0 && threadIdx.x % 4 == 0)
+            ((float *)p->lse.data)[row_offset(&p->lse, t, at) + t->split * p->split_lse] = lse * (float)LN_2;
+    }
+}
+
+INLINE void finish(const struct params *p, const struct job *t, unsigned char *memory, struct state *state) {
+#if WARPS_N > 1
+    merge_warps((float *)(memory + Q_BYTES), state, p->exponent);
+    __syncthreads();
+    if (warp_n() == 0)
+#endif
+        stage_rows(p, t, state, (float *)memory);
+    __syncthreads();
+    store_staged(p, t, &p->out, true, (int64_t)t->tile * BLOCK_M, BLOCK_M, DIM_V, t->slice * DIM_V, p->dim_v,
+                 t->split * p->split_out, (const float *)memory, THREADS);
+}
+
+/* Some key that is not finite is hidden from some row, or it is in plain sight: once more, carefully. A function of its own,
+ * whose registers are no concern of the usual way. */
+static __device__ __noinline__ void start_again(const struct params *p, const struct job *t, unsigned char *memory,
+                                                uint32_t *held) {
+    struct state state;
+    run(p, t, memory, held, true, &state);
+    finish(p, t, memory, &state);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL(const __grid_constant__ struct params p) {
+    extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
+    __shared__ uint32_t held[2];
+    __shared__ struct job t; /* not a copy a thread: registers are for the accumulators */
+    if (!job_of(&t, &p, BLOCK_M, true, true)) return;
+    load_packed(memory, &p, &t, &p.q, t.tile * BLOCK_M, BLOCK_M, DIM, p.dim, THREADS);
+    struct state state;
+    run(&p, &t, memory, held, false, &state);
+    if (__syncthreads_or(!is_finite(&state)))
+        start_again(&p, &t, memory, held);
+    else
+        finish(&p, &t, memory, &state);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * element.h: the element type that a kernel is compiled for, STROBE_FP16, STROBE_BF16 or STROBE_FP32 by -D, and elements of
+ * a type known at run time only (bias, outputs in another dtype). */
+#ifndef STROBE_CUDA_TILE_ELEMENT_H
+#define STROBE_CUDA_TILE_ELEMENT_H
+
+#include <math.h>
+
+#include "cuda/common/params.h"
+#include "cuda/ptx/convert.h"
+#include "math/exp2.h"
+#include "math/float16.h"
+
+#define INLINE static __device__ __forceinline__
+
+#if defined(ELEMENT_FP32)
+typedef float element;
+#define ELEMENT_DTYPE CUDA_FP32
+INLINE float element_to_float(element x) { return x; }
+INLINE bool element_is_finite(element x) { return (float_bits(x) & 0x7f800000u) != 0x7f800000u; }
+#else
+typedef uint16_t element;
+#if defined(ELEMENT_FP16)
+#define ELEMENT_DTYPE CUDA_FP16
+INLINE uint32_t pack(float low, float high) { return cvt_f16x2(low, high); }
+INLINE float element_to_float(element x) { return fp16_to_float(x); }
+INLINE bool element_is_finite(element x) { return (x & 0x7c00u) != 0x7c00u; }
+#else
+#define ELEMENT_DTYPE CUDA_BF16
+INLINE uint32_t pack(float low, float high) { return cvt_bf16x2(low, high); }
+INLINE float element_to_float(element x) { return bf16_to_float(x); }
+INLINE bool element_is_finite(element x) { return (x & 0x7f80u) != 0x7f80u; }
+#endif
+#endif
+
+#define ELEMENT_BYTES ((int)sizeof(element))
+#define CHUNK         (16 / ELEMENT_BYTES) /* elements of a 16-byte access */
+
+/* Accumulators to 0; not by an initialiser, of which the compiler makes a loop over local memory. */
+INLINE void clear(float (*c)[4], int tiles) {
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) c[n][x] = 0;
+}
+
+/* Element `index` of a tensor of any dtype. */
+INLINE float load_any(const void *data, int dtype, int64_t index) {
+    switch (dtype) {
+    case CUDA_FP16: return fp16_to_float(((const uint16_t *)data)[index]);
+    case CUDA_BF16: return bf16_to_float(((const uint16_t *)data)[index]);
+    case CUDA_FP64: return (float)((const double *)data)[index];
+    default: return ((const float *)data)[index];
+    }
+}
+
+INLINE void store_any(void *data, int dtype, int64_t index, float value) {
+    switch (dtype) {
+    case CUDA_FP16: ((uint16_t *)data)[index] = (uint16_t)cvt_f16x2(value, 0); break;
+    case CUDA_BF16: ((uint16_t *)data)[index] = (uint16_t)cvt_bf16x2(value, 0); break;
+    case CUDA_FP64: ((double *)data)[index] = (double)value; break;
+    default: ((float *)data)[index] = value;
+    }
+}
+
+#endif

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The CUDA backend: which kernels are compiled, for which element types and head dims, and how they become one object,
+# strobe_cuda.o, in which the CUDA runtime is linked too and of which only strobe__ names are seen: both libraries hold it,
+# and need no CUDA library themselves. nvcc is called directly: one text compiled many times with -D suits custom commands.
+#
+#   STROBE_CUDA                 AUTO (where there is nvcc), ON, OFF
+#   STROBE_CUDA_ARCHITECTURES   machine code, such as 80;90; code for later GPUs is made by their driver from PTX of 80
+#   STROBE_CUDA_ONLY            for developers: only kernels whose name has all these words, such as "forward bf16 128"
+set(STROBE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
+set(STROBE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPUs to make machine code for; others from 8.0 on get PTX")
+set(STROBE_CUDA_ONLY "" CACHE STRING "Words that a CUDA kernel's name must have to be built, for developers")
+
+set(STROBE_CUDA_BUILT OFF)
+if(NOT STROBE_CUDA OR STROBE_SANITIZE OR STROBE_FUZZ OR CMAKE_CROSSCOMPILING)
+  message(STATUS "CUDA: left out")
+  return()
+endif()
+find_program(STROBE_NVCC nvcc PATHS /usr/local/cuda/bin)
+find_program(STROBE_LD NAMES ld.bfd ld)
+if(STROBE_NVCC)
+  get_filename_component(cuda_root "${STROBE_NVCC}" REALPATH)
+  get_filename_component(cuda_root "${cuda_root}" DIRECTORY)
+  find_path(STROBE_CUDA_INCLUDE cuda_runtime_api.h PATHS ${cuda_root}/../include /usr/local/cuda/include)
+  find_library(STROBE_CUDART libcudart_static.a PATHS ${cuda_root}/../lib64 /usr/local/cuda/lib64
+    PATH_SUFFIXES ../targets/x86_64-linux/lib)
+endif()
+if(NOT STROBE_NVCC OR NOT STROBE_CUDA_INCLUDE OR NOT STROBE_CUDART OR NOT CMAKE_OBJCOPY OR NOT STROBE_LD)
+  if(STROBE_CUDA STREQUAL AUTO)
+    message(STATUS "CUDA: left out, no nvcc with its static runtime was found")
+    return()
+  endif()
+  message(FATAL_ERROR "STROBE_CUDA is ${STROBE_CUDA}, but no nvcc with its static runtime was found")
+endif()
+set(STROBE_CUDA_BUILT ON)
+
+set(codes compute_80)
+foreach(architecture IN LISTS STROBE_CUDA_ARCHITECTURES)
+  list(APPEND codes sm_${architecture})
+endforeach()
+list(JOIN codes "," codes)
+# One front-end pass over the text; then one of ptxas for each architecture.
+set(STROBE_CUDA_CODE -gencode=arch=compute_80,code=[${codes}])
+set(nvcc_options -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR}
+  -Xptxas=-warn-spills --threads=1 --compress-mode=size # a third of the default's size
+  -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics)
+set(cuda_objects)
+
+# cuda_object(NAME forward_bf16_128 SOURCE sm80/forward.cu DEFINES DIM=128 ... [CODE options]): its kernel is strobe__<NAME>.
+# CODE: for which GPUs, default all. Sets cuda_object_built.
+function(cuda_object)
+  cmake_parse_arguments(PARSE_ARGV 0 object "" "NAME;SOURCE" "DEFINES;CODE")
+  set(cuda_object_built ON)
+  if(NOT object_CODE)
+    set(object_CODE ${STROBE_CUDA_CODE})
+  endif()
+  separate_arguments(words UNIX_COMMAND "${STROBE_CUDA_ONLY}")
+  foreach(word IN LISTS words)
+    if(NOT object_NAME MATCHES "(^|_)${word}(_|$)" AND object_NAME MATCHES "forward|backward")
+      set(cuda_object_built OFF)
+    endif()
+  endforeach()
+  if(cuda_object_built)
+    set(output ${CMAKE_CURRENT_BINARY_DIR}/cuda/${object_NAME}.o)
+    set(source ${CMAKE_CURRENT_SOURCE_DIR}/cuda/${object_SOURCE})
+    list(TRANSFORM object_DEFINES PREPEND -D)
+    add_custom_command(OUTPUT ${output}
+      COMMAND ${STROBE_NVCC} ${nvcc_options} ${object_CODE} -DKERNEL=strobe__${object_NAME} ${object_DEFINES} -MD -MF ${output}.d -c ${source}
+        -o ${output}
+      DEPENDS ${source} DEPFILE ${output}.d COMMENT "CUDA ${object_NAME}" VERBATIM)
+    set(cuda_objects ${cuda_objects} ${output} PARENT_SCOPE)
+  endif()
+  set(cuda_object_built ${cuda_object_built} PARENT_SCOPE)
+endfunction()
+
+# ---- forward: tiles of 16 M x WARPS_M rows and 8 N x WARPS_N keys, see docs/kernels/cuda.md; `blocks` on a multiprocessor
+#      is what ptxas fits registers to. Order: as forward.c chooses.
+set(forward_lines)
+function(cuda_forward kind dtype dim dim_v m n warps_m warps_n stages blocks features)
+  string(TOUPPER ${dtype} element)
+  set(name forward_${dtype}_${dim}_${kind})
+  cuda_object(NAME ${name} SOURCE sm80/forward.cu DEFINES ELEMENT_${element} DIM=${dim} DIM_V=${dim_v} M_TILES=${m}
+    N_TILES=${n} WARPS_M=${warps_m} WARPS_N=${warps_n} STAGES=${stages} BLOCKS=${blocks} FEATURES=${features})
+  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
+  if(cuda_object_built)
+    set(forward_lines "${forward_lines}VARIANT(${name}, ${element}, ${dim}, ${dim_v}, ${m}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${blocks}, ${features})\n" PARENT_SCOPE)
+  endif()
+endfunction()
+
+foreach(dtype bf16 fp16)
+  #                                        m n wm wn st bl f
+  cuda_forward(rows16  ${dtype}  64  64    1 2  1  4  2  4 1)
+  cuda_forward(plain   ${dtype}  64  64    2 8  4  1  2  2 0)
+  cuda_forward(general ${dtype}  64  64    1 8  4  1  2  3 1)
+  cuda_forward(rows16  ${dtype} 128 128    1 2  1  4  2  3 1)
+  cuda_forward(plain   ${dtype} 128 128    2 8  4  1  2  2 0)
+  cuda_forward(general ${dtype} 128 128    1 8  4  1  2  2 1)
+  cuda_forward(rows16  ${dtype} 256 256    1 2  1  2  2  3 1)
+  cuda_forward(plain   ${dtype} 256 256    1 4  4  1  2  2 0)
+  cuda_forward(general ${dtype} 256 256    1 4  4  1  2  2 1)
+  cuda_forward(general ${dtype} 512 256    1 2  4  1  1  2 1)
+endforeach()
+cuda_forward(general fp32  64  64    1 8  4  1  2  2 1)
+cuda_forward(general fp32 128 128    1 4  4  1  2  2 1)
+cuda_forward(general fp32 256 256    1 2  4  1  1  2 1)
+cuda_forward(general fp32 512 256    1 2  1  1  1  2 1)
+file(CONFIGURE OUTPUT cuda/cuda_forward_variants.h CONTENT "${forward_lines}" @ONLY)
+
+# ---- backward: BLOCK = 16 WARPS rows (keys) against 8 TILES keys (rows), head dims as in forward, slices of 256 columns
+function(cuda_backward kind dtype dim slice tiles warps stages blocks features)
+  string(TOUPPER ${dtype} element)
+  set(suffix general)
+  if(NOT features)
+    set(suffix plain)
+  endif()
+  set(name backward_${kind}_${dtype}_${dim}_${suffix})
+  cuda_object(NAME ${name} SOURCE sm80/backward_${kind}.cu DEFINES ELEMENT_${element} DIM=${dim} SLICE=${slice}
+    M_TILES=${tiles} N_TILES=${tiles} WARPS=${warps} STAGES=${stages} BLOCKS=${blocks} FEATURES=${features})
+  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
+  if(cuda_object_built)
+    set(backward_lines "${backward_lines}VARIANT(${kind}, ${name}, ${element}, ${dim}, ${slice}, ${tiles}, ${warps}, ${stages}, ${features})\n" PARENT_SCOPE)
+  endif()
+endfunction()
+
+set(backward_lines)
+foreach(kind rows keys)
+  foreach(dtype bf16 fp16)
+    foreach(features 0 1)
+      #                                      slice t w st bl
+      cuda_backward(${kind} ${dtype}  64   64 8 4 2 3 ${features})
+      cuda_backward(${kind} ${dtype} 128  128 8 4 2 2 ${features})
+      cuda_backward(${kind} ${dtype} 256  256 4 4 1 2 ${features})
+    endforeach()
+    cuda_backward(${kind} ${dtype} 512  256 2 1 1 2 1)
+  endforeach()
+  cuda_backward(${kind} fp32  64   64 8 4 1 2 1)
+  cuda_backward(${kind} fp32 128  128 4 4 1 2 1)
+  cuda_backward(${kind} fp32 256  256 2 2 1 2 1)
+  cuda_backward(${kind} fp32 512  256 1 1 1 2 1)
+endforeach()
+file(CONFIGURE OUTPUT cuda/cuda_backward_variants.h CONTENT "${backward_lines}" @ONLY)
+
+# ---- Hopper's own: sm_90a instructions, so only where machine code for it is asked for
+set(sm90_lines)
+function(cuda_forward_sm90 dtype dim keys groups terms name)
+  string(TOUPPER ${dtype} element)
+  cuda_object(NAME ${name} SOURCE sm90/forward.cu CODE -gencode=arch=compute_90a,code=sm_90a
+    DEFINES ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} TERMS=${terms})
+  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
+  if(cuda_object_built)
+    set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${dim}, ${keys}, ${groups}, ${terms})\n" PARENT_SCOPE)
+  endif()
+endfunction()
+
+if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
+  foreach(dtype bf16 fp16)
+    #                          dim keys groups terms
+    cuda_forward_sm90(${dtype}  64 128 3 0 forward_sm90_${dtype}_64_plain)
+    cuda_forward_sm90(${dtype}  96 128 2 0 forward_sm90_${dtype}_96_plain)
+    cuda_forward_sm90(${dtype} 128 128 2 0 forward_sm90_${dtype}_128_plain)
+    cuda_forward_sm90(${dtype} 192  96 2 0 forward_sm90_${dtype}_192_plain)
+    cuda_forward_sm90(${dtype} 256  80 2 0 forward_sm90_${dtype}_256_plain)
+    cuda_forward_sm90(${dtype}  64 128 2 1 forward_sm90_${dtype}_64_terms)
+    cuda_forward_sm90(${dtype} 128 128 2 1 forward_sm90_${dtype}_128_terms)
+    cuda_forward_sm90(${dtype} 192  64 2 1 forward_sm90_${dtype}_192_terms)
+    cuda_forward_sm90(${dtype} 256  64 2 1 forward_sm90_${dtype}_256_terms)
+  endforeach()
+endif()
+file(CONFIGURE OUTPUT cuda/sm90_forward_variants.h CONTENT "${sm90_lines}" @ONLY)
+
+cuda_object(NAME merge SOURCE common/merge.cu DEFINES ELEMENT_FP32)
+cuda_object(NAME row_terms SOURCE common/row_terms.cu DEFINES ELEMENT_FP32 FEATURES=1)
+
+# ---- the host's part, and all of it in one object
+
+add_library(strobe_cuda_host OBJECT cuda/backward.c cuda/cuda_kernels.c cuda/device.c cuda/forward.c cuda/launch.c cuda/merge.c
+  cuda/sm90/forward_host.c)
+target_include_directories(strobe_cuda_host PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/cuda)
+target_include_directories(strobe_cuda_host SYSTEM PRIVATE ${STROBE_CUDA_INCLUDE})
+set(strobe_cuda_object ${CMAKE_CURRENT_BINARY_DIR}/cuda/strobe_cuda.o)
+add_custom_command(OUTPUT ${strobe_cuda_object}
+  COMMAND ${STROBE_LD} -r -o ${strobe_cuda_object}.tmp $<TARGET_OBJECTS:strobe_cuda_host> ${cuda_objects} ${STROBE_CUDART}
+  COMMAND ${CMAKE_OBJCOPY} --wildcard --keep-global-symbol=strobe__* ${strobe_cuda_object}.tmp ${strobe_cuda_object}
+  COMMAND ${CMAKE_COMMAND} -E rm ${strobe_cuda_object}.tmp
+  DEPENDS strobe_cuda_host $<TARGET_OBJECTS:strobe_cuda_host> ${cuda_objects} COMMAND_EXPAND_LISTS VERBATIM
+  COMMENT "CUDA object")
+add_custom_target(strobe_cuda_combined DEPENDS ${strobe_cuda_object})
+foreach(library strobe strobe_static)
+  target_sources(${library} PRIVATE ${strobe_cuda_object})
+  add_dependencies(${library} strobe_cuda_combined)
+endforeach()
+set_source_files_properties(${strobe_cuda_object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+list(JOIN STROBE_CUDA_ARCHITECTURES " sm_" cuda_text)
+target_compile_definitions(strobe_objects PRIVATE STROBE_CUDA_BUILD="sm_${cuda_text}, PTX of 8.0")
