@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cmd_bench.c: `strobe bench` measures problems: first that the result is right, then how long it takes, beside what this
+ * machine can do at best at that moment. A kernel whose result is wrong gets no speed. */
+#include "commands.h"
+#include "element.h"
+#include "json.h"
+#include "number.h"
+#include "peak.h"
+#include "sample.h"
+#include "table.h"
+#include "terminal.h"
+#include "timing.h"
+#include "trial.h"
+#include "visible.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: strobe bench PROBLEM... [--seconds S] [-o table|json|csv|md]\n"
+    "\n"
+    "Checks the kernel that each problem gets against a float64 reference, on the whole problem or, where that would\n"
+    "take long, on windows of rows; then measures it. A wrong result is reported and gets no speed.\n"
+    "  --seconds S  time to spend on measuring a row (default 1)\n"
+    "  -o FORMAT    table (default), json, csv or md\n"
+    "\n"
+    "ms       median of the samples; one call, with the library's own workspace\n"
+    "spread   distance of the quartiles over the median\n"
+    "GFLOP/s  counted as in publications: forward 2 x pairs x (D + DV), backward 2.5 times that; pairs are those\n"
+    "         inside the mask, half of all for a causal square. In json and csv: tflops\n"
+    "GB/s     every tensor read or written once, over the time\n"
+    "of peak  share of what this machine did in loops of our own just before and after, on as many threads: fp32\n"
+    "         multiply-adds in registers, or, for problems that must move more than they compute, bytes read from\n"
+    "         memory (bound says which: fma or memory)\n"
+    "check    all: the whole result; rows: windows of rows and everything that depends on them\n"
+    "\n"
+    "Exit code: 0 ok, 1 a result is wrong, 2 usage or a problem that no kernel takes, 77 no such device here.\n"
+    "\n"
+    "examples:\n"
+    "  strobe bench fwd b=1 h=16 s=512..8k*2 d=64 fp32\n"
+    "  strobe bench bwd h=16 s=2k d=64,128 bf16 causal -o json\n"
+    "  strobe bench fwd h=16 s=4k d=128 kernel=cpu_forward_avx512,cpu_forward_avx2\n"
+    "\n";
+
+/* Pairs times dimensions up to which the reference, at some 1e8 a second, checks the whole. */
+static const double whole_check_work = 2e7;
+
+typedef struct bench {
+    double seconds;
+    table_format format;
+    peak_meter *meter;
+    int threads; /* of the meter */
+    table *rows;
+    double flops[2], bytes[2]; /* peaks around the last row: before, after */
+    double best_flops, best_bytes;
+    int code;
+} bench;
+
+static const table_column columns[] = {{.key = "problem"},
+                                       {.key = "device"},
+                                       {.key = "kernel"},
+                                       {.key = "threads"},
+                                       {.key = "ms", .decimals = 3},
+                                       {.key = "spread", .scale = 100, .suffix = " %", .decimals = 1},
+                                       {.key = "tflops", .title = "GFLOP/s", .scale = 1000, .decimals = 1},
+                                       {.key = "gbps", .title = "GB/s", .decimals = 1},
+                                       {.key = "of_peak", .title = "of peak", .scale = 100, .suffix = " %", .decimals = 1},
+                                       {.key = "bound"},
+                                       {.key = "check"},
+                                       {.key = "samples"}};
+
+typedef struct subject {
+    inputs in;
+    outputs out;
+    const char *kernel, *device;
+    int threads;
+} subject;
+
+static void complain(bench *b, int code, const problem *p, const char *sentence) {
+    char text[PROBLEM_TEXT];
+    problem_print(p, text);
+    terminal_progress_end();
+    fprintf(stderr, "strobe bench: %s: %s\n", text, sentence);
+    /* A wrong result outweighs a refusal, and both a missing device. */
+    if (b->code == EXIT_OK || b->code == EXIT_SKIPPED || code == EXIT_WRONG) b->code = code;
+}
+
+/* Sets kernel, device and threads. False, with a complaint, if there is no such device or no kernel. */
+static bool select_kernel(bench *b, subject *s, const problem *p) {
+    strobe_device_info device = {.struct_size = sizeof device};
+    if (p->device == STROBE_CUDA) /* a call's time here would be that of copies to the device and back */
+        return complain(b, EXIT_REFUSED, p, "device=cuda is measured by bench/cuda_peers.py, not by this command"), false;
+    if (strobe_device_at((int32_t)p->device, 0, &device)) return complain(b, EXIT_SKIPPED, p, strobe_last_error()), false;
+    s->device = p->device == STROBE_CPU ? "cpu" : "cuda";
+    s->threads = p->threads ? (int)p->threads : device.threads;
+    call c;
+    call_describe(&c, p);
+    if (strobe_select(&c.attention, call_gradients(&c), &s->kernel))
+        return complain(b, EXIT_REFUSED, p, strobe_last_error()), false;
+    return true;
+}
+
+static bool create(bench *b, subject *s, const problem *p) {
+    char message[PROBLEM_MESSAGE];
+    bool ok = inputs_create(&s->in, p, message, sizeof message) && outputs_create(&s->out, &s->in, message, sizeof message);
+    if (ok && p->operation == STROBE_BACKWARD) ok = !trial_forward(&s->in, NULL, message, sizeof message);
+    if (!ok) complain(b, EXIT_REFUSED, p, message);
+    return ok;
+}
+
+/* The word for the column, NULL after a complaint. */
+static const char *check(bench *b, subject *s) {
+    const problem *p = &s->in.problem;
+    char message[PROBLEM_MESSAGE];
+    const bool whole = visible_pairs(&s->in) * (double)(p->dim + p->dim_v) <= whole_check_work;
+    oracle o = {0};
+    verification v = {.verdict = VERDICT_REFUSED};
+    if (!whole)
+        v = sample_verify(&s->in, &s->out, s->kernel);
+    else if (oracle_create(&o, &s->in, message, sizeof message))
+        v = verify_kernel(&s->in, &o, s->kernel);
+    else
+        snprintf(v.sentence, sizeof v.sentence, "%s", message);
+    oracle_free(&o);
+    if (v.verdict == VERDICT_PASSED) return whole ? "ok (all)" : "ok (rows)";
+    snprintf(message, sizeof message, "%s: %.400s", s->kernel, v.sentence);
+    complain(b, v.verdict == VERDICT_FAILED ? EXIT_WRONG : EXIT_REFUSED, p, message);
+    return NULL;
+}
+
+static void work(void *context) {
+    const subject *s = context;
+    char message[PROBLEM_MESSAGE];
+    trial_run(&s->in, &s->out, s->kernel, &trial_plain, message, sizeof message); /* it ran in the check */
+}
+
+/* Bytes of every tensor that the operation reads or writes. */
+static double bytes_moved(const subject *s) {
+    double bytes = 0;
+    for (int id = 0; id < TENSOR_COUNT; ++id)
+        for (int output = 0; output <= 1; ++output) {
+            const buffer *t = output ? &s->out.tensor[id] : &s->in.tensor[id];
+            if (!t->data) continue;
+            const size_t row = (size_t)t->extent[3] * element_bytes(t->dtype);
+            for (rows r = rows_of(&s->in, (tensor_id)id, t); rows_next(&r);) bytes += (double)row;
+        }
+    return bytes;
+}
+
+static double operations(const subject *s) {
+    const problem *p = &s->in.problem;
+    return (p->operation == STROBE_BACKWARD ? 2.5 : 1) * 2 * visible_pairs(&s->in) * (double)(p->dim + p->dim_v);
+}
+
+/* A meter for as many threads as the row has. False if there is none to be had. */
+static bool ready_meter(bench *b, int threads) {
+    if (b->meter && b->threads == threads) return true;
+    peak_meter_destroy(b->meter);
+    b->meter = peak_meter_create(threads);
+    b->threads = threads;
+    return b->meter != NULL;
+}
+
+static void measure_peak(bench *b, int when) {
+    const peak now = peak_measure(b->meter);
+    b->flops[when] = now.flops;
+    b->bytes[when] = now.bytes;
+    if (now.flops > b->best_flops) b->best_flops = now.flops;
+    if (now.bytes > b->best_bytes) b->best_bytes = now.bytes;
+}
+
+static void measure(bench *b, subject *s, const char *outcome) {
+    const problem *p = &s->in.problem;
+    char text[PROBLEM_TEXT];
+    problem_print(p, text);
+    if (p->operation == STROBE_BACKWARD)
+        for (int64_t i = 0; i < p->batch; ++i) inputs_fill_gradient(&s->in, i, 0, p->heads_q, 0, s->in.sequences[i].rows);
+    measure_peak(b, 0);
+    const timing t = timing_measure(work, s, b->seconds);
+    measure_peak(b, 1);
+    const double peak_flops = (b->flops[0] + b->flops[1]) / 2, peak_bytes = (b->bytes[0] + b->bytes[1]) / 2;
+    const double flop = operations(s), bytes = bytes_moved(s);
+    const bool computes = flop / peak_flops >= bytes / peak_bytes;
+    const double share = (computes ? flop / peak_flops : bytes / peak_bytes) / t.median;
+    table_add_row(b->rows, (table_cell[]){cell_text(text), cell_text(s->device), cell_text(s->kernel),
+                                          cell_integer(s->threads), cell_real(1e3 * t.median), cell_real(t.spread),
+                                          cell_real(1e-12 * flop / t.median), cell_real(1e-9 * bytes / t.median),
+                                          cell_real(share), cell_text(computes ? "fma" : "memory"), cell_text(outcome),
+                                          cell_integer((int64_t)t.samples)});
+}
+
+static void bench_problem(bench *b, const problem *p) {
+    subject s = {0};
+    char text[PROBLEM_TEXT];
+    problem_print(p, text);
+    terminal_progress("check    %s", text);
+    if (select_kernel(b, &s, p) && create(b, &s, p)) {
+        const char *outcome = check(b, &s);
+        terminal_progress("measure  %s", text);
+        if (outcome && !ready_meter(b, s.threads))
+            complain(b, EXIT_REFUSED, p, "no memory or threads to measure the peak with");
+        else if (outcome)
+            measure(b, &s, outcome);
+    }
+    outputs_free(&s.out);
+    inputs_free(&s.in);
+}
+
+static void print_document(const bench *b) {
+    cJSON *document = cJSON_CreateObject(), *peak_object = cJSON_CreateObject();
+    strobe_device_info device = {.struct_size = sizeof device};
+    strobe_device_at(STROBE_CPU, 0, &device);
+    cJSON_AddStringToObject(document, "device", device.name ? device.name : "");
+    cJSON_AddStringToObject(document, "build", strobe_build_info());
+    cJSON_AddNumberToObject(peak_object, "tflops", 1e-12 * b->best_flops);
+    cJSON_AddNumberToObject(peak_object, "gbps", 1e-9 * b->best_bytes);
+    cJSON_AddStringToObject(peak_object, "level", peak_fastest_loop().level);
+    cJSON_AddItemToObject(document, "peak", peak_object);
+    cJSON_AddItemToObject(document, "rows", table_to_json(b->rows));
+    json_print(document, stdout);
+    cJSON_Delete(document);
+}
+
+static int run(bench *b, const problem_list *list) {
+    b->rows = table_create(columns, sizeof columns / sizeof columns[0]);
+    for (size_t i = 0; i < list->count; ++i) bench_problem(b, &list->items[i]);
+    terminal_progress_end();
+    if (b->format == TABLE_JSON)
+        print_document(b);
+    else if (table_row_count(b->rows))
+        table_print(b->rows, b->format, stdout);
+    if (b->format == TABLE_TEXT && table_row_count(b->rows))
+        printf("\npeak measured beside the rows, at best: %.0f GFLOP/s fp32 (%s), %.1f GB/s read from memory\n",
+               1e-9 * b->best_flops, peak_fastest_loop().level, 1e-9 * b->best_bytes);
+    peak_meter_destroy(b->meter);
+    table_destroy(b->rows);
+    return b->code;
+}
+
+int cmd_bench(int argc, char **argv) {
+    static const struct option options[] = {{"seconds", required_argument, NULL, 's'},
+                                            {"output", required_argument, NULL, 'o'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
+    bench b = {.seconds = 1, .format = TABLE_TEXT, .code = EXIT_OK};
+    for (int option; (option = getopt_long(argc, argv, "o:h", options, NULL)) != -1;) {
+        if (option == 'h') return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
+        if (option == '?') return EXIT_REFUSED;
+        if (option == 'o' && !table_format_named(optarg, &b.format))
+            return fprintf(stderr, "strobe bench: -o is %s; table, json, csv or md is accepted\n", optarg), EXIT_REFUSED;
+        if (option == 's' && !(number_real(optarg, &b.seconds) && b.seconds >= 0))
+            return fprintf(stderr, "strobe bench: --seconds is %s; a number from 0 is accepted\n", optarg), EXIT_REFUSED;
+    }
+    char message[PROBLEM_MESSAGE] = "no problem is given; strobe bench --help shows how";
+    problem_list list = {0};
+    int code = EXIT_REFUSED;
+    if (optind < argc && problem_list_read(&list, argc - optind, argv + optind, message, sizeof message))
+        code = run(&b, &list);
+    else
+        fprintf(stderr, "strobe bench: %s\n", message);
+    problem_list_free(&list);
+    return code;
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cmd_check.c: `strobe check` walks the library's table of kernels and verifies each on every problem of its operation, from
+ * the command line or from the grid. What "right" means is in verify.h, the allowance in compare.h. */
+#include "commands.h"
+#include "grid.h"
+#include "memory.h"
+#include "table.h"
+#include "terminal.h"
+#include "trial.h"
+#include "verify.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char help[] =
+    "usage: strobe check [PROBLEM...] [--quick | --full | --long] [--kernel NAME] [--device cuda] [--each]\n"
+    "                    [-o table|json|csv|md]\n"
+    "\n"
+    "Checks every kernel of the library on every problem, or on a built-in grid of shapes, features and dtypes:\n"
+    "  --quick        the grid's small shapes (default; seconds)\n"
+    "  --full         and the shapes of the flash-attn tests (minutes)\n"
+    "  --long         and the largest (hours)\n"
+    "  --kernel NAME  only this kernel (strobe info lists them)\n"
+    "  --device cuda  every problem on the GPU, the built-in grid too\n"
+    "  --each         a row for every case instead of one for every kernel\n"
+    "  -o FORMAT      table (default), json, csv or md\n"
+    "\n"
+    "A case is one kernel on one problem. The result is compared with a float64 reference on the same inputs; it may be\n"
+    "wrong by 2 x (with softcap 3 x) the error of standard attention in the same dtype plus 2 x the rounding of that\n"
+    "dtype. Places that no row sees hold NaN; memory around the results must stay as it was; 1, 2 and 3 threads must\n"
+    "give the same bits. \"refused\" counts problems that a kernel does not take. reference_* and standard_*, which the\n"
+    "others are compared with, are not checked themselves.\n"
+    "\n"
+    "Exit code: 0 all passed, 1 some failed, 2 usage, 77 no kernel of this machine takes part.\n"
+    "\n"
+    "examples:\n"
+    "  strobe check --full\n"
+    "  strobe check --kernel cpu_forward_avx2 fwd b=2 h=8/2 sq=113 sk=203 d=64,128 bf16 causal\n"
+    "  strobe check --each -o csv bwd s=64..256*2 softcap=15 > cases.csv\n"
+    "\n";
+
+enum { MOST_SHOWN_FAILURES = 5 };
+
+typedef struct tally {
+    const char *kernel, *unavailable;
+    int32_t operation, device;
+    int64_t passed, failed, refused;
+    double worst_ratio;
+    char worst[PROBLEM_TEXT + 64];
+} tally;
+
+typedef struct check {
+    const char *only_kernel;
+    table_format format;
+    bool each;
+    tally *tallies;
+    int32_t kernels;
+    int64_t failures_shown;
+    table *cases; /* with each */
+} check;
+
+static const table_column kernel_columns[] = {{.key = "kernel"},
+                                              {.key = "cases"},
+                                              {.key = "passed"},
+                                              {.key = "failed"},
+                                              {.key = "refused"},
+                                              {.key = "worst_over_allowed", .title = "worst/allowed", .decimals = 2},
+                                              {.key = "worst_case", .title = "worst case"}};
+static const table_column case_columns[] = {{.key = "problem"},
+                                            {.key = "kernel"},
+                                            {.key = "verdict"},
+                                            {.key = "tensor"},
+                                            {.key = "error", .significant = 3},
+                                            {.key = "allowed", .significant = 3},
+                                            {.key = "relative", .title = "row relative", .significant = 3},
+                                            {.key = "note"}};
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static void find_kernels(check *c) {
+    c->kernels = strobe_kernel_count();
+    c->tallies = memory_zeroed((size_t)c->kernels, sizeof *c->tallies);
+    for (int32_t i = 0; i < c->kernels; ++i) {
+        strobe_kernel_info info = {.struct_size = sizeof info};
+        if (strobe_kernel_at(i, &info)) continue;
+        c->tallies[i].kernel = info.name;
+        c->tallies[i].unavailable = info.unavailable;
+        c->tallies[i].operation = info.operation;
+        c->tallies[i].device = info.device;
+    }
+}
+
+/* The two kernels by which the others are judged are not judged themselves. */
+static bool is_yardstick(const tally *t) {
+    return strcmp(t->kernel, trial_reference[t->operation]) == 0 || strcmp(t->kernel, trial_standard[t->operation]) == 0;
+}
+
+static bool takes_part(const check *c, const tally *t, const problem *p) {
+    if (!t->kernel || is_yardstick(t) || t->operation != p->operation || t->device != p->device) return false;
+    if (p->kernel[0] && strcmp(t->kernel, p->kernel)) return false;
+    return !c->only_kernel || strcmp(t->kernel, c->only_kernel) == 0;
+}
+
+static void add_case(check *c, const tally *t, const char *text, const verification *v) {
+    static const char *const verdicts[] = {
+        [VERDICT_PASSED] = "passed", [VERDICT_FAILED] = "FAILED", [VERDICT_REFUSED] = "refused"};
+    const bool measured = v->verdict != VERDICT_REFUSED;
+    table_add_row(c->cases, (table_cell[]){cell_text(text), cell_text(t->kernel), cell_text(verdicts[v->verdict]),
+                                           measured ? cell_text(tensor_name(v->worst)) : cell_none(),
+                                           measured ? cell_real(v->error) : cell_none(),
+                                           measured ? cell_real(v->allowance) : cell_none(),
+                                           measured ? cell_real(v->relative) : cell_none(), cell_text(v->sentence)});
+}
+
+static void count_case(check *c, tally *t, const problem *p, const verification *v) {
+    char text[PROBLEM_TEXT];
+    problem_print(p, text);
+    if (c->each) add_case(c, t, text, v);
+    if (v->verdict == VERDICT_REFUSED) {
+        ++t->refused;
+        return;
+    }
+    *(v->verdict == VERDICT_PASSED ? &t->passed : &t->failed) += 1;
+    if (v->ratio > t->worst_ratio) {
+        t->worst_ratio = v->ratio;
+        snprintf(t->worst, sizeof t->worst, "%s of %s", tensor_name(v->worst), text);
+    }
+    if (v->verdict == VERDICT_PASSED || c->failures_shown++ >= MOST_SHOWN_FAILURES) return;
+    terminal_progress_end();
+    fprintf(stderr, "FAILED: strobe check --kernel %s %s\n        %s\n", t->kernel, text, v->sentence);
+}
+
+/* False, with a sentence, if the problem cannot be posed at all. */
+static bool check_problem(check *c, const problem *p, char *message, size_t capacity) {
+    bool any = false;
+    for (int32_t i = 0; i < c->kernels; ++i) any = any || (takes_part(c, &c->tallies[i], p) && !c->tallies[i].unavailable);
+    if (!any) return true;
+    inputs in;
+    oracle o = {0};
+    bool ok = inputs_create(&in, p, message, capacity) && oracle_create(&o, &in, message, capacity);
+    if (ok) inputs_poison(&in);
+    for (int32_t i = 0; ok && i < c->kernels; ++i) {
+        tally *t = &c->tallies[i];
+        if (!takes_part(c, t, p) || t->unavailable) continue;
+        const verification v = verify_kernel(&in, &o, t->kernel);
+        count_case(c, t, p, &v);
+    }
+    oracle_free(&o);
+    inputs_free(&in);
+    return ok;
+}
+
+static void print_totals(const check *c, const tally *sum) {
+    printf("\n%lld cases run: %lld passed, %lld failed; %lld refused", (long long)(sum->passed + sum->failed),
+           (long long)sum->passed, (long long)sum->failed, (long long)sum->refused);
+    if (sum->passed + sum->failed)
+        printf("; worst error %.2f of its allowance, %s with %s", sum->worst_ratio, sum->worst, sum->kernel);
+    fputs("\n", stdout);
+    for (int32_t i = 0; i < c->kernels; ++i)
+        if (c->tallies[i].unavailable) printf("not run: %s: %s\n", c->tallies[i].kernel, c->tallies[i].unavailable);
+}
+
+static int report(const check *c) {
+    table *t = table_create(kernel_columns, COUNT(kernel_columns));
+    tally sum = {.kernel = ""};
+    for (int32_t i = 0; i < c->kernels; ++i) {
+        const tally *k = &c->tallies[i];
+        if (!(k->passed + k->failed + k->refused)) continue;
+        table_add_row(t, (table_cell[]){cell_text(k->kernel), cell_integer(k->passed + k->failed), cell_integer(k->passed),
+                                        cell_integer(k->failed), cell_integer(k->refused), cell_real(k->worst_ratio),
+                                        cell_text(k->worst)});
+        sum.passed += k->passed, sum.failed += k->failed, sum.refused += k->refused;
+        if (k->worst_ratio <= sum.worst_ratio) continue;
+        sum.worst_ratio = k->worst_ratio;
+        sum.kernel = k->kernel;
+        memcpy(sum.worst, k->worst, sizeof sum.worst);
+    }
+    const bool printed = table_print(c->each ? c->cases : t, c->format, stdout);
+    if (c->format == TABLE_TEXT) print_totals(c, &sum);
+    table_destroy(t);
+    if (!printed) return EXIT_REFUSED;
+    if (sum.passed + sum.failed + sum.refused == 0) {
+        fputs("strobe check: no kernel of this machine takes part in these problems\n", stderr);
+        return EXIT_SKIPPED;
+    }
+    return sum.failed ? EXIT_WRONG : EXIT_OK;
+}
+
+static bool is_checked(const check *c, const char *kernel) {
+    for (int32_t i = 0; i < c->kernels; ++i)
+        if (c->tallies[i].kernel && strcmp(c->tallies[i].kernel, kernel) == 0) return !is_yardstick(&c->tallies[i]);
+    return false;
+}
+
+static int run(check *c, const problem_list *list) {
+    char message[PROBLEM_MESSAGE], text[PROBLEM_TEXT];
+    bool ok = true;
+    find_kernels(c);
+    c->cases = table_create(case_columns, COUNT(case_columns));
+    for (size_t i = 0; ok && i < list->count; ++i) {
+        const char *kernel = c->only_kernel ? c->only_kernel : list->items[i].kernel;
+        problem_print(&list->items[i], text);
+        if (*kernel && !is_checked(c, kernel)) {
+            snprintf(message, sizeof message,
+                     "kernel is %s; a kernel that strobe info lists, but not a yardstick, is accepted", kernel);
+            ok = false;
+            break;
+        }
+        terminal_progress("%zu of %zu  %s", i + 1, list->count, text);
+        ok = check_problem(c, &list->items[i], message, sizeof message);
+    }
+    terminal_progress_end();
+    int code = EXIT_REFUSED;
+    if (ok)
+        code = report(c);
+    else
+        fprintf(stderr, "strobe check: %s: %s\n", text, message);
+    table_destroy(c->cases);
+    free(c->tallies);
+    return code;
+}
+
+int cmd_check(int argc, char **argv) {
+    enum { QUICK = GRID_QUICK, FULL = GRID_FULL, LONG = GRID_LONG, KERNEL, EACH, DEVICE };
+    static const struct option options[] = {{"quick", no_argument, NULL, QUICK},
+                                            {"full", no_argument, NULL, FULL},
+                                            {"long", no_argument, NULL, LONG},
+                                            {"kernel", required_argument, NULL, KERNEL},
+                                            {"each", no_argument, NULL, EACH},
+                                            {"device", required_argument, NULL, DEVICE},
+                                            {"output", required_argument, NULL, 'o'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {0}};
+    check c = {.format = TABLE_TEXT};
+    grid_tier tier = GRID_QUICK;
+    bool on_gpu = false;
+    for (int option; (option = getopt_long(argc, argv, "o:h", options, NULL)) != -1;) {
+        if (option == QUICK || option == FULL || option == LONG)
+            tier = (grid_tier)option;
+        else if (option == KERNEL)
+            c.only_kernel = optarg;
+        else if (option == EACH)
+            c.each = true;
+        else if (option == DEVICE && !strcmp(optarg, "cuda"))
+            on_gpu = true;
+        else if (option == 'h')
+            return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
+        else if (option == DEVICE)
+            return fprintf(stderr, "strobe check: --device is %s; cuda is accepted\n", optarg), EXIT_REFUSED;
+        else if (option != 'o')
+            return EXIT_REFUSED;
+        else if (!table_format_named(optarg, &c.format))
+            return fprintf(stderr, "strobe check: -o is %s; table, json, csv or md is accepted\n", optarg), EXIT_REFUSED;
+    }
+    char message[PROBLEM_MESSAGE];
+    problem_list list = {0};
+    int code = EXIT_REFUSED;
+    if (optind == argc) grid_add(&list, tier);
+    if (problem_list_read(&list, argc - optind, argv + optind, message, sizeof message)) {
+        for (size_t i = 0; on_gpu && i < list.count; ++i) list.items[i].device = STROBE_CUDA;
+        code = run(&c, &list);
+    } else
+        fprintf(stderr, "strobe check: %s\n", message);
+    problem_list_free(&list);
+    return code;
+}

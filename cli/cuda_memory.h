@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cuda_memory.h: memory of a GPU, for calls with device=cuda, through the driver's library, opened when first asked for: the
+ * command needs no CUDA header and no CUDA library. */
+#ifndef STROBE_CLI_CUDA_MEMORY_H
+#define STROBE_CLI_CUDA_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Opens the driver and its first device, once. False, with a sentence, if there is none. */
+bool cuda_memory_open(char *message, size_t capacity);
+
+/* Bytes of device memory with a copy of the host's in them; from NULL: bytes 0xFF. NULL if there is none to be had. */
+void *cuda_memory_copied(const void *from, size_t bytes);
+bool cuda_memory_copy_back(void *to, const void *from, size_t bytes);
+void cuda_memory_free(void *memory);
+
+/* Waits for everything. False, with a sentence, if the device met an error. */
+bool cuda_memory_wait(char *message, size_t capacity);
+
+#endif

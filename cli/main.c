@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * main.c: the command `strobe`: finds the subcommand and hands over. */
+#include "commands.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strobe/strobe.h>
+
+typedef struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *summary;
+} command;
+
+static const command commands[] = {
+    {"info", cmd_info, "what this build and this machine have: version, devices, kernels, what each kernel supports"},
+    {"run", cmd_run, "attention on the q, k, v of a file: kernel, time, error, beside standard attention"},
+    {"check", cmd_check, "every kernel against a float64 reference"},
+    {"bench", cmd_bench, "the speed of a problem and its share of this machine's peak"},
+    {"explain", cmd_explain, "which kernel a problem gets, and why not the others"},
+    {"lab", cmd_lab, "the algorithms of the papers on a small machine that counts memory traffic"},
+};
+enum { COMMANDS = sizeof commands / sizeof commands[0] };
+
+static void print_usage(FILE *stream) {
+    fputs("usage: strobe COMMAND ...\n\n", stream);
+    for (const command *c = commands; c < commands + COMMANDS; ++c) fprintf(stream, "  %-8s  %s\n", c->name, c->summary);
+    fputs("\n"
+          "strobe COMMAND --help says more, with examples; strobe --version prints the version.\n"
+          "Exit codes: 0 ok, 1 a result is wrong, 2 usage or refused input, 77 skipped.\n",
+          stream);
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "";
+    for (const command *c = commands; c < commands + COMMANDS; ++c)
+        if (strcmp(name, c->name) == 0) return c->run(argc - 1, argv + 1);
+    if (strcmp(name, "--version") == 0) return printf("strobe %s\n", strobe_version()), EXIT_OK;
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) return print_usage(stdout), EXIT_OK;
+    if (*name) fprintf(stderr, "strobe: \"%s\" is not a command\n\n", name);
+    print_usage(stderr);
+    return EXIT_REFUSED;
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * peak.h: what this machine can do at best, measured now and by loops of our own: fp32 multiply-adds from registers and
+ * bytes read from memory, on a number of threads at once. */
+#ifndef STROBE_CLI_PEAK_H
+#define STROBE_CLI_PEAK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct peak {
+    double flops; /* floating-point operations a second, a multiply-add being two */
+    double bytes; /* bytes read a second, from more memory than most caches hold */
+} peak;
+
+typedef struct peak_meter peak_meter;
+
+/* NULL if memory or threads are short. */
+peak_meter *peak_meter_create(int threads);
+void peak_meter_destroy(peak_meter *meter);
+
+/* Takes about a tenth of a second. */
+peak peak_measure(peak_meter *meter);
+
+/* The loops, in peak_kernels.c. The first returns the operations that a number of rounds does, and something that depends on
+ * all of them. */
+typedef struct peak_loop {
+    const char *level;
+    int64_t (*run)(int64_t rounds, float *result);
+} peak_loop;
+
+peak_loop peak_fastest_loop(void);
+uint64_t peak_read(const uint64_t *words, size_t count);
+
+#endif

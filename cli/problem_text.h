@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * problem_text.h: a problem as a person writes it, the same in every command, in the check grid and in reports:
+ *
+ *     fwd b=2 h=32/8 s=1k..16k*2 d=128 bf16 causal
+ *
+ * problem_parse reads one problem without sweeps; problem_print writes it canonically, and reading that back gives the same
+ * problem. problem_list_read takes a command's words, with sweeps and several problems. problem_help is the grammar. */
+#ifndef STROBE_CLI_PROBLEM_TEXT_H
+#define STROBE_CLI_PROBLEM_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <strobe/strobe.h>
+
+/* Memory orders of q, k, v, out and their gradients. */
+typedef enum problem_layout {
+    LAYOUT_BSHD,     /* [batch, seq, heads, dim] */
+    LAYOUT_BHSD,     /* [batch, heads, seq, dim] in memory */
+    LAYOUT_PACKED,   /* q, k, v side by side in every row of one tensor; their gradients likewise */
+    LAYOUT_GAPS,     /* bshd with unused elements after every head, row and batch entry */
+    LAYOUT_REVERSED, /* bshd with rows in descending order: a negative stride */
+} problem_layout;
+
+/* Which of strobe_varlen's arrays a problem has. */
+enum { VARLEN_CU_Q = 1, VARLEN_CU_K = 2, VARLEN_USED_Q = 4, VARLEN_USED_K = 8, VARLEN_INDEX_64 = 16 };
+
+/* The axes that a mask or a bias has of its own; 0: there is none. */
+enum { AXIS_KEY = 1, AXIS_ROW = 2, AXIS_HEAD = 4, AXIS_BATCH = 8 };
+
+enum { PROBLEM_KERNEL = 64, PROBLEM_TEXT = 1024, PROBLEM_MESSAGE = 512 };
+
+/* All numbers are int64_t, or double, so that the table of words in problem_words.c can name any of them. */
+typedef struct problem {
+    int64_t operation, dtype, device, mask; /* strobe_operation, strobe_dtype, strobe_device, strobe_mask_kind */
+    int64_t batch, heads_q, heads_kv, seq_q, seq_k, dim, dim_v;
+    int64_t window_left, window_right;
+    double scale, softcap, dropout; /* 0: the default, none, none */
+    int64_t seed;                   /* of the inputs, the lengths and the dropout */
+    int64_t varlen;                 /* VARLEN_ bits */
+    int64_t bool_mask, bias;        /* AXIS_ bits */
+    int64_t block_q, block_k;       /* 0: no block mask */
+    int64_t alibi, sinks, no_lse;   /* flags */
+    int64_t dlse, dbias, dsinks;    /* flags of backward */
+    int64_t deterministic;          /* flag */
+    int64_t layout;                 /* problem_layout */
+    int64_t q_start, k_start;
+    int64_t threads;             /* 0: the library's default */
+    char kernel[PROBLEM_KERNEL]; /* "": the library chooses */
+} problem;
+
+/* Reads one problem: words separated by white space, no sweeps. False, with a sentence that names the word, its value and
+ * what is accepted, if it is not one. */
+bool problem_parse(const char *text, problem *p, char *message, size_t capacity);
+
+/* The canonical text: every size, then what differs from the default. */
+void problem_print(const problem *p, char text[PROBLEM_TEXT]);
+
+/* "fp32", "fp16", ... */
+const char *problem_dtype_name(int64_t dtype);
+
+typedef struct problem_list {
+    problem *items;
+    size_t count, capacity;
+} problem_list;
+
+/* Appends the problems of one text with sweeps; a sweep written first varies slowest. */
+bool problem_list_add(problem_list *list, const char *text, char *message, size_t capacity);
+
+/* Appends the problems of a command line: every "fwd" or "bwd" begins one. Words may hold several words. */
+bool problem_list_read(problem_list *list, int count, char *const *words, char *message, size_t capacity);
+
+void problem_list_free(problem_list *list);
+
+/* The grammar, for --help. */
+extern const char problem_help[];
+
+#endif

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * support.h: what each kernel takes, found by asking the library about small problems with every feature. docs/support.md
+ * is this, printed; it is never written by hand. */
+#ifndef STROBE_CLI_SUPPORT_H
+#define STROBE_CLI_SUPPORT_H
+
+#include "table.h"
+
+/* Prints the matrix of features and kernels with headings and footnotes, as TABLE_TEXT or TABLE_MARKDOWN. False if stdout
+ * reports an error. */
+bool support_print(table_format format);
+
+#endif
