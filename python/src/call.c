@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * call.c: the three calls that take the common arguments: attention, attention_backward, explain. Each reads the arguments,
+ * makes or takes its results, and runs the library without the GIL. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "arguments.h"
+
+/* Arguments of attention after the common ones. */
+enum { ARG_RETURN_LSE = ARGUMENTS, ARG_OUT, ARG_REPEAT, FORWARD_ARGUMENTS };
+/* Those of attention_backward, and what it returns. */
+enum {
+    ARG_DOUT = ARGUMENTS,
+    ARG_OUT_OF_FORWARD,
+    ARG_LSE,
+    ARG_DLSE,
+    ARG_DQ,
+    ARG_DK,
+    ARG_DV,
+    ARG_BIAS_GRADIENT,
+    BACKWARD_ARGUMENTS
+};
+enum { DQ, DK, DV, DBIAS, DSINKS, GRADIENTS };
+
+static bool has_arguments(Py_ssize_t count, Py_ssize_t wanted) {
+    if (count == wanted) return true;
+    PyErr_Format(PyExc_TypeError, "%zd arguments; %zd are accepted: this function is called by strobe's own", count, wanted);
+    return false;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ results -- */
+
+/* One result: the object, ours or the caller's, and the tensor in it. */
+struct result {
+    PyObject *object; /* a reference of our own; NULL: none */
+    struct tensor tensor;
+};
+
+/* Some rows of a result belong to no sequence, and the library leaves them alone. */
+static bool has_spare_rows(const struct tensor *cu, const struct tensor *used, int64_t total) {
+    if (tensor_is_open(used)) return true;
+    if (!tensor_is_open(cu) || cu->device != STROBE_CPU) return false;
+    const int64_t last = cu->shape[0] - 1;
+    if (cu->element == ELEMENT_INT64)
+        return ((const int64_t *)cu->data)[0] != 0 || ((const int64_t *)cu->data)[last] != total;
+    return ((const int32_t *)cu->data)[0] != 0 || ((const int32_t *)cu->data)[last] != total;
+}
+
+/* Our own results hold no uninitialised memory there: value, as a row has that sees no key. */
+static void fill(struct tensor *t, double value) {
+    size_t count = 1;
+    for (int axis = 0; axis < t->ndim; ++axis) count *= (size_t)t->shape[axis];
+    if (value == 0 && count > 0) memset(t->data, 0, count * (element_dlpack(t->element).bits / 8u));
+    for (size_t n = 0; value != 0 && n < count; ++n) {
+        if (t->element == STROBE_FP64)
+            ((double *)t->data)[n] = value;
+        else
+            ((float *)t->data)[n] = (float)value;
+    }
+}
+
+/* Takes the caller's object, or makes a new one where it is None. */
+static bool open_result(struct call *c, struct result *r, PyObject *given, const char *name, int32_t element, int ndim,
+                        const int64_t *shape) {
+    if (given == Py_None) {
+        r->object = result_new(c->state, &r->tensor, &c->q, name, element, ndim, shape);
+        return r->object != NULL;
+    }
+    if (!tensor_open(c->state, &r->tensor, given, name)) return false;
+    Py_INCREF(given);
+    r->object = given;
+    if (!tensor_has_shape(&r->tensor, ndim, shape) || !tensor_is_on(&r->tensor, &c->q) || !tensor_is_writable(&r->tensor))
+        return false;
+    if (r->tensor.element != element) return refuse_dtype(&r->tensor, element_name(element));
+    const struct tensor *inputs[] = {&c->q, &c->k, &c->v};
+    for (int n = 0; n < 3; ++n)
+        if (r->tensor.data && r->tensor.data == inputs[n]->data) {
+            PyErr_Format(PyExc_ValueError, "%s is the memory of %s; memory of its own is accepted", name, inputs[n]->name);
+            return false;
+        }
+    return true;
+}
+
+static void close_result(struct result *r) {
+    tensor_close(&r->tensor);
+    Py_CLEAR(r->object);
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- run -- */
+
+/* The device's memory for a CUDA call comes from the caller's framework, as its results do, and lives until the call has
+ * been put on the stream: the allocator of the framework orders by it. On the CPU the library allocates itself. */
+static bool open_workspace(struct call *c, const strobe_gradients *g, struct result *r, size_t *bytes) {
+    *bytes = 0;
+    if (c->a.device == STROBE_CPU) return true;
+    const strobe_status status = strobe_workspace(&c->a, g, bytes);
+    if (status) return raise_status(c->state, status) != NULL;
+    const int64_t shape[1] = {(int64_t)*bytes};
+    return *bytes == 0 || open_result(c, r, Py_None, "workspace", ELEMENT_UINT8, 1, shape);
+}
+
+static bool current_stream(const struct call *c, void **stream) {
+    *stream = NULL;
+    const struct dlpack_exchange_api *api = c->q.framework.api;
+    if (c->a.device == STROBE_CPU || !api) return true;
+    return api->current_stream(DLPACK_CUDA, c->a.device_index, stream) == 0;
+}
+
+/* repeat: for bench/overhead.py, which takes the time of the library's call alone from the difference. */
+static bool run(struct call *c, const strobe_gradients *g, int64_t repeat) {
+    struct result workspace = {0};
+    size_t bytes;
+    void *stream;
+    if (!open_workspace(c, g, &workspace, &bytes) || !current_stream(c, &stream)) {
+        close_result(&workspace);
+        return false;
+    }
+    strobe_status status = STROBE_OK;
+    Py_BEGIN_ALLOW_THREADS;
+    for (int64_t n = 0; n < repeat && !status; ++n)
+        status = g ? strobe_backward(&c->a, g, workspace.tensor.data, bytes, stream)
+                   : strobe_forward(&c->a, workspace.tensor.data, bytes, stream);
+    Py_END_ALLOW_THREADS;
+    close_result(&workspace);
+    if (status) raise_status(c->state, status);
+    return !status;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ forward -- */
+
+static int32_t lse_element(const struct call *c) { return c->q.element == STROBE_FP64 ? STROBE_FP64 : STROBE_FP32; }
+
+static bool open_forward(struct call *c, struct result *out, struct result *lse, bool with_lse) {
+    int64_t shape[4];
+    const bool spare = c->a.varlen && has_spare_rows(&c->cu_q, &c->used_q, c->total_q);
+    if (!open_result(c, out, c->args[ARG_OUT], "out", c->q.element, out_shape(c, shape), shape) ||
+        !place_rows(&c->a.out, &out->tensor, is_packed_q(c)))
+        return false;
+    if (spare && c->args[ARG_OUT] == Py_None) fill(&out->tensor, 0);
+    if (!with_lse) return true;
+    if (!open_result(c, lse, Py_None, "lse", lse_element(c), lse_shape(c, shape), shape)) return false;
+    if (spare) fill(&lse->tensor, -INFINITY);
+    return place_lse(&c->a.lse, &lse->tensor, is_packed_q(c));
+}
+
+FUNCTION(py_attention) {
+    if (!has_arguments(count, FORWARD_ARGUMENTS)) return NULL;
+    struct call call = {.state = module_state(module), .args = args};
+    struct result out = {0}, lse = {0};
+    PyObject *answer = NULL;
+    int64_t repeat = 1;
+    const int with_lse = PyObject_IsTrue(args[ARG_RETURN_LSE]);
+    if (with_lse >= 0 && read_int(args[ARG_REPEAT], "repeat", &repeat) && call_read(&call) &&
+        open_forward(&call, &out, &lse, with_lse) && run(&call, NULL, repeat)) {
+        answer = with_lse ? PyTuple_Pack(2, out.object, lse.object) : out.object;
+        if (!with_lse) Py_INCREF(answer);
+    }
+    close_result(&out);
+    close_result(&lse);
+    call_close(&call);
+    return answer;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- backward -- */
+
+/* out, lse, dout, dlse: as the forward left them or as its results are. */
+static bool open_saved(struct call *c, strobe_gradients *g, struct tensor saved[4]) {
+    const bool packed = is_packed_q(c);
+    int64_t shape[4];
+    const struct {
+        enum argument argument;
+        const char *name;
+        strobe_tensor *to;
+        bool is_lse;
+    } wanted[4] = {
+        {(enum argument)ARG_OUT_OF_FORWARD, "out", &c->a.out, false},
+        {(enum argument)ARG_LSE, "lse", &c->a.lse, true},
+        {(enum argument)ARG_DOUT, "dout", &g->dout, false},
+        {(enum argument)ARG_DLSE, "dlse", &g->dlse, true},
+    };
+    for (int n = 0; n < 4; ++n) {
+        struct tensor *t = &saved[n];
+        const bool optional = wanted[n].to == &g->dlse;
+        PyObject *object = c->args[wanted[n].argument];
+        if (optional ? !tensor_open_optional(c->state, t, object, wanted[n].name)
+                     : !tensor_open(c->state, t, object, wanted[n].name))
+            return false;
+        if (!tensor_is_open(t)) continue;
+        const int ndim = wanted[n].is_lse ? lse_shape(c, shape) : out_shape(c, shape);
+        const int32_t element = wanted[n].is_lse ? lse_element(c) : c->q.element;
+        if (!tensor_has_shape(t, ndim, shape) || !tensor_is_on(t, &c->q)) return false;
+        if (t->element != element) return refuse_dtype(t, element_name(element));
+        if (!(wanted[n].is_lse ? place_lse(wanted[n].to, t, packed) : place_rows(wanted[n].to, t, packed))) return false;
+    }
+    return true;
+}
+
+static bool open_dbias(struct call *c, struct result *r, strobe_bias *dbias) {
+    const struct tensor *bias = &c->bias_tensor;
+    const int wanted = PyObject_IsTrue(c->args[ARG_BIAS_GRADIENT]);
+    if (wanted <= 0) return wanted == 0;
+    if (!tensor_is_open(bias)) {
+        PyErr_SetString(PyExc_ValueError, "bias_gradient is True without a bias; both or none is accepted");
+        return false;
+    }
+    for (int axis = 0; axis + 1 < bias->ndim; ++axis)
+        if (bias->shape[axis] > 1 && bias->stride[axis] == 0) {
+            PyErr_Format(
+                PyExc_ValueError,
+                "bias repeats along axis %d by a stride of 0, along which its gradient is summed; an extent of 1 is "
+                "accepted there",
+                axis);
+            return false;
+        }
+    if (!open_result(c, r, Py_None, "dbias", bias->element, bias->ndim, bias->shape)) return false;
+    dbias->struct_size = sizeof *dbias, dbias->data = r->tensor.data, dbias->dtype = bias->element;
+    const int64_t scores[4] = {c->a.batch, c->a.heads_q, c->a.seq_q, c->a.seq_k};
+    if (c->a.varlen) fill(&r->tensor, 0); /* scores outside the sequences have no gradient */
+    return read_scores(&r->tensor, scores, dbias->stride);
+}
+
+static bool open_gradients(struct call *c, strobe_gradients *g, struct result results[GRADIENTS], strobe_bias *dbias,
+                           strobe_sinks *dsinks) {
+    static const char *const names[3] = {"dq", "dk", "dv"};
+    const struct tensor *inputs[3] = {&c->q, &c->k, &c->v};
+    strobe_tensor *to[3] = {&g->dq, &g->dk, &g->dv};
+    for (int n = 0; n < 3; ++n) {
+        const bool packed = n == 0 ? is_packed_q(c) : is_packed_k(c);
+        PyObject *given = c->args[ARG_DQ + n];
+        if (!open_result(c, &results[n], given, names[n], c->q.element, inputs[n]->ndim, inputs[n]->shape) ||
+            !place_rows(to[n], &results[n].tensor, packed))
+            return false;
+        const bool spare = n == 0 ? has_spare_rows(&c->cu_q, &c->used_q, c->q.shape[0])
+                                  : has_spare_rows(&c->cu_k, &c->used_k, c->k.shape[0]);
+        if (c->a.varlen && spare && given == Py_None) fill(&results[n].tensor, 0);
+    }
+    if (!open_dbias(c, &results[DBIAS], dbias)) return false;
+    if (results[DBIAS].object) g->dbias = dbias;
+    if (!c->a.sinks) return true;
+    if (!open_result(c, &results[DSINKS], Py_None, "dsinks", c->sinks.dtype, 1, &c->a.heads_q)) return false;
+    dsinks->struct_size = sizeof *dsinks, dsinks->data = results[DSINKS].tensor.data, dsinks->dtype = c->sinks.dtype;
+    g->dsinks = dsinks;
+    return true;
+}
+
+FUNCTION(py_attention_backward) {
+    if (!has_arguments(count, BACKWARD_ARGUMENTS)) return NULL;
+    struct call call = {.state = module_state(module), .args = args};
+    strobe_gradients g = {.struct_size = sizeof g};
+    strobe_bias dbias = {0};
+    strobe_sinks dsinks = {0};
+    struct tensor saved[4] = {{0}};
+    struct result results[GRADIENTS] = {{0}};
+    PyObject *answer = NULL;
+    if (call_read(&call) && open_saved(&call, &g, saved) && open_gradients(&call, &g, results, &dbias, &dsinks) &&
+        run(&call, &g, 1)) {
+        PyObject *given[GRADIENTS];
+        for (int n = 0; n < GRADIENTS; ++n) given[n] = results[n].object ? results[n].object : Py_None;
+        answer = PyTuple_Pack(GRADIENTS, given[DQ], given[DK], given[DV], given[DBIAS], given[DSINKS]);
+    }
+    for (int n = 0; n < GRADIENTS; ++n) close_result(&results[n]);
+    for (int n = 0; n < 4; ++n) tensor_close(&saved[n]);
+    call_close(&call);
+    return answer;
+}
+
+/* ------------------------------------------------------------------------------------------------------------ explain -- */
+
+static PyObject *explain(struct call *c, const strobe_gradients *g) {
+    size_t needed = 0;
+    strobe_status status = strobe_explain(&c->a, g, NULL, 0, &needed);
+    if (needed == 0) return raise_status(c->state, status); /* not sound: there is nothing to explain */
+    char *text = malloc(needed);
+    if (!text) return PyErr_NoMemory();
+    strobe_explain(&c->a, g, text, needed, NULL); /* UNSUPPORTED is an answer here */
+    PyObject *answer = PyUnicode_FromString(text);
+    free(text);
+    return answer;
+}
+
+FUNCTION(py_explain) {
+    if (!has_arguments(count, ARGUMENTS + 1)) return NULL;
+    struct call call = {.state = module_state(module), .args = args};
+    const strobe_gradients gradients = {.struct_size = sizeof gradients};
+    const int backward = PyObject_IsTrue(args[ARGUMENTS]);
+    PyObject *answer = backward >= 0 && call_read(&call) ? explain(&call, backward ? &gradients : NULL) : NULL;
+    call_close(&call);
+    return answer;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * module.c: the module strobe._strobe: its functions, its state, its exceptions. Initialised in phases, with all state in
+ * the module, so that it can be loaded into more than one interpreter. Users call what strobe/__init__.py offers. */
+#include "module.h"
+
+#include "tensor.h"
+
+struct state *module_state(PyObject *module) {
+    return PyModule_GetState(module);
+}
+
+PyObject *raise_status(const struct state *state, strobe_status status) {
+    switch (status) {
+    case STROBE_INVALID_ARGUMENT: PyErr_SetString(PyExc_ValueError, strobe_last_error()); break;
+    case STROBE_UNSUPPORTED: PyErr_SetString(PyExc_NotImplementedError, strobe_last_error()); break;
+    default: PyErr_Format(state->error, "%s: %s", strobe_status_name(status), strobe_last_error()); break;
+    }
+    return NULL;
+}
+
+#define ENTRY(name) \
+    { #name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL }
+
+static PyObject *py_nothing(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module, (void)args, (void)count; /* the empty call that bench/overhead.py compares with */
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    ENTRY(attention),       ENTRY(attention_backward),
+    ENTRY(explain),         ENTRY(merge),
+    ENTRY(kernels),         ENTRY(devices),
+    ENTRY(version),         ENTRY(build_info),
+    ENTRY(set_num_threads), ENTRY(get_num_threads),
+    ENTRY(nothing),         {NULL, NULL, 0, NULL},
+};
+
+static int execute(PyObject *module) {
+    struct state *state = module_state(module);
+    state->error = PyErr_NewExceptionWithDoc(
+        "strobe.Error", "What went wrong apart from the arguments: out of memory, an error of the device.",
+        PyExc_RuntimeError, NULL);
+    state->exporter_type = exporter_type(module);
+    if (!state->error || !state->exporter_type) return -1;
+    return PyModule_AddObjectRef(module, "Error", state->error);
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg) {
+    struct state *state = module_state(module);
+    Py_VISIT(state->error);
+    Py_VISIT(state->exporter_type);
+    Py_VISIT(state->numpy_empty);
+    for (int n = 0; n < FRAMEWORKS; ++n) {
+        Py_VISIT(state->frameworks[n].type);
+        Py_VISIT(state->frameworks[n].is_neg);
+        Py_VISIT(state->frameworks[n].from_dlpack);
+    }
+    return 0;
+}
+
+static int clear(PyObject *module) {
+    struct state *state = module_state(module);
+    Py_CLEAR(state->error);
+    Py_CLEAR(state->exporter_type);
+    Py_CLEAR(state->numpy_empty);
+    for (int n = 0; n < FRAMEWORKS; ++n) {
+        Py_CLEAR(state->frameworks[n].type);
+        Py_CLEAR(state->frameworks[n].is_neg);
+        Py_CLEAR(state->frameworks[n].from_dlpack);
+    }
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)(uintptr_t)execute},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,  .m_name = "strobe._strobe", .m_size = sizeof(struct state),
+    .m_methods = functions, .m_slots = slots,           .m_traverse = traverse,
+    .m_clear = clear,
+};
+
+PyMODINIT_FUNC PyInit__strobe(void);
+PyMODINIT_FUNC PyInit__strobe(void) { return PyModuleDef_Init(&definition); }

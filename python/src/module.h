@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * module.h: what the files of the extension share: Python's limited API, the state of the module, and errors.
+ *
+ *     module.c     the module: functions, state, exceptions        tensor.c    any object -> struct tensor, three routes
+ *     call.c       forward, backward, explain                      result.c    a new tensor of the caller's framework
+ *     arguments.c  Python arguments -> strobe_attention            exporter.c  memory of ours, offered through __dlpack__
+ *     features.c   the optional structures                         threads.c   the workers behind strobe_parallel
+ *     merge.c      merge                                           info.c      kernels, devices, versions */
+#ifndef STROBE_PYTHON_MODULE_H
+#define STROBE_PYTHON_MODULE_H
+
+#define PY_SSIZE_T_CLEAN
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030A0000 /* one binary for every CPython from 3.10 */
+#endif
+#include <Python.h>
+
+#include <stdbool.h>
+#include <strobe/strobe.h>
+
+#include "dlpack.h"
+
+/* How tensors of a type come in. */
+enum route {
+    ROUTE_EXCHANGE, /* the C exchange API of DLPack */
+    ROUTE_BUFFER,   /* the buffer protocol */
+    ROUTE_CAPSULE   /* __dlpack__() */
+};
+
+/* A type that was seen, and what is known of it. */
+struct framework {
+    PyObject *type; /* NULL: an unused entry */
+    enum route route;
+    const struct dlpack_exchange_api *api; /* ROUTE_EXCHANGE */
+    PyObject *is_neg;                      /* PyTorch's method, or NULL */
+    PyObject *from_dlpack;                 /* ROUTE_CAPSULE: makes a tensor of the framework; NULL until it is needed */
+};
+
+/* When more types than this are in use at the same time, they are looked up again and again. */
+enum { FRAMEWORKS = 16 };
+
+struct state {
+    PyObject *error; /* strobe.Error */
+    PyObject *exporter_type;
+    PyObject *numpy_empty; /* NULL until a NumPy array was seen */
+    struct framework frameworks[FRAMEWORKS];
+    unsigned next_framework; /* the entry that is filled or replaced next */
+};
+
+struct state *module_state(PyObject *module);
+
+/* Sets the exception that belongs to a status, with the library's sentence. Always returns NULL. */
+PyObject *raise_status(const struct state *state, strobe_status status);
+
+/* A function of the module: positional arguments only, as the Python side passes them. */
+#define FUNCTION(name) PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t count)
+FUNCTION(py_attention);          /* call.c */
+FUNCTION(py_attention_backward); /* call.c */
+FUNCTION(py_explain);            /* call.c */
+FUNCTION(py_merge);              /* merge.c */
+FUNCTION(py_kernels);            /* info.c */
+FUNCTION(py_devices);            /* info.c */
+FUNCTION(py_version);            /* info.c */
+FUNCTION(py_build_info);         /* info.c */
+FUNCTION(py_set_num_threads);    /* threads.c */
+FUNCTION(py_get_num_threads);    /* threads.c */
+
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * result.c: a new tensor of the caller's framework. By the exchange API the framework allocates it itself; NumPy's empty()
+ * does for what came as a buffer; any other framework takes memory of ours through its own from_dlpack(). */
+#include <string.h>
+
+#include "tensor.h"
+
+static void set_error(void *context, const char *kind, const char *message) {
+    PyObject *builtins = PyImport_ImportModule("builtins");
+    PyObject *type = builtins ? PyObject_GetAttrString(builtins, kind) : NULL;
+    if (!type) PyErr_Clear();
+    PyErr_Format(type ? type : PyExc_RuntimeError, "%s: %s", ((const struct tensor *)context)->name, message);
+    Py_XDECREF(type);
+    Py_XDECREF(builtins);
+}
+
+static PyObject *new_by_exchange(struct tensor *t, const struct tensor *like, int32_t element, int ndim,
+                                 const int64_t *shape) {
+    const struct dlpack_exchange_api *api = like->framework.api;
+    int64_t extents[MOST_AXES];
+    memcpy(extents, shape, (size_t)ndim * sizeof *shape);
+    struct dlpack_tensor prototype = {
+        .device = {like->device == STROBE_CPU ? DLPACK_CPU : DLPACK_CUDA, like->device_index},
+        .ndim = ndim,
+        .dtype = element_dlpack(element),
+        .shape = extents,
+    };
+    struct dlpack_versioned *made = NULL;
+    if (api->allocate(&prototype, &made, t, set_error) != 0 || !made) {
+        if (!PyErr_Occurred()) PyErr_NoMemory();
+        return NULL;
+    }
+    const bool described = tensor_describe(t, &made->tensor);
+    void *object = NULL;
+    if (api->to_object(made, &object) != 0) return NULL;
+    if (!described) Py_CLEAR(object);
+    return object;
+}
+
+/* The dtype is that of `like` where it is the same, so that ml_dtypes' bfloat16 needs no name. */
+static PyObject *new_by_numpy(struct state *state, const struct tensor *like, int32_t element, int ndim,
+                              const int64_t *shape) {
+    if (!state->numpy_empty) {
+        PyObject *numpy = PyImport_ImportModule("numpy");
+        state->numpy_empty = numpy ? PyObject_GetAttrString(numpy, "empty") : NULL;
+        Py_XDECREF(numpy);
+        if (!state->numpy_empty) return NULL;
+    }
+    PyObject *dtype = element == like->element ? PyObject_GetAttrString(like->object, "dtype") : NULL;
+    if (!dtype) {
+        PyErr_Clear();
+        dtype = PyUnicode_FromString(element_name(element));
+    }
+    PyObject *extents = PyTuple_New(ndim);
+    for (int axis = 0; extents && axis < ndim; ++axis)
+        PyTuple_SetItem(extents, axis, PyLong_FromLongLong(shape[axis])); /* takes the reference */
+    PyObject *array = extents && dtype ? PyObject_CallFunctionObjArgs(state->numpy_empty, extents, dtype, NULL) : NULL;
+    Py_XDECREF(extents);
+    Py_XDECREF(dtype);
+    return array;
+}
+
+/* The framework's own from_dlpack: strobe._frameworks knows where each keeps it. Borrowed. */
+static PyObject *from_dlpack_of(struct state *state, const struct tensor *like) {
+    struct framework *f = framework_of(state, like->object);
+    if (f->from_dlpack) return f->from_dlpack;
+    PyObject *frameworks = PyImport_ImportModule("strobe._frameworks");
+    PyObject *found = frameworks ? PyObject_CallMethod(frameworks, "from_dlpack", "O", like->object) : NULL;
+    Py_XDECREF(frameworks);
+    f = framework_of(state, like->object);
+    if (found && !f->from_dlpack) return f->from_dlpack = found;
+    Py_XDECREF(found);
+    return f->from_dlpack;
+}
+
+static PyObject *new_by_capsule(struct state *state, const struct tensor *like, int32_t element, int ndim,
+                                const int64_t *shape) {
+    if (like->device != STROBE_CPU) {
+        PyErr_Format(PyExc_NotImplementedError,
+                     "%s is a CUDA tensor of a framework without the C exchange API of DLPack; CPU tensors are accepted",
+                     like->name);
+        return NULL;
+    }
+    PyObject *from_dlpack = from_dlpack_of(state, like);
+    if (!from_dlpack) return NULL;
+    PyObject *exporter = exporter_new(state->exporter_type, element_dlpack(element), ndim, shape);
+    PyObject *object = exporter ? PyObject_CallFunctionObjArgs(from_dlpack, exporter, NULL) : NULL;
+    Py_XDECREF(exporter);
+    return object;
+}
+
+PyObject *result_new(struct state *state, struct tensor *t, const struct tensor *like, const char *name, int32_t element,
+                     int ndim, const int64_t *shape) {
+    t->name = name, t->read_only = false, t->object = NULL;
+    if (like->framework.route == ROUTE_EXCHANGE) {
+        memset(&t->held, 0, sizeof t->held);
+        return new_by_exchange(t, like, element, ndim, shape); /* stays where it is as long as the object lives */
+    }
+    PyObject *object = like->framework.route == ROUTE_BUFFER ? new_by_numpy(state, like, element, ndim, shape)
+                                                             : new_by_capsule(state, like, element, ndim, shape);
+    if (!object || tensor_open(state, t, object, name)) return object;
+    Py_DECREF(object);
+    return NULL;
+}

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The calls on tensors of any framework. Arguments go to the extension by position, in the order of its enum argument."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from strobe import _strobe
+
+Tensor = TypeVar("Tensor")
+"""A tensor of any framework: results are of q's."""
+
+
+class Gradients(NamedTuple):
+    """What :func:`attention_backward` returns: a gradient for each input, of its shape; None where there is none."""
+
+    dq: Any
+    dk: Any
+    dv: Any
+    dbias: Any
+    dsinks: Any
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    diagonal: str = "bottom_right",
+    bias: Any = None,
+    mask: Any = None,
+    block_mask: Any = None,
+    block_size: tuple[int, int] | None = None,
+    alibi_slopes: Any = None,
+    softcap: float | None = None,
+    sinks: Any = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    scale: float | None = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    used_q: Any = None,
+    used_k: Any = None,
+    q_start: int = 0,
+    k_start: int = 0,
+    deterministic: bool = False,
+    kernel: str | None = None,
+    threads: int | None = None,
+    return_lse: bool = False,
+    out: Any = None,
+) -> Any:
+    """Return softmax(scale * Q K^T) V, exactly, without ever storing the matrix of scores.
+
+    Parameters
+    ----------
+    q : tensor, (batch, seq_q, heads_q, dim)
+        float32, float16, bfloat16, or float64 (through the reference kernels). Any strides, but a contiguous last axis.
+    k : tensor, (batch, seq_k, heads_kv, dim)
+        heads_q is a multiple of heads_kv; query head h reads head h // (heads_q // heads_kv).
+    v : tensor, (batch, seq_k, heads_kv, dim_v)
+    causal : bool
+        Row i sees keys up to the diagonal. The same as ``window=(-1, 0)``.
+    window : (left, right), optional
+        Row i sees from left keys before the diagonal to right keys after it, inclusive; -1 is unbounded.
+    diagonal : {"bottom_right", "top_left"}
+        The diagonal runs through the key i + seq_k - seq_q, so that the last row meets the last key (flash-attn's meaning),
+        or through the key i (the meaning of PyTorch's is_causal).
+    bias : tensor, broadcasts to (batch, heads_q, seq_q, seq_k), optional
+        Added to the scores, after softcap; -inf hides a key. Its last axis is seq_k, contiguous.
+    mask : bool tensor, broadcasts as bias, optional
+        True: visible. Combined with causal and window by "and".
+    block_mask : bool tensor, broadcasts to (batch, heads_q, ceil(seq_q / rows), ceil(seq_k / keys)), optional
+        True: the block of scores is visible, otherwise it is skipped.
+    block_size : (rows, keys), optional
+        Of block_mask.
+    alibi_slopes : float32 tensor, (heads_q,) or (batch, heads_q), optional
+        -slope * abs(i + seq_k - seq_q - j) is added to the scores.
+    softcap : float, optional
+        Scores become softcap * tanh(score / softcap).
+    sinks : float32 tensor, (heads_q,), optional
+        A logit a head that joins the denominator of the softmax and has no value.
+    dropout : float
+        Share of the weights that are dropped, in [0, 1); the others are divided by 1 - dropout.
+    seed, offset : int
+        Choose what is dropped, the same on every device and for any number of threads. Required with dropout: seed.
+    scale : float, optional
+        Default 1 / sqrt(dim).
+    cu_seqlens_q, cu_seqlens_k : int32 or int64 tensor, (batch + 1,), optional
+        Sequence b of that side is rows [cu[b], cu[b + 1]) of a packed q (total_q, heads_q, dim), or k and v.
+    max_seqlen_q, max_seqlen_k : int, optional
+        Upper bounds of their lengths; found out by itself on the CPU.
+    used_q, used_k : int32 or int64 tensor, (batch,), optional
+        Only so many first rows of each sequence exist; the others of a new result are zero.
+    q_start, k_start : int
+        Positions of row 0 and key 0, for shards and chunks.
+    deterministic : bool
+        Backward gives the same bits on every run; always so on the CPU.
+    kernel : str, optional
+        Take the kernel of this name or refuse; see :func:`strobe.kernels`.
+    threads : int, optional
+        For this call, instead of :func:`strobe.set_num_threads`.
+    return_lse : bool
+        Return ``(out, lse)``.
+    out : tensor, optional
+        Where to write the result: of q's dtype and the result's shape, and overlapping no input.
+
+    Returns
+    -------
+    out : tensor, (batch, seq_q, heads_q, dim_v), or packed like q
+        In q's framework and dtype. A row that sees no key is 0.
+    lse : tensor, (batch, heads_q, seq_q), or packed (heads_q, total_q)
+        Natural logarithm of the softmax's denominator, scale included; float32 (float64 for a float64 q). A row that sees no
+        key has -inf.
+
+    Raises
+    ------
+    ValueError
+        An argument is wrong; the sentence names it, its value and what is accepted.
+    NotImplementedError
+        No kernel of this build and machine takes the problem; the sentence says why. See :func:`explain`.
+    TypeError
+        An argument is not of a type that is accepted.
+    strobe.Error
+        Out of memory, an error of the device.
+
+    Examples
+    --------
+    >>> import numpy as np, strobe
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 6, 2, 64), dtype=np.float32)
+    >>> strobe.attention(q, k, v, causal=True).shape
+    (1, 6, 2, 64)
+    """
+    return _strobe.attention(
+        q, k, v, causal, window, diagonal, bias, mask, block_mask, block_size, alibi_slopes, softcap, sinks, dropout, seed,
+        offset, scale, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, used_q, used_k, q_start, k_start,
+        deterministic, kernel, threads, return_lse, out, None,
+    )  # fmt: skip
+
+
+def attention_backward(
+    dout: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Any,
+    lse: Any,
+    *,
+    dlse: Any = None,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    diagonal: str = "bottom_right",
+    bias: Any = None,
+    mask: Any = None,
+    block_mask: Any = None,
+    block_size: tuple[int, int] | None = None,
+    alibi_slopes: Any = None,
+    softcap: float | None = None,
+    sinks: Any = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    scale: float | None = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    used_q: Any = None,
+    used_k: Any = None,
+    q_start: int = 0,
+    k_start: int = 0,
+    deterministic: bool = False,
+    kernel: str | None = None,
+    threads: int | None = None,
+    bias_gradient: bool = False,
+    dq: Any = None,
+    dk: Any = None,
+    dv: Any = None,
+) -> Gradients:
+    """Return the gradients of :func:`attention`.
+
+    Parameters
+    ----------
+    dout : tensor, as out
+        The gradient of out.
+    q, k, v, out, lse : tensor
+        As the forward took them and returned them (``return_lse=True``). The other arguments: as the forward had them.
+    dlse : tensor, as lse, optional
+        The gradient of lse; None: zero.
+    bias_gradient : bool
+        Return the gradient of bias too; axes that bias repeats are summed.
+    dq, dk, dv : tensor, optional
+        Where to write the gradients, which are written, not added to.
+
+    Returns
+    -------
+    Gradients
+        ``(dq, dk, dv, dbias, dsinks)``: of the shapes of q, k, v, bias and sinks; None for those that there are none of.
+
+    Raises
+    ------
+    ValueError, NotImplementedError, TypeError, strobe.Error
+        As :func:`attention`.
+    """
+    return Gradients(*_strobe.attention_backward(
+        q, k, v, causal, window, diagonal, bias, mask, block_mask, block_size, alibi_slopes, softcap, sinks, dropout, seed,
+        offset, scale, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, used_q, used_k, q_start, k_start,
+        deterministic, kernel, threads, dout, out, lse, dlse, dq, dk, dv, bias_gradient,
+    ))  # fmt: skip
+
+
+def explain(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    diagonal: str = "bottom_right",
+    bias: Any = None,
+    mask: Any = None,
+    block_mask: Any = None,
+    block_size: tuple[int, int] | None = None,
+    alibi_slopes: Any = None,
+    softcap: float | None = None,
+    sinks: Any = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    scale: float | None = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    used_q: Any = None,
+    used_k: Any = None,
+    q_start: int = 0,
+    k_start: int = 0,
+    deterministic: bool = False,
+    kernel: str | None = None,
+    threads: int | None = None,
+    backward: bool = False,
+) -> str:
+    """Return which kernel :func:`attention` (or its backward) would run on these arguments, and why not the others.
+
+    Returns
+    -------
+    str
+        A line for each kernel, best first: "name: chosen" or "name: why not". Runs nothing.
+    """
+    return _strobe.explain(
+        q, k, v, causal, window, diagonal, bias, mask, block_mask, block_size, alibi_slopes, softcap, sinks, dropout, seed,
+        offset, scale, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, used_q, used_k, q_start, k_start,
+        deterministic, kernel, threads, backward,
+    )  # fmt: skip
+
+
+def merge(outs: Sequence[Tensor], lses: Sequence[Any], *, out: Any = None) -> tuple[Any, Any]:
+    """Merge partial results over disjoint sets of keys into the result over all of them.
+
+    Parameters
+    ----------
+    outs : sequence of tensors, (batch, seq_q, heads_q, dim_v)
+        Partial results of :func:`attention`, each over a part of the keys; float32 ones lose nothing.
+    lses : sequence of float32 tensors, (batch, heads_q, seq_q)
+        Their lse. A part whose rows see nothing, (0, -inf), changes nothing.
+    out : tensor, optional
+        Where to write the result; may be the first of outs itself.
+
+    Returns
+    -------
+    (out, lse) : tensors
+        Of the shapes of the parts, in the framework and dtype of the first.
+    """
+    return _strobe.merge(outs, lses, out)

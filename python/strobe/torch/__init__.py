@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Strobe for PyTorch: differentiable, under torch.compile, with the signatures that are in use already.
+
+=====================================  ==========================================================================
+attention                              all features of :func:`strobe.attention`, shapes (batch, seq, heads, dim)
+scaled_dot_product_attention           as torch.nn.functional's: (batch, heads, seq, dim), is_causal is top-left
+flash_attn_func and its four siblings  as the flash-attn package's: causal is bottom-right
+=====================================  ==========================================================================
+
+The work is done by two custom operators, ``torch.ops.strobe.attention`` and ``attention_backward``.
+"""
+
+from strobe.torch._attention import attention
+from strobe.torch._flash_attn import (
+    flash_attn_func,
+    flash_attn_kvpacked_func,
+    flash_attn_qkvpacked_func,
+    flash_attn_varlen_func,
+    flash_attn_varlen_qkvpacked_func,
+)
+from strobe.torch._sdpa import scaled_dot_product_attention
+
+__all__ = [
+    "attention",
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_qkvpacked_func",
+    "scaled_dot_product_attention",
+]

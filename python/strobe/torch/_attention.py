@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""strobe.torch.attention: what the other signatures are written in."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strobe.torch import _ops
+
+
+def _unrepeated(x: Tensor) -> Tensor:
+    """A view of extent 1 along the axes that x repeats by a stride of 0: read as before, its gradient summed once."""
+    for axis in range(x.dim() - 1):
+        if x.shape[axis] > 1 and x.stride(axis) == 0:
+            x = x.narrow(axis, 0, 1)
+    return x
+
+
+def _over_keys(x: Tensor | None, keys: int | None) -> Tensor | None:
+    """Scores whose last axis is not repeated: the library reads along it."""
+    if x is None:
+        return None
+    x = _unrepeated(x)
+    return x if keys is None or x.shape[-1] != 1 else x.expand(*x.shape[:-1], keys)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    diagonal: str = "bottom_right",
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    seed: int | Tensor | None = None,
+    scale: float | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    used_q: Tensor | None = None,
+    used_k: Tensor | None = None,
+    deterministic: bool = False,
+    return_lse: bool = False,
+) -> Any:
+    """Return softmax(scale * Q K^T) V, differentiable in q, k, v, bias and sinks, through out and lse.
+
+    Parameters
+    ----------
+    q : Tensor, (batch, seq_q, heads_q, dim), or (total_q, heads_q, dim) with cu_seqlens_q
+    k : Tensor, (batch, seq_k, heads_kv, dim), or (total_k, heads_kv, dim) with cu_seqlens_k
+    v : Tensor, (batch, seq_k, heads_kv, dim_v), or (total_k, heads_kv, dim_v)
+        float64 goes through the reference kernels, so that torch.autograd.gradcheck applies.
+    seed : int or int64 Tensor of one element on the CPU, optional
+        Of dropout; None: drawn from PyTorch's default generator, so that torch.manual_seed rules.
+    others
+        As in :func:`strobe.attention`.
+
+    Returns
+    -------
+    out : Tensor, as q with dim_v
+    lse : Tensor, (batch, heads_q, seq_q) or (heads_q, total_q)
+        With return_lse.
+
+    Raises
+    ------
+    ValueError, NotImplementedError, TypeError, strobe.Error
+        As :func:`strobe.attention`.
+    """
+    if diagonal not in ("bottom_right", "top_left"):
+        raise ValueError(f'diagonal is {diagonal!r}; "bottom_right" or "top_left" is accepted')
+    if torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if dropout == 0:
+        seed = None
+    elif seed is None:
+        seed = torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device="cpu")
+    elif not isinstance(seed, Tensor):
+        seed = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], dtype=torch.int64, device="cpu")
+    keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
+    left, right = window or (-1, -1)
+    out, lse = _ops.attention(
+        q, k, v, _over_keys(bias, keys), _over_keys(mask, keys), alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q,
+        used_k, seed, max_seqlen_q or 0, max_seqlen_k or 0, causal, left, right, diagonal == "top_left", softcap, dropout,
+        scale, deterministic,
+    )  # fmt: skip
+    return (out, lse) if return_lse else out

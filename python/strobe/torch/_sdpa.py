@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""scaled_dot_product_attention with PyTorch's signature and meaning."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from strobe.torch._attention import attention
+
+
+def _one_batch(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """(..., heads, seq, dim) to (batch, seq, heads, dim): a view wherever a reshape of the leading axes is one."""
+    x = x.expand(*lead, *x.shape[-3:]).reshape(math.prod(lead), *x.shape[-3:]) if x.dim() != 4 or x.shape[:1] != lead else x
+    return x.transpose(1, 2)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """As ``torch.nn.functional.scaled_dot_product_attention``, and interchangeable with it.
+
+    Parameters
+    ----------
+    query : Tensor, (..., heads_q, seq_q, dim)
+    key : Tensor, (..., heads_kv, seq_k, dim)
+    value : Tensor, (..., heads_kv, seq_k, dim_v)
+    attn_mask : Tensor, broadcasts to (..., heads_q, seq_q, seq_k), optional
+        bool (True takes part), or floating-point (added to the scores, differentiable).
+    dropout_p : float
+        Applied whenever it is above 0, as PyTorch does.
+    is_causal : bool
+        Query i sees keys 0 to i (top-left). Not together with attn_mask.
+    scale : float, optional
+        Default 1 / sqrt(dim).
+    enable_gqa : bool
+        Allow heads_kv to be a divisor of heads_q.
+
+    Returns
+    -------
+    Tensor, (..., heads_q, seq_q, dim_v)
+        A row that sees no key is 0, where PyTorch's paths give 0 or NaN.
+    """
+    if is_causal and attn_mask is not None:
+        raise ValueError("attn_mask is given with is_causal=True; one of the two is accepted")
+    added = 0
+    while query.dim() < 3:  # (seq, dim) is one head
+        query, key, value, added = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0), added + 1
+    heads, heads_kv = query.shape[-3], key.shape[-3]
+    if heads != heads_kv and heads_kv != 1 and not enable_gqa:
+        raise ValueError(f"key has {heads_kv} heads, query {heads}; enable_gqa=True, or as many of both, is accepted")
+    lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    if attn_mask is not None and attn_mask.dim() > 3 and query.dim() != 4:
+        attn_mask = attn_mask.expand(*lead, *attn_mask.shape[-3:]).reshape(math.prod(lead), *attn_mask.shape[-3:])
+    is_bool = attn_mask is not None and attn_mask.dtype == torch.bool
+    out = attention(
+        _one_batch(query, lead),
+        _one_batch(key, lead),
+        _one_batch(value, lead),
+        causal=is_causal,
+        diagonal="top_left",
+        mask=attn_mask if is_bool else None,
+        bias=None if is_bool else attn_mask,
+        dropout=dropout_p,
+        scale=scale,
+    ).transpose(1, 2)
+    if len(lead) != 1:
+        out = out.reshape(*lead, *out.shape[1:])
+    return out.reshape(out.shape[added:]) if added else out
