@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cpu_peaks.c: what one core of this machine can do at most, measured on the spot, for bench/cpu_peers.py, which compiles
+ * this file with -O3 and loads it: products on AMX tiles, fp32 FMA in AVX-512, reading memory.
+ * Each returns a rate a second of one call of about a millisecond, in the thread's own CPU time. */
+#define _GNU_SOURCE
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static const struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t bytes_a_row[16];
+    uint8_t rows[16];
+} tiles = {.palette = 1, .bytes_a_row = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+
+double cpu_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* FLOP/s of bf16 products from registers; 0 where the operating system refuses tiles. */
+double peak_amx(void) {
+    enum { ROUNDS = 40000 };
+    if (syscall(SYS_arch_prctl, 0x1023, 18) != 0) return 0; /* ARCH_REQ_XCOMP_PERM, XTILE_DATA */
+    _tile_loadconfig(&tiles);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    _tile_zero(6);
+    _tile_zero(7);
+    const double start = cpu_seconds();
+    for (int i = 0; i < ROUNDS; ++i) {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    const double seconds = cpu_seconds() - start;
+    _tile_release();
+    return 4.0 * ROUNDS * 2 * 16 * 16 * 32 / seconds;
+}
+
+/* FLOP/s of fp32 FMA from registers. */
+double peak_fma(void) {
+    enum { ROUNDS = 200000, CHAINS = 12 };
+    __m512 sum[CHAINS];
+    const __m512 x = _mm512_set1_ps(0.5f), y = _mm512_set1_ps(0.25f);
+    for (int i = 0; i < CHAINS; ++i) sum[i] = _mm512_set1_ps((float)i);
+    const double start = cpu_seconds();
+    for (int n = 0; n < ROUNDS; ++n)
+        for (int i = 0; i < CHAINS; ++i) sum[i] = _mm512_fmadd_ps(sum[i], x, y);
+    const double seconds = cpu_seconds() - start;
+    volatile float kept = 0; /* the chains end somewhere, or the compiler leaves them out */
+    for (int i = 0; i < CHAINS; ++i) kept = kept + _mm512_reduce_add_ps(sum[i]);
+    return (double)ROUNDS * CHAINS * 32 / seconds;
+}
+
+/* Bytes/s of reading data [bytes], a multiple of 256, 64-byte aligned. */
+double peak_read(const void *data, size_t bytes) {
+    __m512i seen[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
+    const double start = cpu_seconds();
+    for (size_t at = 0; at < bytes; at += 256)
+        for (size_t i = 0; i < 4; ++i)
+            seen[i] = _mm512_or_si512(seen[i], _mm512_load_si512((const char *)data + at + 64 * i));
+    const double seconds = cpu_seconds() - start;
+    volatile int kept = 0;
+    for (int i = 0; i < 4; ++i) kept = kept + _mm512_reduce_or_epi32(seen[i]);
+    return (double)bytes / seconds;
+}

@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""cuda_peers.py: Strobe's CUDA kernels beside PyTorch's FlashAttention-2 and cuDNN, in one process and on the same tensors.
+
+    python3 bench/cuda_peers.py LIBSTROBE [fwd] [bwd] [decode] [graph] [--kernel NAME] [--seq 512,2k,8k] [--dim 64,128,256] [--ms 40]
+
+Grid: bf16, 16384 tokens, hidden size 2048; TFLOP/s by the formula of publications. Needs PyTorch
+with a GPU (exit 77 otherwise). Every result is compared with PyTorch's before it is timed; L2 is flushed between runs."""
+import argparse
+import ctypes as C
+import math
+import sys
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError:
+    sys.exit(77)
+
+i32, i64, u64, f64, ptr, size = C.c_int32, C.c_int64, C.c_uint64, C.c_double, C.c_void_p, C.c_size_t
+
+
+class Tensor(C.Structure):
+    _fields_ = [("data", ptr), ("stride", i64 * 3), ("dtype", i32), ("reserved", i32)]
+
+
+class Attention(C.Structure):
+    _fields_ = ([("struct_size", size)] + [(n, i64) for n in "batch seq_q seq_k heads_q heads_kv dim dim_v".split()] +
+                [(n, Tensor) for n in "q k v out lse".split()] + [(n, i32) for n in "dtype device device_index mask".split()] +
+                [("flags", u64), ("scale", f64), ("softcap", f64)] +
+                [(n, i64) for n in "window_left window_right q_start k_start".split()] +
+                [(n, ptr) for n in "varlen paged bias bool_mask block_mask alibi sinks dropout scales parallel tuning".split()])
+
+
+class Tuning(C.Structure):
+    _fields_ = [("struct_size", size), ("kernel", C.c_char_p), ("split_keys", i64)]
+
+
+class Gradients(C.Structure):
+    _fields_ = [("struct_size", size)] + [(n, Tensor) for n in "dout dlse dq dk dv".split()] + [("dbias", ptr), ("dsinks", ptr)]
+
+
+def view(x, heads_first):
+    """x is [batch, heads, seq, dim] in memory of any order; strides are batch, sequence, head."""
+    s = x.stride()
+    return Tensor(x.data_ptr(), (i64 * 3)(s[0], s[2], s[1]) if heads_first else (i64 * 3)(*s[:3]), 0, 0)
+
+
+class Strobe:
+    def __init__(self, path, kernel):
+        self.lib = C.CDLL(path)
+        self.tuning = Tuning(C.sizeof(Tuning), kernel.encode(), 0) if kernel else None
+        self.lib.strobe_last_error.restype = C.c_char_p
+        for name in ("strobe_forward", "strobe_backward"):
+            getattr(self.lib, name).argtypes = [ptr] * (1 if name == "strobe_forward" else 2) + [ptr, size, ptr]
+        self.lib.strobe_workspace.argtypes = [ptr, ptr, ptr]
+
+    def check(self, status):
+        if status:
+            raise RuntimeError(self.lib.strobe_last_error().decode())
+
+    def prepare(self, q, k, v, out, lse, causal, backward=False):
+        a = Attention(struct_size=C.sizeof(Attention), batch=q.shape[0], heads_q=q.shape[1], seq_q=q.shape[2],
+                      heads_kv=k.shape[1], seq_k=k.shape[2], dim=q.shape[3], dim_v=v.shape[3], device=1,
+                      dtype={torch.bfloat16: 3, torch.float16: 2, torch.float32: 1}[q.dtype], mask=2 if causal else 0)
+        a.q, a.k, a.v, a.out = (view(x, True) for x in (q, k, v, out))
+        if self.tuning and not backward:
+            a.tuning = C.addressof(self.tuning)
+        a.lse = Tensor(lse.data_ptr(), (i64 * 3)(0, 0, 0), 0, 0)
+        return a
+
+    def workspace(self, a, g=None):
+        need = size()
+        self.check(self.lib.strobe_workspace(C.byref(a), C.byref(g) if g else None, C.byref(need)))
+        return torch.empty(max(need.value, 64), dtype=torch.uint8, device="cuda")
+
+    def forward(self, a, work):
+        self.check(self.lib.strobe_forward(C.byref(a), work.data_ptr(), work.numel(), torch.cuda.current_stream().cuda_stream))
+
+    def backward(self, a, g, work):
+        self.check(self.lib.strobe_backward(C.byref(a), C.byref(g), work.data_ptr(), work.numel(),
+                                            torch.cuda.current_stream().cuda_stream))
+
+
+FLUSH = None
+
+
+def time_ms(call, budget_ms):
+    """Median of CUDA-event times, L2 flushed before each."""
+    global FLUSH
+    if FLUSH is None:
+        FLUSH = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    call(), torch.cuda.synchronize()
+    times, spent = [], 0.0
+    while len(times) < 5 or (spent < budget_ms and len(times) < 100):
+        FLUSH.zero_()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record(), call(), end.record(), end.synchronize()
+        times.append(start.elapsed_time(end))
+        spent += times[-1]
+    return sorted(times)[len(times) // 2]
+
+
+def number(text):
+    return int(text[:-1]) * 1024 if text.endswith("k") else int(text)
+
+
+def peer(backend, q, k, v, causal):
+    def call():
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+    return call
+
+
+def attempt(make, budget):
+    try:
+        return time_ms(make, budget)
+    except RuntimeError:
+        return math.nan
+
+
+def row(strobe, backward, dim, seq, causal, budget):
+    batch, heads = 16384 // seq, 2048 // dim
+    q, k, v, dout = (torch.randn(batch, seq, heads, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(4))
+    out, lse = torch.empty_like(q), torch.empty(batch, heads, seq, device="cuda")
+    a = strobe.prepare(q, k, v, out, lse, causal, backward)
+    work = strobe.workspace(a)
+    strobe.forward(a, work)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        right = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    error = (out.float() - right.float()).abs().max().item()
+    flop = 4 * batch * heads * seq * seq * dim / (2 if causal else 1)
+    if not backward:
+        times = [attempt(lambda: strobe.forward(a, work), budget)]
+        times += [attempt(peer(b, q, k, v, causal), budget) for b in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)]
+    else:
+        flop *= 2.5
+        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+        g = Gradients(struct_size=C.sizeof(Gradients))
+        g.dout, g.dq, g.dk, g.dv = (view(x, True) for x in (dout, dq, dk, dv))
+        work = strobe.workspace(a, g)
+        strobe.backward(a, g, work)
+        times, error = [attempt(lambda: strobe.backward(a, g, work), budget)], 0.0
+        for b in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+            leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+            result = peer(b, *leaves, causal)()
+            grads = torch.autograd.grad(result, leaves, dout, retain_graph=True)
+            if b == SDPBackend.FLASH_ATTENTION:
+                error = max((x.float() - y.float()).abs().max().item() for x, y in zip((dq, dk, dv), grads))
+            times.append(attempt(lambda: torch.autograd.grad(result, leaves, dout, retain_graph=True), budget))
+    speeds = [flop / t / 1e9 for t in times]
+    print(f"{'bwd' if backward else 'fwd'} d{dim:<3} {'causal' if causal else 'full':6} {seq:6}: strobe {speeds[0]:6.1f}  "
+          f"FA2 {speeds[1]:6.1f}  cuDNN {speeds[2]:6.1f}  ratio {speeds[0] / speeds[1]:.3f}  max diff {error:.4f}", flush=True)
+    return dim, speeds[0] / speeds[1]
+
+
+def decode(strobe, batch, keys, budget):
+    q = torch.randn(batch, 32, 1, 128, device="cuda", dtype=torch.bfloat16)
+    k, v = (torch.randn(batch, keys, 8, 128, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(2))
+    out, lse = torch.empty_like(q), torch.empty(batch, 32, 1, device="cuda")
+    a = strobe.prepare(q, k, v, out, lse, False)
+    work = strobe.workspace(a)
+    strobe.forward(a, work)
+    right = peer(SDPBackend.FLASH_ATTENTION, q, k, v, False)()
+    error = (out.float() - right.float()).abs().max().item()
+    times = [attempt(lambda: strobe.forward(a, work), budget)]
+    times += [attempt(peer(b, q, k, v, False), budget) for b in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)]
+    rates = [(k.numel() + v.numel()) * 2 / t / 1e9 for t in times]
+    print(f"decode {batch:3} x {keys:6}: strobe {rates[0]:5.2f} TB/s  FA2 {rates[1]:5.2f}  cuDNN {rates[2]:5.2f}  "
+          f"max diff {error:.5f}", flush=True)
+
+
+def capture(strobe):
+    """Every call can be captured in a CUDA graph, and its replay gives the bits of the direct call."""
+    cases = 0
+    for batch, heads, group, rows, keys, dim in ((2, 4, 2, 300, 300, 64), (1, 8, 4, 1, 4096, 128), (1, 2, 1, 77, 131, 256)):
+        for causal in (False, True):
+            q, dout = (torch.randn(batch, rows, heads, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in "qo")
+            k, v = (torch.randn(batch, keys, heads // group, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+                    for _ in "kv")
+            out, lse = torch.empty_like(q), torch.empty(batch, heads, rows, device="cuda")
+            dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+            a = strobe.prepare(q, k, v, out, lse, causal)
+            g = Gradients(struct_size=C.sizeof(Gradients))
+            g.dout, g.dq, g.dk, g.dv = (view(x, True) for x in (dout, dq, dk, dv))
+            work, work_back = strobe.workspace(a), strobe.workspace(a, g)
+
+            def call():
+                strobe.forward(a, work)
+                strobe.backward(a, g, work_back)
+            call()
+            torch.cuda.synchronize()
+            direct = [x.clone() for x in (out, lse, dq, dk, dv)]
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                call()
+            for x in (out, lse, dq, dk, dv):
+                x.zero_()
+            graph.replay(), graph.replay()
+            torch.cuda.synchronize()
+            assert all(torch.equal(x, y) for x, y in zip(direct, (out, lse, dq, dk, dv))), (rows, keys, dim, causal)
+            cases += 1
+    print(f"graph capture: {cases} cases, forward and backward, replays bit-equal to the direct call")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("library")
+    parser.add_argument("what", nargs="*", default=["fwd"])
+    parser.add_argument("--kernel", help="the forward's kernel, instead of the library's choice")
+    parser.add_argument("--seq", default="512,1k,2k,4k,8k,16k")
+    parser.add_argument("--dim", default="64,128,256")
+    parser.add_argument("--ms", type=float, default=40)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit(77)
+    torch.manual_seed(1)
+    strobe = Strobe(options.library, options.kernel)
+    print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    for what in options.what:
+        if what == "graph":
+            capture(strobe)
+            continue
+        if what == "decode":
+            for batch, keys in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (128, 4096)):
+                decode(strobe, batch, keys, options.ms)
+            continue
+        ratios = [row(strobe, what == "bwd", int(dim), number(seq), causal, options.ms) for dim in options.dim.split(",")
+                  for causal in (False, True) for seq in options.seq.split(",")]
+        for dim in sorted({d for d, _ in ratios}):
+            own = [r for d, r in ratios if d == dim]
+            print(f"{what} d{dim}: geometric mean of strobe / FlashAttention-2 {math.exp(sum(map(math.log, own)) / len(own)):.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What strobe.attention costs above the library's own call, on small tensors: reading arguments, tensors in, result out.
+
+    python bench/overhead.py [--json FILE]
+
+The library's call alone is timed inside the extension, which can repeat it (the difference of many and one). Each figure is the
+least of many rounds that take turns: what disturbs a call only ever adds to it. Beside it stands the same in empty calls of the
+extension, a unit that other machines share.
+"""
+
+import argparse
+import json
+import sys
+import time
+
+import numpy as np
+import strobe
+from strobe import _strobe
+
+LIMITS = {"numpy": 3.0, "torch": 5.0}  # microseconds: what the project promises
+REPEAT = 200
+
+
+def frameworks() -> dict:
+    """Small q, k, v of each framework that is installed: one head of 16 rows, 16 wide."""
+    arrays = np.random.default_rng(0).standard_normal((3, 1, 16, 1, 16), dtype=np.float32)
+    found = {"numpy": tuple(arrays)}
+    try:
+        import torch
+
+        found["torch"] = tuple(torch.from_numpy(x) for x in arrays)
+    except ImportError:
+        pass
+    try:
+        import jax.numpy as jnp
+
+        found["jax"] = tuple(jnp.asarray(x) for x in arrays)
+    except ImportError:
+        pass
+    return found
+
+
+def extension(tensors: tuple, repeat: int):
+    """The call of the extension as strobe.attention makes it, with the library's call repeated."""
+    options = (False, None, "bottom_right", *[None] * 7, 0.0, None, 0, *[None] * 7, 0, 0, False, None, None)
+    arguments = (*tensors, *options, False, None, repeat)
+    return lambda: _strobe.attention(*arguments)
+
+
+def microseconds(call, count: int) -> float:
+    start = time.perf_counter_ns()
+    for _ in range(count):
+        call()
+    return (time.perf_counter_ns() - start) / count / 1000
+
+
+def measure(rounds: int = 60) -> dict:
+    """Least microseconds of each call over the rounds."""
+    calls = {"nothing": (_strobe.nothing, 2000), "python call": (lambda: None, 2000)}
+    for name, tensors in frameworks().items():
+        calls[name] = (lambda t=tensors: strobe.attention(*t), 200)
+        if name != "jax":  # whose arrays are not to be written
+            out = strobe.attention(*tensors)
+            calls[name + " into out"] = (lambda t=tensors, o=out: strobe.attention(*t, out=o), 200)
+    small = frameworks()["numpy"]
+    calls["once"], calls["many"] = (extension(small, 1), 200), (extension(small, REPEAT + 1), 5)
+    least = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for name, (call, count) in calls.items():
+            least[name] = min(least[name], microseconds(call, count))
+    return least
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="write the numbers; - instead of the table")
+    a = parser.parse_args()
+    strobe.set_num_threads(1)
+    least = measure()
+    library = (least["many"] - least["once"]) / REPEAT
+    rows = {
+        name: {
+            "total_us": us,
+            "overhead_us": us - library,
+            "empty_calls": (us - library) / least["nothing"],
+            "limit_us": LIMITS.get(name),
+        }
+        for name, us in least.items()
+        if name not in ("nothing", "python call", "once", "many")
+    }
+    answer = {"empty_call_us": least["nothing"], "library_us": library, "rows": rows}
+    if a.json == "-":
+        json.dump(answer, sys.stdout, indent=1)
+    else:
+        print(f"the library's call: {library:.3f} us; an empty call of the extension: {least['nothing']:.3f} us")
+        print(f"{'strobe.attention on':<22}{'total':>10}{'overhead':>12}{'empty calls':>14}   promised")
+        for name, row in rows.items():
+            promise = (
+                ""
+                if row["limit_us"] is None
+                else f"below {row['limit_us']:g} us: {'yes' if row['overhead_us'] < row['limit_us'] else 'NO'}"
+            )
+            print(
+                f"{name:<22}{row['total_us']:>7.2f} us{row['overhead_us']:>9.2f} us{row['empty_calls']:>14.0f}   {promise}"
+            )
+    if a.json and a.json != "-":
+        with open(a.json, "w", encoding="utf-8") as file:
+            json.dump(answer, file, indent=1)
+    late = [name for name, row in rows.items() if row["limit_us"] is not None and row["overhead_us"] >= row["limit_us"]]
+    return 1 if late else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
