@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * layout.c: the layout of every public structure on LP64, pinned. Compiling is the test. Fields are only ever appended, so a
+ * line of this file never changes; make_layout.py writes it. GROWS: a structure with struct_size, which may become larger.
+ * FIXED: one that stands inside others and may not. */
+#include "strobe/strobe.h"
+
+#define GROWS(type, bytes)                _Static_assert(sizeof(type) >= (bytes), #type " has shrunk")
+#define FIXED(type, bytes)                _Static_assert(sizeof(type) == (bytes), #type " has another size")
+#define HERE(type, field, offset, bytes)  (offsetof(type, field) == (offset) && sizeof(((type *)0)->field) == (bytes))
+#define FIELD(type, field, offset, bytes) _Static_assert(HERE(type, field, offset, bytes), #type "." #field " has moved")
+#define VALUE(name, value)                _Static_assert((name) == (value), #name " has another value")
+
+#if defined(__LP64__)
+
+FIXED(strobe_tensor, 40);
+FIELD(strobe_tensor, data, 0, 8);
+FIELD(strobe_tensor, stride, 8, 24);
+FIELD(strobe_tensor, dtype, 32, 4);
+FIELD(strobe_tensor, reserved, 36, 4);
+
+GROWS(strobe_varlen, 64);
+FIELD(strobe_varlen, struct_size, 0, 8);
+FIELD(strobe_varlen, cu_seqlens_q, 8, 8);
+FIELD(strobe_varlen, cu_seqlens_k, 16, 8);
+FIELD(strobe_varlen, used_q, 24, 8);
+FIELD(strobe_varlen, used_k, 32, 8);
+FIELD(strobe_varlen, total_q, 40, 8);
+FIELD(strobe_varlen, total_k, 48, 8);
+FIELD(strobe_varlen, index_bits, 56, 4);
+FIELD(strobe_varlen, reserved, 60, 4);
+
+GROWS(strobe_paged, 40);
+FIELD(strobe_paged, struct_size, 0, 8);
+FIELD(strobe_paged, page_table, 8, 8);
+FIELD(strobe_paged, table_stride, 16, 8);
+FIELD(strobe_paged, page_size, 24, 8);
+FIELD(strobe_paged, pages, 32, 8);
+
+GROWS(strobe_bias, 48);
+FIELD(strobe_bias, struct_size, 0, 8);
+FIELD(strobe_bias, data, 8, 8);
+FIELD(strobe_bias, stride, 16, 24);
+FIELD(strobe_bias, dtype, 40, 4);
+FIELD(strobe_bias, reserved, 44, 4);
+
+GROWS(strobe_bool_mask, 40);
+FIELD(strobe_bool_mask, struct_size, 0, 8);
+FIELD(strobe_bool_mask, data, 8, 8);
+FIELD(strobe_bool_mask, stride, 16, 24);
+
+GROWS(strobe_block_mask, 56);
+FIELD(strobe_block_mask, struct_size, 0, 8);
+FIELD(strobe_block_mask, data, 8, 8);
+FIELD(strobe_block_mask, block_q, 16, 8);
+FIELD(strobe_block_mask, block_k, 24, 8);
+FIELD(strobe_block_mask, stride, 32, 24);
+
+GROWS(strobe_alibi, 24);
+FIELD(strobe_alibi, struct_size, 0, 8);
+FIELD(strobe_alibi, slopes, 8, 8);
+FIELD(strobe_alibi, stride_batch, 16, 8);
+
+GROWS(strobe_sinks, 24);
+FIELD(strobe_sinks, struct_size, 0, 8);
+FIELD(strobe_sinks, data, 8, 8);
+FIELD(strobe_sinks, dtype, 16, 4);
+FIELD(strobe_sinks, reserved, 20, 4);
+
+GROWS(strobe_dropout, 88);
+FIELD(strobe_dropout, struct_size, 0, 8);
+FIELD(strobe_dropout, p, 8, 8);
+FIELD(strobe_dropout, seed, 16, 8);
+FIELD(strobe_dropout, offset, 24, 8);
+FIELD(strobe_dropout, heads, 32, 8);
+FIELD(strobe_dropout, rows, 40, 8);
+FIELD(strobe_dropout, keys, 48, 8);
+FIELD(strobe_dropout, batch_start, 56, 8);
+FIELD(strobe_dropout, head_start, 64, 8);
+FIELD(strobe_dropout, row_start, 72, 8);
+FIELD(strobe_dropout, key_start, 80, 8);
+
+GROWS(strobe_scales, 120);
+FIELD(strobe_scales, struct_size, 0, 8);
+FIELD(strobe_scales, q, 8, 8);
+FIELD(strobe_scales, k, 16, 8);
+FIELD(strobe_scales, v, 24, 8);
+FIELD(strobe_scales, stride_q, 32, 24);
+FIELD(strobe_scales, stride_k, 56, 24);
+FIELD(strobe_scales, stride_v, 80, 24);
+FIELD(strobe_scales, block_q, 104, 8);
+FIELD(strobe_scales, block_k, 112, 8);
+
+GROWS(strobe_parallel, 32);
+FIELD(strobe_parallel, struct_size, 0, 8);
+FIELD(strobe_parallel, threads, 8, 4);
+FIELD(strobe_parallel, reserved, 12, 4);
+FIELD(strobe_parallel, run, 16, 8);
+FIELD(strobe_parallel, self, 24, 8);
+
+GROWS(strobe_tuning, 24);
+FIELD(strobe_tuning, struct_size, 0, 8);
+FIELD(strobe_tuning, kernel, 8, 8);
+FIELD(strobe_tuning, split_keys, 16, 8);
+
+GROWS(strobe_attention, 424);
+FIELD(strobe_attention, struct_size, 0, 8);
+FIELD(strobe_attention, batch, 8, 8);
+FIELD(strobe_attention, seq_q, 16, 8);
+FIELD(strobe_attention, seq_k, 24, 8);
+FIELD(strobe_attention, heads_q, 32, 8);
+FIELD(strobe_attention, heads_kv, 40, 8);
+FIELD(strobe_attention, dim, 48, 8);
+FIELD(strobe_attention, dim_v, 56, 8);
+FIELD(strobe_attention, q, 64, 40);
+FIELD(strobe_attention, k, 104, 40);
+FIELD(strobe_attention, v, 144, 40);
+FIELD(strobe_attention, out, 184, 40);
+FIELD(strobe_attention, lse, 224, 40);
+FIELD(strobe_attention, dtype, 264, 4);
+FIELD(strobe_attention, device, 268, 4);
+FIELD(strobe_attention, device_index, 272, 4);
+FIELD(strobe_attention, mask, 276, 4);
+FIELD(strobe_attention, flags, 280, 8);
+FIELD(strobe_attention, scale, 288, 8);
+FIELD(strobe_attention, softcap, 296, 8);
+FIELD(strobe_attention, window_left, 304, 8);
+FIELD(strobe_attention, window_right, 312, 8);
+FIELD(strobe_attention, q_start, 320, 8);
+FIELD(strobe_attention, k_start, 328, 8);
+FIELD(strobe_attention, varlen, 336, 8);
+FIELD(strobe_attention, paged, 344, 8);
+FIELD(strobe_attention, bias, 352, 8);
+FIELD(strobe_attention, bool_mask, 360, 8);
+FIELD(strobe_attention, block_mask, 368, 8);
+FIELD(strobe_attention, alibi, 376, 8);
+FIELD(strobe_attention, sinks, 384, 8);
+FIELD(strobe_attention, dropout, 392, 8);
+FIELD(strobe_attention, scales, 400, 8);
+FIELD(strobe_attention, parallel, 408, 8);
+FIELD(strobe_attention, tuning, 416, 8);
+
+GROWS(strobe_gradients, 224);
+FIELD(strobe_gradients, struct_size, 0, 8);
+FIELD(strobe_gradients, dout, 8, 40);
+FIELD(strobe_gradients, dlse, 48, 40);
+FIELD(strobe_gradients, dq, 88, 40);
+FIELD(strobe_gradients, dk, 128, 40);
+FIELD(strobe_gradients, dv, 168, 40);
+FIELD(strobe_gradients, dbias, 208, 8);
+FIELD(strobe_gradients, dsinks, 216, 8);
+
+FIXED(strobe_partial, 80);
+FIELD(strobe_partial, out, 0, 40);
+FIELD(strobe_partial, lse, 40, 40);
+
+GROWS(strobe_partials, 160);
+FIELD(strobe_partials, struct_size, 0, 8);
+FIELD(strobe_partials, batch, 8, 8);
+FIELD(strobe_partials, seq_q, 16, 8);
+FIELD(strobe_partials, heads_q, 24, 8);
+FIELD(strobe_partials, dim_v, 32, 8);
+FIELD(strobe_partials, count, 40, 8);
+FIELD(strobe_partials, parts, 48, 8);
+FIELD(strobe_partials, out, 56, 40);
+FIELD(strobe_partials, lse, 96, 40);
+FIELD(strobe_partials, dtype, 136, 4);
+FIELD(strobe_partials, device, 140, 4);
+FIELD(strobe_partials, device_index, 144, 4);
+FIELD(strobe_partials, reserved, 148, 4);
+FIELD(strobe_partials, parallel, 152, 8);
+
+GROWS(strobe_kernel_info, 48);
+FIELD(strobe_kernel_info, struct_size, 0, 8);
+FIELD(strobe_kernel_info, name, 8, 8);
+FIELD(strobe_kernel_info, summary, 16, 8);
+FIELD(strobe_kernel_info, unavailable, 24, 8);
+FIELD(strobe_kernel_info, operation, 32, 4);
+FIELD(strobe_kernel_info, device, 36, 4);
+FIELD(strobe_kernel_info, chosen_by_name, 40, 4);
+FIELD(strobe_kernel_info, reserved, 44, 4);
+
+GROWS(strobe_device_info, 40);
+FIELD(strobe_device_info, struct_size, 0, 8);
+FIELD(strobe_device_info, name, 8, 8);
+FIELD(strobe_device_info, level, 16, 8);
+FIELD(strobe_device_info, threads, 24, 4);
+FIELD(strobe_device_info, reserved, 28, 4);
+FIELD(strobe_device_info, memory_bytes, 32, 8);
+
+VALUE(STROBE_OK, 0);
+VALUE(STROBE_INVALID_ARGUMENT, 1);
+VALUE(STROBE_UNSUPPORTED, 2);
+VALUE(STROBE_OUT_OF_MEMORY, 3);
+VALUE(STROBE_WORKSPACE_TOO_SMALL, 4);
+VALUE(STROBE_DEVICE_ERROR, 5);
+VALUE(STROBE_DTYPE_DEFAULT, 0);
+VALUE(STROBE_FP32, 1);
+VALUE(STROBE_FP16, 2);
+VALUE(STROBE_BF16, 3);
+VALUE(STROBE_FP64, 4);
+VALUE(STROBE_FP8_E4M3, 5);
+VALUE(STROBE_INT8, 6);
+VALUE(STROBE_CPU, 0);
+VALUE(STROBE_CUDA, 1);
+VALUE(STROBE_FORWARD, 0);
+VALUE(STROBE_BACKWARD, 1);
+VALUE(STROBE_MASK_NONE, 0);
+VALUE(STROBE_MASK_CAUSAL_TOP_LEFT, 1);
+VALUE(STROBE_MASK_CAUSAL_BOTTOM_RIGHT, 2);
+VALUE(STROBE_MASK_WINDOW_TOP_LEFT, 3);
+VALUE(STROBE_MASK_WINDOW_BOTTOM_RIGHT, 4);
+VALUE(STROBE_DETERMINISTIC, 1);
+
+#endif
+
+int main(void) { return 0; }

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""calls.py LIBSTROBE: what `strobe check` does not ask of the CUDA kernels, through PyTorch's tensors: keys that hold NaN and
+are hidden from some rows of a tile only, results that do not depend on the batch with a fixed split, merge. Exit code 77
+without PyTorch or a GPU."""
+import ctypes as C
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+from cuda_peers import Gradients, Strobe, Tensor, Tuning, torch, view  # noqa: E402  exits with 77 without PyTorch
+
+NAN_KEY, NAN_VALUE = 120, 150
+
+
+def tensors(dtype, rows, keys, dim, batch=1, heads=2):
+    return [torch.randn(batch, n, heads, dim, device="cuda", dtype=dtype).transpose(1, 2) for n in (rows, keys, keys, rows)]
+
+
+def forward(strobe, q, k, v, causal, split=0):
+    """By the kernels for any GPU, also where Hopper's own would be chosen."""
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:3], device="cuda")
+    a = strobe.prepare(q, k, v, out, lse, causal)
+    kernel = b"cuda_forward_fp32" if q.dtype == torch.float32 else b"cuda_forward_sm80"
+    tuning = Tuning(C.sizeof(Tuning), kernel, split)
+    a.tuning = C.addressof(tuning)
+    strobe.forward(a, strobe.workspace(a))
+    torch.cuda.synchronize()
+    a.tuning = None
+    return a, out, lse
+
+
+def backward(strobe, a, q, k, v, dout):
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    g = Gradients(struct_size=C.sizeof(Gradients))
+    g.dout, g.dq, g.dk, g.dv = (view(x, True) for x in (dout, dq, dk, dv))
+    strobe.backward(a, g, strobe.workspace(a, g))
+    torch.cuda.synchronize()
+    return dq, dk, dv
+
+
+def hidden_nan(strobe):
+    cases = 0
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for dim in (40, 64, 128, 200, 256, 300):
+            q, k, v, dout = tensors(dtype, 200, 200, dim)
+            a, clean, clean_lse = forward(strobe, q, k, v, True)
+            clean_dq = backward(strobe, a, q, k, v, dout)[0]
+            k[:, :, NAN_KEY], v[:, :, NAN_VALUE] = float("nan"), float("inf")
+            a, out, lse = forward(strobe, q, k, v, True)
+            dq = backward(strobe, a, q, k, v, dout)[0]
+            above = slice(0, NAN_KEY)
+            assert torch.equal(out[:, :, above], clean[:, :, above]), (dtype, dim)
+            assert torch.equal(lse[:, :, above], clean_lse[:, :, above]), (dtype, dim)
+            assert out[:, :, NAN_KEY:].isnan().all(), (dtype, dim)
+            assert torch.allclose(dq[:, :, above].float(), clean_dq[:, :, above].float(), atol=1e-2), (dtype, dim)
+            v[:, :, NAN_VALUE] = float("nan")
+            k[:, :, NAN_KEY] = 0
+            out = forward(strobe, q, k, v, True)[1]
+            assert out[:, :, :NAN_VALUE].isfinite().all() and out[:, :, NAN_VALUE:].isnan().all(), (dtype, dim)
+            cases += 1
+    print(f"NaN in keys hidden from a part of a tile: {cases} cases")
+
+
+def fixed_split(strobe):
+    q, k, v, _ = tensors(torch.bfloat16, 1, 5000, 128, batch=4, heads=8)
+    whole, lse = forward(strobe, q, k, v, False, split=512)[1:]
+    first = forward(strobe, q[:1], k[:1], v[:1], False, split=512)[1]
+    assert torch.equal(whole[:1], first)
+    right = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float())
+    assert (whole.float() - right).abs().max() < 1e-2
+    print("a fixed split gives the same bits in any batch")
+
+
+class Partials(C.Structure):
+    _fields_ = ([("struct_size", C.c_size_t)] + [(n, C.c_int64) for n in "batch seq_q heads_q dim_v count".split()] +
+                [("parts", C.c_void_p), ("out", Tensor), ("lse", Tensor)] +
+                [(n, C.c_int32) for n in "dtype device device_index reserved".split()] + [("parallel", C.c_void_p)])
+
+
+def merge(strobe):
+    q, k, v, _ = tensors(torch.float32, 33, 300, 72)
+    whole, whole_lse = forward(strobe, q, k, v, False)[1:]
+    cuts = [0, 100, 260, 300]
+    parts = [forward(strobe, q, k[:, :, i:j], v[:, :, i:j], False)[1:] for i, j in zip(cuts, cuts[1:])]
+    pairs = (Tensor * (2 * len(parts)))()
+    for n, (out, lse) in enumerate(parts):
+        pairs[2 * n], pairs[2 * n + 1] = view(out, True), Tensor(lse.data_ptr(), (C.c_int64 * 3)(0, 0, 0), 0, 0)
+    out, lse = torch.empty_like(whole), torch.empty_like(whole_lse)
+    m = Partials(C.sizeof(Partials), 1, 33, 2, 72, len(parts), C.addressof(pairs), view(out, True), device=1)
+    m.lse = Tensor(lse.data_ptr(), (C.c_int64 * 3)(0, 0, 0), 0, 0)
+    strobe.check(strobe.lib.strobe_merge(C.byref(m), C.c_void_p(torch.cuda.current_stream().cuda_stream)))
+    torch.cuda.synchronize()
+    assert torch.allclose(out, whole, atol=1e-5) and torch.allclose(lse, whole_lse, atol=1e-5)
+    print("three partial results merge to the whole")
+
+
+def main():
+    if not torch.cuda.is_available():
+        sys.exit(77)
+    torch.manual_seed(3)
+    strobe = Strobe(sys.argv[1], None)
+    fixed_split(strobe)
+    merge(strobe)
+    hidden_nan(strobe)
+
+
+main()

@@ -1,0 +1,55 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# run.sh WAY SOURCE BUILD WORK: a program of somebody else's meets Strobe in one WAY and runs:
+#   install            copies what was built in BUILD to WORK/prefix; the next two use that copy
+#   find_package       CMake, shared and static, C and C++
+#   pkg-config         plain compiler calls, shared and static
+#   add_subdirectory   the sources as a part of the other project
+set -eu
+way=$1 source=$2 build=$3 work=$4
+prefix=$work/prefix
+consumer=$source/tests/install
+
+# build_consumer FOLDER CMAKE-OPTION...: configures, builds and runs the three programs.
+build_consumer() {
+    folder=$1
+    shift
+    rm -rf "$folder"
+    cmake -S "$consumer" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release "$@"
+    cmake --build "$folder"
+    for program in strobe static cpp; do "$folder/consumer_$program"; done
+}
+
+case $way in
+install)
+    # To one place, then moved: an installed tree must not remember where it was.
+    rm -rf "$prefix" "$work/first"
+    cmake --install "$build" --prefix "$work/first"
+    mv "$work/first" "$prefix"
+    if [ -x "$prefix/bin/strobe" ]; then "$prefix/bin/strobe" info; fi
+    ;;
+find_package)
+    build_consumer "$work/find_package" "-DCMAKE_PREFIX_PATH=$prefix"
+    ;;
+pkg-config)
+    folder=$work/pkg-config
+    mkdir -p "$folder"
+    PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name strobe.pc)")
+    export PKG_CONFIG_PATH
+    # shellcheck disable=SC2046 # the words that pkg-config prints are arguments
+    cc -std=c11 "$consumer/consumer.c" $(pkg-config --cflags --libs strobe) -lm -o "$folder/shared"
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir strobe) "$folder/shared"
+    # shellcheck disable=SC2046
+    cc -std=c11 "$consumer/consumer.c" $(pkg-config --static --cflags --libs strobe | sed 's/-lstrobe/-l:libstrobe.a/') \
+        -o "$folder/static"
+    "$folder/static"
+    ;;
+add_subdirectory)
+    build_consumer "$work/add_subdirectory" "-DSTROBE_SOURCE=$source" -DSTROBE_CUDA=OFF
+    ;;
+*)
+    echo "run.sh: no way called $way"
+    exit 2
+    ;;
+esac

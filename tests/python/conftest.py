@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the Python tests share. They test the installed package, from a wheel: run.sh makes the environment."""
+
+import os
+import subprocess
+import sys
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models come from packages
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "derandomize": True}
+settings.register_profile("quick", max_examples=60, **COMMON)
+settings.register_profile("full", max_examples=300, **COMMON)
+
+
+def pytest_configure(config):
+    full = "full or not full" in (config.getoption("markexpr") or "")
+    settings.load_profile("full" if full else "quick")
+
+
+@pytest.fixture
+def python():
+    """Run a program in a fresh interpreter of this environment; its output, and no complaint, is expected."""
+
+    def run(program: str, seconds: float = 120) -> str:
+        done = subprocess.run(
+            [sys.executable, "-X", "dev", "-W", "ignore", "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run

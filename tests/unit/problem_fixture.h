@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * problem_fixture.h: a small random problem with any set of features, its tensors in slots with guard bands. The same shape
+ * gives the same numbers, so that several kernels can be given one problem. */
+#ifndef STROBE_TESTS_UNIT_PROBLEM_FIXTURE_H
+#define STROBE_TESTS_UNIT_PROBLEM_FIXTURE_H
+
+#include "slot.h"
+
+enum feature {
+    BOOL_MASK = 1 << 0,
+    BLOCK_MASK = 1 << 1,
+    BIAS = 1 << 2,
+    ALIBI = 1 << 3,
+    SOFTCAP = 1 << 4,
+    SINKS = 1 << 5,
+    DROPOUT = 1 << 6,
+    PACKED_Q = 1 << 7, /* sequences of different lengths, one of them empty */
+    PACKED_K = 1 << 8,
+    USED_Q = 1 << 9,
+    USED_K = 1 << 10,
+    STARTS = 1 << 11,
+    WITH_DLSE = 1 << 12,
+    NEGATIVE_SCALE = 1 << 13,
+    INDEX64 = 1 << 14,
+    PER_BATCH = 1 << 15, /* axes along which bias and boolean mask are not broadcast */
+    PER_HEAD = 1 << 16,
+    PER_ROW = 1 << 17,
+    HOLES = 1 << 18,  /* a bias of -inf here and there */
+    NO_LSE = 1 << 19, /* forward does not write lse */
+    WIDE = 1 << 20,   /* outputs in fp64, whatever the inputs are */
+    PER_SCORE = PER_BATCH | PER_HEAD | PER_ROW,
+    PACKED = PACKED_Q | PACKED_K,
+    USED = USED_Q | USED_K,
+};
+
+/* heads_kv 0: heads_q; dim_v 0: dim; dtype 0: fp32. */
+struct shape {
+    const char *name;
+    int64_t batch, seq_q, seq_k, heads_q, heads_kv, dim, dim_v;
+    int32_t dtype, mask;
+    int64_t left, right;
+    unsigned features;
+};
+
+enum tensor { Q, K, V, OUT, LSE, DOUT, DLSE, DQ, DK, DV, BIAS_TERM, DBIAS, SINK_LOGITS, DSINKS, TENSORS };
+
+struct fixture {
+    strobe_attention a;
+    strobe_gradients g;
+    strobe_varlen varlen;
+    strobe_bias bias, dbias;
+    strobe_bool_mask bool_mask;
+    strobe_block_mask block_mask;
+    strobe_alibi alibi;
+    strobe_sinks sinks, dsinks;
+    strobe_dropout dropout;
+    strobe_parallel parallel;
+    strobe_tuning tuning;
+
+    struct shape shape; /* defaults filled in */
+    struct slot slot[TENSORS];
+    void *memory[8]; /* everything that is not in a slot */
+    int pieces;
+};
+
+extern const char *const tensor_names[TENSORS];
+
+/* The whole problem, inputs filled; one thread. */
+void fixture_make(struct fixture *f, const struct shape *shape);
+void fixture_free(struct fixture *f);
+
+/* Where the slots lie, into the descriptors; after a slot has moved. */
+void fixture_bind(struct fixture *f);
+
+/* With the kernel of this name, NULL for the library's choice. Outputs are reset first; backward reads what forward left. */
+strobe_status fixture_forward(struct fixture *f, const char *kernel);
+strobe_status fixture_backward(struct fixture *f, const char *kernel);
+
+/* One or the other. */
+strobe_status fixture_run(struct fixture *f, strobe_operation operation, const char *kernel);
+
+/* The guard bands of every tensor hold. */
+bool fixture_guards_hold(const struct fixture *f);
+
+/* The operation writes the tensor, and the problem has it. */
+bool is_output(const struct fixture *f, enum tensor t, strobe_operation operation);
+
+/* The same bits in every element. */
+bool slot_equal(const struct slot *a, const struct slot *b);
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * test_cuda_refusals.c: what device = STROBE_CUDA says where it cannot run: without the backend, without a GPU, and, on a
+ * machine with one, to memory of the host. Results on GPUs are tools/gpu_check.sh's. */
+#include <string.h>
+
+#include "strobe/strobe.h"
+#include "test.h"
+
+static float memory[4096];
+
+static strobe_attention sound(void) {
+    strobe_attention a = {.struct_size = sizeof a, .batch = 1, .seq_q = 4, .seq_k = 4, .heads_q = 2, .dim = 8};
+    a.device = STROBE_CUDA;
+    a.q.data = a.k.data = a.v.data = memory;
+    a.out.data = memory + 2048;
+    return a;
+}
+
+static int cuda_kernels(const char **unavailable) {
+    int count = 0;
+    strobe_kernel_info info = {.struct_size = sizeof info};
+    for (int32_t i = 0; strobe_kernel_at(i, &info) == STROBE_OK; ++i)
+        if (info.device == STROBE_CUDA) ++count, *unavailable = info.unavailable;
+    return count;
+}
+
+static void a_call_that_cannot_run_says_why(void **state) {
+    (void)state;
+    const char *unavailable = NULL, *kernel;
+    const int kernels = cuda_kernels(&unavailable);
+    strobe_attention a = sound();
+    if (kernels && !unavailable) skip(); /* there is a GPU */
+    assert_int_equal(strobe_select(&a, NULL, &kernel), STROBE_UNSUPPORTED);
+    assert_non_null(strstr(strobe_last_error(), kernels ? unavailable : "no kernel"));
+    assert_int_equal(strobe_forward(&a, NULL, 0, NULL), STROBE_UNSUPPORTED);
+    assert_true(memory[2048] == 0);
+}
+
+static void memory_of_the_host_is_refused(void **state) {
+    (void)state;
+    const char *unavailable = NULL;
+    if (!cuda_kernels(&unavailable) || unavailable) skip();
+    strobe_attention a = sound();
+    assert_int_equal(strobe_forward(&a, NULL, 0, NULL), STROBE_INVALID_ARGUMENT);
+    assert_non_null(strstr(strobe_last_error(), "memory of the host"));
+}
+
+static void offsets_on_the_device_need_a_total(void **state) {
+    (void)state;
+    const char *unavailable = NULL, *kernel;
+    if (!cuda_kernels(&unavailable) || unavailable) skip();
+    strobe_varlen varlen = {.struct_size = sizeof varlen, .cu_seqlens_q = memory, .cu_seqlens_k = memory};
+    strobe_attention a = sound();
+    a.varlen = &varlen;
+    assert_int_equal(strobe_select(&a, NULL, &kernel), STROBE_UNSUPPORTED);
+    assert_non_null(strstr(strobe_last_error(), "total_q"));
+    varlen.total_q = 4;
+    assert_int_equal(strobe_select(&a, NULL, &kernel), STROBE_OK);
+}
+
+static void devices_beyond_the_last_are_refused(void **state) {
+    (void)state;
+    strobe_device_info info = {.struct_size = sizeof info};
+    assert_int_equal(strobe_device_at(STROBE_CUDA, 1000, &info), STROBE_INVALID_ARGUMENT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_call_that_cannot_run_says_why),
+        cmocka_unit_test(memory_of_the_host_is_refused),
+        cmocka_unit_test(offsets_on_the_device_need_a_total),
+        cmocka_unit_test(devices_beyond_the_last_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

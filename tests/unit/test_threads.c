@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * test_threads.c: threads change nothing, bit for bit: any number of the library's own, a caller's in whatever order they
+ * take tasks, and many calls at once. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "kernel_table.h"
+#include "test.h"
+
+static const struct shape shapes[] = {
+    {"fp32, causal", .batch = 2, .seq_q = 110, .seq_k = 90, .heads_q = 4, .heads_kv = 2, .dim = 17,
+     .mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT, .features = WITH_DLSE},
+    {"fp32, bias for all batch entries and heads, sinks", .batch = 2, .seq_q = 60, .seq_k = 70, .heads_q = 6, .heads_kv = 3,
+     .dim = 16, .features = BIAS | PER_ROW | SINKS},
+    {"bf16, bias for all heads", .batch = 2, .seq_q = 20, .seq_k = 70, .heads_q = 4, .heads_kv = 2, .dim = 16,
+     .dtype = STROBE_BF16, .features = BIAS | PER_BATCH},
+    {"fp16, packed, dropout", .batch = 3, .seq_q = 50, .seq_k = 60, .heads_q = 2, .heads_kv = 1, .dim = 8,
+     .dtype = STROBE_FP16, .features = PACKED | DROPOUT},
+    {"decoding, megabytes of keys", .batch = 1, .seq_q = 1, .seq_k = 4200, .heads_q = 2, .dim = 64},
+    {"one task", .batch = 1, .seq_q = 1, .seq_k = 5, .heads_q = 1, .dim = 8, .features = SINKS},
+};
+
+/* ------------------------------------------------------------------------------------------------ a caller's threads -- */
+
+enum { MOST_THREADS = 8 };
+
+/* As many pthreads as `threads`, started for each call; tasks are taken in the order start, start + step, ... */
+struct team {
+    int32_t threads;
+    int64_t step;
+    int64_t calls, tasks; /* of the last call */
+    atomic_int misused;   /* tasks that ran another number of times than once */
+};
+
+struct job {
+    struct team *team;
+    void (*task)(void *, int64_t, int32_t);
+    void *context;
+    int64_t tasks, step;
+    _Atomic int64_t next;
+    atomic_int *ran; /* [tasks] */
+};
+
+struct member {
+    struct job *job;
+    int32_t worker;
+};
+
+static void *work(void *argument) {
+    const struct member *member = argument;
+    struct job *job = member->job;
+    for (int64_t n; (n = atomic_fetch_add(&job->next, 1)) < job->tasks;) {
+        const int64_t index = (job->tasks - 1 - n) * job->step % job->tasks;
+        job->task(job->context, index, member->worker);
+        atomic_fetch_add(&job->ran[index], 1);
+    }
+    return NULL;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b) { return b == 0 ? a : common_divisor(b, a % b); }
+
+static void run_team(void *self, int64_t tasks, void (*task)(void *context, int64_t index, int32_t worker), void *context) {
+    struct team *team = self;
+    static atomic_int ran[4096];
+    struct job job = {team, task, context, tasks, team->step, 0, ran};
+    if (tasks > (int64_t)COUNT(ran)) {
+        team->misused = 1;
+        return;
+    }
+    while (tasks > 0 && common_divisor(tasks, job.step) != 1) ++job.step; /* then every index comes once */
+    for (int64_t n = 0; n < tasks; ++n) atomic_store(&ran[n], 0);
+    pthread_t threads[MOST_THREADS];
+    struct member members[MOST_THREADS];
+    for (int32_t n = 0; n < team->threads; ++n) {
+        members[n] = (struct member){&job, n};
+        if (pthread_create(&threads[n], NULL, work, &members[n])) team->misused = 1;
+    }
+    for (int32_t n = 0; n < team->threads; ++n) pthread_join(threads[n], NULL);
+    for (int64_t n = 0; n < tasks; ++n)
+        if (atomic_load(&ran[n]) != 1) team->misused = 1;
+    ++team->calls, team->tasks = tasks;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- tests -- */
+
+static void run(struct fixture *f, strobe_operation operation, const char *kernel) {
+    if (fixture_run(f, operation, kernel)) fail_msg("%s", strobe_last_error());
+}
+
+static void expect_same(const struct fixture *x, const struct fixture *y, strobe_operation operation, const char *kernel,
+                        const char *how, int threads) {
+    for (enum tensor t = 0; t < TENSORS; ++t)
+        if (is_output(x, t, operation) && !slot_equal(&x->slot[t], &y->slot[t]))
+            fail_msg("%s: %s with %d %s threads is not that of one", kernel, tensor_names[t], threads, how);
+}
+
+/* One kernel with one thread in x, then with others in y. */
+static void check_kernel(struct fixture *x, struct fixture *y, strobe_operation operation, const char *kernel) {
+    static const int32_t counts[] = {1, 2, 3, 7};
+    static const int64_t steps[] = {1, 3, 7};
+    run(x, operation, kernel);
+    for (size_t n = 0; n < COUNT(counts); ++n) {
+        y->parallel = (strobe_parallel){.struct_size = sizeof y->parallel, .threads = counts[n]};
+        run(y, operation, kernel);
+        expect_same(x, y, operation, kernel, "OpenMP", counts[n]);
+    }
+    for (size_t n = 0; n < COUNT(steps); ++n) {
+        struct team team = {.threads = counts[n + 1], .step = steps[n]};
+        y->parallel = (strobe_parallel){
+            .struct_size = sizeof y->parallel, .threads = team.threads, .run = run_team, .self = &team};
+        run(y, operation, kernel);
+        expect_same(x, y, operation, kernel, "the caller's", team.threads);
+        if (team.misused) fail_msg("%s: a task did not run once", kernel);
+        if (team.calls == 0 && y->a.batch * y->a.heads_q > 1) fail_msg("%s: the caller's threads were not called", kernel);
+    }
+    y->a.parallel = NULL;
+    run(y, operation, kernel);
+    expect_same(x, y, operation, kernel, "default", 0);
+    y->a.parallel = &y->parallel;
+}
+
+static void test_any_number_of_threads(void **state) {
+    struct fixture x, y;
+    fixture_make(&x, *state), fixture_make(&y, *state);
+    for (int operation = STROBE_FORWARD; operation <= STROBE_BACKWARD; ++operation) {
+        const char *names[MOST_KERNELS];
+        const int kernels = kernels_for(&x, (strobe_operation)operation, names);
+        assert_true(kernels > 0);
+        for (int k = 0; k < kernels; ++k) check_kernel(&x, &y, (strobe_operation)operation, names[k]);
+    }
+    fixture_free(&x), fixture_free(&y);
+}
+
+/* A caller's threads are worth having: a problem of many heads and rows comes as many tasks. */
+static void test_work_is_divided(void **state) {
+    (void)state;
+    static const struct shape shape = {.batch = 2, .seq_q = 200, .seq_k = 40, .heads_q = 4, .dim = 4};
+    struct fixture f;
+    fixture_make(&f, &shape);
+    for (int operation = STROBE_FORWARD; operation <= STROBE_BACKWARD; ++operation) {
+        struct team team = {.threads = 2, .step = 1};
+        f.parallel = (strobe_parallel){.struct_size = sizeof f.parallel, .threads = 2, .run = run_team, .self = &team};
+        run(&f, (strobe_operation)operation, NULL);
+        assert_true(team.tasks >= 2 * 4);
+    }
+    fixture_free(&f);
+}
+
+/* ----------------------------------------------------------------------------------------------------- calls at once -- */
+
+struct caller {
+    struct fixture fixture;
+    const struct shape *shape;
+    int failures;
+};
+
+static void *call_often(void *argument) {
+    struct caller *caller = argument;
+    for (int n = 0; n < 5; ++n) {
+        caller->failures += fixture_forward(&caller->fixture, NULL) != STROBE_OK;
+        caller->failures += fixture_backward(&caller->fixture, NULL) != STROBE_OK;
+    }
+    return NULL;
+}
+
+static void test_calls_at_once(void **state) {
+    (void)state;
+    struct caller callers[2 * COUNT(shapes)];
+    pthread_t threads[COUNT(callers)];
+    for (size_t n = 0; n < COUNT(callers); ++n) {
+        callers[n] = (struct caller){.shape = &shapes[n % COUNT(shapes)]};
+        fixture_make(&callers[n].fixture, callers[n].shape);
+        callers[n].fixture.parallel.threads = 1 + (int32_t)(n % 2);
+        assert_int_equal(pthread_create(&threads[n], NULL, call_often, &callers[n]), 0);
+    }
+    for (size_t n = 0; n < COUNT(callers); ++n) pthread_join(threads[n], NULL);
+    for (size_t n = 0; n < COUNT(callers); ++n) {
+        struct fixture alone;
+        fixture_make(&alone, callers[n].shape);
+        run(&alone, STROBE_FORWARD, NULL);
+        run(&alone, STROBE_BACKWARD, NULL);
+        assert_int_equal(callers[n].failures, 0);
+        expect_same(&alone, &callers[n].fixture, STROBE_FORWARD, "forward", "concurrent", (int)COUNT(callers));
+        expect_same(&alone, &callers[n].fixture, STROBE_BACKWARD, "backward", "concurrent", (int)COUNT(callers));
+        fixture_free(&alone), fixture_free(&callers[n].fixture);
+    }
+}
+
+int main(void) {
+    struct CMUnitTest tests[COUNT(shapes) + 2];
+    for (size_t n = 0; n < COUNT(shapes); ++n)
+        tests[n] = test_of_row(shapes[n].name, test_any_number_of_threads, &shapes[n]);
+    tests[COUNT(shapes)] = (struct CMUnitTest)cmocka_unit_test(test_work_is_divided);
+    tests[COUNT(shapes) + 1] = (struct CMUnitTest)cmocka_unit_test(test_calls_at_once);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
