@@ -233,7 +233,7 @@ typedef struct strobe_parallel {
 
 /* Choices that the library otherwise makes. kernel: take the kernel of this name or refuse (names: strobe_kernel_at).
  * split_keys: keys in one split of split-KV decoding, so that results do not depend on the batch; on CUDA rounded up
- * to a multiple of 64, on the CPU taken by cpu_decode_avx512 (up to 16 query rows a K/V head). */
+ * to a multiple of 64, on the CPU taken by the cpu_decode kernels (up to 16 query rows a K/V head). */
 typedef struct strobe_tuning {
     size_t struct_size;
     const char *kernel;

@@ -20,10 +20,10 @@ static const char *lacks_baseline(void) { return strobe__cpu_lacks(CPU_BASELINE)
 static const char *lacks_avx2(void) { return strobe__cpu_lacks(CPU_AVX2); }
 static const char *lacks_avx512(void) { return strobe__cpu_lacks(CPU_AVX512); }
 static const char *lacks_amx(void) { return strobe__cpu_lacks(CPU_AMX); }
+#endif
 
 /* Query rows that share a K/V head. */
 enum {
-    MOST_DECODE_ROWS = 16,    /* what decode.c has room for */
     ROWS_BETTER_IN_LANES = 9, /* from here on forward.c's way, queries across the lanes, is the faster one */
     ROWS_BETTER_IN_TILES = 4, /* from here on forward_amx.c is faster, although it packs V for them alone */
 };
@@ -43,6 +43,7 @@ static const char *reject_decode(const struct problem *p) {
     return strobe__refuse_what_is_to_come(p);
 }
 
+#if defined(__x86_64__)
 static const char *reject_forward_amx(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const char *reason = reject(p);
@@ -59,6 +60,13 @@ static const char *reject_forward_amx(const struct problem *p) {
         .operation = STROBE_FORWARD, .unavailable = lacks_##level, .reject = reject,                               \
         .workspace = strobe__cpu_forward_workspace_##level, .run = strobe__cpu_forward_##level                     \
     }
+#define DECODE(level)                                                                                                       \
+    {                                                                                                                       \
+        .name = "cpu_decode_" #level,                                                                                       \
+        .summary = "split-KV decoding of few query rows, fp32 arithmetic, " #level " vectors", .operation = STROBE_FORWARD, \
+        .unavailable = lacks_##level, .reject = reject_decode, .workspace = strobe__cpu_decode_workspace_##level,           \
+        .run = strobe__cpu_decode_##level                                                                                   \
+    }
 #define BACKWARD(level)                                                                                              \
     {                                                                                                                \
         .name = "cpu_backward_" #level, .summary = "FlashAttention-2 backward, fp32 arithmetic, " #level " vectors", \
@@ -68,15 +76,7 @@ static const char *reject_forward_amx(const struct problem *p) {
 
 static const struct kernel kernels[] = {
 #if defined(__x86_64__)
-    {
-        .name = "cpu_decode_avx512",
-        .summary = "split-KV decoding of few query rows, fp32 arithmetic, avx512 vectors",
-        .operation = STROBE_FORWARD,
-        .unavailable = lacks_avx512,
-        .reject = reject_decode,
-        .workspace = strobe__cpu_decode_workspace_avx512,
-        .run = strobe__cpu_decode_avx512,
-    },
+    DECODE(avx512),
     {
         .name = "cpu_forward_amx",
         .summary = "FlashAttention-2 forward, bf16 products on AMX tiles under the softmax",
@@ -87,8 +87,10 @@ static const struct kernel kernels[] = {
         .run = strobe__cpu_forward_amx,
     },
     FORWARD(avx512),
+    DECODE(avx2),
     FORWARD(avx2),
 #endif
+    DECODE(baseline),
     FORWARD(baseline),
 #if defined(__x86_64__)
     BACKWARD(avx512),

@@ -6,22 +6,22 @@
 
 #include "core/kernel.h"
 
-#define DECLARE_LEVEL(level)                                                                                     \
-    size_t strobe__cpu_forward_workspace_##level(const struct problem *problem);                                 \
-    strobe_status strobe__cpu_forward_##level(const struct problem *problem, const struct execution *execution); \
-    size_t strobe__cpu_backward_workspace_##level(const struct problem *problem);                                \
-    strobe_status strobe__cpu_backward_##level(const struct problem *problem, const struct execution *execution);
+/* Query rows that share a K/V head, at most, for the decode kernels. */
+enum { MOST_DECODE_ROWS = 16 };
+
+#define DECLARE_LEVEL(level)                                                                                      \
+    size_t strobe__cpu_forward_workspace_##level(const struct problem *problem);                                  \
+    strobe_status strobe__cpu_forward_##level(const struct problem *problem, const struct execution *execution);  \
+    size_t strobe__cpu_backward_workspace_##level(const struct problem *problem);                                 \
+    strobe_status strobe__cpu_backward_##level(const struct problem *problem, const struct execution *execution); \
+    size_t strobe__cpu_decode_workspace_##level(const struct problem *problem);                                   \
+    strobe_status strobe__cpu_decode_##level(const struct problem *problem, const struct execution *execution);
 
 DECLARE_LEVEL(baseline)
 #if defined(__x86_64__)
 DECLARE_LEVEL(avx2)
 DECLARE_LEVEL(avx512)
 DECLARE_LEVEL(amx)
-#endif
-
-#if defined(__x86_64__)
-size_t strobe__cpu_decode_workspace_avx512(const struct problem *problem);
-strobe_status strobe__cpu_decode_avx512(const struct problem *problem, const struct execution *execution);
 #endif
 
 #undef DECLARE_LEVEL

@@ -6,6 +6,8 @@
  *   LANES, VECTORS, UNROLL   floats in a vector; the register tile of the matrix products, UNROLL x VECTORS accumulators
  *   v_load v_store v_set v_add v_sub v_mul v_div v_fma v_max v_abs v_select_less v_select_equal
  *   v_load_bf16 v_load_fp16  LANES elements, widened
+ *   v_load2_bf16 _fp16 _int8 2 LANES elements, widened: a struct vec2
+ *   v_sum v_highest v_sums   of the lanes of a vector, which holds no NaN for v_highest; of LANES vectors, as a vector
  *   v_exp2                   2^x for x <= 127, relative error 1.5e-7, 0 below -125, NaN to NaN
  *
  * Everything here and in the headers of this folder is static: an inline function with linkage, compiled for AVX-512, could

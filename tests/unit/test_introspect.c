@@ -57,16 +57,18 @@ static void test_levels_are_in_order(void **state) {
     int pairs = 0;
     for (int32_t k = 1; strobe_kernel_at(k, &info) == STROBE_OK; ++k) {
         size_t length, length_before;
-        assert_int_equal(strobe_kernel_at(k - 1, &before), STROBE_OK);
-        const size_t level = level_of(info.name, &length), level_before = level_of(before.name, &length_before);
-        if (level == COUNT(levels) || level_before == COUNT(levels) || length != length_before ||
-            strncmp(info.name, before.name, length) != 0)
-            continue;
-        if (level <= level_before) fail_msg("%s comes after %s", info.name, before.name);
-        ++pairs;
+        const size_t level = level_of(info.name, &length);
+        for (int32_t n = 0; n < k && level < COUNT(levels); ++n) {
+            assert_int_equal(strobe_kernel_at(n, &before), STROBE_OK);
+            const size_t level_before = level_of(before.name, &length_before);
+            if (level_before == COUNT(levels) || length != length_before || strncmp(info.name, before.name, length) != 0)
+                continue;
+            if (level <= level_before) fail_msg("%s comes after %s", info.name, before.name);
+            ++pairs;
+        }
     }
 #if defined(__x86_64__)
-    assert_true(pairs >= 4);
+    assert_true(pairs >= 9); /* three levels each of forward, decode and backward */
 #else
     (void)pairs;
 #endif

@@ -2,8 +2,9 @@
  *
  * test_split_keys.c: tuning.split_keys, for the kernels that split keys: any size of split gives attention within the usual
  * allowance (test_kernels.c), and with the size given, a sequence's bits do not depend on what else is in the batch, on the
- * number of threads, or on the bound seq_k. */
+ * number of threads, or on the bound seq_k. And that bound costs no work. */
 #include <math.h>
+#include <string.h>
 
 #include "kernel_table.h"
 #include "test.h"
@@ -100,8 +101,61 @@ static void test_bits_do_not_depend_on_the_rest(void **state) {
     fixture_free(&f);
 }
 
+/* ------------------------------------------------------------------------------------------------------------- bounds -- */
+
+/* The caller's loop, which counts what it is given. */
+static void run_and_count(void *self, int64_t tasks, void (*task)(void *context, int64_t index, int32_t worker),
+                          void *context) {
+    *(int64_t *)self += tasks;
+    for (int64_t n = 0; n < tasks; ++n) task(context, n, 0);
+}
+
+/* A bound far above the lengths: the same bits from the same number of tasks, and a workspace that there is memory for. */
+static void test_bound_costs_nothing(void **state) {
+    const char *names[MOST_KERNELS];
+    struct fixture f, tight;
+    fixture_make(&f, *state), fixture_make(&tight, *state);
+    const int kernels = kernels_for(&f, STROBE_FORWARD, names);
+    int tried = 0;
+    for (int k = 0; k < kernels; ++k) {
+        if (!strstr(names[k], "decode")) continue;
+        int64_t tasks[2] = {0};
+        size_t bytes = 0;
+        f.parallel.run = tight.parallel.run = run_and_count;
+        tight.parallel.self = &tasks[0], f.parallel.self = &tasks[1];
+        f.a.seq_k = (int64_t)1 << 36, f.tuning.kernel = names[k];
+        assert_int_equal(strobe_workspace(&f.a, NULL, &bytes), STROBE_OK);
+        assert_in_range(bytes, 1, 8 << 20);
+        if (fixture_forward(&tight, names[k])) fail_msg("%s: %s", names[k], strobe_last_error());
+        if (fixture_forward(&f, names[k])) fail_msg("%s: %s", names[k], strobe_last_error());
+        for (enum tensor t = OUT; t <= LSE; ++t)
+            if (!slot_equal(&f.slot[t], &tight.slot[t])) fail_msg("%s: %s depends on the bound", names[k], tensor_names[t]);
+        assert_int_equal(tasks[0], tasks[1]);
+        ++tried;
+    }
+    fixture_free(&f), fixture_free(&tight);
+    assert_true(tried > 0);
+}
+
+/* Splits of one key up to such a bound, in many heads: refused before anything is read. */
+static void test_absurd_splits(void **state) {
+    (void)state;
+    float element = 0;
+    const char *kernel;
+    const strobe_tuning tuning = {.struct_size = sizeof tuning, .split_keys = 1};
+    strobe_attention a = {.struct_size = sizeof a, .batch = 1, .seq_q = 1, .seq_k = (int64_t)1 << 40, .dim = 1};
+    a.heads_q = 1 << 20, a.tuning = &tuning;
+    a.k.stride[1] = a.v.stride[1] = 1;
+    a.q.data = a.k.data = a.v.data = a.out.data = &element;
+    assert_int_equal(strobe_select(&a, NULL, &kernel), STROBE_OK);
+    assert_int_equal(strobe_forward(&a, NULL, 0, NULL), STROBE_OUT_OF_MEMORY);
+}
+
 int main(void) {
-    struct CMUnitTest tests[2 * COUNT(shapes)];
+    struct CMUnitTest tests[2 * COUNT(shapes) + 2] = {
+        [2 * COUNT(shapes)] = test_of_row("a bound above all lengths costs nothing", test_bound_costs_nothing, &shapes[2]),
+        [2 * COUNT(shapes) + 1] = cmocka_unit_test(test_absurd_splits),
+    };
     for (size_t n = 0; n < COUNT(shapes); ++n) {
         tests[2 * n] = test_of_row(shapes[n].name, test_any_size, &shapes[n]);
         tests[2 * n + 1] = test_of_row("the same, alone and in a batch", test_bits_do_not_depend_on_the_rest, &shapes[n]);

@@ -12,6 +12,9 @@
 enum { LANES = 8, VECTORS = 3, UNROLL = 4 };
 
 typedef __m256 vec;
+struct vec2 {
+    vec a, b;
+};
 
 static inline vec v_load(const float *x) { return _mm256_loadu_ps(x); }
 static inline void v_store(float *x, vec a) { _mm256_storeu_ps(x, a); }
@@ -37,6 +40,49 @@ static inline vec v_load_bf16(const uint16_t *x) {
 }
 
 static inline vec v_load_fp16(const uint16_t *x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x)); }
+
+/* 16 elements: bf16 in two vectors of even and odd elements, by a shift and a mask; the others in order. */
+static inline struct vec2 v_load2_bf16(const void *x) {
+    const __m256i words = _mm256_loadu_si256((const __m256i *)x);
+    return (struct vec2){_mm256_castsi256_ps(_mm256_slli_epi32(words, 16)),
+                         _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(-0x10000)))};
+}
+
+static inline struct vec2 v_load2_fp16(const void *x) {
+    const __m256i words = _mm256_loadu_si256((const __m256i *)x);
+    return (struct vec2){_mm256_cvtph_ps(_mm256_castsi256_si128(words)),
+                         _mm256_cvtph_ps(_mm256_extracti128_si256(words, 1))};
+}
+
+static inline struct vec2 v_load2_int8(const void *x) {
+    const __m128i bytes = _mm_loadu_si128((const __m128i *)x);
+    return (struct vec2){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                         _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
+
+/* Sums of all lanes of 8 vectors, in order: each step halves the vectors and what is left to add in each. */
+static inline vec v_sums(const vec x[8]) {
+    vec pair[4], quad[2];
+    for (int i = 0; i < 4; ++i)
+        pair[i] = v_add(_mm256_unpacklo_ps(x[2 * i], x[2 * i + 1]), _mm256_unpackhi_ps(x[2 * i], x[2 * i + 1]));
+    for (int i = 0; i < 2; ++i) {
+        const __m256d even = _mm256_castps_pd(pair[2 * i]), odd = _mm256_castps_pd(pair[2 * i + 1]);
+        quad[i] = v_add(_mm256_castpd_ps(_mm256_unpacklo_pd(even, odd)), _mm256_castpd_ps(_mm256_unpackhi_pd(even, odd)));
+    }
+    return v_add(_mm256_permute2f128_ps(quad[0], quad[1], 0x20), _mm256_permute2f128_ps(quad[0], quad[1], 0x31));
+}
+
+static inline float v_sum(vec a) {
+    const __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+
+static inline float v_highest(vec a) {
+    const __m128 half = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 pair = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+}
 
 /* The exponent is added to the bits of the polynomial. Below -125 the result is 0 (a denormal would cost 60 times as much);
  * the order of max's operands lets a NaN through. Arguments are at most 127: the softmax's are at most 0. */

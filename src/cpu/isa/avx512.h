@@ -17,6 +17,9 @@ enum { LANES = 16, VECTORS = 3, UNROLL = 8 };
 #endif
 
 typedef __m512 vec;
+struct vec2 {
+    vec a, b;
+};
 
 static inline vec v_load(const float *x) { return _mm512_loadu_ps(x); }
 static inline void v_store(float *x, vec a) { _mm512_storeu_ps(x, a); }
@@ -42,6 +45,44 @@ static inline vec v_load_bf16(const uint16_t *x) {
 }
 
 static inline vec v_load_fp16(const uint16_t *x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)x)); }
+
+/* A whole line of memory at a time: bf16 in two vectors of even and odd elements, by a shift and a mask; the others in
+ * order. */
+static inline struct vec2 v_load2_bf16(const void *x) {
+    const __m512i words = _mm512_loadu_si512(x);
+    return (struct vec2){_mm512_castsi512_ps(_mm512_slli_epi32(words, 16)),
+                         _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-0x10000)))};
+}
+
+static inline struct vec2 v_load2_fp16(const void *x) {
+    const __m512i words = _mm512_loadu_si512(x);
+    return (struct vec2){_mm512_cvtph_ps(_mm512_castsi512_si256(words)),
+                         _mm512_cvtph_ps(_mm512_extracti64x4_epi64(words, 1))};
+}
+
+static inline struct vec2 v_load2_int8(const void *x) {
+    const __m256i bytes = _mm256_loadu_si256((const __m256i *)x);
+    return (struct vec2){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes))),
+                         _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1)))};
+}
+
+/* Sums of all lanes of 16 vectors, in order: each step halves the vectors and what is left to add in each. */
+static inline vec v_sums(const vec x[16]) {
+    vec pair[8], quad[4], half[2];
+    for (int i = 0; i < 8; ++i)
+        pair[i] = v_add(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]), _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
+    for (int i = 0; i < 4; ++i) {
+        const __m512d even = _mm512_castps_pd(pair[2 * i]), odd = _mm512_castps_pd(pair[2 * i + 1]);
+        quad[i] = v_add(_mm512_castpd_ps(_mm512_unpacklo_pd(even, odd)), _mm512_castpd_ps(_mm512_unpackhi_pd(even, odd)));
+    }
+    for (int i = 0; i < 2; ++i)
+        half[i] = v_add(_mm512_shuffle_f32x4(quad[2 * i], quad[2 * i + 1], 0x88),
+                        _mm512_shuffle_f32x4(quad[2 * i], quad[2 * i + 1], 0xdd));
+    return v_add(_mm512_shuffle_f32x4(half[0], half[1], 0x88), _mm512_shuffle_f32x4(half[0], half[1], 0xdd));
+}
+
+static inline float v_sum(vec a) { return _mm512_reduce_add_ps(a); }
+static inline float v_highest(vec a) { return _mm512_reduce_max_ps(a); }
 
 /* vreduce gives x - floor(x), vscalef multiplies by 2^floor(x): no rounding, no clamp; exp2(-inf) = 0, a NaN stays one. */
 static inline vec v_exp2(vec x) {

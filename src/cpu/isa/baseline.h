@@ -15,6 +15,10 @@ enum { LANES = 4, VECTORS = 2, UNROLL = 4 };
 
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t vec_bits __attribute__((vector_size(16)));
+typedef uint32_t vec_words __attribute__((vector_size(16)));
+struct vec2 {
+    vec a, b;
+};
 
 static inline vec v_load(const float *x) {
     vec a;
@@ -46,6 +50,35 @@ static inline vec v_load_bf16(const uint16_t *x) {
 static inline vec v_load_fp16(const uint16_t *x) {
     return (vec){fp16_to_float(x[0]), fp16_to_float(x[1]), fp16_to_float(x[2]), fp16_to_float(x[3])};
 }
+
+/* 8 elements: bf16 in two vectors of even and odd elements, by a shift and a mask (all that is served is little-endian); the
+ * others in order. */
+static inline struct vec2 v_load2_bf16(const void *x) {
+    vec_words words;
+    memcpy(&words, x, sizeof words);
+    return (struct vec2){(vec)(words << 16), (vec)(words & 0xffff0000u)};
+}
+
+static inline struct vec2 v_load2_fp16(const void *x) {
+    uint16_t words[2 * LANES]; /* x may be memory of another type */
+    memcpy(words, x, sizeof words);
+    return (struct vec2){v_load_fp16(words), v_load_fp16(words + LANES)};
+}
+
+static inline struct vec2 v_load2_int8(const void *x) {
+    const int8_t *i = x;
+    return (struct vec2){{i[0], i[1], i[2], i[3]}, {i[4], i[5], i[6], i[7]}};
+}
+
+static inline float v_sum(vec a) { return a[0] + a[2] + (a[1] + a[3]); }
+
+static inline float v_highest(vec a) {
+    const float even = a[0] > a[2] ? a[0] : a[2], odd = a[1] > a[3] ? a[1] : a[3];
+    return even > odd ? even : odd;
+}
+
+/* Sums of all lanes of 4 vectors, in order. */
+static inline vec v_sums(const vec x[4]) { return (vec){v_sum(x[0]), v_sum(x[1]), v_sum(x[2]), v_sum(x[3])}; }
 
 /* Adding and subtracting 1.5 * 2^23 rounds to an integer, corrected to the floor; its exponent goes to the polynomial's
  * bits. Below -125 the result is 0: a denormal would be slow. Arguments are at most 127: the softmax's are at most 0. */
