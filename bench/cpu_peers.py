@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""The CPU's forward beside PyTorch's scaled_dot_product_attention and the machine's own peaks, in one process, taking turns.
+"""The CPU's kernels beside PyTorch's scaled_dot_product_attention and the machine's own peaks, in one process, taking turns.
 
     python bench/cpu_peers.py --library build/libstrobe.so            one thread; needs torch and a C compiler
+    python bench/cpu_peers.py --operation backward
 
 bench/peers.py compares wall times and checks results; this one says what share of the peak a kernel reaches. Times are CPU time of
 the one thread, so that a machine that others use too still gives figures: a round is a peak (bench/cpu_peaks.c), ours, PyTorch's;
@@ -45,6 +46,14 @@ class Attention(ctypes.Structure):
     )
 
 
+class Gradients(ctypes.Structure):
+    _fields_ = (
+        [("struct_size", c_size_t)]
+        + [(name, Tensor) for name in ("dout", "dlse", "dq", "dk", "dv")]
+        + [("dbias", c_void_p), ("dsinks", c_void_p)]
+    )
+
+
 def load_peaks() -> ctypes.CDLL:
     source, folder = Path(__file__).with_name("cpu_peaks.c"), tempfile.mkdtemp()
     options = ["-O3", "-mavx512f", "-mamx-tile", "-mamx-bf16", "-shared", "-fPIC"]
@@ -56,21 +65,29 @@ def load_peaks() -> ctypes.CDLL:
     return peaks
 
 
+def tensor_of(x):
+    """A [batch, seq, heads, dim] view as the library's."""
+    return Tensor(x.data_ptr(), (c_int64 * 3)(*x.stride()[:3]))
+
+
+def checked(library, status):
+    if status:
+        raise RuntimeError(library.strobe_last_error().decode())
+
+
+def selected(library, a, g=None):
+    kernel = c_char_p()
+    library.strobe_select(byref(a), g and byref(g), byref(kernel))
+    return kernel.value.decode()
+
+
 def ours(library, q, k, v, out, causal):
-    """The call, and the name of the kernel that it runs. Tensors are [batch, seq, heads, dim] views."""
+    """The call, and its descriptor. Tensors are [batch, seq, heads, dim] views."""
     parallel = Parallel(ctypes.sizeof(Parallel), 1)
     a = Attention(struct_size=ctypes.sizeof(Attention), batch=q.shape[0], seq_q=q.shape[1], seq_k=k.shape[1], dtype=DTYPES[q.dtype])
     a.heads_q, a.heads_kv, a.dim, a.mask, a.parallel = q.shape[2], k.shape[2], q.shape[3], 1 if causal else 0, ctypes.pointer(parallel)
-    for name, x in (("q", q), ("k", k), ("v", v), ("out", out)):
-        setattr(a, name, Tensor(x.data_ptr(), (c_int64 * 3)(*x.stride()[:3])))
-
-    def call():
-        if library.strobe_forward(byref(a), None, 0, None):
-            raise RuntimeError(library.strobe_last_error().decode())
-
-    kernel = c_char_p()
-    library.strobe_select(byref(a), None, byref(kernel))
-    return call, kernel.value.decode()
+    a.q, a.k, a.v, a.out = (tensor_of(x) for x in (q, k, v, out))
+    return lambda: checked(library, library.strobe_forward(byref(a), None, 0, None)), a
 
 
 def measure(library, peaks, dtype, seq_q, seq_k, heads, heads_kv, dim, causal, seconds):
@@ -79,16 +96,12 @@ def measure(library, peaks, dtype, seq_q, seq_k, heads, heads_kv, dim, causal, s
         torch.randn(1, h, s, dim, generator=generator).to(dtype) for h, s in ((heads, seq_q), (heads_kv, seq_k), (heads_kv, seq_k))
     )
     out = torch.empty_like(q)
-    call, kernel = ours(library, *(x.transpose(1, 2) for x in (q, k, v, out)), causal)
+    call, a = ours(library, *(x.transpose(1, 2) for x in (q, k, v, out)), causal)
+    kernel = selected(library, a)
 
     def pytorch():
         with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=heads != heads_kv)
-
-    def timed(function):
-        start = peaks.cpu_seconds()
-        function()
-        return peaks.cpu_seconds() - start
 
     call()
     apart = (pytorch().float() - out.float()).abs().max().item()
@@ -101,10 +114,19 @@ def measure(library, peaks, dtype, seq_q, seq_k, heads, heads_kv, dim, causal, s
             peak = max(peaks.peak_read(k.data_ptr() + -k.data_ptr() % 64, k.nbytes // 256 * 256 - 256) for _ in range(2))
         else:
             peak = peaks.peak_fma() if dtype == torch.float32 else peaks.peak_amx()
-        mine, theirs = timed(call), timed(pytorch)
+        mine, theirs = timed(peaks, call), timed(peaks, pytorch)
         spent += mine + theirs
         rates.append(work / mine), shares.append(work / mine / peak if peak else 0), ratios.append(theirs / mine)
-    unit = "GB/s" if decode else "GFLOP/s"
+    return report(dtype, seq_q, seq_k, heads, heads_kv, dim, causal, kernel, "GB/s" if decode else "GFLOP/s", rates, shares, ratios)
+
+
+def timed(peaks, function):
+    start = peaks.cpu_seconds()
+    function()
+    return peaks.cpu_seconds() - start
+
+
+def report(dtype, seq_q, seq_k, heads, heads_kv, dim, causal, kernel, unit, rates, shares, ratios):
     heads_text = f"{heads}" if heads == heads_kv else f"{heads}/{heads_kv}"
     name = f"{str(dtype)[6:]} h={heads_text} sq={seq_q} sk={seq_k} d={dim}{' causal' if causal else ''}"
     rate, share, ratio = (statistics.median(x) for x in (rates, shares, ratios))
@@ -112,25 +134,75 @@ def measure(library, peaks, dtype, seq_q, seq_k, heads, heads_kv, dim, causal, s
     return ratio
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", default="build/libstrobe.so")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of work for each row")
-    a = parser.parse_args()
-    library, peaks = ctypes.CDLL(a.library), load_peaks()
-    library.strobe_last_error.restype = c_char_p
-    torch.set_num_threads(1)
-    print("| problem | kernel | ours | of the peak | PyTorch's time / ours |\n|---|---|---|---|---|")
+def measure_backward(library, peaks, dtype, seq, heads, heads_kv, dim, causal, seconds):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, dout = (torch.randn(1, h, seq, dim, generator=generator).to(dtype) for h in (heads, heads_kv, heads_kv, heads))
+    out, lse, dq, dk, dv = torch.empty_like(q), torch.empty(1, heads, seq), torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    call, a = ours(library, *(x.transpose(1, 2) for x in (q, k, v, out)), causal)
+    a.lse.data = lse.data_ptr()
+    call()
+    g = Gradients(struct_size=ctypes.sizeof(Gradients))
+    g.dout, g.dq, g.dk, g.dv = (tensor_of(x.transpose(1, 2)) for x in (dout, dq, dk, dv))
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        theirs_out = F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=heads != heads_kv)
+
+    def backward():
+        checked(library, library.strobe_backward(byref(a), byref(g), None, 0, None))
+
+    def pytorch():
+        return torch.autograd.grad(theirs_out, leaves, dout, retain_graph=True)
+
+    backward()
+    for name, x, y in zip(("dq", "dk", "dv"), pytorch(), (dq, dk, dv), strict=True):
+        apart = (x.float() - y.float()).abs().max().item() / x.float().abs().max().item()
+        assert apart < 0.05, f"{name} differs by {apart} of its maximum"
+    work = 10.0 * heads * seq * seq * dim * (0.5 if causal else 1)
+    shares, rates, ratios, spent = [], [], [], 0.0
+    while spent < seconds or len(rates) < 5:
+        peak = peaks.peak_fma() if dtype == torch.float32 else peaks.peak_amx()
+        mine, theirs = timed(peaks, backward), timed(peaks, pytorch)
+        spent += mine + theirs
+        rates.append(work / mine), shares.append(work / mine / peak if peak else 0), ratios.append(theirs / mine)
+    return report(dtype, seq, seq, heads, heads_kv, dim, causal, selected(library, a, g), "GFLOP/s", rates, shares, ratios)
+
+
+def all_backward(library, peaks, seconds):
+    for dtype, lengths in ((torch.bfloat16, (512, 2048, 4096)), (torch.float32, (512, 2048))):
+        ratios = [
+            measure_backward(library, peaks, dtype, s, 16 if s <= 2048 else 4, 16 if s <= 2048 else 4, d, causal, seconds)
+            for d in (64, 128)
+            for causal in (False, True)
+            for s in lengths
+        ]
+        print(f"| geometric mean | | | | {statistics.geometric_mean(ratios):.2f} |")
+    measure_backward(library, peaks, torch.bfloat16, 2048, 32, 8, 128, True, seconds)
+
+
+def all_forward(library, peaks, seconds):
     for dtype, lengths in ((torch.bfloat16, (512, 2048, 4096, 8192)), (torch.float32, (512, 2048))):
         ratios = [
-            measure(library, peaks, dtype, s, s, 16 if s <= 4096 else 4, 16 if s <= 4096 else 4, d, causal, a.seconds)
+            measure(library, peaks, dtype, s, s, 16 if s <= 4096 else 4, 16 if s <= 4096 else 4, d, causal, seconds)
             for d in (64, 128)
             for causal in (False, True)
             for s in lengths
         ]
         print(f"| geometric mean | | | | {statistics.geometric_mean(ratios):.2f} |")
     for heads, heads_kv, dim in ((16, 16, 128), (16, 16, 64), (32, 4, 128), (32, 8, 128)):
-        measure(library, peaks, torch.bfloat16, 1, 8192, heads, heads_kv, dim, False, a.seconds)
+        measure(library, peaks, torch.bfloat16, 1, 8192, heads, heads_kv, dim, False, seconds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", default="build/libstrobe.so")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of work for each row")
+    parser.add_argument("--operation", choices=("forward", "backward"), default="forward")
+    a = parser.parse_args()
+    library, peaks = ctypes.CDLL(a.library), load_peaks()
+    library.strobe_last_error.restype = c_char_p
+    torch.set_num_threads(1)
+    print("| problem | kernel | ours | of the peak | PyTorch's time / ours |\n|---|---|---|---|---|")
+    (all_backward if a.operation == "backward" else all_forward)(library, peaks, a.seconds)
 
 
 if __name__ == "__main__":

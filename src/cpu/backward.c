@@ -15,10 +15,9 @@
  * is packed once. A task owns every output that it adds to, sums run in one order: no atomics, results do not depend on the
  * number of threads. Memory of a worker: seq_k (dim + dim_v) floats, and a few tiles. */
 #include "core/parallel.h"
+#include "cpu/block_gradients.h"
 #include "cpu/cpu_kernels.h"
 #include "cpu/nonfinite.h"
-#include "cpu/score_gradients.h"
-#include "cpu/scores.h"
 #include "cpu/scratch.h"
 
 /* One worker's memory. */
@@ -28,12 +27,12 @@ struct scratch {
     float *q_rows, *dout_rows;                              /* the same as rows, [TILE_ROWS][padded] */
     bool q_nonfinite[TILE_ROWS], dout_nonfinite[TILE_ROWS]; /* rows left out of those */
     float *dq;                                              /* [dim][TILE_ROWS] */
-    float *lse2, *D;           /* [TILE_ROWS] lse log2 e, +inf for rows that see nothing; rowsum(dO * O) - dlse */
-    float *ones;               /* [TILE_ROWS] */
-    float *p, *ds, *z, *slope; /* [BLOCK_KEYS][TILE_ROWS] */
-    float *k, *v;              /* 2 [BLOCK_KEYS][dim] and [BLOCK_KEYS][dim_v]: converted, or without what is not finite */
-    float *row;                /* [dim or dim_v] */
-    float *dk, *dv;            /* [seq_k][padded] sums of the head */
+    struct row_statistics of_rows;
+    struct block block;
+    float *ones;    /* [TILE_ROWS] */
+    float *k, *v;   /* 2 [BLOCK_KEYS][dim] and [BLOCK_KEYS][dim_v]: converted, or without what is not finite */
+    float *row;     /* [dim] or 2 [dim_v] */
+    float *dk, *dv; /* [seq_k][padded] sums of the head */
 };
 
 struct backward {
@@ -55,16 +54,16 @@ static size_t lay_out(struct scratch *t, float *base, const struct problem *p) {
     t->q_rows = take(base, &used, TILE_ROWS * padded(a->dim));
     t->dout_rows = take(base, &used, TILE_ROWS * padded(a->dim_v));
     t->dq = take(base, &used, a->dim * TILE_ROWS);
-    t->lse2 = take(base, &used, TILE_ROWS);
-    t->D = take(base, &used, TILE_ROWS);
+    t->of_rows.lse2 = take(base, &used, TILE_ROWS);
+    t->of_rows.D = take(base, &used, TILE_ROWS);
     t->ones = take(base, &used, TILE_ROWS);
-    t->p = take(base, &used, BLOCK_KEYS * TILE_ROWS);
-    t->ds = take(base, &used, BLOCK_KEYS * TILE_ROWS);
-    t->z = take(base, &used, BLOCK_KEYS * TILE_ROWS);
-    t->slope = take(base, &used, BLOCK_KEYS * TILE_ROWS);
+    t->block.p = take(base, &used, BLOCK_KEYS * TILE_ROWS);
+    t->block.ds = take(base, &used, BLOCK_KEYS * TILE_ROWS);
+    t->block.z = take(base, &used, BLOCK_KEYS * TILE_ROWS);
+    t->block.slope = take(base, &used, BLOCK_KEYS * TILE_ROWS);
     t->k = take(base, &used, 2 * BLOCK_KEYS * a->dim);
     t->v = take(base, &used, BLOCK_KEYS * a->dim_v);
-    t->row = take(base, &used, a->dim > a->dim_v ? a->dim : a->dim_v);
+    t->row = take(base, &used, a->dim > 2 * a->dim_v ? a->dim : 2 * a->dim_v);
     t->dk = take(base, &used, strobe__product(a->seq_k, padded(a->dim)));
     t->dv = take(base, &used, strobe__product(a->seq_k, padded(a->dim_v)));
     return used * sizeof(float);
@@ -77,59 +76,22 @@ static void copy_rows(float *to, bool *nonfinite, const struct scratch *t, const
     for (int64_t r = 0; r < t->rows.n; ++r) {
         float *row = to + r * padded(columns);
         nonfinite[r] = false;
-        if (t->lse2[r] == INFINITY) continue;
+        if (t->of_rows.lse2[r] == INFINITY) continue;
         widen_row(row, x->data, x->dtype, tile_offset(&t->rows, x, r), columns);
         nonfinite[r] = !row_is_finite(row, columns);
         if (nonfinite[r]) memset(row, 0, (size_t)columns * sizeof *row);
     }
 }
 
-/* D and lse of the tile's rows. */
-static void row_statistics(const struct backward *f, struct scratch *t) {
-    const strobe_attention *a = &f->p->a;
-    const strobe_gradients *g = &f->p->g;
-    for (int64_t r = 0; r < TILE_ROWS; ++r) {
-        t->D[r] = 0, t->lse2[r] = INFINITY, t->ones[r] = 1;
-        if (r >= t->rows.n) continue;
-        const double lse = element_load(a->lse.data, a->lse.dtype, tile_offset(&t->rows, &a->lse, r));
-        if (lse == -(double)INFINITY) continue;
-        const int64_t out = tile_offset(&t->rows, &a->out, r), dout = tile_offset(&t->rows, &g->dout, r);
-        double sum = 0;
-        for (int64_t x = 0; x < a->dim_v; ++x)
-            sum += element_load(a->out.data, a->out.dtype, out + x) * element_load(g->dout.data, g->dout.dtype, dout + x);
-        if (g->dlse.data) sum -= element_load(g->dlse.data, g->dlse.dtype, tile_offset(&t->rows, &g->dlse, r));
-        t->D[r] = (float)sum;
-        t->lse2[r] = (float)(lse * LOG2_E);
-        if (g->dsinks) add_to_dsink(&f->sums, &t->rows, r, lse, sum);
-    }
-}
-
 static void start_tile(const struct backward *f, struct scratch *t) {
     const strobe_attention *a = &f->p->a;
-    row_statistics(f, t);
+    read_row_statistics(&t->of_rows, &t->rows, &f->sums, t->row);
+    for (int r = 0; r < TILE_ROWS; ++r) t->ones[r] = 1;
     tile_pack(t->q, &t->rows, &a->q, a->dim, query_factor(f->p), t->row);
     tile_pack(t->dout, &t->rows, &f->p->g.dout, a->dim_v, 1, t->row);
     copy_rows(t->q_rows, t->q_nonfinite, t, &a->q, a->dim);
     copy_rows(t->dout_rows, t->dout_nonfinite, t, &f->p->g.dout, a->dim_v);
     memset(t->dq, 0, (size_t)(a->dim * TILE_ROWS) * sizeof *t->dq);
-}
-
-/* Scores in p become weights; dP in ds becomes dS. `hidden`: some pairs are invisible; their weight is 0 and their dS too,
- * whatever dP is, or lse in a row that sees a NaN elsewhere. */
-static void weights_and_gradients(const struct backward *f, const struct scratch *t, int64_t keys, bool hidden) {
-    const vec factor = v_set(exponent_factor(f->p)), zero = v_set(0), out_of_sight = v_set(-INFINITY);
-    const bool dropout = f->p->a.dropout, softcap = f->p->a.softcap > 0;
-    for (int64_t at = 0; at < keys * TILE_ROWS; at += LANES) {
-        const int64_t lane = at % TILE_ROWS;
-        const vec score = v_load(t->p + at);
-        vec weight = v_exp2(v_sub(v_mul(score, factor), v_load(t->lse2 + lane)));
-        if (hidden) weight = v_select_equal(score, out_of_sight, zero, weight);
-        const vec drop = dropout ? v_load(t->z + at) : v_set(1);
-        const vec ds = v_mul(weight, v_sub(v_mul(v_load(t->ds + at), drop), v_load(t->D + lane)));
-        v_store(t->p + at, v_mul(weight, drop));
-        v_store(t->ds + at, hidden ? v_select_equal(weight, zero, zero, ds) : ds);
-        if (hidden && softcap) v_store(t->slope + at, v_select_equal(weight, zero, zero, v_load(t->slope + at)));
-    }
 }
 
 /* G[j] += P[j][r] Y_r for the rows of a tile that are not finite: they are zeros in `rows`, lest 0 * NaN reach a key that
@@ -154,22 +116,20 @@ static void tile_meets_block(const struct backward *f, const struct scratch *t, 
     const int vectors = vectors_of(t->rows.n);
     const struct rows32 k = widen_rows(t->k, &a->k, strobe__key_offset(&a->k, &t->rows.s, j0, t->rows.kv), keys, a->dim);
     const struct rows32 v = widen_rows(t->v, &a->v, strobe__key_offset(&a->v, &t->rows.s, j0, t->rows.kv), keys, a->dim_v);
-    tile_scores(t->p, k, t->q, a->dim, keys, vectors);
-    const bool hidden = scores_finish(t->p, t->slope, &t->rows, j0, keys, coverage);
-    tile_scores(t->ds, v, t->dout, a->dim_v, keys, vectors);
-    if (a->dropout) dropout_factors(t->z, &t->rows, &f->place, j0, keys);
-    weights_and_gradients(f, t, keys, hidden);
-    if (f->p->g.dbias) add_to_dbias(&f->sums, &t->rows, t->ds, j0, keys);
-    if (a->softcap > 0) multiply(t->ds, t->slope, keys);
+    float *p = t->block.p, *ds = t->block.ds;
+    tile_scores(p, k, t->q, a->dim, keys, vectors);
+    const bool hidden = scores_finish(p, t->block.slope, &t->rows, j0, keys, coverage);
+    tile_scores(ds, v, t->dout, a->dim_v, keys, vectors);
+    block_gradients(&f->sums, &t->block, &t->rows, &t->of_rows, &f->place, j0, keys, hidden);
 
     struct held_keys held = {.count = 0};
     const struct rows32 finite = hidden ? hold_back(&held, k, t->k, keys, a->dim) : k;
-    tile_accumulate(t->dq, finite, t->ds, t->ones, keys, a->dim, vectors);
-    release_held(&held, t->dq, k, t->ds, t->rows.n, a->dim);
-    tile_outer(t->dv + j0 * f->v_padded, t->p, t->dout_rows, f->v_padded, keys, t->rows.n);
-    tile_outer(t->dk + j0 * f->k_padded, t->ds, t->q_rows, f->k_padded, keys, t->rows.n);
-    outer_nonfinite(t->dv + j0 * f->v_padded, t, t->p, &f->p->g.dout, t->dout_nonfinite, a->dim_v, keys);
-    outer_nonfinite(t->dk + j0 * f->k_padded, t, t->ds, &a->q, t->q_nonfinite, a->dim, keys);
+    tile_accumulate(t->dq, finite, ds, t->ones, keys, a->dim, vectors);
+    release_held(&held, t->dq, k, ds, t->rows.n, a->dim);
+    tile_outer(t->dv + j0 * f->v_padded, p, t->dout_rows, f->v_padded, keys, t->rows.n);
+    tile_outer(t->dk + j0 * f->k_padded, ds, t->q_rows, f->k_padded, keys, t->rows.n);
+    outer_nonfinite(t->dv + j0 * f->v_padded, t, p, &f->p->g.dout, t->dout_nonfinite, a->dim_v, keys);
+    outer_nonfinite(t->dk + j0 * f->k_padded, t, ds, &a->q, t->q_nonfinite, a->dim, keys);
 }
 
 static void store_keys(const struct sequence *s, int64_t kv, const strobe_tensor *x, const float *from, int64_t columns,

@@ -52,6 +52,18 @@ static const char *reject_forward_amx(const struct problem *p) {
     if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
     return strobe__cpu_refuses_tiles(); /* last: it asks for permission */
 }
+
+static const char *reject_backward_amx(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const strobe_gradients *g = &p->g;
+    const strobe_tensor *const tensors[] = {&a->q, &a->out, &g->dout, &g->dq, &g->dk, &g->dv};
+    const char *reason = reject(p);
+    if (reason) return reason;
+    for (size_t n = 0; n < sizeof tensors / sizeof tensors[0]; ++n)
+        if (tensors[n]->dtype != STROBE_BF16) return "q, out, dout, dq, dk or dv is not bf16; bf16 is taken";
+    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
+    return strobe__cpu_refuses_tiles(); /* last: it asks for permission */
+}
 #endif
 
 #define FORWARD(level)                                                                                             \
@@ -93,6 +105,15 @@ static const struct kernel kernels[] = {
     DECODE(baseline),
     FORWARD(baseline),
 #if defined(__x86_64__)
+    {
+        .name = "cpu_backward_amx",
+        .summary = "FlashAttention-2 backward, bf16 products on AMX tiles",
+        .operation = STROBE_BACKWARD,
+        .unavailable = lacks_amx,
+        .reject = reject_backward_amx,
+        .workspace = strobe__cpu_backward_workspace_amx,
+        .run = strobe__cpu_backward_amx,
+    },
     BACKWARD(avx512),
     BACKWARD(avx2),
 #endif

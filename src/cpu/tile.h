@@ -117,6 +117,10 @@ static inline void widen_row(float *to, const void *data, int32_t dtype, int64_t
         memcpy(to, (const float *)data + at, (size_t)columns * sizeof *to);
         return;
     }
+    if (dtype == STROBE_FP64) {
+        for (; x < columns; ++x) to[x] = (float)((const double *)data)[at + x];
+        return;
+    }
     const uint16_t *from = (const uint16_t *)data + at;
     if (dtype == STROBE_BF16)
         for (; x + LANES <= columns; x += LANES) v_store(to + x, v_load_bf16(from + x));

@@ -19,6 +19,9 @@ static const struct shape shapes[] = {
     {"fp16, packed, dropout", .batch = 3, .seq_q = 50, .seq_k = 60, .heads_q = 2, .heads_kv = 1, .dim = 8,
      .dtype = STROBE_FP16, .features = PACKED | DROPOUT},
     {"decoding, megabytes of keys", .batch = 1, .seq_q = 1, .seq_k = 4200, .heads_q = 2, .dim = 64},
+    {"bf16, keys in ranges", .batch = 1, .seq_q = 70, .seq_k = 2100, .heads_q = 4, .heads_kv = 2, .dim = 24,
+     .dtype = STROBE_BF16, .mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT, .features = BIAS | PER_HEAD | WITH_DLSE},
+    {"fp32, keys in ranges", .batch = 1, .seq_q = 50, .seq_k = 2100, .heads_q = 2, .heads_kv = 1, .dim = 24},
     {"one task", .batch = 1, .seq_q = 1, .seq_k = 5, .heads_q = 1, .dim = 8, .features = SINKS},
 };
 

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * amx_pack_gradients.h: the operands of amx_gradients.h beside those of amx_pack.h, and dK and dV out of their tiles.
+ * Columns and rows beyond a tensor's are zero. */
+#ifndef STROBE_CPU_AMX_PACK_GRADIENTS_H
+#define STROBE_CPU_AMX_PACK_GRADIENTS_H
+
+#include "cpu/amx_gradients.h"
+#include "cpu/amx_pack.h"
+
+/* n <= 64 rows of K or V as operands A, [4][padded / 32] tiles. */
+static inline void pack_key_tiles(uint16_t *to, const uint16_t *k, int64_t stride, int64_t n, int64_t dim, int64_t padded) {
+    for (int64_t j = 0; j < BLOCK_KEYS; ++j) {
+        uint16_t *row = to + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_DEPTH;
+        for (int64_t c = 0; c < padded; c += TILE_DEPTH)
+            _mm512_store_si512(row + c * TILE_SIDE, j < n
+                                                        ? _mm512_maskz_loadu_epi16(columns_mask(dim - c), k + j * stride + c)
+                                                        : _mm512_setzero_si512());
+    }
+}
+
+/* 16 elements widened to 32 bits, or zeros. */
+static inline __m512i load_words(const uint16_t *x, __mmask16 mask) {
+    return x ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, x)) : _mm512_setzero_si512();
+}
+
+/* A tile's rows of x as operand B, pairs of rows r and r + 16: [padded / 16] tiles. Rows in `left_out` are zero. */
+static inline void pack_row_pairs(uint16_t *to, const struct tile_rows *t, const strobe_tensor *x, int64_t dim,
+                                  int64_t padded, uint32_t left_out) {
+    const uint16_t *row[TILE_ROWS];
+    for (int64_t r = 0; r < TILE_ROWS; ++r)
+        row[r] = r < t->n && !(left_out >> r & 1) ? (const uint16_t *)x->data + tile_offset(t, x, r) : NULL;
+    for (int64_t r = 0; r < TILE_SIDE; ++r)
+        for (int64_t c = 0; c < padded; c += TILE_SIDE) {
+            const __mmask16 mask = (__mmask16)columns_mask(dim - c);
+            const __m512i low = load_words(row[r] ? row[r] + c : NULL, mask);
+            const __m512i high = load_words(row[r + TILE_SIDE] ? row[r + TILE_SIDE] + c : NULL, mask);
+            _mm512_store_si512(to + c * TILE_DEPTH + r * TILE_DEPTH, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        }
+}
+
+/* The tile's rows of x that are not finite, as bits. */
+static inline uint32_t rows_not_finite(const struct tile_rows *t, const strobe_tensor *x, int64_t dim) {
+    uint32_t found = 0;
+    for (int64_t r = 0; r < t->n; ++r)
+        if (keys_not_finite((const uint16_t *)x->data + tile_offset(t, x, r), 0, 1, dim)) found |= 1u << r;
+    return found;
+}
+
+/* dK or dV of n <= 64 keys, [4][padded / 16] tiles, times factor, to rows of bf16. */
+static inline void unpack_key_tiles(uint16_t *to, int64_t stride, const float *from, int64_t n, int64_t dim, int64_t padded,
+                                    float factor) {
+    for (int64_t j = 0; j < n; ++j) {
+        const float *row = from + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_SIDE;
+        for (int64_t c = 0; c < dim; c += TILE_SIDE)
+            _mm256_mask_storeu_epi16(to + j * stride + c, (__mmask16)columns_mask(dim - c),
+                                     round_bf16(v_mul(v_load(row + c * TILE_SIDE), v_set(factor))));
+    }
+}
+
+#endif
