@@ -19,7 +19,7 @@ static const char help[] =
     "             docs/support.md\n"
     "  -o FORMAT  table (default), json, csv or md; csv holds the kernels only\n"
     "\n"
-    "The environment variable STROBE_ISA=baseline, avx2 or avx512 lowers the level of the CPU.\n"
+    "The environment variable STROBE_ISA=baseline, avx2, avx512 or amx lowers the level of the CPU.\n"
     "Exit code: 0 ok, 2 usage.\n"
     "\n"
     "examples:\n"

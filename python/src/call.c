@@ -38,7 +38,8 @@ struct result {
     struct tensor tensor;
 };
 
-/* Some rows of a result belong to no sequence, and the library leaves them alone. */
+/* Some rows of a result may belong to no sequence, and the library leaves them alone. Where cu lies on a GPU it is taken to
+ * cover all rows: to look would be to wait for the device. */
 static bool has_spare_rows(const struct tensor *cu, const struct tensor *used, int64_t total) {
     if (tensor_is_open(used)) return true;
     if (!tensor_is_open(cu) || cu->device != STROBE_CPU) return false;
@@ -48,8 +49,15 @@ static bool has_spare_rows(const struct tensor *cu, const struct tensor *used, i
     return ((const int32_t *)cu->data)[0] != 0 || ((const int32_t *)cu->data)[last] != total;
 }
 
-/* Our own results hold no uninitialised memory there: value, as a row has that sees no key. */
-static void fill(struct tensor *t, double value) {
+/* Our own results hold no uninitialised memory there: value, as a row has that sees no key. On a GPU the framework that
+ * allocated them fills them, on its current stream, as the kernels run. */
+static bool fill(struct result *r, double value) {
+    struct tensor *t = &r->tensor;
+    if (t->device != STROBE_CPU) {
+        PyObject *filled = PyObject_CallMethod(r->object, "fill_", "d", value);
+        Py_XDECREF(filled);
+        return filled != NULL;
+    }
     size_t count = 1;
     for (int axis = 0; axis < t->ndim; ++axis) count *= (size_t)t->shape[axis];
     if (value == 0 && count > 0) memset(t->data, 0, count * (element_dlpack(t->element).bits / 8u));
@@ -59,6 +67,7 @@ static void fill(struct tensor *t, double value) {
         else
             ((float *)t->data)[n] = (float)value;
     }
+    return true;
 }
 
 /* Takes the caller's object, or makes a new one where it is None. */
@@ -101,19 +110,12 @@ static bool open_workspace(struct call *c, const strobe_gradients *g, struct res
     return *bytes == 0 || open_result(c, r, Py_None, "workspace", ELEMENT_UINT8, 1, shape);
 }
 
-static bool current_stream(const struct call *c, void **stream) {
-    *stream = NULL;
-    const struct dlpack_exchange_api *api = c->q.framework.api;
-    if (c->a.device == STROBE_CPU || !api) return true;
-    return api->current_stream(DLPACK_CUDA, c->a.device_index, stream) == 0;
-}
-
 /* repeat: for bench/overhead.py, which takes the time of the library's call alone from the difference. */
 static bool run(struct call *c, const strobe_gradients *g, int64_t repeat) {
     struct result workspace = {0};
     size_t bytes;
     void *stream;
-    if (!open_workspace(c, g, &workspace, &bytes) || !current_stream(c, &stream)) {
+    if (!open_workspace(c, g, &workspace, &bytes) || !tensor_stream(&c->q, &stream)) {
         close_result(&workspace);
         return false;
     }
@@ -138,10 +140,10 @@ static bool open_forward(struct call *c, struct result *out, struct result *lse,
     if (!open_result(c, out, c->args[ARG_OUT], "out", c->q.element, out_shape(c, shape), shape) ||
         !place_rows(&c->a.out, &out->tensor, is_packed_q(c)))
         return false;
-    if (spare && c->args[ARG_OUT] == Py_None) fill(&out->tensor, 0);
+    if (spare && c->args[ARG_OUT] == Py_None && !fill(out, 0)) return false;
     if (!with_lse) return true;
     if (!open_result(c, lse, Py_None, "lse", lse_element(c), lse_shape(c, shape), shape)) return false;
-    if (spare) fill(&lse->tensor, -INFINITY);
+    if (spare && !fill(lse, -INFINITY)) return false;
     return place_lse(&c->a.lse, &lse->tensor, is_packed_q(c));
 }
 
@@ -217,7 +219,7 @@ static bool open_dbias(struct call *c, struct result *r, strobe_bias *dbias) {
     if (!open_result(c, r, Py_None, "dbias", bias->element, bias->ndim, bias->shape)) return false;
     dbias->struct_size = sizeof *dbias, dbias->data = r->tensor.data, dbias->dtype = bias->element;
     const int64_t scores[4] = {c->a.batch, c->a.heads_q, c->a.seq_q, c->a.seq_k};
-    if (c->a.varlen) fill(&r->tensor, 0); /* scores outside the sequences have no gradient */
+    if (c->a.varlen && !fill(r, 0)) return false; /* scores outside the sequences have no gradient */
     return read_scores(&r->tensor, scores, dbias->stride);
 }
 
@@ -234,7 +236,7 @@ static bool open_gradients(struct call *c, strobe_gradients *g, struct result re
             return false;
         const bool spare = n == 0 ? has_spare_rows(&c->cu_q, &c->used_q, c->q.shape[0])
                                   : has_spare_rows(&c->cu_k, &c->used_k, c->k.shape[0]);
-        if (c->a.varlen && spare && given == Py_None) fill(&results[n].tensor, 0);
+        if (c->a.varlen && spare && given == Py_None && !fill(&results[n], 0)) return false;
     }
     if (!open_dbias(c, &results[DBIAS], dbias)) return false;
     if (results[DBIAS].object) g->dbias = dbias;

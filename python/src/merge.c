@@ -72,10 +72,11 @@ static PyObject *merge(struct parts *p, PyObject *given) {
             goto end;
     }
     if (result) lse_result = result_new(p->state, &lse, first, "lse", STROBE_FP32, 3, lse_shape);
-    if (lse_result && place_rows(&m.out, &out, false) && place_lse(&m.lse, &lse, false)) {
+    void *stream;
+    if (lse_result && place_rows(&m.out, &out, false) && place_lse(&m.lse, &lse, false) && tensor_stream(first, &stream)) {
         strobe_status status;
         Py_BEGIN_ALLOW_THREADS;
-        status = strobe_merge(&m, NULL);
+        status = strobe_merge(&m, stream);
         Py_END_ALLOW_THREADS;
         answer = status ? raise_status(p->state, status) : PyTuple_Pack(2, result, lse_result);
     }

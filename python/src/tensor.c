@@ -225,3 +225,9 @@ void tensor_close(struct tensor *t) {
     if (t->held.versioned && t->held.versioned->deleter) t->held.versioned->deleter(t->held.versioned);
     if (t->held.managed && t->held.managed->deleter) t->held.managed->deleter(t->held.managed);
 }
+
+bool tensor_stream(const struct tensor *t, void **stream) {
+    *stream = NULL;
+    const struct dlpack_exchange_api *api = t->framework.api;
+    return t->device == STROBE_CPU || !api || api->current_stream(DLPACK_CUDA, t->device_index, stream) == 0;
+}

@@ -69,6 +69,9 @@ bool tensor_has_shape(const struct tensor *tensor, int ndim, const int64_t *shap
 /* Whether it is on q's device; whether it can be written. They refuse otherwise. */
 bool tensor_is_on(const struct tensor *tensor, const struct tensor *q);
 bool tensor_is_writable(const struct tensor *tensor);
+/* The stream that the framework works on now, on the tensor's GPU; NULL, which is CUDA's default stream, where it does not
+ * say, and on the CPU. */
+bool tensor_stream(const struct tensor *tensor, void **stream);
 
 /* result.c: a new tensor of the framework that `like` came from, opened under the name; the object, or NULL. */
 PyObject *result_new(struct state *state, struct tensor *tensor, const struct tensor *like, const char *name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The examples and the benchmarks, shortened, and the examples of docs/python.md, each in a fresh interpreter."""
+"""The examples and the benchmarks, shortened, and those of README.md and docs/python.md, each in a fresh interpreter."""
 
 import json
 import re
@@ -84,8 +84,8 @@ def test_overhead():
 
 
 def examples_of_the_manual():
-    text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/python.md")]
+    return re.findall(r"```python\n(.*?)```", "".join(pages), flags=re.S)
 
 
 @pytest.mark.parametrize("number", range(len(examples_of_the_manual())))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""CUDA tensors of PyTorch: the same calls on the GPU, on the caller's stream, with memory of the caller's allocator. Skipped
+without a GPU, or where the wheel was built without the CUDA backend."""
+
+import pytest
+import strobe
+import strobe.torch as st
+import torch
+from hypothesis import given
+
+import reference
+from test_attention import DTYPES, problems, results
+
+usable = torch.cuda.is_available() and any(k.device == "cuda" and not k.unavailable for k in strobe.kernels())
+pytestmark = pytest.mark.skipif(not usable, reason="no CUDA device, or a wheel without CUDA kernels")
+
+
+def on_gpu(x):
+    return x.cuda() if isinstance(x, torch.Tensor) else x
+
+
+def qkv(*shape, dtype=torch.bfloat16, **options):
+    return [torch.randn(*shape, device="cuda", **options).to(dtype) for _ in range(3)]
+
+
+@given(problems())
+def test_forward_and_backward(problem):
+    (q, k, v), features, dout, dlse = problem.parts
+    dlse = torch.where(torch.isfinite(reference.attention(q, k, v, **features)[1]), dlse, 0).float()
+    truth_out, truth_lse, truth = results(q, k, v, features, dout, dlse, torch.float64)
+    plain_out, plain_lse, plain = results(q, k, v, features, dout, dlse, q.dtype)
+    factor = 3 if "softcap" in features else 2
+    there = [on_gpu(x) for x in (q, k, v)]
+    options = {name: on_gpu(x) for name, x in features.items()}
+    out, lse = strobe.attention(*there, **options, return_lse=True)
+    assert out.is_cuda and lse.is_cuda
+    reference.assert_close(out.cpu(), truth_out, plain_out, factor, "out")
+    reference.assert_close(lse.cpu(), truth_lse, plain_lse, factor, "lse")
+    gradients = strobe.attention_backward(
+        on_gpu(dout), *there, out, lse, dlse=on_gpu(dlse), **options, bias_gradient="bias" in features
+    )
+    terms = reference.terms(q, k, v, dout, dlse, features.get("scale"))
+    for name, gradient in zip(("q", "k", "v", "bias", "sinks"), gradients, strict=True):
+        assert (gradient is None) == (name not in truth)
+        if gradient is not None:
+            reference.assert_close(gradient.cpu(), truth[name], plain[name], factor + 1, "d" + name, terms[name])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_autograd(dtype):
+    """Values and gradients of the flash-attn signature on the GPU are those of the CPU, up to rounding."""
+    torch.manual_seed(0)
+    here = [torch.randn(2, s, h, 64).to(dtype).requires_grad_() for s, h in ((150, 4), (200, 2), (200, 2))]
+    there = [x.detach().cuda().requires_grad_() for x in here]
+    dout = torch.randn(2, 150, 4, 64).to(dtype)
+    outs = [st.flash_attn_func(*x, causal=True) for x in (here, there)]
+    gradients = [torch.autograd.grad(out, x, dout.to(out.device)) for out, x in zip(outs, (here, there), strict=True)]
+    exact = [x.detach().double().requires_grad_() for x in here]
+    truth, _ = reference.attention(*exact, causal=True)
+    plain = [x.detach().requires_grad_() for x in here]
+    plain_out, _ = reference.attention(*plain, causal=True, dtype=dtype)
+    reference.assert_close(outs[1].detach().cpu(), truth.detach(), plain_out.detach())
+    allowed = torch.autograd.grad(plain_out, plain, dout)
+    terms = reference.terms(*(x.detach() for x in here), dout, torch.zeros(1))
+    for name, ours, right, theirs in zip(
+        "qkv", gradients[1], torch.autograd.grad(truth, exact, dout.double()), allowed, strict=True
+    ):
+        reference.assert_close(ours.cpu(), right, theirs, 3, "d" + name, terms[name])
+
+
+def test_rows_outside_the_sequences_are_zero():
+    q, k, v = qkv(2, 8, 2, 16)
+    used = torch.tensor([3, 8], dtype=torch.int32, device="cuda")
+    out, lse = strobe.attention(q, k, v, used_q=used, used_k=used, return_lse=True)
+    assert (out[0, 3:] == 0).all() and (lse[0, :, 3:] == -torch.inf).all()
+    gradients = strobe.attention_backward(out, q, k, v, out, lse, used_q=used, used_k=used)
+    assert all((g[0, 3:] == 0).all() and torch.isfinite(g).all() for g in gradients[:3])
+
+
+def test_packed_sequences():
+    lengths = [5, 64, 130, 1]
+    cu = torch.tensor([0, 5, 69, 199, 200], dtype=torch.int32, device="cuda")
+    q, k, v = qkv(200, 4, 64)
+    out = st.flash_attn_varlen_func(q, k, v, cu, cu, 130, 130, causal=True)
+    start = 0
+    for n in lengths:
+        rows = slice(start, start + n)
+        alone = st.flash_attn_func(*(x[None, rows] for x in (q, k, v)), causal=True)[0]
+        truth, _ = reference.attention(*(x[None, rows].cpu() for x in (q, k, v)), causal=True)
+        plain, _ = reference.attention(*(x[None, rows].cpu() for x in (q, k, v)), causal=True, dtype=q.dtype)
+        reference.assert_close(out[None, rows].cpu(), truth, plain)
+        reference.assert_close(alone[None].cpu(), truth, plain)
+        start += n
+
+
+def test_the_callers_stream_is_used():
+    """Work that a stream has not done yet is waited for, because the call is on that stream and not on another."""
+    q, k, v = qkv(2, 512, 4, 64)
+    expected = strobe.attention(q, k, v)
+    torch.cuda.synchronize()
+    late = torch.full_like(q, float("nan"))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        late.copy_(q)
+        out = strobe.attention(late, k, v)
+    stream.synchronize()
+    assert torch.equal(out, expected)
+
+
+def test_in_a_cuda_graph():
+    q, k, v = qkv(2, 256, 4, 64)
+    out, dout = torch.empty_like(q), torch.randn_like(q)
+    strobe.attention(q, k, v, out=out)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        strobe.attention(q, k, v, causal=True, out=out)
+        result, lse = strobe.attention(q, k, v, causal=True, return_lse=True)
+        gradients = strobe.attention_backward(dout, q, k, v, result, lse, causal=True, deterministic=True)
+    for _ in range(2):
+        for x in (q, k, v):
+            x.normal_()
+        out.fill_(float("nan"))
+        graph.replay()
+        expected, expected_lse = strobe.attention(q, k, v, causal=True, return_lse=True)
+        again = strobe.attention_backward(dout, q, k, v, expected, expected_lse, causal=True, deterministic=True)
+        assert torch.equal(out, expected) and torch.equal(result, expected)
+        assert all(torch.equal(x, y) for x, y in zip(gradients[:3], again[:3], strict=True))
+
+
+def test_compile():
+    compiled = torch.compile(lambda q, k, v: st.attention(q * 2, k, v, causal=True), fullgraph=True, backend="aot_eager")
+    q, k, v = qkv(1, 64, 2, 64)
+    assert torch.equal(compiled(q, k, v), st.attention(q * 2, k, v, causal=True))
+
+
+def test_merge():
+    q, k, v = qkv(1, 64, 2, 64, dtype=torch.float32)
+    parts = [strobe.attention(q, k[:, a:b], v[:, a:b], return_lse=True) for a, b in ((0, 40), (40, 64))]
+    out, _ = strobe.merge([part[0] for part in parts], [part[1] for part in parts])
+    truth, _ = reference.attention(*(x.cpu() for x in (q, k, v)))
+    plain, _ = reference.attention(*(x.cpu() for x in (q, k, v)), dtype=torch.float32)
+    assert out.is_cuda
+    reference.assert_close(out.cpu(), truth, plain, 3)
+
+
+def test_devices_do_not_mix():
+    q, k, v = qkv(1, 8, 2, 16)
+    with pytest.raises(ValueError, match="k is on the CPU 0; q's, CUDA device 0, is accepted"):
+        strobe.attention(q, k.cpu(), v)
+    assert "cuda_" in strobe.explain(q, k, v)
