@@ -7,9 +7,9 @@ import strobe
 import strobe.torch as st
 import torch
 from hypothesis import given
+from test_attention import DTYPES, problems, results
 
 import reference
-from test_attention import DTYPES, problems, results
 
 usable = torch.cuda.is_available() and any(k.device == "cuda" and not k.unavailable for k in strobe.kernels())
 pytestmark = pytest.mark.skipif(not usable, reason="no CUDA device, or a wheel without CUDA kernels")
