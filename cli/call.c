@@ -83,6 +83,14 @@ static void set_features(call *c, const inputs *in) {
         c->attention.alibi = &c->alibi;
     }
     if (p->sinks) c->sinks = sinks_view(&in->tensor[T_SINKS]), c->attention.sinks = &c->sinks;
+    if (p->kv_dtype == STROBE_INT8) {
+        const buffer *k = &in->tensor[T_K_SCALE], *v = &in->tensor[T_V_SCALE];
+        c->scales = (strobe_scales){.struct_size = sizeof c->scales, .block_k = 1};
+        c->scales.k = (const float *)(void *)k->data, c->scales.v = (const float *)(void *)v->data;
+        memcpy(c->scales.stride_k, k->stride, sizeof c->scales.stride_k);
+        memcpy(c->scales.stride_v, v->stride, sizeof c->scales.stride_v);
+        c->attention.scales = &c->scales;
+    }
     if (p->dropout > 0) c->dropout = in->dropout, c->attention.dropout = &c->dropout;
     if (p->threads) {
         c->parallel = (strobe_parallel){.struct_size = sizeof c->parallel, .threads = (int32_t)p->threads};

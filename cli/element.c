@@ -20,7 +20,7 @@ static const format formats[] = {
     [STROBE_FP16] = {2, 11, -14, 65504},
     [STROBE_BF16] = {2, 8, -126, 0x1.fep127},
     [STROBE_FP64] = {8, 53, -1022, 0x1.fffffffffffffp1023},
-    [STROBE_INT8] = {1, 8, 0, 255},
+    [STROBE_INT8] = {1, 7, 6, 127}, /* its unit is 1 everywhere */
 };
 
 size_t element_bytes(int64_t dtype) { return formats[dtype].bytes; }
@@ -86,7 +86,7 @@ double element_load(const void *element, int64_t dtype) {
         bits = (uint32_t)half << 16;
         return memcpy(&single, &bits, sizeof single), (double)single;
     case STROBE_FP64: return memcpy(&value, element, sizeof value), value;
-    default: return *(const unsigned char *)element;
+    default: return *(const signed char *)element;
     }
 }
 
@@ -99,6 +99,6 @@ void element_store(void *element, int64_t dtype, double value) {
     case STROBE_FP16: half = fp16_bits(rounded), memcpy(element, &half, sizeof half); break;
     case STROBE_BF16: half = (uint16_t)(float_bits(rounded) >> 16), memcpy(element, &half, sizeof half); break;
     case STROBE_FP64: memcpy(element, &value, sizeof value); break;
-    default: *(unsigned char *)element = (unsigned char)rounded;
+    default: *(signed char *)element = (signed char)rounded;
     }
 }

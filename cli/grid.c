@@ -108,10 +108,27 @@ static const char *const gradients[] = {"dlse",
                                         "deterministic",
                                         NULL};
 
+/* K and V that are not of q's dtype, as a cache holds them. */
+static const char *const caches[] = {"kv=int8",
+                                     "kv=int8 causal",
+                                     "kv=int8 window=6,0 layout=bhsd",
+                                     "kv=int8 scale=-0.25 layout=gaps",
+                                     "kv=int8 layout=reversed varlen",
+                                     "kv=int8 varlen=packed_used sinks",
+                                     "kv=int8 varlen=packed_q causal",
+                                     "kv=int8 mask=bhqk softcap=15",
+                                     "kv=fp16",
+                                     "kv=fp16 varlen=used causal",
+                                     "kv=bf16",
+                                     "kv=bf16 varlen=used_k window=10,2",
+                                     "kv=fp32 causal",
+                                     NULL};
+
 static const char *const *const all_forward[] = {masks, features, lengths, layouts, without_lse, NULL};
 static const char *const *const all_backward[] = {masks, features, lengths, layouts, gradients, NULL};
 static const char *const *const only_plain[] = {plain, NULL};
 static const char *const *const only_packed[] = {packed_layouts, NULL};
+static const char *const *const only_caches[] = {caches, NULL};
 static const char *const *const only_causal[] = {causal_or_not, NULL};
 static const char *const *const only_masks[] = {causal_or_not, masks, NULL};
 
@@ -137,6 +154,8 @@ static const grid_block blocks[] = {
      "fwd,bwd " ANY_DTYPE " h=2 sq=19 sk=35",
      {"d=192 dv=128", "d=64 dv=512", "d=7 dv=200", "d=512 dv=1"},
      only_plain},
+    {GRID_QUICK, "fwd " ANY_DTYPE, {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40"}, only_caches},
+    {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},
     {GRID_FULL, "fwd " ANY_DTYPE " h=6,6/2,6/1 d=64", {PEER_SHAPES}, only_causal},
     {GRID_FULL, "bwd fp32,bf16 h=6,6/2,6/1 d=64", {PEER_SHAPES}, only_causal},
     {GRID_FULL, "fwd,bwd fp32,bf16 h=2/1 d=96,128,192,256", {PEER_SHAPES}, only_causal},

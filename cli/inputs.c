@@ -41,6 +41,8 @@ static const tensor_kind kinds[TENSOR_COUNT] = {
     [T_SLOPES] = {"slopes", OVER_HEADS, false, COLUMNS_ONE, offsetof(problem, alibi)},
     [T_SINKS] = {"sinks", OVER_HEADS, false, COLUMNS_ONE, offsetof(problem, sinks)},
     [T_DSINKS] = {"dsinks", OVER_HEADS, false, COLUMNS_ONE, offsetof(problem, dsinks)},
+    [T_K_SCALE] = {"scale of k", OVER_KEYS, true, COLUMNS_ONE, 0},
+    [T_V_SCALE] = {"scale of v", OVER_KEYS, true, COLUMNS_ONE, 0},
 };
 
 const char *tensor_name(tensor_id id) { return kinds[id].name; }
@@ -55,12 +57,15 @@ bool tensor_is_output(const problem *p, tensor_id id) {
 static bool is_present(const problem *p, tensor_id id) {
     if (id == T_Q || id == T_K || id == T_V || id == T_OUT) return true;
     if (id == T_LSE) return !p->no_lse;
+    if (id == T_K_SCALE || id == T_V_SCALE) return p->kv_dtype == STROBE_INT8;
     return *(const int64_t *)(const void *)((const char *)p + kinds[id].present) != 0;
 }
 
 static int64_t dtype_of(const problem *p, tensor_id id) {
     static const bool is_statistic[TENSOR_COUNT] = {[T_LSE] = true, [T_DLSE] = true, [T_SINKS] = true, [T_DSINKS] = true};
     if (id == T_MASK || id == T_BLOCKS) return STROBE_INT8;
+    if ((id == T_K || id == T_V) && p->kv_dtype) return p->kv_dtype;
+    if (id == T_K_SCALE || id == T_V_SCALE) return STROBE_FP32;
     if (id == T_SLOPES || (is_statistic[id] && p->dtype != STROBE_FP64)) return STROBE_FP32;
     return p->dtype;
 }

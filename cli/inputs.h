@@ -12,7 +12,8 @@
  * What is random and how: q, k, v, dout, dlse, bias and sinks are standard normal; with softcap q is multiplied by
  * softcap / 4, so that the cap is felt. A boolean mask shows seven of eight scores, hides every seventh row, and with its
  * own batch axis hides the last batch entry whole; a block mask shows three of four blocks. ALiBi slopes are the usual 2^(-8
- * (h + 1) / heads). Ragged lengths: entry 0 is the longest, entry 2 has no rows, entry 3 no keys, the others are drawn. */
+ * (h + 1) / heads). int8 k and v are such numbers over a scale of their row, by which its largest is 127. Ragged lengths:
+ * entry 0 is the longest, entry 2 has no rows, entry 3 no keys, the others are drawn. */
 #ifndef STROBE_CLI_INPUTS_H
 #define STROBE_CLI_INPUTS_H
 
@@ -39,6 +40,8 @@ typedef enum tensor_id {
     T_SLOPES,
     T_SINKS,
     T_DSINKS, /* over heads */
+    T_K_SCALE,
+    T_V_SCALE, /* over keys: of int8 k and v */
     TENSOR_COUNT
 } tensor_id;
 
@@ -119,6 +122,7 @@ typedef struct call {
     strobe_alibi alibi;
     strobe_sinks sinks, dsinks;
     strobe_dropout dropout;
+    strobe_scales scales;
     strobe_parallel parallel;
     strobe_tuning tuning;
     bool backward;

@@ -73,7 +73,23 @@ static void fill_row(const problem *p, tensor_id id, const buffer *b, unsigned c
     const size_t bytes = element_bytes(b->dtype);
     random_stream r = random_at((uint64_t)p->seed, (uint64_t)id, place);
     random_normal(&r, normal, b->extent[3]);
-    for (int64_t c = 0; c < b->extent[3]; ++c) element_store(row + (size_t)c * bytes, b->dtype, factor * (double)normal[c]);
+    for (int64_t c = 0; c < b->extent[3] && b->dtype != STROBE_INT8; ++c)
+        element_store(row + (size_t)c * bytes, b->dtype, factor * (double)normal[c]);
+}
+
+/* Rows of int8: the same numbers over a scale, which goes beside them. */
+static void quantise_row(inputs *in, tensor_id id, unsigned char *row, int64_t b, int64_t i, int64_t h,
+                         const float *normal) {
+    const tensor_id scale_id = id == T_K ? T_K_SCALE : T_V_SCALE;
+    const buffer *t = &in->tensor[id], *scales = &in->tensor[scale_id];
+    double largest = 0;
+    for (int64_t c = 0; c < t->extent[3]; ++c) largest = fmax(largest, fabs((double)normal[c]));
+    const float scale = largest > 0 ? (float)(largest / 127) : 1;
+    for (int64_t c = 0; c < t->extent[3]; ++c) {
+        const double level = round((double)normal[c] / (double)scale);
+        element_store(row + c, STROBE_INT8, fmax(fmin(level, 127), -127));
+    }
+    element_store(inputs_row(in, scale_id, scales, b, i, h), STROBE_FP32, (double)scale);
 }
 
 /* Every existing row of query heads (or all K/V heads) [head, end_head) of one batch entry. */
@@ -85,7 +101,9 @@ static void fill_tokens(inputs *in, tensor_id id, int64_t b, int64_t first, int6
     for (int64_t i = first; i < end; ++i)
         for (int64_t h = head; h < end_head; ++h) {
             const uint64_t place = (((uint64_t)b << 32) + (uint64_t)i) * (uint64_t)t->extent[2] + (uint64_t)h;
-            fill_row(p, id, t, inputs_row(in, id, t, b, i, h), place, factor, normal);
+            unsigned char *row = inputs_row(in, id, t, b, i, h);
+            fill_row(p, id, t, row, place, factor, normal);
+            if (t->dtype == STROBE_INT8) quantise_row(in, id, row, b, i, h, normal);
         }
     free(normal);
 }
@@ -201,7 +219,7 @@ static bool is_seen(const inputs *in, int64_t b, int64_t kv_head, int64_t j) {
 }
 
 void inputs_poison(inputs *in) {
-    static const tensor_id poisoned[] = {T_K, T_V};
+    static const tensor_id poisoned[] = {T_K, T_V, T_K_SCALE, T_V_SCALE};
     const problem *p = &in->problem;
     for (int64_t b = 0; b < p->batch; ++b)
         for (int64_t j = 0; j < in->sequences[b].keys; ++j)
@@ -209,7 +227,9 @@ void inputs_poison(inputs *in) {
                 if (is_seen(in, b, h, j)) continue;
                 for (size_t n = 0; n < sizeof poisoned / sizeof poisoned[0]; ++n) {
                     const buffer *t = &in->tensor[poisoned[n]];
-                    memset(inputs_row(in, poisoned[n], t, b, j, h), 0xFF, (size_t)t->extent[3] * element_bytes(t->dtype));
+                    if (t->data)
+                        memset(inputs_row(in, poisoned[n], t, b, j, h), 0xFF,
+                               (size_t)t->extent[3] * element_bytes(t->dtype));
                 }
             }
 }

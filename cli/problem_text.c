@@ -132,6 +132,8 @@ static bool is_consistent(const problem *p, const refusal *r) {
     if (p->layout == LAYOUT_PACKED && p->seq_q != p->seq_k)
         return refuse(r, "layout is packed with sq=%lld and sk=%lld; equal lengths are accepted", (long long)p->seq_q,
                       (long long)p->seq_k);
+    if (p->layout == LAYOUT_PACKED && p->kv_dtype)
+        return refuse(r, "layout is packed with a kv of its own; q, k and v side by side have one dtype");
     const int64_t cu = p->varlen & (VARLEN_CU_Q | VARLEN_CU_K);
     if (p->layout == LAYOUT_PACKED && (cu == VARLEN_CU_Q || cu == VARLEN_CU_K))
         return refuse(r, "layout is packed with varlen=packed_q; q, k and v side by side have the same rows");

@@ -34,6 +34,7 @@ enum { PROBLEM_KERNEL = 64, PROBLEM_TEXT = 1024, PROBLEM_MESSAGE = 512 };
 /* All numbers are int64_t, or double, so that the table of words in problem_words.c can name any of them. */
 typedef struct problem {
     int64_t operation, dtype, device, mask; /* strobe_operation, strobe_dtype, strobe_device, strobe_mask_kind */
+    int64_t kv_dtype;                       /* of k and v; 0: dtype */
     int64_t batch, heads_q, heads_kv, seq_q, seq_k, dim, dim_v;
     int64_t window_left, window_right;
     double scale, softcap, dropout; /* 0: the default, none, none */

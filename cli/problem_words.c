@@ -13,6 +13,8 @@ enum { MOST_BATCH = 1 << 20, MOST_HEADS = 1 << 16, MOST_SEQ = 1 << 30, MOST_DIM 
 static const word_choice operations[] = {{"fwd", STROBE_FORWARD}, {"bwd", STROBE_BACKWARD}, {0}};
 static const word_choice dtypes[] = {
     {"fp32", STROBE_FP32}, {"fp16", STROBE_FP16}, {"bf16", STROBE_BF16}, {"fp64", STROBE_FP64}, {0}};
+static const word_choice kv_dtypes[] = {{"same", 0},           {"fp32", STROBE_FP32}, {"fp16", STROBE_FP16},
+                                        {"bf16", STROBE_BF16}, {"int8", STROBE_INT8}, {0}};
 static const word_choice devices[] = {{"cpu", STROBE_CPU}, {"cuda", STROBE_CUDA}, {0}};
 static const word_choice causal[] = {
     {"bottomright", STROBE_MASK_CAUSAL_BOTTOM_RIGHT}, {"topleft", STROBE_MASK_CAUSAL_TOP_LEFT}, {0}};
@@ -46,6 +48,7 @@ const word problem_words[] = {
     {.key = "d", .kind = WORD_INTEGER, .always = true, FIELD(dim), .least = 1, .most = MOST_DIM},
     {.key = "dv", .kind = WORD_INTEGER, FIELD(dim_v), .least = 1, .most = MOST_DIM},
     {.key = "fp32, fp16, bf16 or fp64", .kind = WORD_BARE, FIELD(dtype), .choice = dtypes},
+    {.key = "kv", .kind = WORD_CHOICE, FIELD(kv_dtype), .choice = kv_dtypes},
     {.key = "causal", .kind = WORD_CHOICE, .sets = SETS_MASK, FIELD(mask), .choice = causal},
     {.key = "window",
      .kind = WORD_PAIR,
@@ -108,6 +111,8 @@ const char problem_help[] =
     "  s=S | sq=SQ sk=SK            lengths of both sides, or of queries and of keys (128)\n"
     "  d=D  dv=DV                   head dim of q and k (64), of v and out (D)\n"
     "  fp32 | fp16 | bf16 | fp64    (fp32)\n"
+    "  kv=DTYPE                     dtype of k and v, when it is not that of q: fp32, fp16, bf16, or int8 with a scale a\n"
+    "                               token and head (same)\n"
     "  causal[=topleft]             keys up to the diagonal; bottomright is the default: the last row sees the last key\n"
     "  window=L,R                   L keys before the bottom-right diagonal to R after it; -1 is unbounded\n"
     "  window_topleft=L,R           the same around the top-left diagonal\n"

@@ -24,13 +24,6 @@ static void amend_fp8(call *c) {
     c->attention.out.dtype = STROBE_BF16;
 }
 
-static void amend_int8(call *c) { c->attention.k.dtype = c->attention.v.dtype = STROBE_INT8; }
-
-static void amend_scales(call *c) {
-    static const strobe_scales scales = {.struct_size = sizeof scales};
-    c->attention.scales = &scales;
-}
-
 static void amend_paged(call *c) {
     static const int32_t pages[1];
     static const strobe_paged paged = {
@@ -46,8 +39,8 @@ static const probe probes[] = {
     {.feature = "bf16", .words = "bf16"},
     {.feature = "fp64", .words = "fp64"},
     {.feature = "fp8 e4m3 inputs", .words = "", .amend = amend_fp8},
-    {.feature = "int8 k and v", .words = "", .amend = amend_int8},
-    {.feature = "scales of quantised q, k, v", .words = "", .amend = amend_scales},
+    {.feature = "int8 k and v with scales", .words = "kv=int8"},
+    {.feature = "k and v narrower than q", .words = "fp32 kv=bf16"},
     {.feature = "dim_v other than dim", .words = "d=192 dv=128"},
     {.feature = "grouped heads (GQA, MQA)", .words = "h=8/2"},
     {.feature = "one query row (decoding)", .words = "sq=1"},

@@ -13,6 +13,7 @@ static inline double element_load(const void *data, int32_t dtype, int64_t index
     case STROBE_FP64: return ((const double *)data)[index];
     case STROBE_FP16: return fp16_to_float(((const uint16_t *)data)[index]);
     case STROBE_BF16: return bf16_to_float(((const uint16_t *)data)[index]);
+    case STROBE_INT8: return ((const int8_t *)data)[index];
     default: return ((const float *)data)[index];
     }
 }

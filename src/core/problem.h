@@ -93,6 +93,15 @@ static inline int64_t strobe__key_offset(const strobe_tensor *t, const struct se
     return (s->packed_k ? 0 : s->b * t->stride[0]) + (s->first_key + j) * t->stride[1] + h * t->stride[2];
 }
 
+/* The scale of key j of K/V head h: `scale` and its strides are those of k or of v. 1 where there is none. */
+static inline float strobe__key_scale(const struct problem *p, const float *scale, const int64_t stride[3],
+                                      const struct sequence *s, int64_t j, int64_t h) {
+    if (!p->a.scales || !scale) return 1;
+    const int64_t block = p->scales.block_k;
+    if (block == 0) return scale[s->b * stride[0] + h * stride[2]];
+    return scale[(s->packed_k ? 0 : s->b * stride[0]) + (s->first_key + j) / block * stride[1] + h * stride[2]];
+}
+
 /* What dropout.h needs; only for problems with dropout. */
 struct dropout_place strobe__dropout_place(const struct problem *problem);
 

@@ -123,6 +123,39 @@ static strobe_status check_dropout(const strobe_dropout *d) {
     return strobe__check_range("dropout.key_start", d->key_start, 0, LARGEST_EXTENT);
 }
 
+/* Scales of k or v, as a tensor [batch, blocks, heads_kv]; of q no kernel takes them, and nothing is read. */
+static strobe_status check_key_scales(const struct problem *p, const char *name, const float *data, const int64_t stride[3],
+                                      int32_t dtype, const char *tensor) {
+    const strobe_attention *a = &p->a;
+    if (!data && dtype == STROBE_INT8 && p->runs && a->batch > 0 && a->seq_k > 0)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is NULL and %s.dtype is int8; int8 with its scales is accepted",
+                            name, tensor);
+    if (!data) return STROBE_OK;
+    const bool packed = a->varlen && p->varlen.cu_seqlens_k, whole = p->scales.block_k == 0;
+    int64_t keys = a->seq_k;
+    if (packed) keys = strobe__packed_total(p, p->varlen.cu_seqlens_k, p->varlen.total_k);
+    if (keys < 0) keys = 1; /* nothing can be said of a second row */
+    const int64_t blocks = whole ? 1 : keys / p->scales.block_k + (keys % p->scales.block_k != 0);
+    const strobe_tensor view = {
+        .data = (void *)(uintptr_t)data, .stride = {stride[0], stride[1], stride[2]}, .dtype = STROBE_FP32};
+    const struct tensor_check check = {
+        .name = name,
+        .tensor = &view,
+        .extent = {packed && !whole ? a->batch > 0 : a->batch, blocks, a->heads_kv},
+        .inner = 1,
+        .dtypes = DTYPE_BIT(STROBE_FP32),
+    };
+    return strobe__check_tensor(&check, p->runs);
+}
+
+static strobe_status check_scales(const struct problem *p) {
+    const strobe_scales *s = &p->scales;
+    TRY(strobe__check_range("scales.block_q", s->block_q, 0, LARGEST_EXTENT));
+    TRY(strobe__check_range("scales.block_k", s->block_k, 0, LARGEST_EXTENT));
+    TRY(check_key_scales(p, "scales.k", s->k, s->stride_k, p->a.k.dtype, "k"));
+    return check_key_scales(p, "scales.v", s->v, s->stride_v, p->a.v.dtype, "v");
+}
+
 strobe_status strobe__check_parallel(const strobe_parallel *parallel) {
     if (parallel->reserved != 0)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "parallel.reserved is %d; 0 is accepted", parallel->reserved);
@@ -139,6 +172,7 @@ strobe_status strobe__check_features(const struct problem *p) {
     if (a->alibi && p->runs) TRY(strobe__check_pointer("alibi.slopes", p->alibi.slopes, sizeof(float)));
     if (a->sinks) TRY(check_sinks("sinks", p, a->sinks));
     if (a->dropout) TRY(check_dropout(a->dropout));
+    TRY(check_scales(p));
     if (a->parallel) TRY(strobe__check_parallel(a->parallel));
     if (a->tuning) TRY(strobe__check_range("tuning.split_keys", p->tuning.split_keys, 0, LARGEST_EXTENT));
     if (p->g.dbias) TRY(check_dbias(p));

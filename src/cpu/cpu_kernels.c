@@ -22,6 +22,19 @@ static const char *lacks_avx512(void) { return strobe__cpu_lacks(CPU_AVX512); }
 static const char *lacks_amx(void) { return strobe__cpu_lacks(CPU_AMX); }
 #endif
 
+/* K and V may be narrower than q, and scaled. */
+static const char *refuse_cache(const struct problem *p) {
+    const char *reason = strobe__refuse_cache(p);
+    if (!reason && p->a.k.dtype == STROBE_FP64) return "k and v are fp64; fp32, fp16, bf16 and int8 are taken";
+    return reason;
+}
+
+static const char *reject_forward(const struct problem *p) {
+    if (p->a.q.dtype == STROBE_FP64) return "q is fp64; fp32, fp16 and bf16 are taken";
+    const char *reason = strobe__refuse_split_keys(p);
+    return reason ? reason : refuse_cache(p);
+}
+
 /* Query rows that share a K/V head. */
 enum {
     ROWS_BETTER_IN_LANES = 9, /* from here on forward.c's way, queries across the lanes, is the faster one */
@@ -38,9 +51,10 @@ static const char *reject_decode(const struct problem *p) {
     const bool free_choice = !p->tuning.kernel && !p->tuning.split_keys;
     if (free_choice && rows >= ROWS_BETTER_IN_LANES)
         return "more than 8 query rows share a K/V head, and it was not asked for by name or split_keys";
-    if (free_choice && rows >= ROWS_BETTER_IN_TILES && a->q.dtype == STROBE_BF16 && !strobe__cpu_lacks(CPU_AMX))
+    const bool all_bf16 = a->q.dtype == STROBE_BF16 && !strobe__refuse_what_is_to_come(p);
+    if (free_choice && rows >= ROWS_BETTER_IN_TILES && all_bf16 && !strobe__cpu_lacks(CPU_AMX))
         return "4 or more bf16 query rows share a K/V head, which AMX tiles serve better";
-    return strobe__refuse_what_is_to_come(p);
+    return refuse_cache(p);
 }
 
 #if defined(__x86_64__)
@@ -69,7 +83,7 @@ static const char *reject_backward_amx(const struct problem *p) {
 #define FORWARD(level)                                                                                             \
     {                                                                                                              \
         .name = "cpu_forward_" #level, .summary = "FlashAttention-2 forward, fp32 arithmetic, " #level " vectors", \
-        .operation = STROBE_FORWARD, .unavailable = lacks_##level, .reject = reject,                               \
+        .operation = STROBE_FORWARD, .unavailable = lacks_##level, .reject = reject_forward,                       \
         .workspace = strobe__cpu_forward_workspace_##level, .run = strobe__cpu_forward_##level                     \
     }
 #define DECODE(level)                                                                                                       \

@@ -97,24 +97,35 @@ static struct keys_in_memory keys_at(const struct block *b, const strobe_tensor 
 /* What the rows [r, r + count) of head h do with the keys [first, end) of the chunk. */
 typedef void rows_meet(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same);
 
+/* Scores or weights of a few rows, s [count][ROW_SCORES] from key `first` on, times the keys' scales. */
+static void scale_keys(const struct block *b, const struct tile_rows *t, float *s, struct same_rows same, const float *scale,
+                       const int64_t stride[3]) {
+    if (!t->p->a.scales || !scale) return;
+    for (int64_t j = same.first; j < same.end; ++j) {
+        const float factor = strobe__key_scale(t->p, scale, stride, &b->s, j, t->kv);
+        for (int r = 0; r < same.count; ++r) s[r * ROW_SCORES + j - same.first] *= factor;
+    }
+}
+
 static void multiply_keys(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same) {
-    const strobe_attention *a = &t->p->a;
+    const struct problem *p = t->p;
     const int64_t row = h * b->f->split.rows + r, stride = b->f->q_padded;
-    const struct keys_in_memory k = keys_at(b, &a->k, a->dim, same.first, h);
-    products_for(a->k.dtype, same.count)
-        ->keys(b->t.s + row * ROW_SCORES + same.first - b->j0, b->t.q + row * stride, stride, &k, same.end - same.first);
+    const struct keys_in_memory k = keys_at(b, &p->a.k, p->a.dim, same.first, h);
+    float *s = b->t.s + row * ROW_SCORES + same.first - b->j0;
+    products_for(p->a.k.dtype, same.count)->keys(s, b->t.q + row * stride, stride, &k, same.end - same.first);
+    scale_keys(b, t, s, same, p->scales.k, p->scales.stride_k);
 }
 
 static void multiply_values(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same) {
-    const strobe_attention *a = &t->p->a;
+    const struct problem *p = t->p;
     const struct split_kv *f = &b->f->split;
     const int64_t row = h * f->rows + r;
-    const struct keys_in_memory v = keys_at(b, &a->v, a->dim_v, same.first, h);
-    const struct part part = part_at(f, b->s.b * a->heads_kv + t->kv, b->split, r);
-    products_for(a->v.dtype, same.count)
-        ->values(part.o, f->part_floats, b->t.correction + row, b->t.s + row * ROW_SCORES + same.first - b->j0, &v,
-                 same.end - same.first);
-    for (int n = 0; n < same.count; ++n) b->t.correction[row + n] = 1; /* done, for the chunks that follow */
+    const struct keys_in_memory v = keys_at(b, &p->a.v, p->a.dim_v, same.first, h);
+    const struct part part = part_at(f, b->s.b * p->a.heads_kv + t->kv, b->split, r);
+    float *weights = b->t.s + row * ROW_SCORES + same.first - b->j0, *correction = b->t.correction + row;
+    scale_keys(b, t, weights, same, p->scales.v, p->scales.stride_v);
+    products_for(p->a.v.dtype, same.count)->values(part.o, f->part_floats, correction, weights, &v, same.end - same.first);
+    for (int n = 0; n < same.count; ++n) correction[n] = 1; /* done, for the chunks that follow */
 }
 
 /* Scores of a row become weights; m and l of the row move on; the result is what o has to be multiplied by. */

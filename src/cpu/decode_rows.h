@@ -42,11 +42,12 @@ static inline int64_t place_of(int32_t dtype, int64_t x, int64_t columns) {
     return c + (dtype == STROBE_BF16 ? at % 2 * LANES + at / 2 : at);
 }
 
-ALWAYS_INLINE int64_t bytes_of(int32_t dtype) { return dtype == STROBE_FP32 ? 4 : 2; }
+ALWAYS_INLINE int64_t bytes_of(int32_t dtype) { return dtype == STROBE_FP32 ? 4 : dtype == STROBE_INT8 ? 1 : 2; }
 
 ALWAYS_INLINE struct vec2 load_pair(const char *at, int32_t dtype) {
     if (dtype == STROBE_BF16) return v_load2_bf16(at);
     if (dtype == STROBE_FP16) return v_load2_fp16(at);
+    if (dtype == STROBE_INT8) return v_load2_int8(at);
     const float *x = (const float *)(const void *)at;
     return (struct vec2){v_load(x), v_load(x + LANES)};
 }
@@ -142,11 +143,12 @@ struct row_products {
 ROW_PRODUCTS_OF(FP32)
 ROW_PRODUCTS_OF(FP16)
 ROW_PRODUCTS_OF(BF16)
+ROW_PRODUCTS_OF(INT8)
 
 /* rows: 1, 2 or 4. */
 static inline const struct row_products *products_for(int32_t dtype, int rows) {
     static const struct row_products table[][3] = {ROW_PRODUCTS_ENTRIES(FP32), ROW_PRODUCTS_ENTRIES(FP16),
-                                                   ROW_PRODUCTS_ENTRIES(BF16)};
+                                                   ROW_PRODUCTS_ENTRIES(BF16), ROW_PRODUCTS_ENTRIES(INT8)};
     return &table[dtype][rows / 2];
 }
 

@@ -148,8 +148,8 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     const int64_t end = tile_end_key(&t.tile[tiles - 1].rows);
     for (int64_t j0 = tile_first_key(&t.tile[0].rows) / BLOCK_KEYS * BLOCK_KEYS; j0 < end; j0 += BLOCK_KEYS) {
         const int64_t keys = s.keys - j0 < BLOCK_KEYS ? s.keys - j0 : BLOCK_KEYS;
-        const struct rows32 k = widen_rows(t.k, &a->k, strobe__key_offset(&a->k, &s, j0, kv), keys, a->dim);
-        const struct rows32 v = widen_rows(t.v, &a->v, strobe__key_offset(&a->v, &s, j0, kv), keys, a->dim_v);
+        const struct rows32 k = true_rows(t.k, f->p, &a->k, &s, kv, j0, keys, a->dim);
+        const struct rows32 v = true_rows(t.v, f->p, &a->v, &s, kv, j0, keys, a->dim_v);
         for (int n = 0; n < tiles; ++n) tile_meets_block(f, &t.tile[n], &t, k, v, j0, keys);
     }
     for (int n = 0; n < tiles; ++n) finish_tile(&t.tile[n]);

@@ -43,6 +43,22 @@ static inline int64_t tile_offset(const struct tile_rows *t, const strobe_tensor
     return strobe__row_offset(x, &t->s, packed_row(t, r), packed_head(t, r));
 }
 
+/* Keys [j0, j0 + n) of K or V, x, as fp32: in place, or converted into block [n][columns], and scaled where x has scales. */
+static inline struct rows32 true_rows(float *block, const struct problem *p, const strobe_tensor *x,
+                                      const struct sequence *s, int64_t kv, int64_t j0, int64_t n, int64_t columns) {
+    const int64_t at = strobe__key_offset(x, s, j0, kv);
+    const bool values = x == &p->a.v;
+    const float *scale = values ? p->scales.v : p->scales.k;
+    if (!p->a.scales || !scale) return widen_rows(block, x, at, n, columns);
+    for (int64_t j = 0; j < n; ++j) {
+        float *row = block + j * columns;
+        const float factor = strobe__key_scale(p, scale, values ? p->scales.stride_v : p->scales.stride_k, s, j0 + j, kv);
+        widen_row(row, x->data, x->dtype, at + j * x->stride[1], columns);
+        for (int64_t c = 0; c < columns; ++c) row[c] *= factor;
+    }
+    return (struct rows32){block, columns};
+}
+
 /* Transposes the tile's rows of x into to [columns][TILE_ROWS], times factor; lanes without a row are 0. row: [columns]. */
 static inline void tile_pack(float *to, const struct tile_rows *t, const strobe_tensor *x, int64_t columns, float factor,
                              float *row) {

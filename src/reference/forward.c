@@ -20,13 +20,15 @@ static size_t scratch_reals(const struct problem *p) { return (size_t)(3 * p->a.
 static int64_t row_chunks(const struct problem *p) { return (p->a.seq_q + ROWS_A_TASK - 1) / ROWS_A_TASK; }
 
 static void forward_row(const struct row *r, const struct softmax *softmax, real *sum) {
-    const strobe_attention *a = &r->p->a;
+    const struct problem *p = r->p;
+    const strobe_attention *a = &p->a;
     for (int64_t x = 0; x < a->dim_v; ++x) sum[x] = 0;
     for (int64_t j = 0; j < r->s.keys; ++j) {
         if (!is_visible(r, j)) continue; /* not a weight of 0: 0 * NaN is NaN */
         const int64_t value = strobe__key_offset(&a->v, &r->s, j, r->kv);
         const real weight = intermediate(a->q.dtype, softmax->weight[j] * softmax->drop[j]);
-        for (int64_t x = 0; x < a->dim_v; ++x) sum[x] += weight * load(a->v.data, a->v.dtype, value + x);
+        const real scale = (real)strobe__key_scale(p, p->scales.v, p->scales.stride_v, &r->s, j, r->kv);
+        for (int64_t x = 0; x < a->dim_v; ++x) sum[x] += weight * scale * load(a->v.data, a->v.dtype, value + x);
     }
     const int64_t out = strobe__row_offset(&a->out, &r->s, r->i, r->h);
     for (int64_t x = 0; x < a->dim_v; ++x) store(a->out.data, a->out.dtype, out + x, sum[x]);

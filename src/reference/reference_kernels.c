@@ -4,11 +4,19 @@
 #include "core/refusals.h"
 #include "reference/reference.h"
 
-static const char *reject_reference(const struct problem *p) { return strobe__refuse_what_no_kernel_has(p); }
+static const char *reject_reference(const struct problem *p) {
+    const char *reason = strobe__refuse_split_keys(p);
+    return reason ? reason : strobe__refuse_cache(p);
+}
 
 static const char *reject_standard(const struct problem *p) {
     if (p->a.q.dtype == STROBE_FP64) return "q is fp64; fp32, fp16 and bf16 are taken";
-    return strobe__refuse_what_no_kernel_has(p);
+    return reject_reference(p);
+}
+
+static const char *reject_standard_backward(const struct problem *p) {
+    const char *reason = reject_standard(p);
+    return reason ? reason : strobe__refuse_what_is_to_come(p);
 }
 
 static const struct kernel kernels[] = {
@@ -33,7 +41,7 @@ static const struct kernel kernels[] = {
         .name = "reference_backward",
         .summary = "the oracle: float64 arithmetic, recomputes everything from q, k, v and dout",
         .operation = STROBE_BACKWARD,
-        .reject = reject_reference,
+        .reject = strobe__refuse_what_no_kernel_has,
         .workspace = strobe__reference_backward_workspace,
         .run = strobe__reference_backward,
     },
@@ -42,7 +50,7 @@ static const struct kernel kernels[] = {
         .summary = "gradients of standard attention in the tensors' dtype, plain loops",
         .operation = STROBE_BACKWARD,
         .by_name_only = true,
-        .reject = reject_standard,
+        .reject = reject_standard_backward,
         .workspace = strobe__standard_backward_workspace,
         .run = strobe__standard_backward,
     },

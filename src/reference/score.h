@@ -71,7 +71,8 @@ static inline real score(const struct row *r, int64_t j, real *slope) {
     const struct problem *p = r->p;
     const strobe_attention *a = &p->a;
     const int64_t key = strobe__key_offset(&a->k, &r->s, j, r->kv);
-    real x = intermediate(a->q.dtype, dot(&a->q, r->q, &a->k, key, a->dim) * (real)a->scale);
+    const real key_scale = (real)strobe__key_scale(p, p->scales.k, p->scales.stride_k, &r->s, j, r->kv);
+    real x = intermediate(a->q.dtype, dot(&a->q, r->q, &a->k, key, a->dim) * key_scale * (real)a->scale);
     *slope = 1;
     if (a->softcap > 0) {
         const real t = REAL(tanh)(x / (real)a->softcap);

@@ -215,6 +215,11 @@ static void tame_features(struct input *in) {
     strobe_dropout *dropout = (strobe_dropout *)structures[DROPOUT];
     dropout->p = (double)choose(in, 256) / 240;
     if (choose(in, 8)) memset(&dropout->heads, 0, sizeof *dropout - offsetof(strobe_dropout, heads));
+    strobe_scales *scales = (strobe_scales *)structures[SCALES];
+    scales->q = choose(in, 16) == 15 ? tame_data(in, 17) : NULL;
+    scales->k = choose(in, 8) ? tame_data(in, 18) : NULL, scales->v = choose(in, 8) ? tame_data(in, 19) : NULL;
+    tame_stride(in, scales->stride_k), tame_stride(in, scales->stride_v);
+    scales->block_k = small(in, 5);
     strobe_parallel *parallel = (strobe_parallel *)structures[PARALLEL];
     parallel->threads = choose(in, 5), parallel->reserved = 0;
     parallel->run = choose(in, 2) ? serial : NULL;

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * test_quantised_cache.c: int8 K and V with scales are what they stand for. Where scales are powers of two, products with
+ * them are exact, so that every kernel, the oracle too, must give the same bits as for the same K and V in fp32: whatever
+ * rows share a scale, whatever the scales' strides, packed or not. And what no sequence has is not read. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "strobe/strobe.h"
+#include "test.h"
+
+enum { BATCH = 2, SEQ_K = 150, ROWS = BATCH * SEQ_K, HEADS = 2, GROUP = 2, DIM = 37, DIM_V = 40, MOST_Q = 9 };
+
+static float q[BATCH * MOST_Q * HEADS * GROUP * DIM];
+static int8_t k8[ROWS * HEADS * DIM], v8[ROWS * HEADS * DIM_V];
+static float k[ROWS * HEADS * DIM], v[ROWS * HEADS * DIM_V], k_scale[ROWS * HEADS], v_scale[ROWS * HEADS];
+static float out[2][BATCH * MOST_Q * HEADS * GROUP * DIM_V], lse[2][BATCH * MOST_Q * HEADS * GROUP];
+static const int32_t ends[BATCH + 1] = {0, 81, 170}, used[BATCH] = {81, 60};
+
+/* How scales are laid out, and which of them are shared. */
+static const struct layout {
+    const char *name;
+    int64_t stride[3], block; /* of scales */
+    bool packed, used;
+} layouts[] = {
+    {"a scale a token and head", .stride = {SEQ_K * HEADS, HEADS, 1}, .block = 1},
+    {"heads outside tokens", .stride = {SEQ_K * HEADS, 1, SEQ_K}, .block = 1},
+    {"blocks of 32 tokens", .stride = {5 * HEADS, HEADS, 1}, .block = 32},
+    {"the whole sequence", .stride = {HEADS, 0, 1}, .block = 0},
+    {"one for everything", .stride = {0, 0, 0}, .block = 1},
+    {"used lengths", .stride = {SEQ_K * HEADS, HEADS, 1}, .block = 1, .used = true},
+    {"packed sequences", .stride = {0, HEADS, 1}, .block = 1, .packed = true},
+    {"packed sequences in blocks of 7", .stride = {0, HEADS, 1}, .block = 7, .packed = true},
+};
+
+static int64_t scale_at(const struct layout *l, int64_t b, int64_t j, int64_t h) {
+    const int64_t row = l->packed ? ends[b] + j : j;
+    if (l->block == 0) return b * l->stride[0] + h * l->stride[2];
+    return (l->packed ? 0 : b * l->stride[0]) + row / l->block * l->stride[1] + h * l->stride[2];
+}
+
+/* Numbers for every key that exists; the others have NaN for a scale, and for the fp32 tensors' elements. */
+static void fill(const struct layout *l, struct random *r) {
+    for (size_t n = 0; n < COUNT(q); ++n) q[n] = (float)random_value(r);
+    for (size_t n = 0; n < COUNT(k8); ++n) k8[n] = (int8_t)(random_below(r, 255) - 127), k[n] = NAN;
+    for (size_t n = 0; n < COUNT(v8); ++n) v8[n] = (int8_t)(random_below(r, 255) - 127), v[n] = NAN;
+    for (size_t n = 0; n < COUNT(k_scale); ++n) k_scale[n] = v_scale[n] = NAN;
+    for (int64_t b = 0; b < BATCH; ++b)
+        for (int64_t j = 0; j < (l->used ? used[b] : l->packed ? ends[b + 1] - ends[b] : SEQ_K); ++j)
+            for (int64_t h = 0; h < HEADS; ++h) {
+                float *of_k = &k_scale[scale_at(l, b, j, h)], *of_v = &v_scale[scale_at(l, b, j, h)];
+                const int64_t row = ((l->packed ? ends[b] : b * SEQ_K) + j) * HEADS + h;
+                if (isnan(*of_k)) *of_k = ldexpf(1, -8 + (int)random_below(r, 4));
+                if (isnan(*of_v)) *of_v = ldexpf(1, -7 + (int)random_below(r, 3));
+                for (int64_t x = 0; x < DIM; ++x) k[row * DIM + x] = *of_k * k8[row * DIM + x];
+                for (int64_t x = 0; x < DIM_V; ++x) v[row * DIM_V + x] = *of_v * v8[row * DIM_V + x];
+            }
+}
+
+static strobe_status run(const struct layout *l, int64_t seq_q, const char *kernel, bool quantised) {
+    strobe_tuning tuning = {.struct_size = sizeof tuning, .kernel = kernel};
+    strobe_varlen varlen = {.struct_size = sizeof varlen};
+    strobe_scales scales = {.struct_size = sizeof scales, .k = k_scale, .v = v_scale, .block_k = l->block};
+    memcpy(scales.stride_k, l->stride, sizeof l->stride), memcpy(scales.stride_v, l->stride, sizeof l->stride);
+    strobe_attention a = {.struct_size = sizeof a, .batch = BATCH, .seq_q = seq_q, .seq_k = SEQ_K, .heads_q = HEADS * GROUP};
+    a.heads_kv = HEADS, a.dim = DIM, a.dim_v = DIM_V, a.tuning = &tuning, a.mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
+    a.q.data = q, a.out.data = out[quantised], a.lse.data = lse[quantised];
+    a.k.data = quantised ? (void *)k8 : k, a.v.data = quantised ? (void *)v8 : v;
+    a.k.dtype = a.v.dtype = quantised ? STROBE_INT8 : STROBE_FP32;
+    if (quantised) a.scales = &scales;
+    if (l->packed) varlen.cu_seqlens_k = ends;
+    if (l->used) varlen.used_k = used;
+    if (l->packed || l->used) a.varlen = &varlen;
+    memset(out[quantised], 0, sizeof out[0]), memset(lse[quantised], 0, sizeof lse[0]);
+    return strobe_forward(&a, NULL, 0, NULL);
+}
+
+static void test_same_bits(void **state) {
+    const struct layout *l = *state;
+    struct random random = {.state = 5};
+    strobe_kernel_info info = {.struct_size = sizeof info};
+    int ran = 0;
+    fill(l, &random);
+    for (int64_t seq_q = 1; seq_q <= MOST_Q; seq_q += 4)
+        for (int32_t n = 0; strobe_kernel_at(n, &info) == STROBE_OK; ++n) {
+            if (info.operation != STROBE_FORWARD || info.device != STROBE_CPU || info.unavailable) continue;
+            const strobe_status status = run(l, seq_q, info.name, true);
+            if (status == STROBE_UNSUPPORTED) continue;
+            if (status || run(l, seq_q, info.name, false)) fail_msg("%s: %s", info.name, strobe_last_error());
+            if (memcmp(out[0], out[1], sizeof out[0]) != 0 || memcmp(lse[0], lse[1], sizeof lse[0]) != 0)
+                fail_msg("%s, %d rows: other bits than for the same K and V in fp32", info.name, (int)seq_q);
+            for (int64_t e = 0; e < BATCH * seq_q * HEADS * GROUP * DIM_V; ++e) assert_true(isfinite(out[1][e]));
+            ++ran;
+        }
+    assert_true(ran >= 3 * 3); /* the oracle, and the baseline's forward and decode, which takes one and five rows */
+}
+
+int main(void) {
+    struct CMUnitTest tests[COUNT(layouts)];
+    for (size_t n = 0; n < COUNT(layouts); ++n) tests[n] = test_of_row(layouts[n].name, test_same_bits, &layouts[n]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
