@@ -54,22 +54,25 @@ static inline __mmask32 columns_mask(int64_t columns) {
     return columns >= TILE_DEPTH ? 0xffffffffu : columns <= 0 ? 0 : (1u << columns) - 1;
 }
 
-/* The upper half of each word is a part of x; x becomes what is left, exactly. */
-static inline __m512i cut_part(vec *x) {
-    const __m512i part = _mm512_and_si512(_mm512_castps_si512(*x), _mm512_set1_epi32(-0x10000));
+/* The upper half of each word of `bits`, which is x or near it, becomes a part of x; x becomes what is left, exactly. */
+static inline __m512i take_part(vec *x, __m512i bits) {
+    const __m512i part = _mm512_and_si512(bits, _mm512_set1_epi32(-0x10000));
     *x = v_sub(*x, _mm512_castsi512_ps(part));
     return part;
 }
 
-/* The same rounded, so that what is left has either sign, and what is left out of products no bias; cut off where rounding
- * would make an infinity. */
+static inline __m512i cut_part(vec *x) { return take_part(x, _mm512_castps_si512(*x)); }
+
+/* To nearest: what is left then is half as much and has either sign, and what is left out of products no bias. */
 static inline __m512i round_part(vec *x) {
-    const __m512i bits = _mm512_castps_si512(*x), upper = _mm512_set1_epi32(-0x10000);
-    const __m512i size = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+    return take_part(x, _mm512_add_epi32(_mm512_castps_si512(*x), _mm512_set1_epi32(0x8000)));
+}
+
+/* The same, but cut off where rounding would make an infinity. */
+static inline __m512i round_any_part(vec *x) {
+    const __m512i bits = _mm512_castps_si512(*x), size = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
     const __mmask16 fits = _mm512_cmp_epi32_mask(size, _mm512_set1_epi32(0x7f7f8000), _MM_CMPINT_LT);
-    const __m512i part = _mm512_and_si512(upper, _mm512_mask_add_epi32(bits, fits, bits, _mm512_set1_epi32(0x8000)));
-    *x = v_sub(*x, _mm512_castsi512_ps(part));
-    return part;
+    return take_part(x, _mm512_mask_add_epi32(bits, fits, bits, _mm512_set1_epi32(0x8000)));
 }
 
 /* The upper halves of two vectors, side by side. */
@@ -98,8 +101,8 @@ static inline void load_parts(__m512i parts[PARTS], const number *x, int64_t col
     }
     vec low = _mm512_cvtph_ps(_mm512_castsi512_si256(raw)), high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(raw, 1));
 #endif
-    const __m512i rounded = round_part(&low);
-    parts[0] = join_upper(rounded, round_part(&high));
+    const __m512i rounded = round_any_part(&low);
+    parts[0] = join_upper(rounded, round_any_part(&high));
     for (int n = 1; n < PARTS; ++n) {
         const __m512i part = cut_part(&low);
         parts[n] = join_upper(part, cut_part(&high));

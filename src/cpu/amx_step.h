@@ -49,11 +49,11 @@ struct step {
     int64_t tiles; /* of 16 columns of V */
 };
 
-/* Two rows of weights in parts; all but the last are cut off, which rounding could not do in fewer operations. */
+/* Two rows of weights in parts. */
 ALWAYS_INLINE void store_pair(uint32_t *p, vec even, vec odd) {
     for (int part = 1; part < PARTS; ++part, p += P_WORDS) {
-        const __m512i even_part = cut_part(&even);
-        _mm512_store_si512(p, v_pair_cut(even_part, cut_part(&odd)));
+        const __m512i even_part = part == 1 ? round_part(&even) : cut_part(&even);
+        _mm512_store_si512(p, v_pair_cut(even_part, part == 1 ? round_part(&odd) : cut_part(&odd)));
     }
     _mm512_store_si512(p, v_pair(even, odd));
 }

@@ -232,7 +232,7 @@ static void tile_meets_keys(const struct forward *f, struct tile *t, const struc
         if (n + 1 < blocks) step.k = block_of_k(f, c, k, j0 + BLOCK_KEYS, &step.k_stride);
         if (n >= 1) step.v = c->v + PARTS * (j0 - BLOCK_KEYS - k->first) * f->v_padded;
         const bool weighs = n >= 0 && n < blocks;
-        struct weighing w = {.left = 0};
+        struct weighing w = {.left = 0, .fine = a->lse.data};
         if (weighs) w = weighing_of(f, t, c->s[n & 1], c->p[n & 1]);
         step_run(&step, &w);
         if (weighs) {
