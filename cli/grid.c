@@ -155,6 +155,7 @@ static const grid_block blocks[] = {
      {"d=192 dv=128", "d=64 dv=512", "d=7 dv=200", "d=512 dv=1"},
      only_plain},
     {GRID_QUICK, "fwd " ANY_DTYPE, {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40"}, only_caches},
+    {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=7/1,8/2 sk=300", {"sq=1 d=64", "sq=2 d=128", "sq=1 d=40 dv=96"}, only_causal},
     {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},
     {GRID_FULL, "fwd " ANY_DTYPE " h=6,6/2,6/1 d=64", {PEER_SHAPES}, only_causal},
     {GRID_FULL, "bwd fp32,bf16 h=6,6/2,6/1 d=64", {PEER_SHAPES}, only_causal},

@@ -37,54 +37,49 @@ static const char *reject_forward(const struct problem *p) {
 
 /* Query rows that share a K/V head. */
 enum {
-    ROWS_BETTER_IN_LANES = 9,  /* from here on forward.c's way, queries across the lanes, is the faster one */
-    ROWS_BETTER_IN_TILES = 4,  /* from here on forward_amx.c is faster, although it packs V for them alone */
-    ROWS_WORTH_SPLITTING = 49, /* the same in fp16 and fp32: more than a tile of forward.c's */
+    ROWS_BETTER_IN_TILES = 3, /* from here on AMX tiles serve bf16 rows better than vectors, although they are not full */
+    ROWS_BETTER_IN_LANES = 9, /* from here on forward.c's way, queries across the lanes, is faster than decode.c's */
 };
 
-static const char *reject_decode(const struct problem *p) {
+/* What all decode kernels refuse. */
+static const char *reject_many_rows(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    const int64_t rows = a->seq_q * p->group;
     if (a->q.dtype == STROBE_FP64) return "q is fp64; fp32, fp16 and bf16 are taken";
     if (a->softcap > 0 || a->bias || a->alibi || a->bool_mask || a->block_mask || a->dropout)
         return "softcap, bias, ALiBi, a boolean or block mask, or dropout is given; mask kinds, varlen and sinks are taken";
-    if (rows > MOST_DECODE_ROWS) return "more than 16 query rows share a K/V head; up to 16 are taken";
+    if (a->seq_q * p->group > MOST_DECODE_ROWS) return "more than 16 query rows share a K/V head; up to 16 are taken";
+    return NULL;
+}
+
+static const char *reject_decode(const struct problem *p) {
+    const char *reason = reject_many_rows(p);
     const bool free_choice = !p->tuning.kernel && !p->tuning.split_keys;
-    if (free_choice && rows >= ROWS_BETTER_IN_LANES)
+    if (reason) return reason;
+    if (free_choice && p->a.seq_q * p->group >= ROWS_BETTER_IN_LANES)
         return "more than 8 query rows share a K/V head, and it was not asked for by name or split_keys";
-    const bool all_bf16 = a->q.dtype == STROBE_BF16 && !strobe__refuse_what_is_to_come(p);
-    if (free_choice && rows >= ROWS_BETTER_IN_TILES && all_bf16 && !strobe__cpu_lacks(CPU_AMX))
-        return "4 or more bf16 query rows share a K/V head, which AMX tiles serve better";
     return refuse_cache(p);
 }
 
 #if defined(__x86_64__)
-static const char *reject_tiles(const struct problem *p, int32_t dtype, const char *wrong_dtype) {
+static const char *reject_decode_amx(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const char *reason = reject_many_rows(p);
+    if (reason) return reason;
+    if (!p->tuning.kernel && a->seq_q * p->group < ROWS_BETTER_IN_TILES)
+        return "fewer than 3 query rows share a K/V head, and it was not asked for by name";
+    if (a->q.dtype != STROBE_BF16) return "q is not bf16; bf16 is taken";
+    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
+    reason = strobe__refuse_what_is_to_come(p);
+    return reason ? reason : strobe__cpu_refuses_tiles(); /* last: it asks for permission */
+}
+
+static const char *reject_forward_amx(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const char *reason = reject(p);
     if (reason) return reason;
-    if (a->q.dtype != dtype || a->out.dtype != dtype) return wrong_dtype;
+    if (a->q.dtype != STROBE_BF16 || a->out.dtype != STROBE_BF16) return "q or out is not bf16; bf16 is taken";
     if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
     return strobe__cpu_refuses_tiles(); /* last: it asks for permission */
-}
-
-static const char *reject_bf16_tiles(const struct problem *p) {
-    return reject_tiles(p, STROBE_BF16, "q or out is not bf16; bf16 is taken");
-}
-
-/* K and V are split for all of a head's rows at once: for few, forward.c is done sooner. */
-static const char *reject_split_tiles(const struct problem *p, int32_t dtype, const char *wrong_dtype) {
-    if (!p->tuning.kernel && p->a.seq_q * p->group < ROWS_WORTH_SPLITTING)
-        return "fewer than 49 query rows share a K/V head, and it was not asked for by name";
-    return reject_tiles(p, dtype, wrong_dtype);
-}
-
-static const char *reject_fp16_tiles(const struct problem *p) {
-    return reject_split_tiles(p, STROBE_FP16, "q or out is not fp16; fp16 is taken");
-}
-
-static const char *reject_fp32_tiles(const struct problem *p) {
-    return reject_split_tiles(p, STROBE_FP32, "q or out is not fp32; fp32 is taken");
 }
 
 static const char *reject_backward_amx(const struct problem *p) {
@@ -122,33 +117,24 @@ static const char *reject_backward_amx(const struct problem *p) {
 
 static const struct kernel kernels[] = {
 #if defined(__x86_64__)
+    {
+        .name = "cpu_decode_amx",
+        .summary = "split-KV decoding of few bf16 query rows on AMX tiles",
+        .operation = STROBE_FORWARD,
+        .unavailable = lacks_amx,
+        .reject = reject_decode_amx,
+        .workspace = strobe__cpu_decode_workspace_amx,
+        .run = strobe__cpu_decode_amx,
+    },
     DECODE(avx512),
     {
         .name = "cpu_forward_amx",
         .summary = "FlashAttention-2 forward, bf16 products on AMX tiles under the softmax",
         .operation = STROBE_FORWARD,
         .unavailable = lacks_amx,
-        .reject = reject_bf16_tiles,
+        .reject = reject_forward_amx,
         .workspace = strobe__cpu_forward_workspace_amx,
         .run = strobe__cpu_forward_amx,
-    },
-    {
-        .name = "cpu_forward_fp16_amx",
-        .summary = "the same in fp16, each number the sum of two bf16",
-        .operation = STROBE_FORWARD,
-        .unavailable = lacks_amx,
-        .reject = reject_fp16_tiles,
-        .workspace = strobe__cpu_forward_workspace_fp16_amx,
-        .run = strobe__cpu_forward_fp16_amx,
-    },
-    {
-        .name = "cpu_forward_fp32_amx",
-        .summary = "the same in fp32, each number the sum of three bf16",
-        .operation = STROBE_FORWARD,
-        .unavailable = lacks_amx,
-        .reject = reject_fp32_tiles,
-        .workspace = strobe__cpu_forward_workspace_fp32_amx,
-        .run = strobe__cpu_forward_fp32_amx,
     },
     FORWARD(avx512),
     DECODE(avx2),

@@ -18,16 +18,15 @@
 #include "cpu/split_kv.h"
 
 enum {
-    TASKS_A_WORKER = 2, /* at least, or fewer heads share a task */
-    MOST_HEADS = 32,    /* of a task */
-    CHUNK_KEYS = 16,    /* of a head before the next head's turn */
+    MOST_HEADS = 32, /* of a task */
+    CHUNK_KEYS = 16, /* of a head before the next head's turn */
 };
 
 struct decode {
     struct split_kv split;
     char *workspace;
     size_t scratch_bytes;
-    int64_t heads_a_task, q_padded;
+    int64_t q_padded;
 };
 
 /* One worker's memory. */
@@ -40,10 +39,9 @@ struct scratch {
 /* The block at hand, and who is at it. */
 struct block {
     const struct decode *f;
-    struct sequence s;
-    int64_t split, first_head, heads;
+    struct split_task t;
     int64_t j0, keys, chunk;
-    struct scratch t;
+    struct scratch c;
 };
 
 static size_t lay_out(struct scratch *t, float *base, const struct problem *p, int64_t heads) {
@@ -59,13 +57,12 @@ static void pack_queries(const struct block *b) {
     const struct problem *p = b->f->split.p;
     const int64_t dim = p->a.dim, rows = b->f->split.rows;
     float wide[512];
-    memset(b->t.q, 0, (size_t)(b->heads * rows * b->f->q_padded) * sizeof(float));
-    for (int64_t h = 0; h < b->heads; ++h) {
-        const struct tile_rows t = decode_rows(p, &b->s, b->first_head + h);
+    for (int64_t h = 0; h < b->t.heads; ++h) {
+        const struct tile_rows t = decode_rows(p, &b->t.s, b->t.first_head + h);
         for (int64_t r = 0; r < t.n; ++r) {
-            float *q = b->t.q + (h * rows + r) * b->f->q_padded;
+            float *q = b->c.q + (h * rows + r) * b->f->q_padded;
             widen_row(wide, p->a.q.data, p->a.q.dtype, tile_offset(&t, &p->a.q, r), dim);
-            for (int64_t x = 0; x < dim; ++x) q[place_of(p->a.k.dtype, x, dim)] = wide[x] * query_factor(p);
+            to_places(q, wide, p->a.k.dtype, dim, query_factor(p));
         }
     }
 }
@@ -90,7 +87,7 @@ static struct same_rows rows_at(const struct tile_rows *t, int64_t r, int64_t j0
 }
 
 static struct keys_in_memory keys_at(const struct block *b, const strobe_tensor *x, int64_t columns, int64_t j, int64_t h) {
-    const int64_t at = strobe__key_offset(x, &b->s, j, b->first_head + h) * (int64_t)strobe__dtype_bytes(x->dtype);
+    const int64_t at = strobe__key_offset(x, &b->t.s, j, b->t.first_head + h) * (int64_t)strobe__dtype_bytes(x->dtype);
     return (struct keys_in_memory){(const char *)x->data + at, x->stride[1], columns};
 }
 
@@ -102,7 +99,7 @@ static void scale_keys(const struct block *b, const struct tile_rows *t, float *
                        const int64_t stride[3]) {
     if (!t->p->a.scales || !scale) return;
     for (int64_t j = same.first; j < same.end; ++j) {
-        const float factor = strobe__key_scale(t->p, scale, stride, &b->s, j, t->kv);
+        const float factor = strobe__key_scale(t->p, scale, stride, &b->t.s, j, t->kv);
         for (int r = 0; r < same.count; ++r) s[r * ROW_SCORES + j - same.first] *= factor;
     }
 }
@@ -111,8 +108,8 @@ static void multiply_keys(const struct block *b, const struct tile_rows *t, int6
     const struct problem *p = t->p;
     const int64_t row = h * b->f->split.rows + r, stride = b->f->q_padded;
     const struct keys_in_memory k = keys_at(b, &p->a.k, p->a.dim, same.first, h);
-    float *s = b->t.s + row * ROW_SCORES + same.first - b->j0;
-    products_for(p->a.k.dtype, same.count)->keys(s, b->t.q + row * stride, stride, &k, same.end - same.first);
+    float *s = b->c.s + row * ROW_SCORES + same.first - b->j0;
+    products_for(p->a.k.dtype, same.count)->keys(s, b->c.q + row * stride, stride, &k, same.end - same.first);
     scale_keys(b, t, s, same, p->scales.k, p->scales.stride_k);
 }
 
@@ -121,8 +118,8 @@ static void multiply_values(const struct block *b, const struct tile_rows *t, in
     const struct split_kv *f = &b->f->split;
     const int64_t row = h * f->rows + r;
     const struct keys_in_memory v = keys_at(b, &p->a.v, p->a.dim_v, same.first, h);
-    const struct part part = part_at(f, b->s.b * p->a.heads_kv + t->kv, b->split, r);
-    float *weights = b->t.s + row * ROW_SCORES + same.first - b->j0, *correction = b->t.correction + row;
+    const struct part part = part_at(f, b->t.s.b * p->a.heads_kv + t->kv, b->t.split, r);
+    float *weights = b->c.s + row * ROW_SCORES + same.first - b->j0, *correction = b->c.correction + row;
     scale_keys(b, t, weights, same, p->scales.v, p->scales.stride_v);
     products_for(p->a.v.dtype, same.count)->values(part.o, f->part_floats, correction, weights, &v, same.end - same.first);
     for (int n = 0; n < same.count; ++n) correction[n] = 1; /* done, for the chunks that follow */
@@ -152,8 +149,8 @@ static float online_softmax(struct part *part, float *s, int64_t keys, float fac
 static void walk(const struct block *b, rows_meet *meet) {
     for (int64_t j = b->j0; j < b->j0 + b->keys; j += b->chunk) {
         const int64_t left = b->j0 + b->keys - j, keys = left < b->chunk ? left : b->chunk;
-        for (int64_t h = 0; h < b->heads; ++h) {
-            const struct tile_rows t = decode_rows(b->f->split.p, &b->s, b->first_head + h);
+        for (int64_t h = 0; h < b->t.heads; ++h) {
+            const struct tile_rows t = decode_rows(b->f->split.p, &b->t.s, b->t.first_head + h);
             for (int64_t r = 0; r < t.n;) {
                 const struct same_rows same = rows_at(&t, r, j, keys);
                 if (same.first < same.end) meet(b, &t, h, r, same);
@@ -166,35 +163,31 @@ static void walk(const struct block *b, rows_meet *meet) {
 /* Every row's scores over the keys of the block that it sees become weights. */
 static void weigh(const struct block *b) {
     const struct split_kv *f = &b->f->split;
-    for (int64_t h = 0; h < b->heads; ++h) {
-        const struct tile_rows t = decode_rows(f->p, &b->s, b->first_head + h);
+    for (int64_t h = 0; h < b->t.heads; ++h) {
+        const struct tile_rows t = decode_rows(f->p, &b->t.s, b->t.first_head + h);
         for (int64_t r = 0; r < t.n; ++r) {
             const struct same_rows same = rows_at(&t, r, b->j0, b->keys);
             if (same.first >= same.end) continue;
-            struct part part = part_at(f, b->s.b * f->p->a.heads_kv + t.kv, b->split, r);
-            float *s = b->t.s + (h * f->rows + r) * ROW_SCORES + same.first - b->j0;
-            b->t.correction[h * f->rows + r] = online_softmax(&part, s, same.end - same.first, exponent_factor(f->p));
+            struct part part = part_at(f, b->t.s.b * f->p->a.heads_kv + t.kv, b->t.split, r);
+            float *s = b->c.s + (h * f->rows + r) * ROW_SCORES + same.first - b->j0;
+            b->c.correction[h * f->rows + r] = online_softmax(&part, s, same.end - same.first, exponent_factor(f->p));
         }
     }
 }
 
-/* A batch entry, some heads, a split. */
 static void decode_task(void *context, int64_t index, int32_t worker) {
     const struct decode *f = context;
-    const strobe_attention *a = &f->split.p->a;
-    const int64_t split = index % f->split.splits, groups = quotient_up(a->heads_kv, f->heads_a_task);
-    struct block b = {.f = f, .s = strobe__sequence(f->split.p, index / f->split.splits / groups), .split = split};
-    if (b.s.rows == 0 || split >= splits_of(b.s.keys, f->split.split)) return;
-    b.first_head = index / f->split.splits % groups * f->heads_a_task;
-    b.heads = a->heads_kv - b.first_head < f->heads_a_task ? a->heads_kv - b.first_head : f->heads_a_task;
-    b.chunk = b.heads > 1 ? CHUNK_KEYS : BLOCK_KEYS;
+    struct block b = {.f = f, .t = split_task_at(&f->split, index)};
+    const struct split_task *t = &b.t;
+    if (t->heads == 0) return;
     const float_mode mode = enter_flush_to_zero();
-    lay_out(&b.t, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f->split.p, f->heads_a_task);
+    b.chunk = t->heads > 1 ? CHUNK_KEYS : BLOCK_KEYS;
+    lay_out(&b.c, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f->split.p, f->split.heads_a_task);
     pack_queries(&b);
-    for (int64_t h = 0; h < b.heads; ++h) start_parts(&f->split, b.s.b * a->heads_kv + b.first_head + h, split);
-    const int64_t last = split * f->split.split + f->split.split, end = last < b.s.keys ? last : b.s.keys;
-    for (b.j0 = split * f->split.split; b.j0 < end; b.j0 += BLOCK_KEYS) {
-        b.keys = end - b.j0 < BLOCK_KEYS ? end - b.j0 : BLOCK_KEYS;
+    for (int64_t h = 0; h < t->heads; ++h)
+        start_parts(&f->split, t->s.b * f->split.p->a.heads_kv + t->first_head + h, t->split);
+    for (b.j0 = t->first; b.j0 < t->end; b.j0 += BLOCK_KEYS) {
+        b.keys = t->end - b.j0 < BLOCK_KEYS ? t->end - b.j0 : BLOCK_KEYS;
         walk(&b, multiply_keys);
         weigh(&b);
         walk(&b, multiply_values);
@@ -202,31 +195,18 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
     leave_flush_to_zero(mode);
 }
 
-/* Heads that may share a task. */
-static int64_t most_heads(const strobe_attention *a) {
-    const bool side_by_side = a->k.stride[2] < a->k.stride[1] && a->k.stride[2] >= 0;
-    return !side_by_side ? 1 : a->heads_kv < MOST_HEADS ? a->heads_kv : MOST_HEADS;
-}
-
 size_t LEVEL_KERNEL(decode_workspace)(const struct problem *p) {
     struct scratch t;
-    return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, p, most_heads(&p->a)) + parts_bytes(p);
+    return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, p, heads_side_by_side(&p->a, MOST_HEADS)) +
+           parts_bytes(p);
 }
 
 strobe_status LEVEL_KERNEL(decode)(const struct problem *p, const struct execution *execution) {
-    const strobe_attention *a = &p->a;
     struct scratch t;
-    struct decode f = {.split = split_kv_of(p, longest_sequence(p)), .workspace = execution->workspace};
-    const int64_t workers = strobe__workers(a->parallel), heads = a->batch * a->heads_kv;
-    f.q_padded = padded_columns(a->dim);
-    f.heads_a_task = heads * f.split.splits / (TASKS_A_WORKER * workers);
-    if (f.heads_a_task > most_heads(a)) f.heads_a_task = most_heads(a);
-    if (f.heads_a_task < 1) f.heads_a_task = 1;
-    f.scratch_bytes = lay_out(&t, NULL, p, f.heads_a_task);
-    f.split.parts = (float *)(void *)(f.workspace + (size_t)workers * f.scratch_bytes);
-    const strobe_parallel *threads = decode_threads(&f.split);
-    const int64_t groups = quotient_up(a->heads_kv, f.heads_a_task);
-    strobe__parallel_for(threads, a->batch * groups * f.split.splits, decode_task, &f);
-    strobe__parallel_for(threads, heads, merge_task, &f.split);
+    struct decode f = {.split = split_kv_of(p, longest_sequence(p), MOST_HEADS), .workspace = execution->workspace};
+    f.q_padded = padded_columns(p->a.dim);
+    f.scratch_bytes = lay_out(&t, NULL, p, f.split.heads_a_task);
+    f.split.parts = (float *)(void *)(f.workspace + (size_t)strobe__workers(p->a.parallel) * f.scratch_bytes);
+    run_splits(&f.split, decode_task, &f);
     return STROBE_OK;
 }

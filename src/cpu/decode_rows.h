@@ -8,7 +8,7 @@
  *
  * Rows are read PAIR columns at a time, which with AVX-512 and 16 bits is a line of memory: loads of half a line reach
  * three quarters of the bandwidth. A pair of bf16 comes apart into even and odd columns, by a shift and a mask; q and o are
- * kept in that order, and place_of says where a column lies. The last pair of a row ends with it and so overlaps the one
+ * kept in that order (to_places, from_places). The last pair of a row ends with it and so overlaps the one
  * before: no load passes the end, none needs a mask. q holds zeros where it overlaps, o holds these columns twice. Rows
  * shorter than a pair are copied. The order of each sum depends on the columns alone. */
 #ifndef STROBE_CPU_DECODE_ROWS_H
@@ -36,10 +36,24 @@ ALWAYS_INLINE int64_t pair_start(int64_t c, int64_t columns) {
     return c + PAIR <= columns ? c : columns > PAIR ? columns - PAIR : 0;
 }
 
-/* Where column x of a row of K or V of the dtype lies in q or o. */
-static inline int64_t place_of(int32_t dtype, int64_t x, int64_t columns) {
-    const int64_t c = x / PAIR * PAIR, at = x - pair_start(c, columns);
-    return c + (dtype == STROBE_BF16 ? at % 2 * LANES + at / 2 : at);
+/* A row times factor, in natural order, to the places of q; what a pair repeats, or has beyond the row, is zero. */
+static inline void to_places(float *q, const float *row, int32_t dtype, int64_t columns, float factor) {
+    for (int64_t c = 0; c < columns; c += PAIR) {
+        const int64_t start = pair_start(c, columns);
+        float pair[PAIR];
+        for (int64_t i = 0; i < PAIR; ++i) pair[i] = start + i >= c && start + i < columns ? row[start + i] * factor : 0;
+        for (int64_t i = 0; i < PAIR; ++i) q[c + i] = pair[dtype == STROBE_BF16 ? i % LANES * 2 + i / LANES : i];
+    }
+}
+
+/* The way back, from o. */
+static inline void from_places(float *row, const float *o, int32_t dtype, int64_t columns, float factor) {
+    for (int64_t c = 0; c < columns; c += PAIR) {
+        const int64_t start = pair_start(c, columns);
+        float pair[PAIR];
+        for (int64_t i = 0; i < PAIR; ++i) pair[dtype == STROBE_BF16 ? i % LANES * 2 + i / LANES : i] = o[c + i] * factor;
+        memcpy(row + c, pair + (c - start), (size_t)((columns < c + PAIR ? columns : c + PAIR) - c) * sizeof *row);
+    }
 }
 
 ALWAYS_INLINE int64_t bytes_of(int32_t dtype) { return dtype == STROBE_FP32 ? 4 : dtype == STROBE_INT8 ? 1 : 2; }
@@ -62,22 +76,25 @@ ALWAYS_INLINE struct vec2 row_pair(const char *row, int32_t dtype, int64_t c, in
 
 ALWAYS_INLINE void key_products(float *s, const float *q, int64_t q_stride, const struct keys_in_memory *k, int64_t keys,
                                 int32_t dtype, int rows) {
-    const int many = LANES / rows; /* keys */
+    const int many = LANES / rows;        /* keys */
+    const int some = many < 8 ? many : 8; /* that walk abreast: more addresses than that are not held in registers */
     for (int64_t j = 0; j < keys; j += many) {
-        const char *row[LANES];
         vec sum[LANES];
         for (int i = 0; i < LANES; ++i) sum[i] = v_set(0);
-        for (int i = 0; i < many; ++i) /* past the end the last key is read again, and not used */
-            row[i] = k->data + (j + i < keys ? j + i : keys - 1) * k->stride * bytes_of(dtype);
-        for (int64_t c = 0; c < k->columns; c += PAIR)
-            for (int i = 0; i < many; ++i) {
-                const struct vec2 x = row_pair(row[i], dtype, c, k->columns);
-                for (int r = 0; r < rows; ++r) {
-                    const int at = r * many + i;
-                    sum[at] = v_fma(x.a, v_load(q + r * q_stride + c), sum[at]);
-                    sum[at] = v_fma(x.b, v_load(q + r * q_stride + c + LANES), sum[at]);
+        for (int i0 = 0; i0 < many; i0 += some) {
+            const char *row[LANES];
+            for (int i = i0; i < i0 + some; ++i) /* past the end the last key is read again, and not used */
+                row[i] = k->data + (j + i < keys ? j + i : keys - 1) * k->stride * bytes_of(dtype);
+            for (int64_t c = 0; c < k->columns; c += PAIR)
+                for (int i = i0; i < i0 + some; ++i) {
+                    const struct vec2 x = row_pair(row[i], dtype, c, k->columns);
+                    for (int r = 0; r < rows; ++r) {
+                        const int at = r * many + i;
+                        sum[at] = v_fma(x.a, v_load(q + r * q_stride + c), sum[at]);
+                        sum[at] = v_fma(x.b, v_load(q + r * q_stride + c + LANES), sum[at]);
+                    }
                 }
-            }
+        }
         float found[LANES];
         v_store(found, v_sums(sum));
         for (int r = 0; r < rows; ++r) memcpy(s + r * ROW_SCORES + j, found + r * many, (size_t)many * sizeof *s);

@@ -19,6 +19,7 @@
 enum {
     DEFAULT_SPLIT = 1024,
     MOST_SPLITS = 128,           /* of a sequence, unless split_keys is given */
+    TASKS_A_WORKER = 2,          /* at least, or fewer heads share a task */
     BYTES_WORTH_WAKING = 2 << 20 /* of K and V: below, waking threads costs more than it gains */
 };
 
@@ -27,12 +28,19 @@ struct split_kv {
     float *parts; /* [batch][heads_kv][splits][rows][part_floats]: m, l, up to LANES unused, o */
     int64_t split, splits;
     int64_t rows, part_floats;
-    strobe_parallel alone;
+    int64_t heads_a_task;
+};
+
+/* What a task does: keys [first, end) of a sequence, a split or the part of it that exists, for some K/V heads. */
+struct split_task {
+    struct sequence s;
+    int64_t split, first, end;
+    int64_t first_head, heads; /* no heads: nothing is to be done */
 };
 
 /* The state of one row in one split. */
 struct part {
-    float *o; /* [padded_columns(dim_v)], in the order of place_of */
+    float *o; /* [padded_columns(dim_v)], in the order of to_places */
     float *m, *l;
 };
 
@@ -55,17 +63,27 @@ static inline int64_t longest_sequence(const struct problem *p) {
     return longest;
 }
 
-static inline struct split_kv split_kv_of(const struct problem *p, int64_t longest) {
-    struct split_kv f = {.p = p, .rows = p->a.seq_q * p->group, .split = split_keys_for(p, longest)};
+/* Heads that may share a task, at most `most`: those that lie side by side in memory, or each page is visited once a head.
+ */
+static inline int64_t heads_side_by_side(const strobe_attention *a, int64_t most) {
+    const bool side_by_side = a->k.stride[2] < a->k.stride[1] && a->k.stride[2] >= 0;
+    return !side_by_side ? 1 : a->heads_kv < most ? a->heads_kv : most;
+}
+
+static inline struct split_kv split_kv_of(const struct problem *p, int64_t longest, int64_t most_heads) {
+    const strobe_attention *a = &p->a;
+    struct split_kv f = {.p = p, .rows = a->seq_q * p->group, .split = split_keys_for(p, longest)};
     f.splits = splits_of(longest, f.split);
-    f.part_floats = LANES + padded_columns(p->a.dim_v);
-    f.alone = (strobe_parallel){.struct_size = sizeof f.alone, .threads = 1};
+    f.part_floats = LANES + padded_columns(a->dim_v);
+    const int64_t most = heads_side_by_side(a, most_heads), tasks = TASKS_A_WORKER * (int64_t)strobe__workers(a->parallel);
+    f.heads_a_task = strobe__product(a->batch * a->heads_kv, f.splits) / tasks;
+    f.heads_a_task = f.heads_a_task < 1 ? 1 : f.heads_a_task < most ? f.heads_a_task : most;
     return f;
 }
 
 /* What the parts may need for lengths up to the bound; more than there is memory where that does not fit. */
 static inline size_t parts_bytes(const struct problem *p) {
-    const struct split_kv f = split_kv_of(p, p->a.seq_k);
+    const struct split_kv f = split_kv_of(p, p->a.seq_k, 1);
     const int64_t longest_splits = splits_of(p->a.seq_k, p->tuning.split_keys ? f.split : DEFAULT_SPLIT);
     const int64_t splits = p->tuning.split_keys || longest_splits < MOST_SPLITS ? longest_splits : MOST_SPLITS;
     const int64_t heads = strobe__product(p->a.batch, p->a.heads_kv);
@@ -89,15 +107,6 @@ static inline struct tile_rows decode_rows(const struct problem *p, const struct
     return (struct tile_rows){.p = p, .s = *s, .kv = kv, .n = packed_rows(p, s)};
 }
 
-/* The threads for the call: waking them is not worth it for a short one. */
-static inline const strobe_parallel *decode_threads(const struct split_kv *f) {
-    const strobe_attention *a = &f->p->a;
-    double keys = 0;
-    for (int64_t b = 0; b < a->batch; ++b) keys += (double)strobe__sequence(f->p, b).keys;
-    const double row_bytes = (double)(a->dim + a->dim_v) * (double)strobe__dtype_bytes(a->k.dtype);
-    return keys * (double)a->heads_kv * row_bytes < BYTES_WORTH_WAKING ? &f->alone : a->parallel;
-}
-
 /* The splits of one row, in order, into the first one. */
 static inline struct part merge_row(const struct split_kv *f, int64_t head, int64_t splits, int64_t r) {
     const struct part whole = part_at(f, head, 0, r);
@@ -112,7 +121,7 @@ static inline struct part merge_row(const struct split_kv *f, int64_t head, int6
         const bool empty = *from.m == -INFINITY && *from.l == 0; /* it saw no key: o is 0 */
         const float weight = empty ? 0 : *from.m == m ? 1 : exp2f((*from.m - m) * factor);
         if (!empty) l += weight * *from.l;
-        for (int64_t x = 0; !(empty && n > 0) && x < f->part_floats - LANES; x += LANES) {
+        for (int64_t x = 0; !empty && x < f->part_floats - LANES; x += LANES) {
             const vec before = n == 0 ? v_set(0) : v_load(whole.o + x);
             v_store(whole.o + x, v_fma(v_set(weight), v_load(from.o + x), before));
         }
@@ -135,11 +144,35 @@ static inline void merge_task(void *context, int64_t head, int32_t worker) {
     }
     finish_rows(&t, m, l, factor);
     for (int64_t r = 0; r < t.n; ++r) {
-        const float *o = part_at(f, head, 0, r).o;
-        const int64_t at = tile_offset(&t, &a->out, r);
-        for (int64_t x = 0; x < a->dim_v; ++x)
-            element_store(a->out.data, a->out.dtype, at + x, (double)(o[place_of(a->v.dtype, x, a->dim_v)] * factor[r]));
+        float row[512];
+        from_places(row, part_at(f, head, 0, r).o, a->v.dtype, a->dim_v, factor[r]);
+        narrow_row(a->out.data, a->out.dtype, tile_offset(&t, &a->out, r), row, a->dim_v);
     }
+}
+
+static inline struct split_task split_task_at(const struct split_kv *f, int64_t index) {
+    const int64_t heads_kv = f->p->a.heads_kv, groups = quotient_up(heads_kv, f->heads_a_task);
+    struct split_task t = {.s = strobe__sequence(f->p, index / f->splits / groups), .split = index % f->splits};
+    if (t.s.rows == 0 || t.split >= splits_of(t.s.keys, f->split)) return t;
+    t.first_head = index / f->splits % groups * f->heads_a_task;
+    t.heads = heads_kv - t.first_head < f->heads_a_task ? heads_kv - t.first_head : f->heads_a_task;
+    t.first = t.split * f->split;
+    t.end = t.s.keys - t.first < f->split ? t.s.keys : t.first + f->split;
+    return t;
+}
+
+/* All tasks, then all merges. Threads are not woken for a short call: that would cost more than they gain. */
+static inline void run_splits(struct split_kv *f, strobe__task *task, void *context) {
+    const strobe_attention *a = &f->p->a;
+    const strobe_parallel alone = {.struct_size = sizeof alone, .threads = 1};
+    double keys = 0;
+    for (int64_t b = 0; b < a->batch; ++b) keys += (double)strobe__sequence(f->p, b).keys;
+    const double row_bytes = (double)(a->dim + a->dim_v) * (double)strobe__dtype_bytes(a->k.dtype);
+    const bool short_call = keys * (double)a->heads_kv * row_bytes < BYTES_WORTH_WAKING;
+    const strobe_parallel *threads = short_call ? &alone : a->parallel;
+    const int64_t groups = quotient_up(a->heads_kv, f->heads_a_task);
+    strobe__parallel_for(threads, a->batch * groups * f->splits, task, context);
+    strobe__parallel_for(threads, a->batch * a->heads_kv, merge_task, f);
 }
 
 #endif

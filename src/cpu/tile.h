@@ -133,6 +133,18 @@ static inline void widen_row(float *to, const void *data, int32_t dtype, int64_t
     for (; x < columns; ++x) to[x] = dtype == STROBE_BF16 ? bf16_to_float(from[x]) : fp16_to_float(from[x]);
 }
 
+/* And back, rounded. */
+static inline void narrow_row(void *to, int32_t dtype, int64_t at, const float *row, int64_t columns) {
+    if (dtype == STROBE_FP32)
+        memcpy((float *)to + at, row, (size_t)columns * sizeof *row);
+    else if (dtype == STROBE_BF16)
+        for (int64_t x = 0; x < columns; ++x) ((uint16_t *)to)[at + x] = float_to_bf16(row[x]);
+    else if (dtype == STROBE_FP16)
+        for (int64_t x = 0; x < columns; ++x) ((uint16_t *)to)[at + x] = float_to_fp16(row[x]);
+    else
+        for (int64_t x = 0; x < columns; ++x) element_store(to, dtype, at + x, (double)row[x]);
+}
+
 /* Rows of K or V from element offset `at`, `stride` apart, as fp32: in place, or converted into block [n][columns]. */
 static inline struct rows32 widen_rows(float *block, const strobe_tensor *t, int64_t at, int64_t n, int64_t columns) {
     if (t->dtype == STROBE_FP32) return (struct rows32){(const float *)t->data + at, t->stride[1]};

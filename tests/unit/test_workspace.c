@@ -156,8 +156,7 @@ static void test_shared_by_calls(void **state) {
 
 /* -------------------------------------------------------------------------------------------------------------- size -- */
 
-static size_t workspace_of_kernel(const char *kernel, int64_t seq, int32_t threads, int32_t dtype, bool backward) {
-    const strobe_tuning tuning = {.struct_size = sizeof tuning, .kernel = kernel};
+static size_t workspace_of(int64_t seq, int32_t threads, int32_t dtype, bool backward) {
     const strobe_parallel parallel = {.struct_size = sizeof parallel, .threads = threads};
     const strobe_attention a = {.struct_size = sizeof a,
                                 .batch = 1,
@@ -166,16 +165,11 @@ static size_t workspace_of_kernel(const char *kernel, int64_t seq, int32_t threa
                                 .heads_q = 16,
                                 .dim = 128,
                                 .dtype = dtype,
-                                .parallel = &parallel,
-                                .tuning = kernel ? &tuning : NULL};
+                                .parallel = &parallel};
     const strobe_gradients g = {.struct_size = sizeof g};
     size_t bytes = 0;
     assert_int_equal(strobe_workspace(&a, backward ? &g : NULL, &bytes), STROBE_OK);
     return bytes;
-}
-
-static size_t workspace_of(int64_t seq, int32_t threads, int32_t dtype, bool backward) {
-    return workspace_of_kernel(NULL, seq, threads, dtype, backward);
 }
 
 /* 1 GiB would hold the scores of this problem. */
@@ -189,9 +183,7 @@ static void test_memory_of_forward(void **state) {
         assert_int_equal(workspace_of(1 << 20, 2, dtypes[n], false), far);
         assert_int_equal(workspace_of(1 << 20, 4, dtypes[n], false), 2 * far);
     }
-    const char *portable = "cpu_forward_baseline";
-    assert_int_equal(workspace_of_kernel(portable, 1024, 2, STROBE_FP32, false),
-                     workspace_of_kernel(portable, 1 << 20, 2, STROBE_FP32, false));
+    assert_int_equal(workspace_of(1024, 2, STROBE_FP32, false), workspace_of(1 << 20, 2, STROBE_FP32, false));
 }
 
 /* dK and dV of a head are summed in fp32: linear in the sequence, not quadratic. */
