@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+FLOP_UNITS = {"cpu": (1e9, "GFLOP/s"), "cuda": (1e12, "TFLOP/s")}
 CHECK_LENGTH = 512  # rows and keys at which a contestant is checked; the same kernels, dtype, heads and mask
 
 
@@ -47,13 +48,14 @@ class Row:
         mask = " causal" if self.causal else ""
         return f"{self.operation} b={self.batch} h={heads} s={self.seq_k} d={self.dim}{mask} {self.dtype}"
 
-    def work(self) -> tuple[float, str]:
-        """Work of a call and its unit a second: products, or, in a decode step, bytes of K and V."""
+    def work(self, device: str) -> tuple[float, str]:
+        """Work of a call, in the unit of its rate: products, or, in a decode step, bytes of K and V."""
         if self.operation == "decode":
             size = torch.finfo(getattr(torch, self.dtype)).bits // 8
-            return 2.0 * self.batch * self.seq_k * self.heads_kv * self.dim * size, "GB/s"
+            return 2.0 * self.batch * self.seq_k * self.heads_kv * self.dim * size / 1e9, "GB/s"
         flop = 4.0 * self.batch * self.heads * self.seq_q * self.seq_k * self.dim * (0.5 if self.causal else 1)
-        return flop * (2.5 if self.operation == "backward" else 1), "GFLOP/s"
+        scale, unit = FLOP_UNITS[device]
+        return flop * (2.5 if self.operation == "backward" else 1) / scale, unit
 
 
 def grid(a: argparse.Namespace) -> list[Row]:
@@ -172,10 +174,10 @@ def measure(row: Row, a: argparse.Namespace) -> dict:
     calls = {name: make(row, *given) for name, make in makers.items()}
     clock = timing.wall_clock if a.device == "cpu" else cuda_clock
     contest = timing.contest(calls, a.seconds, clock, pause=0.003 if a.device == "cpu" else 0.0)
-    work, unit = row.work()
+    work, unit = row.work(a.device)
     for name in calls:
         ms = contest.median(name) * 1e3
-        entry["contestants"][name] = {"ms": ms, "spread": contest.spread(name), "rate": work / ms / 1e6, "unit": unit}
+        entry["contestants"][name] = {"ms": ms, "spread": contest.spread(name), "rate": work / ms * 1e3, "unit": unit}
         if name != "strobe" and "strobe" in calls:
             ratio, low, high = contest.ratio(name)
             entry["contestants"][name] |= {"ratio": ratio, "low": low, "high": high, "strobe_is": contest.verdict(name)}
@@ -184,11 +186,11 @@ def measure(row: Row, a: argparse.Namespace) -> dict:
 
 
 def peak(device: str) -> float:
-    """GFLOP/s of a matrix product: before and after, whether the machine stayed as it was."""
+    """Rate of a matrix product, in the device's unit: before and after, whether the machine stayed as it was."""
     n = 1536 if device == "cpu" else 8192
     x = torch.randn(n, n, device=device, dtype=torch.float32 if device == "cpu" else torch.bfloat16)
     contest = timing.contest({"x": lambda: x @ x}, 0.3, timing.wall_clock if device == "cpu" else cuda_clock)
-    return 2 * n**3 / contest.median("x") / 1e9
+    return 2 * n**3 / contest.median("x") / FLOP_UNITS[device][0]
 
 
 def machine(a: argparse.Namespace) -> dict:
@@ -246,7 +248,7 @@ def plot(answer: dict, path: str) -> None:
         axis.grid(alpha=0.3)
         axis.set_title(f"{panel[0]}, head dim {panel[1]}, {'causal' if panel[2] else 'full'}", fontsize=10)
     for axis in axes[:, 0]:
-        axis.set_ylabel("GFLOP/s")
+        axis.set_ylabel(next(iter(rows[0]["contestants"].values()))["unit"])
     for axis in axes[-1]:
         axis.set_xlabel("sequence length")
     for axis in list(axes.flat)[len(panels) :]:
@@ -297,7 +299,7 @@ def main() -> int:
     answer = {"machine": machine(a), "peak": [peak(a.device)], "rows": []}
     if table:
         print(" ".join(f"{key}={value!r}" for key, value in answer["machine"].items()))
-        print(f"matrix product before: {answer['peak'][0]:.0f} GFLOP/s")
+        print(f"matrix product before: {answer['peak'][0]:.0f} {FLOP_UNITS[a.device][1]}")
     for row in grid(a):
         answer["rows"].append(measure(row, a))
         if table:
@@ -305,7 +307,7 @@ def main() -> int:
     answer["peak"].append(peak(a.device))
     drift = abs(answer["peak"][1] / answer["peak"][0] - 1)
     if table:
-        print(f"matrix product after: {answer['peak'][1]:.0f} GFLOP/s")
+        print(f"matrix product after: {answer['peak'][1]:.0f} {FLOP_UNITS[a.device][1]}")
     if drift > 0.1:
         print(f"the machine's speed changed by {100 * drift:.0f} % meanwhile: compare within rows only", file=sys.stderr)
     if a.json:

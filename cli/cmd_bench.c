@@ -15,6 +15,7 @@
 #include "visible.h"
 
 #include <getopt.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,8 +33,8 @@ static const char help[] =
     "         inside the mask, half of all for a causal square. In json and csv: tflops\n"
     "GB/s     every tensor read or written once, over the time\n"
     "of peak  share of what this machine did in loops of our own just before and after, on as many threads: fp32\n"
-    "         multiply-adds in registers, or, for problems that must move more than they compute, bytes read from\n"
-    "         memory (bound says which: fma or memory)\n"
+    "         multiply-adds in registers; for 16-bit tensors in a kernel on AMX, bf16 products of tiles; for problems\n"
+    "         that must move more than they compute, bytes read from memory (bound says which: fma, tiles or memory)\n"
     "check    all: the whole result; rows: windows of rows and everything that depends on them\n"
     "\n"
     "Exit code: 0 ok, 1 a result is wrong, 2 usage or a problem that no kernel takes, 77 no such device here.\n"
@@ -53,8 +54,8 @@ typedef struct bench {
     peak_meter *meter;
     int threads; /* of the meter */
     table *rows;
-    double flops[2], bytes[2]; /* peaks around the last row: before, after */
-    double best_flops, best_bytes;
+    peak around[2]; /* the last row: before, after */
+    peak best;
     int code;
 } bench;
 
@@ -165,10 +166,16 @@ static bool ready_meter(bench *b, int threads) {
 
 static void measure_peak(bench *b, int when) {
     const peak now = peak_measure(b->meter);
-    b->flops[when] = now.flops;
-    b->bytes[when] = now.bytes;
-    if (now.flops > b->best_flops) b->best_flops = now.flops;
-    if (now.bytes > b->best_bytes) b->best_bytes = now.bytes;
+    b->around[when] = now;
+    b->best.flops = fmax(b->best.flops, now.flops);
+    b->best.tiles = fmax(b->best.tiles, now.tiles);
+    b->best.bytes = fmax(b->best.bytes, now.bytes);
+}
+
+/* A kernel's name ends with its level. What fp32 gains by products of tiles is a share of what multiply-adds could do. */
+static bool is_bound_by_tiles(const subject *s) {
+    const char *level = strrchr(s->kernel, '_');
+    return level && !strcmp(level, "_amx") && element_bytes(s->in.problem.dtype) == 2;
 }
 
 static void measure(bench *b, subject *s, const char *outcome) {
@@ -180,15 +187,20 @@ static void measure(bench *b, subject *s, const char *outcome) {
     measure_peak(b, 0);
     const timing t = timing_measure(work, s, b->seconds);
     measure_peak(b, 1);
-    const double peak_flops = (b->flops[0] + b->flops[1]) / 2, peak_bytes = (b->bytes[0] + b->bytes[1]) / 2;
-    const double flop = operations(s), bytes = bytes_moved(s);
+    const peak before = b->around[0], after = b->around[1];
+    const bool tiles = is_bound_by_tiles(s) && before.tiles > 0;
+    const double peak_flops = (tiles ? before.tiles + after.tiles : before.flops + after.flops) / 2;
+    const double flop = operations(s), bytes = bytes_moved(s), peak_bytes = (before.bytes + after.bytes) / 2;
     const bool computes = flop / peak_flops >= bytes / peak_bytes;
     const double share = (computes ? flop / peak_flops : bytes / peak_bytes) / t.median;
-    table_add_row(b->rows, (table_cell[]){cell_text(text), cell_text(s->device), cell_text(s->kernel),
-                                          cell_integer(s->threads), cell_real(1e3 * t.median), cell_real(t.spread),
-                                          cell_real(1e-12 * flop / t.median), cell_real(1e-9 * bytes / t.median),
-                                          cell_real(share), cell_text(computes ? "fma" : "memory"), cell_text(outcome),
-                                          cell_integer((int64_t)t.samples)});
+    table_add_row(b->rows,
+                  (table_cell[]){cell_text(text), cell_text(s->device), cell_text(s->kernel), cell_integer(s->threads),
+                                 cell_real(1e3 * t.median), cell_real(t.spread), cell_real(1e-12 * flop / t.median),
+                                 cell_real(1e-9 * bytes / t.median), cell_real(share),
+                                 cell_text(!computes ? "memory"
+                                           : tiles   ? "tiles"
+                                                     : "fma"),
+                                 cell_text(outcome), cell_integer((int64_t)t.samples)});
 }
 
 static void bench_problem(bench *b, const problem *p) {
@@ -214,13 +226,20 @@ static void print_document(const bench *b) {
     strobe_device_at(STROBE_CPU, 0, &device);
     cJSON_AddStringToObject(document, "device", device.name ? device.name : "");
     cJSON_AddStringToObject(document, "build", strobe_build_info());
-    cJSON_AddNumberToObject(peak_object, "tflops", 1e-12 * b->best_flops);
-    cJSON_AddNumberToObject(peak_object, "gbps", 1e-9 * b->best_bytes);
+    cJSON_AddNumberToObject(peak_object, "tflops", 1e-12 * b->best.flops);
+    cJSON_AddNumberToObject(peak_object, "tile_tflops", 1e-12 * b->best.tiles);
+    cJSON_AddNumberToObject(peak_object, "gbps", 1e-9 * b->best.bytes);
     cJSON_AddStringToObject(peak_object, "level", peak_fastest_loop().level);
     cJSON_AddItemToObject(document, "peak", peak_object);
     cJSON_AddItemToObject(document, "rows", table_to_json(b->rows));
     json_print(document, stdout);
     cJSON_Delete(document);
+}
+
+static void print_peak(const peak *p) {
+    printf("\npeak measured beside the rows, at best: %.0f GFLOP/s fp32 (%s), ", 1e-9 * p->flops, peak_fastest_loop().level);
+    if (p->tiles > 0) printf("%.0f GFLOP/s bf16 (amx), ", 1e-9 * p->tiles);
+    printf("%.1f GB/s read from memory\n", 1e-9 * p->bytes);
 }
 
 static int run(bench *b, const problem_list *list) {
@@ -231,9 +250,7 @@ static int run(bench *b, const problem_list *list) {
         print_document(b);
     else if (table_row_count(b->rows))
         table_print(b->rows, b->format, stdout);
-    if (b->format == TABLE_TEXT && table_row_count(b->rows))
-        printf("\npeak measured beside the rows, at best: %.0f GFLOP/s fp32 (%s), %.1f GB/s read from memory\n",
-               1e-9 * b->best_flops, peak_fastest_loop().level, 1e-9 * b->best_bytes);
+    if (b->format == TABLE_TEXT && table_row_count(b->rows)) print_peak(&b->best);
     peak_meter_destroy(b->meter);
     table_destroy(b->rows);
     return b->code;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * peak.h: what this machine can do at best, measured now and by loops of our own: fp32 multiply-adds from registers and
- * bytes read from memory, on a number of threads at once. */
+ * peak.h: what this machine can do at best, measured now and by loops of our own, on a number of threads at once: fp32
+ * multiply-adds from vector registers, bf16 products from tile registers, and bytes read from memory. */
 #ifndef STROBE_CLI_PEAK_H
 #define STROBE_CLI_PEAK_H
 
@@ -11,6 +11,7 @@
 
 typedef struct peak {
     double flops; /* floating-point operations a second, a multiply-add being two */
+    double tiles; /* the same by AMX, in bf16; 0 where there is none */
     double bytes; /* bytes read a second, from more memory than most caches hold */
 } peak;
 
@@ -20,17 +21,18 @@ typedef struct peak_meter peak_meter;
 peak_meter *peak_meter_create(int threads);
 void peak_meter_destroy(peak_meter *meter);
 
-/* Takes about a tenth of a second. */
+/* Takes about an eighth of a second. */
 peak peak_measure(peak_meter *meter);
 
-/* The loops, in peak_kernels.c. The first returns the operations that a number of rounds does, and something that depends on
- * all of them. */
+/* The loops, in peak_kernels.c. run returns the operations that a number of rounds does, and something that depends on all
+ * of them. */
 typedef struct peak_loop {
     const char *level;
     int64_t (*run)(int64_t rounds, float *result);
 } peak_loop;
 
-peak_loop peak_fastest_loop(void);
+peak_loop peak_fastest_loop(void); /* of fp32 */
+peak_loop peak_tile_loop(void);    /* run is NULL where the library's level is not amx */
 uint64_t peak_read(const uint64_t *words, size_t count);
 
 #endif

@@ -1,73 +1,63 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * amx_pack.h: operands into the layouts of amx_step.h, and O^T out of its own. All of it goes through one 16 x 16 transpose
- * of 32-bit words in registers: 64 shuffles for 512 bf16. Columns and rows beyond a tensor's are zero. */
+ * amx_pack.h: operands into the layouts of amx_step.h, in parts (amx_operand.h), and O^T out of its own. All of it goes
+ * through one 16 x 16 transpose of 32-bit words in registers: 64 shuffles for 512 bf16. Columns and rows beyond a tensor's
+ * are zero. */
 #ifndef STROBE_CPU_AMX_PACK_H
 #define STROBE_CPU_AMX_PACK_H
 
+#include "cpu/amx_operand.h"
 #include "cpu/rows.h"
 
 static inline int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-static inline __mmask32 columns_mask(int64_t columns) {
-    return columns >= TILE_DEPTH ? 0xffffffffu : columns <= 0 ? 0 : (1u << columns) - 1;
-}
-
-/* Q^T of a tile, [dim / 32][2][16 pairs][16 queries]; flip: all signs change. */
+/* Q^T of a tile, [dim / 32][PARTS][2][16 pairs][16 queries]; flip: all signs change. */
 static inline void pack_queries(uint16_t *to, const struct tile_rows *t, const strobe_tensor *x, int64_t dim, bool flip) {
     const __m512i sign = _mm512_set1_epi16(flip ? -0x8000 : 0);
     for (int64_t half = 0; half < VECTORS; ++half) {
-        const uint16_t *row[TILE_SIDE];
+        const number *row[TILE_SIDE];
         for (int64_t i = 0; i < TILE_SIDE; ++i) {
             const int64_t r = half * TILE_SIDE + i;
-            row[i] = r < t->n ? (const uint16_t *)x->data + tile_offset(t, x, r) : NULL;
+            row[i] = r < t->n ? (const number *)x->data + tile_offset(t, x, r) : NULL;
         }
         for (int64_t c = 0; c * TILE_DEPTH < dim; ++c) {
-            const __mmask32 mask = columns_mask(dim - c * TILE_DEPTH);
-            __m512i words[TILE_SIDE];
-            for (int i = 0; i < TILE_SIDE; ++i)
-                words[i] = _mm512_xor_si512(sign, row[i] ? _mm512_maskz_loadu_epi16(mask, row[i] + c * TILE_DEPTH)
-                                                         : _mm512_setzero_si512());
-            v_transpose(words);
-            uint16_t *tile = to + (c * VECTORS + half) * TILE_ELEMENTS;
-            for (int i = 0; i < TILE_SIDE; ++i) _mm512_store_si512(tile + i * TILE_DEPTH, words[i]);
+            __m512i words[PARTS][TILE_SIDE], parts[PARTS];
+            for (int i = 0; i < TILE_SIDE; ++i) {
+                load_parts(parts, row[i] ? row[i] + c * TILE_DEPTH : NULL, row[i] ? dim - c * TILE_DEPTH : 0);
+                for (int n = 0; n < PARTS; ++n) words[n][i] = _mm512_xor_si512(sign, parts[n]);
+            }
+            for (int n = 0; n < PARTS; ++n) {
+                v_transpose(words[n]);
+                uint16_t *tile = to + ((c * PARTS + n) * VECTORS + half) * TILE_ELEMENTS;
+                for (int i = 0; i < TILE_SIDE; ++i) _mm512_store_si512(tile + i * TILE_DEPTH, words[n][i]);
+            }
         }
     }
 }
 
-/* n rows of K, [64][padded]. */
-static inline void pack_keys(uint16_t *to, const uint16_t *k, int64_t stride, int64_t n, int64_t dim, int64_t padded) {
+/* n rows of K, [PARTS][64][padded]. */
+static inline void pack_keys(uint16_t *to, const number *k, int64_t stride, int64_t n, int64_t dim, int64_t padded) {
+    __m512i parts[PARTS];
     for (int64_t j = 0; j < BLOCK_KEYS; ++j)
-        for (int64_t c = 0; c < padded; c += TILE_DEPTH)
-            _mm512_store_si512(to + j * padded + c, j < n
-                                                        ? _mm512_maskz_loadu_epi16(columns_mask(dim - c), k + j * stride + c)
-                                                        : _mm512_setzero_si512());
+        for (int64_t c = 0; c < padded; c += TILE_DEPTH) {
+            load_parts(parts, k + (j < n ? j : 0) * stride + c, j < n ? dim - c : 0);
+            for (int64_t part = 0; part < PARTS; ++part)
+                _mm512_store_si512(to + (part * BLOCK_KEYS + j) * padded + c, parts[part]);
+        }
 }
 
-/* The keys of n rows of V that are not finite, as bits. */
-static inline uint64_t keys_not_finite(const uint16_t *v, int64_t stride, int64_t n, int64_t dim) {
-    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+/* The keys among n rows of K or V that are not finite, as bits. */
+static inline uint64_t keys_not_finite(const number *x, int64_t stride, int64_t n, int64_t dim) {
     uint64_t found = 0;
     for (int64_t j = 0; j < n; ++j)
-        for (int64_t c = 0; c < dim; c += TILE_DEPTH) {
-            const __m512i x = _mm512_maskz_loadu_epi16(columns_mask(dim - c), v + j * stride + c);
-            if (_mm512_cmpeq_epi16_mask(_mm512_and_si512(x, exponent), exponent)) found |= (uint64_t)1 << j;
-        }
+        for (int64_t c = 0; c < dim; c += TILE_DEPTH)
+            if (!columns_are_finite(x + j * stride + c, dim - c)) found |= (uint64_t)1 << j;
     return found;
 }
 
-/* 32 keys x 32 columns of V into the two tiles of V^T, `apart` elements apart, that hold the columns; the second one only
- * where `both`. Neighbouring keys are paired first, then columns of pairs become rows. */
-static inline void pack_values_square(uint16_t *to, const uint16_t *v, int64_t stride, __mmask32 columns, uint32_t keys,
-                                      int64_t apart, bool both) {
-    __m512i low[TILE_SIDE], high[TILE_SIDE];
-    for (int i = 0; i < TILE_SIDE; ++i) {
-        const __m512i zero = _mm512_setzero_si512();
-        const __m512i even = keys >> 2 * i & 1 ? _mm512_maskz_loadu_epi16(columns, v + 2 * i * stride) : zero;
-        const __m512i odd = keys >> (2 * i + 1) & 1 ? _mm512_maskz_loadu_epi16(columns, v + (2 * i + 1) * stride) : zero;
-        low[i] = _mm512_unpacklo_epi16(even, odd); /* of each lane of 8 columns, the first 4 */
-        high[i] = _mm512_unpackhi_epi16(even, odd);
-    }
+/* Of 32 keys x 32 columns of V, one part as 16 pairs of rows, into the two tiles of V^T, `apart` elements apart, that hold
+ * the columns; the second one only where `both`. Columns of pairs become rows. */
+static inline void store_square(uint16_t *to, __m512i low[TILE_SIDE], __m512i high[TILE_SIDE], int64_t apart, bool both) {
     v_transpose(low);
     v_transpose(high);
     for (int i = 0; i < TILE_SIDE; ++i) {
@@ -79,27 +69,34 @@ static inline void pack_values_square(uint16_t *to, const uint16_t *v, int64_t s
     }
 }
 
-/* V^T of n keys, [dim / 16][2][16][32]; the keys of `left_out` are zero. */
-static inline void pack_values(uint16_t *to, const uint16_t *v, int64_t stride, int64_t n, int64_t dim, uint64_t left_out) {
+/* The same from V itself, all parts, 2 TILE_ELEMENTS apart; columns: how many there are. */
+static inline void pack_values_square(uint16_t *to, const number *v, int64_t stride, int64_t columns, uint32_t keys,
+                                      int64_t apart, bool both) {
+    __m512i low[PARTS][TILE_SIDE], high[PARTS][TILE_SIDE], even[PARTS], odd[PARTS];
+    for (int i = 0; i < TILE_SIDE; ++i) {
+        const bool first = keys >> 2 * i & 1, second = keys >> (2 * i + 1) & 1;
+        load_parts(even, first ? v + 2 * i * stride : NULL, first ? columns : 0);
+        load_parts(odd, second ? v + (2 * i + 1) * stride : NULL, second ? columns : 0);
+        for (int n = 0; n < PARTS; ++n) {
+            low[n][i] = _mm512_unpacklo_epi16(even[n], odd[n]); /* of each lane of 8 columns, the first 4 */
+            high[n][i] = _mm512_unpackhi_epi16(even[n], odd[n]);
+        }
+    }
+    for (int n = 0; n < PARTS; ++n) store_square(to + n * 2 * TILE_ELEMENTS, low[n], high[n], apart, both);
+}
+
+/* V^T of n keys, [padded / 16][PARTS][2][16][32]; the keys of `left_out` are zero. */
+static inline void pack_values(uint16_t *to, const number *v, int64_t stride, int64_t n, int64_t dim, int64_t padded,
+                               uint64_t left_out) {
     const uint64_t keys = (n >= BLOCK_KEYS ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1) & ~left_out;
-    for (int64_t c = 0; c < dim; c += TILE_DEPTH)
+    const int64_t apart = PARTS * 2 * TILE_ELEMENTS;
+    for (int64_t c = 0; c < padded; c += TILE_DEPTH)
         for (int64_t half = 0; half < 2; ++half)
-            pack_values_square(to + c / TILE_SIDE * 2 * TILE_ELEMENTS + half * TILE_ELEMENTS,
-                               v + half * TILE_DEPTH * stride + c, stride, columns_mask(dim - c),
-                               (uint32_t)(keys >> half * TILE_DEPTH), 2 * TILE_ELEMENTS, dim - c > TILE_SIDE);
+            pack_values_square(to + c / TILE_SIDE * apart + half * TILE_ELEMENTS, v + half * TILE_DEPTH * stride + c, stride,
+                               dim - c, (uint32_t)(keys >> half * TILE_DEPTH), apart, padded - c > TILE_SIDE);
 }
 
-/* fp32 to bf16, to nearest even; a NaN stays one. */
-static inline __m256i round_bf16(__m512 x) {
-    const __m512i bits = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
-    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __m512i kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
-}
-
-/* O^T [dim][TILE_ROWS] times factor [TILE_ROWS] to the tile's rows of x, bf16. */
+/* O^T [dim][TILE_ROWS] times factor [TILE_ROWS] to the tile's rows of x. */
 static inline void unpack_rows(const struct tile_rows *t, const strobe_tensor *x, const float *o, int64_t dim,
                                const float *factor) {
     for (int64_t half = 0; half * TILE_SIDE < t->n; ++half)
@@ -112,8 +109,8 @@ static inline void unpack_rows(const struct tile_rows *t, const strobe_tensor *x
             v_transpose(words);
             for (int64_t i = 0; i < TILE_SIDE && half * TILE_SIDE + i < t->n; ++i) {
                 const int64_t r = half * TILE_SIDE + i;
-                uint16_t *row = (uint16_t *)x->data + tile_offset(t, x, r) + c;
-                _mm256_mask_storeu_epi16(row, mask, round_bf16(v_mul(_mm512_castsi512_ps(words[i]), v_set(factor[r]))));
+                store_columns((number *)x->data + tile_offset(t, x, r) + c, mask,
+                              v_mul(_mm512_castsi512_ps(words[i]), v_set(factor[r])));
             }
         }
 }

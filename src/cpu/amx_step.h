@@ -7,22 +7,26 @@
  *     block j+1   S^T = K Q^T             tiles    2 groups of 32 keys:   T0..T3 += (T4, T5: K) (T6, T7: Q^T)
  *     block j     P^T = 2^(S^T c - m c)   vectors  64 pairs of rows of 16 queries, some after each tile product
  *     block j-1   O^T += V^T P^T          tiles    16 rows of V^T each:   T0, T1 += (T2, T3: V^T) (T4..T7: P^T)
+ *                 in parts                         32 rows of V^T each:   T0..T3 += (T4, T5: V^T) (T6, T7: P^T)
  *
  *     time ->     step j-1            step j              step j+1
  *     tiles       S(j)   O(j-2)       S(j+1)  O(j-1)      S(j+2)  O(j)
  *     vectors     P(j-1)              P(j)                P(j+1)
  *
- * Layouts: S^T [64 keys][32 queries] fp32, twice; P^T [32 pairs of keys][32 queries] pairs of bf16, twice; O^T [dim_v][32]
- * fp32; Q^T [dim / 32][2][16 pairs][16 queries] pairs; K [64][stride] natural; V^T [dim_v / 16][2][16][32 keys]. K and V^T
- * are streamed past L1 (48 KiB), in which S, P, O and Q live: 48 KiB at dim 128. */
+ * Layouts: S^T [64 keys][32 queries] fp32, twice; P^T [PARTS][32 pairs of keys][32 queries] pairs of bf16, twice; O^T
+ * [dim_v][32] fp32; Q^T [dim / 32][PARTS][2][16 pairs][16 queries] pairs; K [PARTS][64][stride], natural; V^T [dim_v / 16]
+ * [PARTS][2][16][32 keys]. K and V^T are streamed past L1 (48 KiB), in which S, P, O and Q live: 48 KiB at dim 128 in bf16.
+ * In parts they are up to 80 KiB, but then a tile that is loaded takes part in up to three times as many products. */
 #ifndef STROBE_CPU_AMX_STEP_H
 #define STROBE_CPU_AMX_STEP_H
 
+#include "cpu/amx_operand.h"
 #include "cpu/tile.h"
 
 enum {
-    BLOCK_HALVES = BLOCK_KEYS / 2 * VECTORS
-}; /* pairs of key rows x vectors: what a step's exponentials are counted in */
+    BLOCK_HALVES = BLOCK_KEYS / 2 * VECTORS, /* pairs of key rows x vectors: what a step's exponentials are counted in */
+    P_WORDS = BLOCK_KEYS / 2 * TILE_ROWS,    /* of a part of P^T */
+};
 
 /* Exponentials on their way through a block. */
 struct weighing {
@@ -30,7 +34,7 @@ struct weighing {
     uint32_t *p;
     vec factor, shift[VECTORS], sum[VECTORS];
     int left;  /* of BLOCK_HALVES */
-    bool fine; /* weights as exact as fp32 has them */
+    bool fine; /* lse is wanted: sums as exact as fp32 has them */
 };
 
 struct step {
@@ -45,14 +49,23 @@ struct step {
     int64_t tiles; /* of 16 columns of V */
 };
 
+/* Two rows of weights in parts. */
+ALWAYS_INLINE void store_pair(uint32_t *p, vec even, vec odd) {
+    for (int part = 1; part < PARTS; ++part, p += P_WORDS) {
+        const __m512i even_part = part == 1 ? round_part(&even) : cut_part(&even);
+        _mm512_store_si512(p, v_pair_cut(even_part, part == 1 ? round_part(&odd) : cut_part(&odd)));
+    }
+    _mm512_store_si512(p, v_pair(even, odd));
+}
+
 ALWAYS_INLINE void weigh_pair(struct weighing *w, int pair, int n) {
     const float *s = w->s + 2 * pair * TILE_ROWS + n * LANES;
     const vec even_x = _mm512_fmsub_ps(v_load(s), w->factor, w->shift[n]);
     const vec odd_x = _mm512_fmsub_ps(v_load(s + TILE_ROWS), w->factor, w->shift[n]);
-    const vec even = w->fine ? v_exp2(even_x) : v_exp2_coarse(even_x);
-    const vec odd = w->fine ? v_exp2(odd_x) : v_exp2_coarse(odd_x);
+    const bool fine = w->fine || PARTS > 1;
+    const vec even = fine ? v_exp2(even_x) : v_exp2_coarse(even_x), odd = fine ? v_exp2(odd_x) : v_exp2_coarse(odd_x);
     w->sum[n] = v_add(w->sum[n], v_add(even, odd));
-    _mm512_store_si512(w->p + pair * TILE_ROWS + n * LANES, v_pair(even, odd));
+    store_pair(w->p + pair * TILE_ROWS + n * LANES, even, odd);
 }
 
 /* The part-th quarter of `halves` exponentials. */
@@ -67,55 +80,92 @@ ALWAYS_INLINE void weigh_advance(struct weighing *w, int halves) {
 }
 
 ALWAYS_INLINE void weigh_rest(struct weighing *w) {
-    while (w->left > 0) {
+    for (; w->left >= 8; weigh_advance(w, 8))
         weigh_quarter(w, 8, 0), weigh_quarter(w, 8, 1), weigh_quarter(w, 8, 2), weigh_quarter(w, 8, 3);
-        weigh_advance(w, 8);
-    }
+    for (; w->left > 0; weigh_advance(w, VECTORS))
+        for (int n = 0; n < VECTORS; ++n) weigh_pair(w, 0, n);
 }
 
-/* The products of 32 keys with 32 columns of Q. After the last of them each tile of S^T is stored as soon as it is done: at
- * 16 cycles a store, four in a row would keep the next products waiting. */
-ALWAYS_INLINE void scores_quad(const struct step *t, const uint16_t *k, const uint16_t *q, float *last, struct weighing *w,
-                               int halves) {
-    const size_t k_row = (size_t)t->k_stride * sizeof *k, s_row = TILE_ROWS * sizeof *last;
-    _tile_stream_loadd(4, k, k_row);
-    _tile_loadd(6, q, 64);
-    _tile_loadd(7, q + TILE_ELEMENTS, 64);
+/* Two tiles of an operand, one below or beside the other; distances in bytes. */
+struct operand {
+    const uint16_t *at;
+    size_t row, next;
+    int64_t part; /* elements from one part to the next */
+};
+
+ALWAYS_INLINE const void *second(struct operand x) { return (const char *)x.at + x.next; }
+
+/* T0..T3 += (T4, T5: a) (T6, T7: b). After the last such products each tile is stored to `last` [.][TILE_ROWS] as soon as it
+ * is done: at 16 cycles a store, four in a row would keep the next products waiting. */
+ALWAYS_INLINE void quad(struct operand a, bool fresh_a, struct operand b, bool fresh_b, float *last, struct weighing *w,
+                        int halves) {
+    const size_t c_row = TILE_ROWS * sizeof *last;
+    if (fresh_a) _tile_stream_loadd(4, a.at, a.row);
+    if (fresh_b) _tile_loadd(6, b.at, b.row);
+    if (fresh_b) _tile_loadd(7, second(b), b.row);
     _tile_dpbf16ps(0, 4, 6);
     weigh_quarter(w, halves, 0);
-    _tile_stream_loadd(5, k + TILE_SIDE * t->k_stride, k_row);
+    if (fresh_a) _tile_stream_loadd(5, second(a), a.row);
     _tile_dpbf16ps(1, 4, 7);
     weigh_quarter(w, halves, 1);
     _tile_dpbf16ps(2, 5, 6);
-    if (last) _tile_stored(0, last, s_row);
+    if (last) _tile_stored(0, last, c_row);
     weigh_quarter(w, halves, 2);
     _tile_dpbf16ps(3, 5, 7);
-    if (last) _tile_stored(1, last + LANES, s_row);
+    if (last) _tile_stored(1, last + LANES, c_row);
     weigh_quarter(w, halves, 3);
-    if (last) _tile_stored(2, last + TILE_SIDE * TILE_ROWS, s_row);
-    if (last) _tile_stored(3, last + TILE_SIDE * TILE_ROWS + LANES, s_row);
+    if (last) _tile_stored(2, last + TILE_SIDE * TILE_ROWS, c_row);
+    if (last) _tile_stored(3, last + TILE_SIDE * TILE_ROWS + LANES, c_row);
     weigh_advance(w, halves);
 }
 
-ALWAYS_INLINE void scores_quad_or_rest(const struct step *t, const uint16_t *k, const uint16_t *q, float *last,
-                                       struct weighing *w, int halves) {
-    if (w->left > 0)
-        scores_quad(t, k, q, last, w, halves);
-    else
-        scores_quad(t, k, q, last, w, 0);
+/* All products of the parts of a and b, from products[first] on. at: of parts 0; part: distance of parts in elements. */
+ALWAYS_INLINE void quads(struct operand a, struct operand b, int first, float *last, struct weighing *w, int halves) {
+    for (int n = first; n < PRODUCTS; ++n) {
+        const struct operand a_part = {a.at + products[n].a * a.part, .row = a.row, .next = a.next};
+        const struct operand b_part = {b.at + products[n].b * b.part, .row = b.row, .next = b.next};
+        const bool fresh_a = n == first || products[n].fresh_a, fresh_b = n == first || products[n].fresh_b;
+        float *done = n == PRODUCTS - 1 ? last : NULL;
+        if (w->left > 0)
+            quad(a_part, fresh_a, b_part, fresh_b, done, w, halves);
+        else
+            quad(a_part, fresh_a, b_part, fresh_b, done, w, 0);
+    }
 }
 
 /* S^T of the next block. */
 ALWAYS_INLINE void step_scores(const struct step *t, struct weighing *w, int halves) {
+    const size_t k_row = (size_t)t->k_stride * sizeof *t->k;
+    const int first = w->fine ? 0 : LSE_PRODUCTS;
     for (int64_t j = 0; j < BLOCK_KEYS; j += 2 * TILE_SIDE) {
-        const uint16_t *k = t->k + j * t->k_stride, *q = t->q;
+        struct operand k = {t->k + j * t->k_stride, .row = k_row, .next = TILE_SIDE * k_row,
+                            .part = BLOCK_KEYS * t->k_stride};
+        struct operand q = {t->q, .row = 64, .next = TILE_ELEMENTS * sizeof *t->q, .part = 2 * TILE_ELEMENTS};
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
-        for (int64_t c = 1; c < t->chunks; ++c, k += TILE_DEPTH, q += 2 * TILE_ELEMENTS)
-            scores_quad_or_rest(t, k, q, NULL, w, halves);
-        scores_quad_or_rest(t, k, q, t->s + j * TILE_ROWS, w, halves);
+        for (int64_t c = 1; c < t->chunks; ++c, k.at += TILE_DEPTH, q.at += PARTS * q.part)
+            quads(k, q, first, NULL, w, halves);
+        quads(k, q, first, t->s + j * TILE_ROWS, w, halves);
+    }
+}
+
+/* O^T += V^T P^T in parts, 32 columns of V at a time. */
+ALWAYS_INLINE void step_values_in_parts(const struct step *t, struct weighing *w, int halves) {
+    const size_t o_row = TILE_ROWS * sizeof *t->o, p_row = TILE_ROWS * sizeof *t->p;
+    for (int64_t x = 0; x < t->tiles; x += 2) {
+        float *o = t->o + x * TILE_SIDE * TILE_ROWS;
+        struct operand v = {t->v + x * PARTS * 2 * TILE_ELEMENTS, .row = 64, .part = 2 * TILE_ELEMENTS};
+        struct operand p = {(const uint16_t *)t->p, .row = p_row, .next = LANES * sizeof *t->p, .part = 2 * P_WORDS};
+        v.next = (size_t)(PARTS * v.part) * sizeof *v.at;
+        _tile_loadd(0, o, o_row);
+        _tile_loadd(1, o + LANES, o_row);
+        _tile_loadd(2, o + TILE_SIDE * TILE_ROWS, o_row);
+        _tile_loadd(3, o + TILE_SIDE * TILE_ROWS + LANES, o_row);
+        quads(v, p, LSE_PRODUCTS, NULL, w, halves);
+        v.at += TILE_ELEMENTS, p.at += P_WORDS; /* the other 32 keys: half of P's words, two bf16 each */
+        quads(v, p, LSE_PRODUCTS, o, w, halves);
     }
 }
 
@@ -140,7 +190,7 @@ ALWAYS_INLINE void values_quad(const struct step *t, int64_t x, struct weighing 
     weigh_advance(w, halves);
 }
 
-/* O^T += V^T P^T: P^T rests in T4..T7. */
+/* O^T += V^T P^T in bf16: P^T rests in T4..T7. */
 ALWAYS_INLINE void step_values(const struct step *t, struct weighing *w, int halves) {
     _tile_loadd(4, t->p, TILE_ROWS * sizeof *t->p);
     _tile_loadd(5, t->p + LANES, TILE_ROWS * sizeof *t->p);
@@ -160,7 +210,8 @@ ALWAYS_INLINE void step_at_rate(const struct step *t, struct weighing *weighing,
     w.fine = fine; /* as it is already; a constant from here on */
     tile_barrier();
     if (t->k) step_scores(t, &w, halves);
-    if (t->v) step_values(t, &w, halves);
+    if (t->v && PARTS == 1) step_values(t, &w, halves);
+    if (t->v && PARTS > 1) step_values_in_parts(t, &w, halves);
     weigh_rest(&w);
     *weighing = w;
     tile_barrier();
@@ -168,7 +219,7 @@ ALWAYS_INLINE void step_at_rate(const struct step *t, struct weighing *weighing,
 
 /* The exponentials are spread evenly over the step's groups. */
 ALWAYS_INLINE void step_spread(const struct step *t, struct weighing *w, bool fine) {
-    const int64_t groups = 2 * t->chunks + t->tiles;
+    const int64_t groups = (PRODUCTS - LSE_PRODUCTS) * (2 * t->chunks + t->tiles);
     if (groups * 2 >= BLOCK_HALVES)
         step_at_rate(t, w, 2, fine);
     else if (groups * 4 >= BLOCK_HALVES)
@@ -178,7 +229,7 @@ ALWAYS_INLINE void step_spread(const struct step *t, struct weighing *w, bool fi
 }
 
 static void step_run(const struct step *t, struct weighing *w) {
-    if (w->fine)
+    if (w->fine || PARTS == 3) /* in fp32 both are the same */
         step_spread(t, w, true);
     else
         step_spread(t, w, false);

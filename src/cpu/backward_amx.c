@@ -136,8 +136,7 @@ static void start_keys(const struct backward *f, const struct scratch *c, const 
         c->held[at / BLOCK_KEYS] = held;
         pack_key_tiles(c->k + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded);
         pack_key_tiles(c->v + at * f->v_padded, value, a->v.stride[1], n, a->dim_v, f->v_padded);
-        memset(c->k_columns + at * f->k_padded, 0, (size_t)(BLOCK_KEYS * f->k_padded) * sizeof *c->k_columns);
-        pack_values(c->k_columns + at * f->k_padded, key, a->k.stride[1], n, a->dim, held);
+        pack_values(c->k_columns + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded, held);
     }
     const int64_t keys = up_to(k->end - k->first, BLOCK_KEYS);
     memset(c->dk, 0, (size_t)(keys * f->k_padded) * sizeof *c->dk);

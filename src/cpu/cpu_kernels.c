@@ -37,8 +37,9 @@ static const char *reject_forward(const struct problem *p) {
 
 /* Query rows that share a K/V head. */
 enum {
-    ROWS_BETTER_IN_TILES = 3, /* from here on AMX tiles serve bf16 rows better than vectors, although they are not full */
-    ROWS_BETTER_IN_LANES = 9, /* from here on forward.c's way, queries across the lanes, is faster than decode.c's */
+    ROWS_BETTER_IN_TILES = 3,  /* from here on AMX tiles serve bf16 rows better than vectors, although they are not full */
+    ROWS_BETTER_IN_LANES = 9,  /* from here on forward.c's way, queries across the lanes, is faster than decode.c's */
+    ROWS_WORTH_SPLITTING = 49, /* from here on fp16 and fp32 on tiles are faster: more than a tile of forward.c's */
 };
 
 /* What all decode kernels refuse. */
@@ -73,13 +74,32 @@ static const char *reject_decode_amx(const struct problem *p) {
     return reason ? reason : strobe__cpu_refuses_tiles(); /* last: it asks for permission */
 }
 
-static const char *reject_forward_amx(const struct problem *p) {
+static const char *reject_tiles(const struct problem *p, int32_t dtype, const char *wrong_dtype) {
     const strobe_attention *a = &p->a;
     const char *reason = reject(p);
     if (reason) return reason;
-    if (a->q.dtype != STROBE_BF16 || a->out.dtype != STROBE_BF16) return "q or out is not bf16; bf16 is taken";
+    if (a->q.dtype != dtype || a->out.dtype != dtype) return wrong_dtype;
     if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
     return strobe__cpu_refuses_tiles(); /* last: it asks for permission */
+}
+
+static const char *reject_bf16_tiles(const struct problem *p) {
+    return reject_tiles(p, STROBE_BF16, "q or out is not bf16; bf16 is taken");
+}
+
+/* K and V are split for all of a head's rows at once: for few, forward.c is done sooner. */
+static const char *reject_split_tiles(const struct problem *p, int32_t dtype, const char *wrong_dtype) {
+    if (!p->tuning.kernel && p->a.seq_q * p->group < ROWS_WORTH_SPLITTING)
+        return "fewer than 49 query rows share a K/V head, and it was not asked for by name";
+    return reject_tiles(p, dtype, wrong_dtype);
+}
+
+static const char *reject_fp16_tiles(const struct problem *p) {
+    return reject_split_tiles(p, STROBE_FP16, "q or out is not fp16; fp16 is taken");
+}
+
+static const char *reject_fp32_tiles(const struct problem *p) {
+    return reject_split_tiles(p, STROBE_FP32, "q or out is not fp32; fp32 is taken");
 }
 
 static const char *reject_backward_amx(const struct problem *p) {
@@ -132,9 +152,27 @@ static const struct kernel kernels[] = {
         .summary = "FlashAttention-2 forward, bf16 products on AMX tiles under the softmax",
         .operation = STROBE_FORWARD,
         .unavailable = lacks_amx,
-        .reject = reject_forward_amx,
+        .reject = reject_bf16_tiles,
         .workspace = strobe__cpu_forward_workspace_amx,
         .run = strobe__cpu_forward_amx,
+    },
+    {
+        .name = "cpu_forward_fp16_amx",
+        .summary = "the same in fp16, each number the sum of two bf16",
+        .operation = STROBE_FORWARD,
+        .unavailable = lacks_amx,
+        .reject = reject_fp16_tiles,
+        .workspace = strobe__cpu_forward_workspace_fp16_amx,
+        .run = strobe__cpu_forward_fp16_amx,
+    },
+    {
+        .name = "cpu_forward_fp32_amx",
+        .summary = "the same in fp32, each number the sum of three bf16",
+        .operation = STROBE_FORWARD,
+        .unavailable = lacks_amx,
+        .reject = reject_fp32_tiles,
+        .workspace = strobe__cpu_forward_workspace_fp32_amx,
+        .run = strobe__cpu_forward_fp32_amx,
     },
     FORWARD(avx512),
     DECODE(avx2),

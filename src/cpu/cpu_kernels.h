@@ -9,9 +9,11 @@
 /* Query rows that share a K/V head, at most, for the decode kernels. */
 enum { MOST_DECODE_ROWS = 16 };
 
+#define DECLARE_FORWARD(level)                                                   \
+    size_t strobe__cpu_forward_workspace_##level(const struct problem *problem); \
+    strobe_status strobe__cpu_forward_##level(const struct problem *problem, const struct execution *execution);
 #define DECLARE_LEVEL(level)                                                                                      \
-    size_t strobe__cpu_forward_workspace_##level(const struct problem *problem);                                  \
-    strobe_status strobe__cpu_forward_##level(const struct problem *problem, const struct execution *execution);  \
+    DECLARE_FORWARD(level)                                                                                        \
     size_t strobe__cpu_backward_workspace_##level(const struct problem *problem);                                 \
     strobe_status strobe__cpu_backward_##level(const struct problem *problem, const struct execution *execution); \
     size_t strobe__cpu_decode_workspace_##level(const struct problem *problem);                                   \
@@ -22,8 +24,11 @@ DECLARE_LEVEL(baseline)
 DECLARE_LEVEL(avx2)
 DECLARE_LEVEL(avx512)
 DECLARE_LEVEL(amx)
+DECLARE_FORWARD(fp16_amx)
+DECLARE_FORWARD(fp32_amx)
 #endif
 
 #undef DECLARE_LEVEL
+#undef DECLARE_FORWARD
 
 #endif

@@ -46,7 +46,7 @@ struct tile {
 /* One worker's memory. */
 struct scratch {
     uint16_t *k, *tail, *v; /* super-block: K [keys][padded dim] unless it is read in place, the last block of K, V^T */
-    uint64_t *held;         /* a block each: keys whose V is not finite, left out of V^T */
+    uint64_t *held, *odd;   /* a block each: keys whose V is not finite, left out of V^T; keys whose K is not, in parts */
     uint16_t *q;
     float *s[2];
     uint32_t *p[2];
@@ -73,14 +73,15 @@ static int64_t state_floats(const struct forward *f) { return f->v_padded * TILE
 
 static size_t lay_out(struct scratch *t, float *base, const struct forward *f) {
     size_t used = 0;
-    t->k = (uint16_t *)take(base, &used, f->k_in_place ? 0 : f->super_keys * f->k_padded / 2);
-    t->tail = (uint16_t *)take(base, &used, BLOCK_KEYS * f->k_padded / 2);
-    t->v = (uint16_t *)take(base, &used, f->super_keys * f->v_padded / 2);
+    t->k = (uint16_t *)take(base, &used, f->k_in_place ? 0 : PARTS * f->super_keys * f->k_padded / 2);
+    t->tail = (uint16_t *)take(base, &used, f->k_in_place ? BLOCK_KEYS * f->k_padded / 2 : 0);
+    t->v = (uint16_t *)take(base, &used, PARTS * f->super_keys * f->v_padded / 2);
     t->held = (uint64_t *)(void *)take(base, &used, f->super_keys / BLOCK_KEYS * 2);
-    t->q = (uint16_t *)take(base, &used, TILE_ROWS * f->k_padded / 2);
+    t->odd = (uint64_t *)(void *)take(base, &used, f->super_keys / BLOCK_KEYS * 2);
+    t->q = (uint16_t *)take(base, &used, PARTS * TILE_ROWS * f->k_padded / 2);
     for (int n = 0; n < 2; ++n) {
         t->s[n] = take(base, &used, BLOCK_KEYS * TILE_ROWS);
-        t->p[n] = (uint32_t *)take(base, &used, BLOCK_KEYS / 2 * TILE_ROWS);
+        t->p[n] = (uint32_t *)take(base, &used, PARTS * P_WORDS);
     }
     t->state = take(base, &used, f->states * state_floats(f));
     return used * sizeof(float);
@@ -96,6 +97,23 @@ static void take_maximum(struct tile *t, const float *s) {
         m = v_select_equal(before, none, m, before);
         v_store(t->m + at, m);
         t->open = t->open || _mm512_cmp_ps_mask(m, none, _CMP_EQ_OQ);
+    }
+}
+
+/* Raw scores of keys whose K holds an infinity or a NaN, of which the products of parts make a NaN in any case. */
+static void score_odd_keys(const struct forward *f, const struct tile *t, const struct keys *k, float *s, int64_t j0,
+                           uint64_t odd) {
+    const strobe_attention *a = &f->p->a;
+    const float sign = !f->has_terms && a->scale < 0 ? -1.0f : 1.0f;
+    for (int64_t j = 0; odd; ++j, odd >>= 1) {
+        if (!(odd & 1)) continue;
+        const number *key = (const number *)a->k.data + strobe__key_offset(&a->k, &k->s, j0 + j, k->kv);
+        for (int64_t r = 0; r < t->rows.n; ++r) {
+            const number *row = (const number *)a->q.data + tile_offset(&t->rows, &a->q, r);
+            float sum = 0;
+            for (int64_t x = 0; x < a->dim; ++x) sum += to_float(key[x]) * to_float(row[x]);
+            s[j * TILE_ROWS + r] = sign * sum;
+        }
     }
 }
 
@@ -144,8 +162,10 @@ static void move_reference(const struct forward *f, struct tile *t, const float 
 static void drop_weights(const struct forward *f, const struct tile *t, uint32_t *p, int64_t j0) {
     for (int64_t r = 0; r < t->rows.n; ++r) {
         const uint64_t row = dropout_row(&f->place, t->rows.s.b, packed_head(&t->rows, r), packed_row(&t->rows, r));
-        for (int64_t j = 0; j < BLOCK_KEYS; ++j) /* pairs of keys: j % 2 is the half of the word */
-            if (!dropout_keeps(&f->place, row, j0 + j)) p[j / 2 * TILE_ROWS + r] &= j % 2 ? 0x0000ffffu : 0xffff0000u;
+        for (int64_t j = 0; j < BLOCK_KEYS; ++j) { /* pairs of keys: j % 2 is the half of the word */
+            if (dropout_keeps(&f->place, row, j0 + j)) continue;
+            for (int n = 0; n < PARTS; ++n) p[n * P_WORDS + j / 2 * TILE_ROWS + r] &= j % 2 ? 0x0000ffffu : 0xffff0000u;
+        }
     }
 }
 
@@ -155,12 +175,15 @@ static void add_held_keys(const struct forward *f, struct tile *t, const struct 
     const strobe_tensor *v = &f->p->a.v;
     for (int64_t j = 0; held; ++j, held >>= 1) {
         if (!(held & 1)) continue;
-        const uint16_t *row = (const uint16_t *)v->data + strobe__key_offset(v, &k->s, j0 + j, k->kv);
+        const number *row = (const number *)v->data + strobe__key_offset(v, &k->s, j0 + j, k->kv);
         for (int64_t r = 0; r < t->rows.n; ++r) {
-            const uint32_t pair = p[j / 2 * TILE_ROWS + r];
-            const float weight = bf16_to_float((uint16_t)(j % 2 ? pair >> 16 : pair));
+            float weight = 0;
+            for (int n = PARTS - 1; n >= 0; --n) {
+                const uint32_t pair = p[n * P_WORDS + j / 2 * TILE_ROWS + r];
+                weight += bf16_to_float((uint16_t)(j % 2 ? pair >> 16 : pair));
+            }
             if (weight == 0) continue;
-            for (int64_t x = 0; x < f->p->a.dim_v; ++x) t->o[x * TILE_ROWS + r] += weight * bf16_to_float(row[x]);
+            for (int64_t x = 0; x < f->p->a.dim_v; ++x) t->o[x * TILE_ROWS + r] += weight * to_float(row[x]);
         }
     }
 }
@@ -187,7 +210,7 @@ static const uint16_t *block_of_k(const struct forward *f, const struct scratch 
                                   int64_t *stride) {
     const strobe_tensor *x = &f->p->a.k;
     *stride = f->k_padded;
-    if (!f->k_in_place) return t->k + (j0 - k->first) * f->k_padded;
+    if (!f->k_in_place) return t->k + PARTS * (j0 - k->first) * f->k_padded;
     if (k->s.keys - j0 < BLOCK_KEYS) return t->tail;
     *stride = x->stride[1];
     return (const uint16_t *)x->data + strobe__key_offset(x, &k->s, j0, k->kv);
@@ -207,19 +230,21 @@ static void tile_meets_keys(const struct forward *f, struct tile *t, const struc
         struct step step = {.q = c->q, .chunks = f->k_padded / TILE_DEPTH, .s = c->s[(n + 1) & 1], .o = t->o};
         step.p = c->p[(n + 1) & 1], step.tiles = f->v_padded / TILE_SIDE;
         if (n + 1 < blocks) step.k = block_of_k(f, c, k, j0 + BLOCK_KEYS, &step.k_stride);
-        if (n >= 1) step.v = c->v + (j0 - BLOCK_KEYS - k->first) * f->v_padded;
+        if (n >= 1) step.v = c->v + PARTS * (j0 - BLOCK_KEYS - k->first) * f->v_padded;
         const bool weighs = n >= 0 && n < blocks;
-        struct weighing w = {.left = 0};
+        struct weighing w = {.left = 0, .fine = a->lse.data};
         if (weighs) w = weighing_of(f, t, c->s[n & 1], c->p[n & 1]);
         step_run(&step, &w);
         if (weighs) {
             settle(f, t, &w, c->s[n & 1], c->p[n & 1]);
             if (a->dropout) drop_weights(f, t, c->p[n & 1], j0);
-            const uint64_t held = f->may_hide ? c->held[(j0 - k->first) / BLOCK_KEYS] : 0;
+            const uint64_t held = c->held[(j0 - k->first) / BLOCK_KEYS];
             if (held) add_held_keys(f, t, k, c->p[n & 1], j0, held);
         }
         if (step.k) {
             const int64_t next = j0 + BLOCK_KEYS, left = k->s.keys - next, keys = left < BLOCK_KEYS ? left : BLOCK_KEYS;
+            const uint64_t odd = c->odd[(next - k->first) / BLOCK_KEYS];
+            if (odd) score_odd_keys(f, t, k, c->s[(n + 1) & 1], next, odd);
             prepare(f, t, c->s[(n + 1) & 1], next, keys);
         }
     }
@@ -230,15 +255,17 @@ static void pack_super_block(const struct forward *f, const struct scratch *t, c
     const strobe_attention *a = &f->p->a;
     for (int64_t j0 = k->first; j0 < k->end; j0 += BLOCK_KEYS) {
         const int64_t left = k->s.keys - j0, n = left < BLOCK_KEYS ? left : BLOCK_KEYS, at = j0 - k->first;
-        const uint16_t *key = (const uint16_t *)a->k.data + strobe__key_offset(&a->k, &k->s, j0, k->kv);
-        const uint16_t *value = (const uint16_t *)a->v.data + strobe__key_offset(&a->v, &k->s, j0, k->kv);
+        const number *key = (const number *)a->k.data + strobe__key_offset(&a->k, &k->s, j0, k->kv);
+        const number *value = (const number *)a->v.data + strobe__key_offset(&a->v, &k->s, j0, k->kv);
         if (!f->k_in_place)
-            pack_keys(t->k + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded);
+            pack_keys(t->k + PARTS * at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded);
         else if (n < BLOCK_KEYS)
             pack_keys(t->tail, key, a->k.stride[1], n, a->dim, f->k_padded);
-        const uint64_t held = f->may_hide ? keys_not_finite(value, a->v.stride[1], n, a->dim_v) : 0;
+        const bool search = f->may_hide || PARTS > 1; /* an infinity times a part that is zero would be NaN */
+        const uint64_t held = search ? keys_not_finite(value, a->v.stride[1], n, a->dim_v) : 0;
         t->held[at / BLOCK_KEYS] = held;
-        pack_values(t->v + at * f->v_padded, value, a->v.stride[1], n, a->dim_v, held);
+        t->odd[at / BLOCK_KEYS] = PARTS > 1 ? keys_not_finite(key, a->k.stride[1], n, a->dim) : 0;
+        pack_values(t->v + PARTS * at * f->v_padded, value, a->v.stride[1], n, a->dim_v, f->v_padded, held);
     }
 }
 
@@ -299,12 +326,13 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
 /* Sizes. Rows of a task: all of a head where there are heads enough for the workers, else fewer. */
 static struct forward forward_of(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    struct forward f = {.p = p, .k_padded = up_to(a->dim, TILE_DEPTH), .v_padded = up_to(a->dim_v, TILE_SIDE)};
+    struct forward f = {.p = p, .k_padded = up_to(a->dim, TILE_DEPTH)};
+    f.v_padded = up_to(a->dim_v, PARTS == 1 ? TILE_SIDE : 2 * TILE_SIDE);
     const int64_t keys = up_to(a->seq_k > 0 ? a->seq_k : 1, BLOCK_KEYS), rows = a->seq_q * p->group;
-    f.super_keys = SUPER_BYTES / 2 / (f.k_padded + f.v_padded) / BLOCK_KEYS * BLOCK_KEYS;
+    f.super_keys = SUPER_BYTES / 2 / PARTS / (f.k_padded + f.v_padded) / BLOCK_KEYS * BLOCK_KEYS;
     if (f.super_keys > keys) f.super_keys = keys;
     /* Rows of K that lie far apart fall into few sets of the cache; lines are 64 bytes. */
-    f.k_in_place = a->k.stride[1] == a->dim && a->dim == f.k_padded && (uintptr_t)a->k.data % 64 == 0;
+    f.k_in_place = PARTS == 1 && a->k.stride[1] == a->dim && a->dim == f.k_padded && (uintptr_t)a->k.data % 64 == 0;
     f.may_hide = a->mask || scores_have_holes(p);
     f.has_terms = scores_have_terms(p);
     f.rows_a_task = MOST_ROWS;
@@ -316,14 +344,14 @@ static struct forward forward_of(const struct problem *p) {
     return f;
 }
 
-size_t LEVEL_KERNEL(forward_workspace)(const struct problem *p) {
+size_t AMX_KERNEL(forward_workspace)(const struct problem *p) {
     struct scratch t;
     struct forward f = forward_of(p);
     f.k_in_place = false; /* where K lies is not known in queries */
     return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, &f);
 }
 
-strobe_status LEVEL_KERNEL(forward)(const struct problem *p, const struct execution *execution) {
+strobe_status AMX_KERNEL(forward)(const struct problem *p, const struct execution *execution) {
     struct forward f = forward_of(p);
     struct scratch t;
     f.workspace = execution->workspace;

@@ -156,7 +156,8 @@ static void test_shared_by_calls(void **state) {
 
 /* -------------------------------------------------------------------------------------------------------------- size -- */
 
-static size_t workspace_of(int64_t seq, int32_t threads, int32_t dtype, bool backward) {
+static size_t workspace_of_kernel(const char *kernel, int64_t seq, int32_t threads, int32_t dtype, bool backward) {
+    const strobe_tuning tuning = {.struct_size = sizeof tuning, .kernel = kernel};
     const strobe_parallel parallel = {.struct_size = sizeof parallel, .threads = threads};
     const strobe_attention a = {.struct_size = sizeof a,
                                 .batch = 1,
@@ -165,11 +166,16 @@ static size_t workspace_of(int64_t seq, int32_t threads, int32_t dtype, bool bac
                                 .heads_q = 16,
                                 .dim = 128,
                                 .dtype = dtype,
-                                .parallel = &parallel};
+                                .parallel = &parallel,
+                                .tuning = kernel ? &tuning : NULL};
     const strobe_gradients g = {.struct_size = sizeof g};
     size_t bytes = 0;
     assert_int_equal(strobe_workspace(&a, backward ? &g : NULL, &bytes), STROBE_OK);
     return bytes;
+}
+
+static size_t workspace_of(int64_t seq, int32_t threads, int32_t dtype, bool backward) {
+    return workspace_of_kernel(NULL, seq, threads, dtype, backward);
 }
 
 /* 1 GiB would hold the scores of this problem. */
@@ -183,7 +189,9 @@ static void test_memory_of_forward(void **state) {
         assert_int_equal(workspace_of(1 << 20, 2, dtypes[n], false), far);
         assert_int_equal(workspace_of(1 << 20, 4, dtypes[n], false), 2 * far);
     }
-    assert_int_equal(workspace_of(1024, 2, STROBE_FP32, false), workspace_of(1 << 20, 2, STROBE_FP32, false));
+    const char *portable = "cpu_forward_baseline";
+    assert_int_equal(workspace_of_kernel(portable, 1024, 2, STROBE_FP32, false),
+                     workspace_of_kernel(portable, 1 << 20, 2, STROBE_FP32, false));
 }
 
 /* dK and dV of a head are summed in fp32: linear in the sequence, not quadratic. */

@@ -42,15 +42,17 @@ static inline vec v_exp2_coarse(vec x) {
     return _mm512_scalef_ps(p, x);
 }
 
-/* Two rows of weights as one row of pairs of bf16, to nearest: half a unit is added, then the upper half of `even` goes to
- * the lower half of `odd`. Two integer additions and a shuffle, which run while tiles keep vcvtne2ps2bf16's ports busy; a
- * NaN stays one, since it is not all ones. */
-static inline __m512i v_pair(vec even, vec odd) {
+/* Two rows as one row of pairs of bf16, cut off: the upper half of `even` goes to the lower half of `odd`. */
+static inline __m512i v_pair_cut(__m512i even, __m512i odd) {
     const __m512i down = _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302);
+    return _mm512_mask_shuffle_epi8(odd, 0x3333333333333333u, even, down);
+}
+
+/* The same to nearest: half a unit is added. Two integer additions and a shuffle, which run while tiles keep
+ * vcvtne2ps2bf16's ports busy; a NaN stays one, since it is not all ones. */
+static inline __m512i v_pair(vec even, vec odd) {
     const __m512i half = _mm512_set1_epi32(0x8000);
-    const __m512i low = _mm512_add_epi32(_mm512_castps_si512(even), half);
-    const __m512i high = _mm512_add_epi32(_mm512_castps_si512(odd), half);
-    return _mm512_mask_shuffle_epi8(high, 0x3333333333333333u, low, down);
+    return v_pair_cut(_mm512_add_epi32(_mm512_castps_si512(even), half), _mm512_add_epi32(_mm512_castps_si512(odd), half));
 }
 
 #endif
