@@ -67,8 +67,11 @@ bool place_lse(strobe_tensor *to, const struct tensor *t, bool packed) {
     return place(to, t, packed ? (const int[]){-1, 1, 0} : (const int[]){0, 2, 1});
 }
 
-static bool is_float(const struct tensor *t) {
-    return t->element < ELEMENT_BOOL || refuse_dtype(t, "float32, float16, bfloat16 or float64");
+/* k and v may be int8 too; whether scales are there is the library's to say. */
+static bool is_number(const struct tensor *t, bool is_query) {
+    const bool refused = t->element >= ELEMENT_BOOL || (is_query && t->element == STROBE_INT8);
+    return !refused || refuse_dtype(t, is_query ? "float32, float16, bfloat16 or float64"
+                                                : "float32, float16, bfloat16, float64 or, with scales, int8");
 }
 
 /* A tensor that requires a gradient would silently lose it here: of PyTorch's tensors, which alone say so. */
@@ -97,7 +100,7 @@ static bool open_qkv(struct call *c) {
     static const char *const names[3] = {"q", "k", "v"};
     for (int n = 0; n < 3; ++n)
         if (!tensor_open(c->state, tensors[n], c->args[ARG_Q + n], names[n]) || !records_no_gradient(tensors[n]) ||
-            !is_float(tensors[n]) || !tensor_is_on(tensors[n], &c->q))
+            !is_number(tensors[n], n == 0) || !tensor_is_on(tensors[n], &c->q))
             return false;
     c->a.dtype = c->q.element, c->a.device = c->q.device, c->a.device_index = c->q.device_index;
     return true;
@@ -200,7 +203,9 @@ void call_close(struct call *c) {
                                 &c->cu_q,
                                 &c->cu_k,
                                 &c->used_q,
-                                &c->used_k};
+                                &c->used_k,
+                                &c->k_scale,
+                                &c->v_scale};
     for (size_t n = 0; n < sizeof tensors / sizeof tensors[0]; ++n) tensor_close(tensors[n]);
 }
 

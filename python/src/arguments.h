@@ -36,6 +36,8 @@ enum argument {
     ARG_DETERMINISTIC,
     ARG_KERNEL,
     ARG_THREADS,
+    ARG_K_SCALE,
+    ARG_V_SCALE,
     ARGUMENTS /* common to attention, attention_backward and explain; each has its own after them */
 };
 
@@ -51,11 +53,12 @@ struct call {
     strobe_alibi alibi;
     strobe_sinks sinks;
     strobe_dropout dropout;
+    strobe_scales scales;
     strobe_parallel parallel;
     strobe_tuning tuning;
     int64_t total_q; /* rows of a packed q */
     struct tensor q, k, v, bias_tensor, mask_tensor, block_tensor, slopes_tensor, sinks_tensor;
-    struct tensor cu_q, cu_k, used_q, used_k;
+    struct tensor cu_q, cu_k, used_q, used_k, k_scale, v_scale;
 };
 
 /* Reads the common arguments. The call must be zero but for state and args; false with an exception set. In both cases

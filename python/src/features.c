@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * features.c: the optional structures of the descriptor: lengths, bias, masks, slopes, sinks, dropout, tuning. A structure
- * joins the descriptor only when its argument is given. */
+ * features.c: the optional structures of the descriptor: lengths, bias, masks, slopes, sinks, dropout, scales, tuning. A
+ * structure joins the descriptor only when its argument is given. */
 #include "arguments.h"
 
 #include <stdio.h>
@@ -202,6 +202,28 @@ static bool read_dropout(struct call *c) {
     return true;
 }
 
+/* One scale for each row and head of k or v, in the tensor's own strides. */
+static bool read_scale(struct call *c, struct tensor *t, enum argument argument, const char *name, const float **to,
+                       int64_t stride[3]) {
+    if (!tensor_open_optional(c->state, t, c->args[argument], name)) return false;
+    if (!tensor_is_open(t)) return true;
+    const int axes = c->k.ndim - 1;
+    if (!tensor_has_shape(t, axes, c->k.shape) || !tensor_is_on(t, &c->q)) return false;
+    if (t->element != STROBE_FP32) return refuse_dtype(t, "float32");
+    stride[0] = axes == 3 ? t->stride[0] : 0;
+    stride[1] = t->stride[axes - 2], stride[2] = t->stride[axes - 1];
+    c->scales.struct_size = sizeof c->scales, c->scales.block_k = 1;
+    c->a.scales = &c->scales;
+    *to = t->data;
+    return true;
+}
+
+static bool read_scales(struct call *c) {
+    strobe_scales *s = &c->scales;
+    return read_scale(c, &c->k_scale, ARG_K_SCALE, "k_scale", &s->k, s->stride_k) &&
+           read_scale(c, &c->v_scale, ARG_V_SCALE, "v_scale", &s->v, s->stride_v);
+}
+
 static bool read_kernel(struct call *c) {
     PyObject *name = c->args[ARG_KERNEL];
     if (name == Py_None) return true;
@@ -217,5 +239,5 @@ static bool read_kernel(struct call *c) {
 
 bool read_features(struct call *c) {
     return (!c->a.varlen || check_lengths(c)) && read_bias_and_mask(c) && read_block_mask(c) && read_heads(c) &&
-           read_dropout(c) && read_kernel(c);
+           read_dropout(c) && read_scales(c) && read_kernel(c);
 }

@@ -50,6 +50,8 @@ def attention(
     deterministic: bool = False,
     kernel: str | None = None,
     threads: int | None = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
     return_lse: bool = False,
     out: Any = None,
 ) -> Any:
@@ -60,7 +62,8 @@ def attention(
     q : tensor, (batch, seq_q, heads_q, dim)
         float32, float16, bfloat16, or float64 (through the reference kernels). Any strides, but a contiguous last axis.
     k : tensor, (batch, seq_k, heads_kv, dim)
-        heads_q is a multiple of heads_kv; query head h reads head h // (heads_q // heads_kv).
+        heads_q is a multiple of heads_kv; query head h reads head h // (heads_q // heads_kv). Of q's dtype, or, on the CPU,
+        k and v together of another: float16, bfloat16, or int8 with scales.
     v : tensor, (batch, seq_k, heads_kv, dim_v)
     causal : bool
         Row i sees keys up to the diagonal. The same as ``window=(-1, 0)``.
@@ -103,6 +106,8 @@ def attention(
         Take the kernel of this name or refuse; see :func:`strobe.kernels`.
     threads : int, optional
         For this call, instead of :func:`strobe.set_num_threads`.
+    k_scale, v_scale : float32 tensor, (batch, seq_k, heads_kv), or packed (total_k, heads_kv), optional
+        What each row and head of an int8 k and v is multiplied with, as for a quantised cache; on the CPU.
     return_lse : bool
         Return ``(out, lse)``.
     out : tensor, optional
@@ -137,7 +142,7 @@ def attention(
     return _strobe.attention(
         q, k, v, causal, window, diagonal, bias, mask, block_mask, block_size, alibi_slopes, softcap, sinks, dropout, seed,
         offset, scale, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, used_q, used_k, q_start, k_start,
-        deterministic, kernel, threads, return_lse, out, None,
+        deterministic, kernel, threads, k_scale, v_scale, return_lse, out, None,
     )  # fmt: skip
 
 
@@ -208,7 +213,7 @@ def attention_backward(
     return Gradients(*_strobe.attention_backward(
         q, k, v, causal, window, diagonal, bias, mask, block_mask, block_size, alibi_slopes, softcap, sinks, dropout, seed,
         offset, scale, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, used_q, used_k, q_start, k_start,
-        deterministic, kernel, threads, dout, out, lse, dlse, dq, dk, dv, bias_gradient,
+        deterministic, kernel, threads, None, None, dout, out, lse, dlse, dq, dk, dv, bias_gradient,
     ))  # fmt: skip
 
 
@@ -242,6 +247,8 @@ def explain(
     deterministic: bool = False,
     kernel: str | None = None,
     threads: int | None = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
     backward: bool = False,
 ) -> str:
     """Return which kernel :func:`attention` (or its backward) would run on these arguments, and why not the others.
@@ -254,7 +261,7 @@ def explain(
     return _strobe.explain(
         q, k, v, causal, window, diagonal, bias, mask, block_mask, block_size, alibi_slopes, softcap, sinks, dropout, seed,
         offset, scale, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, used_q, used_k, q_start, k_start,
-        deterministic, kernel, threads, backward,
+        deterministic, kernel, threads, k_scale, v_scale, backward,
     )  # fmt: skip
 
 

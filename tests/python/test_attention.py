@@ -129,6 +129,42 @@ def test_packed_sequences(dtype, packed):
         reference.assert_close(lse[None, :, rows], truth[1], plain[1])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("packed", [False, True])
+def test_quantised_keys_and_values(dtype, packed):
+    """int8 with a scale for each row and head stands for their product."""
+    torch.manual_seed(0)
+    q = torch.randn(2, 3, 4, 32).to(dtype)
+    k, v = torch.randint(-127, 128, (2, 2, 40, 2, 32), dtype=torch.int8)
+    k_scale, v_scale = torch.rand(2, 2, 40, 2) / 50
+    exact = [x.double() * scale.double()[..., None] for x, scale in ((k, k_scale), (v, v_scale))]
+    truth, truth_lse = reference.attention(q, *exact, causal=True)
+    plain, plain_lse = reference.attention(q, *(x.to(dtype) for x in exact), causal=True, dtype=dtype)
+    options = {"k_scale": k_scale, "v_scale": v_scale, "causal": True, "return_lse": True}
+    if packed:
+        cu = torch.tensor([0, 40, 80])
+        options |= {"cu_seqlens_k": cu, "k_scale": k_scale.flatten(0, 1), "v_scale": v_scale.flatten(0, 1)}
+        k, v = k.flatten(0, 1), v.flatten(0, 1)
+    out, lse = strobe.attention(q, k, v, **options)
+    reference.assert_close(out, truth, plain)
+    reference.assert_close(lse, truth_lse, plain_lse)
+    with pytest.raises(ValueError, match=r"k_scale.shape is .*; \(.* 2\) is accepted"):
+        strobe.attention(q, k, v, **options | {"k_scale": k_scale[:1, :3]})
+    with pytest.raises(ValueError, match="scales"):
+        strobe.attention(q, k, v, **{name: x for name, x in options.items() if "scale" not in name})
+
+
+def test_keys_and_values_of_another_dtype():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 5, 4, 32)
+    k, v = k.bfloat16(), v.bfloat16()
+    out = strobe.attention(q, k, v)
+    truth, _ = reference.attention(q, k, v)
+    plain, _ = reference.attention(q, k.float(), v.float(), dtype=torch.float32)
+    assert out.dtype == torch.float32
+    reference.assert_close(out, truth, plain)
+
+
 def test_rows_outside_the_sequences_are_zero():
     q, k, v = torch.randn(3, 2, 8, 2, 16)
     used = torch.tensor([3, 8])

@@ -31,7 +31,7 @@ def _arguments(
         _usable(q), _usable(k), _usable(v), causal, (window_left, window_right), "top_left" if top_left else "bottom_right",
         _usable(bias), _usable(mask), None, None, alibi_slopes, softcap, sinks, dropout,
         None if seed is None else seed.item() & (2**64 - 1), 0, scale, cu_seqlens_q, cu_seqlens_k,
-        max_seqlen_q or None, max_seqlen_k or None, used_q, used_k, 0, 0, deterministic, None, None,
+        max_seqlen_q or None, max_seqlen_k or None, used_q, used_k, 0, 0, deterministic, None, None, None, None,
     )  # fmt: skip
 
 
