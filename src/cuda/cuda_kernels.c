@@ -6,6 +6,7 @@
 #include "cuda/forward.h"
 #include "cuda/launch.h"
 #include "cuda/merge.h"
+#include "cuda/sm90/backward_host.h"
 #include "cuda/sm90/forward_host.h"
 
 static const char *reject_forward(const struct problem *p) {
@@ -63,6 +64,14 @@ static const struct kernel kernels[] = {
      .reject = reject_forward_fp32,
      .workspace = strobe__cuda_forward_workspace,
      .run = strobe__cuda_forward},
+    {.name = "cuda_backward_sm90",
+     .summary = "FlashAttention-3 backward, wgmma and tensor copies, fp16 and bf16, Hopper",
+     .operation = STROBE_BACKWARD,
+     .device = STROBE_CUDA,
+     .unavailable = strobe__cuda_lacks,
+     .reject = strobe__sm90_backward_reject,
+     .workspace = strobe__sm90_backward_workspace,
+     .run = strobe__sm90_backward},
     {.name = "cuda_backward_sm80",
      .summary = "FlashAttention-2 backward, mma.sync, fp16 and bf16, any GPU from sm_80",
      .operation = STROBE_BACKWARD,

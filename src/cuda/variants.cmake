@@ -167,13 +167,38 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_forward_variants.h CONTENT "${sm90_lines}" @ONLY)
 
+set(sm90_backward_lines)
+function(cuda_backward_sm90 text dtype dim rows keys terms name)
+  string(TOUPPER ${dtype} element)
+  cuda_object(NAME ${name} SOURCE sm90/${text}.cu CODE -gencode=arch=compute_90a,code=sm_90a
+    DEFINES ELEMENT_${element} HEAD_DIM=${dim} ROWS=${rows} TERMS=${terms})
+  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
+  if(cuda_object_built)
+    set(sm90_backward_lines "${sm90_backward_lines}VARIANT(${name}, ${element}, ${dim}, ${rows}, ${keys}, ${terms})\n" PARENT_SCOPE)
+  endif()
+endfunction()
+
+if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
+  foreach(dtype bf16 fp16)
+    #                                        dim rows keys terms
+    cuda_backward_sm90(backward      ${dtype}  64 128 128 0 backward_sm90_${dtype}_64_plain)
+    cuda_backward_sm90(backward      ${dtype} 128  64 128 0 backward_sm90_${dtype}_128_plain)
+    cuda_backward_sm90(backward_wide ${dtype} 192  64  64 0 backward_sm90_${dtype}_192_plain)
+    cuda_backward_sm90(backward_wide ${dtype} 256  64  64 0 backward_sm90_${dtype}_256_plain)
+    cuda_backward_sm90(backward      ${dtype}  64 128 128 1 backward_sm90_${dtype}_64_terms)
+    cuda_backward_sm90(backward      ${dtype} 128  64 128 1 backward_sm90_${dtype}_128_terms)
+    cuda_backward_sm90(backward_wide ${dtype} 256  64  64 1 backward_sm90_${dtype}_256_terms)
+  endforeach()
+endif()
+file(CONFIGURE OUTPUT cuda/sm90_backward_variants.h CONTENT "${sm90_backward_lines}" @ONLY)
+
 cuda_object(NAME merge SOURCE common/merge.cu DEFINES ELEMENT_FP32)
 cuda_object(NAME row_terms SOURCE common/row_terms.cu DEFINES ELEMENT_FP32 FEATURES=1)
 
 # ---- the host's part, and all of it in one object
 
 add_library(strobe_cuda_host OBJECT cuda/backward.c cuda/cuda_kernels.c cuda/device.c cuda/forward.c cuda/launch.c cuda/merge.c
-  cuda/sm90/forward_host.c)
+  cuda/sm90/backward_host.c cuda/sm90/forward_host.c cuda/sm90/tensor_map.c)
 target_include_directories(strobe_cuda_host PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/cuda)
 target_include_directories(strobe_cuda_host SYSTEM PRIVATE ${STROBE_CUDA_INCLUDE})
 set(strobe_cuda_object ${CMAKE_CURRENT_BINARY_DIR}/cuda/strobe_cuda.o)

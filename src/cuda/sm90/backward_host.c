@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * backward_host.c: the host side of the Hopper backward: what it takes, the workspace, the three launches in stream order:
+ *
+ *   prepare   D and lse of every row, dQ's sums set to 0        one CTA a block of rows
+ *   main      dK, dV, and dQ's sums in fp32                     one CTA a block of keys
+ *   finish    dQ, scaled and rounded                            one CTA a block of rows
+ *
+ * Memory is linear in the sequence: dQ in fp32, and two fp32 a query row and head. */
+#include "cuda/sm90/backward_host.h"
+
+#include <string.h>
+
+#include "core/refusals.h"
+#include "cuda/device.h"
+#include "cuda/launch.h"
+#include "cuda/sm90/backward_params.h"
+#include "cuda/sm90/tensor_map.h"
+
+#define VARIANT(name, dtype, dim, rows, keys, terms)            \
+    void strobe__##name(struct sm90_backward_params);           \
+    void strobe__##name##_prepare(struct sm90_backward_params); \
+    void strobe__##name##_finish(struct sm90_backward_params);
+#include "sm90_backward_variants.h"
+#undef VARIANT
+
+/* A compiled form of backward.cu, or, with blocks of 64 keys, of backward_wide.cu; the build writes the list, each dtype
+ * from few columns to many. rows, keys: of a block; terms: with softcap and ALiBi. */
+struct form {
+    int32_t dtype, terms;
+    int64_t dim, rows, keys;
+    void (*prepare)(struct sm90_backward_params);
+    void (*symbol)(struct sm90_backward_params);
+    void (*finish)(struct sm90_backward_params);
+};
+
+#define VARIANT(name, dtype_, dim_, rows_, keys_, terms_) \
+    {.dtype = STROBE_##dtype_,                            \
+     .terms = terms_,                                     \
+     .dim = dim_,                                         \
+     .rows = rows_,                                       \
+     .keys = keys_,                                       \
+     .prepare = strobe__##name##_prepare,                 \
+     .symbol = strobe__##name,                            \
+     .finish = strobe__##name##_finish},
+static const struct form forms[] = {
+#include "sm90_backward_variants.h"
+    {0},
+};
+
+enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28 };
+
+static const struct form *choose(const struct problem *p) {
+    const int64_t dim = p->a.dim > p->a.dim_v ? p->a.dim : p->a.dim_v;
+    const int32_t terms = p->a.softcap > 0 || p->a.alibi;
+    for (const struct form *f = forms; f->symbol; ++f)
+        if (f->dtype == p->a.q.dtype && f->terms == terms && f->dim >= dim) return f;
+    return NULL;
+}
+
+static const char *reject_features(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    if (a->varlen && (p->varlen.used_q || p->varlen.used_k)) return "used lengths are given; none are taken";
+    if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0)
+        return "varlen.total_k is 0; the keys of the packed tensors are taken";
+    if (a->bias) return "a bias is given; none is taken";
+    if (a->bool_mask) return "a boolean mask is given; causal masks and windows are taken";
+    if (a->block_mask) return "a block mask is given; causal masks and windows are taken";
+    if (a->dropout) return "dropout is given; none is taken";
+    if (a->scale < 0) return "scale is negative; a positive one is taken";
+    if (a->alibi && (a->q_start - a->k_start > MOST_POSITIONS || a->k_start - a->q_start > MOST_POSITIONS))
+        return "q_start and k_start are more than 2^28 apart with ALiBi; less is taken";
+    if (p->g.dsinks) return "dsinks are asked for; they are not worked out";
+    return NULL;
+}
+
+static const char *reject_tensors(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const strobe_gradients *g = &p->g;
+    if (g->dq.dtype != a->q.dtype || g->dk.dtype != a->q.dtype || g->dv.dtype != a->q.dtype || a->out.dtype != a->q.dtype)
+        return "the dtype of out, dq, dk or dv is not q's; q's is taken";
+    if (!strobe__can_be_copied(&a->q) || !strobe__can_be_copied(&a->k) || !strobe__can_be_copied(&a->v) ||
+        !strobe__can_be_copied(&g->dout))
+        return "rows of q, k, v or dout do not start at ascending multiples of 16 bytes; rows that do are taken";
+    return NULL;
+}
+
+static int64_t row_blocks(const struct problem *p) { return ceil_div(p->a.seq_q, choose(p)->rows); }
+static int64_t key_blocks(const struct problem *p) { return ceil_div(p->a.seq_k, choose(p)->keys); }
+static int64_t all_row_blocks(const struct problem *p) { return row_blocks(p) * p->a.heads_q * p->a.batch; }
+
+/* dQ of a block of rows is worked out in tiles of 64 x 64 elements; KERNEL_finish has a warp group for each. */
+static int64_t dq_tiles(const struct form *f) { return f->rows * f->dim / 4096; }
+
+const char *strobe__sm90_backward_reject(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const char *reason = strobe__refuse_what_no_kernel_has(p);
+    if (!reason) reason = strobe__cuda_refuses(p);
+    if (!reason) reason = reject_features(p);
+    if (reason) return reason;
+    if (strobe__cuda_limits(a->device_index).major != 9) return "this GPU is not of compute capability 9.0; that is taken";
+    if (a->q.dtype == STROBE_FP32) return "q is fp32; fp16 and bf16 are taken";
+    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
+    if (!choose(p)) return "no form for its dtype and dim was built (STROBE_CUDA_ONLY)";
+    if (a->seq_q > MOST_POSITIONS || a->seq_k > MOST_POSITIONS) return "seq_q or seq_k is above 2^28; up to that is taken";
+    if (p->varlen.total_q > MOST_POSITIONS || p->varlen.total_k > MOST_POSITIONS)
+        return "varlen.total_q or total_k is above 2^28; up to that is taken";
+    if (strobe__product(strobe__product(a->batch, a->heads_q), row_blocks(p)) > INT32_MAX ||
+        strobe__product(strobe__product(a->batch, a->heads_kv), key_blocks(p)) > INT32_MAX)
+        return "there are more than 2^31 blocks of rows or keys; fewer are taken";
+    return reject_tensors(p);
+}
+
+/* The workspace: dQ's sums, then -lse, then D, in fp32, and with STROBE_DETERMINISTIC a counter for each tile of dQ. */
+static int64_t all_rows(const struct problem *p) { return all_row_blocks(p) * choose(p)->rows; }
+
+size_t strobe__sm90_backward_workspace(const struct problem *p) {
+    const int64_t turns = p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(p) * dq_tiles(choose(p)) : 0;
+    return (size_t)(all_rows(p) * (choose(p)->dim + 2)) * sizeof(float) + (size_t)turns * sizeof(uint32_t);
+}
+
+static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
+    struct sm90_rows rows = {.data = t->data, .columns = (int32_t)columns, .aligned = strobe__rows_are_aligned(t)};
+    memcpy(rows.stride, t->stride, sizeof rows.stride);
+    return rows;
+}
+
+/* Heads whose Q, dO and sums of dQ take about half of the L2 cache. */
+static int64_t section_heads(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int64_t head_bytes = a->seq_q * p->group * (2 * (a->dim + a->dim_v) + 4 * choose(p)->dim);
+    const int64_t cache_bytes = (int64_t)32 << 20, some = head_bytes > 0 ? cache_bytes / head_bytes : 1;
+    const int64_t all = a->batch * a->heads_kv;
+    return some < 1 ? 1 : some < all ? some : all;
+}
+
+/* Beyond this a bound of the band means the same as there: sequences are shorter. */
+static int32_t clamp_shift(int64_t shift) {
+    const int64_t most = (int64_t)1 << 29;
+    return (int32_t)(shift < -most ? -most : shift > most ? most : shift);
+}
+
+static void fill_mask(struct sm90_backward_params *m, const struct problem *p) {
+    const int32_t mask = p->a.mask;
+    const struct sequence nothing = {0};
+    const struct band band = strobe__band(p, &nothing); /* its diagonal is without keys - rows, which the device adds */
+    m->first_shift = clamp_shift(band.diagonal - band.left), m->end_shift = clamp_shift(band.diagonal + band.right + 1);
+    m->bottom_right = mask == STROBE_MASK_CAUSAL_BOTTOM_RIGHT || mask == STROBE_MASK_WINDOW_BOTTOM_RIGHT;
+    m->may_hide = mask != STROBE_MASK_NONE || p->a.varlen; /* a packed neighbour's keys may stand in a block */
+    m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
+    m->index64 = p->varlen.index_bits == 64;
+}
+
+static void fill_tensors(struct sm90_backward_params *m, const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const strobe_gradients *g = &p->g;
+    m->q_rows = rows_of(&a->q, a->dim), m->k_rows = rows_of(&a->k, a->dim), m->v_rows = rows_of(&a->v, a->dim_v);
+    m->out_rows = rows_of(&a->out, a->dim_v), m->dout_rows = rows_of(&g->dout, a->dim_v);
+    m->dq_rows = rows_of(&g->dq, a->dim), m->dk_rows = rows_of(&g->dk, a->dim), m->dv_rows = rows_of(&g->dv, a->dim_v);
+    m->lse = a->lse.data, m->dlse = g->dlse.data;
+    memcpy(m->lse_stride, a->lse.stride, sizeof m->lse_stride),
+        memcpy(m->dlse_stride, g->dlse.stride, sizeof m->dlse_stride);
+}
+
+static void fill(struct sm90_backward_params *m, const struct problem *p, float *workspace) {
+    const strobe_attention *a = &p->a;
+    fill_tensors(m, p);
+    fill_mask(m, p);
+    m->dq_sum = workspace;
+    m->row_lse = workspace + all_rows(p) * choose(p)->dim, m->row_term = m->row_lse + all_rows(p);
+    m->turns = a->flags & STROBE_DETERMINISTIC ? (uint32_t *)(m->row_term + all_rows(p)) : NULL;
+    m->seq_q = (int32_t)a->seq_q, m->seq_k = (int32_t)a->seq_k, m->batch = (int32_t)a->batch;
+    m->heads_kv = (int32_t)a->heads_kv, m->group = (int32_t)p->group;
+    m->row_blocks = (int32_t)row_blocks(p), m->key_blocks = (int32_t)key_blocks(p);
+    m->tiles = (int32_t)(key_blocks(p) * a->heads_kv * a->batch), m->section_heads = (int32_t)section_heads(p);
+    m->scale = (float)a->scale, m->exponent = (float)((choose(p)->terms ? 1 : a->scale) * 1.4426950408889634);
+    m->softcap = (float)a->softcap, m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch;
+    m->alibi_start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
+}
+
+static bool encode_maps(struct sm90_backward_params *m, const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const strobe_varlen *v = &p->varlen;
+    const int64_t all_q = v->cu_seqlens_q ? v->total_q : a->seq_q, all_k = v->cu_seqlens_k ? v->total_k : a->seq_k;
+    const int64_t batch_q = v->cu_seqlens_q ? 1 : a->batch, batch_k = v->cu_seqlens_k ? 1 : a->batch;
+    const int64_t rows = choose(p)->rows, keys = choose(p)->keys;
+    return strobe__encode_map(&m->q, &a->q, a->dim, all_q, a->heads_q, batch_q, rows) &&
+           strobe__encode_map(&m->k, &a->k, a->dim, all_k, a->heads_kv, batch_k, keys) &&
+           strobe__encode_map(&m->v, &a->v, a->dim_v, all_k, a->heads_kv, batch_k, keys) &&
+           strobe__encode_map(&m->dout, &p->g.dout, a->dim_v, all_q, a->heads_q, batch_q, rows) &&
+           (!v->cu_seqlens_q || (strobe__encode_map(&m->q_row, &a->q, a->dim, all_q, a->heads_q, 1, 1) &&
+                                 strobe__encode_map(&m->dout_row, &p->g.dout, a->dim_v, all_q, a->heads_q, 1, 1)));
+}
+
+static strobe_status launch(const struct problem *p, const struct execution *execution) {
+    const struct form *form = choose(p);
+    struct sm90_backward_params params;
+    memset(&params, 0, sizeof params);
+    fill(&params, p, execution->workspace);
+    const int64_t blocks = all_row_blocks(p);
+    if (blocks > 0 && params.tiles > 0 && !encode_maps(&params, p))
+        return strobe__fail(STROBE_DEVICE_ERROR, "q, k, v or dout could not be described to the tensor copy engine");
+    strobe_status status = strobe__cuda_launch((void (*)(void))form->prepare, blocks, PREPARE_THREADS, 0, &params,
+                                               execution->stream);
+    if (!status)
+        status = strobe__cuda_launch((void (*)(void))form->symbol, params.tiles, THREADS, SHARED_BYTES, &params,
+                                     execution->stream);
+    if (!status)
+        status = strobe__cuda_launch((void (*)(void))form->finish, blocks, (int32_t)(128 * dq_tiles(form)), 0, &params,
+                                     execution->stream);
+    return status;
+}
+
+strobe_status strobe__sm90_backward(const struct problem *p, const struct execution *execution) {
+    int before;
+    strobe_status status = strobe__cuda_check_pointers(p, execution);
+    if (!status) status = strobe__cuda_enter(p->a.device_index, &before);
+    if (status) return status;
+    status = launch(p, execution);
+    strobe__cuda_leave(before);
+    return status;
+}

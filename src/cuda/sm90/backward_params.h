@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * backward_params.h: what the host hands to the kernels of the Hopper backward pass, by value (__grid_constant__). Valid as
+ * C and as CUDA C. */
+#ifndef STROBE_CUDA_SM90_BACKWARD_PARAMS_H
+#define STROBE_CUDA_SM90_BACKWARD_PARAMS_H
+
+#include <cuda.h>
+#include <stdint.h>
+
+/* All that a CTA may have; no two fit a multiprocessor anyhow. */
+#define SHARED_BYTES (227 * 1024)
+
+/* Rows of a tensor [batch][sequence][head][columns], by strides in that order, in elements. NULL: absent. */
+struct sm90_rows {
+    void *data;
+    int64_t stride[3];
+    int32_t columns;
+    int32_t aligned; /* every row starts at a multiple of 16 bytes */
+};
+
+struct sm90_backward_params {
+    /* {dim, seq, heads, batch}; boxes of 64 columns and a block's rows or keys, 128-byte swizzle. */
+    CUtensorMap q, k, v, dout;
+    CUtensorMap q_row, dout_row; /* boxes of one row, where sequences are packed */
+
+    struct sm90_rows q_rows, k_rows, v_rows, out_rows, dout_rows, dq_rows, dk_rows, dv_rows;
+    const float *lse, *dlse; /* by the strides that follow; dlse NULL: none */
+    int64_t lse_stride[3], dlse_stride[3];
+
+    /* In the workspace, [batch][heads_q][row_blocks] of a block's rows: -lse in base 2, -inf for rows that see nothing;
+     * D = rowsum(dout out) - dlse; and dQ / scale in fp32, a block's in the order of a warp group's registers. */
+    float *row_lse, *row_term, *dq_sum;
+    uint32_t *turns; /* two of each block of rows, whose key block may add to dQ next; NULL: in any order */
+
+    int32_t seq_q, seq_k, batch, heads_kv, group;
+    int32_t row_blocks, key_blocks;
+    int32_t tiles;                  /* key_blocks * heads_kv * batch */
+    int32_t section_heads;          /* K/V heads that are worked on at a time: their rows stay in the L2 cache */
+    int32_t first_shift, end_shift; /* row i sees the keys max(0, i + first_shift) .. min(keys, i + end_shift) - 1 of its */
+    int32_t bottom_right;           /* sequence; with this, both shifts are more by keys - rows */
+    const void *cu_seqlens_q, *cu_seqlens_k; /* NULL: not packed */
+    int32_t index64;
+    int32_t may_hide;      /* some key of a block may be hidden from a row: dQ is looked at for what that did */
+    float scale, exponent; /* a weight is 2^(score * exponent - lse in base 2) */
+    float softcap;         /* 0: none */
+    const float *alibi;    /* slopes [batch][heads_q], NULL: none */
+    int64_t alibi_stride;
+    int32_t alibi_start; /* of its diagonal, without keys - rows */
+};
+
+#endif

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * backward_tile.h: which keys a CTA of backward.cu has and which rows see them, what the band hides, and how rows of 16-bit
+ * elements are read and written. Included by backward.cu alone, which defines ROWS and KEYS. */
+#ifndef STROBE_CUDA_SM90_BACKWARD_TILE_H
+#define STROBE_CUDA_SM90_BACKWARD_TILE_H
+
+#include "cuda/sm90/backward_params.h"
+#include "cuda/tile/job.h"
+
+/* dQ of a block of rows is worked out, and its sums are kept, in tiles of 64 x 64 elements: of one row of tiles or of one
+ * column. */
+enum {
+    DQ_TILE = 64 * 64,
+    BLOCK_ELEMENTS = ROWS * HEAD_DIM,
+    DQ_TILES = BLOCK_ELEMENTS / DQ_TILE,
+    ROW_PARTS = ROWS / 64, /* 1: a tile has 64 of the columns, 2: it has 64 of the rows */
+};
+
+/* A sequence's rows or keys in its tensor. */
+struct span {
+    int batch; /* index of the first axis, 0 where sequences are packed */
+    int first, count;
+};
+
+INLINE struct span span_of(const void *offsets, int index64, int batch, int all) {
+    struct span span = {batch, 0, all};
+    if (!offsets) return span;
+    span.batch = 0, span.first = (int)entry(offsets, index64, batch);
+    const int64_t count = entry(offsets, index64, batch + 1) - span.first;
+    span.count = (int)(count < 0     ? 0
+                       : count < all ? count
+                                     : all); /* the host cannot read them: nothing out of place is written */
+    return span;
+}
+
+/* A batch entry, and who sees whom in it. */
+struct pair_of_spans {
+    struct span rows, keys;
+    int first_shift, end_shift;
+};
+
+INLINE struct pair_of_spans spans_of(const struct sm90_backward_params *p, int batch) {
+    struct pair_of_spans s;
+    s.rows = span_of(p->cu_seqlens_q, p->index64, batch, p->seq_q),
+    s.keys = span_of(p->cu_seqlens_k, p->index64, batch, p->seq_k);
+    const int diagonal = p->bottom_right ? s.keys.count - s.rows.count : 0;
+    s.first_shift = p->first_shift + diagonal, s.end_shift = p->end_shift + diagonal;
+    return s;
+}
+
+/* What a CTA works on; in shared memory, since registers are short. */
+struct tile {
+    struct pair_of_spans in;
+    int head_kv, batch, key;
+    int first_block, end_block; /* blocks of ROWS rows of which some see some of the keys */
+};
+
+/* Tile `number`. Heads are taken a section at a time, in a section the first keys first, since under a causal mask most rows
+ * see them. */
+INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
+    const int section_tiles = p->section_heads * p->key_blocks, first_head = number / section_tiles * p->section_heads;
+    const int left = p->heads_kv * p->batch - first_head, heads = left < p->section_heads ? left : p->section_heads;
+    const int in_section = number % section_tiles, head = first_head + in_section % heads;
+    struct tile t;
+    t.head_kv = head % p->heads_kv, t.batch = head / p->heads_kv, t.key = in_section / heads * KEYS;
+    t.in = spans_of(p, t.batch);
+    const int rows = t.in.rows.count, keys = t.in.keys.count, last = t.key + KEYS < keys ? t.key + KEYS - 1 : keys - 1;
+    const int first_row = t.key - t.in.end_shift + 1, end_row = last - t.in.first_shift + 1;
+    t.first_block = first_row > 0 ? first_row / ROWS : 0;
+    t.end_block = end_row < 0 ? 0 : ((end_row < rows ? end_row : rows) + ROWS - 1) / ROWS;
+    if (t.key >= keys || t.end_block < t.first_block) t.end_block = t.first_block;
+    return t;
+}
+
+/* What is the same for all lanes of a warp, told to the compiler: branches and descriptors of products then are scalar. */
+INLINE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+/* The blocks of rows that a CTA goes through, for each query head of its group. Uniform. */
+struct walk {
+    int first, step, blocks; /* of rows; from the last to the first where key blocks take turns */
+};
+
+INLINE struct walk walk_of(const struct sm90_backward_params *p, const struct tile *t) {
+    const struct walk w = {uniform(p->turns ? t->end_block - 1 : t->first_block), p->turns ? -1 : 1,
+                           uniform(t->end_block - t->first_block)};
+    return w;
+}
+
+/* How many blocks of keys that rows of block m see come before the tile's. */
+INLINE int turn_of(const struct tile *t, int m) {
+    const int first_key = m * ROWS + t->in.first_shift;
+    return t->key / KEYS - (first_key > 0 ? first_key / KEYS : 0);
+}
+
+/* First rows of blocks of which all rows see all of a warp's sixteen keys: from low to high. Uniform. */
+struct full_rows {
+    int low, high;
+};
+
+INLINE struct full_rows full_rows_of(const struct tile *t, int key) {
+    const struct pair_of_spans *in = &t->in;
+    const int end = key - in->first_shift + 1, rows = in->rows.count;
+    const struct full_rows full = {uniform(key + 16 - in->end_shift),
+                                   uniform(key + 16 <= in->keys.count ? (end < rows ? end : rows) - ROWS : -1)};
+    return full;
+}
+
+/* Accumulators of a block's scores are gone through in parts, so that a product can start with the first. */
+enum { PART = ROWS / 2 / PARTS };
+
+/* Zeroes what the band hides in a part, of the warp's keys [key, key + 16) and of rows [row, row + ROWS), transposed. Bounds
+ * are relative to the thread's first column, columns are constants. A hidden pair has no part in any sum, whatever its row
+ * of dO or its key of V may hold. */
+INLINE void hide(const struct tile *t, float (&x)[ROWS / 2], int part, int key, int row) {
+    const struct pair_of_spans *in = &t->in;
+    const int lane = (int)threadIdx.x % 32, origin = row + 2 * (lane % 4);
+    int low[2], high[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int j = key + lane / 4 + 8 * i, last = j - in->first_shift;
+        low[i] = j - in->end_shift + 1 - origin;
+        high[i] = j < in->keys.count ? (last < in->rows.count ? last : in->rows.count - 1) - origin : -1;
+    }
+#pragma unroll
+    for (int v = part * PART; v < (part + 1) * PART; ++v) {
+        const int column = 8 * (v / 4) + v % 2, i = v / 2 % 2;
+        if (column < low[i] || column > high[i]) x[v] = 0;
+    }
+}
+
+/* ALiBi on a pair, what is taken from its score. */
+struct slope {
+    float slope;
+    int diagonal;
+};
+
+INLINE struct slope slope_of(const struct sm90_backward_params *p, const struct pair_of_spans *in, int batch, int head) {
+    const struct slope s = {p->alibi ? p->alibi[batch * p->alibi_stride + head] : 0,
+                            p->alibi_start + in->keys.count - in->rows.count};
+    return s;
+}
+
+INLINE float alibi_of(const struct slope *slope, int i, int j) {
+    return slope->slope * fabsf((float)(i + slope->diagonal - j));
+}
+
+/* A dot product to what times p->exponent stands above lse. */
+INLINE float finish_score(const struct sm90_backward_params *p, float dot, float alibi) {
+    if (!TERMS) return dot;
+    const float x = dot * p->scale;
+    return (p->softcap > 0 ? p->softcap * tanhf(x / p->softcap) : x) - alibi;
+}
+
+/* d score / d (dot scale), by a weight that is not 0: lse in base 2, negated. */
+INLINE float softcap_slope(const struct sm90_backward_params *p, float weight, float lse, float alibi) {
+    const float y = ((log2f(weight) - lse) * (float)LN_2 + alibi) / p->softcap;
+    return 1 - y * y;
+}
+
+/* Elements from a tensor's data to row `row` of a sequence. */
+INLINE int64_t row_start(const struct sm90_rows *rows, const struct span *in, int row, int head) {
+    return in->batch * rows->stride[0] + (int64_t)(in->first + row) * rows->stride[1] + head * rows->stride[2];
+}
+
+/* Eight elements of a row, zeros past its end. */
+INLINE uint4 load_piece(const struct sm90_rows *rows, int64_t start, int column) {
+    const uint16_t *from = (const uint16_t *)rows->data + start + column;
+    if (column + 8 <= rows->columns && rows->aligned) return *(const uint4 *)from;
+    uint32_t piece[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int x = 0; x < 8; ++x)
+        if (column + x < rows->columns) piece[x / 2] |= (uint32_t)from[x] << (x % 2 * 16);
+    return make_uint4(piece[0], piece[1], piece[2], piece[3]);
+}
+
+INLINE void store_piece(const struct sm90_rows *rows, int64_t start, int column, const unsigned char *piece) {
+    uint16_t *to = (uint16_t *)rows->data + start + column;
+    if (column + 8 <= rows->columns && rows->aligned) {
+        *(uint4 *)to = *(const uint4 *)piece;
+        return;
+    }
+#pragma unroll 1
+    for (int x = 0; x < 8 && column + x < rows->columns; ++x) to[x] = ((const uint16_t *)piece)[x];
+}
+
+/* Bytes to (row, column) of a tile in slabs of 64 columns and `rows` rows, swizzled as the copy engine does it. */
+INLINE int swizzled(int row, int column, int rows) {
+    return column / 64 * rows * 128 + row * 128 + ((column % 64 / 8) ^ (row % 8)) * 16 + column % 8 * 2;
+}
+
+/* A warp's sixteen rows from `row` on of the staging memory, to the sequence's rows from `to` on. */
+INLINE void store_warp_rows(const struct sm90_rows *rows, const unsigned char *staging, int row, int staging_rows,
+                            const struct span *in, int head, int to) {
+    for (int at = (int)threadIdx.x % 32; at < 16 * (HEAD_DIM / 8); at += 32) {
+        const int i = at / (HEAD_DIM / 8), column = at % (HEAD_DIM / 8) * 8;
+        if (to + i < in->count && column < rows->columns)
+            store_piece(rows, row_start(rows, in, to + i, head), column, staging + swizzled(row + i, column, staging_rows));
+    }
+}
+
+#endif

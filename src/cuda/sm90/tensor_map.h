@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * tensor_map.h: tensors of 16-bit elements as Hopper's copy engine wants them described. */
+#ifndef STROBE_CUDA_SM90_TENSOR_MAP_H
+#define STROBE_CUDA_SM90_TENSOR_MAP_H
+
+#include <cuda.h>
+
+#include "core/kernel.h"
+
+/* Every row starts at a multiple of 16 bytes. */
+bool strobe__rows_are_aligned(const strobe_tensor *tensor);
+
+/* Whether the copy engine takes the tensor: aligned rows, and ascending. */
+bool strobe__can_be_copied(const strobe_tensor *tensor);
+
+/* {dim, seq, heads, batch} with boxes of 64 columns and `rows` rows, 128-byte swizzle. False if the driver refuses. */
+bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,
+                        int64_t batch, int64_t rows);
+
+#endif
