@@ -3,6 +3,7 @@
 """cuda_peers.py: Strobe's CUDA kernels beside PyTorch's FlashAttention-2 and cuDNN, in one process and on the same tensors.
 
     python3 bench/cuda_peers.py LIBSTROBE [fwd] [bwd] [decode] [graph] [--kernel NAME] [--seq 512,2k,8k] [--dim 64,128,256] [--ms 40]
+                                  [--deterministic]
 
 Grid: bf16, 16384 tokens, hidden size 2048; TFLOP/s by the formula of publications. Needs PyTorch
 with a GPU (exit 77 otherwise). Every result is compared with PyTorch's before it is timed; L2 is flushed between runs."""
@@ -18,6 +19,7 @@ try:
 except ImportError:
     sys.exit(77)
 
+DETERMINISTIC = 1
 i32, i64, u64, f64, ptr, size = C.c_int32, C.c_int64, C.c_uint64, C.c_double, C.c_void_p, C.c_size_t
 
 
@@ -120,11 +122,12 @@ def attempt(make, budget):
         return math.nan
 
 
-def row(strobe, backward, dim, seq, causal, budget):
+def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
     batch, heads = 16384 // seq, 2048 // dim
     q, k, v, dout = (torch.randn(batch, seq, heads, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(4))
     out, lse = torch.empty_like(q), torch.empty(batch, heads, seq, device="cuda")
     a = strobe.prepare(q, k, v, out, lse, causal, backward)
+    a.flags = DETERMINISTIC if deterministic else 0
     work = strobe.workspace(a)
     strobe.forward(a, work)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
@@ -172,7 +175,7 @@ def decode(strobe, batch, keys, budget):
 
 
 def capture(strobe):
-    """Every call can be captured in a CUDA graph, and its replay gives the bits of the direct call."""
+    """Every call can be captured in a CUDA graph, and its replay gives the bits of the direct call, sums in a fixed order."""
     cases = 0
     for batch, heads, group, rows, keys, dim in ((2, 4, 2, 300, 300, 64), (1, 8, 4, 1, 4096, 128), (1, 2, 1, 77, 131, 256)):
         for causal in (False, True):
@@ -182,6 +185,7 @@ def capture(strobe):
             out, lse = torch.empty_like(q), torch.empty(batch, heads, rows, device="cuda")
             dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
             a = strobe.prepare(q, k, v, out, lse, causal)
+            a.flags = DETERMINISTIC
             g = Gradients(struct_size=C.sizeof(Gradients))
             g.dout, g.dq, g.dk, g.dv = (view(x, True) for x in (dout, dq, dk, dv))
             work, work_back = strobe.workspace(a), strobe.workspace(a, g)
@@ -212,6 +216,7 @@ def main():
     parser.add_argument("--seq", default="512,1k,2k,4k,8k,16k")
     parser.add_argument("--dim", default="64,128,256")
     parser.add_argument("--ms", type=float, default=40)
+    parser.add_argument("--deterministic", action="store_true", help="gradients summed in a fixed order")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit(77)
@@ -226,8 +231,8 @@ def main():
             for batch, keys in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (128, 4096)):
                 decode(strobe, batch, keys, options.ms)
             continue
-        ratios = [row(strobe, what == "bwd", int(dim), number(seq), causal, options.ms) for dim in options.dim.split(",")
-                  for causal in (False, True) for seq in options.seq.split(",")]
+        ratios = [row(strobe, what == "bwd", int(dim), number(seq), causal, options.ms, options.deterministic)
+                  for dim in options.dim.split(",") for causal in (False, True) for seq in options.seq.split(",")]
         for dim in sorted({d for d, _ in ratios}):
             own = [r for d, r in ratios if d == dim]
             print(f"{what} d{dim}: geometric mean of strobe / FlashAttention-2 {math.exp(sum(map(math.log, own)) / len(own)):.3f}")
