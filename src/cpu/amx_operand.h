@@ -133,23 +133,40 @@ static inline float to_float(number x) {
 #endif
 }
 
-/* fp32 to bf16, to nearest even; a NaN stays one. */
-static inline __m256i round_bf16(__m512 x) {
+/* fp32 to bf16, to nearest even, in the upper halves; a NaN stays one. */
+static inline __m512i round_bits(vec x) {
     const __m512i bits = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
     const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __m512i kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+    return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
 }
 
-/* Up to 16 columns of a row of the output, rounded to its dtype. */
-static inline void store_columns(number *to, __mmask16 mask, vec x) {
+static inline __m256i round_bf16(vec x) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_bits(x), 16)); }
+
+/* Results leave as words of 32 bits: one of fp32, two of 16 bits. */
+enum { COLUMNS_A_WORD = (int)(sizeof(uint32_t) / sizeof(number)) };
+
+/* A word a lane of up to two columns, rounded to the dtype. */
+static inline __m512i round_word(vec first, vec second) {
 #if defined(STROBE_AMX_fp32)
-    _mm512_mask_storeu_ps(to, mask, x);
+    (void)second;
+    return _mm512_castps_si512(first);
+#elif defined(STROBE_AMX_fp16)
+    const int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    const __m512i low = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(first, nearest));
+    return _mm512_or_si512(low, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_cvtps_ph(second, nearest)), 16));
 #else
-    const __m256i rounded = PARTS == 1 ? round_bf16(x) : _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm256_mask_storeu_epi16(to, mask, rounded);
+    return v_pair_cut(round_bits(first), round_bits(second));
+#endif
+}
+
+/* 16 words of a row, of which `columns` columns exist. */
+static inline void store_words(number *to, __m512i words, int64_t columns) {
+#if defined(STROBE_AMX_fp32)
+    _mm512_mask_storeu_epi32(to, (__mmask16)columns_mask(columns), words);
+#else
+    _mm512_mask_storeu_epi16(to, columns_mask(columns), words);
 #endif
 }
 

@@ -14,11 +14,13 @@ static inline int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple 
 /* Q^T of a tile, [dim / 32][PARTS][2][16 pairs][16 queries]; flip: all signs change. */
 static inline void pack_queries(uint16_t *to, const struct tile_rows *t, const strobe_tensor *x, int64_t dim, bool flip) {
     const __m512i sign = _mm512_set1_epi16(flip ? -0x8000 : 0);
+    int64_t offset[TILE_ROWS];
+    tile_offsets(offset, t, x);
     for (int64_t half = 0; half < VECTORS; ++half) {
         const number *row[TILE_SIDE];
         for (int64_t i = 0; i < TILE_SIDE; ++i) {
             const int64_t r = half * TILE_SIDE + i;
-            row[i] = r < t->n ? (const number *)x->data + tile_offset(t, x, r) : NULL;
+            row[i] = r < t->n ? (const number *)x->data + offset[r] : NULL;
         }
         for (int64_t c = 0; c * TILE_DEPTH < dim; ++c) {
             __m512i words[PARTS][TILE_SIDE], parts[PARTS];
@@ -99,20 +101,23 @@ static inline void pack_values(uint16_t *to, const number *v, int64_t stride, in
 /* O^T [dim][TILE_ROWS] times factor [TILE_ROWS] to the tile's rows of x. */
 static inline void unpack_rows(const struct tile_rows *t, const strobe_tensor *x, const float *o, int64_t dim,
                                const float *factor) {
-    for (int64_t half = 0; half * TILE_SIDE < t->n; ++half)
-        for (int64_t c = 0; c < dim; c += TILE_SIDE) {
+    int64_t offset[TILE_ROWS];
+    tile_offsets(offset, t, x);
+    for (int64_t half = 0; half * TILE_SIDE < t->n; ++half) {
+        const vec f = v_load(factor + half * TILE_SIDE);
+        for (int64_t c = 0; c < dim; c += TILE_SIDE * COLUMNS_A_WORD) {
             __m512i words[TILE_SIDE];
-            const __mmask16 mask = (__mmask16)columns_mask(dim - c);
-            for (int64_t i = 0; i < TILE_SIDE; ++i)
-                words[i] = c + i < dim ? _mm512_loadu_si512(o + (c + i) * TILE_ROWS + half * TILE_SIDE)
-                                       : _mm512_setzero_si512();
-            v_transpose(words);
-            for (int64_t i = 0; i < TILE_SIDE && half * TILE_SIDE + i < t->n; ++i) {
-                const int64_t r = half * TILE_SIDE + i;
-                store_columns((number *)x->data + tile_offset(t, x, r) + c, mask,
-                              v_mul(_mm512_castsi512_ps(words[i]), v_set(factor[r])));
+            for (int64_t i = 0; i < TILE_SIDE; ++i) {
+                const int64_t first = c + i * COLUMNS_A_WORD, second = first + COLUMNS_A_WORD - 1;
+                const float *at = o + half * TILE_SIDE;
+                words[i] = round_word(first < dim ? v_mul(v_load(at + first * TILE_ROWS), f) : v_set(0),
+                                      second < dim ? v_mul(v_load(at + second * TILE_ROWS), f) : v_set(0));
             }
+            v_transpose(words);
+            for (int64_t i = 0; i < TILE_SIDE && half * TILE_SIDE + i < t->n; ++i)
+                store_words((number *)x->data + offset[half * TILE_SIDE + i] + c, words[i], dim - c);
         }
+    }
 }
 
 #endif

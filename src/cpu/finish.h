@@ -14,9 +14,10 @@ static inline void finish_rows(const struct tile_rows *t, const float *m, const 
     const struct problem *p = t->p;
     const double to_natural = (double)exponent_factor(p) * LN_2;
     for (int64_t r = 0; r < t->n; ++r) {
+        factor[r] = l[r] == 0 ? 0 : 1 / l[r];
+        if (!p->a.sinks && !p->a.lse.data) continue;
         const double keys_lse = l[r] == 0 ? -(double)INFINITY : (double)m[r] * to_natural + log((double)l[r]);
         double lse = keys_lse;
-        factor[r] = l[r] == 0 ? 0 : 1 / l[r];
         if (p->a.sinks) {
             const double sink = element_load(p->sinks.data, p->sinks.dtype, packed_head(t, r));
             const double high = keys_lse > sink ? keys_lse : sink;

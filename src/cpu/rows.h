@@ -59,6 +59,15 @@ static inline struct rows32 true_rows(float *block, const struct problem *p, con
     return (struct rows32){block, columns};
 }
 
+/* All of them: stepping from row to row saves the divisions. */
+static inline void tile_offsets(int64_t offset[TILE_ROWS], const struct tile_rows *t, const strobe_tensor *x) {
+    int64_t i = packed_row(t, 0), h = packed_head(t, 0);
+    for (int64_t r = 0; r < t->n; ++r) {
+        offset[r] = strobe__row_offset(x, &t->s, i, h);
+        if (++h == (t->kv + 1) * t->p->group) h = t->kv * t->p->group, ++i;
+    }
+}
+
 /* Transposes the tile's rows of x into to [columns][TILE_ROWS], times factor; lanes without a row are 0. row: [columns]. */
 static inline void tile_pack(float *to, const struct tile_rows *t, const strobe_tensor *x, int64_t columns, float factor,
                              float *row) {

@@ -75,11 +75,12 @@ static inline void scores_alibi(float *s, const struct tile_rows *t, int64_t j0,
 /* -inf where the band hides a key from a row. Bounds are relative to the block, and so exact as floats. */
 static inline void scores_band(float *s, const struct tile_rows *t, int64_t j0, int64_t keys) {
     float first[TILE_ROWS], end[TILE_ROWS];
+    int64_t i = packed_row(t, 0), last_of_row = (i + 1) * t->p->group - 1 - t->first;
     for (int64_t r = 0; r < TILE_ROWS; ++r) {
-        const int64_t i = packed_row(t, r < t->n ? r : t->n - 1);
         const int64_t low = band_first(&t->s.band, i) - j0, high = band_end(&t->s.band, i) - j0;
         first[r] = low <= 0 ? 0 : low < keys ? (float)low : (float)keys;
         end[r] = high <= 0 ? 0 : high < keys ? (float)high : (float)keys;
+        if (r == last_of_row && r + 1 < t->n) ++i, last_of_row += t->p->group;
     }
     const vec hidden = v_set(-INFINITY);
     for (int64_t j = 0; j < keys; ++j)
