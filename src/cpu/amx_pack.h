@@ -37,15 +37,26 @@ static inline void pack_queries(uint16_t *to, const struct tile_rows *t, const s
     }
 }
 
-/* n rows of K, [PARTS][64][padded]. */
-static inline void pack_keys(uint16_t *to, const number *k, int64_t stride, int64_t n, int64_t dim, int64_t padded) {
-    __m512i parts[PARTS];
+/* The greatest magnitudes among first parts, of which an infinity or a NaN has one if what it is a part of is one. */
+static inline void note_size(__m512i *greatest, __m512i part) {
+    *greatest = _mm512_max_epu16(*greatest, _mm512_and_si512(part, _mm512_set1_epi16(0x7fff)));
+}
+
+static inline bool is_finite(__m512i greatest) {
+    return !_mm512_cmp_epu16_mask(greatest, _mm512_set1_epi16(0x7f80), _MM_CMPINT_NLT);
+}
+
+/* n rows of K, [PARTS][64][padded]. Returns whether all are finite. */
+static inline bool pack_keys(uint16_t *to, const number *k, int64_t stride, int64_t n, int64_t dim, int64_t padded) {
+    __m512i parts[PARTS], greatest = _mm512_setzero_si512();
     for (int64_t j = 0; j < BLOCK_KEYS; ++j)
         for (int64_t c = 0; c < padded; c += TILE_DEPTH) {
             load_parts(parts, k + (j < n ? j : 0) * stride + c, j < n ? dim - c : 0);
+            note_size(&greatest, parts[0]);
             for (int64_t part = 0; part < PARTS; ++part)
                 _mm512_store_si512(to + (part * BLOCK_KEYS + j) * padded + c, parts[part]);
         }
+    return is_finite(greatest);
 }
 
 /* The keys among n rows of K or V that are not finite, as bits. */
@@ -72,30 +83,37 @@ static inline void store_square(uint16_t *to, __m512i low[TILE_SIDE], __m512i hi
 }
 
 /* The same from V itself, all parts, 2 TILE_ELEMENTS apart; columns: how many there are. */
-static inline void pack_values_square(uint16_t *to, const number *v, int64_t stride, int64_t columns, uint32_t keys,
+static inline bool pack_values_square(uint16_t *to, const number *v, int64_t stride, int64_t columns, uint32_t keys,
                                       int64_t apart, bool both) {
-    __m512i low[PARTS][TILE_SIDE], high[PARTS][TILE_SIDE], even[PARTS], odd[PARTS];
+    __m512i greatest = _mm512_setzero_si512(), low[PARTS][TILE_SIDE], high[PARTS][TILE_SIDE], even[PARTS], odd[PARTS];
     for (int i = 0; i < TILE_SIDE; ++i) {
         const bool first = keys >> 2 * i & 1, second = keys >> (2 * i + 1) & 1;
         load_parts(even, first ? v + 2 * i * stride : NULL, first ? columns : 0);
         load_parts(odd, second ? v + (2 * i + 1) * stride : NULL, second ? columns : 0);
+        note_size(&greatest, even[0]);
+        note_size(&greatest, odd[0]);
         for (int n = 0; n < PARTS; ++n) {
             low[n][i] = _mm512_unpacklo_epi16(even[n], odd[n]); /* of each lane of 8 columns, the first 4 */
             high[n][i] = _mm512_unpackhi_epi16(even[n], odd[n]);
         }
     }
     for (int n = 0; n < PARTS; ++n) store_square(to + n * 2 * TILE_ELEMENTS, low[n], high[n], apart, both);
+    return is_finite(greatest);
 }
 
-/* V^T of n keys, [padded / 16][PARTS][2][16][32]; the keys of `left_out` are zero. */
-static inline void pack_values(uint16_t *to, const number *v, int64_t stride, int64_t n, int64_t dim, int64_t padded,
+/* V^T of n keys, [padded / 16][PARTS][2][16][32]; the keys of `left_out` are zero. Returns whether the
+ * others are finite. */
+static inline bool pack_values(uint16_t *to, const number *v, int64_t stride, int64_t n, int64_t dim, int64_t padded,
                                uint64_t left_out) {
     const uint64_t keys = (n >= BLOCK_KEYS ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1) & ~left_out;
     const int64_t apart = PARTS * 2 * TILE_ELEMENTS;
+    bool finite = true;
     for (int64_t c = 0; c < padded; c += TILE_DEPTH)
         for (int64_t half = 0; half < 2; ++half)
-            pack_values_square(to + c / TILE_SIDE * apart + half * TILE_ELEMENTS, v + half * TILE_DEPTH * stride + c, stride,
-                               dim - c, (uint32_t)(keys >> half * TILE_DEPTH), apart, padded - c > TILE_SIDE);
+            finite &= pack_values_square(to + c / TILE_SIDE * apart + half * TILE_ELEMENTS,
+                                         v + half * TILE_DEPTH * stride + c, stride, dim - c,
+                                         (uint32_t)(keys >> half * TILE_DEPTH), apart, padded - c > TILE_SIDE);
+    return finite;
 }
 
 /* O^T [dim][TILE_ROWS] times factor [TILE_ROWS] to the tile's rows of x. */

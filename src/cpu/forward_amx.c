@@ -257,15 +257,18 @@ static void pack_super_block(const struct forward *f, const struct scratch *t, c
         const int64_t left = k->s.keys - j0, n = left < BLOCK_KEYS ? left : BLOCK_KEYS, at = j0 - k->first;
         const number *key = (const number *)a->k.data + strobe__key_offset(&a->k, &k->s, j0, k->kv);
         const number *value = (const number *)a->v.data + strobe__key_offset(&a->v, &k->s, j0, k->kv);
+        const bool search = f->may_hide || PARTS > 1; /* an infinity times a part that is zero would be NaN */
+        bool finite = true;
         if (!f->k_in_place)
-            pack_keys(t->k + PARTS * at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded);
+            finite = pack_keys(t->k + PARTS * at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded);
         else if (n < BLOCK_KEYS)
             pack_keys(t->tail, key, a->k.stride[1], n, a->dim, f->k_padded);
-        const bool search = f->may_hide || PARTS > 1; /* an infinity times a part that is zero would be NaN */
-        const uint64_t held = search ? keys_not_finite(value, a->v.stride[1], n, a->dim_v) : 0;
-        t->held[at / BLOCK_KEYS] = held;
-        t->odd[at / BLOCK_KEYS] = PARTS > 1 ? keys_not_finite(key, a->k.stride[1], n, a->dim) : 0;
-        pack_values(t->v + PARTS * at * f->v_padded, value, a->v.stride[1], n, a->dim_v, f->v_padded, held);
+        t->odd[at / BLOCK_KEYS] = PARTS > 1 && !finite ? keys_not_finite(key, a->k.stride[1], n, a->dim) : 0;
+        uint16_t *v = t->v + PARTS * at * f->v_padded;
+        finite = pack_values(v, value, a->v.stride[1], n, a->dim_v, f->v_padded, 0);
+        t->held[at / BLOCK_KEYS] = search && !finite ? keys_not_finite(value, a->v.stride[1], n, a->dim_v) : 0;
+        if (t->held[at / BLOCK_KEYS])
+            pack_values(v, value, a->v.stride[1], n, a->dim_v, f->v_padded, t->held[at / BLOCK_KEYS]);
     }
 }
 

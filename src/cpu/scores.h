@@ -83,11 +83,12 @@ static inline void scores_band(float *s, const struct tile_rows *t, int64_t j0, 
         if (r == last_of_row && r + 1 < t->n) ++i, last_of_row += t->p->group;
     }
     const vec hidden = v_set(-INFINITY);
+    const bool starts = band_first(&t->s.band, i) > j0; /* the last row's range starts last; causal ranges start at 0 */
     for (int64_t j = 0; j < keys; ++j)
         for (int64_t c = 0; c < TILE_ROWS; c += LANES) {
             const vec key = v_set((float)j);
             vec x = v_load(s + j * TILE_ROWS + c);
-            x = v_select_less(key, v_load(first + c), hidden, x);
+            if (starts) x = v_select_less(key, v_load(first + c), hidden, x);
             x = v_select_less(key, v_load(end + c), x, hidden);
             v_store(s + j * TILE_ROWS + c, x);
         }
