@@ -153,7 +153,7 @@ static inline __m512i round_word(vec first, vec second) {
     (void)second;
     return _mm512_castps_si512(first);
 #elif defined(STROBE_AMX_fp16)
-    const int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    enum { nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
     const __m512i low = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(first, nearest));
     return _mm512_or_si512(low, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_cvtps_ph(second, nearest)), 16));
 #else
