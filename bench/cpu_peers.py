@@ -180,7 +180,7 @@ def all_backward(library, peaks, seconds):
 
 
 def all_forward(library, peaks, seconds):
-    for dtype, lengths in ((torch.bfloat16, (512, 2048, 4096, 8192)), (torch.float32, (512, 2048))):
+    for dtype, lengths in ((torch.bfloat16, (512, 2048, 4096, 8192)), (torch.float16, (512, 2048)), (torch.float32, (512, 2048))):
         ratios = [
             measure(library, peaks, dtype, s, s, 16 if s <= 4096 else 4, 16 if s <= 4096 else 4, d, causal, seconds)
             for d in (64, 128)
