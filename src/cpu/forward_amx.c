@@ -20,9 +20,9 @@
  *
  * Tiles, blocks and the order of every sum depend on shapes alone, not on tasks, super-blocks or threads.
  *
- * Xeon VM with AMX, loaded, one thread, 2026-11-21, no lse, 2048 keys and more: bf16 28 to 31 % of the AMX peak at d = 64
- * and 33 to 41 % at d = 128, fp16 14 to 16 %, fp32 117 to 136 % of the FMA peak; two to three times PyTorch 2.13, fp32 1.3
- * to 2.4 times. docs/kernels/cpu.md has what was tried. */
+ * Xeon VM with AMX, loaded, one thread, 2026-11-21, no lse, 2048 keys and more, medians in good windows: bf16 27 to 32 % of
+ * the AMX peak at d = 64 and 33 to 42 % at d = 128, fp16 14 to 16 %, fp32 104 to 136 % of the FMA peak; PyTorch 2.13 takes
+ * 1.7 to 3.1 times as long in bf16, 1.3 to 2.2 in fp32. docs/kernels/cpu.md has the rounds and what was tried. */
 #include "core/parallel.h"
 #include "cpu/amx_pack.h"
 #include "cpu/amx_step.h"
