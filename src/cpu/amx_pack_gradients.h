@@ -8,6 +8,8 @@
 #include "cpu/amx_gradients.h"
 #include "cpu/amx_pack.h"
 
+enum { LARGEST_DIM = 256 };
+
 /* n <= 64 rows of K or V as operands A, [4][padded / 32] tiles. */
 static inline void pack_key_tiles(uint16_t *to, const uint16_t *k, int64_t stride, int64_t n, int64_t dim, int64_t padded) {
     for (int64_t j = 0; j < BLOCK_KEYS; ++j) {
@@ -19,23 +21,30 @@ static inline void pack_key_tiles(uint16_t *to, const uint16_t *k, int64_t strid
     }
 }
 
-/* 16 elements widened to 32 bits, or zeros. */
-static inline __m512i load_words(const uint16_t *x, __mmask16 mask) {
-    return x ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, x)) : _mm512_setzero_si512();
+/* Columns of a row and of the row 16 further as pairs, 16 pairs a vector. */
+static inline void pair_columns(__m512i pairs[2], __m512i low, __m512i high) {
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+                  second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    const __m512i even = _mm512_unpacklo_epi16(low, high), odd = _mm512_unpackhi_epi16(low, high);
+    pairs[0] = _mm512_permutex2var_epi64(even, first, odd);
+    pairs[1] = _mm512_permutex2var_epi64(even, second, odd);
 }
 
 /* A tile's rows of x as operand B, pairs of rows r and r + 16: [padded / 16] tiles. Rows in `left_out` are zero. */
 static inline void pack_row_pairs(uint16_t *to, const struct tile_rows *t, const strobe_tensor *x, int64_t dim,
                                   int64_t padded, uint32_t left_out) {
+    static const uint16_t zeros[LARGEST_DIM];
     const uint16_t *row[TILE_ROWS];
     for (int64_t r = 0; r < TILE_ROWS; ++r)
-        row[r] = r < t->n && !(left_out >> r & 1) ? (const uint16_t *)x->data + tile_offset(t, x, r) : NULL;
+        row[r] = r < t->n && !(left_out >> r & 1) ? (const uint16_t *)x->data + tile_offset(t, x, r) : zeros;
     for (int64_t r = 0; r < TILE_SIDE; ++r)
-        for (int64_t c = 0; c < padded; c += TILE_SIDE) {
-            const __mmask16 mask = (__mmask16)columns_mask(dim - c);
-            const __m512i low = load_words(row[r] ? row[r] + c : NULL, mask);
-            const __m512i high = load_words(row[r + TILE_SIDE] ? row[r + TILE_SIDE] + c : NULL, mask);
-            _mm512_store_si512(to + c * TILE_DEPTH + r * TILE_DEPTH, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+        for (int64_t c = 0; c < padded; c += TILE_DEPTH) {
+            const __mmask32 mask = columns_mask(dim - c);
+            __m512i pairs[2];
+            pair_columns(pairs, _mm512_maskz_loadu_epi16(mask, row[r] + c),
+                         _mm512_maskz_loadu_epi16(mask, row[r + TILE_SIDE] + c));
+            _mm512_store_si512(to + c * TILE_DEPTH + r * TILE_DEPTH, pairs[0]);
+            _mm512_store_si512(to + c * TILE_DEPTH + TILE_ELEMENTS + r * TILE_DEPTH, pairs[1]);
         }
 }
 

@@ -14,7 +14,7 @@
 
 /* What a tile knows of its rows: lse log2 e, +inf for rows that see nothing; rowsum(dO * O) - dlse. */
 struct row_statistics {
-    float *lse2, *D; /* [TILE_ROWS] */
+    float *lse2, *D, *minus_D; /* [TILE_ROWS]; -D is where a tile product starts from, on AMX alone */
 };
 
 /* A block on its way, all [BLOCK_KEYS][TILE_ROWS]. */
@@ -42,7 +42,7 @@ static inline void read_row_statistics(const struct row_statistics *to, const st
     const strobe_attention *a = &t->p->a;
     const strobe_gradients *g = &t->p->g;
     for (int64_t r = 0; r < TILE_ROWS; ++r) {
-        to->D[r] = 0, to->lse2[r] = INFINITY;
+        to->D[r] = 0, to->minus_D[r] = 0, to->lse2[r] = INFINITY;
         if (r >= t->n) continue;
         const double lse = element_load(a->lse.data, a->lse.dtype, tile_offset(t, &a->lse, r));
         if (lse == -(double)INFINITY) continue;
@@ -50,7 +50,7 @@ static inline void read_row_statistics(const struct row_statistics *to, const st
         widen_row(row + a->dim_v, g->dout.data, g->dout.dtype, tile_offset(t, &g->dout, r), a->dim_v);
         double sum = dot_rows(row, row + a->dim_v, a->dim_v);
         if (g->dlse.data) sum -= element_load(g->dlse.data, g->dlse.dtype, tile_offset(t, &g->dlse, r));
-        to->D[r] = (float)sum;
+        to->D[r] = (float)sum, to->minus_D[r] = (float)-sum;
         to->lse2[r] = (float)(lse * LOG2_E);
         if (g->dsinks) add_to_dsink(sums, t, r, lse, sum);
     }

@@ -194,13 +194,19 @@ static void test_memory_of_forward(void **state) {
                      workspace_of_kernel(portable, 1 << 20, 2, STROBE_FP32, false));
 }
 
-/* dK and dV of a head are summed in fp32: linear in the sequence, not quadratic. */
+/* Gradients are summed in fp32: linear in the sequence, not quadratic; exactly so where every level has whole tiles. */
 static void test_memory_of_backward(void **state) {
     (void)state;
-    const size_t one = workspace_of(4096, 2, STROBE_FP32, true), two = workspace_of(8192, 2, STROBE_FP32, true);
-    const size_t four = workspace_of(16384, 2, STROBE_FP32, true);
-    assert_true(two <= 2 * one);
-    assert_int_equal(four - two, 2 * (two - one));
+    static const int32_t dtypes[] = {STROBE_FP32, STROBE_BF16};
+    static const int32_t threads[] = {2, 32}; /* more and fewer heads than the threads want */
+    for (size_t n = 0; n < COUNT(dtypes); ++n)
+        for (size_t m = 0; m < COUNT(threads); ++m) {
+            const size_t one = workspace_of(48 << 8, threads[m], dtypes[n], true);
+            const size_t two = workspace_of(48 << 9, threads[m], dtypes[n], true);
+            const size_t four = workspace_of(48 << 10, threads[m], dtypes[n], true);
+            assert_true(two <= 2 * one);
+            assert_int_equal(four - two, 2 * (two - one));
+        }
 }
 
 /* Data may be absent in a query, and its answer is that of the call. */
