@@ -11,7 +11,10 @@
  *         dV += (Z P)^T dO     dK += dS^T Q     dQ^T += K^T dS^T
  *   dK, times the scale, and dV are written
  *
- * Products are exact and summed in fp32; P and dS are rounded to bf16 once, gradients once, after the sum over a group. */
+ * Products are exact and summed in fp32; P and dS are rounded to bf16 once, gradients once, after the sum over a group.
+ *
+ * 4-core Xeon VM with AMX, in use by others, one thread, 2026-11-21, s = 2048: 28 % of the AMX peak at d = 64 and 31 % at
+ * d = 128 undisturbed, 2.6 to 6.3 times PyTorch 2.13 in the same process. docs/kernels/cpu.md has what was tried. */
 #include "cpu/amx_meeting.h"
 #include "cpu/cpu_kernels.h"
 
