@@ -77,7 +77,7 @@ ALWAYS_INLINE struct vec2 row_pair(const char *row, int32_t dtype, int64_t c, in
 ALWAYS_INLINE void key_products(float *s, const float *q, int64_t q_stride, const struct keys_in_memory *k, int64_t keys,
                                 int32_t dtype, int rows) {
     const int many = LANES / rows;        /* keys */
-    const int some = many < 8 ? many : 8; /* that walk abreast: more addresses than that are not held in registers */
+    const int some = many < 4 ? many : 4; /* that walk abreast: more addresses than that are not held in registers */
     for (int64_t j = 0; j < keys; j += many) {
         vec sum[LANES];
         for (int i = 0; i < LANES; ++i) sum[i] = v_set(0);
