@@ -7,13 +7,15 @@
 
 bench/peers.py compares wall times and checks results; this one says what share of the peak a kernel reaches. Times are CPU time of
 the one thread, so that a machine that others use too still gives figures: a round is a peak (bench/cpu_peaks.c), ours, PyTorch's;
-shares and ratios are of times of the same round, medians of all rounds. OpenBLAS: bench/standard_openblas.c.
+shares and ratios are of times of the same round, medians of all rounds. In fp32 standard attention on OpenBLAS takes its turn too
+(bench/standard_peer.c). Decoding is measured against reading K and V, in both memory orders.
 """
 
 import argparse
 import ctypes
 import statistics
 import subprocess
+import sys
 import tempfile
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from pathlib import Path
@@ -65,6 +67,17 @@ def load_peaks() -> ctypes.CDLL:
     return peaks
 
 
+def load_standard() -> ctypes.CDLL | None:
+    """Standard attention on OpenBLAS; None where there is none to be had."""
+    source, folder = Path(__file__).with_name("standard_peer.c"), tempfile.mkdtemp()
+    options = ["-O3", "-march=native", "-ffast-math", "-fopenmp-simd", "-shared", "-fPIC"]
+    command = ["cc", *options, str(source), "-o", f"{folder}/standard.so", "-lopenblas", "-lm"]
+    if subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode:
+        print("No OpenBLAS (libopenblas-dev): that column stays empty", file=sys.stderr)
+        return None
+    return ctypes.CDLL(f"{folder}/standard.so")
+
+
 def tensor_of(x):
     """A [batch, seq, heads, dim] view as the library's."""
     return Tensor(x.data_ptr(), (c_int64 * 3)(*x.stride()[:3]))
@@ -90,10 +103,10 @@ def ours(library, q, k, v, out, causal):
     return lambda: checked(library, library.strobe_forward(byref(a), None, 0, None)), a
 
 
-def measure(library, peaks, dtype, seq_q, seq_k, heads, heads_kv, dim, causal, seconds):
+def measure(library, peaks, standard, dtype, seq, heads, dim, causal, seconds):
     generator = torch.Generator().manual_seed(0)
     q, k, v = (  # PyTorch's own layout, [batch, heads, seq, dim], contiguous
-        torch.randn(1, h, s, dim, generator=generator).to(dtype) for h, s in ((heads, seq_q), (heads_kv, seq_k), (heads_kv, seq_k))
+        torch.randn(1, heads, seq, dim, generator=generator).to(dtype) for _ in range(3)
     )
     out = torch.empty_like(q)
     call, a = ours(library, *(x.transpose(1, 2) for x in (q, k, v, out)), causal)
@@ -101,23 +114,64 @@ def measure(library, peaks, dtype, seq_q, seq_k, heads, heads_kv, dim, causal, s
 
     def pytorch():
         with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=heads != heads_kv)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def openblas():
+        data = [c_void_p(x.data_ptr()) for x in (q, k, v, by_openblas, scores)]
+        standard.standard_forward(*data, heads, seq, seq, dim, int(causal))
 
     call()
-    apart = (pytorch().float() - out.float()).abs().max().item()
-    assert apart < 0.05, f"results differ by {apart}"
-    decode = seq_q == 1
-    work = 2.0 * heads_kv * seq_k * dim * k.element_size() if decode else 4.0 * heads * seq_q * seq_k * dim * (0.5 if causal else 1)
-    shares, rates, ratios, spent = [], [], [], 0.0
+    agree(pytorch(), out)
+    with_openblas = standard is not None and dtype == torch.float32
+    if with_openblas:
+        by_openblas, scores = torch.empty_like(q), torch.empty(seq, seq)
+        openblas()
+        agree(by_openblas, out)
+    work = 4.0 * heads * seq * seq * dim * (0.5 if causal else 1)
+    shares, rates, ratios, of_openblas, spent = [], [], [], [], 0.0
     while spent < seconds or len(rates) < 5:
-        if decode:
-            peak = max(peaks.peak_read(k.data_ptr() + -k.data_ptr() % 64, k.nbytes // 256 * 256 - 256) for _ in range(2))
-        else:
-            peak = peaks.peak_fma() if dtype == torch.float32 else peaks.peak_amx()
+        peak = peaks.peak_fma() if dtype == torch.float32 else peaks.peak_amx()
         mine, theirs = timed(peaks, call), timed(peaks, pytorch)
         spent += mine + theirs
         rates.append(work / mine), shares.append(work / mine / peak if peak else 0), ratios.append(theirs / mine)
-    return report(dtype, seq_q, seq_k, heads, heads_kv, dim, causal, kernel, "GB/s" if decode else "GFLOP/s", rates, shares, ratios)
+        if with_openblas:
+            of_openblas.append(timed(peaks, openblas) / mine)
+    return report(dtype, seq, seq, heads, heads, dim, causal, kernel, "GFLOP/s", rates, shares, ratios, of_openblas)
+
+
+def agree(theirs, out):
+    apart = (theirs.float() - out.float()).abs().max().item()
+    assert apart < 0.05, f"results differ by {apart}"
+
+
+def measure_decode(library, peaks, dtype, seq_k, heads, heads_kv, dim, side_by_side, seconds):
+    """One row on a cache of [batch, heads, seq, dim], or of [batch, seq, heads, dim], heads side by side."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, seq_k, heads_kv, dim) if side_by_side else (1, heads_kv, seq_k, dim)
+    q = torch.randn(1, heads, 1, dim, generator=generator).to(dtype)
+    memory = [torch.randn(shape, generator=generator).to(dtype) for _ in range(2)]
+    k, v = (x.transpose(1, 2) if side_by_side else x for x in memory)
+    out = torch.empty_like(q)
+    call, a = ours(library, *(x.transpose(1, 2) for x in (q, k, v, out)), False)
+
+    def pytorch():
+        with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return F.scaled_dot_product_attention(q, k, v, enable_gqa=heads != heads_kv)
+
+    call()
+    agree(pytorch(), out)
+    bytes_read = k.nbytes + v.nbytes
+    shares, rates, ratios, spent = [], [], [], 0.0
+    while spent < seconds or len(rates) < 9:
+        size = k.nbytes // 256 * 256 - 256  # what fits behind the next multiple of 64
+        peak = 2 / sum(1 / peaks.peak_read(x.data_ptr() + -x.data_ptr() % 64, size) for x in memory)
+        mine, theirs = timed(peaks, call), timed(peaks, pytorch)
+        spent += mine + theirs
+        rates.append(bytes_read / mine), shares.append(bytes_read / mine / peak), ratios.append(theirs / mine)
+    flop_a_byte = 4.0 * heads * seq_k * dim / bytes_read
+    unit = f"GB/s, {statistics.median(rates) * flop_a_byte / 1e9:.0f} GFLOP/s"
+    kernel = f"{selected(library, a)}{', [b, s, h, d]' if side_by_side else ''}"
+    return report(dtype, 1, seq_k, heads, heads_kv, dim, False, kernel, unit, rates, shares, ratios)
 
 
 def timed(peaks, function):
@@ -126,11 +180,12 @@ def timed(peaks, function):
     return peaks.cpu_seconds() - start
 
 
-def report(dtype, seq_q, seq_k, heads, heads_kv, dim, causal, kernel, unit, rates, shares, ratios):
+def report(dtype, seq_q, seq_k, heads, heads_kv, dim, causal, kernel, unit, rates, shares, ratios, of_openblas=()):
     heads_text = f"{heads}" if heads == heads_kv else f"{heads}/{heads_kv}"
     name = f"{str(dtype)[6:]} h={heads_text} sq={seq_q} sk={seq_k} d={dim}{' causal' if causal else ''}"
     rate, share, ratio = (statistics.median(x) for x in (rates, shares, ratios))
-    print(f"| {name} | {kernel} | {rate / 1e9:.0f} {unit} | {100 * share:.0f} % | {ratio:.2f} |", flush=True)
+    standard = f"{statistics.median(of_openblas):.2f}" if of_openblas else ""
+    print(f"| {name} | {kernel} | {rate / 1e9:.0f} {unit} | {100 * share:.0f} % | {ratio:.2f} | {standard} |", flush=True)
     return ratio
 
 
@@ -167,7 +222,7 @@ def measure_backward(library, peaks, dtype, seq, heads, heads_kv, dim, causal, s
     return report(dtype, seq, seq, heads, heads_kv, dim, causal, selected(library, a, g), "GFLOP/s", rates, shares, ratios)
 
 
-def all_backward(library, peaks, seconds):
+def all_backward(library, peaks, standard, seconds):
     for dtype, lengths in ((torch.bfloat16, (512, 2048, 4096)), (torch.float32, (512, 2048))):
         ratios = [
             measure_backward(library, peaks, dtype, s, 16 if s <= 2048 else 4, 16 if s <= 2048 else 4, d, causal, seconds)
@@ -175,34 +230,40 @@ def all_backward(library, peaks, seconds):
             for causal in (False, True)
             for s in lengths
         ]
-        print(f"| geometric mean | | | | {statistics.geometric_mean(ratios):.2f} |")
+        print(f"| geometric mean | | | | {statistics.geometric_mean(ratios):.2f} | |")
     measure_backward(library, peaks, torch.bfloat16, 2048, 32, 8, 128, True, seconds)
 
 
-def all_forward(library, peaks, seconds):
+def all_forward(library, peaks, standard, seconds):
     for dtype, lengths in ((torch.bfloat16, (512, 2048, 4096, 8192)), (torch.float16, (512, 2048)), (torch.float32, (512, 2048))):
         ratios = [
-            measure(library, peaks, dtype, s, s, 16 if s <= 4096 else 4, 16 if s <= 4096 else 4, d, causal, seconds)
+            measure(library, peaks, standard, dtype, s, 16 if s <= 4096 else 4, d, causal, seconds)
             for d in (64, 128)
             for causal in (False, True)
             for s in lengths
         ]
-        print(f"| geometric mean | | | | {statistics.geometric_mean(ratios):.2f} |")
+        print(f"| geometric mean | | | | {statistics.geometric_mean(ratios):.2f} | |")
+
+
+def all_decode(library, peaks, standard, seconds):
     for heads, heads_kv, dim in ((16, 16, 128), (16, 16, 64), (32, 4, 128), (32, 8, 128)):
-        measure(library, peaks, torch.bfloat16, 1, 8192, heads, heads_kv, dim, False, seconds)
+        for side_by_side in (False, True):
+            measure_decode(library, peaks, torch.bfloat16, 8192, heads, heads_kv, dim, side_by_side, seconds)
+    for dtype in (torch.float16, torch.float32):
+        measure_decode(library, peaks, dtype, 8192, 16, 16, 128, False, seconds)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", default="build/libstrobe.so")
     parser.add_argument("--seconds", type=float, default=1.0, help="of work for each row")
-    parser.add_argument("--operation", choices=("forward", "backward"), default="forward")
+    parser.add_argument("--operation", choices=("forward", "backward", "decode"), default="forward")
     a = parser.parse_args()
     library, peaks = ctypes.CDLL(a.library), load_peaks()
     library.strobe_last_error.restype = c_char_p
     torch.set_num_threads(1)
-    print("| problem | kernel | ours | of the peak | PyTorch's time / ours |\n|---|---|---|---|---|")
-    (all_backward if a.operation == "backward" else all_forward)(library, peaks, a.seconds)
+    print("| problem | kernel | ours | of the peak | PyTorch's time / ours | OpenBLAS' |\n|---|---|---|---|---|---|")
+    {"forward": all_forward, "backward": all_backward, "decode": all_decode}[a.operation](library, peaks, load_standard(), a.seconds)
 
 
 if __name__ == "__main__":

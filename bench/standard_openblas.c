@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * standard_openblas.c: Strobe beside standard attention done well: two OpenBLAS matrix products a head and a vectorised
- * softmax between them, the whole matrix of scores in memory. Both run in this process, in turns, on all cores, on the same
- * random inputs; medians are compared, and the results with each other.
+ * standard_openblas.c: Strobe beside standard attention done well (standard_head.h). Both run in this process, in turns, on
+ * all cores, on the same random inputs; medians are compared, and the results with each other.
  *
  *     bench_standard_openblas [heads [dim [seq ...]]]          default: 16 heads, dim 128, seq 512 1024 2048 4096
  *
@@ -17,6 +16,8 @@
 #include <time.h>
 
 #include <strobe/strobe.h>
+
+#include "standard_head.h"
 
 enum { ROUNDS = 7 };
 
@@ -33,28 +34,13 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* This file is compiled with -ffast-math, so that expf becomes libmvec's vector function. */
-static void softmax_row(float *s, int64_t n, float scale) {
-    float maximum = s[0], sum = 0;
-    for (int64_t j = 1; j < n; ++j) maximum = s[j] > maximum ? s[j] : maximum;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < n; ++j) sum += s[j] = expf((s[j] - maximum) * scale);
-    for (int64_t j = 0; j < n; ++j) s[j] *= 1 / sum;
-}
-
 /* A head a thread, OpenBLAS on one thread in each: faster here than its own threads on one head after another. */
 static void run_standard(const struct problem *p) {
     const int seq = (int)p->seq, dim = (int)p->dim, row = (int)(p->heads * p->dim);
-    const float scale = 1 / sqrtf((float)p->dim);
 #pragma omp parallel for schedule(dynamic, 1)
-    for (int64_t h = 0; h < p->heads; ++h) {
-        float *s = p->scores + h * p->seq * p->seq;
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, seq, seq, dim, 1, p->q + h * dim, row, p->k + h * dim, row, 0,
-                    s, seq);
-        for (int64_t i = 0; i < p->seq; ++i) softmax_row(s + i * p->seq, p->seq, scale);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, seq, dim, seq, 1, s, seq, p->v + h * dim, row, 0,
-                    p->standard + h * dim, row);
-    }
+    for (int64_t h = 0; h < p->heads; ++h)
+        standard_head(p->q + h * dim, p->k + h * dim, p->v + h * dim, p->standard + h * dim, p->scores + h * p->seq * p->seq,
+                      seq, seq, dim, row, 0);
 }
 
 static strobe_attention describe(const struct problem *p) {

@@ -10,8 +10,9 @@
  *       for each head:  o += P v             a chunk of keys a head, then the next head
  *
  * K and V are read once from memory and, by the group's other rows, again from L1: with one row this runs at the bandwidth
- * of memory. Heads of [batch, seq, heads, dim] are walked side by side, or
- * each page would be visited once a head. Keys that a row does not see are not read for it. */
+ * of memory: 83 % of what a loop reaches that only reads, 4-core Xeon VM, one thread, 2026-11-21; docs/kernels/cpu.md. Heads
+ * of [batch, seq, heads, dim] are walked side by side, or each page would be visited once a head. Keys that a row does not
+ * see are not read for it. */
 #include "cpu/cpu_kernels.h"
 #include "cpu/decode_rows.h"
 #include "cpu/scratch.h"

@@ -41,21 +41,22 @@ static inline vec v_load_bf16(const uint16_t *x) {
 
 static inline vec v_load_fp16(const uint16_t *x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x)); }
 
-/* 16 elements: bf16 in two vectors of even and odd elements, by a shift and a mask; the others in order. */
+/* 16 elements: bf16 in two vectors of even and odd elements, by a shift and a mask; the others in order. Volatile: see
+ * avx512.h. */
 static inline struct vec2 v_load2_bf16(const void *x) {
-    const __m256i words = _mm256_loadu_si256((const __m256i *)x);
+    const __m256i words = *(const volatile __m256i_u *)x;
     return (struct vec2){_mm256_castsi256_ps(_mm256_slli_epi32(words, 16)),
                          _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(-0x10000)))};
 }
 
 static inline struct vec2 v_load2_fp16(const void *x) {
-    const __m256i words = _mm256_loadu_si256((const __m256i *)x);
+    const __m256i words = *(const volatile __m256i_u *)x;
     return (struct vec2){_mm256_cvtph_ps(_mm256_castsi256_si128(words)),
                          _mm256_cvtph_ps(_mm256_extracti128_si256(words, 1))};
 }
 
 static inline struct vec2 v_load2_int8(const void *x) {
-    const __m128i bytes = _mm_loadu_si128((const __m128i *)x);
+    const __m128i bytes = *(const volatile __m128i_u *)x;
     return (struct vec2){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
                          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }

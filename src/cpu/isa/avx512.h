@@ -47,21 +47,22 @@ static inline vec v_load_bf16(const uint16_t *x) {
 static inline vec v_load_fp16(const uint16_t *x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)x)); }
 
 /* A whole line of memory at a time: bf16 in two vectors of even and odd elements, by a shift and a mask; the others in
- * order. */
+ * order. Read as volatile: compilers fold one load into both instructions that use it, and a line is then loaded twice,
+ * which costs bandwidth. */
 static inline struct vec2 v_load2_bf16(const void *x) {
-    const __m512i words = _mm512_loadu_si512(x);
+    const __m512i words = *(const volatile __m512i_u *)x;
     return (struct vec2){_mm512_castsi512_ps(_mm512_slli_epi32(words, 16)),
                          _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-0x10000)))};
 }
 
 static inline struct vec2 v_load2_fp16(const void *x) {
-    const __m512i words = _mm512_loadu_si512(x);
+    const __m512i words = *(const volatile __m512i_u *)x;
     return (struct vec2){_mm512_cvtph_ps(_mm512_castsi512_si256(words)),
                          _mm512_cvtph_ps(_mm512_extracti64x4_epi64(words, 1))};
 }
 
 static inline struct vec2 v_load2_int8(const void *x) {
-    const __m256i bytes = _mm256_loadu_si256((const __m256i *)x);
+    const __m256i bytes = *(const volatile __m256i_u *)x;
     return (struct vec2){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes))),
                          _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1)))};
 }
