@@ -128,6 +128,16 @@ def contestants(device: str) -> dict:
     }
 
 
+def rounding(name: str, right: torch.Tensor, q, k, v, dout) -> float:
+    """One rounding of a result, in q's dtype, and of the terms that cancel in a gradient: softmax(s) (dout v - dout out), where
+    out has been rounded, times what it is multiplied with (tests/python/reference.py has the same)."""
+    eps = torch.finfo(q.dtype).eps
+    q, k, v, dout = (x.double().abs().max().item() for x in (q, k, v, dout.sum(-1)))
+    cancelling = eps * dout * v / right.shape[-1] ** 0.5
+    terms = {"out": 0.0, "dq": cancelling * k, "dk": cancelling * q, "dv": eps * dout}
+    return eps * right.abs().max().item() + terms[name]
+
+
 def wrong(row: Row, make, device: str) -> str | None:
     """Why a contestant gets no time: it refuses, or is further from float64 than twice what plain attention in the dtype is."""
     short = Row(**asdict(row) | {"batch": 1, "seq_q": min(row.seq_q, CHECK_LENGTH), "seq_k": min(row.seq_k, CHECK_LENGTH)})
@@ -139,12 +149,12 @@ def wrong(row: Row, make, device: str) -> str | None:
         return f"refuses: {str(error).splitlines()[0]}"
     truth = pytorch(SDPBackend.MATH, short, *(x.double() for x in given))()
     plain = pytorch(SDPBackend.MATH, short, *given)()
-    for name, got, right, theirs in zip("oqkv" if len(results) == 1 else "qkv", results, truth, plain, strict=False):
+    names = ("out",) if len(results) == 1 else ("dq", "dk", "dv")
+    for name, got, right, theirs in zip(names, results, truth, plain, strict=True):
         error = (got.double() - right).abs().max().item()
-        step = torch.finfo(got.dtype).eps * right.abs().max().item()
-        bound = 2 * (theirs.double() - right).abs().max().item() + 2 * step
+        bound = 2 * (theirs.double() - right).abs().max().item() + 2 * rounding(name, right, *given)
         if not error <= bound:
-            return f"wrong: {'out' if len(results) == 1 else 'd' + name} is off by {error:.1e}, {bound:.1e} is accepted"
+            return f"wrong: {name} is off by {error:.1e}, {bound:.1e} is accepted"
     return None
 
 
