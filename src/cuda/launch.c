@@ -51,7 +51,7 @@ static struct view tensor_view(const strobe_tensor *t, int64_t batch, int64_t ro
     return v;
 }
 
-static struct view scores_view(const void *data, const int64_t stride[3], int32_t dtype) {
+struct view strobe__cuda_scores_view(const void *data, const int64_t stride[3], int32_t dtype) {
     return (struct view){
         .data = (void *)(uintptr_t)data, .batch = stride[0], .head = stride[1], .row = stride[2], .dtype = dtype};
 }
@@ -66,10 +66,10 @@ static void set_mask(struct params *to, const struct problem *p) {
 
 static void set_features(struct params *to, const struct problem *p) {
     const strobe_attention *a = &p->a;
-    if (a->bias) to->bias = scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
-    if (a->bool_mask) to->bool_mask = scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
+    if (a->bias) to->bias = strobe__cuda_scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
+    if (a->bool_mask) to->bool_mask = strobe__cuda_scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
     if (a->block_mask) {
-        to->block_mask = scores_view(p->block_mask.data, p->block_mask.stride, STROBE_INT8);
+        to->block_mask = strobe__cuda_scores_view(p->block_mask.data, p->block_mask.stride, STROBE_INT8);
         to->block_q = (int32_t)(p->block_mask.block_q < MOST_ROWS ? p->block_mask.block_q : MOST_ROWS);
         to->block_k = (int32_t)(p->block_mask.block_k < MOST_ROWS ? p->block_mask.block_k : MOST_ROWS);
     }
@@ -90,7 +90,7 @@ static void set_gradients(struct params *to, const struct problem *p) {
     to->dq = tensor_view(&g->dq, a->batch, a->seq_q, a->heads_q);
     to->dk = tensor_view(&g->dk, a->batch, a->seq_k, a->heads_kv);
     to->dv = tensor_view(&g->dv, a->batch, a->seq_k, a->heads_kv);
-    if (g->dbias) to->dbias = scores_view(p->dbias.data, p->dbias.stride, p->dbias.dtype);
+    if (g->dbias) to->dbias = strobe__cuda_scores_view(p->dbias.data, p->dbias.stride, p->dbias.dtype);
     if (g->dsinks) to->dsinks = p->dsinks.data;
 }
 
@@ -127,10 +127,7 @@ bool strobe__cuda_needs_features(const struct problem *p) {
     if (a->softcap > 0 || a->bias || a->alibi || a->bool_mask || a->block_mask || a->dropout || a->scale < 0) return true;
     const struct params params = strobe__cuda_params(p);
     if (!params.q.aligned || !params.k.aligned || !params.v.aligned) return true;
-    if (p->operation == STROBE_FORWARD) return false;
-    const bool whole = a->dim % 8 == 0 && a->dim_v % 8 == 0; /* chunks of 16 bytes */
-    return !params.dout.aligned || !params.dk.aligned || !params.dv.aligned || !whole || p->g.dk.dtype != a->q.dtype ||
-           p->g.dv.dtype != a->q.dtype;
+    return p->operation == STROBE_BACKWARD && !params.dout.aligned;
 }
 
 strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct execution *execution) {

@@ -20,13 +20,15 @@ struct variant {
 /* NULL, or why no kernel of this folder takes the problem. */
 const char *strobe__cuda_refuses(const struct problem *problem);
 
-/* Whether something beside the band changes scores or weights, or a tensor's rows do not start at multiples of 16 bytes, or
- * dK and dV are of another type than K and V or not of whole chunks of 16 bytes.
+/* Whether something beside the band changes scores or weights, or a tensor's rows do not start at multiples of 16 bytes.
  * Asked without data, NULL is aligned: such a query may name another variant of the same kernel, with the same workspace. */
 bool strobe__cuda_needs_features(const struct problem *problem);
 
 /* Everything but tiles, slices, splits and workspace. */
 struct params strobe__cuda_params(const struct problem *problem);
+
+/* A tensor over scores, strides of batch, head and row. */
+struct view strobe__cuda_scores_view(const void *data, const int64_t stride[3], int32_t dtype);
 
 /* Every pointer of the problem is of the device. */
 strobe_status strobe__cuda_check_pointers(const struct problem *problem, const struct execution *execution);

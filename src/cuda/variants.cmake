@@ -6,9 +6,13 @@
 #   STROBE_CUDA                 AUTO (where there is nvcc), ON, OFF
 #   STROBE_CUDA_ARCHITECTURES   machine code, such as 80;90; code for later GPUs is made by their driver from PTX of 80
 #   STROBE_CUDA_ONLY            for developers: only kernels whose name has all these words, such as "forward bf16 128"
+#   STROBE_TRACE                cuda_forward_sm90 records its own course, for `strobe trace`; a few percent slower
+#   STROBE_CUDA_FLAGS           for developers: more options for nvcc, such as -lineinfo
 set(STROBE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set(STROBE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPUs to make machine code for; others from 8.0 on get PTX")
 set(STROBE_CUDA_ONLY "" CACHE STRING "Words that a CUDA kernel's name must have to be built, for developers")
+option(STROBE_TRACE "cuda_forward_sm90 records its own course, for strobe trace" OFF)
+set(STROBE_CUDA_FLAGS "" CACHE STRING "More options for nvcc, for developers, such as -lineinfo")
 
 set(STROBE_CUDA_BUILT OFF)
 if(NOT STROBE_CUDA OR STROBE_SANITIZE OR STROBE_FUZZ OR CMAKE_CROSSCOMPILING)
@@ -40,25 +44,14 @@ endforeach()
 list(JOIN codes "," codes)
 # One front-end pass over the text; then one of ptxas for each architecture.
 set(STROBE_CUDA_CODE -gencode=arch=compute_80,code=[${codes}])
-# Kernels whose atomics are wider from sm_90 on have a pass of their own for those GPUs.
-set(codes_80 compute_80)
-set(codes_90)
-foreach(architecture IN LISTS STROBE_CUDA_ARCHITECTURES)
-  if(architecture LESS 90)
-    list(APPEND codes_80 sm_${architecture})
-  else()
-    list(APPEND codes_90 sm_${architecture})
-  endif()
-endforeach()
-list(JOIN codes_80 "," codes_80)
-set(STROBE_CUDA_CODE_ATOMICS -gencode=arch=compute_80,code=[${codes_80}])
-if(codes_90)
-  list(JOIN codes_90 "," codes_90)
-  list(APPEND STROBE_CUDA_CODE_ATOMICS -gencode=arch=compute_90,code=[${codes_90}])
-endif()
-set(nvcc_options -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR}
+set(nvcc_options -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include
   -Xptxas=-warn-spills --threads=1 --compress-mode=size # a third of the default's size
   -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics)
+if(STROBE_TRACE)
+  list(APPEND nvcc_options -DSTROBE_TRACE)
+endif()
+separate_arguments(developer_options UNIX_COMMAND "${STROBE_CUDA_FLAGS}")
+list(APPEND nvcc_options ${developer_options})
 set(cuda_objects)
 
 # cuda_object(NAME forward_bf16_128 SOURCE sm80/forward.cu DEFINES DIM=128 ... [CODE options]): its kernel is strobe__<NAME>.
@@ -105,13 +98,13 @@ endfunction()
 foreach(dtype bf16 fp16)
   #                                        m n wm wn st bl f
   cuda_forward(rows16  ${dtype}  64  64    1 2  1  4  2  4 1)
-  cuda_forward(plain   ${dtype}  64  64    1 16 4  1  2  3 0)
+  cuda_forward(plain   ${dtype}  64  64    2 8  4  1  2  2 0)
   cuda_forward(general ${dtype}  64  64    1 8  4  1  2  3 1)
   cuda_forward(rows16  ${dtype} 128 128    1 2  1  4  2  3 1)
   cuda_forward(plain   ${dtype} 128 128    2 8  4  1  2  2 0)
   cuda_forward(general ${dtype} 128 128    1 8  4  1  2  2 1)
   cuda_forward(rows16  ${dtype} 256 256    1 2  1  2  2  3 1)
-  cuda_forward(plain   ${dtype} 256 256    1 8  8  1  2  1 0)
+  cuda_forward(plain   ${dtype} 256 256    1 4  4  1  2  2 0)
   cuda_forward(general ${dtype} 256 256    1 4  4  1  2  2 1)
   cuda_forward(general ${dtype} 512 256    1 2  4  1  1  2 1)
 endforeach()
@@ -155,73 +148,39 @@ foreach(kind rows keys)
 endforeach()
 file(CONFIGURE OUTPUT cuda/cuda_backward_variants.h CONTENT "${backward_lines}" @ONLY)
 
-# dQ, dK and dV in one pass: `keys` x `rows` scores a block; warps over the keys of S^T (sn), over the keys of dK and dV (kn),
-# over the rows of dQ (qm); tiles of dO (do); whether warps are skewed (sk). The first that fits the GPU's shared memory.
-set(fused_lines)
-function(cuda_backward_fused kind dtype dim keys rows warps s_n k_n q_m stages skewed blocks features)
-  string(TOUPPER ${dtype} element)
-  set(name backward_fused_${dtype}_${dim}_${kind})
-  cuda_object(NAME ${name} SOURCE sm80/backward_fused.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_${element} DIM=${dim}
-    KEYS=${keys} ROWS=${rows} WARPS=${warps} S_N=${s_n} K_N=${k_n} Q_M=${q_m} DO_STAGES=${stages} SKEWED=${skewed} BLOCKS=${blocks} FEATURES=${features})
-  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
-  if(cuda_object_built)
-    set(stored 1)
-    if(s_n EQUAL warps AND k_n EQUAL warps)
-      set(stored 0)
-    endif()
-    set(fused_lines "${fused_lines}VARIANT(${name}, ${element}, ${dim}, ${keys}, ${rows}, ${warps}, ${stored}, ${stages}, ${skewed}, ${features})\n" PARENT_SCOPE)
-  endif()
-endfunction()
-
-foreach(dtype bf16 fp16)
-  #                                    keys rows w sn kn qm do sk bl f
-  cuda_backward_fused(plain   ${dtype}  64  128 128  8  2  4  4  2  0  1 0)
-  cuda_backward_fused(general ${dtype}  64   64  64  4  2  2  2  1  0  2 1)
-  cuda_backward_fused(skewed  ${dtype} 128  128  64  8  4  4  2  3  1  1 0)
-  cuda_backward_fused(plain   ${dtype} 128  128  64  8  4  4  4  2  0  1 0)
-  cuda_backward_fused(general ${dtype} 128   64  64  8  4  4  2  1  0  1 1)
-  cuda_backward_fused(plain   ${dtype} 256   64  64  8  4  2  2  2  0  1 0)
-  cuda_backward_fused(general ${dtype} 256   64  64  8  4  2  2  2  0  1 1)
-endforeach()
-file(CONFIGURE OUTPUT cuda/cuda_backward_fused_variants.h CONTENT "${fused_lines}" @ONLY)
-
-# A broadcast dbias in a fixed order: chunks of 64 columns serve every head dim.
-set(dbias_lines)
-foreach(dtype bf16 fp16 fp32)
-  string(TOUPPER ${dtype} element)
-  cuda_object(NAME backward_dbias_${dtype} SOURCE sm80/backward_dbias.cu DEFINES ELEMENT_${element} FEATURES=1)
-  if(cuda_object_built)
-    set(dbias_lines "${dbias_lines}VARIANT(backward_dbias_${dtype}, ${element})\n")
-  endif()
-endforeach()
-file(CONFIGURE OUTPUT cuda/cuda_backward_dbias_variants.h CONTENT "${dbias_lines}" @ONLY)
-
 # ---- Hopper's own: sm_90a instructions, so only where machine code for it is asked for
 set(sm90_lines)
-function(cuda_forward_sm90 dtype dim keys groups terms name)
+set(sm90_defines)
+function(cuda_forward_sm90 dtype dim keys groups q_stages terms name)
   string(TOUPPER ${dtype} element)
   cuda_object(NAME ${name} SOURCE sm90/forward.cu CODE -gencode=arch=compute_90a,code=sm_90a
-    DEFINES ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} TERMS=${terms})
+    DEFINES ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} Q_STAGES=${q_stages} TERMS=${terms})
   set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
-    set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${dim}, ${keys}, ${groups}, ${terms})\n" PARENT_SCOPE)
+    set(sm90_defines "${sm90_defines}${name} -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -gencode=arch=compute_90a,code=sm_90a -DELEMENT_${element} -DHEAD_DIM=${dim} -DKEYS=${keys} -DGROUPS=${groups} -DQ_STAGES=${q_stages} -DTERMS=${terms} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sm90/forward.cu\n" PARENT_SCOPE)
+    set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${dim}, ${keys}, ${groups}, ${q_stages}, ${terms})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
 if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
   foreach(dtype bf16 fp16)
-    #                          dim keys groups terms
-    cuda_forward_sm90(${dtype}  64 128 3 0 forward_sm90_${dtype}_64_plain)
-    cuda_forward_sm90(${dtype}  96 128 2 0 forward_sm90_${dtype}_96_plain)
-    cuda_forward_sm90(${dtype} 128 128 2 0 forward_sm90_${dtype}_128_plain)
-    cuda_forward_sm90(${dtype} 192  96 2 0 forward_sm90_${dtype}_192_plain)
-    cuda_forward_sm90(${dtype} 256  80 2 0 forward_sm90_${dtype}_256_plain)
-    cuda_forward_sm90(${dtype}  64 128 2 1 forward_sm90_${dtype}_64_terms)
-    cuda_forward_sm90(${dtype} 128 128 2 1 forward_sm90_${dtype}_128_terms)
-    cuda_forward_sm90(${dtype} 192  64 2 1 forward_sm90_${dtype}_192_terms)
-    cuda_forward_sm90(${dtype} 256  64 2 1 forward_sm90_${dtype}_256_terms)
+    #                          dim keys groups q terms
+    cuda_forward_sm90(${dtype}  64 128 3 2 0 forward_sm90_${dtype}_64_plain)
+    cuda_forward_sm90(${dtype}  96 128 2 2 0 forward_sm90_${dtype}_96_plain)
+    cuda_forward_sm90(${dtype} 128 128 2 2 0 forward_sm90_${dtype}_128_plain)
+    cuda_forward_sm90(${dtype} 192  96 2 1 0 forward_sm90_${dtype}_192_plain)
+    cuda_forward_sm90(${dtype} 256  64 2 1 0 forward_sm90_${dtype}_256_plain)
+    cuda_forward_sm90(${dtype}  64 128 2 2 1 forward_sm90_${dtype}_64_terms)
+    cuda_forward_sm90(${dtype} 128 128 2 2 1 forward_sm90_${dtype}_128_terms)
+    cuda_forward_sm90(${dtype} 192  64 2 1 1 forward_sm90_${dtype}_192_terms)
+    cuda_forward_sm90(${dtype} 256  64 2 1 1 forward_sm90_${dtype}_256_terms)
+    cuda_forward_sm90(${dtype}  64 128 2 2 2 forward_sm90_${dtype}_64_general)
+    cuda_forward_sm90(${dtype} 128 128 2 2 2 forward_sm90_${dtype}_128_general)
+    cuda_forward_sm90(${dtype} 192  64 2 1 2 forward_sm90_${dtype}_192_general)
+    cuda_forward_sm90(${dtype} 256  64 2 1 2 forward_sm90_${dtype}_256_general)
   endforeach()
 endif()
+file(CONFIGURE OUTPUT cuda/sm90_forward_defines.txt CONTENT "${sm90_defines}" @ONLY) # for tools/sass_guard.py
 file(CONFIGURE OUTPUT cuda/sm90_forward_variants.h CONTENT "${sm90_lines}" @ONLY)
 
 set(sm90_backward_lines)
@@ -249,14 +208,16 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_backward_variants.h CONTENT "${sm90_backward_lines}" @ONLY)
 
-cuda_object(NAME merge_few SOURCE common/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=FEW_MERGE_PARTS)
-cuda_object(NAME merge_most SOURCE common/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=MOST_MERGE_PARTS)
-cuda_object(NAME row_terms SOURCE common/row_terms.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 FEATURES=1)
+cuda_object(NAME merge SOURCE common/merge.cu DEFINES ELEMENT_FP32)
+cuda_object(NAME row_terms SOURCE common/row_terms.cu DEFINES ELEMENT_FP32 FEATURES=1)
 
 # ---- the host's part, and all of it in one object
 
 add_library(strobe_cuda_host OBJECT cuda/backward.c cuda/cuda_kernels.c cuda/device.c cuda/forward.c cuda/launch.c cuda/merge.c
   cuda/sm90/backward_host.c cuda/sm90/forward_host.c cuda/sm90/tensor_map.c)
+if(STROBE_TRACE)
+  target_compile_definitions(strobe_cuda_host PRIVATE STROBE_TRACE)
+endif()
 target_include_directories(strobe_cuda_host PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/cuda)
 target_include_directories(strobe_cuda_host SYSTEM PRIVATE ${STROBE_CUDA_INCLUDE})
 set(strobe_cuda_object ${CMAKE_CURRENT_BINARY_DIR}/cuda/strobe_cuda.o)

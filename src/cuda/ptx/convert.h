@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * convert.h: two fp32 values to one register of two 16-bit elements, rounded to nearest even, and 2^x. */
+ * convert.h: two fp32 values to one register of two 16-bit elements, rounded to nearest even; 2^x and 1 / x. */
 #ifndef STROBE_CUDA_PTX_CONVERT_H
 #define STROBE_CUDA_PTX_CONVERT_H
 
@@ -20,10 +20,23 @@ static __device__ __forceinline__ uint32_t cvt_f16x2(float low, float high) {
     return pair;
 }
 
+static __device__ __forceinline__ float f16_to_float(uint16_t bits) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+    return x;
+}
+
 /* 2^x, relative error 2^-22; ex2(-inf) is 0, ex2(0) exactly 1. PTX ISA 9.7.3.21 "ex2". */
 static __device__ __forceinline__ float ex2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* 1 / x, relative error 2^-23; of an infinity 0. PTX ISA 9.7.3.15 "rcp.approx.ftz". */
+static __device__ __forceinline__ float reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

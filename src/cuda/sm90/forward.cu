@@ -5,34 +5,34 @@
  *
  *     HEAD_DIM 64..256 columns of Q, K, V in shared memory   GROUPS consumer warp groups, 64 query rows each
  *     KEYS     keys in a block                               ELEMENT_BF16 or ELEMENT_FP16
- *     TERMS    1: softcap and ALiBi; a variant of its own, since their code costs 15 % where it only stands by
+ *     TERMS    1: softcap and ALiBi, 2: bias, boolean mask and dropout too; variants, since code that only stands by costs
+ *              15 %
  *
- * A CTA owns a tile of 64 GROUPS rows of one query head. Blocks of keys run from right to left, so that masked ones come
- * first. A producer warp copies, two stages deep; in a consumer, softmax of block n runs under the product P V of block n + 1,
- * and the groups take turns at issuing products, so that one's softmax runs under the other's products:
+ * A CTA works on tiles of 64 GROUPS rows of one query head, one after the other. Blocks of keys run from right to left, so
+ * that masked ones come first. One warp chooses tiles, one copies, two stages deep; in a consumer, softmax of block n runs
+ * under the product P V of block n + 1, the first scores of the next tile under the end of this one, and the groups take
+ * turns at issuing products, so that one's softmax runs under the other's products:
  *
- *     producer    | K0 Q | K1 V0 | K2 V1 | ...                            wait for room -> expect bytes -> copy
- *     consumer 0  | QK0 softmax0 | QK1 PV0, softmax1 | QK2 PV1, softmax2 | ... | PVlast, O / l -> shared -> global
+ *     scheduler   | tile 0 | tile 1 |            | tile 2 |
+ *     loader      | Q K0 | K1 V0 | K2 V1 | ...            | Q' K0' |       wait for room -> expect bytes -> copy
+ *     consumer 0  | QK0 softmax0 | QK1 PV0, softmax1 | ... | PVlast QK0', O / l -> global | softmax0' | QK1' PV0', ...
  *     consumer 1  |     QK0 softmax0 | QK1 PV0, softmax1 | ...
  *
  * Shared memory: Q [slab][rows][64], two stages of K and V [slab][KEYS][64], slabs of 64 columns, 128-byte swizzle.
- * Registers of a consumer: S KEYS/2, P KEYS/4, O HEAD_DIM/2. See docs/kernels/sm90_forward.md for the tuning. */
-#if defined(ELEMENT_BF16)
-#define STROBE_MMA_TYPE "bf16"
-#define pack16          cvt_bf16x2
-#else
-#define STROBE_MMA_TYPE "f16"
-#define pack16          cvt_f16x2
-#endif
-
-#include "cuda/ptx/convert.h"
+ * Registers of a consumer: S KEYS/2, P KEYS/4, O HEAD_DIM/2. One H200, 2026-11-21, bf16, 16k tokens, TFLOP/s: d 64 573, d
+ * 128 687 to 746 by temperature, d 256 739 to 789; the tensor pipe is active 90 % of the cycles at d 128; 1.16 x cuDNN 9.19
+ * over 36 problems. docs/kernels/sm90_forward.md has the tuning, tools/sass_guard.py watches what ptxas makes of this. */
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/warp_group.h"
-#include "cuda/ptx/wgmma.h"
-#include "cuda/sm90/forward_params.h"
-#include "cuda/sm90/forward_tile.h"
 #include "cuda/sm90/exact_row.h"
+#include "cuda/sm90/forward_element.h"
+#include "cuda/sm90/forward_params.h"
+#include "cuda/sm90/forward_schedule.h"
+#include "cuda/sm90/forward_softmax.h"
+#include "cuda/sm90/forward_store.h"
+#include "cuda/sm90/forward_terms.h"
+#include "cuda/sm90/trace.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b)  JOIN_(a, b)
@@ -43,116 +43,117 @@ enum {
     STAGES = 2,
     SLABS = (HEAD_DIM + 63) / 64,
     THREADS = 128 * (GROUPS + 1),
-    ROW_BYTES = 128, /* of a slab */
+    ROW_BYTES = 128,         /* of a slab */
     Q_SLAB = 64 * ROW_BYTES, /* of one group */
+    GROUP_BYTES = SLABS * Q_SLAB,
     KV_SLAB = KEYS * ROW_BYTES,
-    SCORES = KEYS / 2,     /* accumulators of a thread */
+    SCORES = KEYS / 2, /* accumulators of a thread */
     OUTPUTS = HEAD_DIM / 2,
     TURN_BARRIER = 1, /* TURN_BARRIER + g: group g may issue */
+    TILES = 2,        /* known at a time: the one in hand and the next */
 };
 
 /* Of a thread, after they have moved: at launch all have 65536 / THREADS. */
 #define PRODUCER_REGISTERS (GROUPS == 3 ? 32 : 24)
 #define CONSUMER_REGISTERS (GROUPS == 3 ? 160 : 240)
 
-/* Stale maxima are kept until a row grows by more than 2^8: weights stay below 2^8, sums and O are scaled alike, and O is
- * rarely touched between products. A constant: part of the numerics. */
-#define GROWTH_LIMIT 8.0f
-
-/* Where there is room, the next tile's Q has a second place, and O one of its own; else O takes Q's, and the next Q waits. */
-#define ROOMY    (HEAD_DIM <= 128)
-#define Q_STAGES (ROOMY ? 2 : 1)
-
-/* A group's rows of Q and O, 64 by HEAD_DIM in slabs. */
-enum {
-    GROUP_BYTES = SLABS * Q_SLAB,
-    TILES = 4, /* known at a time: the one in hand, and what the producer is ahead */
-};
-
 struct shared {
     unsigned char q[Q_STAGES][GROUPS][GROUP_BYTES];
     unsigned char k[STAGES][SLABS * KV_SLAB];
     unsigned char v[STAGES][SLABS * KV_SLAB];
-    unsigned char o[ROOMY ? GROUPS : 1][ROOMY ? GROUP_BYTES : 16];
     uint64_t q_full[Q_STAGES][GROUPS], q_empty[Q_STAGES][GROUPS];
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     uint64_t tile_full[TILES], tile_empty[TILES];
     struct tile tile[TILES];
+    int32_t chain[4 * GROUPS]; /* of each warp: what it has to compute again */
 };
 
-/* Blocks and tiles are counted from the kernel's start by both sides; from a count follow the stage and the parity of its
- * phase. A reader waits for `full`, the writer for `empty`, which is one phase behind: a fresh barrier has completed that. */
-struct counts {
-    uint32_t k, v, q;
-};
-
+/* Blocks and tiles are counted from the kernel's start by all; from a count follow the stage and the parity of its phase. A
+ * reader waits for `full`, the writer for `empty`, which is one phase behind: a fresh barrier has completed that. */
 static __device__ __forceinline__ uint32_t stage_of(uint32_t count) { return count % STAGES; }
 static __device__ __forceinline__ uint32_t full_parity(uint32_t count) { return count / STAGES % 2; }
 static __device__ __forceinline__ uint32_t empty_parity(uint32_t count) { return full_parity(count) ^ 1; }
-static __device__ __forceinline__ uint32_t slot_of(uint32_t count) { return count % TILES; }
-static __device__ __forceinline__ uint32_t slot_parity(uint32_t count) { return count / TILES % 2; }
-static __device__ __forceinline__ uint32_t q_stage_of(uint32_t count) { return count % Q_STAGES; }
-static __device__ __forceinline__ uint32_t q_parity(uint32_t count) { return count / Q_STAGES % 2; }
+static __device__ __forceinline__ uint32_t slot_of(uint32_t tiles) { return tiles % TILES; }
+static __device__ __forceinline__ uint32_t slot_parity(uint32_t tiles) { return tiles / TILES % 2; }
+static __device__ __forceinline__ uint32_t q_stage_of(uint32_t tiles) { return tiles % Q_STAGES; }
+static __device__ __forceinline__ uint32_t q_parity(uint32_t tiles) { return tiles / Q_STAGES % 2; }
+
+/* One warp: tiles are chosen and described for all others. The first is the CTA's number, the next ones follow by the grid's
+ * size or, where tiles differ in length, are drawn from a counter; past the last one a description of none ends it. */
+static __device__ __forceinline__ void scheduler(const struct sm90_forward_params *p, struct shared *s) {
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_SCHEDULER, threadIdx.x % 32 == 0);
+    struct cursor cursor = {0, 0};
+    int number = blockIdx.x;
+    bool going = true;
+#pragma unroll 1
+    for (uint32_t told = 0; going; ++told) {
+        trace(&tracer, STROBE_TRACE_WAIT_ROOM, told);
+        mbarrier_wait(&s->tile_empty[slot_of(told)], slot_parity(told) ^ 1);
+        trace(&tracer, STROBE_TRACE_DESCRIBE, told);
+        if (told > 0) number = next_tile(p, number);
+        going = describe_tile(p, number, &cursor, &s->tile[slot_of(told)], threadIdx.x % 32 == 0);
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_full[slot_of(told)]);
+    }
+    trace(&tracer, STROBE_TRACE_END, 0);
+}
 
 static __device__ __forceinline__ void load_block(unsigned char *to, const CUtensorMap *map, uint64_t *full, int slab_bytes,
                                                   int row, int head, int batch, uint64_t policy) {
     mbarrier_expect(full, SLABS * slab_bytes);
+#pragma unroll 1
     for (int slab = 0; slab < SLABS; ++slab)
         tma_load_4d(to + slab * slab_bytes, map, full, slab * 64, row, head, batch, policy);
 }
 
-/* One thread: Q, then K and V of every block, V a block behind K. */
-static __device__ __forceinline__ void produce(const struct sm90_forward_params *p, struct shared *s, const struct tile *t,
-                                               struct counts *count) {
-    const int kv_head = t->head / p->group;
+/* One thread: Q, then K and V of every block, V a block behind K. `count`: blocks before this tile. */
+static __device__ __forceinline__ void load_tile(const struct sm90_forward_params *p, struct shared *s, const struct tile *t,
+                                                 uint32_t tiles, uint32_t count, struct tracer *tracer) {
+    const int kv_head = t->kv_head, first_key = t->first_key, blocks = t->end_block - t->first_block;
     const int batch_q = p->cu_seqlens_q ? 0 : t->batch, batch_k = p->cu_seqlens_k ? 0 : t->batch;
-    if (t->end_block == t->first_block) return;
-    const uint32_t q_stage = q_stage_of(count->q), q_was_read = q_parity(count->q++) ^ 1;
+    const uint32_t q_stage = q_stage_of(tiles);
+#pragma unroll 1
     for (int group = 0; group < GROUPS; ++group) {
-        mbarrier_wait(&s->q_empty[q_stage][group], q_was_read);
-        load_block(s->q[q_stage][group], &p->q, &s->q_full[q_stage][group], Q_SLAB,
-                   (int)t->first_row + t->row + 64 * group, t->head, batch_q, TMA_EVICT_FIRST);
+        trace(tracer, STROBE_TRACE_WAIT_ROOM, tiles);
+        mbarrier_wait(&s->q_empty[q_stage][group], q_parity(tiles) ^ 1);
+        trace(tracer, STROBE_TRACE_LOAD_Q, tiles);
+        load_block(s->q[q_stage][group], &p->q, &s->q_full[q_stage][group], Q_SLAB, t->first_row + t->row + 64 * group,
+                   t->head, batch_q, TMA_EVICT_FIRST);
     }
-    for (int n = t->end_block - 1; n >= t->first_block - 1; --n) {
-        if (n >= t->first_block) {
-            const uint32_t stage = stage_of(count->k);
-            mbarrier_wait(&s->k_empty[stage], empty_parity(count->k++));
-            load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, (int)t->first_key + n * KEYS, kv_head, batch_k,
-                       TMA_EVICT_LAST);
+    int key = first_key + (t->end_block - 1) * KEYS;
+#pragma unroll 1
+    for (int n = 0; n <= blocks; ++n, key -= KEYS) {
+        if (n < blocks) {
+            const uint32_t stage = stage_of(count + n);
+            trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n);
+            mbarrier_wait(&s->k_empty[stage], empty_parity(count + n));
+            trace(tracer, STROBE_TRACE_LOAD_K, count + n);
+            load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, key, kv_head, batch_k, TMA_EVICT_LAST);
         }
-        if (n < t->end_block - 1) {
-            const uint32_t stage = stage_of(count->v);
-            mbarrier_wait(&s->v_empty[stage], empty_parity(count->v++));
-            load_block(s->v[stage], &p->v, &s->v_full[stage], KV_SLAB, (int)t->first_key + (n + 1) * KEYS, kv_head, batch_k,
-                       TMA_EVICT_LAST);
+        if (n > 0) {
+            const uint32_t stage = stage_of(count + n - 1);
+            trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n - 1);
+            mbarrier_wait(&s->v_empty[stage], empty_parity(count + n - 1));
+            trace(tracer, STROBE_TRACE_LOAD_V, count + n - 1);
+            load_block(s->v[stage], &p->v, &s->v_full[stage], KV_SLAB, key + KEYS, kv_head, batch_k, TMA_EVICT_LAST);
         }
     }
 }
 
-/* One thread: tile after tile. The first is the CTA's number, the next ones are drawn from a counter. Consumers are told of a
- * tile before its loads; a tile of number p->tiles is the sign to stop. */
-static __device__ __forceinline__ void producer(const struct sm90_forward_params *p, struct shared *s) {
-    struct counts count = {0, 0, 0};
-    uint32_t told = 0;
-    for (int number = blockIdx.x, going = 1; going; ++told) {
-        const struct tile t = tile_of(p, number);
-        mbarrier_wait(&s->tile_empty[slot_of(told)], slot_parity(told) ^ 1);
-        s->tile[slot_of(told)] = t;
-        mbarrier_arrive(&s->tile_full[slot_of(told)]);
-        going = number < p->tiles;
-        if (!going) break;
-        number = gridDim.x < p->tiles ? (int)(gridDim.x + atomicAdd(&p->workspace->next_tile, 1)) : p->tiles;
-        produce(p, s, &t, &count);
+static __device__ __forceinline__ void loader(const struct sm90_forward_params *p, struct shared *s) {
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
+    uint32_t count = 0;
+#pragma unroll 1
+    for (uint32_t tiles = 0;; ++tiles) {
+        const struct tile *t = &s->tile[slot_of(tiles)];
+        trace(&tracer, STROBE_TRACE_WAIT_TILE, tiles);
+        mbarrier_wait(&s->tile_full[slot_of(tiles)], slot_parity(tiles));
+        if (t->number == NO_TILE) break;
+        load_tile(p, s, t, tiles, count, &tracer);
+        count += t->end_block - t->first_block;
+        mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);
     }
+    trace(&tracer, STROBE_TRACE_END, 0);
 }
-
-/* What a consumer thread keeps of its two rows, l / 4 and l / 4 + 8 of its warp's sixteen. */
-struct rows {
-    float maximum[2]; /* of raw scores, perhaps stale */
-    float sum[2];     /* of the weights that this thread holds */
-    float growth[2];  /* what O has to be multiplied by, where `rescale` */
-    bool rescale;     /* the same for the whole warp */
-};
 
 static __device__ __forceinline__ void issue_scores(float (&s)[SCORES], uint64_t q, uint64_t k) {
     wgmma_fence();
@@ -171,160 +172,152 @@ static __device__ __forceinline__ void issue_values(float (&o)[OUTPUTS], const u
     wgmma_commit();
 }
 
-/* Scores become weights 2^(s c - m c); `rows` moves on. */
-static __device__ __forceinline__ void online_softmax(float (&s)[SCORES], struct rows *r, float c) {
-    float seen[2] = {r->maximum[0], r->maximum[1]};
-#pragma unroll
-    for (int v = 0; v < SCORES; ++v) seen[v / 2 % 2] = fmaxf(seen[v / 2 % 2], s[v]);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        seen[i] = fmaxf(seen[i], __shfl_xor_sync(0xffffffffu, seen[i], 1));
-        seen[i] = fmaxf(seen[i], __shfl_xor_sync(0xffffffffu, seen[i], 2));
-    }
-    const bool grew = (seen[0] - r->maximum[0]) * c > GROWTH_LIMIT || (seen[1] - r->maximum[1]) * c > GROWTH_LIMIT;
-    r->rescale = __any_sync(0xffffffffu, grew);
-    if (r->rescale) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            r->growth[i] = seen[i] == -INFINITY ? 1.0f : ex2((r->maximum[i] - seen[i]) * c);
-            r->maximum[i] = seen[i];
-            r->sum[i] *= r->growth[i];
-        }
-    }
-    const float shift[2] = {r->maximum[0] == -INFINITY ? 0 : r->maximum[0] * c,
-                            r->maximum[1] == -INFINITY ? 0 : r->maximum[1] * c};
-#pragma unroll
-    for (int v = 0; v < SCORES; ++v) {
-        s[v] = ex2(fmaf(s[v], c, -shift[v / 2 % 2]));
-        r->sum[v / 2 % 2] += s[v];
-    }
-}
+static __device__ __forceinline__ int group_index(void) { return threadIdx.x / 128 - 1; }
 
-static __device__ __forceinline__ void pack_weights(uint32_t (&w)[SCORES / 2], const float (&s)[SCORES]) {
-#pragma unroll
-    for (int i = 0; i < SCORES / 2; ++i) w[i] = pack16(s[2 * i], s[2 * i + 1]);
-}
-
-static __device__ __forceinline__ void rescale(float (&o)[OUTPUTS], const struct rows *r) {
-    if (!r->rescale) return;
-#pragma unroll
-    for (int v = 0; v < OUTPUTS; ++v) o[v] *= r->growth[v / 2 % 2];
-}
-
-/* Bytes from the start of a group's staging memory to (row, column), swizzled like Q against bank conflicts. */
-static __device__ __forceinline__ int staged(int row, int column) {
-    return column / 64 * Q_SLAB + row * ROW_BYTES + ((column % 64 / 8) ^ (row % 8)) * 16 + column % 8 * 2;
-}
-
-/* O / l, rounded, into the warp's rows of the staging memory, then a row's 16-byte pieces by neighbouring lanes to where they
- * belong; lse beside. Returns whether the warp's O was finite, as far as that is asked. */
-static __device__ __forceinline__ bool epilogue(const struct sm90_forward_params *p, unsigned char *staging,
-                                                const struct tile *t, float (&o)[OUTPUTS], struct rows *r, int first) {
-    const int lane = threadIdx.x % 32;
-    float factor[2];
-    float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        r->sum[i] += __shfl_xor_sync(0xffffffffu, r->sum[i], 1);
-        r->sum[i] += __shfl_xor_sync(0xffffffffu, r->sum[i], 2);
-        factor[i] = finish_row(p, t, first + lane / 4 + 8 * i, r->maximum[i], r->sum[i], lane % 4 == 0);
-    }
-#pragma unroll
-    for (int v = 0; v < OUTPUTS; v += 2) {
-        const int row = first % 64 + lane / 4 + 8 * (v / 2 % 2), column = 8 * (v / 4) + 2 * (lane % 4), i = v / 2 % 2;
-        *(uint32_t *)(staging + staged(row, column)) = pack16(o[v] * factor[i], o[v + 1] * factor[i]);
-    }
-    __syncwarp();
-    for (int at = lane; at < 16 * (HEAD_DIM / 8); at += 32) {
-        const int row = at / (HEAD_DIM / 8), column = at % (HEAD_DIM / 8) * 8;
-        store_piece(p, t, first + row, column, staging + staged(first % 64 + row, column));
-    }
-    if (!p->may_hide) return true;
-#pragma unroll
-    for (int v = 0; v < OUTPUTS; ++v) nothing = fmaf(o[v], 0, nothing);
-    return !__any_sync(0xffffffffu, nothing != 0);
-}
+/* The first of the warp's sixteen rows in a tile. */
+static __device__ __forceinline__ int warp_row(void) { return (threadIdx.x / 32 - 4) * 16; }
 
 static __device__ __forceinline__ void release(uint64_t *empty) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
 }
 
-#define STAGE_STEP (SLABS * KV_SLAB / 16) /* from stage to stage in a descriptor */
+#define STAGE_STEP   (SLABS * KV_SLAB / 16) /* from stage to stage in a descriptor */
+#define Q_STAGE_STEP (GROUPS * GROUP_BYTES / 16)
 
-/* A tile's rows of one warp group, from Q to O. `count` is the number of blocks before this tile. */
-static __device__ __forceinline__ void attend(const struct sm90_forward_params *p, struct shared *shared,
-                                              const struct tile *t, uint32_t count, uint32_t q_stage, int group,
-                                              float (&o)[OUTPUTS], struct rows *r) {
-    float s[SCORES];
-    uint32_t w[SCORES / 2];
-    const float c = exponent_factor(p);
-    const int first = 64 * group + threadIdx.x % 128 / 32 * 16; /* of the warp's rows in the tile */
-    const uint64_t q = wgmma_operand(shared_address(shared->q[q_stage][group]), 0);
-    const uint64_t k = wgmma_operand(shared_address(shared->k), 0), v = wgmma_operand(shared_address(shared->v), KV_SLAB);
+/* What a thread of a warp group keeps beside its registers of S, P and O. */
+struct group {
+    uint64_t q, k, v;           /* descriptors of stage 0 */
+    uint32_t count;             /* blocks met; from it follows where the next one lies */
+    uint32_t tiles;             /* tiles met */
+    int first_block, end_block; /* of the tile in hand; none after the last tile */
+    struct keys shown;          /* to all rows of the warp */
+    struct rows rows;
+    struct tracer tracer;
+};
 
-    mbarrier_wait(&shared->k_full[stage_of(count)], full_parity(count));
-    issue_scores(s, q, k + stage_of(count) * STAGE_STEP);
-    wgmma_wait(0);
-    release(&shared->k_empty[stage_of(count)]);
-    if (ROOMY && t->end_block - 1 == t->first_block) release(&shared->q_empty[q_stage][group]);
-    finish_scores(p, t, s, first, (t->end_block - 1) * KEYS);
-    online_softmax(s, r, c);
-    pack_weights(w, s);
+static __device__ __forceinline__ void wait_turn(struct group *g) {
+    trace(&g->tracer, STROBE_TRACE_WAIT_TURN, g->count);
+    if (GROUPS > 1) named_barrier_wait(TURN_BARRIER + group_index(), 256);
+}
 
-    for (int n = t->end_block - 2; n >= t->first_block; --n) {
-        const uint32_t before = stage_of(count), before_parity = full_parity(count), now = stage_of(++count);
-        mbarrier_wait(&shared->k_full[now], full_parity(count));
-        if (GROUPS > 1) named_barrier_wait(TURN_BARRIER + group, 256);
-        issue_scores(s, q, k + now * STAGE_STEP);
-        mbarrier_wait(&shared->v_full[before], before_parity);
-        issue_values(o, w, v + before * STAGE_STEP);
-        if (GROUPS > 1) named_barrier_arrive(TURN_BARRIER + (group + 1) % GROUPS, 256);
-        wgmma_wait(1);
-        release(&shared->k_empty[now]);
-        if (ROOMY && n == t->first_block) release(&shared->q_empty[q_stage][group]);
-        finish_scores(p, t, s, first, n * KEYS);
-        online_softmax(s, r, c);
-        wgmma_wait(0);
-        release(&shared->v_empty[before]);
-        pack_weights(w, s);
-        rescale(o, r);
+static __device__ __forceinline__ void pass_turn(const struct group *g) {
+    if (GROUPS > 1) named_barrier_arrive(TURN_BARRIER + (group_index() + 1) % GROUPS, 256);
+}
+
+static __device__ __forceinline__ void wait_full(struct group *g, uint64_t *full, uint32_t parity, uint32_t phase) {
+    trace(&g->tracer, phase, g->count);
+    mbarrier_wait(full, parity);
+}
+
+/* The next tile's description and its first scores, issued. After the last tile there is nothing to wait for, and the
+ * product is of whatever lies there, since one that is issued at times only would serialise them all. */
+static __device__ __forceinline__ void begin_tile(struct shared *shared, struct group *g, float (&s)[SCORES]) {
+    const uint32_t slot = slot_of(g->tiles), q_stage = q_stage_of(g->tiles), stage = stage_of(g->count);
+    const struct tile *t = &shared->tile[slot];
+    wait_full(g, &shared->tile_full[slot], slot_parity(g->tiles), STROBE_TRACE_WAIT_TILE);
+    g->first_block = t->first_block, g->end_block = t->end_block;
+    g->shown = keys_of_warp(t, warp_row());
+    if (g->end_block > g->first_block) {
+        wait_full(g, &shared->q_full[q_stage][group_index()], q_parity(g->tiles), STROBE_TRACE_WAIT_Q);
+        wait_full(g, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K);
     }
-    mbarrier_wait(&shared->v_full[stage_of(count)], full_parity(count));
-    issue_values(o, w, v + stage_of(count) * STAGE_STEP);
+    trace(&g->tracer, STROBE_TRACE_QK, g->count);
+    issue_scores(s, g->q + q_stage * Q_STAGE_STEP, g->k + stage * STAGE_STEP);
+}
+
+/* Scores of block n, which are there, become weights; K, and Q after the last block, may be written over. */
+static __device__ __forceinline__ void weigh(const struct sm90_forward_params *p, struct shared *shared, struct group *g,
+                                             float (&s)[SCORES], int n) {
+    trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
+    const struct tile *t = &shared->tile[slot_of(g->tiles)];
+    release(&shared->k_empty[stage_of(g->count)]);
+    if (n == g->first_block) release(&shared->q_empty[q_stage_of(g->tiles)][group_index()]);
+    finish_scores(p, t, g->shown, s, warp_row(), n * KEYS);
+    online_softmax(s, &g->rows, exponent_factor(p), growth_limit(p));
+    if (TERMS == 2 && p->dropout) drop(p, t, s, warp_row(), n * KEYS);
+}
+
+static __device__ __forceinline__ void meet_first_block(const struct sm90_forward_params *p, struct shared *shared,
+                                                        struct group *g, float (&s)[SCORES], uint32_t (&w)[SCORES / 2],
+                                                        float (&o)[OUTPUTS]) {
+    g->rows = (struct rows)NO_ROWS;
+    trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);
-    release(&shared->v_empty[stage_of(count)]);
+    weigh(p, shared, g, s, g->end_block - 1);
+    pack_weights(w, s);
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; ++i) o[i] = 0;
+}
+
+/* Block n: its scores, and O += P V of the block before, are issued in the group's turn; softmax runs under that product and
+ * under those of the other groups. */
+static __device__ __forceinline__ void meet_block(const struct sm90_forward_params *p, struct shared *shared,
+                                                  struct group *g, float (&s)[SCORES], uint32_t (&w)[SCORES / 2],
+                                                  float (&o)[OUTPUTS], int n) {
+    const uint32_t before = stage_of(g->count), before_parity = full_parity(g->count), now = stage_of(++g->count);
+    wait_full(g, &shared->k_full[now], full_parity(g->count), STROBE_TRACE_WAIT_K);
+    wait_turn(g);
+    trace(&g->tracer, STROBE_TRACE_QK, g->count);
+    issue_scores(s, g->q + q_stage_of(g->tiles) * Q_STAGE_STEP, g->k + now * STAGE_STEP);
+    wait_full(g, &shared->v_full[before], before_parity, STROBE_TRACE_WAIT_V);
+    trace(&g->tracer, STROBE_TRACE_PV, g->count);
+    issue_values(o, w, g->v + before * STAGE_STEP);
+    pass_turn(g);
+    trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
+    wgmma_wait(1);
+    weigh(p, shared, g, s, n);
+    trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
+    wgmma_wait(0);
+    trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
+    release(&shared->v_empty[before]);
+    pack_weights(w, s);
+    rescale(o, &g->rows);
+}
+
+/* The last product of a tile, and behind it the first scores of the next, which run under the epilogue. Returns whether the
+ * warp's O was finite. */
+static __device__ __forceinline__ bool end_tile(const struct sm90_forward_params *p, struct shared *shared, struct group *g,
+                                                float (&s)[SCORES], const uint32_t (&w)[SCORES / 2], float (&o)[OUTPUTS]) {
+    const uint32_t last = stage_of(g->count), slot = slot_of(g->tiles);
+    wait_full(g, &shared->v_full[last], full_parity(g->count), STROBE_TRACE_WAIT_V);
+    wait_turn(g);
+    trace(&g->tracer, STROBE_TRACE_PV, g->count);
+    issue_values(o, w, g->v + last * STAGE_STEP);
+    pass_turn(g);
+    ++g->count, ++g->tiles;
+    begin_tile(shared, g, s);
+    trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
+    wgmma_wait(1);
+    trace(&g->tracer, STROBE_TRACE_EPILOGUE, g->count);
+    release(&shared->v_empty[last]);
+    const bool finite = epilogue(p, &shared->tile[slot], o, &g->rows, warp_row());
+    __syncwarp();
+    return finite;
 }
 
 /* One warp group: tile after tile, then what has to be computed again. */
-static __device__ __forceinline__ void consumer(const struct sm90_forward_params *p, struct shared *shared, int group) {
-    uint32_t count = 0, q_count = 0, told = 0; /* blocks, tiles with blocks, tiles */
-    int chain = -1;
-    const int first = 64 * group + threadIdx.x % 128 / 32 * 16;
-    if (GROUPS > 1 && group == GROUPS - 1) named_barrier_arrive(TURN_BARRIER, 256);
-    for (;; ++told) {
-        const struct tile *t = &shared->tile[slot_of(told)];
-        mbarrier_wait(&shared->tile_full[slot_of(told)], slot_parity(told));
-        if (t->number >= p->tiles) break;
-        const int blocks = t->end_block - t->first_block;
-        const uint32_t q_stage = q_stage_of(q_count);
-        float o[OUTPUTS];
-        struct rows r = {{-INFINITY, -INFINITY}, {0, 0}, {1, 1}, false};
-#pragma unroll
-        for (int i = 0; i < OUTPUTS; ++i) o[i] = 0;
-        if (blocks > 0) {
-            mbarrier_wait(&shared->q_full[q_stage][group], q_parity(q_count++));
-            const struct tile own = *t; /* in registers through the loop; the epilogue reads it again */
-            attend(p, shared, &own, count, q_stage, group, o, &r);
-        }
-        unsigned char *staging = ROOMY ? shared->o[ROOMY ? group : 0] : shared->q[q_stage][group];
-        if (!epilogue(p, staging, t, o, &r, first)) chain = note_repair(p->workspace, t->number, chain);
-        if (!ROOMY) fence_proxy_async(); /* the next Q is written by the copy engine where O was read */
-        __syncwarp();
-        if (!ROOMY && blocks > 0) release(&shared->q_empty[q_stage][group]);
-        release(&shared->tile_empty[slot_of(told)]);
-        count += blocks;
+static __device__ __forceinline__ void consumer(const struct sm90_forward_params *p, struct shared *shared, int index) {
+    struct group g;
+    float s[SCORES], o[OUTPUTS];
+    uint32_t w[SCORES / 2];
+    int32_t *chain = &shared->chain[threadIdx.x / 32 - 4];
+    g.count = g.tiles = 0;
+    g.q = wgmma_operand(shared_address(shared->q[0][index]), 0), g.k = wgmma_operand(shared_address(shared->k), 0);
+    g.v = wgmma_operand(shared_address(shared->v), KV_SLAB);
+    g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);
+    if (GROUPS > 1 && index == GROUPS - 1) named_barrier_arrive(TURN_BARRIER, 256);
+
+    begin_tile(shared, &g, s);
+    while (g.end_block > g.first_block) {
+        const uint32_t slot = slot_of(g.tiles);
+        meet_first_block(p, shared, &g, s, w, o);
+        for (int n = g.end_block - 2; n >= g.first_block; --n) meet_block(p, shared, &g, s, w, o, n);
+        if (!end_tile(p, shared, &g, s, w, o)) note_repair(p->workspace, shared->tile[slot].number, chain);
+        release(&shared->tile_empty[slot]);
     }
-    repair(p, chain, first);
+    wgmma_wait(0);
+    trace(&g.tracer, STROBE_TRACE_END, g.count);
+    repair(p, *chain, warp_row());
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_constant__ struct sm90_forward_params p) {
@@ -339,14 +332,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
             mbarrier_init(&shared->k_empty[stage], 4 * GROUPS), mbarrier_init(&shared->v_empty[stage], 4 * GROUPS);
         }
         for (int slot = 0; slot < TILES; ++slot)
-            mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_empty[slot], 4 * GROUPS);
+            mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_empty[slot], 4 * GROUPS + 1);
+        for (int warp = 0; warp < 4 * GROUPS; ++warp) shared->chain[warp] = -1;
         mbarrier_init_fence();
     }
     __syncthreads();
+    if (threadIdx.x == 64) trace_moment(&p, true);
     const int group = threadIdx.x / 128 - 1;
     if (group < 0) {
         registers_release(PRODUCER_REGISTERS);
-        if (threadIdx.x == 0) producer(&p, shared);
+        if (threadIdx.x == 0) loader(&p, shared);
+        if (threadIdx.x / 32 == 1) scheduler(&p, shared);
+        if (threadIdx.x == 32) trace_moment(&p, false);
     } else {
         registers_claim(CONSUMER_REGISTERS);
         consumer(&p, shared, group);

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * forward_host.c: the host side of the Hopper forward: what it takes, the tensor maps, the launch. The driver's encoder of
- * tensor maps is found through the runtime, so that nothing links against libcuda and the same library loads without one. */
+ * forward_host.c: the host side of the Hopper forward: what it takes, its tensors described, the launch. */
 #include "cuda/sm90/forward_host.h"
 
-#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 #include <string.h>
 
@@ -12,20 +10,27 @@
 #include "cuda/device.h"
 #include "cuda/launch.h"
 #include "cuda/sm90/forward_params.h"
+#include "cuda/sm90/tensor_map.h"
 
-#define VARIANT(name, dtype, dim, keys, groups, terms) void strobe__##name(struct sm90_forward_params);
+#define VARIANT(name, dtype, dim, keys, groups, q_stages, terms) void strobe__##name(struct sm90_forward_params);
 #include "sm90_forward_variants.h"
 #undef VARIANT
 
 /* A compiled form of forward.cu; the build writes the list, each dtype from few columns to many. */
 struct form {
-    int32_t dtype, terms; /* terms: with softcap or ALiBi */
-    int64_t dim, keys, groups;
+    int32_t dtype, terms; /* 1: with softcap, ALiBi and a negative scale; 2: with bias, boolean mask and dropout too */
+    int64_t dim, keys, groups, q_stages;
     void (*symbol)(struct sm90_forward_params);
 };
 
-#define VARIANT(name, dtype_, dim_, keys_, groups_, terms_) \
-    {.dtype = STROBE_##dtype_, .terms = terms_, .dim = dim_, .keys = keys_, .groups = groups_, .symbol = strobe__##name},
+#define VARIANT(name, dtype_, dim_, keys_, groups_, q_stages_, terms_) \
+    {.dtype = STROBE_##dtype_,                                         \
+     .terms = terms_,                                                  \
+     .dim = dim_,                                                      \
+     .keys = keys_,                                                    \
+     .groups = groups_,                                                \
+     .q_stages = q_stages_,                                            \
+     .symbol = strobe__##name},
 static const struct form forms[] = {
 #include "sm90_forward_variants.h"
     {0},
@@ -34,7 +39,9 @@ static const struct form forms[] = {
 static const struct form *choose(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t dim = a->dim > a->dim_v ? a->dim : a->dim_v;
-    const int32_t terms = a->softcap > 0 || a->alibi;
+    const int32_t terms = a->bias || a->bool_mask || a->block_mask || a->dropout
+                              ? 2
+                              : a->softcap > 0 || a->alibi || a->scale < 0;
     for (const struct form *f = forms; f->symbol; ++f)
         if (f->dtype == a->q.dtype && f->terms == terms && f->dim >= dim) return f;
     return NULL;
@@ -44,32 +51,33 @@ static int64_t row_tiles(const strobe_attention *a, const struct form *form) {
     return ceil_div(a->seq_q, 64 * form->groups);
 }
 
-/* Tensor copies want rows at multiples of 16 bytes, and ascending. */
-static bool is_aligned(const strobe_tensor *t) {
-    return (uintptr_t)t->data % 16 == 0 && t->stride[0] % 8 == 0 && t->stride[1] % 8 == 0 && t->stride[2] % 8 == 0;
+/* Four columns of a row are 8 bytes at a multiple of 8. */
+static bool has_aligned_columns(const strobe_tensor *t, int64_t columns) {
+    return (uintptr_t)t->data % 8 == 0 && t->stride[0] % 4 == 0 && t->stride[1] % 4 == 0 && t->stride[2] % 4 == 0 &&
+           columns % 4 == 0;
 }
 
-static bool can_be_copied(const strobe_tensor *t) {
-    const int64_t most = (int64_t)1 << 38;
-    return is_aligned(t) && t->stride[0] >= 0 && t->stride[1] > 0 && t->stride[2] >= 0 && t->stride[0] < most &&
-           t->stride[1] < most && t->stride[2] < most;
-}
+enum { FEWEST_ROWS = 64, MOST_POSITIONS = 1 << 28 };
 
-static const char *reject_features(const strobe_attention *a) {
-    if (a->bias) return "a bias is given; none is taken";
-    if (a->bool_mask) return "a boolean mask is given; causal masks and windows are taken";
-    if (a->block_mask) return "a block mask is given; causal masks and windows are taken";
-    if (a->dropout) return "dropout is given; none is taken";
-    if (a->scale < 0) return "scale is negative; a positive one is taken";
+static const char *reject_features(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int64_t most_distance = (int64_t)1 << 28, start = a->q_start - a->k_start;
+    if (a->block_mask && (p->block_mask.block_k % 8 != 0 || p->block_mask.block_k > MOST_POSITIONS))
+        return "block_mask.block_k is not a multiple of 8 up to 2^28; these are taken";
+    if (a->alibi && (start > most_distance || start < -most_distance))
+        return "q_start and k_start are further apart than 2^28, with ALiBi; up to that is taken";
+    if (a->bias && p->bias.dtype != STROBE_FP32 && p->bias.dtype != a->q.dtype)
+        return "the bias is neither fp32 nor of q's dtype; these are taken";
+    if (a->dropout && p->dropout.key_start % 4 != 0)
+        return "dropout.key_start is not a multiple of 4; multiples of 4 are taken";
     return NULL;
 }
 
 const char *strobe__sm90_forward_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    enum { FEWEST_ROWS = 64, MOST_POSITIONS = 1 << 28 };
     const char *reason = strobe__refuse_what_no_kernel_has(p);
     if (!reason) reason = strobe__cuda_refuses(p);
-    if (!reason) reason = reject_features(a);
+    if (!reason) reason = reject_features(p);
     if (reason) return reason;
     if (strobe__cuda_limits(a->device_index).major != 9) return "this GPU is not of compute capability 9.0; that is taken";
     if (a->q.dtype == STROBE_FP32) return "q is fp32; fp16 and bf16 are taken";
@@ -77,41 +85,15 @@ const char *strobe__sm90_forward_reject(const struct problem *p) {
     if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
     if (!choose(p)) return "no form for its dtype and dim was built (STROBE_CUDA_ONLY)";
     if (a->seq_q < FEWEST_ROWS) return "seq_q is below 64, a tile's rows; 64 and more are taken";
+    if (a->seq_k == 0) return "seq_k is 0; 1 and more is taken";
     if (a->seq_q > MOST_POSITIONS || a->seq_k > MOST_POSITIONS) return "seq_q or seq_k is above 2^28; up to that is taken";
+    if (p->varlen.total_q > INT32_MAX || p->varlen.total_k > INT32_MAX)
+        return "varlen.total_q or total_k is above 2^31; less is taken";
     if (strobe__product(strobe__product(a->batch, a->heads_q), row_tiles(a, choose(p))) > INT32_MAX)
         return "there are more than 2^31 tiles of rows; fewer are taken";
-    if (!can_be_copied(&a->q) || !can_be_copied(&a->k) || !can_be_copied(&a->v))
+    if (!strobe__can_be_copied(&a->q) || !strobe__can_be_copied(&a->k) || !strobe__can_be_copied(&a->v))
         return "rows of q, k or v do not start at ascending multiples of 16 bytes; rows that do are taken";
     return NULL;
-}
-
-static PFN_cuTensorMapEncodeTiled_v12000 encoder(void) {
-    void *function = NULL;
-    enum cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess ||
-        found != cudaDriverEntryPointSuccess)
-        return NULL;
-    PFN_cuTensorMapEncodeTiled_v12000 encode;
-    memcpy(&encode, &function, sizeof encode); /* ISO C has no cast from an object to a function pointer */
-    return encode;
-}
-
-/* {dim, seq, heads, batch} with boxes of 64 columns and `rows` rows. A stride of 0 is that of an axis of extent 1, which may
- * have any: 16 bytes will do. */
-static bool encode_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
-                       int64_t rows) {
-    const PFN_cuTensorMapEncodeTiled_v12000 encode = encoder();
-    const cuuint64_t extent[4] = {(cuuint64_t)dim, (cuuint64_t)seq, (cuuint64_t)heads, (cuuint64_t)batch};
-    cuuint64_t stride[3] = {(cuuint64_t)t->stride[1] * 2, (cuuint64_t)t->stride[2] * 2, (cuuint64_t)t->stride[0] * 2};
-    for (int axis = 0; axis < 3; ++axis)
-        if (stride[axis] == 0) stride[axis] = 16;
-    const cuuint32_t box[4] = {64, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
-    const CUtensorMapDataType type = t->dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                             : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    return encode && encode(map, type, 4, t->data, extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, const struct form *form) {
@@ -121,55 +103,89 @@ static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, 
     const int64_t rows = !v->cu_seqlens_q ? a->seq_q : v->total_q ? v->total_q : a->batch * a->seq_q;
     const int64_t keys = !v->cu_seqlens_k ? a->seq_k : v->total_k ? v->total_k : a->batch * a->seq_k;
     const int64_t batch_q = v->cu_seqlens_q ? 1 : a->batch, batch_k = v->cu_seqlens_k ? 1 : a->batch;
-    return encode_map(&m->q, &a->q, a->dim, rows, a->heads_q, batch_q, 64) &&
-           encode_map(&m->k, &a->k, a->dim, keys, a->heads_kv, batch_k, form->keys) &&
-           encode_map(&m->v, &a->v, a->dim_v, keys, a->heads_kv, batch_k, form->keys);
+    return strobe__encode_map(&m->q, &a->q, a->dim, rows, a->heads_q, batch_q, 64) &&
+           strobe__encode_map(&m->k, &a->k, a->dim, keys, a->heads_kv, batch_k, form->keys) &&
+           strobe__encode_map(&m->v, &a->v, a->dim_v, keys, a->heads_kv, batch_k, form->keys);
 }
 
-/* Heads whose K and V take about half of the L2 cache, whole groups of them. */
-static int64_t section_heads(const struct problem *p) {
+/* Heads that are worked on at a time, whole groups of them, as many as keep K and V in half of the L2 cache: under a causal
+ * mask the more, the better tiles of all lengths level out. Where all are alike, no more than two rounds of tiles, so that
+ * new K and V come from memory at an even pace, but four heads of K and V, lest all CTAs ask one part of the cache for the
+ * same lines. */
+static int64_t section_heads(const struct problem *p, int64_t row_tiles, bool alike) {
     const strobe_attention *a = &p->a;
-    const int64_t head_bytes = a->seq_k * (a->dim + a->dim_v) * 2, cache_bytes = (int64_t)32 << 20;
-    const int64_t kv_heads = head_bytes > 0 ? cache_bytes / head_bytes : a->heads_kv;
-    const int64_t all = a->batch * a->heads_q, some = (kv_heads > 0 ? kv_heads : 1) * p->group;
-    return some < all ? some : all;
+    const int64_t head_bytes = a->seq_k * (a->dim + a->dim_v) * 2, cache_bytes = (int64_t)(alike ? 18 : 32) << 20;
+    const int64_t processors = strobe__cuda_limits(a->device_index).multiprocessors, all = a->batch * a->heads_q;
+    const int64_t cached = cache_bytes / head_bytes, rounds = ceil_div(2 * processors, row_tiles * p->group);
+    const int64_t enough = rounds > 4 ? rounds : 4, some = alike && enough < cached ? enough : cached;
+    const int64_t kv_heads = some > 0 ? some : 1;
+    return kv_heads * p->group < all ? kv_heads * p->group : all;
 }
 
-/* Keys past the end of a dense tensor arrive as zeros; only masks and neighbours in memory can bring others. */
-static bool may_hide(const struct problem *p) { return p->a.mask != STROBE_MASK_NONE || p->a.varlen; }
+/* Whether some key that is loaded may be hidden from a row. Keys past the end of a dense tensor arrive as zeros; masks,
+ * dropout and neighbours in memory can bring others. */
+static bool may_hide(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    return a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask || a->bias || a->dropout;
+}
+
+/* Positions are below 2^28: beyond 2^29 a shift means the same as there. */
+static int32_t clamp_position(int64_t shift) {
+    const int64_t most = 1 << 29;
+    return (int32_t)(shift < -most ? -most : shift > most ? most : shift);
+}
 
 static void fill(struct sm90_forward_params *m, const struct problem *p, const struct form *form) {
     const strobe_attention *a = &p->a;
     const struct sequence nothing = {0};
     const struct band band = strobe__band(p, &nothing); /* its diagonal is without keys - rows, which the device adds */
-    m->left = band.left, m->right = band.right, m->start = a->q_start - a->k_start;
+    m->start = clamp_position(a->q_start - a->k_start);
+    m->first_shift = clamp_position(band.diagonal - band.left),
+    m->end_shift = clamp_position(band.diagonal + band.right + 1);
     m->bottom_right = a->mask == STROBE_MASK_CAUSAL_BOTTOM_RIGHT || a->mask == STROBE_MASK_WINDOW_BOTTOM_RIGHT;
     m->may_hide = may_hide(p);
-    m->out = a->out.data, m->lse = a->lse.data, m->out_is_aligned = is_aligned(&a->out);
+    m->out = a->out.data, m->lse = a->lse.data, m->out_is_aligned = has_aligned_columns(&a->out, a->dim_v);
     m->q_data = a->q.data, m->k_data = a->k.data, m->v_data = a->v.data;
     memcpy(m->out_stride, a->out.stride, sizeof m->out_stride), memcpy(m->lse_stride, a->lse.stride, sizeof m->lse_stride);
     memcpy(m->q_stride, a->q.stride, sizeof m->q_stride);
     memcpy(m->k_stride, a->k.stride, sizeof m->k_stride), memcpy(m->v_stride, a->v.stride, sizeof m->v_stride);
-    m->seq_q = (int32_t)a->seq_q, m->seq_k = (int32_t)a->seq_k, m->group = (int32_t)p->group;
-    m->heads_q = (int32_t)a->heads_q, m->section_heads = (int32_t)section_heads(p);
+    m->batch = (int32_t)a->batch, m->seq_q = (int32_t)a->seq_q, m->seq_k = (int32_t)a->seq_k, m->group = (int32_t)p->group;
+    m->heads_q = (int32_t)a->heads_q, m->all_heads = (int32_t)(a->heads_q * a->batch);
     m->dim = (int32_t)a->dim, m->dim_v = (int32_t)a->dim_v;
-    m->row_tiles = (int32_t)row_tiles(a, form), m->tiles = (int32_t)(row_tiles(a, form) * a->heads_q * a->batch);
+    m->row_tiles = (int32_t)row_tiles(a, form), m->tiles = m->row_tiles * m->all_heads;
+    m->draws = a->mask != STROBE_MASK_NONE || a->varlen;
+    m->section_heads = (int32_t)section_heads(p, m->row_tiles, !m->draws);
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
-    m->scale = (float)a->scale, m->softcap = (float)a->softcap;
+    m->scale = (float)a->scale, m->exponent = (float)(a->scale * 1.4426950408889634);
+    m->growth_limit = (float)(8 / (a->scale * 1.4426950408889634)), m->softcap = (float)a->softcap;
+    if (a->bias) m->bias = strobe__cuda_scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
+    if (a->bool_mask) m->mask = strobe__cuda_scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
+    if (a->block_mask) {
+        const int64_t rows = p->block_mask.block_q;
+        m->blocks = strobe__cuda_scores_view(p->block_mask.data, p->block_mask.stride, STROBE_INT8);
+        m->block_q = (int32_t)(rows < MOST_POSITIONS ? rows : MOST_POSITIONS), m->block_k = (int32_t)p->block_mask.block_k;
+    }
+    if (a->dropout) m->dropout = 1, m->place = strobe__dropout_place(p);
     m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch, m->sinks = p->sinks.data;
 }
 
-/* Q, two stages of K and V, where there is room a second Q and O, barriers, and what it takes to align to 1024 bytes. */
+/* Q, two stages of K and V, barriers, and what it takes to align to 1024 bytes. */
 static int32_t shared_bytes(const struct form *f) {
-    const int64_t slabs = (f->dim + 63) / 64, tiles = f->dim <= 128 ? 3 : 1;
-    return (int32_t)(slabs * 128 * (64 * f->groups * tiles + 4 * f->keys)) + 1024 + 512;
+    const int64_t slabs = (f->dim + 63) / 64;
+    return (int32_t)(slabs * 128 * (64 * f->groups * f->q_stages + 4 * f->keys)) + 1024 + 1024;
 }
+
+#if defined(STROBE_TRACE)
+enum { TRACE_BYTES = sizeof(strobe_trace) }; /* in front of the rest */
+#else
+enum { TRACE_BYTES = 0 };
+#endif
 
 size_t strobe__sm90_forward_workspace(const struct problem *p) {
     const struct form *form = choose(p);
     const int64_t warps = row_tiles(&p->a, form) * p->a.heads_q * p->a.batch * 4 * form->groups;
-    return sizeof(struct sm90_workspace) + (may_hide(p) ? (size_t)warps * sizeof(struct sm90_repair) : 0);
+    return TRACE_BYTES + sizeof(struct sm90_workspace) + (may_hide(p) ? (size_t)warps * sizeof(struct sm90_repair) : 0);
 }
 
 static strobe_status launch(const struct problem *p, const struct execution *execution) {
@@ -177,12 +193,20 @@ static strobe_status launch(const struct problem *p, const struct execution *exe
     struct sm90_forward_params params;
     memset(&params, 0, sizeof params);
     fill(&params, p, form);
-    params.workspace = execution->workspace;
-    if (p->a.seq_k > 0 && !encode_maps(&params, p, form))
+    params.workspace = (struct sm90_workspace *)((char *)execution->workspace + TRACE_BYTES);
+#if defined(STROBE_TRACE)
+    params.trace = execution->workspace;
+    const strobe_status cleared = strobe__cuda_check(
+        cudaMemsetAsync(params.trace, 0, sizeof *params.trace, execution->stream), "cudaMemsetAsync");
+    if (cleared) return cleared;
+#endif
+    if (!encode_maps(&params, p, form))
         return strobe__fail(STROBE_DEVICE_ERROR, "q, k or v could not be described to the tensor copy engine");
-    const strobe_status status = strobe__cuda_check(
-        cudaMemsetAsync(params.workspace, 0, sizeof *params.workspace, execution->stream), "cudaMemsetAsync");
-    if (status) return status;
+    if (params.draws || params.may_hide) {
+        const strobe_status status = strobe__cuda_check(
+            cudaMemsetAsync(params.workspace, 0, sizeof *params.workspace, execution->stream), "cudaMemsetAsync");
+        if (status) return status;
+    }
     const int64_t processors = strobe__cuda_limits(p->a.device_index).multiprocessors;
     return strobe__cuda_launch((void (*)(void))form->symbol, params.tiles < processors ? params.tiles : processors,
                                (int32_t)(128 * (form->groups + 1)), shared_bytes(form), &params, execution->stream);

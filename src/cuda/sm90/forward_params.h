@@ -8,6 +8,9 @@
 #include <cuda.h>
 #include <stdint.h>
 
+#include "cuda/common/params.h"
+#include "strobe/strobe_trace.h"
+
 /* Sixteen rows of a warp whose O is not finite, to be computed again when all else is done; chained, -1 at the end. */
 struct sm90_repair {
     int32_t tile, next;
@@ -31,24 +34,35 @@ struct sm90_forward_params {
     const void *k_data, *v_data, *q_data; /* for rows that are computed again, exactly; strides of batch, sequence, head */
     int64_t q_stride[3], k_stride[3], v_stride[3];
 
-    int32_t seq_q, seq_k, heads_q, group, dim, dim_v;
+    int32_t batch, seq_q, seq_k, heads_q, group, dim, dim_v;
     int32_t row_tiles;     /* of the longest sequence */
-    int32_t tiles;         /* row_tiles * heads_q * batch */
+    int32_t tiles;         /* row_tiles * all_heads: the most there can be */
+    int32_t all_heads;     /* heads_q * batch */
+    int32_t draws;         /* tiles differ in length: each is drawn from the counter when a CTA is free for it */
     int32_t section_heads; /* heads that are worked on at a time: their K and V stay in the L2 cache */
     struct sm90_workspace *workspace;
     int32_t may_hide;       /* some key that a tile loads may be hidden from a row of it: O is looked at for what that did */
-    int32_t out_is_aligned; /* rows of out start at multiples of 16 bytes */
+    int32_t out_is_aligned; /* four columns of out are 8 bytes, aligned */
     int32_t bottom_right;   /* the diagonal meets the last key */
-    int64_t left, right;    /* the band, BAND_UNBOUNDED where open */
-    int64_t start;          /* q_start - k_start */
+    int32_t first_shift, end_shift; /* the band of a tile, see struct tile, before what bottom_right adds; far where open */
+    int32_t start;                  /* q_start - k_start, for ALiBi */
 
     const void *cu_seqlens_q, *cu_seqlens_k, *used_q, *used_k; /* NULL: none */
     int32_t index_bits;
 
-    float scale, softcap; /* softcap 0: none */
-    const float *alibi;   /* slopes, NULL: none */
+    struct view bias, mask, blocks; /* of scores, keys contiguous, 0 = broadcast; masks: a byte each, 0 hides */
+    int32_t block_q, block_k;       /* rows and keys that share a byte of `blocks` */
+    int32_t dropout;
+    struct dropout_place place;
+    float scale, exponent; /* weights are 2^(dot * exponent - ...) where nothing stands between */
+    float growth_limit;    /* 8 / exponent */
+    float softcap;         /* 0: none */
+    const float *alibi;    /* slopes, NULL: none */
     int64_t alibi_stride;
     const float *sinks; /* [heads_q], NULL: none */
+#if defined(STROBE_TRACE)
+    strobe_trace *trace;
+#endif
 };
 
 #endif

@@ -6,6 +6,7 @@
 
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 #include <string.h>
 
 bool strobe__rows_are_aligned(const strobe_tensor *t) {
@@ -18,22 +19,21 @@ bool strobe__can_be_copied(const strobe_tensor *t) {
            t->stride[0] < most && t->stride[1] < most && t->stride[2] < most;
 }
 
-static PFN_cuTensorMapEncodeTiled_v12000 encoder(void) {
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static PFN_cuTensorMapEncodeTiled_v12000 encode;
+
+static void find_encoder(void) {
     void *function = NULL;
     enum cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) !=
-            cudaSuccess ||
-        found != cudaDriverEntryPointSuccess)
-        return NULL;
-    PFN_cuTensorMapEncodeTiled_v12000 encode;
-    memcpy(&encode, &function, sizeof encode); /* ISO C has no cast from an object to a function pointer */
-    return encode;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) ==
+            cudaSuccess &&
+        found == cudaDriverEntryPointSuccess)
+        memcpy(&encode, &function, sizeof encode); /* ISO C has no cast from an object to a function pointer */
 }
 
 /* A stride of 0 is that of an axis of extent 1, which may have any: 16 bytes will do. */
 bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
                         int64_t rows) {
-    const PFN_cuTensorMapEncodeTiled_v12000 encode = encoder();
     const cuuint64_t extent[4] = {(cuuint64_t)dim, (cuuint64_t)seq, (cuuint64_t)heads, (cuuint64_t)batch};
     cuuint64_t stride[3] = {(cuuint64_t)t->stride[1] * 2, (cuuint64_t)t->stride[2] * 2, (cuuint64_t)t->stride[0] * 2};
     for (int axis = 0; axis < 3; ++axis)
@@ -41,6 +41,7 @@ bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, i
     const cuuint32_t box[4] = {64, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
     const CUtensorMapDataType type = t->dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                              : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    pthread_once(&once, find_encoder);
     return encode && encode(map, type, 4, t->data, extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;

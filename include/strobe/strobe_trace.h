@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * strobe_trace.h: what a kernel of a library built with STROBE_TRACE leaves of its own course, for `strobe trace` and for
+ * who tunes kernels. Such a build says so in strobe_build_info; other builds leave nothing. Valid as C and as CUDA C.
+ *
+ * The first sizeof(strobe_trace) bytes of the workspace hold the trace. Each warp role of the first blocks of threads
+ * ("CTAs") writes a mark when it enters a phase, which lasts until its next mark. Clocks are those of the multiprocessor,
+ * modulo 2^32; `begin` and `end` name the same two moments by both clocks, so that clocks become nanoseconds. */
+#ifndef STROBE_TRACE_H
+#define STROBE_TRACE_H
+
+#include <stdint.h>
+
+enum { STROBE_TRACE_CTAS = 4, STROBE_TRACE_ROLES = 5, STROBE_TRACE_MARKS = 4096 };
+
+/* Roles: one warp that loads, one that chooses tiles, then the warp groups that compute. */
+enum { STROBE_TRACE_LOADER, STROBE_TRACE_SCHEDULER, STROBE_TRACE_CONSUMER };
+
+/* Phases, in the low byte of a mark; above it the number of the block or tile. */
+enum {
+    STROBE_TRACE_NOTHING,   /* no mark */
+    STROBE_TRACE_WAIT_TILE, /* for the description of a tile */
+    STROBE_TRACE_WAIT_ROOM, /* for shared memory to be read by all */
+    STROBE_TRACE_LOAD_Q,
+    STROBE_TRACE_LOAD_K,
+    STROBE_TRACE_LOAD_V,
+    STROBE_TRACE_DESCRIBE, /* a tile is drawn and described */
+    STROBE_TRACE_WAIT_Q,
+    STROBE_TRACE_WAIT_K,
+    STROBE_TRACE_WAIT_V,
+    STROBE_TRACE_WAIT_TURN, /* for the other groups to have issued their products */
+    STROBE_TRACE_QK,        /* Q K^T is issued */
+    STROBE_TRACE_PV,        /* P V is issued */
+    STROBE_TRACE_WAIT_QK,   /* for the scores */
+    STROBE_TRACE_MAXIMUM,   /* mask and row maxima */
+    STROBE_TRACE_WAIT_PV,
+    STROBE_TRACE_EXPONENTIAL, /* weights, their sums, rounding, rescaling of O */
+    STROBE_TRACE_EPILOGUE,    /* O / l to memory */
+    STROBE_TRACE_END,
+    STROBE_TRACE_PHASES
+};
+
+typedef struct strobe_trace_mark {
+    uint32_t clock, phase;
+} strobe_trace_mark;
+
+typedef struct strobe_trace_moment {
+    uint64_t nanoseconds, clock;
+} strobe_trace_moment;
+
+typedef struct strobe_trace_cta {
+    strobe_trace_moment begin, end;
+    uint32_t multiprocessor, unused[7];
+    strobe_trace_mark mark[STROBE_TRACE_ROLES][STROBE_TRACE_MARKS]; /* up to a phase of 0, or all: later ones are lost */
+} strobe_trace_cta;
+
+typedef struct strobe_trace {
+    uint64_t magic; /* STROBE_TRACE_MAGIC once a kernel has written here */
+    uint64_t ctas;
+    uint64_t unused[6]; /* to a multiple of 64 bytes, as is that of each CTA */
+    strobe_trace_cta cta[STROBE_TRACE_CTAS];
+} strobe_trace;
+
+#define STROBE_TRACE_MAGIC 0x31656361727473ull /* "strace1" */
+
+#endif

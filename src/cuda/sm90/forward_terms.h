@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * forward_terms.h: what happens to scores between the products, in this order: scale, softcap, bias, ALiBi, mask; and
+ * dropout to weights. Variants without TERMS have the band alone, and nothing at all for a block that every row sees whole;
+ * those with TERMS 1 softcap and ALiBi, with TERMS 2 the rest too: code that only stands by costs 15 % there.
+ *
+ * Accumulator v of a thread belongs to row first + lane / 4 + 8 (v / 2 % 2) of the tile and to key 8 (v / 4) + 2 (lane % 4)
+ * + v % 2 of the block. */
+#ifndef STROBE_CUDA_SM90_FORWARD_TERMS_H
+#define STROBE_CUDA_SM90_FORWARD_TERMS_H
+
+#include "cuda/sm90/forward_element.h"
+#include "cuda/sm90/forward_params.h"
+#include "cuda/sm90/forward_tile.h"
+#include "math/exp2.h"
+
+/* softcap tanh(s scale / softcap), by tanh x = 1 - 2 / (1 + e^2x): its absolute error is that of fp32, which is what counts
+ * in an exponent. */
+static __device__ __forceinline__ void cap(const struct sm90_forward_params *p, float (&s)[KEYS / 2]) {
+    const float c = 2 * (float)LOG2_E * p->scale / p->softcap;
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; ++v) s[v] = fmaf(-2 * p->softcap, reciprocal(1 + ex2(s[v] * c)), p->softcap);
+}
+
+static __device__ __forceinline__ void add_alibi(const struct sm90_forward_params *p, const struct tile *t,
+                                                 float (&s)[KEYS / 2], int first, int key) {
+    const int lane = threadIdx.x % 32;
+    const float slope = p->alibi[t->batch * p->alibi_stride + t->head];
+    const int distance = t->row + first + lane / 4 + p->start + t->keys - t->rows - key - 2 * (lane % 4);
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; ++v) s[v] -= slope * fabsf((float)(distance + 8 * (v / 2 % 2) - 8 * (v / 4) - v % 2));
+}
+
+static __device__ __forceinline__ float bias_at(const void *bias, int dtype, int64_t at) {
+    if (dtype == CUDA_FP32) return ((const float *)bias)[at];
+    const uint16_t bits = ((const uint16_t *)bias)[at];
+    return dtype == CUDA_BF16 ? bf16_to_float(bits) : fp16_to_float(bits);
+}
+
+/* Bias and boolean mask are read for keys that the band shows: others may lie outside of their tensors. `low` and `high`
+ * bound these for a row, `at` is the row's first element for this block, from the thread's first column on. */
+struct shown {
+    int low, high;
+    int64_t at;
+};
+
+static __device__ __forceinline__ struct shown shown_of(const struct tile *t, const struct view *x, int row, int origin) {
+    const struct shown shown = {first_key_of(t, row) - origin, row < t->rows ? end_key_of(t, row) - origin : 0,
+                                t->batch * x->batch + t->head * x->head + row * x->row + origin};
+    return shown;
+}
+
+#define SHOWS(shown, column) ((column) >= (shown).low && (column) < (shown).high)
+
+/* fp32, or the element type. */
+static __device__ __forceinline__ float bias_at(const struct view *bias, int64_t at) {
+    return bias->dtype == CUDA_FP32 ? ((const float *)bias->data)[at] : unpack16(((const uint16_t *)bias->data)[at]);
+}
+
+/* A bias of -inf hides its key, and a NaN of its K. */
+static __device__ __forceinline__ float biased(float score, float bias) {
+    return bias == -INFINITY ? -INFINITY : score + bias;
+}
+
+static __device__ __forceinline__ void add_bias(const struct sm90_forward_params *p, const struct tile *t,
+                                                float (&s)[KEYS / 2], int row, int origin, int i) {
+    const struct shown shown = shown_of(t, &p->bias, row, origin);
+    if (p->bias.dtype == CUDA_FP32) {
+        const float *bias = (const float *)p->bias.data + shown.at;
+#pragma unroll
+        for (int v = 2 * i; v < KEYS / 2; v += v % 2 ? 3 : 1) {
+            const int column = 8 * (v / 4) + v % 2;
+            s[v] = biased(s[v], SHOWS(shown, column) ? bias[column] : 0);
+        }
+    } else {
+        const uint16_t *bias = (const uint16_t *)p->bias.data + shown.at;
+#pragma unroll
+        for (int v = 2 * i; v < KEYS / 2; v += v % 2 ? 3 : 1) {
+            const int column = 8 * (v / 4) + v % 2;
+            s[v] = biased(s[v], unpack16(SHOWS(shown, column) ? bias[column] : 0));
+        }
+    }
+}
+
+static __device__ __forceinline__ void hide_masked(const struct sm90_forward_params *p, const struct tile *t,
+                                                   float (&s)[KEYS / 2], int row, int origin, int i) {
+    const struct shown shown = shown_of(t, &p->mask, row, origin);
+    const uint8_t *mask = (const uint8_t *)p->mask.data + shown.at;
+#pragma unroll
+    for (int v = 2 * i; v < KEYS / 2; v += v % 2 ? 3 : 1) {
+        const int column = 8 * (v / 4) + v % 2;
+        const uint8_t seen = SHOWS(shown, column) ? mask[column] : 1;
+        s[v] = seen ? s[v] : -INFINITY;
+    }
+}
+
+/* Blocks of keys are whole eights: the thread's two columns of each eight share one. */
+static __device__ __forceinline__ void hide_blocks(const struct sm90_forward_params *p, const struct tile *t,
+                                                   float (&s)[KEYS / 2], int row, int key, int i) {
+    const int inside = row < t->rows ? row : t->rows - 1;
+    const uint8_t *mask = (const uint8_t *)p->blocks.data + t->batch * p->blocks.batch + t->head * p->blocks.head +
+                          inside / p->block_q * p->blocks.row;
+    int block = key / p->block_k, left = p->block_k - key % p->block_k;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; ++n) {
+        const bool seen = key + 8 * n >= t->keys || mask[block];
+        s[4 * n + 2 * i] = seen ? s[4 * n + 2 * i] : -INFINITY;
+        s[4 * n + 2 * i + 1] = seen ? s[4 * n + 2 * i + 1] : -INFINITY;
+        left -= 8;
+        if (left == 0) ++block, left = p->block_k;
+    }
+}
+
+static __device__ __forceinline__ void add_tensors(const struct sm90_forward_params *p, const struct tile *t,
+                                                   float (&s)[KEYS / 2], int first, int key) {
+    const int lane = threadIdx.x % 32, origin = key + 2 * (lane % 4);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int row = t->row + first + lane / 4 + 8 * i;
+        if (p->bias.data) add_bias(p, t, s, row, origin, i);
+        if (p->mask.data) hide_masked(p, t, s, row, origin, i);
+        if (p->blocks.data) hide_blocks(p, t, s, row, key, i);
+    }
+}
+
+/* Between the products. */
+static __device__ __forceinline__ void finish_scores(const struct sm90_forward_params *p, const struct tile *t,
+                                                     struct keys shown, float (&s)[KEYS / 2], int first, int key) {
+    if (TERMS && p->softcap > 0) {
+        cap(p, s);
+    } else if (TERMS) {
+#pragma unroll
+        for (int v = 0; v < KEYS / 2; ++v) s[v] *= p->scale;
+    }
+    if (TERMS == 2) add_tensors(p, t, s, first, key);
+    if (TERMS && p->alibi) add_alibi(p, t, s, first, key);
+    hide(t, shown, s, first, key);
+}
+
+/* Two bits for each eight keys: which of the thread's weights in row i of its two are kept. One call of Philox serves four
+ * keys of a row, a thread has two of them: of two neighbours each makes one row's words for both. */
+static __device__ __forceinline__ void kept_bits(const struct sm90_forward_params *p, const struct tile *t, int first,
+                                                 int key, uint32_t (&kept)[2]) {
+    const int lane = threadIdx.x % 32, odd = lane % 2;
+    const uint64_t row = dropout_row(&p->place, t->batch, t->head, t->row + first + lane / 4 + 8 * odd);
+    const uint64_t quad = row + (uint64_t)(p->place.key_start + key + 4 * (lane % 4 / 2)) / 4;
+    uint32_t own = 0, other = 0;
+#pragma unroll 1
+    for (int n = 0; n < KEYS / 8; ++n) {
+        const struct philox_words words = philox4x32_10(p->place.seed, p->place.offset, quad + 2 * n);
+        const uint32_t low = (words.word[0] >= p->place.threshold) | (uint32_t)(words.word[1] >= p->place.threshold) << 1;
+        const uint32_t high = (words.word[2] >= p->place.threshold) | (uint32_t)(words.word[3] >= p->place.threshold) << 1;
+        own |= (odd ? high : low) << (2 * n), other |= (odd ? low : high) << (2 * n);
+    }
+    other = __shfl_xor_sync(0xffffffffu, other, 1);
+    kept[0] = odd ? other : own, kept[1] = odd ? own : other;
+}
+
+/* Dropout; the factor 1 / (1 - p) is part of the last division, and l is the sum without it. */
+static __device__ __forceinline__ void drop(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2],
+                                            int first, int key) {
+    uint32_t kept[2];
+    kept_bits(p, t, first, key, kept);
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; ++v) s[v] = kept[v / 2 % 2] >> (2 * (v / 4) + v % 2) & 1 ? s[v] : 0;
+}
+
+#endif
