@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cuda_memory.h: memory of a GPU, for calls with device=cuda. */
+ * cuda_memory.h: memory of a GPU, for calls with device=cuda, through the driver's library, opened when first asked for: the
+ * command needs no CUDA header and no CUDA library. */
 #ifndef STROBE_CLI_CUDA_MEMORY_H
 #define STROBE_CLI_CUDA_MEMORY_H
 

@@ -19,6 +19,7 @@ static const command commands[] = {
     {"check", cmd_check, "every kernel against a float64 reference"},
     {"bench", cmd_bench, "the speed of a problem and its share of this machine's peak"},
     {"explain", cmd_explain, "which kernel a problem gets, and why not the others"},
+    {"trace", cmd_trace, "what the warps of a GPU kernel do when, for Perfetto"},
     {"lab", cmd_lab, "the algorithms of the papers on a small machine that counts memory traffic"},
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
