@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""sass_guard.py: what ptxas has made of the Hopper forward. A kernel can stay correct and lose half of its speed to a spilled
+register or a wait that moved; neither a test nor a warning tells. Compiles the variants named in a list that the build writes
+and checks the compiler's report and the machine code itself.
+
+    tools/sass_guard.py NVCC LIST [--match WORD] [--jobs 2]        # LIST: build/src/cuda/sm90_forward_defines.txt
+
+Rules: no spills, no stack frame, no local memory; no remark of ptxas about serialised wgmma (C75xx) and no warning; all matrix
+products are there and are HGMMA; in the main loop both products are issued inside a group's turn, scores are compared with
+their rows' bounds three at a time and between the wait for them and that for P V, and no exponential stands before the first wait.
+
+Instructions are told apart by the low nine bits of their 128, which are the same in every sm_90 binary, so that the guard needs
+nvcc alone. Exit code 0 all as designed, 1 not, 77 no nvcc or
+no list."""
+import argparse
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+KIND = {0x1F0: "hgmma", 0x108: "exp", 0x00F: "compare", 0x03E: "pack", 0x11D: "bar", 0x183: "local", 0x187: "local"}
+WARP_GROUP = 0x1C5  # arrive and waits; the wait's limit is in the high word
+WAITS = {0x10000: "wait0", 0x10100: "wait1"}
+
+
+def instructions(cubin, kernel):
+    """Kinds of the kernel's instructions, in order, those of no interest left out."""
+    data = cubin.read_bytes()
+    (table,) = struct.unpack_from("<Q", data, 0x28)
+    count, names = struct.unpack_from("<HH", data, 0x3C)
+    sections = [struct.unpack_from("<IIQQQQ", data, table + 64 * i) for i in range(count)]
+    kinds = []
+    for name, _, _, _, offset, size in sections:
+        start = sections[names][4] + name
+        if data[start : data.index(b"\0", start)].decode() != f".text.{kernel}":
+            continue
+        for at in range(offset, offset + size, 16):
+            low, high = struct.unpack_from("<QQ", data, at)
+            opcode = low & 0x1FF
+            kind = WAITS.get(high & 0x1FFFF) if opcode == WARP_GROUP else KIND.get(opcode)
+            if kind:
+                kinds.append(kind)
+    return kinds
+
+
+def check_report(log):
+    """What the compiler said."""
+    for line in log.splitlines():
+        if "stack frame" in line and not re.search(r"\b0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads", line):
+            yield f"spills or has a stack frame: {line.strip()}"
+        if re.search(r"C75\d\d|warning|error", line):
+            yield f"ptxas remarks: {line.strip()}"
+
+
+def check_code(kinds, scores_steps, values_steps, keys):
+    """What it made. A product Q K^T takes scores_steps instructions, P V values_steps."""
+    if "local" in kinds:
+        yield f"{kinds.count('local')} accesses of local memory"
+    products = kinds.count("hgmma")
+    expected = 3 * scores_steps + 2 * values_steps  # before the first tile, in the loop, and from tile to tile
+    if products != expected:
+        yield f"{products} HGMMA instructions; {expected} are expected"
+    if "wait1" not in kinds:
+        yield "no wait that leaves P V running"
+        return
+    scores_wait = kinds.index("wait1")
+    start = max(i for i in range(scores_wait) if kinds[i] == "wait0")
+    end = kinds.index("wait0", scores_wait)
+    issue, under = [k for k in kinds[start:scores_wait] if k in ("hgmma", "bar")], kinds[scores_wait:end]
+    if issue != ["bar"] + ["hgmma"] * (scores_steps + values_steps) + ["bar"]:
+        yield f"the loop's products are not inside one turn: {' '.join(issue)}"
+    first_product = kinds.index("hgmma", start)
+    if "exp" in kinds[first_product:scores_wait]:
+        yield "exponentials stand between the products and the wait for the scores"
+    if under.count("compare") < keys // 4 - 4:  # two of a thread's keys / 2 scores at a time, in two chains
+        yield f"{under.count('compare')} comparisons of scores are under the product P V; about {keys // 4} are expected"
+    if "pack" in under:
+        yield "weights are packed before P V, which reads their registers, is waited for"
+
+
+def guard(nvcc, name, options, folder):
+    """Findings for one variant."""
+    defines = dict(re.findall(r"-D(\w+)=(\d+)", " ".join(options)))
+    keys, dim = int(defines["KEYS"]), int(defines["HEAD_DIM"])
+    cubin = folder / f"{name}.cubin"
+    command = [nvcc, *options, f"-DKERNEL={name}", "-cubin", "-Xptxas=-v", "-o", str(cubin)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        return [f"nvcc failed: {done.stdout}"]
+    return [*check_report(done.stdout), *check_code(instructions(cubin, name), -(-dim // 16), keys // 16, keys)]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("nvcc")
+    parser.add_argument("list", type=Path, help="a line a variant: its name, then nvcc's options and the source")
+    parser.add_argument("--match", default="plain", help="only variants whose name has this; empty: all")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    if not shutil.which(options.nvcc) or not options.list.exists():
+        sys.exit(77)
+    variants = [line.split() for line in options.list.read_text().splitlines() if options.match in line.split()[0]]
+    if not variants:
+        sys.exit(f"sass_guard: {options.list} has no variant that matches {options.match!r}")
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(lambda v: (v[0], guard(options.nvcc, v[0], v[1:], Path(folder))), variants))
+    for name, findings in results:
+        print(f"{name}: {'as designed' if not findings else ''}")
+        for finding in findings:
+            print(f"  {finding}")
+    sys.exit(any(findings for _, findings in results))
+
+
+if __name__ == "__main__":
+    main()
