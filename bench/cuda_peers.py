@@ -67,7 +67,7 @@ class Strobe:
                       heads_kv=k.shape[1], seq_k=k.shape[2], dim=q.shape[3], dim_v=v.shape[3], device=1,
                       dtype={torch.bfloat16: 3, torch.float16: 2, torch.float32: 1}[q.dtype], mask=2 if causal else 0)
         a.q, a.k, a.v, a.out = (view(x, True) for x in (q, k, v, out))
-        if self.tuning and not backward:
+        if self.tuning and not backward and b"forward" in self.tuning.kernel:
             a.tuning = C.addressof(self.tuning)
         a.lse = Tensor(lse.data_ptr(), (i64 * 3)(0, 0, 0), 0, 0)
         return a
@@ -142,6 +142,8 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         g = Gradients(struct_size=C.sizeof(Gradients))
         g.dout, g.dq, g.dk, g.dv = (view(x, True) for x in (dout, dq, dk, dv))
+        if strobe.tuning and b"backward" in strobe.tuning.kernel:
+            a.tuning = C.addressof(strobe.tuning)
         work = strobe.workspace(a, g)
         strobe.backward(a, g, work)
         times, error = [attempt(lambda: strobe.backward(a, g, work), budget)], 0.0
@@ -175,17 +177,18 @@ def decode(strobe, batch, keys, budget):
 
 
 def capture(strobe):
-    """Every call can be captured in a CUDA graph, and its replay gives the bits of the direct call, sums in a fixed order."""
+    """Every call can be captured in a CUDA graph, and its replay gives the direct call's result: its bits with
+    STROBE_DETERMINISTIC, but for dQ without."""
     cases = 0
     for batch, heads, group, rows, keys, dim in ((2, 4, 2, 300, 300, 64), (1, 8, 4, 1, 4096, 128), (1, 2, 1, 77, 131, 256)):
-        for causal in (False, True):
+        for causal, flags in ((False, 0), (True, 0), (True, 1)):
             q, dout = (torch.randn(batch, rows, heads, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in "qo")
             k, v = (torch.randn(batch, keys, heads // group, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
                     for _ in "kv")
             out, lse = torch.empty_like(q), torch.empty(batch, heads, rows, device="cuda")
             dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
             a = strobe.prepare(q, k, v, out, lse, causal)
-            a.flags = DETERMINISTIC
+            a.flags = flags
             g = Gradients(struct_size=C.sizeof(Gradients))
             g.dout, g.dq, g.dk, g.dv = (view(x, True) for x in (dout, dq, dk, dv))
             work, work_back = strobe.workspace(a), strobe.workspace(a, g)
@@ -203,16 +206,18 @@ def capture(strobe):
                 x.zero_()
             graph.replay(), graph.replay()
             torch.cuda.synchronize()
-            assert all(torch.equal(x, y) for x, y in zip(direct, (out, lse, dq, dk, dv))), (rows, keys, dim, causal)
+            for x, y in zip(direct, (out, lse, dq, dk, dv)):
+                same = torch.allclose(x.float(), y.float(), atol=1e-2, rtol=1e-2) if y is dq and not flags else torch.equal(x, y)
+                assert same, (rows, keys, dim, causal, flags)
             cases += 1
-    print(f"graph capture: {cases} cases, forward and backward, replays bit-equal to the direct call")
+    print(f"graph capture: {cases} cases, forward and backward, replays equal to the direct call")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("library")
     parser.add_argument("what", nargs="*", default=["fwd"])
-    parser.add_argument("--kernel", help="the forward's kernel, instead of the library's choice")
+    parser.add_argument("--kernel", help="of forward or backward, instead of the library's choice")
     parser.add_argument("--seq", default="512,1k,2k,4k,8k,16k")
     parser.add_argument("--dim", default="64,128,256")
     parser.add_argument("--ms", type=float, default=40)

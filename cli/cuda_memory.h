@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cuda_memory.h: memory of a GPU, for calls with device=cuda, through the driver's library, opened when first asked for: the
- * command needs no CUDA header and no CUDA library. */
+ * cuda_memory.h: memory of a GPU, for calls with device=cuda. */
 #ifndef STROBE_CLI_CUDA_MEMORY_H
 #define STROBE_CLI_CUDA_MEMORY_H
 

@@ -106,6 +106,11 @@ static const char *const gradients[] = {"dlse",
                                         "bias=bhqk dbias mask=bhqk",
                                         "bias=bhqk dbias varlen=used",
                                         "deterministic",
+                                        "deterministic causal varlen",
+                                        "bias=k dbias deterministic",
+                                        "bias=hqk dbias deterministic softcap=15",
+                                        "bias=bqk dbias deterministic dropout=0.2 causal",
+                                        "bias=hk dbias deterministic varlen=used",
                                         NULL};
 
 /* K and V that are not of q's dtype, as a cache holds them. */

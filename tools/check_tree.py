@@ -22,6 +22,7 @@ INCLUDES = {
     "src/cuda/ptx": ["cuda/ptx/"],
     "src/dist": ["dist/", "strobe/"],
     "cli": ["strobe/", "lab/"],
+    "cli/cuda": ["cuda/ptx/"],
     "lab": ["strobe/"],
     "examples": ["strobe/"],
     "bench": ["strobe/"],

@@ -5,10 +5,13 @@
 # four tools of compute-sanitizer on small problems, capture in a CUDA graph, and speed beside PyTorch's FlashAttention-2 and
 # cuDNN in one process. BUILD: a build folder with the command and libstrobe.so. Totals come last; exit code 0 all passed,
 # 1 something failed, 77 there is no GPU. Needs compute-sanitizer, and python3 with PyTorch, for their parts; says what it left out.
+# --quick: the quick grid, two of the tools on a third of the problems, a corner of the table of speeds; two minutes on 16 cores.
 set -u
 build=${1:?usage: gpu_check.sh BUILD [--quick]}
-tier=--full
-[ "${2:-}" = --quick ] && tier=--quick
+tier=--full tools="memcheck racecheck initcheck synccheck" every=1 speed="--ms 40"
+if [ "${2:-}" = --quick ]; then
+    tier=--quick tools="memcheck racecheck" every=3 speed="--ms 10 --seq 512,8k"
+fi
 here=$(cd "$(dirname "$0")/.." && pwd)
 strobe=$build/strobe
 work=$(mktemp -d)
@@ -21,8 +24,9 @@ failed=0
 
 # The grid, a process a kernel: the oracle runs on the CPU and takes most of the time.
 kernels=$("$strobe" info | awk '$1 ~ /^cuda_(forward|backward)_/ { print $1 }')
+threads=$(($(nproc) / $(wc -w <<<"$kernels")))
 for kernel in $kernels; do
-    OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} "$strobe" check $tier --device cuda --kernel "$kernel" >"$work/grid_$kernel" 2>&1 &
+    OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))} "$strobe" check $tier --device cuda --kernel "$kernel" >"$work/grid_$kernel" 2>&1 &
 done
 wait
 
@@ -30,15 +34,18 @@ wait
 small="b=2 h=4/2 sq=37 sk=53 d=40 dv=24"
 problems=(
     "fwd $small bf16 causal" "fwd b=1 h=2 s=150 d=128 bf16" "fwd $small fp16 softcap=15 bias mask dropout=0.2"
-    "fwd b=1 h=4/1 sq=1 sk=700 d=64 bf16" "fwd $small fp32 window=5,3 sinks" "fwd b=3 h=2 s=40 d=64 bf16 varlen=packed"
+    "bwd $small bf16 causal" "fwd b=1 h=4/1 sq=1 sk=700 d=64 bf16" "fwd $small fp32 window=5,3 sinks"
+    "bwd b=1 h=2 s=140 d=128 bf16" "fwd b=3 h=2 s=40 d=64 bf16 varlen=packed" "bwd $small bf16 deterministic"
+    "bwd $small fp16 softcap=15 bias dbias mask dropout=0.2" "bwd $small bf16 bias=hk dbias deterministic"
+    "bwd b=1 h=2 s=70 d=200 fp32"
     "fwd b=1 h=2 s=300 d=64 bf16 causal" "fwd b=1 h=2 s=200 d=256 fp16 mask bias"
     "fwd b=1 h=2 s=150 d=128 bf16 dropout=0.2 softcap=15" "fwd b=3 h=2 s=200 d=128 bf16 varlen=packed causal"
-    "bwd $small bf16 causal" "bwd $small fp16 softcap=15 bias dbias mask dropout=0.2" "bwd b=1 h=2 s=70 d=200 fp32"
 )
 sanitized=0 dirty=0
 if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck initcheck synccheck; do
-        for problem in "${problems[@]}"; do
+    for tool in $tools; do
+        for ((i = 0; i < ${#problems[@]}; i += every)); do
+            problem=${problems[i]}
             # shellcheck disable=SC2086 # the problem is words
             if compute-sanitizer --tool $tool --error-exitcode 9 "$strobe" check --device cuda $problem >"$work/log" 2>&1; then
                 sanitized=$((sanitized + 1))
@@ -57,9 +64,11 @@ fi
 if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
     python3 "$here/tests/cuda/calls.py" "$build/libstrobe.so" || failed=1
     python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" graph || failed=1
-    for choice in "fwd bwd decode" "fwd --kernel cuda_forward_sm80"; do
+    # the command's own figures, beside what it measures as the card's peak
+    "$strobe" bench bwd b=2 h=16 s=4k d=128 bf16 causal device=cuda || failed=1
+    for choice in "fwd bwd decode" "fwd --kernel cuda_forward_sm80" "bwd --kernel cuda_backward_sm80"; do
         # shellcheck disable=SC2086
-        python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" $choice || failed=1
+        python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" $choice $speed || failed=1
     done
 else
     echo "gpu_check: no PyTorch with a GPU here, graph capture and speed left out"

@@ -2,13 +2,14 @@
  *
  * backward.c (cuda): the launches of the backward pass, in stream order:
  *
- *   row_terms      D and lse of every row, into the workspace
+ *   row_terms      D and lse of every row, into the workspace, and zeros where dQ is summed
  *   sink_sums      dsinks, where asked
+ *   backward_fused dQ's sums, dK, dV; dq_round, dQ; what had NaN is marked, and done again by the next two
+ *     or, with STROBE_DETERMINISTIC, in fp32, or where its tile does not fit the GPU,
  *   backward_keys  dK, dV                     backward_rows  dQ, and fp32 sums of dbias, where asked
- *   dbias_round    dbias, where asked
+ *   dbias_round    dbias, where asked; or backward_dbias, where it is broadcast and its sums must be in order
  *
- * Memory is linear in the sequence: two fp32 a query row and head, and dbias in fp32. Every sum but those of a broadcast
- * dbias is in a fixed order; see sm80/backward_rows.cu for the price. */
+ * Memory is linear in the sequence: two fp32 a query row and head, dQ in fp32 for the one pass, and dbias in fp32. */
 #include "cuda/backward.h"
 
 #include "cuda/device.h"
@@ -17,12 +18,19 @@
 #define VARIANT(kind, name, dtype, dim, slice, tiles, warps, stages, features) void strobe__##name(struct params p);
 #include "cuda_backward_variants.h"
 #undef VARIANT
+#define VARIANT(name, dtype, dim, keys, rows, warps, stored, stages, skewed, features) void strobe__##name(struct params p);
+#include "cuda_backward_fused_variants.h"
+#undef VARIANT
+#define VARIANT(name, dtype) void strobe__##name(struct params p);
+#include "cuda_backward_dbias_variants.h"
+#undef VARIANT
 
 void strobe__row_terms(struct params p);
+void strobe__dq_round(struct params p);
 void strobe__sink_sums(struct params p);
 void strobe__dbias_round(struct params p);
 
-enum side { SIDE_rows, SIDE_keys };
+enum side { SIDE_rows, SIDE_keys, SIDE_fused };
 
 /* own: rows or keys that a block of threads owns; slices: its columns are cut in that many. */
 struct backward_variant {
@@ -47,45 +55,83 @@ struct backward_variant {
 
 static const struct backward_variant variants[] = {
 #include "cuda_backward_variants.h"
+#undef VARIANT
+/* K, V, stages of Q and lse, D, and of dO; dS^T and, where it is stored, P^T, two of them where warps are skewed. */
+#define PAIRS(keys, rows, stored, skewed) (2 * (keys) * (rows) * (1 + (stored)) * (1 + (skewed)))
+#define VARIANT(name, dtype_, dim_, keys, rows, warps, stored, stages, skewed, features_)                                  \
+    {.side = SIDE_fused,                                                                                                   \
+     .dtype = STROBE_##dtype_,                                                                                             \
+     .dim = dim_,                                                                                                          \
+     .features = features_,                                                                                                \
+     .own = keys,                                                                                                          \
+     .slices = 1,                                                                                                          \
+     .threads = 32 * (warps),                                                                                              \
+     .shared_bytes = 4 * (keys) * (dim_) + (2 + (skewed) + (stages)) * 2 * (rows) * (dim_) + (2 + (skewed)) * 8 * (rows) + \
+                     PAIRS(keys, rows, stored, skewed),                                                                    \
+     .symbol = strobe__##name},
+#include "cuda_backward_fused_variants.h"
+#undef VARIANT
     {0},
 };
 
-static const struct backward_variant *choose(const struct problem *p, enum side side) {
+static bool takes(const struct backward_variant *v, const struct problem *p, enum side side, bool features) {
     const strobe_attention *a = &p->a;
-    const int64_t dim = a->dim > a->dim_v ? a->dim : a->dim_v;
-    const bool features = strobe__cuda_needs_features(p);
+    return v->side == side && v->dtype == a->q.dtype && v->dim >= a->dim && v->dim >= a->dim_v &&
+           (!features || v->features) && v->shared_bytes <= strobe__cuda_limits(a->device_index).shared_bytes;
+}
+
+/* The first of the fewest columns. */
+static const struct backward_variant *choose(const struct problem *p, enum side side, bool features) {
     const struct backward_variant *best = NULL;
-    for (const struct backward_variant *v = variants; v->symbol; ++v) {
-        if (v->side != side || v->dtype != a->q.dtype || v->dim < dim || (features && !v->features)) continue;
-        if (!best || v->dim < best->dim) best = v;
-    }
+    for (const struct backward_variant *v = variants; v->symbol; ++v)
+        if (takes(v, p, side, features) && (!best || v->dim < best->dim)) best = v;
     return best;
 }
 
-/* Whether an element of dbias is a sum over batch entries, heads or rows. */
-static bool is_broadcast(const struct problem *p) {
+/* dQ, dK and dV in one pass, by atomics: its variant, or NULL where two passes in a fixed order are wanted or needed. */
+static const struct backward_variant *choose_fused(const struct problem *p, bool features) {
+    return p->a.flags & STROBE_DETERMINISTIC ? NULL : choose(p, SIDE_fused, features);
+}
+
+typedef void (*kernel_symbol)(struct params p);
+
+static kernel_symbol choose_dbias(const struct problem *p) {
+    static const struct {
+        int32_t dtype;
+        kernel_symbol symbol;
+    } kernels[] = {
+#define VARIANT(name, dtype_) {STROBE_##dtype_, strobe__##name},
+#include "cuda_backward_dbias_variants.h"
+#undef VARIANT
+        {0},
+    };
+    for (size_t i = 0; kernels[i].symbol; ++i)
+        if (kernels[i].dtype == p->a.q.dtype) return kernels[i].symbol;
+    return NULL;
+}
+
+/* Whether dbias is summed in a fixed order by a kernel of its own: it is wanted, and an element is a sum over batch entries,
+ * heads or rows. */
+static bool is_ordered(const struct problem *p) {
     const int64_t extent[3] = {p->a.batch, p->a.heads_q, p->a.seq_q};
+    if (!p->g.dbias || !(p->a.flags & STROBE_DETERMINISTIC)) return false;
     for (int axis = 0; axis < 3; ++axis)
         if (p->bias.stride[axis] == 0 && extent[axis] > 1) return true;
     return false;
 }
 
 const char *strobe__cuda_backward_lacks(const struct problem *p) {
-    for (enum side side = SIDE_rows; side <= SIDE_keys; ++side) {
-        const struct backward_variant *v = choose(p, side);
-        if (!v) return "no variant for its dtype and dim was built (STROBE_CUDA_ONLY)";
-        if (v->shared_bytes > strobe__cuda_limits(p->a.device_index).shared_bytes)
-            return "its tile does not fit the shared memory of this GPU";
-    }
-    if (p->g.dbias && (p->a.flags & STROBE_DETERMINISTIC) && is_broadcast(p))
-        return "dbias is broadcast and STROBE_DETERMINISTIC is set; such sums are taken without the flag only";
+    const bool features = strobe__cuda_needs_features(p);
+    if (!choose(p, SIDE_rows, features) || !choose(p, SIDE_keys, features))
+        return "no variant for its dtype and dim was built (STROBE_CUDA_ONLY), or fits the shared memory of this GPU";
+    if (is_ordered(p) && !choose_dbias(p)) return "no variant for an ordered dbias was built (STROBE_CUDA_ONLY)";
     return NULL;
 }
 
 /* The fp32 sums of dbias, contiguous, with extents of 1 where the bias is broadcast. Returns elements. */
 static int64_t lay_out_dbias(const struct problem *p, struct view *sum) {
     const strobe_attention *a = &p->a;
-    if (!p->g.dbias) return 0;
+    if (!p->g.dbias || is_ordered(p)) return 0;
     const int64_t *from = p->bias.stride;
     int64_t elements = a->seq_k;
     sum->row = from[2] && a->seq_q > 1 ? elements : 0;
@@ -96,51 +142,119 @@ static int64_t lay_out_dbias(const struct problem *p, struct view *sum) {
     return elements * (sum->batch ? a->batch : 1);
 }
 
-static int64_t statistics(const struct problem *p) { return p->a.batch * p->a.heads_q * p->a.seq_q; }
+/* The workspace: lse and D of packed rows, the sums of dbias, and for one pass marks and the sums of dQ. Words of 4 bytes.
+ */
+struct layout {
+    const struct backward_variant *fused; /* NULL: two passes */
+    struct view dbias_sum;
+    int64_t packed_rows, heads, dbias, key_units, row_units, marks_at, dq_at, words;
+};
 
+static struct layout lay_out(const struct problem *p, bool features) {
+    struct layout l = {.fused = choose_fused(p, features),
+                       .packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING,
+                       .heads = p->a.batch * p->a.heads_kv};
+    l.dbias = lay_out_dbias(p, &l.dbias_sum);
+    l.words = 2 * l.heads * l.packed_rows + l.dbias;
+    if (!l.fused) return l;
+    l.key_units = ceil_div(p->a.seq_k, AGAIN_UNIT), l.row_units = l.packed_rows / AGAIN_UNIT;
+    l.marks_at = l.words;
+    l.dq_at = ceil_div(l.marks_at + 2 + l.heads * (l.key_units + l.row_units), 16) * 16;
+    l.words = l.dq_at + l.heads * l.packed_rows * l.fused->dim;
+    return l;
+}
+
+/* A query without data cannot know whether the call will need features. */
 size_t strobe__cuda_backward_workspace(const struct problem *p) {
-    struct view sum = {0};
-    return (size_t)(2 * statistics(p) + lay_out_dbias(p, &sum)) * sizeof(float);
+    const int64_t without = lay_out(p, false).words, with = lay_out(p, true).words;
+    return (size_t)(without > with ? without : with) * sizeof(float);
 }
 
-static strobe_status launch_main(const struct problem *p, struct params params, enum side side, void *stream) {
-    const struct backward_variant *v = choose(p, side);
-    params.tiles = (int32_t)ceil_div(side == SIDE_rows ? p->a.seq_q * p->group : p->a.seq_k, v->own);
+static struct params fill_in(const struct problem *p, const struct layout *l, float *workspace) {
+    struct params to = strobe__cuda_params(p);
+    to.packed_rows = (int32_t)l->packed_rows;
+    to.row_lse = workspace, to.row_term = workspace + l->heads * l->packed_rows;
+    to.dbias_sum = l->dbias_sum;
+    if (l->dbias) to.dbias_sum.data = workspace + 2 * l->heads * l->packed_rows;
+    if (!l->fused) return to;
+    to.dq_sum = workspace + l->dq_at, to.dq_columns = l->fused->dim;
+    to.key_units = (int32_t)l->key_units, to.row_units = (int32_t)l->row_units;
+    to.again_keys = (int32_t *)workspace + l->marks_at;
+    to.again_rows = to.again_keys + 1 + l->heads * l->key_units;
+    to.again_count = 2 + l->heads * (l->key_units + l->row_units);
+    return to;
+}
+
+/* marked: 0, or the blocks of threads that look for marked jobs, as many as the device holds: nearly always none has work.
+ */
+static strobe_status launch_main(const struct problem *p, struct params params, const struct backward_variant *v,
+                                 int64_t marked, void *stream) {
+    params.tiles = (int32_t)ceil_div(v->side == SIDE_rows ? p->a.seq_q * p->group : p->a.seq_k, v->own);
     params.slices = v->slices;
-    return strobe__cuda_launch((void (*)(void))v->symbol, (int64_t)params.tiles * v->slices * p->a.batch * p->a.heads_kv,
-                               v->threads, v->shared_bytes, &params, stream);
+    const int64_t jobs = (int64_t)params.tiles * v->slices * p->a.batch * p->a.heads_kv;
+    if (marked) params.jobs = (int32_t)jobs;
+    return strobe__cuda_launch((void (*)(void))v->symbol, marked && marked < jobs ? marked : jobs, v->threads,
+                               v->shared_bytes, &params, stream);
 }
 
-static strobe_status launch_all(const struct problem *p, const struct params *params, int64_t dbias_elements, void *stream) {
+/* dK and dV by their keys, dQ by its rows: all of them, or what is marked. */
+static strobe_status launch_two(const struct problem *p, const struct params *params, int64_t marked, void *stream) {
+    const bool features = strobe__cuda_needs_features(p);
+    const strobe_status status = launch_main(p, *params, choose(p, SIDE_keys, features), marked, stream);
+    return status ? status : launch_main(p, *params, choose(p, SIDE_rows, features), marked, stream);
+}
+
+static strobe_status launch_dbias(const struct problem *p, struct params params, void *stream) {
+    enum { TILE = 64, COLUMNS = 64, THREADS = 128 };
+    const int64_t *stride = p->bias.stride;
+    const int64_t batch = stride[0] ? p->a.batch : 1, heads = stride[1] ? p->a.heads_q : 1;
+    const int64_t rows = stride[2] ? ceil_div(p->a.seq_q, TILE) : 1;
+    params.kv_group = params.group, params.group = 1, params.heads_kv = (int32_t)p->a.heads_q;
+    params.tiles = (int32_t)ceil_div(p->a.seq_k, TILE);
+    params.slices = (int32_t)rows, params.splits = (int32_t)heads;
+    return strobe__cuda_launch((void (*)(void))choose_dbias(p), params.tiles * rows * heads * batch, THREADS,
+                               4 * TILE * COLUMNS * (int32_t)strobe__dtype_bytes(p->a.q.dtype), &params, stream);
+}
+
+/* The kernels of common/row_terms.cu that have PACKED_PADDING packed rows a block of threads. */
+static strobe_status launch_rows(kernel_symbol symbol, const struct layout *l, const struct params *params, void *stream) {
+    return strobe__cuda_launch((void (*)(void))symbol, l->heads * l->packed_rows / PACKED_PADDING, 256, 0, params, stream);
+}
+
+static strobe_status launch_fused(const struct problem *p, const struct params *params, const struct layout *l,
+                                  void *stream) {
+    strobe_status status = launch_main(p, *params, l->fused, 0, stream);
+    if (!status) status = launch_rows(strobe__dq_round, l, params, stream);
+    if (!status) status = launch_two(p, params, 2 * strobe__cuda_limits(p->a.device_index).multiprocessors, stream);
+    return status;
+}
+
+static strobe_status launch_all(const struct problem *p, const struct params *params, const struct layout *l, void *stream) {
     strobe_status status = STROBE_OK;
-    if (dbias_elements)
+    if (l->dbias)
         status = strobe__cuda_check(
-            cudaMemsetAsync(params->dbias_sum.data, 0, (size_t)dbias_elements * sizeof(float), (cudaStream_t)stream),
+            cudaMemsetAsync(params->dbias_sum.data, 0, (size_t)l->dbias * sizeof(float), (cudaStream_t)stream),
             "cudaMemsetAsync");
-    if (!status)
-        status = strobe__cuda_launch((void (*)(void))strobe__row_terms, ceil_div(statistics(p), 4), 128, 0, params, stream);
+    if (!status) status = launch_rows(strobe__row_terms, l, params, stream);
     if (!status && p->g.dsinks)
         status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, 256, 0, params, stream);
-    if (!status) status = launch_main(p, *params, SIDE_keys, stream);
-    if (!status) status = launch_main(p, *params, SIDE_rows, stream);
-    const int64_t blocks = ceil_div(dbias_elements, 256);
-    if (!status && dbias_elements)
+    if (!status) status = l->fused ? launch_fused(p, params, l, stream) : launch_two(p, params, 0, stream);
+    if (!status && is_ordered(p)) status = launch_dbias(p, *params, stream);
+    const int64_t blocks = ceil_div(l->dbias, 256);
+    if (!status && l->dbias)
         status = strobe__cuda_launch((void (*)(void))strobe__dbias_round, blocks < 65536 ? blocks : 65536, 256, 0, params,
                                      stream);
     return status;
 }
 
 strobe_status strobe__cuda_backward(const struct problem *p, const struct execution *execution) {
-    struct params params = strobe__cuda_params(p);
-    float *workspace = execution->workspace;
-    params.row_lse = workspace, params.row_term = workspace + statistics(p);
-    const int64_t dbias_elements = lay_out_dbias(p, &params.dbias_sum);
-    if (dbias_elements) params.dbias_sum.data = workspace + 2 * statistics(p);
+    const struct layout l = lay_out(p, strobe__cuda_needs_features(p));
+    const struct params params = fill_in(p, &l, execution->workspace);
     int before;
     strobe_status status = strobe__cuda_check_pointers(p, execution);
     if (!status) status = strobe__cuda_enter(p->a.device_index, &before);
     if (status) return status;
-    status = launch_all(p, &params, dbias_elements, execution->stream);
+    status = launch_all(p, &params, &l, execution->stream);
     strobe__cuda_leave(before);
     return status;
 }

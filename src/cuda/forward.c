@@ -34,14 +34,15 @@ static const struct variant variants[] = {
     {0},
 };
 
-/* The first that takes the problem: they stand from few columns to many, then from few rows to many, then from no features
- * to all. Value columns beyond a variant's are slices of their own. */
+/* The first that takes the problem and fits the GPU: they stand from few columns to many, then from few rows to many, then
+ * from no features to all. Value columns beyond a variant's are slices of their own. */
 static const struct variant *choose(const struct problem *p) {
     const strobe_attention *a = &p->a;
+    const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
     const bool features = strobe__cuda_needs_features(p), many_rows = a->seq_q * p->group > 16;
     for (const struct variant *v = variants; v->symbol; ++v) {
         if (v->dtype != a->q.dtype || v->dim < a->dim || (v->dim_v < a->dim_v && v->dim_v < 256)) continue;
-        if ((features && !v->features) || (many_rows && v->few_rows)) continue;
+        if ((features && !v->features) || (many_rows && v->few_rows) || v->shared_bytes > shared_bytes) continue;
         return v;
     }
     return NULL;
@@ -98,10 +99,8 @@ static struct plan plan_of(const struct problem *p) {
 }
 
 const char *strobe__cuda_forward_lacks(const struct problem *p) {
-    const struct variant *v = choose(p);
-    if (!v) return "no variant for its dtype and dim was built (STROBE_CUDA_ONLY)";
-    if (v->shared_bytes > strobe__cuda_limits(p->a.device_index).shared_bytes)
-        return "its tile does not fit the shared memory of this GPU";
+    if (!choose(p))
+        return "no variant for its dtype and dim was built (STROBE_CUDA_ONLY), or fits the shared memory of this GPU";
     if (p->tuning.split_keys > 0 && plan_of(p).splits > MOST_SPLITS)
         return "tuning.split_keys makes more than 1024 splits; larger ones are taken";
     return NULL;

@@ -127,7 +127,10 @@ bool strobe__cuda_needs_features(const struct problem *p) {
     if (a->softcap > 0 || a->bias || a->alibi || a->bool_mask || a->block_mask || a->dropout || a->scale < 0) return true;
     const struct params params = strobe__cuda_params(p);
     if (!params.q.aligned || !params.k.aligned || !params.v.aligned) return true;
-    return p->operation == STROBE_BACKWARD && !params.dout.aligned;
+    if (p->operation == STROBE_FORWARD) return false;
+    const bool whole = a->dim % 8 == 0 && a->dim_v % 8 == 0; /* chunks of 16 bytes */
+    return !params.dout.aligned || !params.dk.aligned || !params.dv.aligned || !whole || p->g.dk.dtype != a->q.dtype ||
+           p->g.dv.dtype != a->q.dtype;
 }
 
 strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct execution *execution) {

@@ -20,7 +20,8 @@ struct variant {
 /* NULL, or why no kernel of this folder takes the problem. */
 const char *strobe__cuda_refuses(const struct problem *problem);
 
-/* Whether something beside the band changes scores or weights, or a tensor's rows do not start at multiples of 16 bytes.
+/* Whether something beside the band changes scores or weights, or a tensor's rows do not start at multiples of 16 bytes, or
+ * dK and dV are of another type than K and V or not of whole chunks of 16 bytes.
  * Asked without data, NULL is aligned: such a query may name another variant of the same kernel, with the same workspace. */
 bool strobe__cuda_needs_features(const struct problem *problem);
 

@@ -7,11 +7,14 @@
 #include "cuda/device.h"
 #include "cuda/launch.h"
 
-void strobe__merge(struct merge_params p);
+void strobe__merge_few(struct merge_params p);
+void strobe__merge_most(struct merge_params p);
 
 static strobe_status launch(const struct merge_params *params, void *stream) {
     const int64_t rows = (int64_t)params->batch * params->seq_q * params->heads_q;
-    return strobe__cuda_launch((void (*)(void))strobe__merge, ceil_div(rows, 4), 128, 0, params, stream);
+    const bool few = params->evenly || params->count <= FEW_MERGE_PARTS;
+    return strobe__cuda_launch((void (*)(void))(few ? strobe__merge_few : strobe__merge_most), ceil_div(rows, 4), 128, 0,
+                               params, stream);
 }
 
 static struct view view_of(const strobe_tensor *t) {
@@ -34,7 +37,7 @@ strobe_status strobe__cuda_merge_splits(const struct params *whole, const struct
                               .seq_q = whole->seq_q,
                               .heads_q = whole->heads_kv * whole->group,
                               .dim_v = whole->dim_v};
-    to.part_out[0] = parts->out, to.part_lse[0] = parts->lse;
+    to.part[0].out = parts->out, to.part[0].lse = parts->lse;
     return launch(&to, stream);
 }
 
@@ -56,11 +59,11 @@ strobe_status strobe__cuda_merge(const struct merge *m, void *stream) {
                               .dim_v = (int32_t)p->dim_v};
     for (int64_t n = 0; n < p->count; ++n) {
         const strobe_partial part = strobe__merge_part(m, n);
-        to.part_out[n] = view_of(&part.out), to.part_lse[n] = view_of(&part.lse);
+        to.part[n].out = view_of(&part.out), to.part[n].lse = view_of(&part.lse);
     }
     int before;
     strobe_status status = strobe__cuda_check_pointer("out", p->out.data, p->device_index);
-    if (!status) status = strobe__cuda_check_pointer("parts[0].out", to.part_out[0].data, p->device_index);
+    if (!status) status = strobe__cuda_check_pointer("parts[0].out", to.part[0].out.data, p->device_index);
     if (!status) status = strobe__cuda_enter(p->device_index, &before);
     if (status) return status;
     status = launch(&to, stream);

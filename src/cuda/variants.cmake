@@ -44,6 +44,22 @@ endforeach()
 list(JOIN codes "," codes)
 # One front-end pass over the text; then one of ptxas for each architecture.
 set(STROBE_CUDA_CODE -gencode=arch=compute_80,code=[${codes}])
+# Kernels whose atomics are wider from sm_90 on have a pass of their own for those GPUs.
+set(codes_80 compute_80)
+set(codes_90)
+foreach(architecture IN LISTS STROBE_CUDA_ARCHITECTURES)
+  if(architecture LESS 90)
+    list(APPEND codes_80 sm_${architecture})
+  else()
+    list(APPEND codes_90 sm_${architecture})
+  endif()
+endforeach()
+list(JOIN codes_80 "," codes_80)
+set(STROBE_CUDA_CODE_ATOMICS -gencode=arch=compute_80,code=[${codes_80}])
+if(codes_90)
+  list(JOIN codes_90 "," codes_90)
+  list(APPEND STROBE_CUDA_CODE_ATOMICS -gencode=arch=compute_90,code=[${codes_90}])
+endif()
 set(nvcc_options -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include
   -Xptxas=-warn-spills --threads=1 --compress-mode=size # a third of the default's size
   -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics)
@@ -98,13 +114,13 @@ endfunction()
 foreach(dtype bf16 fp16)
   #                                        m n wm wn st bl f
   cuda_forward(rows16  ${dtype}  64  64    1 2  1  4  2  4 1)
-  cuda_forward(plain   ${dtype}  64  64    2 8  4  1  2  2 0)
+  cuda_forward(plain   ${dtype}  64  64    1 16 4  1  2  3 0)
   cuda_forward(general ${dtype}  64  64    1 8  4  1  2  3 1)
   cuda_forward(rows16  ${dtype} 128 128    1 2  1  4  2  3 1)
   cuda_forward(plain   ${dtype} 128 128    2 8  4  1  2  2 0)
   cuda_forward(general ${dtype} 128 128    1 8  4  1  2  2 1)
   cuda_forward(rows16  ${dtype} 256 256    1 2  1  2  2  3 1)
-  cuda_forward(plain   ${dtype} 256 256    1 4  4  1  2  2 0)
+  cuda_forward(plain   ${dtype} 256 256    1 8  8  1  2  1 0)
   cuda_forward(general ${dtype} 256 256    1 4  4  1  2  2 1)
   cuda_forward(general ${dtype} 512 256    1 2  4  1  1  2 1)
 endforeach()
@@ -147,6 +163,47 @@ foreach(kind rows keys)
   cuda_backward(${kind} fp32 512  256 1 1 1 2 1)
 endforeach()
 file(CONFIGURE OUTPUT cuda/cuda_backward_variants.h CONTENT "${backward_lines}" @ONLY)
+
+# dQ, dK and dV in one pass: `keys` x `rows` scores a block; warps over the keys of S^T (sn), over the keys of dK and dV (kn),
+# over the rows of dQ (qm); tiles of dO (do); whether warps are skewed (sk). The first that fits the GPU's shared memory.
+set(fused_lines)
+function(cuda_backward_fused kind dtype dim keys rows warps s_n k_n q_m stages skewed blocks features)
+  string(TOUPPER ${dtype} element)
+  set(name backward_fused_${dtype}_${dim}_${kind})
+  cuda_object(NAME ${name} SOURCE sm80/backward_fused.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_${element} DIM=${dim}
+    KEYS=${keys} ROWS=${rows} WARPS=${warps} S_N=${s_n} K_N=${k_n} Q_M=${q_m} DO_STAGES=${stages} SKEWED=${skewed} BLOCKS=${blocks} FEATURES=${features})
+  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
+  if(cuda_object_built)
+    set(stored 1)
+    if(s_n EQUAL warps AND k_n EQUAL warps)
+      set(stored 0)
+    endif()
+    set(fused_lines "${fused_lines}VARIANT(${name}, ${element}, ${dim}, ${keys}, ${rows}, ${warps}, ${stored}, ${stages}, ${skewed}, ${features})\n" PARENT_SCOPE)
+  endif()
+endfunction()
+
+foreach(dtype bf16 fp16)
+  #                                    keys rows w sn kn qm do sk bl f
+  cuda_backward_fused(plain   ${dtype}  64  128 128  8  2  4  4  2  0  1 0)
+  cuda_backward_fused(general ${dtype}  64   64  64  4  2  2  2  1  0  2 1)
+  cuda_backward_fused(skewed  ${dtype} 128  128  64  8  4  4  2  3  1  1 0)
+  cuda_backward_fused(plain   ${dtype} 128  128  64  8  4  4  4  2  0  1 0)
+  cuda_backward_fused(general ${dtype} 128   64  64  8  4  4  2  1  0  1 1)
+  cuda_backward_fused(plain   ${dtype} 256   64  64  8  4  2  2  2  0  1 0)
+  cuda_backward_fused(general ${dtype} 256   64  64  8  4  2  2  2  0  1 1)
+endforeach()
+file(CONFIGURE OUTPUT cuda/cuda_backward_fused_variants.h CONTENT "${fused_lines}" @ONLY)
+
+# A broadcast dbias in a fixed order: chunks of 64 columns serve every head dim.
+set(dbias_lines)
+foreach(dtype bf16 fp16 fp32)
+  string(TOUPPER ${dtype} element)
+  cuda_object(NAME backward_dbias_${dtype} SOURCE sm80/backward_dbias.cu DEFINES ELEMENT_${element} FEATURES=1)
+  if(cuda_object_built)
+    set(dbias_lines "${dbias_lines}VARIANT(backward_dbias_${dtype}, ${element})\n")
+  endif()
+endforeach()
+file(CONFIGURE OUTPUT cuda/cuda_backward_dbias_variants.h CONTENT "${dbias_lines}" @ONLY)
 
 # ---- Hopper's own: sm_90a instructions, so only where machine code for it is asked for
 set(sm90_lines)
@@ -208,8 +265,9 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_backward_variants.h CONTENT "${sm90_backward_lines}" @ONLY)
 
-cuda_object(NAME merge SOURCE common/merge.cu DEFINES ELEMENT_FP32)
-cuda_object(NAME row_terms SOURCE common/row_terms.cu DEFINES ELEMENT_FP32 FEATURES=1)
+cuda_object(NAME merge_few SOURCE common/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=FEW_MERGE_PARTS)
+cuda_object(NAME merge_most SOURCE common/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=MOST_MERGE_PARTS)
+cuda_object(NAME row_terms SOURCE common/row_terms.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 FEATURES=1)
 
 # ---- the host's part, and all of it in one object
 

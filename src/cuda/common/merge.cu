@@ -33,7 +33,7 @@ INLINE bool row_of(const struct merge_params *p, int64_t index, struct row *r) {
 }
 
 INLINE float part_lse(const struct merge_params *p, int n, struct row r) {
-    const struct view *x = &p->part_lse[p->evenly ? 0 : n];
+    const struct view *x = &p->part[p->evenly ? 0 : n].lse;
     return ((const float *)x->data)[offset(x, r.b, r.i, r.h) + (p->evenly ? n * p->step_lse : 0)];
 }
 
@@ -58,14 +58,14 @@ INLINE float whole_lse(const struct merge_params *p, struct row r) {
 
 /* An empty part may hold anything. */
 INLINE void add_part(const struct merge_params *p, int n, struct row r, int x, float weight, float sum[4]) {
-    const struct view *part = &p->part_out[p->evenly ? 0 : n];
+    const struct view *part = &p->part[p->evenly ? 0 : n].out;
     const int64_t at = offset(part, r.b, r.i, r.h) + (p->evenly ? n * p->step_out : 0) + x;
 #pragma unroll
     for (int c = 0; c < 4; ++c)
         if (weight != 0 && x + 32 * c < p->dim_v) sum[c] += weight * load_any(part->data, part->dtype, at + 32 * c);
 }
 
-extern "C" __global__ void __launch_bounds__(128) strobe__merge(const __grid_constant__ struct merge_params p) {
+extern "C" __global__ void __launch_bounds__(128) KERNEL(const __grid_constant__ struct merge_params p) {
     const int64_t index = (int64_t)blockIdx.x * 4 + threadIdx.x / 32;
     const int lane = (int)threadIdx.x % 32;
     struct row r;

@@ -6,17 +6,24 @@
 
 #include "cuda/common/params.h"
 
-/* Parts of a strobe_merge with places of their own; the parts of split keys are evenly spaced and have no limit. */
-enum { MOST_MERGE_PARTS = 32 };
+/* Parts of a strobe_merge with places of their own; the parts of split keys are evenly spaced and have no limit. The kernel
+ * is compiled for FEW and for MOST of them, 80 bytes each: kernels with little in their parameters start sooner. */
+enum { FEW_MERGE_PARTS = 32, MOST_MERGE_PARTS = 256 };
+
+#if !defined(MERGE_PARTS)
+#define MERGE_PARTS MOST_MERGE_PARTS
+#endif
 
 struct merge_params {
-    struct view out, lse; /* written; lse.data NULL: not wanted */
-    struct view part_out[MOST_MERGE_PARTS], part_lse[MOST_MERGE_PARTS];
+    struct view out, lse;  /* written; lse.data NULL: not wanted */
     int32_t count, evenly; /* evenly: part n is part 0, n steps on */
     int64_t step_out, step_lse;
     const float *sinks;        /* NULL, or a part more of logit sinks[head] and no value */
     const void *cu_q, *used_q; /* as in struct params */
     int32_t index64, batch, seq_q, heads_q, dim_v;
+    struct {
+        struct view out, lse;
+    } part[MERGE_PARTS]; /* last, so that what is filled in for MOST is right for FEW */
 };
 
 #endif

@@ -11,6 +11,9 @@
 #include "math/mask.h"
 #include "math/philox.h"
 
+/* Rows or keys that the backward pass repeats together, and a multiple of the rows of all its blocks. */
+enum { AGAIN_UNIT = 64, PACKED_PADDING = 128 };
+
 /* Numbers of strobe_dtype that kernels see; launch.c checks that they agree. */
 enum cuda_dtype { CUDA_FP32 = 1, CUDA_FP16 = 2, CUDA_BF16 = 3, CUDA_FP64 = 4 };
 
@@ -56,9 +59,20 @@ struct params {
     int32_t split_keys; /* keys of a part, a multiple of every kernel's block */
     int64_t split_out, split_lse; /* elements from one part to the next */
 
-    float *row_lse, *row_term; /* backward: [batch][heads_q][seq_q], lse in base 2, +inf for rows that see nothing; and
-                                  D = rowsum(dout * out) - dlse */
-    struct view dbias_sum;     /* backward: fp32 sums of dbias; data NULL: not wanted */
+    /* Backward. row_lse: in base 2, +inf for rows that see nothing or are not there; row_term: D = rowsum(dout * out) -
+     * dlse; both [batch][heads_kv][packed_rows], padded to whole blocks of every kernel. */
+    int32_t packed_rows;
+    float *row_lse, *row_term;
+    float *dq_sum; /* dQ's fp32 sums over blocks of threads, without scale: [batch][heads_kv][packed_rows][dq_columns] in
+                      runs of ptx/red.h, each of 16 rows x 8 columns */
+    int32_t dq_columns;
+    /* What backward_fused.cu could not finish: entry 0 is set if any, then an entry for each AGAIN_UNIT keys (packed rows)
+     * of a head. jobs: 0, or kernels work on those of so many jobs that are marked. */
+    int32_t *again_keys, *again_rows; /* neighbours, again_count entries together */
+    int64_t again_count;
+    int32_t key_units, row_units, jobs;
+    struct view dbias_sum; /* backward: fp32 sums of dbias; data NULL: not wanted */
+    int32_t kv_group;      /* backward_dbias.cu, which takes heads one by one: query heads that share K and V */
 };
 
 #endif

@@ -34,10 +34,8 @@ struct state {
 INLINE int warp_row(const struct job *t) { return t->tile * BLOCK_M + (int)threadIdx.x / 32 * 16; }
 
 INLINE void load_block(const struct params *p, const struct job *t, unsigned char *stage, int j0) {
-    load_rows(stage, (const element *)p->k.data + key_offset(&p->k, t, j0), p->k.row, BLOCK_N, t->keys - j0, DIM, p->dim,
-              p->k.aligned, THREADS);
-    load_rows(stage + STAGE_BYTES / 2, (const element *)p->v.data + key_offset(&p->v, t, j0), p->v.row, BLOCK_N,
-              t->keys - j0, DIM, p->dim_v, p->v.aligned, THREADS);
+    load_rows(stage, t->k, p->k.row, j0, BLOCK_N, t->keys, DIM, p->dim, p->k.aligned, THREADS);
+    load_rows(stage + STAGE_BYTES / 2, t->v, p->v.row, j0, BLOCK_N, t->keys, DIM, p->dim_v, p->v.aligned, THREADS);
 }
 
 INLINE void start(const struct params *p, const struct job *t, struct state *state) {
@@ -45,9 +43,7 @@ INLINE void start(const struct params *p, const struct job *t, struct state *sta
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int packed = warp_row(t) + half * 8 + (int)threadIdx.x % 32 / 4;
-        state->lse2[half] = INFINITY, state->D[half] = 0;
-        if (packed >= t->rows * p->group) continue;
-        const int64_t at = statistic_at(p, t, place_of(p, t, packed));
+        const int64_t at = statistic_at(p, t, packed);
         state->lse2[half] = p->row_lse[at], state->D[half] = p->row_term[at];
     }
 }
@@ -67,10 +63,10 @@ INLINE void meet_block(const struct params *p, const struct job *t, const unsign
     float slope[FEATURES ? N_TILES : 1][4];
     clear(s, N_TILES), clear(dp, N_TILES);
     product_rows(s, 1, N_TILES, DIM, memory, own, stage, 0, DIM);
-    if (coverage != BLOCK_FULL || (FEATURES && p->scaled))
-        finish_scores(p, t, at, false, 0, N_TILES, bits, s, FEATURES ? slope : NULL);
+    if (FEATURES && p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, s, slope);
     product_rows(dp, 1, N_TILES, DIM, memory + BLOCK_M * ROW_BYTES, own, stage + STAGE_BYTES / 2, 0, DIM);
-    weights_and_gradients(p, t, at, false, 0, N_TILES, bits, t->slice == 0 && !careful, s, dp, slope, state->lse2, state->D);
+    weights_and_gradients(p, t, at, false, 0, N_TILES, coverage != BLOCK_FULL, bits, t->slice == 0 && !careful, s, dp, slope,
+                          state->lse2, state->D);
     if (careful) {
         hold_back(stage, BLOCK_N, DIM, held, THREADS);
 #pragma unroll 1
@@ -117,41 +113,44 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
 INLINE void store(const struct params *p, const struct job *t, unsigned char *memory, const struct state *state) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-        stage_row((float *)memory, (int)threadIdx.x / 32 * 16 + half * 8 + (int)threadIdx.x % 32 / 4, state->dq, TILES, half,
-                  p->scale);
+        stage_row((float *)memory, SLICE, (int)threadIdx.x / 32 * 16 + half * 8 + (int)threadIdx.x % 32 / 4, 0, state->dq,
+                  TILES, half, p->scale);
     __syncthreads();
     store_staged(p, t, &p->dq, true, (int64_t)t->tile * BLOCK_M, BLOCK_M, SLICE, t->slice * SLICE, p->dim, 0,
                  (const float *)memory, THREADS);
 }
 
-INLINE bool is_finite(const struct state *state) {
-    float sum = 0;
-#pragma unroll
-    for (int n = 0; n < TILES; ++n)
-#pragma unroll
-        for (int x = 0; x < 4; ++x) sum = fmaf(state->dq[n][x], 0.0f, sum);
-    return sum == 0;
-}
-
-/* As in forward.cu; dbias has had its sums. */
-static __device__ __noinline__ void start_again(const struct params *p, const struct job *t, unsigned char *memory,
-                                                uint32_t *held) {
+/* dbias has had its sums. A function of its own, whose registers are no concern of the usual way. */
+static __device__ __noinline__ void work_carefully(const struct params *p, const struct job *t, unsigned char *memory,
+                                                   uint32_t *held) {
     struct state state;
     run(p, t, memory, true, held, &state);
     store(p, t, memory, &state);
+}
+
+INLINE void work(const struct params *p, const struct job *t, unsigned char *memory, bool careful, uint32_t *held) {
+    load_packed(memory, p, t, &p->q, t->q, t->tile * BLOCK_M, BLOCK_M, DIM, p->dim, THREADS);
+    load_packed(memory + BLOCK_M * ROW_BYTES, p, t, &p->dout, t->dout, t->tile * BLOCK_M, BLOCK_M, DIM, p->dim_v, THREADS);
+    if (!careful) {
+        struct state state;
+        run(p, t, memory, false, held, &state);
+        careful = __syncthreads_or(!are_finite(state.dq, TILES));
+        if (!careful) store(p, t, memory, &state);
+    }
+    if (careful) work_carefully(p, t, memory, held);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL(const __grid_constant__ struct params p) {
     extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
     __shared__ uint32_t held[2];
     __shared__ struct job t;
-    if (!job_of(&t, &p, BLOCK_M, true, true)) return;
-    load_packed(memory, &p, &t, &p.q, t.tile * BLOCK_M, BLOCK_M, DIM, p.dim, THREADS);
-    load_packed(memory + BLOCK_M * ROW_BYTES, &p, &t, &p.dout, t.tile * BLOCK_M, BLOCK_M, DIM, p.dim_v, THREADS);
-    struct state state;
-    run(&p, &t, memory, false, held, &state);
-    if (__syncthreads_or(!is_finite(&state)))
-        start_again(&p, &t, memory, held);
-    else
-        store(&p, &t, memory, &state);
+    if (p.jobs && !p.again_rows[0]) return;
+    for (unsigned index = blockIdx.x;;) {
+        if (job_of(&t, &p, index, BLOCK_M, true, true) &&
+            (!p.jobs || is_marked(p.again_rows, &p, &t, t.tile * BLOCK_M, p.row_units)))
+            work(&p, &t, memory, p.jobs != 0, held);
+        index += gridDim.x;
+        if (index >= (unsigned)p.jobs) return;
+        __syncthreads(); /* all are done with the job and the memory */
+    }
 }

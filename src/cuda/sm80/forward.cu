@@ -25,6 +25,8 @@ enum {
     BLOCK_N = 8 * N_TILES * WARPS_N,
     THREADS = 32 * WARPS_M * WARPS_N,
     COLUMN_TILES = DIM_V / 8,
+    PARTS = (N_TILES + 7) / 8, /* of a warp's keys, whose bits fit a word */
+    PART_TILES = N_TILES / PARTS,
     Q_BYTES = BLOCK_M * DIM * ELEMENT_BYTES,
     K_BYTES = BLOCK_N * DIM * ELEMENT_BYTES,
     V_BYTES = BLOCK_N * DIM_V * ELEMENT_BYTES,
@@ -45,10 +47,9 @@ INLINE int warp_row(const struct job *t) { return t->tile * BLOCK_M + warp_m() *
 /* K and V of the block at j0. */
 INLINE void load_block(const struct params *p, const struct job *t, unsigned char *stage, int j0) {
     const int column = t->slice * DIM_V;
-    load_rows(stage, (const element *)p->k.data + key_offset(&p->k, t, j0), p->k.row, BLOCK_N, t->keys - j0, DIM, p->dim,
-              p->k.aligned, THREADS);
-    load_rows(stage + K_BYTES, (const element *)p->v.data + key_offset(&p->v, t, j0) + column, p->v.row, BLOCK_N,
-              t->keys - j0, DIM_V, p->dim_v - column, p->v.aligned, THREADS);
+    load_rows(stage, t->k, p->k.row, j0, BLOCK_N, t->keys, DIM, p->dim, p->k.aligned, THREADS);
+    load_rows(stage + K_BYTES, t->v + column, p->v.row, j0, BLOCK_N, t->keys, DIM_V, p->dim_v - column, p->v.aligned,
+              THREADS);
 }
 
 /* Scores become weights; m, l and O move on. O is multiplied only when some row's maximum has grown by more than a factor of
@@ -97,15 +98,22 @@ INLINE void online_softmax(float (*s)[4], struct state *state, float c) {
     }
 }
 
+/* Part n of the warp's patch, counted over parts and then over 16-row tiles. */
+INLINE struct patch part_of(struct patch at, int n) {
+    const struct patch part = {at.row, at.key + n % PARTS * 8 * PART_TILES};
+    return part;
+}
+
 /* The factor 1 / (1 - p) is part of the last division. */
 INLINE void drop(const struct params *p, const struct job *t, struct patch at, float (*s)[4]) {
 #pragma unroll
-    for (int m = 0; m < M_TILES; ++m) {
-        const uint32_t bits = kept_bits(p, t, at, false, m, N_TILES);
+    for (int part = 0; part < M_TILES * PARTS; ++part) {
+        const uint32_t bits = kept_bits(p, t, part_of(at, part), false, part / PARTS, PART_TILES);
 #pragma unroll
-        for (int n = 0; n < N_TILES; ++n)
+        for (int n = 0; n < PART_TILES; ++n)
 #pragma unroll
-            for (int x = 0; x < 4; ++x) s[m * N_TILES + n][x] = bits >> (4 * n + x) & 1 ? s[m * N_TILES + n][x] : 0;
+            for (int x = 0; x < 4; ++x)
+                s[part * PART_TILES + n][x] = bits >> bit_of(n, x) & 1 ? s[part * PART_TILES + n][x] : 0;
     }
 }
 
@@ -128,10 +136,11 @@ INLINE void meet_block(const struct params *p, const struct job *t, const unsign
     const struct patch at = {warp_row(t), j0 + warp_n() * 8 * N_TILES};
     const enum coverage coverage = sight_covers(sight, at.key, 8 * N_TILES);
     if (coverage == BLOCK_SKIPPED) return;
-    uint32_t bits[M_TILES], any = 0;
+    uint32_t bits[M_TILES * PARTS], any = 0;
 #pragma unroll
-    for (int m = 0; m < M_TILES; ++m)
-        any |= bits[m] = coverage == BLOCK_FULL ? 0xffffffffu : visible_bits(p, t, at, false, m, N_TILES);
+    for (int n = 0; n < M_TILES * PARTS; ++n)
+        any |= bits[n] = coverage == BLOCK_FULL ? 0xffffffffu
+                                                : visible_bits(p, t, part_of(at, n), false, n / PARTS, PART_TILES);
     if (!__any_sync(0xffffffffu, any != 0)) return;
 
     float s[M_TILES * N_TILES][4];
@@ -139,7 +148,8 @@ INLINE void meet_block(const struct params *p, const struct job *t, const unsign
     product_rows(s, M_TILES, N_TILES, DIM, q, warp_m() * 16 * M_TILES, stage, warp_n() * 8 * N_TILES, DIM);
     if (coverage != BLOCK_FULL || (FEATURES && p->scaled)) {
 #pragma unroll
-        for (int m = 0; m < M_TILES; ++m) finish_scores(p, t, at, false, m, N_TILES, bits[m], s + m * N_TILES, NULL);
+        for (int n = 0; n < M_TILES * PARTS; ++n)
+            finish_scores(p, t, part_of(at, n), false, n / PARTS, PART_TILES, bits[n], s + n * PART_TILES, NULL);
     }
     online_softmax(s, state, p->exponent);
     if (FEATURES && p->dropout) drop(p, t, at, s);
@@ -190,15 +200,6 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
     }
     cp_async_wait(0);
     __syncthreads();
-}
-
-INLINE bool is_finite(const struct state *state) {
-    float sum = 0; /* 0 x = 0 unless x is an infinity or a NaN */
-#pragma unroll
-    for (int n = 0; n < M_TILES * COLUMN_TILES; ++n)
-#pragma unroll
-        for (int x = 0; x < 4; ++x) sum = fmaf(state->o[n][x], 0.0f, sum);
-    return sum == 0;
 }
 
 #if WARPS_N > 1
@@ -254,31 +255,55 @@ INLINE float finish_row(const struct params *p, float m, float l, int h, float *
     return lse;
 }
 
-/* lse to its tensor, O / l to the stage. */
-INLINE void stage_rows(const struct params *p, const struct job *t, const struct state *state, float *stage) {
-#pragma unroll
-    for (int row = 0; row < 2 * M_TILES; ++row) {
-        float l = state->l[row], factor;
-        l += __shfl_xor_sync(0xffffffffu, l, 1);
-        l += __shfl_xor_sync(0xffffffffu, l, 2);
-        const int local = warp_m() * 16 * M_TILES + row / 2 * 16 + row % 2 * 8 + (int)threadIdx.x % 32 / 4;
-        const int packed = t->tile * BLOCK_M + local;
-        const bool there = packed < t->rows * p->group;
-        const struct place at = place_of(p, t, there ? packed : 0);
-        const float lse = finish_row(p, state->m[row], l, at.h, &factor);
-        stage_row(stage, local, state->o + row / 2 * COLUMN_TILES, COLUMN_TILES, row % 2, factor);
-        if (there && p->lse.data && t->slice == 0 && threadIdx.x % 4 == 0)
-            ((float *)p->lse.data)[row_offset(&p->lse, t, at) + t->split * p->split_lse] = lse * (float)LN_2;
-    }
+/* lse of row (m, half) to its tensor; returns what O is multiplied by. */
+INLINE float end_row(const struct params *p, const struct job *t, const struct state *state, int row) {
+    float l = state->l[row], factor;
+    l += __shfl_xor_sync(0xffffffffu, l, 1);
+    l += __shfl_xor_sync(0xffffffffu, l, 2);
+    const int packed = warp_row(t) + row / 2 * 16 + row % 2 * 8 + (int)threadIdx.x % 32 / 4;
+    const bool there = packed < t->rows * p->group;
+    const struct place at = place_of(p, t, there ? packed : 0);
+    const float lse = finish_row(p, state->m[row], l, at.h, &factor);
+    if (there && p->lse.data && t->slice == 0 && threadIdx.x % 4 == 0)
+        ((float *)p->lse.data)[row_offset(&p->lse, t, at) + t->split * p->split_lse] = lse * (float)LN_2;
+    return factor;
 }
 
+#if !FEATURES
+/* Rows of the element type, aligned, of one head each and not parts: 16 bytes a thread, by way of Q's memory. */
+INLINE void store_plain(const struct params *p, const struct job *t, unsigned char *memory, const struct state *state) {
+    const int row = t->tile * BLOCK_M, column = t->slice * DIM_V;
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+        const float low = end_row(p, t, state, 2 * m), high = end_row(p, t, state, 2 * m + 1);
+        keep_rows(memory, DIM_V * ELEMENT_BYTES, warp_m() * 16 * M_TILES + 16 * m, 0, state->o + m * COLUMN_TILES,
+                  COLUMN_TILES, low, high);
+    }
+    __syncthreads();
+    unload_rows((element *)p->out.data + row_offset(&p->out, t, place_of(p, t, row)) + column, p->out.row, memory, BLOCK_M,
+                t->rows - row, DIM_V, p->dim_v - column, THREADS);
+}
+#endif
+
 INLINE void finish(const struct params *p, const struct job *t, unsigned char *memory, struct state *state) {
+#if !FEATURES
+    if (p->group == 1 && p->splits == 1 && p->out.aligned && p->out.dtype == ELEMENT_DTYPE && p->dim_v % CHUNK == 0) {
+        store_plain(p, t, memory, state);
+        return;
+    }
+#endif
 #if WARPS_N > 1
     merge_warps((float *)(memory + Q_BYTES), state, p->exponent);
     __syncthreads();
     if (warp_n() == 0)
 #endif
-        stage_rows(p, t, state, (float *)memory);
+#pragma unroll
+        for (int row = 0; row < 2 * M_TILES; ++row) {
+            const float factor = end_row(p, t, state, row);
+            stage_row((float *)memory, DIM_V,
+                      warp_m() * 16 * M_TILES + row / 2 * 16 + row % 2 * 8 + (int)threadIdx.x % 32 / 4, 0,
+                      state->o + row / 2 * COLUMN_TILES, COLUMN_TILES, row % 2, factor);
+        }
     __syncthreads();
     store_staged(p, t, &p->out, true, (int64_t)t->tile * BLOCK_M, BLOCK_M, DIM_V, t->slice * DIM_V, p->dim_v,
                  t->split * p->split_out, (const float *)memory, THREADS);
@@ -297,11 +322,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL(const __gri
     extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
     __shared__ uint32_t held[2];
     __shared__ struct job t; /* not a copy a thread: registers are for the accumulators */
-    if (!job_of(&t, &p, BLOCK_M, true, true)) return;
-    load_packed(memory, &p, &t, &p.q, t.tile * BLOCK_M, BLOCK_M, DIM, p.dim, THREADS);
+    if (!job_of(&t, &p, blockIdx.x, BLOCK_M, true, true)) return;
+    load_packed(memory, &p, &t, &p.q, t.q, t.tile * BLOCK_M, BLOCK_M, DIM, p.dim, THREADS);
     struct state state;
     run(&p, &t, memory, held, false, &state);
-    if (__syncthreads_or(!is_finite(&state)))
+    if (__syncthreads_or(!are_finite(state.o, M_TILES * COLUMN_TILES)))
         start_again(&p, &t, memory, held);
     else
         finish(&p, &t, memory, &state);

@@ -45,6 +45,16 @@ INLINE void clear(float (*c)[4], int tiles) {
         for (int x = 0; x < 4; ++x) c[n][x] = 0;
 }
 
+/* Whether no accumulator is an infinity or a NaN: 0 x = 0 for all others. Four sums, because one would wait for itself. */
+INLINE bool are_finite(const float (*c)[4], int tiles) {
+    float sums[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) sums[x] = fmaf(c[n][x], 0.0f, sums[x]);
+    return sums[0] + sums[1] + sums[2] + sums[3] == 0;
+}
+
 /* Element `index` of a tensor of any dtype. */
 INLINE float load_any(const void *data, int dtype, int64_t index) {
     switch (dtype) {

@@ -16,6 +16,7 @@ struct job {
     struct band band;
     int64_t alibi_diagonal;
     int tile, slice, split;
+    const element *q, *dout, *k, *v; /* row 0 of the sequence, of the group's first head */
 };
 
 INLINE int64_t entry(const void *entries, int index64, int64_t at) {
@@ -39,22 +40,6 @@ INLINE void job_sequence(struct job *t, const struct params *p) {
     t->band.diagonal = p->bottom_right ? t->alibi_diagonal : p->start_shift;
 }
 
-/* Cuts the block's index; t lies in shared memory. Returns false where there is nothing to do: a tile of `size` past the end
- * of a short sequence, of packed rows or of keys. */
-INLINE bool job_of(struct job *t, const struct params *p, int size, bool over_rows, bool last_first) {
-    if (threadIdx.x == 0) {
-        unsigned index = blockIdx.x; /* of 32 bits: division is long enough with them */
-        t->tile = (int)(index % (unsigned)p->tiles), index /= (unsigned)p->tiles;
-        t->slice = (int)(index % (unsigned)p->slices), index /= (unsigned)p->slices;
-        t->split = (int)(index % (unsigned)p->splits), index /= (unsigned)p->splits;
-        t->kv = (int)(index % (unsigned)p->heads_kv), t->b = (int)(index / (unsigned)p->heads_kv);
-        if (last_first) t->tile = p->tiles - 1 - t->tile;
-        job_sequence(t, p);
-    }
-    __syncthreads();
-    return (int64_t)t->tile * size < (over_rows ? (int64_t)t->rows * p->group : t->keys);
-}
-
 /* A packed row: position and query head. */
 struct place {
     int i, h;
@@ -76,6 +61,34 @@ INLINE int64_t key_offset(const struct view *x, const struct job *t, int64_t j) 
 
 INLINE int64_t score_offset(const struct view *x, const struct job *t, struct place at) {
     return t->b * x->batch + at.h * x->head + at.i * x->row;
+}
+
+/* The lowest digit of a number of mixed base; 32 bits, because division is long enough with them. */
+INLINE int take_digit(unsigned *number, int base) {
+    if (base == 1) return 0;
+    const unsigned rest = *number / (unsigned)base, digit = *number - rest * (unsigned)base;
+    *number = rest;
+    return (int)digit;
+}
+
+/* Cuts an index of the grid; t lies in shared memory. Returns false where there is nothing to do: a tile of `size` past the
+ * end of a short sequence, of packed rows or of keys. */
+INLINE bool job_of(struct job *t, const struct params *p, unsigned index, int size, bool over_rows, bool last_first) {
+    if (threadIdx.x == 0) {
+        t->tile = take_digit(&index, p->tiles);
+        t->slice = take_digit(&index, p->slices);
+        t->split = take_digit(&index, p->splits);
+        t->kv = take_digit(&index, p->heads_kv), t->b = (int)index;
+        if (last_first) t->tile = p->tiles - 1 - t->tile;
+        job_sequence(t, p);
+        const struct place first = {0, t->kv * p->group};
+        t->q = (const element *)p->q.data + row_offset(&p->q, t, first);
+        t->dout = (const element *)p->dout.data + row_offset(&p->dout, t, first);
+        t->k = (const element *)p->k.data + key_offset(&p->k, t, 0);
+        t->v = (const element *)p->v.data + key_offset(&p->v, t, 0);
+    }
+    __syncthreads();
+    return (int64_t)t->tile * size < (over_rows ? (int64_t)t->rows * p->group : t->keys);
 }
 
 #endif

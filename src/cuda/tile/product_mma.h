@@ -49,6 +49,41 @@ INLINE void product_rows(float (*c)[4], int m_tiles, int n_tiles, int depth, con
     }
 }
 
+/* c[m][n] += X B: X in shared memory, [.][x_row_elements] from row `row` on or, transposed, [depth][x_row_elements] from
+ * column `row` on; B [depth][row_elements] from `column` on. */
+INLINE void product_stored(float (*c)[4], int m_tiles, int n_tiles, int depth, const unsigned char *x, int row,
+                           int x_row_elements, bool transposed, const unsigned char *b, int column, int row_elements) {
+    const int lane = (int)threadIdx.x % 32, row_bytes = 2 * row_elements, x_row_bytes = 2 * x_row_elements;
+    const int swizzle = lane & 7;
+    const uint32_t x_start = shared_address(x) + (transposed ? (uint32_t)((lane % 8 + lane / 16 * 8) * x_row_bytes) +
+                                                                   (uint32_t)((lane / 8 % 2 ^ row / 8 ^ swizzle) << 4)
+                                                             : (uint32_t)((row + lane % 16) * x_row_bytes) +
+                                                                   (uint32_t)((lane / 16 ^ swizzle) << 4));
+    const uint32_t b_start = shared_address(b) + (uint32_t)(lane % 16 * row_bytes) +
+                             (uint32_t)((lane / 16 ^ column / 8 ^ swizzle) << 4);
+#pragma unroll
+    for (int k = 0; k < depth / 16; ++k) {
+        uint32_t left[4][4];
+#pragma unroll
+        for (int m = 0; m < m_tiles; ++m) {
+            if (transposed)
+                ldmatrix_x4_trans(left[m], (x_start ^ (uint32_t)(2 * m << 4)) + (uint32_t)(k * 16 * x_row_bytes));
+            else
+                ldmatrix_x4(left[m], (x_start ^ (uint32_t)(2 * k << 4)) + (uint32_t)(m * 16 * x_row_bytes));
+        }
+#pragma unroll
+        for (int n = 0; n < n_tiles; n += 2) {
+            uint32_t right[4];
+            ldmatrix_x4_trans(right, (b_start ^ (uint32_t)(n << 4)) + (uint32_t)(k * 16 * row_bytes));
+#pragma unroll
+            for (int m = 0; m < m_tiles; ++m) {
+                mma(c[m * n_tiles + n], left[m], right[0], right[1]);
+                mma(c[m * n_tiles + n + 1], left[m], right[2], right[3]);
+            }
+        }
+    }
+}
+
 /* c[m][n] += X B: X [16 m_tiles][depth] in accumulator registers x[m][depth / 8], B rows from b_row, columns from `column`.
  */
 INLINE void product_registers(float (*c)[4], int m_tiles, int n_tiles, int depth, const float (*x)[4],

@@ -4,8 +4,8 @@
  * after it. The backward pass over keys holds S^T, so a lane's element is named by where it lies in the accumulators, and
  * `transposed`, a constant, says which way round rows and keys are.
  *
- * Who sees whom is a bit an element, bit 4 n + 2 half + e of a 16-row tile, worked out before the product: what no row of
- * the warp sees is never multiplied. A hidden score is replaced by -inf, not added to, whatever a NaN in K made of it. */
+ * Who sees whom is a bit an element of a 16-row tile, worked out before the product: what no row of the warp sees is never
+ * multiplied. A hidden score is replaced by -inf, not added to, whatever a NaN in K made of it. */
 #ifndef STROBE_CUDA_TILE_SCORES_H
 #define STROBE_CUDA_TILE_SCORES_H
 
@@ -29,16 +29,13 @@ INLINE struct pair pair_of(struct patch at, bool transposed, int m, int n, int h
 
 INLINE int clamp(int64_t x, int most) { return (int)(x < 0 ? 0 : x < most ? x : most); }
 
-/* Bits of the columns [low, end) of the patch, in one of the lane's two rows of a 16-row tile. */
-INLINE uint32_t range_bits(int n_tiles, int half, int low, int end) {
-    const int column = (int)threadIdx.x % 4 * 2;
-    uint32_t bits = 0;
-#pragma unroll
-    for (int n = 0; n < n_tiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-            bits |= (uint32_t)(8 * n + column + e >= low && 8 * n + column + e < end) << (4 * n + 2 * half + e);
-    return bits;
+/* The bit of element x, of four, of tile n: a row's are neighbours, so that a range of columns is a run of bits. */
+INLINE int bit_of(int n, int x) { return 16 * (x / 2) + 2 * n + x % 2; }
+
+/* Bits of the columns below `end`, in the lower of the lane's two rows of a 16-row tile. */
+INLINE uint32_t bits_below(int end) {
+    const int rest = end - (int)threadIdx.x % 4 * 2, inside = rest % 8 < 2 ? rest % 8 : 2;
+    return rest <= 0 ? 0 : (1u << (rest / 8 * 2 + inside)) - 1;
 }
 
 /* The band, as a range of columns for each of the lane's two rows. */
@@ -60,7 +57,7 @@ INLINE uint32_t band_bits(const struct params *p, const struct job *t, struct pa
             low = band_first(&t->band, i) - at.key;
             end = i < t->rows ? band_end(&t->band, i) - at.key : 0;
         }
-        bits |= range_bits(n_tiles, half, clamp(low, width), clamp(end, width));
+        bits |= (bits_below(clamp(end, width)) & ~bits_below(clamp(low, width))) << (16 * half);
     }
     return bits;
 }
@@ -82,24 +79,13 @@ INLINE uint32_t visible_bits(const struct params *p, const struct job *t, struct
     uint32_t bits = 0;
     for (uint32_t rest = inside; rest; rest &= rest - 1) {
         const int bit = __ffs((int)rest) - 1;
-        if (masks_show(p, t, pair_of(at, transposed, m, bit / 4, bit / 2 % 2, bit % 2))) bits |= 1u << bit;
+        if (masks_show(p, t, pair_of(at, transposed, m, bit % 16 / 2, bit / 16, bit % 2))) bits |= 1u << bit;
     }
     return bits;
 }
 
-/* The patch of rows x keys scores: skipped, partial, or all to be seen. */
-INLINE enum coverage patch_covers(const struct params *p, const struct job *t, struct patch at, int rows, int keys) {
-    const int end = t->rows * p->group;
-    if (at.row >= end || at.key >= t->keys) return BLOCK_SKIPPED;
-    const bool whole = at.row + rows <= end && at.key + keys <= t->keys &&
-                       (!FEATURES || (!p->bool_mask.data && !p->block_mask.data));
-    const int last = at.row + rows <= end ? at.row + rows - 1 : end - 1;
-    const int j1 = at.key + keys <= t->keys ? at.key + keys : t->keys;
-    const enum coverage band = band_covers(&t->band, place_of(p, t, at.row).i, place_of(p, t, last).i + 1, at.key, j1);
-    return band == BLOCK_FULL && !whole ? BLOCK_PARTIAL : band;
-}
-
-/* What a warp's rows see, worked out once: keys [first, end) by some row, [full_first, full_end) by all of them. */
+/* What a warp's rows see, or which rows its keys are seen by, worked out once: keys [first, end) by some row, [full_first,
+ * full_end) by all of them. */
 struct sight {
     int first, end, full_first, full_end;
 };
@@ -115,9 +101,22 @@ INLINE struct sight sight_of(const struct params *p, const struct job *t, int ro
     return s;
 }
 
-INLINE enum coverage sight_covers(const struct sight *s, int key, int keys) {
-    if (key + keys <= s->first || key >= s->end) return BLOCK_SKIPPED;
-    return key >= s->full_first && key + keys <= s->full_end ? BLOCK_FULL : BLOCK_PARTIAL;
+INLINE enum coverage sight_covers(const struct sight *s, int at, int count) {
+    if (at + count <= s->first || at >= s->end) return BLOCK_SKIPPED;
+    return at >= s->full_first && at + count <= s->full_end ? BLOCK_FULL : BLOCK_PARTIAL;
+}
+
+/* The other way round: packed rows [first, end) see some of the keys from `key` on, [full_first, full_end) all of them. */
+INLINE struct sight sight_of_keys(const struct params *p, const struct job *t, int key, int keys) {
+    struct sight s = {t->rows * p->group, 0, t->rows * p->group, 0};
+    if (key >= t->keys) return s;
+    const int64_t last = key + keys <= t->keys ? key + keys - 1 : t->keys - 1, diagonal = t->band.diagonal;
+    s.first = clamp(key - diagonal - t->band.right, t->rows) * p->group;
+    s.end = clamp(last - diagonal + t->band.left + 1, t->rows) * p->group;
+    if (key + keys > t->keys || (FEATURES && (p->bool_mask.data || p->block_mask.data))) return s;
+    s.full_first = clamp(last - diagonal - t->band.right, t->rows) * p->group;
+    s.full_end = clamp(key - diagonal + t->band.left + 1, t->rows) * p->group;
+    return s;
 }
 
 /* softcap, bias, ALiBi on a score of a visible key. slope gets d score / d (dot * scale). */
@@ -149,7 +148,7 @@ INLINE void finish_scores(const struct params *p, const struct job *t, struct pa
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
             float d = 1;
-            const bool seen = bits >> (4 * n + x) & 1;
+            const bool seen = bits >> bit_of(n, x) & 1;
             if (FEATURES && p->scaled)
                 s[n][x] = seen ? score_terms(p, t, pair_of(at, transposed, m, n, x / 2, x % 2), s[n][x], &d) : -INFINITY;
             else
@@ -163,16 +162,17 @@ INLINE uint32_t kept_bits(const struct params *p, const struct job *t, struct pa
                           int n_tiles) {
     uint32_t bits = 0;
 #pragma unroll 1
-    for (int bit = 0; bit < 4 * n_tiles; ++bit) {
-        const struct pair pair = pair_of(at, transposed, m, bit / 4, bit / 2 % 2, bit % 2);
+    for (int index = 0; index < 4 * n_tiles; ++index) {
+        const int n = index % (2 * n_tiles) / 2, half = index / (2 * n_tiles), bit = bit_of(n, 2 * half + index % 2);
+        const struct pair pair = pair_of(at, transposed, m, n, half, index % 2);
         const struct place place = place_of(p, t, pair.packed);
         const uint64_t row = dropout_row(&p->place, t->b, place.h, place.i), key = (uint64_t)(p->place.key_start + pair.j);
         const struct philox_words words = philox4x32_10(p->place.seed, p->place.offset, row + key / 4);
         const uint32_t low = key & 1 ? words.word[1] : words.word[0], high = key & 1 ? words.word[3] : words.word[2];
         bits |= (uint32_t)((key & 2 ? high : low) >= p->place.threshold) << bit;
-        if (transposed || key % 2) continue;
-        ++bit; /* the neighbour is in the same four */
-        bits |= (uint32_t)((key & 2 ? words.word[3] : words.word[1]) >= p->place.threshold) << bit;
+        if (transposed || index % 2 || key % 2) continue;
+        ++index; /* the neighbour is in the same four */
+        bits |= (uint32_t)((key & 2 ? words.word[3] : words.word[1]) >= p->place.threshold) << (bit + 1);
     }
     return bits;
 }

@@ -6,36 +6,36 @@
 #ifndef STROBE_CUDA_TILE_STORE_H
 #define STROBE_CUDA_TILE_STORE_H
 
-#include "cuda/tile/job.h"
+#include "cuda/tile/load.h"
 
 /* Floats from one row of the stage to the next: rows 8 apart start in other banks. */
 #define STAGE_ROW(columns) ((columns) + 4)
 
-/* One of the lane's two rows of a 16-row tile, times factor, into row `row` of the stage. */
-INLINE void stage_row(float *stage, int row, const float (*o)[4], int tiles, int half, float factor) {
-    float *to = stage + row * STAGE_ROW(8 * tiles) + (int)threadIdx.x % 4 * 2;
+/* One of the lane's two rows of a 16-row tile, times factor, into row `row` of a stage of `columns`, from `column` on. */
+INLINE void stage_row(float *stage, int columns, int row, int column, const float (*o)[4], int tiles, int half,
+                      float factor) {
+    float *to = stage + row * STAGE_ROW(columns) + column + (int)threadIdx.x % 4 * 2;
 #pragma unroll
     for (int n = 0; n < tiles; ++n)
         *(float2 *)(to + 8 * n) = make_float2(o[n][2 * half] * factor, o[n][2 * half + 1] * factor);
 }
 
-/* Eight staged columns to element `at` of the tensor, of which `columns` are there. */
-INLINE void store_eight(const struct view *to, int64_t at, const float *from, int columns) {
+/* Eight columns to element `at` of the tensor. False, with nothing done, if fewer are there or it takes 16 bytes at a time
+ * amiss. */
+INLINE bool store_eight(const struct view *to, int64_t at, const float *from, int columns) {
+    if (columns < 8 || !to->aligned || to->dtype == CUDA_FP64) return false;
     const float4 low = *(const float4 *)from, high = *(const float4 *)(from + 4);
-#if !defined(ELEMENT_FP32)
-    if (columns >= 8 && to->aligned && to->dtype == ELEMENT_DTYPE) {
-        *(uint4 *)((element *)to->data + at) = make_uint4(pack(low.x, low.y), pack(low.z, low.w), pack(high.x, high.y),
-                                                          pack(high.z, high.w));
-        return;
-    }
-#endif
-    if (columns >= 8 && to->aligned && to->dtype == CUDA_FP32) {
+    if (to->dtype == CUDA_FP32) {
         *(float4 *)((float *)to->data + at) = low;
         *(float4 *)((float *)to->data + at + 4) = high;
-        return;
+    } else if (to->dtype == CUDA_BF16) {
+        *(uint4 *)((uint16_t *)to->data + at) = make_uint4(cvt_bf16x2(low.x, low.y), cvt_bf16x2(low.z, low.w),
+                                                           cvt_bf16x2(high.x, high.y), cvt_bf16x2(high.z, high.w));
+    } else {
+        *(uint4 *)((uint16_t *)to->data + at) = make_uint4(cvt_f16x2(low.x, low.y), cvt_f16x2(low.z, low.w),
+                                                           cvt_f16x2(high.x, high.y), cvt_f16x2(high.z, high.w));
     }
-#pragma unroll 1
-    for (int x = 0; x < 8 && x < columns; ++x) store_any(to->data, to->dtype, at + x, from[x]);
+    return true;
 }
 
 /* Rows [0, rows) of the stage, packed rows from `first` on, or keys, to columns of the tensor from `column` on. All threads;
@@ -49,7 +49,42 @@ INLINE void store_staged(const struct params *p, const struct job *t, const stru
         const int row = at / eights, x = at % eights * 8;
         if (first + row >= end || x >= columns - column) continue;
         const int64_t offset = packed ? row_offset(to, t, place_of(p, t, (int)first + row)) : key_offset(to, t, first + row);
-        store_eight(to, offset + extra + column + x, stage + row * STAGE_ROW(stage_columns) + x, columns - column - x);
+        const float *from = stage + row * STAGE_ROW(stage_columns) + x;
+        const int there = columns - column - x;
+        if (store_eight(to, offset + extra + column + x, from, there)) continue;
+#pragma unroll 1
+        for (int e = 0; e < 8 && e < there; ++e) store_any(to->data, to->dtype, offset + extra + column + x + e, from[e]);
+    }
+}
+
+#if !defined(ELEMENT_FP32)
+/* A 16-row tile of accumulators, its lower rows times low and its upper times high, to a tile in the element type. */
+INLINE void keep_rows(unsigned char *tile, int row_bytes, int row, int column, const float (*x)[4], int tiles, float low,
+                      float high) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+        *(uint32_t *)(tile + chunk_at(row_bytes, row + lane / 4, column / 8 + n) + lane % 4 * 4) = pack(x[n][0] * low,
+                                                                                                        x[n][1] * low);
+        *(uint32_t *)(tile + chunk_at(row_bytes, row + 8 + lane / 4, column / 8 + n) + lane % 4 * 4) = pack(x[n][2] * high,
+                                                                                                            x[n][3] * high);
+    }
+}
+#endif
+
+/* The other way round than load_rows (load.h): rows of a tile of elements to a tensor of that type, aligned, of whole
+ * chunks. */
+INLINE void unload_rows(element *to, int64_t stride, const unsigned char *tile, int tile_rows, int rows, int row_elements,
+                        int columns, int threads) {
+    const int chunks = row_elements / CHUNK, step = threads / chunks, chunk = (int)threadIdx.x % chunks;
+    const int first = (int)threadIdx.x / chunks;
+    if (chunk * CHUNK >= columns) return;
+#pragma unroll
+    for (int n = 0; n < tile_rows / step; ++n) {
+        const int row = first + n * step;
+        if (row < rows)
+            *(uint4 *)(to + row * stride +
+                       chunk * CHUNK) = *(const uint4 *)(tile + chunk_at(row_elements * ELEMENT_BYTES, row, chunk));
     }
 }
 

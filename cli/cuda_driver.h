@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cuda_driver.h: the calls of the CUDA driver that the command makes, declared as the driver's manual has them and opened
+ * when first asked for: the command needs no CUDA header and no CUDA library. Every call returns 0 or an error. */
+#ifndef STROBE_CLI_CUDA_DRIVER_H
+#define STROBE_CLI_CUDA_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef unsigned long long device_address; /* CUdeviceptr */
+
+/* Attributes of a device, by the driver's numbers. */
+enum { DEVICE_CLOCK_KHZ = 13, DEVICE_MULTIPROCESSORS = 16, DEVICE_L2_BYTES = 38, DEVICE_MAJOR = 75, DEVICE_MINOR = 76 };
+
+typedef struct cuda_driver {
+    int (*init)(unsigned flags);
+    int (*get_device)(int *device, int ordinal);
+    int (*get_attribute)(int *value, int attribute, int device);
+    int (*get_bus_id)(char *text, int capacity, int device);
+    int (*retain_context)(void **context, int device);
+    int (*set_context)(void *context);
+    int (*allocate)(device_address *memory, size_t bytes);
+    int (*release)(device_address memory);
+    int (*to_device)(device_address to, const void *from, size_t bytes);
+    int (*to_host)(void *to, device_address from, size_t bytes);
+    int (*fill)(device_address to, unsigned char byte, size_t bytes);
+    int (*fill_async)(device_address to, unsigned char byte, size_t bytes, void *stream);
+    int (*wait)(void);
+    int (*error_name)(int error, const char **name);
+    int (*load_module)(void **module, const void *image);
+    int (*get_function)(void **function, void *module, const char *name);
+    int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                  unsigned block_z, unsigned shared_bytes, void *stream, void **arguments, void **extra);
+    int (*create_event)(void **event, unsigned flags);
+    int (*record_event)(void *event, void *stream);
+    int (*wait_event)(void *event);
+    int (*elapsed)(float *milliseconds, void *from, void *to);
+    int (*destroy_event)(void *event);
+} cuda_driver;
+
+/* The driver, with its first device current. NULL, with a sentence, if there is none. */
+const cuda_driver *cuda_driver_open(char *message, size_t capacity);
+
+/* An attribute of that device, 0 if unknown. */
+int cuda_driver_attribute(int attribute);
+
+/* Its address on the PCI bus. False if it cannot be had. */
+bool cuda_driver_bus_id(char *text, int capacity);
+
+/* The address of a function of a library, as POSIX wants it. False if there is none. */
+bool cuda_driver_find(void *library, void *function, const char *name);
+
+#endif
