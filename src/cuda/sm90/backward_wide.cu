@@ -13,7 +13,10 @@
  * P and dS are handed on two stages deep, so that the groups need not keep step and one's arithmetic runs under the other's
  * products. P goes as it lies in registers, packed; dS as an operand.
  *
- * Registers: HEAD_DIM/2 for dV or dK, 32 for S^T or dP^T, 16 packed, 32 for dQ. See docs/kernels/sm90_backward.md. */
+ * Registers: HEAD_DIM/2 for dV or dK, 32 for S^T or dP^T, 16 packed, 32 for dQ.
+ *
+ * One H200, 2026-11-21, bf16, d 256, 16k tokens, TFLOP/s full / causal: 443 / 445 (cuDNN 9.19 360 / 383); in fixed order
+ * 303 / 266. See docs/kernels/sm90_backward.md. */
 #if defined(ELEMENT_BF16)
 #define STROBE_MMA_TYPE "bf16"
 #else
