@@ -22,8 +22,8 @@
  *
  * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is gone), P and dS ROWS/4 each.
  *
- * One H200, 2026-11-21, bf16, 16k tokens, TFLOP/s full / causal: d 64 587 / 578, d 128 623 / 621 (cuDNN 9.19 435 / 414,
- * 562 / 524); in fixed order 580 / 513, 614 / 598. See docs/kernels/sm90_backward.md. */
+ * One H200, 2026-11-21, bf16, 16k tokens, TFLOP/s full / causal: d 64 539 / 530, d 128 631 / 604 (cuDNN 9.19 440 / 407,
+ * 537 / 502); in fixed order 523 / 488, 598 / 585. See docs/kernels/sm90_backward.md. */
 #if defined(ELEMENT_BF16)
 #define STROBE_MMA_TYPE "bf16"
 #else

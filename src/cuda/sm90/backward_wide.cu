@@ -15,8 +15,8 @@
  *
  * Registers: HEAD_DIM/2 for dV or dK, 32 for S^T or dP^T, 16 packed, 32 for dQ.
  *
- * One H200, 2026-11-21, bf16, d 256, 16k tokens, TFLOP/s full / causal: 443 / 445 (cuDNN 9.19 360 / 383); in fixed order
- * 303 / 266. See docs/kernels/sm90_backward.md. */
+ * One H200, 2026-11-21, bf16, d 256, 16k tokens, TFLOP/s full / causal: 446 / 446 (cuDNN 9.19 354 / 386); in fixed order
+ * 305 / 266. See docs/kernels/sm90_backward.md. */
 #if defined(ELEMENT_BF16)
 #define STROBE_MMA_TYPE "bf16"
 #else
