@@ -17,8 +17,8 @@
  * for dQ, of which a warp group works out 64 x 64 elements, over all 128 keys, and which is added to the fp32 sums of all
  * CTAs in the L2 cache. A producer warp copies, two stages deep. Products are sent for before what they do not depend on:
  *
- *     tensor cores | S      | dP | dV            | dK           dQ | S next   | dP next ...
- *     warp group             P^T   dS^T -> shared | wait for dS     dQ -> L2     P^T next
+ *     tensor cores | S        dP | dV        | dQ    dK    S next | dP next ...
+ *     warp group            P^T    dS^T -> shared, barrier   dQ -> L2      P^T next
  *
  * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is gone), P and dS ROWS/4 each.
  *
