@@ -58,15 +58,18 @@ def rounding(x):
     return torch.finfo(x.dtype).eps * max(largest, torch.finfo(x.dtype).tiny)
 
 
-def terms(q, k, v, dout, dlse, scale=None):
-    """One rounding, in q's dtype, of the terms that cancel in each gradient: softmax(s) (dout v - dout out), where out has been
-    rounded to that dtype, times what it is multiplied with."""
+def terms(q, k, v, dout, dlse, lse, scale=None):
+    """One rounding of what makes each gradient: in q's dtype of the terms that cancel, softmax(s) (dout v - dout out), where out
+    has been rounded to that dtype, times what they are multiplied with; and in float32 of lse, from which the weights
+    exp(s - lse) are made again: it moves a weight by that share of itself."""
     if 0 in (q.numel(), k.numel()):
         return dict.fromkeys(("q", "k", "v", "bias", "sinks"), 0.0)
     scale, eps = scale or 1 / math.sqrt(q.shape[-1]), torch.finfo(q.dtype).eps
+    share = torch.finfo(torch.float32).eps * lse.masked_fill(torch.isinf(lse), 0).abs().max().item()
+    over_rows = dout.double().abs().sum(1).max().item() * (q.shape[2] // k.shape[2])
     q, k, v, dout, dlse = (x.double().abs().max().item() for x in (q, k, v, dout.sum(-1), dlse))
-    dp = eps * (dout * v + dlse)
-    return {"q": dp * k * scale, "k": dp * q * scale, "v": eps * dout, "bias": dp, "sinks": dp}
+    dp = (eps + share) * (dout * v + dlse)
+    return {"q": dp * k * scale, "k": dp * q * scale, "v": eps * dout + share * over_rows, "bias": dp, "sinks": dp}
 
 
 def assert_close(ours, truth, plain, factor=2, name="result", term=0.0):

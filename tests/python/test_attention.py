@@ -91,7 +91,7 @@ def test_forward_and_backward(problem):
     reference.assert_close(lse, truth_lse, plain_lse, factor, "lse")
     gradients = strobe.attention_backward(dout, q, k, v, out, lse, dlse=dlse, **features, bias_gradient="bias" in features)
     names = ("q", "k", "v", "bias", "sinks")
-    terms = reference.terms(q, k, v, dout, dlse, features.get("scale"))
+    terms = reference.terms(q, k, v, dout, dlse, truth_lse, features.get("scale"))
     for name, gradient in zip(names, gradients, strict=True):
         assert (gradient is None) == (name not in truth)
         if gradient is not None:

@@ -39,7 +39,7 @@ def test_forward_and_backward(problem):
     gradients = strobe.attention_backward(
         on_gpu(dout), *there, out, lse, dlse=on_gpu(dlse), **options, bias_gradient="bias" in features
     )
-    terms = reference.terms(q, k, v, dout, dlse, features.get("scale"))
+    terms = reference.terms(q, k, v, dout, dlse, truth_lse, features.get("scale"))
     for name, gradient in zip(("q", "k", "v", "bias", "sinks"), gradients, strict=True):
         assert (gradient is None) == (name not in truth)
         if gradient is not None:
@@ -56,12 +56,12 @@ def test_autograd(dtype):
     outs = [st.flash_attn_func(*x, causal=True) for x in (here, there)]
     gradients = [torch.autograd.grad(out, x, dout.to(out.device)) for out, x in zip(outs, (here, there), strict=True)]
     exact = [x.detach().double().requires_grad_() for x in here]
-    truth, _ = reference.attention(*exact, causal=True)
+    truth, truth_lse = reference.attention(*exact, causal=True)
     plain = [x.detach().requires_grad_() for x in here]
     plain_out, _ = reference.attention(*plain, causal=True, dtype=dtype)
     reference.assert_close(outs[1].detach().cpu(), truth.detach(), plain_out.detach())
     allowed = torch.autograd.grad(plain_out, plain, dout)
-    terms = reference.terms(*(x.detach() for x in here), dout, torch.zeros(1))
+    terms = reference.terms(*(x.detach() for x in here), dout, torch.zeros(1), truth_lse.detach())
     for name, ours, right, theirs in zip(
         "qkv", gradients[1], torch.autograd.grad(truth, exact, dout.double()), allowed, strict=True
     ):

@@ -1,0 +1,14 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# sass_guard.sh SOURCE BUILD: tools/sass_guard.py on the variants of a CUDA build, which is configured for it and not built. Exits
+# 77 where there is no nvcc.
+set -eu
+source=$1 build=$2
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+if [ ! -x "$nvcc" ]; then
+    echo "skipped: no nvcc here"
+    exit 77
+fi
+cmake -S "$source" -B "$build" -G Ninja -DSTROBE_CUDA=ON -DSTROBE_COMMAND=OFF -DSTROBE_TESTS=OFF -DSTROBE_BENCH=OFF >/dev/null
+exec "$source/tools/sass_guard.py" "$nvcc" "$build/src/cuda/sm90_forward_defines.txt"
