@@ -35,7 +35,9 @@ static const char *reject_forward(const struct problem *p) {
     return reason ? reason : refuse_cache(p);
 }
 
-/* Query rows that share a K/V head. */
+/* Query rows that share a K/V head, and numbers of them. */
+static int64_t shared_rows(const struct problem *p) { return strobe__product(p->a.seq_q, p->group); }
+
 enum {
     ROWS_BETTER_IN_TILES = 3,  /* from here on AMX tiles serve bf16 rows better than vectors, although they are not full */
     ROWS_BETTER_IN_LANES = 9,  /* from here on forward.c's way, queries across the lanes, is faster than decode.c's */
@@ -48,7 +50,7 @@ static const char *reject_many_rows(const struct problem *p) {
     if (a->q.dtype == STROBE_FP64) return "q is fp64; fp32, fp16 and bf16 are taken";
     if (a->softcap > 0 || a->bias || a->alibi || a->bool_mask || a->block_mask || a->dropout)
         return "softcap, bias, ALiBi, a boolean or block mask, or dropout is given; mask kinds, varlen and sinks are taken";
-    if (a->seq_q * p->group > MOST_DECODE_ROWS) return "more than 16 query rows share a K/V head; up to 16 are taken";
+    if (shared_rows(p) > MOST_DECODE_ROWS) return "more than 16 query rows share a K/V head; up to 16 are taken";
     return NULL;
 }
 
@@ -56,7 +58,7 @@ static const char *reject_decode(const struct problem *p) {
     const char *reason = reject_many_rows(p);
     const bool free_choice = !p->tuning.kernel && !p->tuning.split_keys;
     if (reason) return reason;
-    if (free_choice && p->a.seq_q * p->group >= ROWS_BETTER_IN_LANES)
+    if (free_choice && shared_rows(p) >= ROWS_BETTER_IN_LANES)
         return "more than 8 query rows share a K/V head, and it was not asked for by name or split_keys";
     return refuse_cache(p);
 }
@@ -66,7 +68,7 @@ static const char *reject_decode_amx(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const char *reason = reject_many_rows(p);
     if (reason) return reason;
-    if (!p->tuning.kernel && a->seq_q * p->group < ROWS_BETTER_IN_TILES)
+    if (!p->tuning.kernel && shared_rows(p) < ROWS_BETTER_IN_TILES)
         return "fewer than 3 query rows share a K/V head, and it was not asked for by name";
     if (a->q.dtype != STROBE_BF16) return "q is not bf16; bf16 is taken";
     if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
@@ -89,7 +91,7 @@ static const char *reject_bf16_tiles(const struct problem *p) {
 
 /* K and V are split for all of a head's rows at once: for few, forward.c is done sooner. */
 static const char *reject_split_tiles(const struct problem *p, int32_t dtype, const char *wrong_dtype) {
-    if (!p->tuning.kernel && p->a.seq_q * p->group < ROWS_WORTH_SPLITTING)
+    if (!p->tuning.kernel && shared_rows(p) < ROWS_WORTH_SPLITTING)
         return "fewer than 49 query rows share a K/V head, and it was not asked for by name";
     return reject_tiles(p, dtype, wrong_dtype);
 }
