@@ -139,9 +139,10 @@ static strobe_status check_argument(const struct problem *p, const struct argume
     const strobe_varlen *v = a->varlen;
     const void *cu_seqlens = !v ? NULL : g->side == ROWS ? v->cu_seqlens_q : v->cu_seqlens_k;
     int64_t batch = a->batch, seq = g->side == ROWS ? a->seq_q : a->seq_k;
-    if (cu_seqlens) { /* one batch entry, as long as all sequences; of unknown length, nothing can be said of a second row */
+    if (cu_seqlens) { /* one batch entry, as long as all sequences */
         const int64_t total = strobe__packed_total(p, cu_seqlens, g->side == ROWS ? v->total_q : v->total_k);
-        batch = a->batch > 0, seq = total >= 0 ? total : 1;
+        const int64_t unread = a->device == STROBE_CPU ? 0 : 1; /* a query's are read when it runs, a GPU's never */
+        batch = a->batch > 0, seq = total >= 0 ? total : unread;
     }
     const struct tensor_check check = {
         .name = g->name,

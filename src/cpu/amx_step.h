@@ -74,6 +74,7 @@ ALWAYS_INLINE void weigh_quarter(struct weighing *w, int halves, int part) {
 }
 
 ALWAYS_INLINE void weigh_advance(struct weighing *w, int halves) {
+    if (halves == 0) return; /* there may be no scores at all */
     w->s += halves * TILE_ROWS;
     w->p += halves / 2 * TILE_ROWS;
     w->left -= halves;

@@ -92,8 +92,8 @@ static inline vec v_exp2(vec x) {
     p = p * f + v_set(EXP2_C2);
     p = p * f + v_set(EXP2_C1);
     p = p * f + v_set(EXP2_C0);
-    const vec_bits shift = ((vec_bits)(whole + v_set(12582912.0f)) - 0x4b400000) << 23;
-    const vec kept = v_pick(x < v_set(-125.0f), v_set(0.0f), (vec)((vec_bits)p + shift));
+    const vec_words shift = ((vec_words)(whole + v_set(12582912.0f)) - 0x4b400000u) << 23; /* of NaN any bits: not kept */
+    const vec kept = v_pick(x < v_set(-125.0f), v_set(0.0f), (vec)((vec_words)p + shift));
     return v_pick(x == x, kept, x);
 }
 
