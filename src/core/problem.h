@@ -18,6 +18,9 @@
 
 /* No extent is larger: then sums of a few extents, and mask.h's arithmetic, stay far inside int64_t. */
 #define LARGEST_EXTENT ((int64_t)1 << 40)
+/* Nor has a sequence, or a batch, more rows or entries of all heads: a count of them, rounded up to tiles, is no overflow.
+ */
+#define LARGEST_COUNT ((int64_t)1 << 48)
 
 struct problem {
     strobe_operation operation;

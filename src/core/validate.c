@@ -88,6 +88,13 @@ strobe_status strobe__check_tensor(const struct tensor_check *c, bool runs) {
     return runs ? strobe__check_pointer(c->name, t->data, strobe__dtype_bytes(t->dtype)) : STROBE_OK;
 }
 
+/* Of a count that packed or empty tensors, whose strides say nothing of it, leave open. */
+static strobe_status check_count(const char *name, int64_t extent, int64_t heads) {
+    if (strobe__product(extent, heads) <= LARGEST_COUNT) return STROBE_OK;
+    return strobe__fail(STROBE_INVALID_ARGUMENT, "%s times heads_q is %lld times %lld; 0 to %lld is accepted", name,
+                        (long long)extent, (long long)heads, (long long)LARGEST_COUNT);
+}
+
 static strobe_status check_extents(const strobe_attention *a) {
     TRY(strobe__check_range("batch", a->batch, 0, LARGEST_EXTENT));
     TRY(strobe__check_range("seq_q", a->seq_q, 0, LARGEST_EXTENT));
@@ -97,6 +104,8 @@ static strobe_status check_extents(const strobe_attention *a) {
     if (a->heads_q % a->heads_kv != 0)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "heads_kv is %lld; a divisor of heads_q, %lld, is accepted",
                             (long long)a->heads_kv, (long long)a->heads_q);
+    TRY(check_count("batch", a->batch, a->heads_q));
+    TRY(check_count("seq_q", a->seq_q, a->heads_q));
     TRY(strobe__check_range("dim", a->dim, 1, 512));
     return strobe__check_range("dim_v", a->dim_v, 1, 512);
 }
