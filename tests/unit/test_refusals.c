@@ -94,9 +94,6 @@ static const struct refusal tensors[] = {
     {{INT(a.seq_q, (int64_t)1 << 40), INT(a.heads_q, 1 << 30), INT(a.heads_kv, 1)},
      "seq_q times heads_q is 1099511627776 times 1073741824; 0 to 281474976710656 is accepted",
      0},
-    {{INT(a.batch, (int64_t)1 << 40), INT(a.heads_q, 1 << 30), INT(a.seq_q, 0)},
-     "batch times heads_q is 1099511627776 times 1073741824; 0 to 281474976710656 is accepted",
-     BACKWARD},
     /* outputs whose elements would meet; inputs may repeat */
     {{INT(a.out.stride[0], 128), INT(a.out.stride[1], 32)},
      "out.stride is {128, 32, 0}; strides that keep the elements of an output apart are accepted",
