@@ -7,6 +7,9 @@
  *     HEAD_DIM  64, 128: columns of Q, K, V, dO in shared memory       ROWS  query rows in a block, HEAD_DIM ROWS = 8192
  *     ELEMENT_BF16 or ELEMENT_FP16                                     TERMS 1: softcap and ALiBi; a variant of its own
  *
+ *     PARTS     P and dS are made in so many parts, whose products start with the first
+ *     LAG       1: dQ of a block is worked out in the next one's time, so that the groups need not meet
+ *
  * Three kernels: KERNEL_prepare (backward_prepare.h) works out D and lse and clears dQ, KERNEL (this file) does the rest but
  * for what KERNEL_finish (backward_finish.h) does to dQ. A CTA owns 128 keys of a K/V head, 64 for each of two consumer warp
  * groups, and walks over the blocks of rows, of all query heads of the group, that see some of them:
@@ -38,6 +41,7 @@ enum {
     GROUPS = 2,
     KEYS = 64 * GROUPS,
     STAGES = 2,
+    DS_STAGES = 2 + LAG,
     SLABS = HEAD_DIM / 64,
     THREADS = 128 * (GROUPS + 1),
     ROW_BYTES = 128, /* of a slab */
@@ -45,11 +49,8 @@ enum {
     K_SLAB = KEYS * ROW_BYTES,
     DS_SLAB = ROWS * ROW_BYTES, /* 64 keys */
     SCORES = ROWS / 2,          /* accumulators of a thread */
-    DS_BARRIER = 1,
+    K_BARRIER = 1,
 };
-
-/* A block's scores are gone through in so many parts; the products that take them start with the first. */
-#define PARTS 1
 
 /* Of a thread, after they have moved: at launch all have 168. */
 #define PRODUCER_REGISTERS 24
@@ -63,12 +64,12 @@ static_assert((int)DQ_TILES == (int)GROUPS, "dQ of a block is one tile for each 
 struct shared {
     unsigned char k[SLABS * K_SLAB], v[SLABS * K_SLAB];
     unsigned char q[STAGES][SLABS * Q_SLAB], dout[STAGES][SLABS * Q_SLAB];
-    unsigned char ds[STAGES][GROUPS * DS_SLAB];
+    unsigned char ds[DS_STAGES][GROUPS * DS_SLAB];
     float dq[GROUPS][DQ_TILE];
     float lse[STAGES][ROWS], term[STAGES][ROWS];
     struct tile tile;
     uint64_t k_full, v_full, q_full[STAGES], q_empty[STAGES], dout_full[STAGES], dout_empty[STAGES];
-    uint64_t dq_full[GROUPS], dq_empty[GROUPS];
+    uint64_t ds_full[DS_STAGES], ds_empty[DS_STAGES], dq_full[GROUPS], dq_empty[GROUPS];
 };
 
 static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fills a multiprocessor's shared memory");
@@ -102,7 +103,6 @@ INLINE void hand_over_dq(struct shared *s, const float (&dq)[32], int group, uin
 #pragma unroll
     for (int v = 0; v < 32; v += 4) *(float4 *)(staging + v * 128) = make_float4(dq[v], dq[v + 1], dq[v + 2], dq[v + 3]);
     fence_proxy_async();
-    __syncwarp();
     release(&s->dq_full[group]);
 }
 
@@ -129,17 +129,38 @@ INLINE struct operands operands_of(const struct shared *s, int group) {
     return o;
 }
 
+/* Where dS of a block stands; written and read round and round. */
+struct slot {
+    uint32_t stage, parity;
+};
+
+INLINE void advance(struct slot *slot) {
+    if (++slot->stage == DS_STAGES) slot->stage = 0, slot->parity ^= 1;
+}
+
+/* With a lag: dQ of the last block. */
+INLINE void last_dq(struct shared *shared, const struct operands *o, const struct slot *slot, int group, uint32_t count) {
+    float dq[32];
+    mbarrier_wait(&shared->ds_full[slot->stage], slot->parity);
+    issue_dq(dq, o->ds_all + slot->stage * DS_STEP, o->k_all);
+    wgmma_wait(0);
+    hand_over_dq(shared, dq, group, count);
+}
+
 /* One warp group: its 64 keys, block after block of rows. Nothing may be open where the loop closes: ptxas would serialise
  * the products. */
 INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, int group) {
-    const int lane = (int)threadIdx.x % 32, own = 64 * group + uniform((int)threadIdx.x % 128 / 32) * 16;
-    const struct walk walk = walk_of(p, t);
-    const struct full_rows full_rows = full_rows_of(t, t->key + own);
-    const int all = walk.blocks * p->group, key = uniform(t->key) + own;
+    const int own = 64 * group + uniform((int)threadIdx.x % 128 / 32) * 16, key = uniform(t->key) + own;
+    const struct full_rows full = full_rows_of(t, key);
+    const struct operands o = operands_of(shared, group);
     struct sums dk, dv;
     float s[SCORES], dp[SCORES], dq[32];
     uint32_t weights[SCORES / 2], gradients[SCORES / 2];
-    const struct operands o = operands_of(shared, group);
+    struct progress progress = start(p, t);
+    struct slope slope = slope_at(p, t, &progress);
+    struct slot now = {0, 0}, before = {0, 0}; /* of this block's dS, and with a lag of that whose dQ is worked out */
+    const struct slot *late = LAG ? &before : &now;
+    uint32_t count = 0;
     clear(&dk), clear(&dv);
 
     mbarrier_wait(&shared->k_full, 0);
@@ -147,47 +168,44 @@ INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared
     issue_scores(s, o.k_own, o.q_rows);
     mbarrier_wait(&shared->v_full, 0);
     wgmma_wait(0);
-    int n = 0, m = walk.first, head = t->head_kv * p->group;
-    struct slope slope = slope_of(p, &t->in, t->batch, head);
-    for (uint32_t count = 0;;) {
+    for (;; ++count) {
         const uint32_t stage = stage_of(count), next = stage_of(count + 1);
-        const int row = m * ROWS, at = 2 * (lane % 4);
-        const bool full = row >= full_rows.low && row <= full_rows.high;
+        const bool last = is_last(&progress);
+        const struct meeting at = {stage, key, progress.row, progress.row >= full.low && progress.row <= full.high};
         mbarrier_wait(&shared->dout_full[stage], full_parity(count));
         issue_scores(dp, o.v_own, o.dout_rows + stage * STAGE_STEP);
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-            to_weights(p, &slope, s, shared->lse[stage] + at, part, key + lane / 4, row + at);
-            if (!full) hide(t, s, part, key, row);
-            pack_part(weights, s, part);
+            make_weights(p, shared, t, &slope, &at, s, weights, part);
             issue_sum(&dv, weights, o.dout_sums + stage * STAGE_STEP, part);
         }
         wgmma_wait(PARTS); /* dP */
+        if (LAG) mbarrier_wait(&shared->ds_empty[now.stage], now.parity ^ 1);
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
-            to_gradients(p, &slope, dp, s, shared->term[stage] + at, shared->lse[stage] + at, part, key + lane / 4,
-                         row + at);
-            if (!full) hide(t, dp, part, key, row);
-            pack_part(gradients, dp, part);
-            store_transposed(o.ds_own + stage * (GROUPS * DS_SLAB), gradients, part);
+            make_gradients(p, shared, t, &slope, &at, dp, s, gradients, part);
+            store_transposed(o.ds_own + now.stage * (GROUPS * DS_SLAB), gradients, part);
             issue_sum(&dk, gradients, o.q_sums + stage * STAGE_STEP, part);
         }
         fence_proxy_async();
-        named_barrier_wait(DS_BARRIER, 128 * GROUPS);
-        issue_dq(dq, o.ds_all + stage * DS_STEP, o.k_all);
-        wgmma_wait(PARTS + 1); /* dV */
+        release(&shared->ds_full[now.stage]);
+        if (count >= LAG) mbarrier_wait(&shared->ds_full[late->stage], late->parity);
+        issue_dq(dq, o.ds_all + late->stage * DS_STEP, o.k_all); /* with a lag at first of nothing, and not looked at */
+        wgmma_wait(PARTS + 1);                                   /* dV */
         release(&shared->dout_empty[stage]);
-        if (count + 1 < all) mbarrier_wait(&shared->q_full[next], full_parity(count + 1));
-        issue_scores(s, o.k_own, o.q_rows + next * STAGE_STEP); /* after the last block: of an old one, and not looked at */
+        if (!last) mbarrier_wait(&shared->q_full[next], full_parity(count + 1));
+        issue_scores(s, o.k_own, o.q_rows + next * STAGE_STEP); /* after the last block: of an old one, likewise */
         wgmma_wait(1);                                          /* dK and dQ */
         release(&shared->q_empty[stage]);
-        hand_over_dq(shared, dq, group, count);
+        if (LAG && count > 0) release(&shared->ds_empty[late->stage]), advance(&before);
+        if (count >= LAG) hand_over_dq(shared, dq, group, count - LAG);
         wgmma_wait(0); /* the next S */
-        if (++count == all) break;
-        m += walk.step;
-        if (++n == walk.blocks) n = 0, m = walk.first, slope = slope_of(p, &t->in, t->batch, ++head);
+        advance(&now);
+        if (last) break;
+        if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
-    named_barrier_wait(DS_BARRIER, 128 * GROUPS); /* K has been read by both groups */
+    if (LAG) last_dq(shared, &o, late, group, count);
+    named_barrier_wait(K_BARRIER, 128 * GROUPS); /* K has been read by both groups */
     store_sums(&p->dk_rows, t, shared->k, &dk, p->scale, own);
     store_sums(&p->dv_rows, t, shared->v, &dv, 1, own);
 }
@@ -204,6 +222,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
             mbarrier_init(&shared->q_full[stage], 1), mbarrier_init(&shared->q_empty[stage], 4 * GROUPS);
             mbarrier_init(&shared->dout_full[stage], 1), mbarrier_init(&shared->dout_empty[stage], 4 * GROUPS);
         }
+        for (int i = 0; i < DS_STAGES; ++i) mbarrier_init(&shared->ds_full[i], 8), mbarrier_init(&shared->ds_empty[i], 8);
         for (int i = 0; i < GROUPS; ++i) mbarrier_init(&shared->dq_full[i], 4), mbarrier_init(&shared->dq_empty[i], 1);
         mbarrier_init_fence();
     }

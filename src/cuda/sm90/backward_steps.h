@@ -87,8 +87,10 @@ INLINE void producer(const struct sm90_backward_params *p, struct shared *s, con
     }
 }
 
-INLINE void release(uint64_t *empty) {
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
+/* The warp is done with what the barrier guards, or has written it. */
+INLINE void release(uint64_t *barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
 }
 
 /* S^T = K Q^T, or dP^T = V dO^T, of the group's keys. */
@@ -191,6 +193,39 @@ INLINE void to_gradients(const struct sm90_backward_params *p, const struct slop
 INLINE void pack_part(uint32_t (&packed)[SCORES / 2], const float (&x)[SCORES], int part) {
 #pragma unroll
     for (int i = part * (PART / 2); i < (part + 1) * (PART / 2); ++i) packed[i] = pack(x[2 * i], x[2 * i + 1]);
+}
+
+/* A warp's sixteen keys and a block of rows. */
+struct meeting {
+    uint32_t stage; /* of the rows */
+    int key, row;
+    bool full; /* all see all */
+};
+
+/* Of the query head that a consumer is at. */
+INLINE struct slope slope_at(const struct sm90_backward_params *p, const struct tile *t, const struct progress *at) {
+    return slope_of(p, &t->in, t->batch, (t->head_kv + 1) * p->group - at->heads);
+}
+
+/* P of a part, from S. */
+INLINE void make_weights(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
+                         const struct slope *slope, const struct meeting *at, float (&s)[SCORES],
+                         uint32_t (&packed)[SCORES / 2], int part) {
+    const int lane = (int)threadIdx.x % 32, column = 2 * (lane % 4);
+    to_weights(p, slope, s, shared->lse[at->stage] + column, part, at->key + lane / 4, at->row + column);
+    if (!at->full) hide(t, s, part, at->key, at->row);
+    pack_part(packed, s, part);
+}
+
+/* dS of a part, from dP and P. */
+INLINE void make_gradients(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
+                           const struct slope *slope, const struct meeting *at, float (&dp)[SCORES],
+                           const float (&weights)[SCORES], uint32_t (&packed)[SCORES / 2], int part) {
+    const int lane = (int)threadIdx.x % 32, column = 2 * (lane % 4);
+    to_gradients(p, slope, dp, weights, shared->term[at->stage] + column, shared->lse[at->stage] + column, part,
+                 at->key + lane / 4, at->row + column);
+    if (!at->full) hide(t, dp, part, at->key, at->row);
+    pack_part(packed, dp, part);
 }
 
 /* A warp group's sums, rounded, to the tensor, by way of its own rows of shared memory that is done with. */

@@ -87,6 +87,28 @@ INLINE struct walk walk_of(const struct sm90_backward_params *p, const struct ti
     return w;
 }
 
+/* Where a consumer is: its block's first row, blocks of the query head and heads of the group that are left, with these. */
+struct progress {
+    int row, left, heads;
+};
+
+INLINE struct progress start(const struct sm90_backward_params *p, const struct tile *t) {
+    const struct walk walk = walk_of(p, t);
+    const struct progress at = {walk.first * ROWS, walk.blocks, p->group};
+    return at;
+}
+
+INLINE bool is_last(const struct progress *at) { return at->left == 1 && at->heads == 1; }
+
+/* Returns whether a new query head begins. */
+INLINE bool go_on(const struct sm90_backward_params *p, const struct tile *t, struct progress *at) {
+    at->row += p->turns ? -ROWS : ROWS;
+    if (--at->left > 0) return false;
+    const struct walk walk = walk_of(p, t);
+    at->row = walk.first * ROWS, at->left = walk.blocks, --at->heads;
+    return true;
+}
+
 /* How many blocks of keys that rows of block m see come before the tile's. */
 INLINE int turn_of(const struct tile *t, int m) {
     const int first_key = m * ROWS + t->in.first_shift;

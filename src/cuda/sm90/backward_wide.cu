@@ -42,9 +42,6 @@ enum {
     TURN_BARRIER = 2, /* TURN_BARRIER + g: of group g */
 };
 
-/* See backward.cu. */
-#define PARTS 1
-
 /* Of a thread, after they have moved: at launch all have 168. */
 #define PRODUCER_REGISTERS 24
 #define CONSUMER_REGISTERS 240
@@ -77,11 +74,14 @@ struct next {
 /* The group's tiles of dQ = dS K to their sums, a thread's registers as they are, and the next scores. `open` is released
  * when the product that is open at the start is done. With turns, see writer() of backward.cu. */
 INLINE void add_tiles(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, uint32_t stage,
-                      int64_t block, int m, int group, uint64_t *open, float (&scores)[SCORES], const struct next *next) {
+                      const struct progress *at, int group, uint64_t *open, float (&scores)[SCORES],
+                      const struct next *next) {
     const int thread = (int)threadIdx.x % 128, tiles = group == 0 ? DQ_TILES / 2 : DQ_TILES - DQ_TILES / 2;
     const int first = group == 0 ? 0 : DQ_TILES / 2;
     const uint64_t ds = wgmma_operand(shared_address(shared->ds[stage]), 0);
     const uint64_t k = wgmma_operand(shared_address(shared->k), K_SLAB) + first * (K_SLAB / 16);
+    const int m = at->row / ROWS, head = (t->head_kv + 1) * p->group - at->heads;
+    const int64_t block = ((int64_t)t->batch * p->heads_kv * p->group + head) * p->row_blocks + m;
     float *sum = p->dq_sum + block * BLOCK_ELEMENTS + first * DQ_TILE + thread * 4;
     uint32_t *turn = p->turns + block * DQ_TILES + group;
 #pragma unroll
@@ -115,18 +115,12 @@ INLINE void add_tiles(const struct sm90_backward_params *p, struct shared *share
     }
 }
 
-/* Of the first head of the tile's group. */
-INLINE int64_t first_block_of(const struct sm90_backward_params *p, const struct tile *t) {
-    return ((int64_t)t->batch * p->heads_kv + t->head_kv) * p->group * p->row_blocks;
-}
-
 /* S, P, and dV. Nothing may be open where the loop closes: ptxas would serialise the products. */
 INLINE void weight_group(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t) {
-    const int thread = (int)threadIdx.x % 128, lane = thread % 32, own = uniform(thread / 32) * 16,
-              key = uniform(t->key) + own;
-    const struct walk walk = walk_of(p, t);
-    const struct full_rows full_rows = full_rows_of(t, key);
-    const int all = walk.blocks * p->group;
+    const int thread = (int)threadIdx.x % 128, own = uniform(thread / 32) * 16, key = uniform(t->key) + own;
+    const struct full_rows full = full_rows_of(t, key);
+    struct progress progress = start(p, t);
+    struct slope slope = slope_at(p, t, &progress);
     struct sums dv;
     float s[SCORES];
     uint32_t weights[SCORES / 2];
@@ -137,32 +131,25 @@ INLINE void weight_group(const struct sm90_backward_params *p, struct shared *sh
     mbarrier_wait(&shared->q_full[0], 0);
     issue_scores(s, k, q);
     wgmma_wait(0);
-    int64_t block = first_block_of(p, t);
-    int n = 0, m = walk.first, head = t->head_kv * p->group;
-    struct slope slope = slope_of(p, &t->in, t->batch, head);
-    for (uint32_t count = 0;;) {
+    for (uint32_t count = 0;; ++count) {
         const uint32_t stage = stage_of(count), next = stage_of(count + 1);
-        const int row = m * ROWS, at = 2 * (lane % 4);
-        to_weights(p, &slope, s, shared->lse[stage] + at, 0, key + lane / 4, row + at);
-        if (row < full_rows.low || row > full_rows.high) hide(t, s, 0, key, row);
+        const bool last = is_last(&progress);
+        const struct meeting at = {stage, key, progress.row, progress.row >= full.low && progress.row <= full.high};
+        make_weights(p, shared, t, &slope, &at, s, weights, 0);
         release(&shared->q_empty[stage]);
-        pack_part(weights, s, 0);
         mbarrier_wait(&shared->weights_empty[stage], empty_parity(count));
 #pragma unroll
         for (int i = 0; i < SCORES / 8; ++i)
             shared->weights[stage][i][thread] = make_uint4(weights[4 * i], weights[4 * i + 1], weights[4 * i + 2],
                                                            weights[4 * i + 3]);
-        __syncwarp();
         release(&shared->weights_full[stage]);
         mbarrier_wait(&shared->dout_full[stage], full_parity(count));
         issue_sum(&dv, weights, dout + stage * STAGE_STEP, 0);
         mbarrier_wait(&shared->ds_full[stage], full_parity(count));
-        const struct next ahead = {k, q + next * STAGE_STEP, count + 1 < all ? &shared->q_full[next] : NULL,
-                                   full_parity(count + 1)};
-        add_tiles(p, shared, t, stage, block + m, m, 0, &shared->dout_empty[stage], s, &ahead);
-        if (++count == all) break;
-        m += walk.step;
-        if (++n == walk.blocks) n = 0, m = walk.first, block += p->row_blocks, slope = slope_of(p, &t->in, t->batch, ++head);
+        const struct next ahead = {k, q + next * STAGE_STEP, !last ? &shared->q_full[next] : NULL, full_parity(count + 1)};
+        add_tiles(p, shared, t, stage, &progress, 0, &shared->dout_empty[stage], s, &ahead);
+        if (last) break;
+        if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
     named_barrier_wait(K_BARRIER, 256); /* K has been read by both groups */
     store_sums(&p->dv_rows, t, shared->k, &dv, 1, own);
@@ -175,11 +162,10 @@ INLINE float2 unpack(uint32_t pair) {
 
 /* dP, dS, and dK. */
 INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t) {
-    const int thread = (int)threadIdx.x % 128, lane = thread % 32, own = uniform(thread / 32) * 16,
-              key = uniform(t->key) + own;
-    const struct walk walk = walk_of(p, t);
-    const struct full_rows full_rows = full_rows_of(t, key);
-    const int all = walk.blocks * p->group;
+    const int thread = (int)threadIdx.x % 128, own = uniform(thread / 32) * 16, key = uniform(t->key) + own;
+    const struct full_rows full = full_rows_of(t, key);
+    struct progress progress = start(p, t);
+    struct slope slope = slope_at(p, t, &progress);
     struct sums dk;
     float dp[SCORES];
     uint32_t gradients[SCORES / 2];
@@ -191,12 +177,10 @@ INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *
     mbarrier_wait(&shared->dout_full[0], 0);
     issue_scores(dp, v, dout);
     wgmma_wait(0);
-    int64_t block = first_block_of(p, t);
-    int n = 0, m = walk.first, head = t->head_kv * p->group;
-    struct slope slope = slope_of(p, &t->in, t->batch, head);
-    for (uint32_t count = 0;;) {
+    for (uint32_t count = 0;; ++count) {
         const uint32_t stage = stage_of(count), next = stage_of(count + 1);
-        const int row = m * ROWS, at = 2 * (lane % 4);
+        const bool last = is_last(&progress);
+        const struct meeting at = {stage, key, progress.row, progress.row >= full.low && progress.row <= full.high};
         float s[SCORES];
         mbarrier_wait(&shared->q_full[stage], full_parity(count));
         mbarrier_wait(&shared->weights_full[stage], full_parity(count));
@@ -210,24 +194,20 @@ INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *
                 s[8 * i + 2 * x] = two.x, s[8 * i + 2 * x + 1] = two.y;
             }
         }
-        to_gradients(p, &slope, dp, s, shared->term[stage] + at, shared->lse[stage] + at, 0, key + lane / 4, row + at);
-        if (row < full_rows.low || row > full_rows.high) hide(t, dp, 0, key, row);
-        pack_part(gradients, dp, 0);
+        make_gradients(p, shared, t, &slope, &at, dp, s, gradients, 0);
         release(&shared->weights_empty[stage]);
         release(&shared->dout_empty[stage]);
         mbarrier_wait(&shared->ds_empty[stage], empty_parity(count));
         store_transposed(ds_own + stage * DS_BYTES, gradients, 0);
         issue_sum(&dk, gradients, q + stage * STAGE_STEP, 0);
         fence_proxy_async();
-        __syncwarp();
         release(&shared->ds_full[stage]);
         mbarrier_wait(&shared->ds_full[stage], full_parity(count)); /* by all of the group's warps */
-        const struct next ahead = {v, dout + next * STAGE_STEP, count + 1 < all ? &shared->dout_full[next] : NULL,
+        const struct next ahead = {v, dout + next * STAGE_STEP, !last ? &shared->dout_full[next] : NULL,
                                    full_parity(count + 1)};
-        add_tiles(p, shared, t, stage, block + m, m, 1, &shared->q_empty[stage], dp, &ahead);
-        if (++count == all) break;
-        m += walk.step;
-        if (++n == walk.blocks) n = 0, m = walk.first, block += p->row_blocks, slope = slope_of(p, &t->in, t->batch, ++head);
+        add_tiles(p, shared, t, stage, &progress, 1, &shared->q_empty[stage], dp, &ahead);
+        if (last) break;
+        if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
     named_barrier_arrive(K_BARRIER, 256);
     store_sums(&p->dk_rows, t, shared->v, &dk, p->scale, own); /* nobody else reads V */
