@@ -3,10 +3,12 @@
 
     pip install torch==2.13.0 && pip install matplotlib .
     python examples/train_gpt.py --plot train_gpt.png                       about three minutes on two cores
+    python examples/train_gpt.py --device cuda --steps 200                  a larger one in bf16, a minute on an H200
 
 A character model of the repository's own text, the library's manual (include/strobe/strobe.h) and a page of Pride and Prejudice.
 All runs start from the same weights and read the same batches; they differ in the attention alone. Rounding makes any two
-correct implementations drift apart, so a third run, with another of PyTorch's own backends, shows how far that is.
+correct implementations drift apart, so a third run, with another of PyTorch's own backends, shows how far that is; what the two
+of PyTorch differ by is also what Strobe is held to.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import math
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import strobe.torch
 import torch
@@ -23,7 +26,22 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 ROOT = Path(__file__).resolve().parent.parent
-CONTEXT, WIDTH, HEADS, LAYERS, BATCH = 128, 128, 4, 4, 8
+
+
+class Size(NamedTuple):
+    context: int
+    width: int
+    heads: int
+    layers: int
+    batch: int
+    rate: float  # of learning, at its peak
+    dtype: torch.dtype  # of the products; weights, norms and the loss stay in float32
+
+
+SIZE = {
+    "cpu": Size(128, 128, 4, 4, 8, 2e-3, torch.float32),
+    "cuda": Size(1024, 512, 4, 6, 16, 1e-3, torch.bfloat16),
+}
 
 
 def with_backend(backend: SDPBackend):
@@ -44,28 +62,29 @@ ATTENTION = {
 class Block(nn.Module):
     """Attention and a feed-forward layer, each behind a norm and beside a residual path."""
 
-    def __init__(self, attention):
+    def __init__(self, width: int, heads: int, attention):
         super().__init__()
-        self.attention = attention
-        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.feed = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.heads, self.attention = heads, attention
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: Tensor) -> Tensor:  # [batch, seq, WIDTH]
-        b, s, _ = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)  # views
-        x = x + self.out(self.attention(q, k, v).transpose(1, 2).reshape(b, s, WIDTH))
+    def forward(self, x: Tensor) -> Tensor:  # [batch, seq, width]
+        b, s, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)  # views
+        x = x + self.out(self.attention(q, k, v).transpose(1, 2).reshape(b, s, width))
         return x + self.feed(self.norm2(x))
 
 
 class GPT(nn.Module):
     """Characters in, logits of the next ones out."""
 
-    def __init__(self, characters: int, attention):
+    def __init__(self, characters: int, size: Size, attention):
         super().__init__()
-        self.embed, self.place = nn.Embedding(characters, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.Sequential(*(Block(attention) for _ in range(LAYERS)))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, characters, bias=False)
+        self.context = size.context
+        self.embed, self.place = nn.Embedding(characters, size.width), nn.Embedding(size.context, size.width)
+        self.blocks = nn.Sequential(*(Block(size.width, size.heads, attention) for _ in range(size.layers)))
+        self.norm, self.head = nn.LayerNorm(size.width), nn.Linear(size.width, characters, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:  # [batch, seq] -> [batch, seq, characters]
         return self.head(self.norm(self.blocks(self.embed(ids) + self.place.weight[: ids.shape[1]])))
@@ -77,17 +96,21 @@ def text() -> str:
 
 
 def train(name: str, ids: Tensor, characters: int, steps: int) -> tuple[list[float], float, GPT]:
-    """Loss of each step, seconds, and the model."""
+    """Loss of each step, seconds, and the model, which is as large as the device of ids allows."""
+    device = ids.device.type
+    size = SIZE[device]
     torch.manual_seed(0)
-    model = GPT(characters, ATTENTION[name])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
+    model = GPT(characters, size, ATTENTION[name]).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=size.rate, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, size.rate, total_steps=steps)
     generator = torch.Generator().manual_seed(1)
     losses, start = [], time.perf_counter()
     for step in range(steps):
-        at = torch.randint(len(ids) - CONTEXT - 1, (BATCH,), generator=generator)
-        batch = torch.stack([ids[n : n + CONTEXT + 1] for n in at])
-        loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        at = torch.randint(len(ids) - size.context - 1, (size.batch,), generator=generator)
+        batch = torch.stack([ids[n : n + size.context + 1] for n in at])
+        with torch.autocast(device, size.dtype, enabled=size.dtype != torch.float32):
+            logits = model(batch[:, :-1])
+        loss = F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -104,8 +127,10 @@ def write(model: GPT, ids: Tensor, count: int) -> Tensor:
     """The characters that the model goes on with, drawn with a fixed seed."""
     generator = torch.Generator().manual_seed(2)
     for _ in range(count):
-        weights = F.softmax(model(ids[None, -CONTEXT:])[0, -1] / 0.7, dim=-1)
-        ids = torch.cat([ids, torch.multinomial(weights, 1, generator=generator)])
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
+            logits = model(ids[None, -model.context :])[0, -1]
+        weights = F.softmax(logits.float().cpu() / 0.7, dim=-1)
+        ids = torch.cat([ids, torch.multinomial(weights, 1, generator=generator).to(ids.device)])
     return ids
 
 
@@ -136,7 +161,7 @@ def plot(losses: dict[str, list[float]], path: str) -> None:
             [x or math.nan for x in largest], color=styles[name][0], linewidth=1.6, label=f"|{name} - torch flash|"
         )
     lower.axhline(2**-22, color="0.5", linewidth=0.8, linestyle=":", label="one rounding of a loss of 2 to 4 in float32")
-    lower.set_ylim(1e-8, 1e-3)
+    lower.set_ylim(1e-8, 1)
     lower.set_ylabel("largest difference so far")
     lower.set_xlabel("step")
     for axis in (upper, lower):
@@ -148,6 +173,7 @@ def plot(losses: dict[str, list[float]], path: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=sorted(SIZE), default="cpu")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--plot", metavar="FILE", help="write the loss curves as a PNG")
     parser.add_argument("--tolerance", type=float, default=0.02, help="of the mean loss over the last tenth of the steps")
@@ -155,7 +181,7 @@ def main() -> int:
 
     source = text()
     alphabet = sorted(set(source))
-    ids = torch.tensor([alphabet.index(c) for c in source])
+    ids = torch.tensor([alphabet.index(c) for c in source], device=a.device)
     runs = {name: train(name, ids, len(alphabet), a.steps) for name in ATTENTION}
     losses = {name: run[0] for name, run in runs.items()}
 
@@ -182,9 +208,9 @@ def main() -> int:
     written = write(runs["strobe"][2], ids[:40], 160 if a.steps >= 100 else 20)
     print("\nwritten by the model:", repr("".join(alphabet[n] for n in written)))
     gap = abs(means["strobe"] - means["torch flash"])
-    first = abs(losses["strobe"][0] - losses["torch flash"][0])
+    first, usual = (abs(losses[name][0] - losses["torch flash"][0]) for name in ("strobe", "torch math"))
     learnt = a.steps < 100 or means["strobe"] < 0.6 * math.log(len(alphabet))
-    return 0 if gap < a.tolerance and first < 1e-5 and learnt else 1
+    return 0 if gap < a.tolerance and first < max(1e-5, 2 * usual) and learnt else 1
 
 
 if __name__ == "__main__":
