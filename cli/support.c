@@ -135,22 +135,36 @@ static bool ask_words(const strobe_kernel_info *kernel, const char *words, void 
     return ask_with(kernel, own ? base_of(kernel) : "", words, amend, sentence, capacity);
 }
 
-/* The head dims that the kernel takes, as ranges: "1 to 512". */
-static void print_dims(const strobe_kernel_info *kernel, char *cell, size_t capacity) {
-    size_t length = 0;
+/* Which head dims the kernel takes; the first and the last of them, 0 if none. */
+static void find_dims(const strobe_kernel_info *kernel, bool *takes, int *first, int *last) {
     char words[32], sentence[PROBLEM_MESSAGE];
     const char *base = base_of(kernel);
-    cell[0] = 0;
-    for (int first = 0, dim = 1; dim <= LARGEST_DIM + 1; ++dim) {
+    *first = *last = 0;
+    for (int dim = 1; dim <= LARGEST_DIM; ++dim) {
         snprintf(words, sizeof words, "d=%d", dim);
-        const bool takes = dim <= LARGEST_DIM && ask_with(kernel, base, words, NULL, sentence, sizeof sentence);
-        if (takes && !first) first = dim;
-        if (takes || !first || length >= capacity) continue;
-        length += (size_t)snprintf(cell + length, capacity - length, first == dim - 1 ? "%s%d" : "%s%d to %d",
-                                   length ? ", " : "", first, dim - 1);
-        first = 0;
+        takes[dim] = ask_with(kernel, base, words, NULL, sentence, sizeof sentence);
+        if (!takes[dim]) continue;
+        *last = dim;
+        if (!*first) *first = dim;
     }
-    if (!length) snprintf(cell, capacity, "none");
+}
+
+/* The head dims that the kernel takes: "1 to 512", "multiples of 8 to 256", or each range. */
+static void print_dims(const strobe_kernel_info *kernel, char *cell, size_t capacity) {
+    bool takes[LARGEST_DIM + 2] = {false}, regular = true;
+    int first, last;
+    find_dims(kernel, takes, &first, &last);
+    for (int dim = 1; dim <= last; ++dim) regular = regular && takes[dim] == (dim % first == 0);
+    if (!first) snprintf(cell, capacity, "none");
+    if (regular && first > 1) snprintf(cell, capacity, "multiples of %d to %d", first, last);
+    if (!first || (regular && first > 1)) return;
+    size_t length = 0;
+    for (int dim = first, start = first; dim <= last && length < capacity; ++dim) {
+        if (takes[dim] && !takes[dim - 1]) start = dim;
+        if (!takes[dim] || takes[dim + 1]) continue;
+        length += (size_t)snprintf(cell + length, capacity - length, start == dim ? "%s%d" : "%s%d to %d",
+                                   length ? ", " : "", start, dim);
+    }
 }
 
 typedef struct matrix {
