@@ -6,7 +6,8 @@
                                   [--deterministic]
 
 Grid: bf16, 16384 tokens, hidden size 2048; TFLOP/s by the formula of publications. Needs PyTorch
-with a GPU (exit 77 otherwise). Every result is compared with PyTorch's before it is timed; L2 is flushed between runs."""
+with a GPU (exit 77 otherwise). Every result is compared with PyTorch's before it is timed; L2 is flushed between runs. For a
+backward pass also the device memory (MiB) that a call takes beyond its inputs and gradients."""
 import argparse
 import ctypes as C
 import math
@@ -122,7 +123,17 @@ def attempt(make, budget):
         return math.nan
 
 
+def extra_mib(call, results):
+    """Device memory that a call takes at its peak, beyond the `results` bytes that it leaves, in MiB."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    return (torch.cuda.max_memory_allocated() - before - results) / 2**20
+
+
 def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
+    """A line of the table; TFLOP/s of Strobe, FlashAttention-2 and cuDNN."""
     batch, heads = 16384 // seq, 2048 // dim
     q, k, v, dout = (torch.randn(batch, seq, heads, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(4))
     out, lse = torch.empty_like(q), torch.empty(batch, heads, seq, device="cuda")
@@ -147,17 +158,34 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
         work = strobe.workspace(a, g)
         strobe.backward(a, g, work)
         times, error = [attempt(lambda: strobe.backward(a, g, work), budget)], 0.0
+        memory, results = [work.numel() / 2**20], sum(x.numel() * x.element_size() for x in (q, k, v))
         for b in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
             leaves = [x.detach().requires_grad_() for x in (q, k, v)]
             result = peer(b, *leaves, causal)()
             grads = torch.autograd.grad(result, leaves, dout, retain_graph=True)
             if b == SDPBackend.FLASH_ATTENTION:
                 error = max((x.float() - y.float()).abs().max().item() for x, y in zip((dq, dk, dv), grads))
-            times.append(attempt(lambda: torch.autograd.grad(result, leaves, dout, retain_graph=True), budget))
+
+            def gradients():
+                torch.autograd.grad(result, leaves, dout, retain_graph=True)
+            times.append(attempt(gradients, budget))
+            memory.append(extra_mib(gradients, results))
     speeds = [flop / t / 1e9 for t in times]
     print(f"{'bwd' if backward else 'fwd'} d{dim:<3} {'causal' if causal else 'full':6} {seq:6}: strobe {speeds[0]:6.1f}  "
-          f"FA2 {speeds[1]:6.1f}  cuDNN {speeds[2]:6.1f}  ratio {speeds[0] / speeds[1]:.3f}  max diff {error:.4f}", flush=True)
-    return dim, speeds[0] / speeds[1]
+          f"FA2 {speeds[1]:6.1f}  cuDNN {speeds[2]:6.1f}  ratios {speeds[0] / speeds[1]:.3f} {speeds[0] / speeds[2]:.3f}  "
+          f"max diff {error:.4f}" + (f"  MiB {memory[0]:.0f} {memory[1]:.0f} {memory[2]:.0f}" if backward else ""), flush=True)
+    return dim, speeds
+
+
+def summary(what, rows):
+    """Geometric means of the ratios to each peer, and how many cells are below it."""
+    for dim in sorted({d for d, _ in rows}):
+        parts = []
+        for n, name in ((1, "FlashAttention-2"), (2, "cuDNN")):
+            ratios = [speeds[0] / speeds[n] for d, speeds in rows if d == dim and not math.isnan(speeds[n])]
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+            parts.append(f"{mean:.3f} x {name} (below it in {sum(r < 1 for r in ratios)} of {len(ratios)})")
+        print(f"{what} d{dim}: geometric means " + ", ".join(parts))
 
 
 def decode(strobe, batch, keys, budget):
@@ -236,11 +264,8 @@ def main():
             for batch, keys in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (128, 4096)):
                 decode(strobe, batch, keys, options.ms)
             continue
-        ratios = [row(strobe, what == "bwd", int(dim), number(seq), causal, options.ms, options.deterministic)
-                  for dim in options.dim.split(",") for causal in (False, True) for seq in options.seq.split(",")]
-        for dim in sorted({d for d, _ in ratios}):
-            own = [r for d, r in ratios if d == dim]
-            print(f"{what} d{dim}: geometric mean of strobe / FlashAttention-2 {math.exp(sum(map(math.log, own)) / len(own)):.3f}")
+        summary(what, [row(strobe, what == "bwd", int(dim), number(seq), causal, options.ms, options.deterministic)
+                       for dim in options.dim.split(",") for causal in (False, True) for seq in options.seq.split(",")])
 
 
 if __name__ == "__main__":
