@@ -17,43 +17,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_double, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from abi import Attention, Gradients, Parallel, Tensor, check, load, selected
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 DTYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [("data", c_void_p), ("stride", c_int64 * 3), ("dtype", c_int32), ("reserved", c_int32)]
-
-
-class Parallel(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("threads", c_int32), ("reserved", c_int32), ("run", c_void_p), ("self", c_void_p)]
-
-
-class Attention(ctypes.Structure):
-    _fields_ = (
-        [("struct_size", c_size_t)]
-        + [(name, c_int64) for name in ("batch", "seq_q", "seq_k", "heads_q", "heads_kv", "dim", "dim_v")]
-        + [(name, Tensor) for name in ("q", "k", "v", "out", "lse")]
-        + [(name, c_int32) for name in ("dtype", "device", "device_index", "mask")]
-        + [("flags", c_uint64), ("scale", c_double), ("softcap", c_double)]
-        + [(name, c_int64) for name in ("window_left", "window_right", "q_start", "k_start")]
-        + [(name, c_void_p) for name in ("varlen", "paged", "bias", "bool_mask", "block_mask", "alibi", "sinks", "dropout", "scales")]
-        + [("parallel", POINTER(Parallel)), ("tuning", c_void_p)]
-    )
-
-
-class Gradients(ctypes.Structure):
-    _fields_ = (
-        [("struct_size", c_size_t)]
-        + [(name, Tensor) for name in ("dout", "dlse", "dq", "dk", "dv")]
-        + [("dbias", c_void_p), ("dsinks", c_void_p)]
-    )
 
 
 def load_peaks() -> ctypes.CDLL:
@@ -83,24 +55,13 @@ def tensor_of(x):
     return Tensor(x.data_ptr(), (c_int64 * 3)(*x.stride()[:3]))
 
 
-def checked(library, status):
-    if status:
-        raise RuntimeError(library.strobe_last_error().decode())
-
-
-def selected(library, a, g=None):
-    kernel = c_char_p()
-    library.strobe_select(byref(a), g and byref(g), byref(kernel))
-    return kernel.value.decode()
-
-
 def ours(library, q, k, v, out, causal):
     """The call, and its descriptor. Tensors are [batch, seq, heads, dim] views."""
     parallel = Parallel(ctypes.sizeof(Parallel), 1)
     a = Attention(struct_size=ctypes.sizeof(Attention), batch=q.shape[0], seq_q=q.shape[1], seq_k=k.shape[1], dtype=DTYPES[q.dtype])
     a.heads_q, a.heads_kv, a.dim, a.mask, a.parallel = q.shape[2], k.shape[2], q.shape[3], 1 if causal else 0, ctypes.pointer(parallel)
     a.q, a.k, a.v, a.out = (tensor_of(x) for x in (q, k, v, out))
-    return lambda: checked(library, library.strobe_forward(byref(a), None, 0, None)), a
+    return lambda: check(library, library.strobe_forward(byref(a), None, 0, None)), a
 
 
 def measure(library, peaks, standard, dtype, seq, heads, dim, causal, seconds):
@@ -203,7 +164,7 @@ def measure_backward(library, peaks, dtype, seq, heads, heads_kv, dim, causal, s
         theirs_out = F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=heads != heads_kv)
 
     def backward():
-        checked(library, library.strobe_backward(byref(a), byref(g), None, 0, None))
+        check(library, library.strobe_backward(byref(a), byref(g), None, 0, None))
 
     def pytorch():
         return torch.autograd.grad(theirs_out, leaves, dout, retain_graph=True)
@@ -259,8 +220,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1.0, help="of work for each row")
     parser.add_argument("--operation", choices=("forward", "backward", "decode"), default="forward")
     a = parser.parse_args()
-    library, peaks = ctypes.CDLL(a.library), load_peaks()
-    library.strobe_last_error.restype = c_char_p
+    library, peaks = load(a.library), load_peaks()
     torch.set_num_threads(1)
     print("| problem | kernel | ours | of the peak | PyTorch's time / ours | OpenBLAS' |\n|---|---|---|---|---|---|")
     {"forward": all_forward, "backward": all_backward, "decode": all_decode}[a.operation](library, peaks, load_standard(), a.seconds)

@@ -20,48 +20,24 @@ try:
 except ImportError:
     sys.exit(77)
 
+from abi import Attention, Gradients, Tensor, Tuning, check, load
+
 DETERMINISTIC = 1
-i32, i64, u64, f64, ptr, size = C.c_int32, C.c_int64, C.c_uint64, C.c_double, C.c_void_p, C.c_size_t
-
-
-class Tensor(C.Structure):
-    _fields_ = [("data", ptr), ("stride", i64 * 3), ("dtype", i32), ("reserved", i32)]
-
-
-class Attention(C.Structure):
-    _fields_ = ([("struct_size", size)] + [(n, i64) for n in "batch seq_q seq_k heads_q heads_kv dim dim_v".split()] +
-                [(n, Tensor) for n in "q k v out lse".split()] + [(n, i32) for n in "dtype device device_index mask".split()] +
-                [("flags", u64), ("scale", f64), ("softcap", f64)] +
-                [(n, i64) for n in "window_left window_right q_start k_start".split()] +
-                [(n, ptr) for n in "varlen paged bias bool_mask block_mask alibi sinks dropout scales parallel tuning".split()])
-
-
-class Tuning(C.Structure):
-    _fields_ = [("struct_size", size), ("kernel", C.c_char_p), ("split_keys", i64)]
-
-
-class Gradients(C.Structure):
-    _fields_ = [("struct_size", size)] + [(n, Tensor) for n in "dout dlse dq dk dv".split()] + [("dbias", ptr), ("dsinks", ptr)]
 
 
 def view(x, heads_first):
     """x is [batch, heads, seq, dim] in memory of any order; strides are batch, sequence, head."""
     s = x.stride()
-    return Tensor(x.data_ptr(), (i64 * 3)(s[0], s[2], s[1]) if heads_first else (i64 * 3)(*s[:3]), 0, 0)
+    return Tensor(x.data_ptr(), (C.c_int64 * 3)(s[0], s[2], s[1]) if heads_first else (C.c_int64 * 3)(*s[:3]), 0, 0)
 
 
 class Strobe:
     def __init__(self, path, kernel):
-        self.lib = C.CDLL(path)
+        self.lib = load(path)
         self.tuning = Tuning(C.sizeof(Tuning), kernel.encode(), 0) if kernel else None
-        self.lib.strobe_last_error.restype = C.c_char_p
-        for name in ("strobe_forward", "strobe_backward"):
-            getattr(self.lib, name).argtypes = [ptr] * (1 if name == "strobe_forward" else 2) + [ptr, size, ptr]
-        self.lib.strobe_workspace.argtypes = [ptr, ptr, ptr]
 
     def check(self, status):
-        if status:
-            raise RuntimeError(self.lib.strobe_last_error().decode())
+        check(self.lib, status)
 
     def prepare(self, q, k, v, out, lse, causal, backward=False):
         a = Attention(struct_size=C.sizeof(Attention), batch=q.shape[0], heads_q=q.shape[1], seq_q=q.shape[2],
@@ -69,12 +45,12 @@ class Strobe:
                       dtype={torch.bfloat16: 3, torch.float16: 2, torch.float32: 1}[q.dtype], mask=2 if causal else 0)
         a.q, a.k, a.v, a.out = (view(x, True) for x in (q, k, v, out))
         if self.tuning and not backward and b"forward" in self.tuning.kernel:
-            a.tuning = C.addressof(self.tuning)
-        a.lse = Tensor(lse.data_ptr(), (i64 * 3)(0, 0, 0), 0, 0)
+            a.tuning = C.pointer(self.tuning)
+        a.lse = Tensor(lse.data_ptr(), (C.c_int64 * 3)(0, 0, 0), 0, 0)
         return a
 
     def workspace(self, a, g=None):
-        need = size()
+        need = C.c_size_t()
         self.check(self.lib.strobe_workspace(C.byref(a), C.byref(g) if g else None, C.byref(need)))
         return torch.empty(max(need.value, 64), dtype=torch.uint8, device="cuda")
 
@@ -154,7 +130,7 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
         g = Gradients(struct_size=C.sizeof(Gradients))
         g.dout, g.dq, g.dk, g.dv = (view(x, True) for x in (dout, dq, dk, dv))
         if strobe.tuning and b"backward" in strobe.tuning.kernel:
-            a.tuning = C.addressof(strobe.tuning)
+            a.tuning = C.pointer(strobe.tuning)
         work = strobe.workspace(a, g)
         strobe.backward(a, g, work)
         times, error = [attempt(lambda: strobe.backward(a, g, work), budget)], 0.0

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-from cuda_peers import Gradients, Strobe, Tensor, Tuning, torch, view  # noqa: E402  exits with 77 without PyTorch
+from abi import Gradients, Partials, Tensor, Tuning  # noqa: E402
+from cuda_peers import Strobe, torch, view  # noqa: E402  exits with 77 without PyTorch
 
 NAN_KEY, NAN_VALUE = 120, 150
 
@@ -23,7 +24,7 @@ def forward(strobe, q, k, v, causal, split=0):
     a = strobe.prepare(q, k, v, out, lse, causal)
     kernel = b"cuda_forward_fp32" if q.dtype == torch.float32 else b"cuda_forward_sm80"
     tuning = Tuning(C.sizeof(Tuning), kernel, split)
-    a.tuning = C.addressof(tuning)
+    a.tuning = C.pointer(tuning)
     strobe.forward(a, strobe.workspace(a))
     torch.cuda.synchronize()
     a.tuning = None
@@ -35,7 +36,7 @@ def backward(strobe, a, q, k, v, dout):
     g = Gradients(struct_size=C.sizeof(Gradients))
     g.dout, g.dq, g.dk, g.dv = (view(x, True) for x in (dout, dq, dk, dv))
     tuning = Tuning(C.sizeof(Tuning), b"cuda_backward_fp32" if q.dtype == torch.float32 else b"cuda_backward_sm80", 0)
-    a.tuning = C.addressof(tuning)
+    a.tuning = C.pointer(tuning)
     strobe.backward(a, g, strobe.workspace(a, g))
     torch.cuda.synchronize()
     a.tuning = None
@@ -109,12 +110,6 @@ def deterministic(strobe):
             assert all(torch.equal(x, y) for x, y in zip(first, backward(strobe, a, q, k, v, dout))), dim
         assert all(torch.allclose(x.float(), y.float(), atol=2e-2, rtol=1e-2) for x, y in zip(first, free)), dim
     print("STROBE_DETERMINISTIC: the same bits in every run")
-
-
-class Partials(C.Structure):
-    _fields_ = ([("struct_size", C.c_size_t)] + [(n, C.c_int64) for n in "batch seq_q heads_q dim_v count".split()] +
-                [("parts", C.c_void_p), ("out", Tensor), ("lse", Tensor)] +
-                [(n, C.c_int32) for n in "dtype device device_index reserved".split()] + [("parallel", C.c_void_p)])
 
 
 def merge(strobe, few):
