@@ -12,6 +12,7 @@
  * Memory is linear in the sequence: two fp32 a query row and head, dQ in fp32 for the one pass, and dbias in fp32. */
 #include "cuda/backward.h"
 
+#include "cuda/dbias.h"
 #include "cuda/device.h"
 #include "cuda/launch.h"
 
@@ -21,14 +22,10 @@
 #define VARIANT(name, dtype, dim, keys, rows, warps, stored, stages, skewed, features) void strobe__##name(struct params p);
 #include "cuda_backward_fused_variants.h"
 #undef VARIANT
-#define VARIANT(name, dtype) void strobe__##name(struct params p);
-#include "cuda_backward_dbias_variants.h"
-#undef VARIANT
 
 void strobe__row_terms(struct params p);
 void strobe__dq_round(struct params p);
 void strobe__sink_sums(struct params p);
-void strobe__dbias_round(struct params p);
 
 enum side { SIDE_rows, SIDE_keys, SIDE_fused };
 
@@ -95,51 +92,11 @@ static const struct backward_variant *choose_fused(const struct problem *p, bool
 
 typedef void (*kernel_symbol)(struct params p);
 
-static kernel_symbol choose_dbias(const struct problem *p) {
-    static const struct {
-        int32_t dtype;
-        kernel_symbol symbol;
-    } kernels[] = {
-#define VARIANT(name, dtype_) {STROBE_##dtype_, strobe__##name},
-#include "cuda_backward_dbias_variants.h"
-#undef VARIANT
-        {0},
-    };
-    for (size_t i = 0; kernels[i].symbol; ++i)
-        if (kernels[i].dtype == p->a.q.dtype) return kernels[i].symbol;
-    return NULL;
-}
-
-/* Whether dbias is summed in a fixed order by a kernel of its own: it is wanted, and an element is a sum over batch entries,
- * heads or rows. */
-static bool is_ordered(const struct problem *p) {
-    const int64_t extent[3] = {p->a.batch, p->a.heads_q, p->a.seq_q};
-    if (!p->g.dbias || !(p->a.flags & STROBE_DETERMINISTIC)) return false;
-    for (int axis = 0; axis < 3; ++axis)
-        if (p->bias.stride[axis] == 0 && extent[axis] > 1) return true;
-    return false;
-}
-
 const char *strobe__cuda_backward_lacks(const struct problem *p) {
     const bool features = strobe__cuda_needs_features(p);
     if (!choose(p, SIDE_rows, features) || !choose(p, SIDE_keys, features))
         return "no variant for its dtype and dim was built (STROBE_CUDA_ONLY), or fits the shared memory of this GPU";
-    if (is_ordered(p) && !choose_dbias(p)) return "no variant for an ordered dbias was built (STROBE_CUDA_ONLY)";
-    return NULL;
-}
-
-/* The fp32 sums of dbias, contiguous, with extents of 1 where the bias is broadcast. Returns elements. */
-static int64_t lay_out_dbias(const struct problem *p, struct view *sum) {
-    const strobe_attention *a = &p->a;
-    if (!p->g.dbias || is_ordered(p)) return 0;
-    const int64_t *from = p->bias.stride;
-    int64_t elements = a->seq_k;
-    sum->row = from[2] && a->seq_q > 1 ? elements : 0;
-    elements *= sum->row ? a->seq_q : 1;
-    sum->head = from[1] && a->heads_q > 1 ? elements : 0;
-    elements *= sum->head ? a->heads_q : 1;
-    sum->batch = from[0] && a->batch > 1 ? elements : 0;
-    return elements * (sum->batch ? a->batch : 1);
+    return strobe__cuda_dbias_lacks(p);
 }
 
 /* The workspace: lse and D of packed rows, the sums of dbias, and for one pass marks and the sums of dQ. Words of 4 bytes.
@@ -154,7 +111,7 @@ static struct layout lay_out(const struct problem *p, bool features) {
     struct layout l = {.fused = choose_fused(p, features),
                        .packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING,
                        .heads = p->a.batch * p->a.heads_kv};
-    l.dbias = lay_out_dbias(p, &l.dbias_sum);
+    l.dbias = strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = 2 * l.heads * l.packed_rows + l.dbias;
     if (!l.fused) return l;
     l.key_units = ceil_div(p->a.seq_k, AGAIN_UNIT), l.row_units = l.packed_rows / AGAIN_UNIT;
@@ -204,18 +161,6 @@ static strobe_status launch_two(const struct problem *p, const struct params *pa
     return status ? status : launch_main(p, *params, choose(p, SIDE_rows, features), marked, stream);
 }
 
-static strobe_status launch_dbias(const struct problem *p, struct params params, void *stream) {
-    enum { TILE = 64, COLUMNS = 64, THREADS = 128 };
-    const int64_t *stride = p->bias.stride;
-    const int64_t batch = stride[0] ? p->a.batch : 1, heads = stride[1] ? p->a.heads_q : 1;
-    const int64_t rows = stride[2] ? ceil_div(p->a.seq_q, TILE) : 1;
-    params.kv_group = params.group, params.group = 1, params.heads_kv = (int32_t)p->a.heads_q;
-    params.tiles = (int32_t)ceil_div(p->a.seq_k, TILE);
-    params.slices = (int32_t)rows, params.splits = (int32_t)heads;
-    return strobe__cuda_launch((void (*)(void))choose_dbias(p), params.tiles * rows * heads * batch, THREADS,
-                               4 * TILE * COLUMNS * (int32_t)strobe__dtype_bytes(p->a.q.dtype), &params, stream);
-}
-
 /* The kernels of common/row_terms.cu that have PACKED_PADDING packed rows a block of threads. */
 static strobe_status launch_rows(kernel_symbol symbol, const struct layout *l, const struct params *params, void *stream) {
     return strobe__cuda_launch((void (*)(void))symbol, l->heads * l->packed_rows / PACKED_PADDING, 256, 0, params, stream);
@@ -230,20 +175,12 @@ static strobe_status launch_fused(const struct problem *p, const struct params *
 }
 
 static strobe_status launch_all(const struct problem *p, const struct params *params, const struct layout *l, void *stream) {
-    strobe_status status = STROBE_OK;
-    if (l->dbias)
-        status = strobe__cuda_check(
-            cudaMemsetAsync(params->dbias_sum.data, 0, (size_t)l->dbias * sizeof(float), (cudaStream_t)stream),
-            "cudaMemsetAsync");
+    strobe_status status = strobe__cuda_dbias_begin(p, params, stream);
     if (!status) status = launch_rows(strobe__row_terms, l, params, stream);
     if (!status && p->g.dsinks)
         status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, 256, 0, params, stream);
     if (!status) status = l->fused ? launch_fused(p, params, l, stream) : launch_two(p, params, 0, stream);
-    if (!status && is_ordered(p)) status = launch_dbias(p, *params, stream);
-    const int64_t blocks = ceil_div(l->dbias, 256);
-    if (!status && l->dbias)
-        status = strobe__cuda_launch((void (*)(void))strobe__dbias_round, blocks < 65536 ? blocks : 65536, 256, 0, params,
-                                     stream);
+    if (!status) status = strobe__cuda_dbias_end(p, params, stream);
     return status;
 }
 

@@ -261,6 +261,9 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     cuda_backward_sm90(backward      ${dtype}  64 128 128 1 0 1 backward_sm90_${dtype}_64_terms)
     cuda_backward_sm90(backward      ${dtype} 128  64 128 1 0 1 backward_sm90_${dtype}_128_terms)
     cuda_backward_sm90(backward_wide ${dtype} 256  64  64 1 0 1 backward_sm90_${dtype}_256_terms)
+    cuda_backward_sm90(backward      ${dtype}  64 128 128 1 0 2 backward_sm90_${dtype}_64_general)
+    cuda_backward_sm90(backward      ${dtype} 128  64 128 1 0 2 backward_sm90_${dtype}_128_general)
+    cuda_backward_sm90(backward_wide ${dtype} 256  64  64 1 0 2 backward_sm90_${dtype}_256_general)
   endforeach()
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_backward_variants.h CONTENT "${sm90_backward_lines}" @ONLY)
@@ -271,7 +274,8 @@ cuda_object(NAME row_terms SOURCE common/row_terms.cu CODE ${STROBE_CUDA_CODE_AT
 
 # ---- the host's part, and all of it in one object
 
-add_library(strobe_cuda_host OBJECT cuda/backward.c cuda/cuda_kernels.c cuda/device.c cuda/forward.c cuda/launch.c cuda/merge.c
+add_library(strobe_cuda_host OBJECT cuda/backward.c cuda/cuda_kernels.c cuda/dbias.c cuda/device.c cuda/forward.c cuda/launch.c
+  cuda/merge.c
   cuda/sm90/backward_host.c cuda/sm90/forward_host.c cuda/sm90/tensor_map.c)
 if(STROBE_TRACE)
   target_compile_definitions(strobe_cuda_host PRIVATE STROBE_TRACE)

@@ -162,7 +162,6 @@ INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared
     const struct slot *late = LAG ? &before : &now;
     uint32_t count = 0;
     clear(&dk), clear(&dv);
-
     mbarrier_wait(&shared->k_full, 0);
     mbarrier_wait(&shared->q_full[0], 0);
     issue_scores(s, o.k_own, o.q_rows);
@@ -177,6 +176,7 @@ INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
             make_weights(p, shared, t, &slope, &at, s, weights, part);
+            leave_out_dropped(p, weights, part);
             issue_sum(&dv, weights, o.dout_sums + stage * STAGE_STEP, part);
         }
         wgmma_wait(PARTS); /* dP */
@@ -207,7 +207,7 @@ INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared
     if (LAG) last_dq(shared, &o, late, group, count);
     named_barrier_wait(K_BARRIER, 128 * GROUPS); /* K has been read by both groups */
     store_sums(&p->dk_rows, t, shared->k, &dk, p->scale, own);
-    store_sums(&p->dv_rows, t, shared->v, &dv, 1, own);
+    store_sums(&p->dv_rows, t, shared->v, &dv, dv_factor(p), own);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_constant__ struct sm90_backward_params p) {

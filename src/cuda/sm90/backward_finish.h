@@ -9,7 +9,7 @@
 #ifndef STROBE_CUDA_SM90_BACKWARD_FINISH_H
 #define STROBE_CUDA_SM90_BACKWARD_FINISH_H
 
-#include "cuda/sm90/backward_tile.h"
+#include "cuda/sm90/backward_terms.h"
 
 INLINE float warp_sum(float x) {
     for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
@@ -21,23 +21,29 @@ INLINE float element_at(const struct sm90_rows *rows, int64_t start, int column)
 }
 
 /* Row i of dQ by a warp, lane l having the columns l, l + 32, ... */
-INLINE void exact_row(const struct sm90_backward_params *p, const struct pair_of_spans *in, struct slope slope, int head,
-                      int i, float lse, float term) {
+INLINE void exact_row(const struct sm90_backward_params *p, const struct pair_of_spans *in, int batch, int head, int i,
+                      float lse, float term) {
+    const struct slope slope = slope_of(p, in, batch, head);
     const int lane = (int)threadIdx.x % 32, kv = head / p->group;
     const int64_t q = row_start(&p->q_rows, &in->rows, i, head), dout = row_start(&p->dout_rows, &in->rows, i, head);
     const int first = i + in->first_shift > 0 ? i + in->first_shift : 0;
     const int end = i + in->end_shift < in->keys.count ? i + in->end_shift : in->keys.count;
+    const uint64_t dropped = TERMS == 2 && p->dropout ? dropout_row(&p->place, batch, head, i) : 0;
     float dq[HEAD_DIM / 32] = {0};
     for (int j = first; j < end; ++j) {
+        if (TERMS == 2 && !masks_show(p, batch, head, i, j)) continue;
         const int64_t k = row_start(&p->k_rows, &in->keys, j, kv), v = row_start(&p->v_rows, &in->keys, j, kv);
         float s = 0, dp = 0;
         for (int x = lane; x < p->q_rows.columns; x += 32) s += element_at(&p->q_rows, q, x) * element_at(&p->k_rows, k, x);
         for (int x = lane; x < p->v_rows.columns; x += 32)
             dp += element_at(&p->dout_rows, dout, x) * element_at(&p->v_rows, v, x);
-        const float alibi = alibi_of(&slope, i, j),
-                    weight = ex2(fmaf(finish_score(p, warp_sum(s), alibi), p->exponent, lse));
-        float ds = weight * (warp_sum(dp) - term);
-        if (TERMS && p->softcap > 0 && weight > 0) ds *= softcap_slope(p, weight, lse, alibi);
+        const float alibi = alibi_of(&slope, i, j), dot = warp_sum(s), sum = warp_sum(dp);
+        const float bias = TERMS == 2 && p->bias.data ? bias_at(&p->bias, score_at(&p->bias, batch, head, i, j)) : 0;
+        const bool kept = TERMS < 2 || !p->dropout || dropout_keeps(&p->place, dropped, j);
+        const float weight = ex2(fmaf(biased(finish_score(p, dot, alibi), bias), p->exponent, lse));
+        if (weight == 0) continue;
+        float ds = weight * (undropped(p, kept ? 1 : -1, sum) - term);
+        if (TERMS && p->softcap > 0) ds *= softcap_slope(p, weight, lse, bias - alibi);
 #pragma unroll
         for (int n = 0; n < HEAD_DIM / 32; ++n)
             if (lane + 32 * n < p->q_rows.columns) dq[n] += ds * element_at(&p->k_rows, k, lane + 32 * n);
@@ -85,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
         }
         for (int row = 0; row < 16 && i + row < in.rows.count; ++row) {
             const int64_t at = (int64_t)blockIdx.x * ROWS + 16 * part + row;
-            exact_row(&p, &in, slope_of(&p, &in, batch, head), head, i + row, p.row_lse[at], p.row_term[at]);
+            exact_row(&p, &in, batch, head, i + row, p.row_lse[at], p.row_term[at]);
         }
     }
 }

@@ -6,12 +6,15 @@
  *   main      dK, dV, and dQ's sums in fp32                     one CTA a block of keys
  *   finish    dQ, scaled and rounded                            one CTA a block of rows
  *
- * Memory is linear in the sequence: dQ in fp32, and two fp32 a query row and head. */
+ * and around them, where they are asked for, dsinks and dbias by the kernels that all backward passes share.
+ *
+ * Memory is linear in the sequence: dQ in fp32, and two fp32 a query row and head; dbias in fp32. */
 #include "cuda/sm90/backward_host.h"
 
 #include <string.h>
 
 #include "core/refusals.h"
+#include "cuda/dbias.h"
 #include "cuda/device.h"
 #include "cuda/launch.h"
 #include "cuda/sm90/backward_params.h"
@@ -24,8 +27,11 @@
 #include "sm90_backward_variants.h"
 #undef VARIANT
 
+void strobe__row_terms(struct params);
+void strobe__sink_sums(struct params);
+
 /* A compiled form of backward.cu, or, with blocks of 64 keys, of backward_wide.cu; the build writes the list, each dtype
- * from few columns to many. rows, keys: of a block; terms: with softcap and ALiBi. */
+ * from few columns to many. rows, keys: of a block; terms: 1 with softcap and ALiBi, 2 with bias, masks and dropout too. */
 struct form {
     int32_t dtype, terms;
     int64_t dim, rows, keys;
@@ -52,7 +58,8 @@ enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28 };
 
 static const struct form *choose(const struct problem *p) {
     const int64_t dim = p->a.dim > p->a.dim_v ? p->a.dim : p->a.dim_v;
-    const int32_t terms = p->a.softcap > 0 || p->a.alibi;
+    const strobe_attention *a = &p->a;
+    const int32_t terms = a->bias || a->bool_mask || a->block_mask || a->dropout ? 2 : a->softcap > 0 || a->alibi;
     for (const struct form *f = forms; f->symbol; ++f)
         if (f->dtype == p->a.q.dtype && f->terms == terms && f->dim >= dim) return f;
     return NULL;
@@ -60,18 +67,17 @@ static const struct form *choose(const struct problem *p) {
 
 static const char *reject_features(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    if (a->varlen && (p->varlen.used_q || p->varlen.used_k)) return "used lengths are given; none are taken";
     if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0)
         return "varlen.total_k is 0; the keys of the packed tensors are taken";
-    if (a->bias) return "a bias is given; none is taken";
-    if (a->bool_mask) return "a boolean mask is given; causal masks and windows are taken";
-    if (a->block_mask) return "a block mask is given; causal masks and windows are taken";
-    if (a->dropout) return "dropout is given; none is taken";
-    if (a->scale < 0) return "scale is negative; a positive one is taken";
+    if (a->bias && p->bias.dtype != STROBE_FP32 && p->bias.dtype != a->q.dtype)
+        return "the bias is neither fp32 nor of q's dtype; these are taken";
+    if (a->block_mask && (p->block_mask.block_q % 8 != 0 || p->block_mask.block_q > MOST_POSITIONS))
+        return "block_mask.block_q is not a multiple of 8 up to 2^28; these are taken";
+    if (a->dropout && p->dropout.key_start % 4 != 0)
+        return "dropout.key_start is not a multiple of 4; multiples of 4 are taken";
     if (a->alibi && (a->q_start - a->k_start > MOST_POSITIONS || a->k_start - a->q_start > MOST_POSITIONS))
         return "q_start and k_start are more than 2^28 apart with ALiBi; less is taken";
-    if (p->g.dsinks) return "dsinks are asked for; they are not worked out";
-    return NULL;
+    return strobe__cuda_dbias_lacks(p);
 }
 
 static const char *reject_tensors(const struct problem *p) {
@@ -111,13 +117,28 @@ const char *strobe__sm90_backward_reject(const struct problem *p) {
     return reject_tensors(p);
 }
 
-/* The workspace: dQ's sums, then -lse, then D, in fp32, and with STROBE_DETERMINISTIC a counter for each tile of dQ. */
 static int64_t all_rows(const struct problem *p) { return all_row_blocks(p) * choose(p)->rows; }
 
-size_t strobe__sm90_backward_workspace(const struct problem *p) {
-    const int64_t turns = p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(p) * dq_tiles(choose(p)) : 0;
-    return (size_t)(all_rows(p) * (choose(p)->dim + 2)) * sizeof(float) + (size_t)turns * sizeof(uint32_t);
+/* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; with STROBE_DETERMINISTIC a counter for each tile of dQ;
+ * sums of dbias; and lse and D as sink_sums and an ordered dbias read them, where these are wanted. */
+struct layout {
+    int64_t rows_at, turns_at, dbias_at, packed_at, words;
+    int64_t packed_rows; /* of a K/V head */
+    struct view dbias_sum;
+};
+
+static struct layout lay_out(const struct problem *p) {
+    const bool packed = p->g.dsinks || strobe__cuda_dbias_is_ordered(p);
+    struct layout l = {.packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING};
+    l.rows_at = all_rows(p) * choose(p)->dim;
+    l.turns_at = l.rows_at + 2 * all_rows(p);
+    l.dbias_at = l.turns_at + (p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(p) * dq_tiles(choose(p)) : 0);
+    l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
+    l.words = l.packed_at + (packed ? 2 * p->a.batch * p->a.heads_kv * l.packed_rows : 0);
+    return l;
 }
+
+size_t strobe__sm90_backward_workspace(const struct problem *p) { return (size_t)lay_out(p).words * sizeof(float); }
 
 static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
     struct sm90_rows rows = {.data = t->data, .columns = (int32_t)columns, .aligned = strobe__rows_are_aligned(t)};
@@ -146,8 +167,9 @@ static void fill_mask(struct sm90_backward_params *m, const struct problem *p) {
     const struct band band = strobe__band(p, &nothing); /* its diagonal is without keys - rows, which the device adds */
     m->first_shift = clamp_shift(band.diagonal - band.left), m->end_shift = clamp_shift(band.diagonal + band.right + 1);
     m->bottom_right = mask == STROBE_MASK_CAUSAL_BOTTOM_RIGHT || mask == STROBE_MASK_WINDOW_BOTTOM_RIGHT;
-    m->may_hide = mask != STROBE_MASK_NONE || p->a.varlen; /* a packed neighbour's keys may stand in a block */
+    m->may_hide = mask != STROBE_MASK_NONE || p->a.varlen || choose(p)->terms == 2; /* a neighbour's keys are in a block */
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
+    m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k;
     m->index64 = p->varlen.index_bits == 64;
 }
 
@@ -162,20 +184,37 @@ static void fill_tensors(struct sm90_backward_params *m, const struct problem *p
         memcpy(m->dlse_stride, g->dlse.stride, sizeof m->dlse_stride);
 }
 
+/* What stands over scores, but for the sums of dbias. */
+static void fill_terms(struct sm90_backward_params *m, const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    m->scale = (float)a->scale, m->exponent = (float)((choose(p)->terms ? 1 : a->scale) * 1.4426950408889634);
+    m->softcap = (float)a->softcap, m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch;
+    m->alibi_start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
+    if (a->bias) m->bias = strobe__cuda_scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
+    if (a->bool_mask) m->mask = strobe__cuda_scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
+    if (a->block_mask) {
+        const int64_t keys = p->block_mask.block_k;
+        m->blocks = strobe__cuda_scores_view(p->block_mask.data, p->block_mask.stride, STROBE_INT8);
+        m->block_q = (int32_t)p->block_mask.block_q, m->block_k = (int32_t)(keys < MOST_POSITIONS ? keys : MOST_POSITIONS);
+    }
+    if (a->dropout) m->dropout = 1, m->place = strobe__dropout_place(p);
+    m->dv_factor = a->dropout ? m->place.keep_scale : 1;
+}
+
 static void fill(struct sm90_backward_params *m, const struct problem *p, float *workspace) {
     const strobe_attention *a = &p->a;
+    const struct layout l = lay_out(p);
     fill_tensors(m, p);
     fill_mask(m, p);
-    m->dq_sum = workspace;
-    m->row_lse = workspace + all_rows(p) * choose(p)->dim, m->row_term = m->row_lse + all_rows(p);
-    m->turns = a->flags & STROBE_DETERMINISTIC ? (uint32_t *)(m->row_term + all_rows(p)) : NULL;
+    fill_terms(m, p);
+    m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_term = m->row_lse + all_rows(p);
+    m->turns = a->flags & STROBE_DETERMINISTIC ? (uint32_t *)workspace + l.turns_at : NULL;
+    m->dbias_sum = l.dbias_sum;
+    if (l.packed_at > l.dbias_at) m->dbias_sum.data = workspace + l.dbias_at;
     m->seq_q = (int32_t)a->seq_q, m->seq_k = (int32_t)a->seq_k, m->batch = (int32_t)a->batch;
     m->heads_kv = (int32_t)a->heads_kv, m->group = (int32_t)p->group;
     m->row_blocks = (int32_t)row_blocks(p), m->key_blocks = (int32_t)key_blocks(p);
     m->tiles = (int32_t)(key_blocks(p) * a->heads_kv * a->batch), m->section_heads = (int32_t)section_heads(p);
-    m->scale = (float)a->scale, m->exponent = (float)((choose(p)->terms ? 1 : a->scale) * 1.4426950408889634);
-    m->softcap = (float)a->softcap, m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch;
-    m->alibi_start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
 }
 
 static bool encode_maps(struct sm90_backward_params *m, const struct problem *p) {
@@ -188,27 +227,50 @@ static bool encode_maps(struct sm90_backward_params *m, const struct problem *p)
            strobe__encode_map(&m->k, &a->k, a->dim, all_k, a->heads_kv, batch_k, keys) &&
            strobe__encode_map(&m->v, &a->v, a->dim_v, all_k, a->heads_kv, batch_k, keys) &&
            strobe__encode_map(&m->dout, &p->g.dout, a->dim_v, all_q, a->heads_q, batch_q, rows) &&
-           (!v->cu_seqlens_q || (strobe__encode_map(&m->q_row, &a->q, a->dim, all_q, a->heads_q, 1, 1) &&
-                                 strobe__encode_map(&m->dout_row, &p->g.dout, a->dim_v, all_q, a->heads_q, 1, 1)));
+           (!(v->cu_seqlens_q || v->used_q) ||
+            (strobe__encode_map(&m->q_row, &a->q, a->dim, all_q, a->heads_q, batch_q, 1) &&
+             strobe__encode_map(&m->dout_row, &p->g.dout, a->dim_v, all_q, a->heads_q, batch_q, 1)));
+}
+
+static strobe_status launch_three(const struct problem *p, const struct sm90_backward_params *params, void *stream) {
+    const struct form *form = choose(p);
+    const int64_t blocks = all_row_blocks(p);
+    strobe_status status = strobe__cuda_launch((void (*)(void))form->prepare, blocks, PREPARE_THREADS, 0, params, stream);
+    if (!status)
+        status = strobe__cuda_launch((void (*)(void))form->symbol, params->tiles, THREADS, SHARED_BYTES, params, stream);
+    if (!status)
+        status = strobe__cuda_launch((void (*)(void))form->finish, blocks, (int32_t)(128 * dq_tiles(form)), 0, params,
+                                     stream);
+    return status;
+}
+
+/* What the kernels of common/ are given for dsinks and dbias. */
+static struct params shared_params(const struct problem *p, const struct layout *l, float *workspace) {
+    struct params params = strobe__cuda_params(p);
+    params.packed_rows = (int32_t)l->packed_rows;
+    params.row_lse = workspace + l->packed_at;
+    params.row_term = params.row_lse + p->a.batch * p->a.heads_kv * l->packed_rows;
+    params.dbias_sum = l->dbias_sum, params.dbias_sum.data = workspace + l->dbias_at;
+    return params;
 }
 
 static strobe_status launch(const struct problem *p, const struct execution *execution) {
-    const struct form *form = choose(p);
+    const struct layout l = lay_out(p);
+    const struct params around = shared_params(p, &l, execution->workspace);
     struct sm90_backward_params params;
+    void *stream = execution->stream;
     memset(&params, 0, sizeof params);
     fill(&params, p, execution->workspace);
-    const int64_t blocks = all_row_blocks(p);
-    if (blocks > 0 && params.tiles > 0 && !encode_maps(&params, p))
+    if (all_row_blocks(p) > 0 && params.tiles > 0 && !encode_maps(&params, p))
         return strobe__fail(STROBE_DEVICE_ERROR, "q, k, v or dout could not be described to the tensor copy engine");
-    strobe_status status = strobe__cuda_launch((void (*)(void))form->prepare, blocks, PREPARE_THREADS, 0, &params,
-                                               execution->stream);
-    if (!status)
-        status = strobe__cuda_launch((void (*)(void))form->symbol, params.tiles, THREADS, SHARED_BYTES, &params,
-                                     execution->stream);
-    if (!status)
-        status = strobe__cuda_launch((void (*)(void))form->finish, blocks, (int32_t)(128 * dq_tiles(form)), 0, &params,
-                                     execution->stream);
-    return status;
+    strobe_status status = strobe__cuda_dbias_begin(p, &around, stream);
+    if (!status && l.words > l.packed_at)
+        status = strobe__cuda_launch((void (*)(void))strobe__row_terms,
+                                     p->a.batch * p->a.heads_kv * l.packed_rows / PACKED_PADDING, 256, 0, &around, stream);
+    if (!status && p->g.dsinks)
+        status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, 256, 0, &around, stream);
+    if (!status) status = launch_three(p, &params, stream);
+    return status ? status : strobe__cuda_dbias_end(p, &around, stream);
 }
 
 strobe_status strobe__sm90_backward(const struct problem *p, const struct execution *execution) {

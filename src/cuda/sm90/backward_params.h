@@ -8,6 +8,8 @@
 #include <cuda.h>
 #include <stdint.h>
 
+#include "cuda/common/params.h"
+
 /* All that a CTA may have; no two fit a multiprocessor anyhow. */
 #define SHARED_BYTES (227 * 1024)
 
@@ -22,7 +24,7 @@ struct sm90_rows {
 struct sm90_backward_params {
     /* {dim, seq, heads, batch}; boxes of 64 columns and a block's rows or keys, 128-byte swizzle. */
     CUtensorMap q, k, v, dout;
-    CUtensorMap q_row, dout_row; /* boxes of one row, where sequences are packed */
+    CUtensorMap q_row, dout_row; /* boxes of one row, where there are rows past a sequence's end */
 
     struct sm90_rows q_rows, k_rows, v_rows, out_rows, dout_rows, dq_rows, dk_rows, dv_rows;
     const float *lse, *dlse; /* by the strides that follow; dlse NULL: none */
@@ -39,14 +41,20 @@ struct sm90_backward_params {
     int32_t section_heads;          /* K/V heads that are worked on at a time: their rows stay in the L2 cache */
     int32_t first_shift, end_shift; /* row i sees the keys max(0, i + first_shift) .. min(keys, i + end_shift) - 1 of its */
     int32_t bottom_right;           /* sequence; with this, both shifts are more by keys - rows */
-    const void *cu_seqlens_q, *cu_seqlens_k; /* NULL: not packed */
+    const void *cu_seqlens_q, *cu_seqlens_k, *used_q, *used_k; /* NULL: none */
     int32_t index64;
     int32_t may_hide;      /* some key of a block may be hidden from a row: dQ is looked at for what that did */
     float scale, exponent; /* a weight is 2^(score * exponent - lse in base 2) */
     float softcap;         /* 0: none */
     const float *alibi;    /* slopes [batch][heads_q], NULL: none */
     int64_t alibi_stride;
-    int32_t alibi_start; /* of its diagonal, without keys - rows */
+    int32_t alibi_start;            /* of its diagonal, without keys - rows */
+    struct view bias, mask, blocks; /* of scores, keys contiguous, 0 = broadcast; masks: a byte each, 0 hides */
+    int32_t block_q, block_k;       /* rows, in whole eights, and keys that share a byte of `blocks` */
+    struct view dbias_sum;          /* fp32, extents of 1 where the bias is broadcast; data NULL: not wanted */
+    int32_t dropout;
+    struct dropout_place place;
+    float dv_factor; /* of dV's sums: dropout's 1 / (1 - p) */
 };
 
 #endif

@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS)
     const int m = (int)(blockIdx.x % (unsigned)p.row_blocks), heads = p.heads_kv * p.group;
     const int head = (int)(blockIdx.x / (unsigned)p.row_blocks) % heads,
               batch = (int)(blockIdx.x / (unsigned)p.row_blocks) / heads;
-    const struct span rows = span_of(p.cu_seqlens_q, p.index64, batch, p.seq_q);
+    const struct span rows = rows_of(&p, batch);
     const int lane = (int)threadIdx.x % ROW_LANES, column = lane * 8;
     uint4 out[ROWS / ROWS_AT_A_TIME], dout[ROWS / ROWS_AT_A_TIME];
 #pragma unroll

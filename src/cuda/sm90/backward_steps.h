@@ -11,7 +11,7 @@
 #include "cuda/ptx/stmatrix.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma_transposed.h"
-#include "cuda/sm90/backward_tile.h"
+#include "cuda/sm90/backward_terms.h"
 
 #define JOIN_(a, b)  a##b
 #define JOIN(a, b)   JOIN_(a, b)
@@ -36,8 +36,8 @@ INLINE void load_tile(unsigned char *to, const CUtensorMap *map, uint64_t *full,
         tma_load_4d(to + slab * slab_bytes, map, full, slab * 64, row, head, batch, policy);
 }
 
-/* The last block of a packed sequence row by row: past its end stand another's rows, of which a NaN would reach this one's
- * sums with a weight of 0. From beyond the tensor come zeros, and bytes that count. */
+/* The last block of a packed or shortened sequence row by row: past its end stand other rows, of which a NaN would reach
+ * this one's sums with a weight of 0. From beyond the tensor come zeros, and bytes that count. */
 INLINE void load_last_rows(unsigned char *to, const CUtensorMap *map, uint64_t *full, const struct span *rows, int row,
                            int head) {
     const int beyond = 1 << 30;
@@ -45,13 +45,13 @@ INLINE void load_last_rows(unsigned char *to, const CUtensorMap *map, uint64_t *
     for (int at = 0; at < SLABS * ROWS; ++at) {
         const int i = row + at % ROWS;
         tma_load_4d(to + at / ROWS * Q_SLAB + at % ROWS * ROW_BYTES, map, full, at / ROWS * 64,
-                    i < rows->count ? rows->first + i : beyond, head, 0, TMA_EVICT_LAST);
+                    i < rows->count ? rows->first + i : beyond, head, rows->batch, TMA_EVICT_LAST);
     }
 }
 
 INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtensorMap *row_map, uint64_t *full,
-                         const struct span *rows, int row, int head, bool packed) {
-    if (packed && row + ROWS > rows->count)
+                         const struct span *rows, int row, int head, bool cut) {
+    if (cut && row + ROWS > rows->count)
         load_last_rows(to, row_map, full, rows, row, head);
     else
         load_tile(to, map, full, Q_SLAB, rows->first + row, head, rows->batch, TMA_EVICT_LAST);
@@ -60,6 +60,7 @@ INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtens
 /* One thread: K and V, then Q with lse and dO with D of every block. */
 INLINE void producer(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
     const struct walk walk = walk_of(p, t);
+    const bool cut = p->cu_seqlens_q || p->used_q;
     uint32_t count = 0;
     mbarrier_expect(&s->k_full, SLABS * K_SLAB);
     load_tile(s->k, &p->k, &s->k_full, K_SLAB, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch, TMA_EVICT_FIRST);
@@ -71,7 +72,7 @@ INLINE void producer(const struct sm90_backward_params *p, struct shared *s, con
             const uint32_t stage = stage_of(count);
             mbarrier_wait(&s->q_empty[stage], empty_parity(count));
             mbarrier_expect(&s->q_full[stage], SLABS * Q_SLAB + ROWS * sizeof(float));
-            load_rows_of(s->q[stage], &p->q, &p->q_row, &s->q_full[stage], &t->in.rows, m * ROWS, head, p->cu_seqlens_q);
+            load_rows_of(s->q[stage], &p->q, &p->q_row, &s->q_full[stage], &t->in.rows, m * ROWS, head, cut);
             bulk_load(s->lse[stage], p->row_lse + (block + m) * ROWS, ROWS * sizeof(float), &s->q_full[stage]);
             if (count == 0) {
                 mbarrier_expect(&s->v_full, SLABS * K_SLAB);
@@ -80,8 +81,7 @@ INLINE void producer(const struct sm90_backward_params *p, struct shared *s, con
             }
             mbarrier_wait(&s->dout_empty[stage], empty_parity(count));
             mbarrier_expect(&s->dout_full[stage], SLABS * Q_SLAB + ROWS * sizeof(float));
-            load_rows_of(s->dout[stage], &p->dout, &p->dout_row, &s->dout_full[stage], &t->in.rows, m * ROWS, head,
-                         p->cu_seqlens_q);
+            load_rows_of(s->dout[stage], &p->dout, &p->dout_row, &s->dout_full[stage], &t->in.rows, m * ROWS, head, cut);
             bulk_load(s->term[stage], p->row_term + (block + m) * ROWS, ROWS * sizeof(float), &s->dout_full[stage]);
         }
     }
@@ -161,32 +161,24 @@ INLINE void store_transposed(uint32_t to, const uint32_t (&gradients)[SCORES / 2
         stmatrix_x4_trans(to + step * (16 * ROW_BYTES), &gradients[4 * step]);
 }
 
-/* Both keys of a thread meet the same rows: 8 c + 2 (lane % 4) and the next. at: the thread's first key and row. */
-INLINE void to_weights(const struct sm90_backward_params *p, const struct slope *slope, float (&s)[SCORES], const float *lse,
-                       int part, int key, int row) {
+/* lse, term: from the thread's first row on. */
+INLINE void to_weights(const struct sm90_backward_params *p, float (&s)[SCORES], const float *lse, int part) {
 #pragma unroll
     for (int c = part * (PART / 4); c < (part + 1) * (PART / 4); ++c) {
         const float2 shift = *(const float2 *)(lse + 8 * c);
 #pragma unroll
-        for (int v = 4 * c; v < 4 * c + 4; ++v) {
-            if (TERMS) s[v] = finish_score(p, s[v], alibi_of(slope, row + 8 * c + v % 2, key + 8 * (v / 2 % 2)));
-            s[v] = ex2(fmaf(s[v], p->exponent, v % 2 ? shift.y : shift.x));
-        }
+        for (int v = 4 * c; v < 4 * c + 4; ++v) s[v] = ex2(fmaf(s[v], p->exponent, v % 2 ? shift.y : shift.x));
     }
 }
 
-INLINE void to_gradients(const struct sm90_backward_params *p, const struct slope *slope, float (&dp)[SCORES],
-                         const float (&s)[SCORES], const float *term, const float *lse, int part, int key, int row) {
+INLINE void to_gradients(const struct sm90_backward_params *p, float (&dp)[SCORES], const float (&s)[SCORES],
+                         const float *term, int part) {
 #pragma unroll
     for (int c = part * (PART / 4); c < (part + 1) * (PART / 4); ++c) {
         const float2 shift = *(const float2 *)(term + 8 * c);
 #pragma unroll
-        for (int v = 4 * c; v < 4 * c + 4; ++v) {
-            dp[v] = s[v] * (dp[v] - (v % 2 ? shift.y : shift.x));
-            if (TERMS && p->softcap > 0 && s[v] > 0)
-                dp[v] *= softcap_slope(p, s[v], lse[8 * c + v % 2],
-                                       alibi_of(slope, row + 8 * c + v % 2, key + 8 * (v / 2 % 2)));
-        }
+        for (int v = 4 * c; v < 4 * c + 4; ++v)
+            dp[v] = (TERMS == 2 ? fabsf(s[v]) : s[v]) * (undropped(p, s[v], dp[v]) - (v % 2 ? shift.y : shift.x));
     }
 }
 
@@ -195,25 +187,13 @@ INLINE void pack_part(uint32_t (&packed)[SCORES / 2], const float (&x)[SCORES], 
     for (int i = part * (PART / 2); i < (part + 1) * (PART / 2); ++i) packed[i] = pack(x[2 * i], x[2 * i + 1]);
 }
 
-/* A warp's sixteen keys and a block of rows. */
-struct meeting {
-    uint32_t stage; /* of the rows */
-    int key, row;
-    bool full; /* all see all */
-};
-
-/* Of the query head that a consumer is at. */
-INLINE struct slope slope_at(const struct sm90_backward_params *p, const struct tile *t, const struct progress *at) {
-    return slope_of(p, &t->in, t->batch, (t->head_kv + 1) * p->group - at->heads);
-}
-
 /* P of a part, from S. */
 INLINE void make_weights(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
                          const struct slope *slope, const struct meeting *at, float (&s)[SCORES],
                          uint32_t (&packed)[SCORES / 2], int part) {
-    const int lane = (int)threadIdx.x % 32, column = 2 * (lane % 4);
-    to_weights(p, slope, s, shared->lse[at->stage] + column, part, at->key + lane / 4, at->row + column);
-    if (!at->full) hide(t, s, part, at->key, at->row);
+    finish_scores(p, t, slope, at, s, part);
+    to_weights(p, s, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
+    finish_weights(p, t, slope, at, s, part);
     pack_part(packed, s, part);
 }
 
@@ -221,10 +201,8 @@ INLINE void make_weights(const struct sm90_backward_params *p, const struct shar
 INLINE void make_gradients(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
                            const struct slope *slope, const struct meeting *at, float (&dp)[SCORES],
                            const float (&weights)[SCORES], uint32_t (&packed)[SCORES / 2], int part) {
-    const int lane = (int)threadIdx.x % 32, column = 2 * (lane % 4);
-    to_gradients(p, slope, dp, weights, shared->term[at->stage] + column, shared->lse[at->stage] + column, part,
-                 at->key + lane / 4, at->row + column);
-    if (!at->full) hide(t, dp, part, at->key, at->row);
+    to_gradients(p, dp, weights, shared->term[at->stage] + 2 * (threadIdx.x % 4), part);
+    finish_gradients(p, t, slope, at, dp, weights, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
     pack_part(packed, dp, part);
 }
 

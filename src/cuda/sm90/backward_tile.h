@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward_tile.h: which keys a CTA of backward.cu has and which rows see them, what the band hides, and how rows of 16-bit
- * elements are read and written. Included by backward.cu alone, which defines ROWS and KEYS. */
+ * backward_tile.h: which keys a CTA of backward.cu has and which rows see them, and how rows of 16-bit elements are read and
+ * written. Included by backward.cu alone, which defines ROWS and KEYS. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_TILE_H
 #define STROBE_CUDA_SM90_BACKWARD_TILE_H
 
@@ -23,15 +23,22 @@ struct span {
     int first, count;
 };
 
-INLINE struct span span_of(const void *offsets, int index64, int batch, int all) {
+INLINE struct span span_of(const void *offsets, const void *used, int index64, int batch, int all) {
     struct span span = {batch, 0, all};
-    if (!offsets) return span;
-    span.batch = 0, span.first = (int)entry(offsets, index64, batch);
-    const int64_t count = entry(offsets, index64, batch + 1) - span.first;
+    int64_t count = all;
+    if (offsets) {
+        span.batch = 0, span.first = (int)entry(offsets, index64, batch);
+        count = entry(offsets, index64, batch + 1) - span.first;
+    }
+    if (used) count = entry(used, index64, batch);
     span.count = (int)(count < 0     ? 0
                        : count < all ? count
                                      : all); /* the host cannot read them: nothing out of place is written */
     return span;
+}
+
+INLINE struct span rows_of(const struct sm90_backward_params *p, int batch) {
+    return span_of(p->cu_seqlens_q, p->used_q, p->index64, batch, p->seq_q);
 }
 
 /* A batch entry, and who sees whom in it. */
@@ -42,8 +49,7 @@ struct pair_of_spans {
 
 INLINE struct pair_of_spans spans_of(const struct sm90_backward_params *p, int batch) {
     struct pair_of_spans s;
-    s.rows = span_of(p->cu_seqlens_q, p->index64, batch, p->seq_q),
-    s.keys = span_of(p->cu_seqlens_k, p->index64, batch, p->seq_k);
+    s.rows = rows_of(p, batch), s.keys = span_of(p->cu_seqlens_k, p->used_k, p->index64, batch, p->seq_k);
     const int diagonal = p->bottom_right ? s.keys.count - s.rows.count : 0;
     s.first_shift = p->first_shift + diagonal, s.end_shift = p->end_shift + diagonal;
     return s;
@@ -126,58 +132,6 @@ INLINE struct full_rows full_rows_of(const struct tile *t, int key) {
     const struct full_rows full = {uniform(key + 16 - in->end_shift),
                                    uniform(key + 16 <= in->keys.count ? (end < rows ? end : rows) - ROWS : -1)};
     return full;
-}
-
-/* Accumulators of a block's scores are gone through in parts, so that a product can start with the first. */
-enum { PART = ROWS / 2 / PARTS };
-
-/* Zeroes what the band hides in a part, of the warp's keys [key, key + 16) and of rows [row, row + ROWS), transposed. Bounds
- * are relative to the thread's first column, columns are constants. A hidden pair has no part in any sum, whatever its row
- * of dO or its key of V may hold. */
-INLINE void hide(const struct tile *t, float (&x)[ROWS / 2], int part, int key, int row) {
-    const struct pair_of_spans *in = &t->in;
-    const int lane = (int)threadIdx.x % 32, origin = row + 2 * (lane % 4);
-    int low[2], high[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const int j = key + lane / 4 + 8 * i, last = j - in->first_shift;
-        low[i] = j - in->end_shift + 1 - origin;
-        high[i] = j < in->keys.count ? (last < in->rows.count ? last : in->rows.count - 1) - origin : -1;
-    }
-#pragma unroll
-    for (int v = part * PART; v < (part + 1) * PART; ++v) {
-        const int column = 8 * (v / 4) + v % 2, i = v / 2 % 2;
-        if (column < low[i] || column > high[i]) x[v] = 0;
-    }
-}
-
-/* ALiBi on a pair, what is taken from its score. */
-struct slope {
-    float slope;
-    int diagonal;
-};
-
-INLINE struct slope slope_of(const struct sm90_backward_params *p, const struct pair_of_spans *in, int batch, int head) {
-    const struct slope s = {p->alibi ? p->alibi[batch * p->alibi_stride + head] : 0,
-                            p->alibi_start + in->keys.count - in->rows.count};
-    return s;
-}
-
-INLINE float alibi_of(const struct slope *slope, int i, int j) {
-    return slope->slope * fabsf((float)(i + slope->diagonal - j));
-}
-
-/* A dot product to what times p->exponent stands above lse. */
-INLINE float finish_score(const struct sm90_backward_params *p, float dot, float alibi) {
-    if (!TERMS) return dot;
-    const float x = dot * p->scale;
-    return (p->softcap > 0 ? p->softcap * tanhf(x / p->softcap) : x) - alibi;
-}
-
-/* d score / d (dot scale), by a weight that is not 0: lse in base 2, negated. */
-INLINE float softcap_slope(const struct sm90_backward_params *p, float weight, float lse, float alibi) {
-    const float y = ((log2f(weight) - lse) * (float)LN_2 + alibi) / p->softcap;
-    return 1 - y * y;
 }
 
 /* Elements from a tensor's data to row `row` of a sequence. */

@@ -144,6 +144,7 @@ INLINE void weight_group(const struct sm90_backward_params *p, struct shared *sh
                                                            weights[4 * i + 3]);
         release(&shared->weights_full[stage]);
         mbarrier_wait(&shared->dout_full[stage], full_parity(count));
+        leave_out_dropped(p, weights, 0);
         issue_sum(&dv, weights, dout + stage * STAGE_STEP, 0);
         mbarrier_wait(&shared->ds_full[stage], full_parity(count));
         const struct next ahead = {k, q + next * STAGE_STEP, !last ? &shared->q_full[next] : NULL, full_parity(count + 1)};
@@ -152,7 +153,7 @@ INLINE void weight_group(const struct sm90_backward_params *p, struct shared *sh
         if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
     named_barrier_wait(K_BARRIER, 256); /* K has been read by both groups */
-    store_sums(&p->dv_rows, t, shared->k, &dv, 1, own);
+    store_sums(&p->dv_rows, t, shared->k, &dv, dv_factor(p), own);
 }
 
 /* A pair of weights as it was packed. */
