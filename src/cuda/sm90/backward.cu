@@ -5,7 +5,7 @@
  * type:
  *
  *     HEAD_DIM  64, 128: columns of Q, K, V, dO in shared memory       ROWS  query rows in a block, HEAD_DIM ROWS = 8192
- *     ELEMENT_BF16 or ELEMENT_FP16                                     TERMS 1: softcap and ALiBi; a variant of its own
+ *     ELEMENT_BF16 or ELEMENT_FP16                                     TERMS what stands over scores: backward_terms.h
  *
  *     PARTS     P and dS are made in so many parts, whose products start with the first
  *     LAG       1: dQ of a block is worked out in the next one's time, so that the groups need not meet
@@ -189,7 +189,7 @@ INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared
         }
         fence_proxy_async();
         release(&shared->ds_full[now.stage]);
-        if (count >= LAG) mbarrier_wait(&shared->ds_full[late->stage], late->parity);
+        if (!LAG || count > 0) mbarrier_wait(&shared->ds_full[late->stage], late->parity);
         issue_dq(dq, o.ds_all + late->stage * DS_STEP, o.k_all); /* with a lag at first of nothing, and not looked at */
         wgmma_wait(PARTS + 1);                                   /* dV */
         release(&shared->dout_empty[stage]);
@@ -198,7 +198,7 @@ INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared
         wgmma_wait(1);                                          /* dK and dQ */
         release(&shared->q_empty[stage]);
         if (LAG && count > 0) release(&shared->ds_empty[late->stage]), advance(&before);
-        if (count >= LAG) hand_over_dq(shared, dq, group, count - LAG);
+        if (!LAG || count > 0) hand_over_dq(shared, dq, group, count - LAG);
         wgmma_wait(0); /* the next S */
         advance(&now);
         if (last) break;

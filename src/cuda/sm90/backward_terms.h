@@ -190,9 +190,11 @@ INLINE void mark_dropped(const struct sm90_backward_params *p, const struct tile
 
 /* Weights for dV, packed in pairs: those that dropout has left out become 0. */
 INLINE void leave_out_dropped(const struct sm90_backward_params *p, uint32_t (&packed)[ROWS / 4], int part) {
-    if (TERMS < 2 || !p->dropout) return;
+    if (TERMS == 2 && p->dropout) {
 #pragma unroll
-    for (int n = part * (PART / 2); n < (part + 1) * (PART / 2); ++n) packed[n] &= ~((packed[n] >> 15 & 0x10001u) * 0xffffu);
+        for (int n = part * (PART / 2); n < (part + 1) * (PART / 2); ++n)
+            packed[n] &= ~((packed[n] >> 15 & 0x10001u) * 0xffffu);
+    }
 }
 
 INLINE float dv_factor(const struct sm90_backward_params *p) { return TERMS == 2 ? p->dv_factor : 1; }
@@ -216,10 +218,11 @@ INLINE void add_to_dbias(const struct sm90_backward_params *p, const struct tile
 INLINE void finish_scores(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                           const struct meeting *at, float (&s)[ROWS / 2], int part) {
     const int key = first_key(at), row = first_row(at);
-    if (!TERMS) return;
+    if (TERMS) {
 #pragma unroll
-    for (int v = part * PART; v < (part + 1) * PART; ++v)
-        s[v] = finish_score(p, s[v], alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v)));
+        for (int v = part * PART; v < (part + 1) * PART; ++v)
+            s[v] = finish_score(p, s[v], alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v)));
+    }
     if (TERMS == 2 && p->bias.data) add_bias(p, t, slope->head, at, s, part);
 }
 
@@ -232,11 +235,24 @@ INLINE void finish_weights(const struct sm90_backward_params *p, const struct ti
     if (TERMS == 2 && p->dropout) mark_dropped(p, t, slope->head, at, s, part);
 }
 
-/* dS behind softcap, which dbias takes, to dS before it. lse: of the thread's first row on, negated. */
+/* dS before softcap, from that behind it. lse: of the thread's first row on, negated. */
+INLINE void pass_softcap(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
+                         const struct meeting *at, float (&ds)[ROWS / 2], const float (&weights)[ROWS / 2], const float *lse,
+                         int part) {
+    const int key = first_key(at), row = first_row(at);
+    const int64_t from = score_at(&p->bias, t->batch, slope->head, row, key);
+#pragma unroll
+    for (int v = part * PART; v < (part + 1) * PART; ++v) {
+        if (weights[v] == 0) continue;
+        float added = -alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v));
+        if (TERMS == 2 && p->bias.data) added += bias_at(&p->bias, from + score_step(&p->bias, v));
+        ds[v] *= softcap_slope(p, fabsf(weights[v]), lse[ROW_OF(v)], added);
+    }
+}
+
 INLINE void finish_gradients(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                              const struct meeting *at, float (&ds)[ROWS / 2], const float (&weights)[ROWS / 2],
                              const float *lse, int part) {
-    const int key = first_key(at), row = first_row(at);
     if (TERMS == 2) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v)
@@ -245,15 +261,7 @@ INLINE void finish_gradients(const struct sm90_backward_params *p, const struct 
     } else if (!at->full) {
         hide(t, at, ds, part);
     }
-    if (!TERMS || p->softcap <= 0) return;
-    const int64_t from = TERMS == 2 ? score_at(&p->bias, t->batch, slope->head, row, key) : 0;
-#pragma unroll
-    for (int v = part * PART; v < (part + 1) * PART; ++v) {
-        if (weights[v] == 0) continue;
-        float added = -alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v));
-        if (TERMS == 2 && p->bias.data) added += bias_at(&p->bias, from + score_step(&p->bias, v));
-        ds[v] *= softcap_slope(p, fabsf(weights[v]), lse[ROW_OF(v)], added);
-    }
+    if (TERMS && p->softcap > 0) pass_softcap(p, t, slope, at, ds, weights, lse, part);
 }
 
 #endif
