@@ -96,13 +96,18 @@ static inline int64_t strobe__key_offset(const strobe_tensor *t, const struct se
     return (s->packed_k ? 0 : s->b * t->stride[0]) + (s->first_key + j) * t->stride[1] + h * t->stride[2];
 }
 
-/* The scale of key j of K/V head h: `scale` and its strides are those of k or of v. 1 where there is none. */
+/* Where the scale of key j of K/V head h is: `scale` and its strides are those of k or of v. */
+static inline const float *strobe__key_scale_at(const struct problem *p, const float *scale, const int64_t stride[3],
+                                                const struct sequence *s, int64_t j, int64_t h) {
+    const int64_t block = p->scales.block_k;
+    if (block == 0) return scale + s->b * stride[0] + h * stride[2];
+    return scale + (s->packed_k ? 0 : s->b * stride[0]) + (s->first_key + j) / block * stride[1] + h * stride[2];
+}
+
+/* The scale itself, 1 where there is none. */
 static inline float strobe__key_scale(const struct problem *p, const float *scale, const int64_t stride[3],
                                       const struct sequence *s, int64_t j, int64_t h) {
-    if (!p->a.scales || !scale) return 1;
-    const int64_t block = p->scales.block_k;
-    if (block == 0) return scale[s->b * stride[0] + h * stride[2]];
-    return scale[(s->packed_k ? 0 : s->b * stride[0]) + (s->first_key + j) / block * stride[1] + h * stride[2]];
+    return p->a.scales && scale ? *strobe__key_scale_at(p, scale, stride, s, j, h) : 1;
 }
 
 /* What dropout.h needs; only for problems with dropout. */

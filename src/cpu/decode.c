@@ -4,23 +4,25 @@
  * splits and how they are merged, decode_rows.h the products.
  *
  *   a task is a split of one K/V head, or of several that lie side by side:
- *     for each block of BLOCK_KEYS keys:
- *       for each head:  s = q . k            a chunk of keys a head, then the next head
+ *     for each block of keys, MOST_KEYS of one head or BLOCK_KEYS of several:
+ *       for each head:  s = q . k
  *       for each head:  m, l, P = 2^(s c - m c), o's correction
- *       for each head:  o += P v             a chunk of keys a head, then the next head
+ *       for each head:  o += P v
  *
- * K and V are read once from memory and, by the group's other rows, again from L1: with one row this runs at the bandwidth
- * of memory: 83 % of what a loop reaches that only reads, 4-core Xeon VM, one thread, 2026-11-21; docs/kernels/cpu.md. Heads
- * of [batch, seq, heads, dim] are walked side by side, or each page would be visited once a head. Keys that a row does not
- * see are not read for it. */
+ * K and V are read once from memory and, by the group's other rows, again from L1, a chunk of BLOCK_KEYS after the other.
+ * What is read a page later is asked for on the way. Heads of [batch, seq, heads, dim] are walked side by side, or each
+ * page would be visited once a head. Keys that a row does not see are not read for it.
+ *
+ * 4-core Xeon VM, one thread, 2026-11-21, one row a K/V head, bf16, d 128: 92 % of what a loop reaches that only reads, 88 %
+ * for [batch, seq, heads, dim]; int8 takes 0.56 of bf16's time. docs/kernels/cpu.md has what was tried. */
 #include "cpu/cpu_kernels.h"
 #include "cpu/decode_rows.h"
 #include "cpu/scratch.h"
 #include "cpu/split_kv.h"
 
 enum {
-    MOST_HEADS = 32, /* of a task */
-    CHUNK_KEYS = 16, /* of a head before the next head's turn */
+    MOST_HEADS = 32,    /* of a task */
+    BYTES_AHEAD = 4096, /* of one head: a page ahead of what is read */
 };
 
 struct decode {
@@ -41,7 +43,7 @@ struct scratch {
 struct block {
     const struct decode *f;
     struct split_task t;
-    int64_t j0, keys, chunk;
+    int64_t j0, keys, most_keys, chunk;
     struct scratch c;
 };
 
@@ -87,21 +89,40 @@ static struct same_rows rows_at(const struct tile_rows *t, int64_t r, int64_t j0
     return same;
 }
 
+/* Bytes from what head h reads to what is read a little later: by the next head, if there are several. Nothing need be
+ * there, so this wraps. */
+static size_t bytes_ahead(const struct split_task *t, const strobe_tensor *x, int64_t columns, int64_t h) {
+    const size_t bytes = (size_t)bytes_of(x->dtype), key = (size_t)x->stride[1] * bytes, head = (size_t)x->stride[2] * bytes;
+    if (t->heads == 1) return BYTES_AHEAD / ((size_t)columns * bytes) * key;
+    return h + 1 < t->heads ? head : BLOCK_KEYS * key - (size_t)h * head;
+}
+
 static struct keys_in_memory keys_at(const struct block *b, const strobe_tensor *x, int64_t columns, int64_t j, int64_t h) {
-    const int64_t at = strobe__key_offset(x, &b->t.s, j, b->t.first_head + h) * (int64_t)strobe__dtype_bytes(x->dtype);
-    return (struct keys_in_memory){(const char *)x->data + at, x->stride[1], columns};
+    const int64_t at = strobe__key_offset(x, &b->t.s, j, b->t.first_head + h) * bytes_of(x->dtype);
+    return (struct keys_in_memory){(const char *)x->data + at, x->stride[1], columns, bytes_ahead(&b->t, x, columns, h)};
 }
 
 /* What the rows [r, r + count) of head h do with the keys [first, end) of the chunk. */
 typedef void rows_meet(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same);
 
+/* s[j] *= factor[j step]. */
+static void scale_run(float *s, const float *factor, int64_t step, int64_t keys) {
+    int64_t j = 0;
+    for (; step == 1 && j + LANES <= keys; j += LANES) v_store(s + j, v_mul(v_load(s + j), v_load(factor + j)));
+    for (; j < keys; ++j) s[j] *= factor[j * step];
+}
+
 /* Scores or weights of a few rows, s [count][ROW_SCORES] from key `first` on, times the keys' scales. */
 static void scale_keys(const struct block *b, const struct tile_rows *t, float *s, struct same_rows same, const float *scale,
                        const int64_t stride[3]) {
     if (!t->p->a.scales || !scale) return;
-    for (int64_t j = same.first; j < same.end; ++j) {
-        const float factor = strobe__key_scale(t->p, scale, stride, &b->t.s, j, t->kv);
-        for (int r = 0; r < same.count; ++r) s[r * ROW_SCORES + j - same.first] *= factor;
+    const int64_t block = t->p->scales.block_k, first_key = b->t.s.first_key;
+    for (int64_t j = same.first, next; j < same.end; j = next) { /* keys [j, next): their scales lie `step` apart */
+        const int64_t step = block == 1 ? stride[1] : 0;
+        const int64_t left = block < 2 ? same.end - j : block - (first_key + j) % block;
+        next = left < same.end - j ? j + left : same.end;
+        const float *factor = strobe__key_scale_at(t->p, scale, stride, &b->t.s, j, t->kv);
+        for (int r = 0; r < same.count; ++r) scale_run(s + r * ROW_SCORES + j - same.first, factor, step, next - j);
     }
 }
 
@@ -182,13 +203,15 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
     const struct split_task *t = &b.t;
     if (t->heads == 0) return;
     const float_mode mode = enter_flush_to_zero();
-    b.chunk = t->heads > 1 ? CHUNK_KEYS : BLOCK_KEYS;
+    /* By the shape, not by heads a task, which follow from the number of threads: it decides what is summed when. */
+    b.most_keys = heads_side_by_side(&f->split.p->a, MOST_HEADS) > 1 ? BLOCK_KEYS : MOST_KEYS;
+    b.chunk = f->split.rows > 1 ? BLOCK_KEYS : b.most_keys;
     lay_out(&b.c, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f->split.p, f->split.heads_a_task);
     pack_queries(&b);
     for (int64_t h = 0; h < t->heads; ++h)
         start_parts(&f->split, t->s.b * f->split.p->a.heads_kv + t->first_head + h, t->split);
-    for (b.j0 = t->first; b.j0 < t->end; b.j0 += BLOCK_KEYS) {
-        b.keys = t->end - b.j0 < BLOCK_KEYS ? t->end - b.j0 : BLOCK_KEYS;
+    for (b.j0 = t->first; b.j0 < t->end; b.j0 += b.most_keys) {
+        b.keys = t->end - b.j0 < b.most_keys ? t->end - b.j0 : b.most_keys;
         walk(&b, multiply_keys);
         weigh(&b);
         walk(&b, multiply_values);

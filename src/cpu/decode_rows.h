@@ -18,14 +18,18 @@
 
 enum {
     PAIR = 2 * LANES,
-    ROWS_AT_ONCE = 4,                /* query rows that share one reading of K and V */
-    ROW_SCORES = BLOCK_KEYS + LANES, /* a row's scores of a block: whole vectors are written, from any key on */
+    ROWS_AT_ONCE = 4,               /* query rows that share one reading of K and V */
+    ABREAST = 4,                    /* keys that are walked together */
+    MOST_KEYS = 512,                /* that weights are made of at once */
+    ROW_SCORES = MOST_KEYS + LANES, /* a row's scores: whole vectors are written, from any key on */
 };
 
-/* Rows of K or V of one head: `data` is the first one's first element, `stride` elements to the next. */
+/* Rows of K or V of one head: `data` is the first one's first element, `stride` elements to the next. What lies `ahead`
+ * bytes from an element is asked for when that is read. */
 struct keys_in_memory {
     const char *data;
     int64_t stride, columns;
+    size_t ahead;
 };
 
 /* Of q or o. */
@@ -67,36 +71,50 @@ ALWAYS_INLINE struct vec2 load_pair(const char *at, int32_t dtype) {
 }
 
 /* The pair at padded column c of a row. */
-ALWAYS_INLINE struct vec2 row_pair(const char *row, int32_t dtype, int64_t c, int64_t columns) {
-    if (columns >= PAIR) return load_pair(row + pair_start(c, columns) * bytes_of(dtype), dtype);
+ALWAYS_INLINE struct vec2 row_pair(const char *row, int32_t dtype, int64_t c, int64_t columns, size_t ahead) {
+    if (columns >= PAIR) {
+        const char *at = row + pair_start(c, columns) * bytes_of(dtype);
+        for (int64_t line = 0; line < PAIR * bytes_of(dtype); line += 64)
+            __builtin_prefetch((const void *)((uintptr_t)at + ahead + (size_t)line));
+        return load_pair(at, dtype);
+    }
     float copy[PAIR] = {0}; /* of any dtype */
     memcpy(copy, row, (size_t)(columns * bytes_of(dtype)));
     return load_pair((const char *)copy, dtype);
 }
 
+/* Lane by lane, what `abreast` keys from j on have with the rows: more addresses than that are not held in registers. */
+ALWAYS_INLINE void keys_abreast(vec sum[ROWS_AT_ONCE][ABREAST], const float *q, int64_t q_stride,
+                                const struct keys_in_memory *k, int64_t j, int64_t keys, int32_t dtype, int rows,
+                                int abreast) {
+    const char *key[ABREAST];
+    for (int i = 0; i < abreast; ++i) { /* past the end the last key is read again, and not used */
+        key[i] = k->data + (j + i < keys ? j + i : keys - 1) * k->stride * bytes_of(dtype);
+        for (int r = 0; r < rows; ++r) sum[r][i] = v_set(0);
+    }
+    for (int64_t c = 0; c < k->columns; c += PAIR)
+        for (int i = 0; i < abreast; ++i) {
+            const struct vec2 x = row_pair(key[i], dtype, c, k->columns, k->ahead);
+            for (int r = 0; r < rows; ++r) {
+                sum[r][i] = v_fma(x.a, v_load(q + r * q_stride + c), sum[r][i]);
+                sum[r][i] = v_fma(x.b, v_load(q + r * q_stride + c + LANES), sum[r][i]);
+            }
+        }
+}
+
 ALWAYS_INLINE void key_products(float *s, const float *q, int64_t q_stride, const struct keys_in_memory *k, int64_t keys,
                                 int32_t dtype, int rows) {
-    const int many = LANES / rows;        /* keys */
-    const int some = many < 4 ? many : 4; /* that walk abreast: more addresses than that are not held in registers */
+    const int many = LANES / rows, abreast = many < ABREAST ? many : ABREAST;
     for (int64_t j = 0; j < keys; j += many) {
-        vec sum[LANES];
-        for (int i = 0; i < LANES; ++i) sum[i] = v_set(0);
-        for (int i0 = 0; i0 < many; i0 += some) {
-            const char *row[LANES];
-            for (int i = i0; i < i0 + some; ++i) /* past the end the last key is read again, and not used */
-                row[i] = k->data + (j + i < keys ? j + i : keys - 1) * k->stride * bytes_of(dtype);
-            for (int64_t c = 0; c < k->columns; c += PAIR)
-                for (int i = i0; i < i0 + some; ++i) {
-                    const struct vec2 x = row_pair(row[i], dtype, c, k->columns);
-                    for (int r = 0; r < rows; ++r) {
-                        const int at = r * many + i;
-                        sum[at] = v_fma(x.a, v_load(q + r * q_stride + c), sum[at]);
-                        sum[at] = v_fma(x.b, v_load(q + r * q_stride + c + LANES), sum[at]);
-                    }
-                }
+        vec all[LANES];
+        for (int i = 0; i < many; i += abreast) {
+            vec sum[ROWS_AT_ONCE][ABREAST];
+            keys_abreast(sum, q, q_stride, k, j + i, keys, dtype, rows, abreast);
+            for (int r = 0; r < rows; ++r)
+                for (int n = 0; n < abreast; ++n) all[r * many + i + n] = sum[r][n];
         }
         float found[LANES];
-        v_store(found, v_sums(sum));
+        v_store(found, v_sums(all));
         for (int r = 0; r < rows; ++r) memcpy(s + r * ROW_SCORES + j, found + r * many, (size_t)many * sizeof *s);
     }
 }
@@ -112,7 +130,8 @@ ALWAYS_INLINE void value_columns(float *o, int64_t o_stride, const float *a, con
         }
     for (int64_t j = 0; j < keys; ++j)
         for (int i = 0; i < pairs; ++i) {
-            const struct vec2 x = row_pair(v->data + j * v->stride * bytes_of(dtype), dtype, c + i * PAIR, v->columns);
+            const struct vec2 x = row_pair(v->data + j * v->stride * bytes_of(dtype), dtype, c + i * PAIR, v->columns,
+                                           v->ahead);
             for (int r = 0; r < rows; ++r) {
                 const vec weight = v_set(p[r * ROW_SCORES + j]);
                 sum[r][i] = (struct vec2){v_fma(x.a, weight, sum[r][i].a), v_fma(x.b, weight, sum[r][i].b)};

@@ -62,9 +62,9 @@ static inline struct vec2 v_load2_fp16(const void *x) {
 }
 
 static inline struct vec2 v_load2_int8(const void *x) {
-    const __m256i bytes = *(const volatile __m256i_u *)x;
-    return (struct vec2){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes))),
-                         _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1)))};
+    const __m128i *bytes = x;
+    return (struct vec2){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes))),
+                         _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes + 1)))};
 }
 
 /* Sums of all lanes of 16 vectors, in order: each step halves the vectors and what is left to add in each. */
