@@ -18,8 +18,9 @@
  *
  * K and V are streamed past L1. Memory of a worker, d = 128: S 4 KiB, P 8; a head's Q 8 and O 8.
  *
- * 4-core Xeon VM with AMX, one thread, 2026-11-21: 32/4 heads, d 128, 8192 keys 135 to 146 GFLOP/s, 75 % of the bandwidth of
- * reading; from L2 260 GFLOP/s. docs/kernels/cpu.md has what was tried. */
+ * 4-core Xeon VM with AMX, one thread, 2026-11-21, d 128, 8192 keys, 32/4 and 32/8 heads: 145 and 71 GFLOP/s, 79 % of the
+ * bandwidth of reading; from L2 280 GFLOP/s. docs/kernels/cpu.md has what was tried. */
+#include "cpu/amx_decode.h"
 #include "cpu/amx_pack.h"
 #include "cpu/cpu_kernels.h"
 #include "cpu/nonfinite.h"
@@ -27,9 +28,10 @@
 #include "cpu/split_kv.h"
 
 enum {
-    MOST_HEADS = 16, /* of a task */
+    MOST_HEADS = 16,      /* of a task */
+    NEAR_BYTES = 1 << 20, /* of K and V: they may be in L2 */
+    SHORT_ROWS = 64,      /* columns: a page is 32 keys or more */
     FEW_ROWS = TILE_SIDE / 2,
-    KEY_TILES = BLOCK_KEYS / TILE_SIDE,
 };
 
 struct decode {
@@ -38,6 +40,7 @@ struct decode {
     size_t scratch_bytes;
     int64_t k_padded, v_padded;
     bool few; /* rows: half a tile holds them */
+    bool far; /* K and V are not in L2 */
 };
 
 /* A head's queries and accumulators. */
@@ -80,74 +83,6 @@ static size_t lay_out(struct scratch *c, float *base, const struct decode *f, in
     return used * sizeof(float);
 }
 
-/* S^T of the block. */
-static void scores(float *s, const uint16_t *k, int64_t stride, const uint16_t *q, int64_t chunks) {
-    const size_t row = (size_t)stride * sizeof *k, s_row = TILE_SIDE * sizeof *s;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int64_t c = 0; c < chunks; ++c, k += TILE_DEPTH, q += 2 * TILE_ELEMENTS) {
-        _tile_loadd(6, q, 64);
-        _tile_stream_loadd(4, k, row);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_stream_loadd(5, k + TILE_SIDE * stride, row);
-        _tile_dpbf16ps(1, 5, 6);
-        _tile_stream_loadd(4, k + 2 * TILE_SIDE * stride, row);
-        _tile_dpbf16ps(2, 4, 6);
-        _tile_stream_loadd(5, k + 3 * TILE_SIDE * stride, row);
-        _tile_dpbf16ps(3, 5, 6);
-    }
-    _tile_stored(0, s, s_row);
-    _tile_stored(1, s + TILE_SIDE * TILE_SIDE, s_row);
-    _tile_stored(2, s + 2 * TILE_SIDE * TILE_SIDE, s_row);
-    _tile_stored(3, s + 3 * TILE_SIDE * TILE_SIDE, s_row);
-}
-
-/* 16 keys of 32 columns of O += P V: V is loaded once, and multiplied for its even columns into T0, its odd ones into T1. */
-#define MULTIPLY_KEYS(v_tile, even_tile, odd_tile, n)                 \
-    _tile_stream_loadd(v_tile, v + (n)*TILE_SIDE * stride, v_row);    \
-    _tile_loadd(even_tile, p + (n)*TILE_ELEMENTS, 64);                \
-    _tile_dpbf16ps(0, even_tile, v_tile);                             \
-    _tile_loadd(odd_tile, p + (KEY_TILES + (n)) * TILE_ELEMENTS, 64); \
-    _tile_dpbf16ps(1, odd_tile, v_tile)
-
-/* O += P V. */
-static void values(float *o, int64_t padded, const uint16_t *p, const uint16_t *v, int64_t stride) {
-    const size_t o_row = (size_t)padded * sizeof *o, v_row = (size_t)stride * sizeof *v;
-    for (int64_t x = 0; x < padded; x += TILE_DEPTH, o += TILE_DEPTH, v += TILE_DEPTH) {
-        _tile_loadd(0, o, o_row);
-        _tile_loadd(1, o + TILE_SIDE, o_row);
-        MULTIPLY_KEYS(2, 4, 5, 0);
-        MULTIPLY_KEYS(3, 6, 7, 1);
-        MULTIPLY_KEYS(2, 4, 5, 2);
-        MULTIPLY_KEYS(3, 6, 7, 3);
-        _tile_stored(0, o, o_row);
-        _tile_stored(1, o + TILE_SIDE, o_row);
-    }
-}
-
-/* The same for up to 8 rows: even columns in the upper half of a tile, odd ones in the lower. P rests in T4..T7. */
-static void values_of_few(float *o, int64_t padded, const uint16_t *p, const uint16_t *v, int64_t stride) {
-    const size_t o_row = (size_t)padded / 2 * sizeof *o, v_row = (size_t)stride * sizeof *v;
-    _tile_loadd(4, p, 64);
-    _tile_loadd(5, p + TILE_ELEMENTS, 64);
-    _tile_loadd(6, p + 2 * TILE_ELEMENTS, 64);
-    _tile_loadd(7, p + 3 * TILE_ELEMENTS, 64);
-    for (int64_t x = 0; x < padded; x += TILE_DEPTH, o += TILE_SIDE, v += TILE_DEPTH) {
-        _tile_loadd(0, o, o_row);
-        _tile_stream_loadd(1, v, v_row);
-        _tile_dpbf16ps(0, 4, 1);
-        _tile_stream_loadd(2, v + TILE_SIDE * stride, v_row);
-        _tile_dpbf16ps(0, 5, 2);
-        _tile_stream_loadd(3, v + 2 * TILE_SIDE * stride, v_row);
-        _tile_dpbf16ps(0, 6, 3);
-        _tile_stream_loadd(1, v + 3 * TILE_SIDE * stride, v_row);
-        _tile_dpbf16ps(0, 7, 1);
-        _tile_stored(0, o, o_row);
-    }
-}
-
 /* Raw scores of keys that a row does not see become -inf; keys past the block's too. */
 static void hide(const struct block *b, const struct tile_rows *t, float *s) {
     int32_t first[LANES] = {0}, end[LANES] = {0};
@@ -176,7 +111,8 @@ static inline void store_weights(uint16_t *p, const __m512i words[TILE_SIDE], bo
 }
 
 /* Scores become weights, bf16, in p; m and l move on, and O where m did. l sums the weights before they are rounded. */
-static void online_softmax(struct head *h, const float *s, uint16_t *p, float factor, int64_t padded, bool few) {
+static void online_softmax(struct head *h, const float *s, uint16_t *p, float factor, int64_t padded, bool few,
+                           const struct ahead *ahead) {
     const vec c = v_set(factor), none = v_set(-INFINITY), before = v_load(h->m);
     vec high[4] = {before, before, before, before}, sum[2] = {v_set(0), v_set(0)};
     for (int64_t j = 0; j < BLOCK_KEYS; j += 4)
@@ -184,6 +120,7 @@ static void online_softmax(struct head *h, const float *s, uint16_t *p, float fa
     const vec m = v_max(v_max(high[0], high[1]), v_max(high[2], high[3]));
     const vec shift = v_select_equal(m, none, v_set(0), v_mul(m, c));
     for (int64_t tile = 0; tile < KEY_TILES; ++tile, p += TILE_ELEMENTS) {
+        ask_rows(ahead, OF_EXPONENTIALS, tile * TILE_SIDE / KEY_TILES, (tile + 1) * TILE_SIDE / KEY_TILES);
         __m512i words[TILE_SIDE];
         for (int64_t i = 0; i < TILE_SIDE; ++i, s += LANES) {
             const vec weight = v_exp2(_mm512_fmsub_ps(v_load(s), c, shift));
@@ -227,6 +164,29 @@ static void add_held_keys(const struct block *b, struct head *h, const struct ti
         }
 }
 
+/* Head number h of the task reads k and v; then the next head its own, or the first one the next block. */
+static struct ahead look_ahead(const struct block *b, const uint16_t *k, const uint16_t *v, int64_t h) {
+    enum { NONE = -1 };
+    static const int8_t rows_16[2][SLOTS] = {{1, 2, 3, NONE, 4, 5, 6, 7, 8}, {2, 3, 4, 5, 6, 7, 8, 9, NONE}};
+    const struct decode *f = b->f;
+    const strobe_tensor *of_k = &f->split.p->a.k, *of_v = &f->split.p->a.v;
+    const uintptr_t k_row = (uintptr_t)of_k->stride[1] * sizeof *k, v_row = (uintptr_t)of_v->stride[1] * sizeof *v;
+    const uintptr_t head = (uintptr_t)of_k->stride[2] * sizeof *k;
+    const uintptr_t next = (uintptr_t)k + (h + 1 < b->t.heads ? head : BLOCK_KEYS * k_row - (uintptr_t)h * head);
+    struct ahead ahead = {.columns = f->v_padded};
+    for (int64_t slot = 0; slot < SLOTS && f->far; ++slot) {
+        const int64_t n = rows_16[f->k_padded <= SHORT_ROWS][slot];
+        const bool value = n / KEY_TILES == 1;
+        ahead.row[slot] = value ? v_row : k_row;
+        if (n == NONE) continue;
+        ahead.tile[slot] = (of_v            ? (uintptr_t)v
+                            : n < KEY_TILES ? (uintptr_t)k
+                                            : next) +
+                           (uintptr_t)(n % KEY_TILES * TILE_SIDE) * ahead.row[slot];
+    }
+    return ahead;
+}
+
 static void head_meets_keys(const struct block *b, struct head *h, int64_t kv) {
     const struct decode *f = b->f;
     const strobe_attention *a = &f->split.p->a;
@@ -238,11 +198,12 @@ static void head_meets_keys(const struct block *b, struct head *h, int64_t kv) {
     const bool partial = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS;
     const bool k_in_place = b->keys == BLOCK_KEYS && f->k_padded == a->dim;
     if (!k_in_place) pack_keys(b->c.k, k, a->k.stride[1], b->keys, a->dim, f->k_padded);
+    const struct ahead ahead = look_ahead(b, k, v, h - b->c.head);
     tile_barrier();
-    scores(b->c.s, k_in_place ? k : b->c.k, k_in_place ? a->k.stride[1] : f->k_padded, h->q, f->k_padded / TILE_DEPTH);
+    scores(b->c.s, k_in_place ? k : b->c.k, k_in_place ? a->k.stride[1] : f->k_padded, h->q, f->k_padded, &ahead);
     tile_barrier();
     if (partial) hide(b, &t, b->c.s);
-    online_softmax(h, b->c.s, b->c.p, exponent_factor(f->split.p), f->v_padded, f->few);
+    online_softmax(h, b->c.s, b->c.p, exponent_factor(f->split.p), f->v_padded, f->few, &ahead);
     const uint64_t held = partial || b->careful ? keys_not_finite(v, a->v.stride[1], b->keys, a->dim_v) : 0;
     const bool v_in_place = b->keys == BLOCK_KEYS && f->v_padded == a->dim_v && !held;
     if (!v_in_place) pack_keys(b->c.v, v, a->v.stride[1], b->keys, a->dim_v, f->v_padded);
@@ -250,7 +211,7 @@ static void head_meets_keys(const struct block *b, struct head *h, int64_t kv) {
         if (held >> j & 1) memset(b->c.v + j * f->v_padded, 0, (size_t)f->v_padded * sizeof *v);
     tile_barrier();
     (f->few ? values_of_few : values)(h->o, f->v_padded, b->c.p, v_in_place ? v : b->c.v,
-                                      v_in_place ? a->v.stride[1] : f->v_padded);
+                                      v_in_place ? a->v.stride[1] : f->v_padded, &ahead);
     tile_barrier();
     if (held) add_held_keys(b, h, &t, v, held);
 }
@@ -311,7 +272,9 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
 }
 
 static struct decode decode_of(const struct problem *p, int64_t longest) {
+    const double bytes = (double)(p->a.batch * p->a.heads_kv) * (double)longest * (double)(p->a.dim + p->a.dim_v) * 2;
     return (struct decode){.split = split_kv_of(p, longest, MOST_HEADS),
+                           .far = bytes > NEAR_BYTES,
                            .few = p->a.seq_q * p->group <= FEW_ROWS,
                            .k_padded = up_to(p->a.dim, TILE_DEPTH),
                            .v_padded = up_to(p->a.dim_v, TILE_DEPTH)};
