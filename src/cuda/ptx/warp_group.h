@@ -18,4 +18,10 @@ static __device__ __forceinline__ void named_barrier_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* The same value, which the compiler cannot follow: what depends on it is worked out here, not kept from before a loop. */
+static __device__ __forceinline__ int unforeseen(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 #endif

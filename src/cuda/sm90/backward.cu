@@ -40,7 +40,9 @@
 enum {
     GROUPS = 2,
     KEYS = 64 * GROUPS,
+    TILE_KEYS = KEYS, /* of a CTA */
     STAGES = 2,
+    DOUT_STAGES = 2,
     DS_STAGES = 2 + LAG,
     SLABS = HEAD_DIM / 64,
     THREADS = 128 * (GROUPS + 1),

@@ -20,7 +20,7 @@
 #include "cuda/sm90/backward_params.h"
 #include "cuda/sm90/tensor_map.h"
 
-#define VARIANT(name, dtype, dim, rows, keys, terms)            \
+#define VARIANT(name, dtype, dim, rows, keys, ctas, terms)      \
     void strobe__##name(struct sm90_backward_params);           \
     void strobe__##name##_prepare(struct sm90_backward_params); \
     void strobe__##name##_finish(struct sm90_backward_params);
@@ -30,24 +30,26 @@
 void strobe__row_terms(struct params);
 void strobe__sink_sums(struct params);
 
-/* A compiled form of backward.cu, or, with blocks of 64 keys, of backward_wide.cu; the build writes the list, each dtype
- * from few columns to many. rows, keys: of a block; terms: 1 with softcap and ALiBi, 2 with bias, masks and dropout too. */
+/* A compiled form of backward.cu, or, with two CTAs to a block of keys, of backward_wide.cu; the build writes the list, each
+ * dtype from few columns to many. rows, keys: of a block; terms: 1 with softcap and ALiBi, 2 with bias, masks and dropout
+ * too. */
 struct form {
     int32_t dtype, terms;
-    int64_t dim, rows, keys;
+    int64_t dim, rows, keys, ctas;
     void (*prepare)(struct sm90_backward_params);
     void (*symbol)(struct sm90_backward_params);
     void (*finish)(struct sm90_backward_params);
 };
 
-#define VARIANT(name, dtype_, dim_, rows_, keys_, terms_) \
-    {.dtype = STROBE_##dtype_,                            \
-     .terms = terms_,                                     \
-     .dim = dim_,                                         \
-     .rows = rows_,                                       \
-     .keys = keys_,                                       \
-     .prepare = strobe__##name##_prepare,                 \
-     .symbol = strobe__##name,                            \
+#define VARIANT(name, dtype_, dim_, rows_, keys_, ctas_, terms_) \
+    {.dtype = STROBE_##dtype_,                                   \
+     .terms = terms_,                                            \
+     .dim = dim_,                                                \
+     .rows = rows_,                                              \
+     .keys = keys_,                                              \
+     .ctas = ctas_,                                              \
+     .prepare = strobe__##name##_prepare,                        \
+     .symbol = strobe__##name,                                   \
      .finish = strobe__##name##_finish},
 static const struct form forms[] = {
 #include "sm90_backward_variants.h"
@@ -112,7 +114,7 @@ const char *strobe__sm90_backward_reject(const struct problem *p) {
     if (p->varlen.total_q > MOST_POSITIONS || p->varlen.total_k > MOST_POSITIONS)
         return "varlen.total_q or total_k is above 2^28; up to that is taken";
     if (strobe__product(strobe__product(a->batch, a->heads_q), row_blocks(p)) > INT32_MAX ||
-        strobe__product(strobe__product(a->batch, a->heads_kv), key_blocks(p)) > INT32_MAX)
+        strobe__product(strobe__product(a->batch, a->heads_kv), key_blocks(p) * choose(p)->ctas) > INT32_MAX)
         return "there are more than 2^31 blocks of rows or keys; fewer are taken";
     return reject_tensors(p);
 }
@@ -222,7 +224,7 @@ static bool encode_maps(struct sm90_backward_params *m, const struct problem *p)
     const strobe_varlen *v = &p->varlen;
     const int64_t all_q = v->cu_seqlens_q ? v->total_q : a->seq_q, all_k = v->cu_seqlens_k ? v->total_k : a->seq_k;
     const int64_t batch_q = v->cu_seqlens_q ? 1 : a->batch, batch_k = v->cu_seqlens_k ? 1 : a->batch;
-    const int64_t rows = choose(p)->rows, keys = choose(p)->keys;
+    const int64_t rows = choose(p)->rows, keys = choose(p)->keys / choose(p)->ctas;
     return strobe__encode_map(&m->q, &a->q, a->dim, all_q, a->heads_q, batch_q, rows) &&
            strobe__encode_map(&m->k, &a->k, a->dim, all_k, a->heads_kv, batch_k, keys) &&
            strobe__encode_map(&m->v, &a->v, a->dim_v, all_k, a->heads_kv, batch_k, keys) &&
@@ -237,7 +239,8 @@ static strobe_status launch_three(const struct problem *p, const struct sm90_bac
     const int64_t blocks = all_row_blocks(p);
     strobe_status status = strobe__cuda_launch((void (*)(void))form->prepare, blocks, PREPARE_THREADS, 0, params, stream);
     if (!status)
-        status = strobe__cuda_launch((void (*)(void))form->symbol, params->tiles, THREADS, SHARED_BYTES, params, stream);
+        status = strobe__cuda_launch((void (*)(void))form->symbol, params->tiles * form->ctas, THREADS, SHARED_BYTES, params,
+                                     stream);
     if (!status)
         status = strobe__cuda_launch((void (*)(void))form->finish, blocks, (int32_t)(128 * dq_tiles(form)), 0, params,
                                      stream);

@@ -29,6 +29,8 @@
 INLINE uint32_t stage_of(uint32_t count) { return count % STAGES; }
 INLINE uint32_t full_parity(uint32_t count) { return count / STAGES % 2; }
 INLINE uint32_t empty_parity(uint32_t count) { return full_parity(count) ^ 1; }
+INLINE uint32_t dout_stage_of(uint32_t count) { return count % DOUT_STAGES; }
+INLINE uint32_t dout_parity(uint32_t count) { return count / DOUT_STAGES % 2; }
 
 INLINE void load_tile(unsigned char *to, const CUtensorMap *map, uint64_t *full, int slab_bytes, int row, int head,
                       int batch, uint64_t policy) {
@@ -79,10 +81,11 @@ INLINE void producer(const struct sm90_backward_params *p, struct shared *s, con
                 load_tile(s->v, &p->v, &s->v_full, K_SLAB, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch,
                           TMA_EVICT_FIRST);
             }
-            mbarrier_wait(&s->dout_empty[stage], empty_parity(count));
-            mbarrier_expect(&s->dout_full[stage], SLABS * Q_SLAB + ROWS * sizeof(float));
-            load_rows_of(s->dout[stage], &p->dout, &p->dout_row, &s->dout_full[stage], &t->in.rows, m * ROWS, head, cut);
-            bulk_load(s->term[stage], p->row_term + (block + m) * ROWS, ROWS * sizeof(float), &s->dout_full[stage]);
+            const uint32_t slot = dout_stage_of(count);
+            mbarrier_wait(&s->dout_empty[slot], dout_parity(count) ^ 1);
+            mbarrier_expect(&s->dout_full[slot], SLABS * Q_SLAB + ROWS * sizeof(float));
+            load_rows_of(s->dout[slot], &p->dout, &p->dout_row, &s->dout_full[slot], &t->in.rows, m * ROWS, head, cut);
+            bulk_load(s->term[stage], p->row_term + (block + m) * ROWS, ROWS * sizeof(float), &s->dout_full[slot]);
         }
     }
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * backward_tile.h: which keys a CTA of backward.cu has and which rows see them, and how rows of 16-bit elements are read and
- * written. Included by backward.cu alone, which defines ROWS and KEYS. */
+ * written. Included by backward.cu alone, which defines ROWS and
+ * TILE_KEYS. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_TILE_H
 #define STROBE_CUDA_SM90_BACKWARD_TILE_H
 
@@ -69,9 +70,10 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
     const int left = p->heads_kv * p->batch - first_head, heads = left < p->section_heads ? left : p->section_heads;
     const int in_section = number % section_tiles, head = first_head + in_section % heads;
     struct tile t;
-    t.head_kv = head % p->heads_kv, t.batch = head / p->heads_kv, t.key = in_section / heads * KEYS;
+    t.head_kv = head % p->heads_kv, t.batch = head / p->heads_kv, t.key = in_section / heads * TILE_KEYS;
     t.in = spans_of(p, t.batch);
-    const int rows = t.in.rows.count, keys = t.in.keys.count, last = t.key + KEYS < keys ? t.key + KEYS - 1 : keys - 1;
+    const int rows = t.in.rows.count, keys = t.in.keys.count,
+              last = t.key + TILE_KEYS < keys ? t.key + TILE_KEYS - 1 : keys - 1;
     const int first_row = t.key - t.in.end_shift + 1, end_row = last - t.in.first_shift + 1;
     t.first_block = first_row > 0 ? first_row / ROWS : 0;
     t.end_block = end_row < 0 ? 0 : ((end_row < rows ? end_row : rows) + ROWS - 1) / ROWS;
@@ -82,14 +84,13 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
 /* What is the same for all lanes of a warp, told to the compiler: branches and descriptors of products then are scalar. */
 INLINE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-/* The blocks of rows that a CTA goes through, for each query head of its group. Uniform. */
+/* The blocks of rows that a CTA goes through, for each query head of its group. */
 struct walk {
     int first, step, blocks; /* of rows; from the last to the first where key blocks take turns */
 };
 
 INLINE struct walk walk_of(const struct sm90_backward_params *p, const struct tile *t) {
-    const struct walk w = {uniform(p->turns ? t->end_block - 1 : t->first_block), p->turns ? -1 : 1,
-                           uniform(t->end_block - t->first_block)};
+    const struct walk w = {p->turns ? t->end_block - 1 : t->first_block, p->turns ? -1 : 1, t->end_block - t->first_block};
     return w;
 }
 
@@ -100,7 +101,7 @@ struct progress {
 
 INLINE struct progress start(const struct sm90_backward_params *p, const struct tile *t) {
     const struct walk walk = walk_of(p, t);
-    const struct progress at = {walk.first * ROWS, walk.blocks, p->group};
+    const struct progress at = {uniform(walk.first) * ROWS, uniform(walk.blocks), p->group};
     return at;
 }
 
@@ -111,14 +112,14 @@ INLINE bool go_on(const struct sm90_backward_params *p, const struct tile *t, st
     at->row += p->turns ? -ROWS : ROWS;
     if (--at->left > 0) return false;
     const struct walk walk = walk_of(p, t);
-    at->row = walk.first * ROWS, at->left = walk.blocks, --at->heads;
+    at->row = uniform(walk.first) * ROWS, at->left = uniform(walk.blocks), --at->heads;
     return true;
 }
 
-/* How many blocks of keys that rows of block m see come before the tile's. */
+/* How many tiles' keys that rows of block m see come before the tile's. */
 INLINE int turn_of(const struct tile *t, int m) {
     const int first_key = m * ROWS + t->in.first_shift;
-    return t->key / KEYS - (first_key > 0 ? first_key / KEYS : 0);
+    return t->key / TILE_KEYS - (first_key > 0 ? first_key / TILE_KEYS : 0);
 }
 
 /* First rows of blocks of which all rows see all of a warp's sixteen keys: from low to high. Uniform. */
