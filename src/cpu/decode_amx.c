@@ -179,10 +179,8 @@ static struct ahead look_ahead(const struct block *b, const uint16_t *k, const u
         const bool value = n / KEY_TILES == 1;
         ahead.row[slot] = value ? v_row : k_row;
         if (n == NONE) continue;
-        ahead.tile[slot] = (of_v            ? (uintptr_t)v
-                            : n < KEY_TILES ? (uintptr_t)k
-                                            : next) +
-                           (uintptr_t)(n % KEY_TILES * TILE_SIDE) * ahead.row[slot];
+        const uintptr_t first = value ? (uintptr_t)v : n < KEY_TILES ? (uintptr_t)k : next;
+        ahead.tile[slot] = first + (uintptr_t)(n % KEY_TILES * TILE_SIDE) * ahead.row[slot];
     }
     return ahead;
 }
