@@ -96,112 +96,149 @@ struct operand {
 
 ALWAYS_INLINE const void *second(struct operand x) { return (const char *)x.at + x.next; }
 
-/* T0..T3 += (T4, T5: a) (T6, T7: b). After the last such products each tile is stored to `last` [.][TILE_ROWS] as soon as it
- * is done: at 16 cycles a store, four in a row would keep the next products waiting. */
-ALWAYS_INLINE void quad(struct operand a, bool fresh_a, struct operand b, bool fresh_b, float *last, struct weighing *w,
-                        int halves) {
-    const size_t c_row = TILE_ROWS * sizeof *last;
+/* What T0..T3 change to before a chain of products: what they hold is stored to `done`, unless it is NULL, and they start
+ * from `start`, or from zero where it is NULL; both [.][TILE_ROWS]. A tile is stored only when its turn comes in the next
+ * chain: a store right behind the product it waits for would hold up all that follows. */
+struct chain {
+    float *done;
+    const float *start;
+};
+
+#define TURN_TILE(tile, chain, at)                                                                      \
+    do {                                                                                                \
+        if ((chain)->done) _tile_stored(tile, (chain)->done + (at), TILE_ROWS * sizeof *(chain)->done); \
+        if ((chain)->start)                                                                             \
+            _tile_loadd(tile, (chain)->start + (at), TILE_ROWS * sizeof *(chain)->start);               \
+        else                                                                                            \
+            _tile_zero(tile);                                                                           \
+    } while (0)
+
+enum { BELOW = TILE_SIDE * TILE_ROWS }; /* from a tile of S or O to the one below it; the one beside it is LANES away */
+
+/* T0..T3 += (T4, T5: a) (T6, T7: b); turn: NULL within a chain. */
+ALWAYS_INLINE void quad(struct operand a, bool fresh_a, struct operand b, bool fresh_b, const struct chain *turn,
+                        struct weighing *w, int halves) {
     if (fresh_a) _tile_stream_loadd(4, a.at, a.row);
     if (fresh_b) _tile_loadd(6, b.at, b.row);
-    if (fresh_b) _tile_loadd(7, second(b), b.row);
+    if (turn) TURN_TILE(0, turn, 0);
     _tile_dpbf16ps(0, 4, 6);
     weigh_quarter(w, halves, 0);
-    if (fresh_a) _tile_stream_loadd(5, second(a), a.row);
+    if (fresh_b) _tile_loadd(7, second(b), b.row);
+    if (turn) TURN_TILE(1, turn, LANES);
     _tile_dpbf16ps(1, 4, 7);
     weigh_quarter(w, halves, 1);
+    if (fresh_a) _tile_stream_loadd(5, second(a), a.row);
+    if (turn) TURN_TILE(2, turn, BELOW);
     _tile_dpbf16ps(2, 5, 6);
-    if (last) _tile_stored(0, last, c_row);
     weigh_quarter(w, halves, 2);
+    if (turn) TURN_TILE(3, turn, BELOW + LANES);
     _tile_dpbf16ps(3, 5, 7);
-    if (last) _tile_stored(1, last + LANES, c_row);
     weigh_quarter(w, halves, 3);
-    if (last) _tile_stored(2, last + TILE_SIDE * TILE_ROWS, c_row);
-    if (last) _tile_stored(3, last + TILE_SIDE * TILE_ROWS + LANES, c_row);
     weigh_advance(w, halves);
 }
 
 /* All products of the parts of a and b, from products[first] on. at: of parts 0; part: distance of parts in elements. */
-ALWAYS_INLINE void quads(struct operand a, struct operand b, int first, float *last, struct weighing *w, int halves) {
+ALWAYS_INLINE void quads(struct operand a, struct operand b, int first, const struct chain *turn, struct weighing *w,
+                         int halves) {
     for (int n = first; n < PRODUCTS; ++n) {
         const struct operand a_part = {a.at + products[n].a * a.part, .row = a.row, .next = a.next};
         const struct operand b_part = {b.at + products[n].b * b.part, .row = b.row, .next = b.next};
         const bool fresh_a = n == first || products[n].fresh_a, fresh_b = n == first || products[n].fresh_b;
-        float *done = n == PRODUCTS - 1 ? last : NULL;
+        const struct chain *now = n == first ? turn : NULL;
         if (w->left > 0)
-            quad(a_part, fresh_a, b_part, fresh_b, done, w, halves);
+            quad(a_part, fresh_a, b_part, fresh_b, now, w, halves);
         else
-            quad(a_part, fresh_a, b_part, fresh_b, done, w, 0);
+            quad(a_part, fresh_a, b_part, fresh_b, now, w, 0);
     }
+}
+
+/* T0..T3 are stored, at the end of all chains. */
+ALWAYS_INLINE void store_tiles(float *to) {
+    const size_t row = TILE_ROWS * sizeof *to;
+    _tile_stored(0, to, row);
+    _tile_stored(1, to + LANES, row);
+    _tile_stored(2, to + BELOW, row);
+    _tile_stored(3, to + BELOW + LANES, row);
 }
 
 /* S^T of the next block. */
 ALWAYS_INLINE void step_scores(const struct step *t, struct weighing *w, int halves) {
     const size_t k_row = (size_t)t->k_stride * sizeof *t->k;
     const int first = w->fine ? 0 : LSE_PRODUCTS;
+    struct chain turn = {.done = NULL};
     for (int64_t j = 0; j < BLOCK_KEYS; j += 2 * TILE_SIDE) {
         struct operand k = {t->k + j * t->k_stride, .row = k_row, .next = TILE_SIDE * k_row,
                             .part = BLOCK_KEYS * t->k_stride};
         struct operand q = {t->q, .row = 64, .next = TILE_ELEMENTS * sizeof *t->q, .part = 2 * TILE_ELEMENTS};
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-        for (int64_t c = 1; c < t->chunks; ++c, k.at += TILE_DEPTH, q.at += PARTS * q.part)
+        quads(k, q, first, &turn, w, halves);
+        for (int64_t c = 1; c < t->chunks; ++c) {
+            k.at += TILE_DEPTH, q.at += PARTS * q.part;
             quads(k, q, first, NULL, w, halves);
-        quads(k, q, first, t->s + j * TILE_ROWS, w, halves);
+        }
+        turn.done = t->s + j * TILE_ROWS;
     }
+    store_tiles(turn.done);
 }
 
 /* O^T += V^T P^T in parts, 32 columns of V at a time. */
 ALWAYS_INLINE void step_values_in_parts(const struct step *t, struct weighing *w, int halves) {
-    const size_t o_row = TILE_ROWS * sizeof *t->o, p_row = TILE_ROWS * sizeof *t->p;
+    struct chain turn = {.done = NULL};
     for (int64_t x = 0; x < t->tiles; x += 2) {
-        float *o = t->o + x * TILE_SIDE * TILE_ROWS;
         struct operand v = {t->v + x * PARTS * 2 * TILE_ELEMENTS, .row = 64, .part = 2 * TILE_ELEMENTS};
-        struct operand p = {(const uint16_t *)t->p, .row = p_row, .next = LANES * sizeof *t->p, .part = 2 * P_WORDS};
+        struct operand p = {(const uint16_t *)t->p, .row = TILE_ROWS * sizeof *t->p, .next = LANES * sizeof *t->p,
+                            .part = 2 * P_WORDS};
         v.next = (size_t)(PARTS * v.part) * sizeof *v.at;
-        _tile_loadd(0, o, o_row);
-        _tile_loadd(1, o + LANES, o_row);
-        _tile_loadd(2, o + TILE_SIDE * TILE_ROWS, o_row);
-        _tile_loadd(3, o + TILE_SIDE * TILE_ROWS + LANES, o_row);
-        quads(v, p, LSE_PRODUCTS, NULL, w, halves);
+        turn.start = t->o + x * BELOW;
+        quads(v, p, LSE_PRODUCTS, &turn, w, halves);
         v.at += TILE_ELEMENTS, p.at += P_WORDS; /* the other 32 keys: half of P's words, two bf16 each */
-        quads(v, p, LSE_PRODUCTS, o, w, halves);
+        quads(v, p, LSE_PRODUCTS, NULL, w, halves);
+        turn.done = t->o + x * BELOW;
     }
+    store_tiles(turn.done);
 }
 
-ALWAYS_INLINE void values_quad(const struct step *t, int64_t x, struct weighing *w, int halves) {
-    const uint16_t *v = t->v + x * 2 * TILE_ELEMENTS;
+/* The x-th 16 columns of V, in T2 and T3, with O^T's left half in T0 and the right half of those before in T1. What the next
+ * ones need is loaded as soon as its tile is free; stores come two products behind the one they wait for. */
+ALWAYS_INLINE void values_pair(const struct step *t, int64_t x, struct weighing *w, int halves) {
+    const bool more = x + 1 < t->tiles;
+    const uint16_t *next = t->v + (x + 1) * 2 * TILE_ELEMENTS;
     const size_t o_row = TILE_ROWS * sizeof *t->o;
-    float *o = t->o + x * TILE_SIDE * TILE_ROWS;
-    _tile_loadd(0, o, o_row);
-    _tile_stream_loadd(2, v, 64);
+    float *o = t->o + x * BELOW;
     _tile_dpbf16ps(0, 2, 4);
     weigh_quarter(w, halves, 0);
+    _tile_dpbf16ps(0, 3, 6);
+    weigh_quarter(w, halves, 1);
+    if (x > 0) _tile_stored(1, o - BELOW + LANES, o_row);
     _tile_loadd(1, o + LANES, o_row);
     _tile_dpbf16ps(1, 2, 5);
-    weigh_quarter(w, halves, 1);
-    _tile_stream_loadd(3, v + TILE_ELEMENTS, 64);
-    _tile_dpbf16ps(0, 3, 6);
+    if (more) _tile_stream_loadd(2, next, 64);
     weigh_quarter(w, halves, 2);
-    _tile_stored(0, o, o_row);
     _tile_dpbf16ps(1, 3, 7);
+    if (more) _tile_stream_loadd(3, next + TILE_ELEMENTS, 64);
     weigh_quarter(w, halves, 3);
-    _tile_stored(1, o + LANES, o_row);
+    _tile_stored(0, o, o_row);
+    if (more)
+        _tile_loadd(0, o + BELOW, o_row);
+    else
+        _tile_stored(1, o + LANES, o_row);
     weigh_advance(w, halves);
 }
 
 /* O^T += V^T P^T in bf16: P^T rests in T4..T7. */
 ALWAYS_INLINE void step_values(const struct step *t, struct weighing *w, int halves) {
-    _tile_loadd(4, t->p, TILE_ROWS * sizeof *t->p);
-    _tile_loadd(5, t->p + LANES, TILE_ROWS * sizeof *t->p);
-    _tile_loadd(6, t->p + TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *t->p);
-    _tile_loadd(7, t->p + TILE_SIDE * TILE_ROWS + LANES, TILE_ROWS * sizeof *t->p);
+    const size_t p_row = TILE_ROWS * sizeof *t->p;
+    _tile_loadd(4, t->p, p_row);
+    _tile_stream_loadd(2, t->v, 64);
+    _tile_loadd(0, t->o, TILE_ROWS * sizeof *t->o);
+    _tile_loadd(6, t->p + BELOW, p_row);
+    _tile_stream_loadd(3, t->v + TILE_ELEMENTS, 64);
+    _tile_loadd(5, t->p + LANES, p_row);
+    _tile_loadd(7, t->p + BELOW + LANES, p_row);
     for (int64_t x = 0; x < t->tiles; ++x) {
         if (w->left > 0)
-            values_quad(t, x, w, halves);
+            values_pair(t, x, w, halves);
         else
-            values_quad(t, x, w, 0);
+            values_pair(t, x, w, 0);
     }
 }
 

@@ -62,6 +62,7 @@ struct forward {
     int64_t rows_a_task, tasks_a_head, states;
     int64_t k_padded, v_padded, super_keys;
     bool k_in_place, may_hide, has_terms;
+    float factor; /* of scores, to exponents of 2 */
     struct dropout_place place;
 };
 
@@ -130,20 +131,22 @@ static void prepare(const struct forward *f, struct tile *t, float *s, int64_t j
     if (t->open) take_maximum(t, s);
 }
 
-static struct weighing weighing_of(const struct forward *f, const struct tile *t, const float *s, uint32_t *p) {
-    struct weighing w = {.s = s, .p = p, .factor = v_set(exponent_factor(f->p)), .left = BLOCK_HALVES};
-    w.fine = f->p->a.lse.data;
+/* Field by field: gcc 12 clears a structure of this size by a string instruction, and what is loaded behind that waits until
+ * the tiles stored before it have reached the cache. */
+ALWAYS_INLINE void start_weighing(struct weighing *w, const struct forward *f, const struct tile *t, const float *s,
+                                  uint32_t *p) {
+    w->s = s, w->p = p, w->left = BLOCK_HALVES, w->fine = f->p->a.lse.data;
+    w->factor = v_set(f->factor);
     for (int n = 0; n < VECTORS; ++n) {
         const vec m = v_load(t->m + n * LANES);
-        w.shift[n] = v_select_equal(m, v_set(-INFINITY), v_set(0), v_mul(m, w.factor));
-        w.sum[n] = v_set(0);
+        w->shift[n] = v_select_equal(m, v_set(-INFINITY), v_set(0), v_mul(m, w->factor));
+        w->sum[n] = v_set(0);
     }
-    return w;
 }
 
 /* Rows in `lanes` of each vector move to the maximum of the block; O, which holds the blocks before it, and l follow. */
 static void move_reference(const struct forward *f, struct tile *t, const float *s, const __mmask16 lanes[VECTORS]) {
-    const vec factor = v_set(exponent_factor(f->p));
+    const vec factor = v_set(f->factor);
     for (int n = 0; n < VECTORS; ++n) {
         const vec before = v_load(t->m + n * LANES);
         vec m = before;
@@ -191,20 +194,19 @@ static void add_held_keys(const struct forward *f, struct tile *t, const struct 
 }
 
 /* The weights of a block are there, O holds the blocks before it: l moves on, m where it has to. */
-static void settle(const struct forward *f, struct tile *t, const struct weighing *done, const float *s, uint32_t *p) {
-    struct weighing w = *done;
+static void settle(const struct forward *f, struct tile *t, struct weighing *w, const float *s, uint32_t *p) {
     __mmask16 lanes[VECTORS];
     bool any = false;
     for (int n = 0; n < VECTORS; ++n) {
-        lanes[n] = _mm512_cmp_ps_mask(w.sum[n], v_set(RESCALE_ABOVE), _CMP_NLE_UQ);
+        lanes[n] = _mm512_cmp_ps_mask(w->sum[n], v_set(RESCALE_ABOVE), _CMP_NLE_UQ);
         any = any || lanes[n];
     }
     if (any) {
         move_reference(f, t, s, lanes);
-        w = weighing_of(f, t, s, p);
-        weigh_rest(&w);
+        start_weighing(w, f, t, s, p);
+        weigh_rest(w);
     }
-    for (int n = 0; n < VECTORS; ++n) v_store(t->l + n * LANES, v_add(v_load(t->l + n * LANES), w.sum[n]));
+    for (int n = 0; n < VECTORS; ++n) v_store(t->l + n * LANES, v_add(v_load(t->l + n * LANES), w->sum[n]));
 }
 
 /* The part of K that holds block j0: in place, copied, or the tail. */
@@ -234,8 +236,9 @@ static void tile_meets_keys(const struct forward *f, struct tile *t, const struc
         if (n + 1 < blocks) step.k = block_of_k(f, c, k, j0 + BLOCK_KEYS, &step.k_stride);
         if (n >= 1) step.v = c->v + PARTS * (j0 - BLOCK_KEYS - k->first) * f->v_padded;
         const bool weighs = n >= 0 && n < blocks;
-        struct weighing w = {.left = 0, .fine = a->lse.data};
-        if (weighs) w = weighing_of(f, t, c->s[n & 1], c->p[n & 1]);
+        struct weighing w;
+        start_weighing(&w, f, t, c->s[n & 1], c->p[n & 1]);
+        if (!weighs) w.left = 0;
         step_run(&step, &w);
         if (weighs) {
             settle(f, t, &w, c->s[n & 1], c->p[n & 1]);
@@ -340,6 +343,7 @@ static struct forward forward_of(const struct problem *p) {
     f.k_in_place = PARTS == 1 && a->k.stride[1] == a->dim && a->dim == f.k_padded && (uintptr_t)a->k.data % 64 == 0;
     f.may_hide = a->mask || scores_have_holes(p);
     f.has_terms = scores_have_terms(p);
+    f.factor = exponent_factor(p);
     f.rows_a_task = MOST_ROWS;
     const int64_t wanted = TASKS_A_WORKER * (int64_t)strobe__workers(a->parallel), heads = a->batch * a->heads_kv;
     while (f.rows_a_task > LEAST_ROWS && heads * ((rows + f.rows_a_task - 1) / f.rows_a_task) < wanted) f.rows_a_task /= 2;
