@@ -68,36 +68,51 @@ static inline uint64_t keys_not_finite(const number *x, int64_t stride, int64_t 
     return found;
 }
 
-/* Of 32 keys x 32 columns of V, one part as 16 pairs of rows, into the two tiles of V^T, `apart` elements apart, that hold
- * the columns; the second one only where `both`. Columns of pairs become rows. */
-static inline void store_square(uint16_t *to, __m512i low[TILE_SIDE], __m512i high[TILE_SIDE], int64_t apart, bool both) {
-    v_transpose(low);
-    v_transpose(high);
-    for (int i = 0; i < TILE_SIDE; ++i) {
-        const int x = i / 4 * 8 + i % 4; /* the column of low[i]; high[i] is 4 further */
-        if (x >= TILE_SIDE && !both) continue;
-        uint16_t *row = to + x / TILE_SIDE * apart + x % TILE_SIDE * TILE_DEPTH;
-        _mm512_store_si512(row, low[i]);
-        _mm512_store_si512(row + 4 * TILE_DEPTH, high[i]);
+/* Of 32 keys, eight columns at v, into eight rows of V^T. Each lane of 128 bits takes eight keys, put there by its load, so
+ * that the transpose stays within lanes: three shuffles a row, where one that starts from whole rows takes five. */
+static inline void pack_columns(uint16_t *to, const uint16_t *v, int64_t stride, __m512i *greatest) {
+    __m512i r[8], t[8], u[8];
+    for (int i = 0; i < 8; ++i) {
+        const uint16_t *key = v + i * stride;
+        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)key));
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(const void *)(key + 8 * stride)), 1);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(const void *)(key + 16 * stride)), 2);
+        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(const void *)(key + 24 * stride)), 3);
+        note_size(greatest, r[i]);
+    }
+    for (int i = 0; i < 4; ++i) {
+        t[i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]); /* columns 0 to 3 of keys 2i and 2i + 1 */
+        t[4 + i] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 4; ++i) { /* u[2 i + n]: columns 2 i and 2 i + 1 of the keys 4 n to 4 n + 3 */
+        const __m512i *pair = t + i / 2 * 4;
+        for (int n = 0; n < 2; ++n)
+            u[2 * i + n] = i % 2 ? _mm512_unpackhi_epi32(pair[2 * n], pair[2 * n + 1])
+                                 : _mm512_unpacklo_epi32(pair[2 * n], pair[2 * n + 1]);
+    }
+    for (int i = 0; i < 4; ++i) {
+        _mm512_store_si512(to + 2 * i * TILE_DEPTH, _mm512_unpacklo_epi64(u[2 * i], u[2 * i + 1]));
+        _mm512_store_si512(to + (2 * i + 1) * TILE_DEPTH, _mm512_unpackhi_epi64(u[2 * i], u[2 * i + 1]));
     }
 }
 
-/* The same from V itself, all parts, 2 TILE_ELEMENTS apart; columns: how many there are. */
+/* Of 32 keys x 32 columns of V, all parts, 2 TILE_ELEMENTS apart, into the two tiles of V^T, `apart` elements apart, that
+ * hold the columns; the second one only where `both`. columns: how many there are. Returns whether all are finite. */
 static inline bool pack_values_square(uint16_t *to, const number *v, int64_t stride, int64_t columns, uint32_t keys,
                                       int64_t apart, bool both) {
-    __m512i greatest = _mm512_setzero_si512(), low[PARTS][TILE_SIDE], high[PARTS][TILE_SIDE], even[PARTS], odd[PARTS];
-    for (int i = 0; i < TILE_SIDE; ++i) {
-        const bool first = keys >> 2 * i & 1, second = keys >> (2 * i + 1) & 1;
-        load_parts(even, first ? v + 2 * i * stride : NULL, first ? columns : 0);
-        load_parts(odd, second ? v + (2 * i + 1) * stride : NULL, second ? columns : 0);
-        note_size(&greatest, even[0]);
-        note_size(&greatest, odd[0]);
-        for (int n = 0; n < PARTS; ++n) {
-            low[n][i] = _mm512_unpacklo_epi16(even[n], odd[n]); /* of each lane of 8 columns, the first 4 */
-            high[n][i] = _mm512_unpackhi_epi16(even[n], odd[n]);
-        }
+    __m512i greatest = _mm512_setzero_si512(), other, parts[PARTS];
+    _Alignas(64) uint16_t square[PARTS][TILE_DEPTH][TILE_DEPTH];
+    const bool in_place = PARTS == 1 && columns >= TILE_DEPTH && keys == 0xffffffffu;
+    for (int j = 0; j < TILE_DEPTH && !in_place; ++j) {
+        const bool there = keys >> j & 1;
+        load_parts(parts, there ? v + j * stride : NULL, there ? columns : 0);
+        for (int n = 0; n < PARTS; ++n) _mm512_store_si512(square[n][j], parts[n]);
     }
-    for (int n = 0; n < PARTS; ++n) store_square(to + n * 2 * TILE_ELEMENTS, low[n], high[n], apart, both);
+    for (int n = 0; n < PARTS; ++n)
+        for (int x = 0; x < (both ? TILE_DEPTH : TILE_SIDE); x += 8)
+            pack_columns(to + n * 2 * TILE_ELEMENTS + x / TILE_SIDE * apart + x % TILE_SIDE * TILE_DEPTH,
+                         in_place ? (const uint16_t *)v + x : square[n][0] + x, in_place ? stride : TILE_DEPTH,
+                         n ? &other : &greatest);
     return is_finite(greatest);
 }
 
@@ -108,8 +123,8 @@ static inline bool pack_values(uint16_t *to, const number *v, int64_t stride, in
     const uint64_t keys = (n >= BLOCK_KEYS ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1) & ~left_out;
     const int64_t apart = PARTS * 2 * TILE_ELEMENTS;
     bool finite = true;
-    for (int64_t c = 0; c < padded; c += TILE_DEPTH)
-        for (int64_t half = 0; half < 2; ++half)
+    for (int64_t half = 0; half < 2; ++half)
+        for (int64_t c = 0; c < padded; c += TILE_DEPTH)
             finite &= pack_values_square(to + c / TILE_SIDE * apart + half * TILE_ELEMENTS,
                                          v + half * TILE_DEPTH * stride + c, stride, dim - c,
                                          (uint32_t)(keys >> half * TILE_DEPTH), apart, padded - c > TILE_SIDE);
