@@ -133,11 +133,17 @@ static inline float to_float(number x) {
 #endif
 }
 
-/* fp32 to bf16, to nearest even, in the upper halves; a NaN stays one. */
-static inline __m512i round_bits(vec x) {
+/* fp32 to bf16, to nearest even, in the upper halves. A NaN stays one unless all its bits are set, which no sum has: those
+ * of bf16 inputs have a lower half of zeros, the processor's own too. */
+static inline __m512i round_number(vec x) {
     const __m512i bits = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
-    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+}
+
+/* The same; any NaN stays one. */
+static inline __m512i round_bits(vec x) {
+    const __m512i bits = _mm512_castps_si512(x), rounded = round_number(x);
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
 }
@@ -157,16 +163,19 @@ static inline __m512i round_word(vec first, vec second) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(first, nearest));
     return _mm512_or_si512(low, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_cvtps_ph(second, nearest)), 16));
 #else
-    return v_pair_cut(round_bits(first), round_bits(second));
+    return v_pair_cut(round_number(first), round_number(second));
 #endif
 }
 
-/* 16 words of a row, of which `columns` columns exist. */
-static inline void store_words(number *to, __m512i words, int64_t columns) {
+/* 16 words of a row, of which `columns` columns exist; stream: past the caches, where a whole line is written. */
+static inline void store_words(number *to, __m512i words, int64_t columns, bool stream) {
+    if (stream && columns >= LANES * COLUMNS_A_WORD && (uintptr_t)to % 64 == 0)
+        _mm512_stream_si512((__m512i *)(void *)to, words);
+    else
 #if defined(STROBE_AMX_fp32)
-    _mm512_mask_storeu_epi32(to, (__mmask16)columns_mask(columns), words);
+        _mm512_mask_storeu_epi32(to, (__mmask16)columns_mask(columns), words);
 #else
-    _mm512_mask_storeu_epi16(to, columns_mask(columns), words);
+        _mm512_mask_storeu_epi16(to, columns_mask(columns), words);
 #endif
 }
 

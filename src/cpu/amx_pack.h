@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * amx_pack.h: operands into the layouts of amx_step.h, in parts (amx_operand.h), and O^T out of its own. All of it goes
- * through one 16 x 16 transpose of 32-bit words in registers: 64 shuffles for 512 bf16. Columns and rows beyond a tensor's
- * are zero. */
+ * amx_pack.h: operands into the layouts of amx_step.h, in parts (amx_operand.h), and O^T out of its own. Transposes of what
+ * lies in memory let loads put rows into the lanes of a register and shuffle within lanes; those of what is in registers
+ * take 64 shuffles for 512 bf16. Columns and rows beyond a tensor's are zero. */
 #ifndef STROBE_CPU_AMX_PACK_H
 #define STROBE_CPU_AMX_PACK_H
 
@@ -11,30 +11,55 @@
 
 static inline int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+/* Four times 16 bytes side by side. */
+static inline __m512i load_lanes(const uint16_t *a, const uint16_t *b, const uint16_t *c, const uint16_t *d) {
+    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)a));
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)b), 1);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)c), 2);
+    return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)d), 3);
+}
+
+/* Eight columns of 16 rows, at row[.] + c, into four rows of Q^T: pairs of columns become words. Loads put four rows into
+ * the lanes of 128 bits, so that the transpose stays within lanes: two shuffles a row. */
+static inline void pack_pairs(uint16_t *to, const uint16_t *const row[TILE_SIDE], int64_t c, __m512i sign) {
+    __m512i r[4], t[4];
+    for (int i = 0; i < 4; ++i)
+        r[i] = _mm512_xor_si512(sign, load_lanes(row[i] + c, row[4 + i] + c, row[8 + i] + c, row[12 + i] + c));
+    for (int i = 0; i < 2; ++i) {
+        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+        _mm512_store_si512(to + 2 * i * TILE_DEPTH, _mm512_unpacklo_epi64(t[i], t[2 + i]));
+        _mm512_store_si512(to + (2 * i + 1) * TILE_DEPTH, _mm512_unpackhi_epi64(t[i], t[2 + i]));
+    }
+}
+
 /* Q^T of a tile, [dim / 32][PARTS][2][16 pairs][16 queries]; flip: all signs change. */
 static inline void pack_queries(uint16_t *to, const struct tile_rows *t, const strobe_tensor *x, int64_t dim, bool flip) {
     const __m512i sign = _mm512_set1_epi16(flip ? -0x8000 : 0);
+    _Alignas(64) uint16_t square[PARTS][TILE_SIDE][TILE_DEPTH];
     int64_t offset[TILE_ROWS];
     tile_offsets(offset, t, x);
-    for (int64_t half = 0; half < VECTORS; ++half) {
-        const number *row[TILE_SIDE];
-        for (int64_t i = 0; i < TILE_SIDE; ++i) {
-            const int64_t r = half * TILE_SIDE + i;
-            row[i] = r < t->n ? (const number *)x->data + offset[r] : NULL;
-        }
+    for (int64_t half = 0; half < VECTORS; ++half)
         for (int64_t c = 0; c * TILE_DEPTH < dim; ++c) {
-            __m512i words[PARTS][TILE_SIDE], parts[PARTS];
-            for (int i = 0; i < TILE_SIDE; ++i) {
-                load_parts(parts, row[i] ? row[i] + c * TILE_DEPTH : NULL, row[i] ? dim - c * TILE_DEPTH : 0);
-                for (int n = 0; n < PARTS; ++n) words[n][i] = _mm512_xor_si512(sign, parts[n]);
+            const bool in_place = PARTS == 1 && t->n == TILE_ROWS && dim - c * TILE_DEPTH >= TILE_DEPTH;
+            const uint16_t *row[PARTS][TILE_SIDE];
+            for (int64_t i = 0; i < TILE_SIDE; ++i) {
+                const int64_t r = half * TILE_SIDE + i;
+                const number *at = r < t->n ? (const number *)x->data + offset[r] + c * TILE_DEPTH : NULL;
+                __m512i parts[PARTS];
+                if (!in_place) load_parts(parts, at, at ? dim - c * TILE_DEPTH : 0);
+                for (int n = 0; n < PARTS; ++n) {
+                    if (!in_place) _mm512_store_si512(square[n][i], parts[n]);
+                    row[n][i] = in_place ? (const uint16_t *)(const void *)at : square[n][i];
+                }
             }
-            for (int n = 0; n < PARTS; ++n) {
-                v_transpose(words[n]);
-                uint16_t *tile = to + ((c * PARTS + n) * VECTORS + half) * TILE_ELEMENTS;
-                for (int i = 0; i < TILE_SIDE; ++i) _mm512_store_si512(tile + i * TILE_DEPTH, words[n][i]);
-            }
+            for (int n = 0; n < PARTS; ++n)
+                for (int64_t pairs = 0; pairs < TILE_SIDE; pairs += 4)
+                    pack_pairs(to + ((c * PARTS + n) * VECTORS + half) * TILE_ELEMENTS + pairs * TILE_DEPTH, row[n],
+                               2 * pairs, sign);
         }
-    }
 }
 
 /* The greatest magnitudes among first parts, of which an infinity or a NaN has one if what it is a part of is one. */
@@ -74,10 +99,7 @@ static inline void pack_columns(uint16_t *to, const uint16_t *v, int64_t stride,
     __m512i r[8], t[8], u[8];
     for (int i = 0; i < 8; ++i) {
         const uint16_t *key = v + i * stride;
-        r[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)key));
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(const void *)(key + 8 * stride)), 1);
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(const void *)(key + 16 * stride)), 2);
-        r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128((const __m128i *)(const void *)(key + 24 * stride)), 3);
+        r[i] = load_lanes(key, key + 8 * stride, key + 16 * stride, key + 24 * stride);
         note_size(greatest, r[i]);
     }
     for (int i = 0; i < 4; ++i) {
@@ -131,9 +153,9 @@ static inline bool pack_values(uint16_t *to, const number *v, int64_t stride, in
     return finite;
 }
 
-/* O^T [dim][TILE_ROWS] times factor [TILE_ROWS] to the tile's rows of x. */
+/* O^T [dim][TILE_ROWS] times factor [TILE_ROWS] to the tile's rows of x; stream: past the caches. */
 static inline void unpack_rows(const struct tile_rows *t, const strobe_tensor *x, const float *o, int64_t dim,
-                               const float *factor) {
+                               const float *factor, bool stream) {
     int64_t offset[TILE_ROWS];
     tile_offsets(offset, t, x);
     for (int64_t half = 0; half * TILE_SIDE < t->n; ++half) {
@@ -148,7 +170,7 @@ static inline void unpack_rows(const struct tile_rows *t, const strobe_tensor *x
             }
             v_transpose(words);
             for (int64_t i = 0; i < TILE_SIDE && half * TILE_SIDE + i < t->n; ++i)
-                store_words((number *)x->data + offset[half * TILE_SIDE + i] + c, words[i], dim - c);
+                store_words((number *)x->data + offset[half * TILE_SIDE + i] + c, words[i], dim - c, stream);
         }
     }
 }

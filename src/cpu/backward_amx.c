@@ -50,7 +50,7 @@ static void meet_keys(const struct gradient_tasks *g, float *memory, const struc
 static void write_dq(const struct tile_rows *t, const float *dq) {
     float scale[TILE_ROWS];
     for (int r = 0; r < TILE_ROWS; ++r) scale[r] = (float)t->p->a.scale;
-    unpack_rows(t, &t->p->g.dq, dq, t->p->a.dim, scale);
+    unpack_rows(t, &t->p->g.dq, dq, t->p->a.dim, scale, false);
 }
 
 static struct backward backward_of(const struct problem *p) {

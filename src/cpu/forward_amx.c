@@ -62,6 +62,7 @@ struct forward {
     int64_t rows_a_task, tasks_a_head, states;
     int64_t k_padded, v_padded, super_keys;
     bool k_in_place, may_hide, has_terms;
+    bool streams; /* the output is written past the caches: beside q, k and v it would not stay in L2 until it is read */
     float factor; /* of scores, to exponents of 2 */
     struct dropout_place place;
 };
@@ -290,7 +291,7 @@ static void finish_tile(const struct forward *f, const struct tile *t) {
     finish_rows(&t->rows, t->m, t->l, factor);
     if (f->p->a.dropout)
         for (int r = 0; r < TILE_ROWS; ++r) factor[r] *= f->place.keep_scale;
-    unpack_rows(&t->rows, &f->p->a.out, t->o, f->p->a.dim_v, factor);
+    unpack_rows(&t->rows, &f->p->a.out, t->o, f->p->a.dim_v, factor, f->streams);
 }
 
 /* Packed rows [first, first + rows) of a K/V head. */
@@ -328,6 +329,7 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     lay_out(&t, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f);
     forward_rows(f, &t, &k, first, left < f->rows_a_task ? left : f->rows_a_task);
     tiles_leave();
+    if (f->streams) _mm_sfence(); /* such stores are ordered only by this */
     leave_flush_to_zero(mode);
 }
 
@@ -344,6 +346,7 @@ static struct forward forward_of(const struct problem *p) {
     f.may_hide = a->mask || scores_have_holes(p);
     f.has_terms = scores_have_terms(p);
     f.factor = exponent_factor(p);
+    f.streams = a->batch * a->seq_q * a->heads_q * a->dim_v * (int64_t)sizeof(number) > SUPER_BYTES / 2;
     f.rows_a_task = MOST_ROWS;
     const int64_t wanted = TASKS_A_WORKER * (int64_t)strobe__workers(a->parallel), heads = a->batch * a->heads_kv;
     while (f.rows_a_task > LEAST_ROWS && heads * ((rows + f.rows_a_task - 1) / f.rows_a_task) < wanted) f.rows_a_task /= 2;
