@@ -67,9 +67,10 @@ static void add_name(cJSON *events, const char *kind, int cta, int role, const c
 static void add_role(cJSON *events, const strobe_trace_cta *cta, int index, int role, double start, double us_per_clock) {
     uint32_t kept = 0;
     while (kept < STROBE_TRACE_MARKS && cta->mark[role][kept].phase) ++kept;
+    static const char *const singles[] = {"loads K, V", "tiles", "loads Q"}; /* warps, in the order of roles */
     char name[32];
-    if (role == STROBE_TRACE_LOADER || role == STROBE_TRACE_SCHEDULER)
-        snprintf(name, sizeof name, "%s", role == STROBE_TRACE_LOADER ? "loads" : "tiles");
+    if (role < STROBE_TRACE_CONSUMER)
+        snprintf(name, sizeof name, "%s", singles[role]);
     else
         snprintf(name, sizeof name, "warp group %d", role - STROBE_TRACE_CONSUMER);
     if (kept) add_name(events, "thread_name", index, role, name);

@@ -11,10 +11,10 @@
 
 #include <stdint.h>
 
-enum { STROBE_TRACE_CTAS = 4, STROBE_TRACE_ROLES = 5, STROBE_TRACE_MARKS = 4096 };
+enum { STROBE_TRACE_CTAS = 4, STROBE_TRACE_ROLES = 7, STROBE_TRACE_MARKS = 4096 };
 
-/* Roles: one warp that loads, one that chooses tiles, then the warp groups that compute. */
-enum { STROBE_TRACE_LOADER, STROBE_TRACE_SCHEDULER, STROBE_TRACE_CONSUMER };
+/* Roles: one warp that loads K and V, one that chooses tiles, one that loads Q, then the warp groups that compute. */
+enum { STROBE_TRACE_LOADER, STROBE_TRACE_SCHEDULER, STROBE_TRACE_QUERY_LOADER, STROBE_TRACE_CONSUMER };
 
 /* Phases, in the low byte of a mark; above it the number of the block or tile. */
 enum {

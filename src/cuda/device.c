@@ -15,13 +15,8 @@ static int device_count;
 static struct {
     char name[256], level[16];
     int64_t memory_bytes;
+    struct cuda_limits limits;
 } devices[MOST_DEVICES];
-
-static int attribute(enum cudaDeviceAttr which, int index) {
-    int value = 0;
-    if (cudaDeviceGetAttribute(&value, which, index) != cudaSuccess) return 0;
-    return value;
-}
 
 static void look(void) {
     const cudaError_t error = cudaGetDeviceCount(&device_count);
@@ -41,6 +36,8 @@ static void look(void) {
         snprintf(devices[i].name, sizeof devices[i].name, "%s", properties.name);
         snprintf(devices[i].level, sizeof devices[i].level, "sm_%d%d", properties.major, properties.minor);
         devices[i].memory_bytes = (int64_t)properties.totalGlobalMem;
+        devices[i].limits = (struct cuda_limits){properties.multiProcessorCount, (int)properties.sharedMemPerBlockOptin,
+                                                 properties.major};
         any = any || properties.major >= LEAST_MAJOR;
     }
     if (!any) lack = "no GPU here has compute capability 8.0 or later";
@@ -52,9 +49,9 @@ const char *strobe__cuda_lacks(void) {
 }
 
 struct cuda_limits strobe__cuda_limits(int32_t index) {
-    return (struct cuda_limits){attribute(cudaDevAttrMultiProcessorCount, index),
-                                attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
-                                attribute(cudaDevAttrComputeCapabilityMajor, index)};
+    const struct cuda_limits none = {0};
+    pthread_once(&once, look);
+    return index >= 0 && index < device_count ? devices[index].limits : none;
 }
 
 bool strobe__cuda_describe(int32_t device, int32_t index, strobe_device_info *info) {
@@ -77,7 +74,7 @@ strobe_status strobe__cuda_enter(int32_t index, int *before) {
     *before = -1;
     if (index >= device_count)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "device_index is %d; 0 to %d is accepted", index, device_count - 1);
-    if (attribute(cudaDevAttrComputeCapabilityMajor, index) < LEAST_MAJOR)
+    if (devices[index].limits.major < LEAST_MAJOR)
         return strobe__fail(STROBE_UNSUPPORTED, "device %d is %s; compute capability 8.0 or later is taken", index,
                             devices[index].level);
     int current = 0;

@@ -162,6 +162,23 @@ strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct 
     return STROBE_OK;
 }
 
+/* More shared memory than the 48 KiB, with a kernel's own variables, that are there without a request. A request takes a tenth
+ * of a launch's time, so that those that were made are remembered: of each function with each amount, in one of a few places
+ * that others may take over. */
+static strobe_status allow_shared(const void *function, int32_t bytes) {
+    static _Atomic uint64_t requests[256];
+    int device = 0;
+    if (bytes <= 40 * 1024) return STROBE_OK;
+    strobe_status status = strobe__cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    const uint64_t request = ((uint64_t)(uintptr_t)function << 6 ^ (uint64_t)device) * 0x9e3779b97f4a7c15u + (uint64_t)bytes;
+    _Atomic uint64_t *place = &requests[request >> 56];
+    if (status || *place == request) return status;
+    status = strobe__cuda_check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                                "cudaFuncSetAttribute");
+    if (!status) *place = request;
+    return status;
+}
+
 strobe_status strobe__cuda_launch(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
                                   const void *params, void *stream) {
     const void *function = (const void *)(uintptr_t)symbol;
@@ -169,12 +186,8 @@ strobe_status strobe__cuda_launch(void (*symbol)(void), int64_t blocks, int32_t 
     if (blocks > INT32_MAX)
         return strobe__fail(STROBE_UNSUPPORTED, "the problem takes %lld blocks of threads; below 2^31 is taken",
                             (long long)blocks);
-    if (shared_bytes > 40 * 1024) { /* with a kernel's own variables more than the 48 KiB that are there without a request */
-        const strobe_status status = strobe__cuda_check(
-            cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-            "cudaFuncSetAttribute");
-        if (status) return status;
-    }
+    const strobe_status status = allow_shared(function, shared_bytes);
+    if (status) return status;
     const cudaLaunchConfig_t config = {.gridDim = {(unsigned)blocks, 1, 1},
                                        .blockDim = {(unsigned)threads, 1, 1},
                                        .dynamicSmemBytes = (size_t)shared_bytes,

@@ -206,35 +206,43 @@ endforeach()
 file(CONFIGURE OUTPUT cuda/cuda_backward_dbias_variants.h CONTENT "${dbias_lines}" @ONLY)
 
 # ---- Hopper's own: sm_90a instructions, so only where machine code for it is asked for
+
+# stages of K and V, places of 64 rows for Q, CTAs on a multiprocessor; how many keys a row may see, without
+# and with a mask, for this variant to be the best (-1: any number): of those that take a problem the first is chosen.
 set(sm90_lines)
 set(sm90_defines)
-function(cuda_forward_sm90 dtype dim keys groups q_stages terms name)
+function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas skips most_full most_masked terms name)
   string(TOUPPER ${dtype} element)
-  cuda_object(NAME ${name} SOURCE sm90/forward.cu CODE -gencode=arch=compute_90a,code=sm_90a
-    DEFINES ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} Q_STAGES=${q_stages} TERMS=${terms})
+  set(defines ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages} Q_SLOTS=${q_slots} CTAS=${ctas}
+    SKIPS=${skips} TERMS=${terms})
+  cuda_object(NAME ${name} SOURCE sm90/forward.cu CODE -gencode=arch=compute_90a,code=sm_90a DEFINES ${defines})
   set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
-    set(sm90_defines "${sm90_defines}${name} -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -gencode=arch=compute_90a,code=sm_90a -DELEMENT_${element} -DHEAD_DIM=${dim} -DKEYS=${keys} -DGROUPS=${groups} -DQ_STAGES=${q_stages} -DTERMS=${terms} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sm90/forward.cu\n" PARENT_SCOPE)
-    set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${dim}, ${keys}, ${groups}, ${q_stages}, ${terms})\n" PARENT_SCOPE)
+    list(JOIN defines " -D" options)
+    set(sm90_defines "${sm90_defines}${name} -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -gencode=arch=compute_90a,code=sm_90a -D${options} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sm90/forward.cu\n" PARENT_SCOPE)
+    set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${terms}, ${dim}, ${keys}, ${groups}, ${stages}, ${q_slots}, ${ctas}, ${most_full}, ${most_masked})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
 if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
   foreach(dtype bf16 fp16)
-    #                          dim keys groups q terms
-    cuda_forward_sm90(${dtype}  64 128 3 2 0 forward_sm90_${dtype}_64_plain)
-    cuda_forward_sm90(${dtype}  96 128 2 2 0 forward_sm90_${dtype}_96_plain)
-    cuda_forward_sm90(${dtype} 128 128 2 2 0 forward_sm90_${dtype}_128_plain)
-    cuda_forward_sm90(${dtype} 192  96 2 1 0 forward_sm90_${dtype}_192_plain)
-    cuda_forward_sm90(${dtype} 256  64 2 1 0 forward_sm90_${dtype}_256_plain)
-    cuda_forward_sm90(${dtype}  64 128 2 2 1 forward_sm90_${dtype}_64_terms)
-    cuda_forward_sm90(${dtype} 128 128 2 2 1 forward_sm90_${dtype}_128_terms)
-    cuda_forward_sm90(${dtype} 192  64 2 1 1 forward_sm90_${dtype}_192_terms)
-    cuda_forward_sm90(${dtype} 256  64 2 1 1 forward_sm90_${dtype}_256_terms)
-    cuda_forward_sm90(${dtype}  64 128 2 2 2 forward_sm90_${dtype}_64_general)
-    cuda_forward_sm90(${dtype} 128 128 2 2 2 forward_sm90_${dtype}_128_general)
-    cuda_forward_sm90(${dtype} 192  64 2 1 2 forward_sm90_${dtype}_192_general)
-    cuda_forward_sm90(${dtype} 256  64 2 1 2 forward_sm90_${dtype}_256_general)
+    #                          dim keys g st q ct sk full masked terms
+    cuda_forward_sm90(${dtype}  64  64 4 4 8 1 0 1024    0 0 forward_sm90_${dtype}_64_plain_full)
+    cuda_forward_sm90(${dtype}  64  64 4 4 8 1 1    0  768 0 forward_sm90_${dtype}_64_plain_skips)
+    cuda_forward_sm90(${dtype}  64  64 1 2 1 3 0    0 2048 0 forward_sm90_${dtype}_64_plain_masked)
+    cuda_forward_sm90(${dtype}  64 128 3 2 6 1 0   -1   -1 0 forward_sm90_${dtype}_64_plain)
+    cuda_forward_sm90(${dtype}  96 128 2 2 4 1 0   -1   -1 0 forward_sm90_${dtype}_96_plain)
+    cuda_forward_sm90(${dtype} 128 128 2 2 4 1 0   -1   -1 0 forward_sm90_${dtype}_128_plain)
+    cuda_forward_sm90(${dtype} 192  96 2 2 3 1 0   -1   -1 0 forward_sm90_${dtype}_192_plain)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1 0   -1   -1 0 forward_sm90_${dtype}_256_plain)
+    cuda_forward_sm90(${dtype}  64 128 2 2 4 1 0   -1   -1 1 forward_sm90_${dtype}_64_terms)
+    cuda_forward_sm90(${dtype} 128 128 2 2 4 1 0   -1   -1 1 forward_sm90_${dtype}_128_terms)
+    cuda_forward_sm90(${dtype} 192  64 2 2 3 1 0   -1   -1 1 forward_sm90_${dtype}_192_terms)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1 0   -1   -1 1 forward_sm90_${dtype}_256_terms)
+    cuda_forward_sm90(${dtype}  64 128 2 2 4 1 0   -1   -1 2 forward_sm90_${dtype}_64_general)
+    cuda_forward_sm90(${dtype} 128 128 2 2 4 1 0   -1   -1 2 forward_sm90_${dtype}_128_general)
+    cuda_forward_sm90(${dtype} 192  64 2 2 3 1 0   -1   -1 2 forward_sm90_${dtype}_192_general)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1 0   -1   -1 2 forward_sm90_${dtype}_256_general)
   endforeach()
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_forward_defines.txt CONTENT "${sm90_defines}" @ONLY) # for tools/sass_guard.py
@@ -275,8 +283,7 @@ cuda_object(NAME row_terms SOURCE common/row_terms.cu CODE ${STROBE_CUDA_CODE_AT
 # ---- the host's part, and all of it in one object
 
 add_library(strobe_cuda_host OBJECT cuda/backward.c cuda/cuda_kernels.c cuda/dbias.c cuda/device.c cuda/forward.c cuda/launch.c
-  cuda/merge.c
-  cuda/sm90/backward_host.c cuda/sm90/forward_host.c cuda/sm90/tensor_map.c)
+  cuda/merge.c cuda/sm90/backward_host.c cuda/sm90/band.c cuda/sm90/forward_host.c cuda/sm90/tensor_map.c)
 if(STROBE_TRACE)
   target_compile_definitions(strobe_cuda_host PRIVATE STROBE_TRACE)
 endif()

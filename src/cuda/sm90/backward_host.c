@@ -17,6 +17,7 @@
 #include "cuda/dbias.h"
 #include "cuda/device.h"
 #include "cuda/launch.h"
+#include "cuda/sm90/band.h"
 #include "cuda/sm90/backward_params.h"
 #include "cuda/sm90/tensor_map.h"
 
@@ -157,19 +158,10 @@ static int64_t section_heads(const struct problem *p) {
     return some < 1 ? 1 : some < all ? some : all;
 }
 
-/* Beyond this a bound of the band means the same as there: sequences are shorter. */
-static int32_t clamp_shift(int64_t shift) {
-    const int64_t most = (int64_t)1 << 29;
-    return (int32_t)(shift < -most ? -most : shift > most ? most : shift);
-}
-
 static void fill_mask(struct sm90_backward_params *m, const struct problem *p) {
-    const int32_t mask = p->a.mask;
-    const struct sequence nothing = {0};
-    const struct band band = strobe__band(p, &nothing); /* its diagonal is without keys - rows, which the device adds */
-    m->first_shift = clamp_shift(band.diagonal - band.left), m->end_shift = clamp_shift(band.diagonal + band.right + 1);
-    m->bottom_right = mask == STROBE_MASK_CAUSAL_BOTTOM_RIGHT || mask == STROBE_MASK_WINDOW_BOTTOM_RIGHT;
-    m->may_hide = mask != STROBE_MASK_NONE || p->a.varlen || choose(p)->terms == 2; /* a neighbour's keys are in a block */
+    const struct sm90_band band = strobe__sm90_band(p);
+    m->first_shift = band.first_shift, m->end_shift = band.end_shift, m->bottom_right = band.bottom_right;
+    m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || choose(p)->terms == 2; /* a neighbour's keys are in a block */
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k;
     m->index64 = p->varlen.index_bits == 64;

@@ -74,23 +74,23 @@ static __device__ __forceinline__ void exact_row(const struct sm90_forward_param
         if (lane + 32 * n < p->dim_v) out[lane + 32 * n] = (uint16_t)pack16(sum > 0 || sum != sum ? o[n] / sum : 0, 0);
 }
 
-/* Notes that the warp's rows of a tile are to be computed again, in front of its chain. */
-static __device__ __forceinline__ void note_repair(struct sm90_workspace *workspace, int tile, int32_t *chain) {
-    if (threadIdx.x % 32 == 0) {
-        const int at = (int)atomicAdd(&workspace->repairs, 1);
-        workspace->repair[at].tile = tile;
-        workspace->repair[at].next = *chain;
-        *chain = at;
-    }
+/* The place of a tile in its warp's chain. */
+static __device__ __forceinline__ int32_t *repair_after(struct sm90_workspace *workspace, int tile, int first) {
+    return &workspace->repair_after[tile * (int64_t)(4 * GROUPS) + first / 16];
+}
+
+/* Notes that the warp's rows of a tile, from `first` on, are to be computed again, in front of its chain. */
+static __device__ __forceinline__ void note_repair(struct sm90_workspace *workspace, int tile, int32_t *chain, int first) {
+    if (threadIdx.x % 32 == 0) *repair_after(workspace, tile, first) = *chain, *chain = tile;
     __syncwarp();
 }
 
 /* Computes what was noted. The lse of these rows is right already, K's NaNs having been hidden. */
 static __device__ __forceinline__ void repair(const struct sm90_forward_params *p, int chain, int first) {
-    for (; chain >= 0; chain = p->workspace->repair[chain].next) {
+    for (; chain >= 0; chain = *repair_after(p->workspace, chain, first)) {
         struct tile t;
         struct cursor cursor = {0, 0};
-        describe_tile(p, p->workspace->repair[chain].tile, &cursor, &t, true);
+        describe_tile(p, chain, &cursor, &t, true);
         for (int row = t.row + first; row < t.row + first + 16 && row < t.rows; ++row) exact_row(p, &t, row);
     }
 }

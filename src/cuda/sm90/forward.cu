@@ -1,34 +1,36 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * forward.cu (sm90): FlashAttention-3's forward (Shah et al., 2024) on Hopper: tensor copies, asynchronous matrix products,
- * specialised warp groups. One text, compiled for each (HEAD_DIM, KEYS, GROUPS) and element type:
+ * specialised warp groups. One text, compiled for each element type and shape; variants.cmake has the list, with what each
+ * is best for:
  *
- *     HEAD_DIM 64..256 columns of Q, K, V in shared memory   GROUPS consumer warp groups, 64 query rows each
- *     KEYS     keys in a block                               ELEMENT_BF16 or ELEMENT_FP16
- *     TERMS    1: softcap and ALiBi, 2: bias, boolean mask and dropout too; variants, since code that only stands by costs
- *              15 %
+ *     HEAD_DIM 64..256 columns of Q, K, V in shared memory   GROUPS  consumer warp groups, 64 query rows each
+ *     KEYS     keys in a block                               STAGES  blocks of K and of V in shared memory
+ *     CTAS     on a multiprocessor                           Q_SLOTS places for 64 rows of Q
+ *     SKIPS    groups leave out blocks that the mask hides from their rows, and take no turns
+ *     TERMS    1: softcap and ALiBi, 2: bias, boolean mask and dropout too: code that only stands by costs 15 %
  *
  * A CTA works on tiles of 64 GROUPS rows of one query head, one after the other. Blocks of keys run from right to left, so
- * that masked ones come first. One warp chooses tiles, one copies, two stages deep; in a consumer, softmax of block n runs
- * under the product P V of block n + 1, the first scores of the next tile under the end of this one, and the groups take
- * turns at issuing products, so that one's softmax runs under the other's products:
+ * that masked ones come first. One warp chooses tiles, one copies K and V, one Q as soon as a tile is known; in a consumer,
+ * softmax of block n runs under the product P V of block n + 1, the first scores of the next tile under the end of this one,
+ * and the groups take turns at issuing products, so that one's softmax runs under the other's products:
  *
  *     scheduler   | tile 0 | tile 1 |            | tile 2 |
- *     loader      | Q K0 | K1 V0 | K2 V1 | ...            | Q' K0' |       wait for room -> expect bytes -> copy
+ *     Q loader    | Q | Q' |                              | Q'' |
+ *     loader      | K0 | K1 V0 | K2 V1 | ...              | K0' |          wait for room -> expect bytes -> copy
  *     consumer 0  | QK0 softmax0 | QK1 PV0, softmax1 | ... | PVlast QK0', O / l -> global | softmax0' | QK1' PV0', ...
  *     consumer 1  |     QK0 softmax0 | QK1 PV0, softmax1 | ...
  *
- * Shared memory: Q [slab][rows][64], two stages of K and V [slab][KEYS][64], slabs of 64 columns, 128-byte swizzle.
+ * Shared memory: Q [slab][64][64], stages of K and V [slab][KEYS][64], slabs of 64 columns, 128-byte swizzle.
  * Registers of a consumer: S KEYS/2, P KEYS/4, O HEAD_DIM/2. One H200, 2026-11-21, bf16, 16k tokens, TFLOP/s: d 64 573, d
  * 128 687 to 746 by temperature, d 256 739 to 789; the tensor pipe is active 90 % of the cycles at d 128; 1.16 x cuDNN 9.19
  * over 36 problems. docs/kernels/sm90_forward.md has the tuning, tools/sass_guard.py watches what ptxas makes of this. */
-#include "cuda/ptx/mbarrier.h"
-#include "cuda/ptx/tma.h"
 #include "cuda/ptx/warp_group.h"
 #include "cuda/sm90/exact_row.h"
 #include "cuda/sm90/forward_element.h"
+#include "cuda/sm90/forward_load.h"
 #include "cuda/sm90/forward_params.h"
-#include "cuda/sm90/forward_schedule.h"
+#include "cuda/sm90/forward_shared.h"
 #include "cuda/sm90/forward_softmax.h"
 #include "cuda/sm90/forward_store.h"
 #include "cuda/sm90/forward_terms.h"
@@ -38,122 +40,6 @@
 #define JOIN(a, b)  JOIN_(a, b)
 #define SCORES_STEP JOIN(wgmma_ss_, KEYS)
 #define VALUES_STEP JOIN(wgmma_rs_, HEAD_DIM)
-
-enum {
-    STAGES = 2,
-    SLABS = (HEAD_DIM + 63) / 64,
-    THREADS = 128 * (GROUPS + 1),
-    ROW_BYTES = 128,         /* of a slab */
-    Q_SLAB = 64 * ROW_BYTES, /* of one group */
-    GROUP_BYTES = SLABS * Q_SLAB,
-    KV_SLAB = KEYS * ROW_BYTES,
-    SCORES = KEYS / 2, /* accumulators of a thread */
-    OUTPUTS = HEAD_DIM / 2,
-    TURN_BARRIER = 1, /* TURN_BARRIER + g: group g may issue */
-    TILES = 2,        /* known at a time: the one in hand and the next */
-};
-
-/* Of a thread, after they have moved: at launch all have 65536 / THREADS. */
-#define PRODUCER_REGISTERS (GROUPS == 3 ? 32 : 24)
-#define CONSUMER_REGISTERS (GROUPS == 3 ? 160 : 240)
-
-struct shared {
-    unsigned char q[Q_STAGES][GROUPS][GROUP_BYTES];
-    unsigned char k[STAGES][SLABS * KV_SLAB];
-    unsigned char v[STAGES][SLABS * KV_SLAB];
-    uint64_t q_full[Q_STAGES][GROUPS], q_empty[Q_STAGES][GROUPS];
-    uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
-    uint64_t tile_full[TILES], tile_empty[TILES];
-    struct tile tile[TILES];
-    int32_t chain[4 * GROUPS]; /* of each warp: what it has to compute again */
-};
-
-/* Blocks and tiles are counted from the kernel's start by all; from a count follow the stage and the parity of its phase. A
- * reader waits for `full`, the writer for `empty`, which is one phase behind: a fresh barrier has completed that. */
-static __device__ __forceinline__ uint32_t stage_of(uint32_t count) { return count % STAGES; }
-static __device__ __forceinline__ uint32_t full_parity(uint32_t count) { return count / STAGES % 2; }
-static __device__ __forceinline__ uint32_t empty_parity(uint32_t count) { return full_parity(count) ^ 1; }
-static __device__ __forceinline__ uint32_t slot_of(uint32_t tiles) { return tiles % TILES; }
-static __device__ __forceinline__ uint32_t slot_parity(uint32_t tiles) { return tiles / TILES % 2; }
-static __device__ __forceinline__ uint32_t q_stage_of(uint32_t tiles) { return tiles % Q_STAGES; }
-static __device__ __forceinline__ uint32_t q_parity(uint32_t tiles) { return tiles / Q_STAGES % 2; }
-
-/* One warp: tiles are chosen and described for all others. The first is the CTA's number, the next ones follow by the grid's
- * size or, where tiles differ in length, are drawn from a counter; past the last one a description of none ends it. */
-static __device__ __forceinline__ void scheduler(const struct sm90_forward_params *p, struct shared *s) {
-    struct tracer tracer = tracer_of(p, STROBE_TRACE_SCHEDULER, threadIdx.x % 32 == 0);
-    struct cursor cursor = {0, 0};
-    int number = blockIdx.x;
-    bool going = true;
-#pragma unroll 1
-    for (uint32_t told = 0; going; ++told) {
-        trace(&tracer, STROBE_TRACE_WAIT_ROOM, told);
-        mbarrier_wait(&s->tile_empty[slot_of(told)], slot_parity(told) ^ 1);
-        trace(&tracer, STROBE_TRACE_DESCRIBE, told);
-        if (told > 0) number = next_tile(p, number);
-        going = describe_tile(p, number, &cursor, &s->tile[slot_of(told)], threadIdx.x % 32 == 0);
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_full[slot_of(told)]);
-    }
-    trace(&tracer, STROBE_TRACE_END, 0);
-}
-
-static __device__ __forceinline__ void load_block(unsigned char *to, const CUtensorMap *map, uint64_t *full, int slab_bytes,
-                                                  int row, int head, int batch, uint64_t policy) {
-    mbarrier_expect(full, SLABS * slab_bytes);
-#pragma unroll 1
-    for (int slab = 0; slab < SLABS; ++slab)
-        tma_load_4d(to + slab * slab_bytes, map, full, slab * 64, row, head, batch, policy);
-}
-
-/* One thread: Q, then K and V of every block, V a block behind K. `count`: blocks before this tile. */
-static __device__ __forceinline__ void load_tile(const struct sm90_forward_params *p, struct shared *s, const struct tile *t,
-                                                 uint32_t tiles, uint32_t count, struct tracer *tracer) {
-    const int kv_head = t->kv_head, first_key = t->first_key, blocks = t->end_block - t->first_block;
-    const int batch_q = p->cu_seqlens_q ? 0 : t->batch, batch_k = p->cu_seqlens_k ? 0 : t->batch;
-    const uint32_t q_stage = q_stage_of(tiles);
-#pragma unroll 1
-    for (int group = 0; group < GROUPS; ++group) {
-        trace(tracer, STROBE_TRACE_WAIT_ROOM, tiles);
-        mbarrier_wait(&s->q_empty[q_stage][group], q_parity(tiles) ^ 1);
-        trace(tracer, STROBE_TRACE_LOAD_Q, tiles);
-        load_block(s->q[q_stage][group], &p->q, &s->q_full[q_stage][group], Q_SLAB, t->first_row + t->row + 64 * group,
-                   t->head, batch_q, TMA_EVICT_FIRST);
-    }
-    int key = first_key + (t->end_block - 1) * KEYS;
-#pragma unroll 1
-    for (int n = 0; n <= blocks; ++n, key -= KEYS) {
-        if (n < blocks) {
-            const uint32_t stage = stage_of(count + n);
-            trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n);
-            mbarrier_wait(&s->k_empty[stage], empty_parity(count + n));
-            trace(tracer, STROBE_TRACE_LOAD_K, count + n);
-            load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, key, kv_head, batch_k, TMA_EVICT_LAST);
-        }
-        if (n > 0) {
-            const uint32_t stage = stage_of(count + n - 1);
-            trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n - 1);
-            mbarrier_wait(&s->v_empty[stage], empty_parity(count + n - 1));
-            trace(tracer, STROBE_TRACE_LOAD_V, count + n - 1);
-            load_block(s->v[stage], &p->v, &s->v_full[stage], KV_SLAB, key + KEYS, kv_head, batch_k, TMA_EVICT_LAST);
-        }
-    }
-}
-
-static __device__ __forceinline__ void loader(const struct sm90_forward_params *p, struct shared *s) {
-    struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
-    uint32_t count = 0;
-#pragma unroll 1
-    for (uint32_t tiles = 0;; ++tiles) {
-        const struct tile *t = &s->tile[slot_of(tiles)];
-        trace(&tracer, STROBE_TRACE_WAIT_TILE, tiles);
-        mbarrier_wait(&s->tile_full[slot_of(tiles)], slot_parity(tiles));
-        if (t->number == NO_TILE) break;
-        load_tile(p, s, t, tiles, count, &tracer);
-        count += t->end_block - t->first_block;
-        mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);
-    }
-    trace(&tracer, STROBE_TRACE_END, 0);
-}
 
 static __device__ __forceinline__ void issue_scores(float (&s)[SCORES], uint64_t q, uint64_t k) {
     wgmma_fence();
@@ -181,14 +67,15 @@ static __device__ __forceinline__ void release(uint64_t *empty) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
 }
 
-#define STAGE_STEP   (SLABS * KV_SLAB / 16) /* from stage to stage in a descriptor */
-#define Q_STAGE_STEP (GROUPS * GROUP_BYTES / 16)
+#define STAGE_STEP  (SLABS * KV_SLAB / 16) /* from stage to stage in a descriptor */
+#define Q_SLOT_STEP (GROUP_BYTES / 16)
 
 /* What a thread of a warp group keeps beside its registers of S, P and O. */
 struct group {
-    uint64_t q, k, v;           /* descriptors of stage 0 */
+    uint64_t q, k, v;           /* descriptors of slot 0 and stage 0 */
     uint32_t count;             /* blocks met; from it follows where the next one lies */
     uint32_t tiles;             /* tiles met */
+    uint32_t q_slot;            /* of the tile in hand */
     int first_block, end_block; /* of the tile in hand; none after the last tile */
     struct keys shown;          /* to all rows of the warp */
     struct rows rows;
@@ -197,11 +84,11 @@ struct group {
 
 static __device__ __forceinline__ void wait_turn(struct group *g) {
     trace(&g->tracer, STROBE_TRACE_WAIT_TURN, g->count);
-    if (GROUPS > 1) named_barrier_wait(TURN_BARRIER + group_index(), 256);
+    if (TURNS) named_barrier_wait(TURN_BARRIER + group_index(), 256);
 }
 
 static __device__ __forceinline__ void pass_turn(const struct group *g) {
-    if (GROUPS > 1) named_barrier_arrive(TURN_BARRIER + (group_index() + 1) % GROUPS, 256);
+    if (TURNS) named_barrier_arrive(TURN_BARRIER + (group_index() + 1) % GROUPS, 256);
 }
 
 static __device__ __forceinline__ void wait_full(struct group *g, uint64_t *full, uint32_t parity, uint32_t phase) {
@@ -209,20 +96,38 @@ static __device__ __forceinline__ void wait_full(struct group *g, uint64_t *full
     mbarrier_wait(full, parity);
 }
 
+/* Blocks of a tile that the group's rows do not see, those on the right, given back unread; what is left is at least one. */
+static __device__ __forceinline__ void skip_hidden_blocks(struct shared *shared, struct group *g, const struct tile *t) {
+    const int row = t->row + 64 * group_index(), last = row + 63 < t->rows ? row + 63 : t->rows - 1;
+    const int end = row < t->rows ? (end_key_of(t, last) + KEYS - 1) / KEYS : 0;
+    const int seen = end > t->first_block ? end : t->first_block + 1;
+#pragma unroll 1
+    for (; g->end_block > seen; --g->end_block, ++g->count) {
+        const uint32_t stage = stage_of(g->count);
+        wait_full(g, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K);
+        release(&shared->k_empty[stage]);
+        wait_full(g, &shared->v_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_V);
+        release(&shared->v_empty[stage]);
+    }
+}
+
 /* The next tile's description and its first scores, issued. After the last tile there is nothing to wait for, and the
  * product is of whatever lies there, since one that is issued at times only would serialise them all. */
 static __device__ __forceinline__ void begin_tile(struct shared *shared, struct group *g, float (&s)[SCORES]) {
-    const uint32_t slot = slot_of(g->tiles), q_stage = q_stage_of(g->tiles), stage = stage_of(g->count);
+    const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, group_index());
     const struct tile *t = &shared->tile[slot];
     wait_full(g, &shared->tile_full[slot], slot_parity(g->tiles), STROBE_TRACE_WAIT_TILE);
     g->first_block = t->first_block, g->end_block = t->end_block;
     g->shown = keys_of_warp(t, warp_row());
+    g->q_slot = q_slot_of(piece);
+    if (SKIPS) skip_hidden_blocks(shared, g, t);
+    const uint32_t stage = stage_of(g->count);
     if (g->end_block > g->first_block) {
-        wait_full(g, &shared->q_full[q_stage][group_index()], q_parity(g->tiles), STROBE_TRACE_WAIT_Q);
+        wait_full(g, &shared->q_full[g->q_slot], q_parity(piece), STROBE_TRACE_WAIT_Q);
         wait_full(g, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K);
     }
     trace(&g->tracer, STROBE_TRACE_QK, g->count);
-    issue_scores(s, g->q + q_stage * Q_STAGE_STEP, g->k + stage * STAGE_STEP);
+    issue_scores(s, g->q + g->q_slot * Q_SLOT_STEP, g->k + stage * STAGE_STEP);
 }
 
 /* Scores of block n, which are there, become weights; K, and Q after the last block, may be written over. */
@@ -231,7 +136,7 @@ static __device__ __forceinline__ void weigh(const struct sm90_forward_params *p
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
     release(&shared->k_empty[stage_of(g->count)]);
-    if (n == g->first_block) release(&shared->q_empty[q_stage_of(g->tiles)][group_index()]);
+    if (n == g->first_block) release(&shared->q_empty[g->q_slot]);
     finish_scores(p, t, g->shown, s, warp_row(), n * KEYS);
     online_softmax(s, &g->rows, exponent_factor(p), growth_limit(p));
     if (TERMS == 2 && p->dropout) drop(p, t, s, warp_row(), n * KEYS);
@@ -258,7 +163,7 @@ static __device__ __forceinline__ void meet_block(const struct sm90_forward_para
     wait_full(g, &shared->k_full[now], full_parity(g->count), STROBE_TRACE_WAIT_K);
     wait_turn(g);
     trace(&g->tracer, STROBE_TRACE_QK, g->count);
-    issue_scores(s, g->q + q_stage_of(g->tiles) * Q_STAGE_STEP, g->k + now * STAGE_STEP);
+    issue_scores(s, g->q + g->q_slot * Q_SLOT_STEP, g->k + now * STAGE_STEP);
     wait_full(g, &shared->v_full[before], before_parity, STROBE_TRACE_WAIT_V);
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
     issue_values(o, w, g->v + before * STAGE_STEP);
@@ -274,6 +179,13 @@ static __device__ __forceinline__ void meet_block(const struct sm90_forward_para
     rescale(o, &g->rows);
 }
 
+/* Waits for the last product of a tile, whether or not that of the next one's scores has been issued behind it. */
+static __device__ __forceinline__ void finish_values(struct shared *shared, struct group *g, uint32_t stage) {
+    trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
+    wgmma_wait(SKIPS ? 0 : 1);
+    release(&shared->v_empty[stage]);
+}
+
 /* The last product of a tile, and behind it the first scores of the next, which run under the epilogue. Returns whether the
  * warp's O was finite. */
 static __device__ __forceinline__ bool end_tile(const struct sm90_forward_params *p, struct shared *shared, struct group *g,
@@ -285,11 +197,10 @@ static __device__ __forceinline__ bool end_tile(const struct sm90_forward_params
     issue_values(o, w, g->v + last * STAGE_STEP);
     pass_turn(g);
     ++g->count, ++g->tiles;
+    if (SKIPS) finish_values(shared, g, last); /* lest it holds a stage that a block to be skipped needs */
     begin_tile(shared, g, s);
-    trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
-    wgmma_wait(1);
+    if (!SKIPS) finish_values(shared, g, last);
     trace(&g->tracer, STROBE_TRACE_EPILOGUE, g->count);
-    release(&shared->v_empty[last]);
     const bool finite = epilogue(p, &shared->tile[slot], o, &g->rows, warp_row());
     __syncwarp();
     return finite;
@@ -302,17 +213,17 @@ static __device__ __forceinline__ void consumer(const struct sm90_forward_params
     uint32_t w[SCORES / 2];
     int32_t *chain = &shared->chain[threadIdx.x / 32 - 4];
     g.count = g.tiles = 0;
-    g.q = wgmma_operand(shared_address(shared->q[0][index]), 0), g.k = wgmma_operand(shared_address(shared->k), 0);
+    g.q = wgmma_operand(shared_address(shared->q), 0), g.k = wgmma_operand(shared_address(shared->k), 0);
     g.v = wgmma_operand(shared_address(shared->v), KV_SLAB);
     g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);
-    if (GROUPS > 1 && index == GROUPS - 1) named_barrier_arrive(TURN_BARRIER, 256);
+    if (TURNS && index == GROUPS - 1) named_barrier_arrive(TURN_BARRIER, 256);
 
     begin_tile(shared, &g, s);
     while (g.end_block > g.first_block) {
         const uint32_t slot = slot_of(g.tiles);
         meet_first_block(p, shared, &g, s, w, o);
         for (int n = g.end_block - 2; n >= g.first_block; --n) meet_block(p, shared, &g, s, w, o, n);
-        if (!end_tile(p, shared, &g, s, w, o)) note_repair(p->workspace, shared->tile[slot].number, chain);
+        if (!end_tile(p, shared, &g, s, w, o)) note_repair(p->workspace, shared->tile[slot].number, chain, warp_row());
         release(&shared->tile_empty[slot]);
     }
     wgmma_wait(0);
@@ -320,19 +231,19 @@ static __device__ __forceinline__ void consumer(const struct sm90_forward_params
     repair(p, *chain, warp_row());
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_constant__ struct sm90_forward_params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_constant__ struct sm90_forward_params p) {
     extern __shared__ unsigned char memory[];
     struct shared *shared = (struct shared *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
     if (threadIdx.x == 0) {
         tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v);
-        for (int i = 0; i < Q_STAGES * GROUPS; ++i)
-            mbarrier_init(&shared->q_full[0][i], 1), mbarrier_init(&shared->q_empty[0][i], 4);
+        for (int slot = 0; slot < Q_SLOTS; ++slot)
+            mbarrier_init(&shared->q_full[slot], 1), mbarrier_init(&shared->q_empty[slot], 4);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&shared->k_full[stage], 1), mbarrier_init(&shared->v_full[stage], 1);
             mbarrier_init(&shared->k_empty[stage], 4 * GROUPS), mbarrier_init(&shared->v_empty[stage], 4 * GROUPS);
         }
         for (int slot = 0; slot < TILES; ++slot)
-            mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_empty[slot], 4 * GROUPS + 1);
+            mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_empty[slot], 4 * GROUPS + 2);
         for (int warp = 0; warp < 4 * GROUPS; ++warp) shared->chain[warp] = -1;
         mbarrier_init_fence();
     }
@@ -342,6 +253,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
     if (group < 0) {
         registers_release(PRODUCER_REGISTERS);
         if (threadIdx.x == 0) loader(&p, shared);
+        if (threadIdx.x == 64) query_loader(&p, shared);
+        if (threadIdx.x == 96) open_counter(&p);
         if (threadIdx.x / 32 == 1) scheduler(&p, shared);
         if (threadIdx.x == 32) trace_moment(&p, false);
     } else {

@@ -9,41 +9,48 @@
 #include "core/refusals.h"
 #include "cuda/device.h"
 #include "cuda/launch.h"
+#include "cuda/sm90/band.h"
 #include "cuda/sm90/forward_params.h"
 #include "cuda/sm90/tensor_map.h"
 
-#define VARIANT(name, dtype, dim, keys, groups, q_stages, terms) void strobe__##name(struct sm90_forward_params);
+#define VARIANT(name, ...) void strobe__##name(struct sm90_forward_params);
 #include "sm90_forward_variants.h"
 #undef VARIANT
 
-/* A compiled form of forward.cu; the build writes the list, each dtype from few columns to many. */
+/* A compiled form of forward.cu, with what it is best for; the build writes the list, each dtype from few columns to many,
+ * special ones before the general one. */
 struct form {
     int32_t dtype, terms; /* 1: with softcap, ALiBi and a negative scale; 2: with bias, boolean mask and dropout too */
-    int64_t dim, keys, groups, q_stages;
+    int64_t dim, keys, groups, stages, q_slots, ctas;
+    int64_t most_full, most_masked; /* keys that a row sees at most, without and with a mask; -1: as many as there are */
     void (*symbol)(struct sm90_forward_params);
 };
 
-#define VARIANT(name, dtype_, dim_, keys_, groups_, q_stages_, terms_) \
-    {.dtype = STROBE_##dtype_,                                         \
-     .terms = terms_,                                                  \
-     .dim = dim_,                                                      \
-     .keys = keys_,                                                    \
-     .groups = groups_,                                                \
-     .q_stages = q_stages_,                                            \
-     .symbol = strobe__##name},
+#define VARIANT(name, dtype, ...) {STROBE_##dtype, __VA_ARGS__, strobe__##name},
 static const struct form forms[] = {
 #include "sm90_forward_variants.h"
     {0},
 };
 
+/* Keys that a row may see. */
+static int64_t visible_keys(const struct problem *p) {
+    const struct sequence nothing = {0};
+    const struct band band = strobe__band(p, &nothing);
+    const int64_t span = band.left < p->a.seq_k && band.right < p->a.seq_k ? band.left + band.right + 1 : p->a.seq_k;
+    return span < p->a.seq_k ? span : p->a.seq_k;
+}
+
 static const struct form *choose(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    const int64_t dim = a->dim > a->dim_v ? a->dim : a->dim_v;
+    const int64_t dim = a->dim > a->dim_v ? a->dim : a->dim_v, keys = visible_keys(p);
+    const bool masked = a->mask != STROBE_MASK_NONE || a->varlen;
     const int32_t terms = a->bias || a->bool_mask || a->block_mask || a->dropout
                               ? 2
                               : a->softcap > 0 || a->alibi || a->scale < 0;
-    for (const struct form *f = forms; f->symbol; ++f)
-        if (f->dtype == a->q.dtype && f->terms == terms && f->dim >= dim) return f;
+    for (const struct form *f = forms; f->symbol; ++f) {
+        const int64_t most = masked ? f->most_masked : f->most_full;
+        if (f->dtype == a->q.dtype && f->terms == terms && f->dim >= dim && (most < 0 || keys <= most)) return f;
+    }
     return NULL;
 }
 
@@ -129,20 +136,20 @@ static bool may_hide(const struct problem *p) {
     return a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask || a->bias || a->dropout;
 }
 
-/* Positions are below 2^28: beyond 2^29 a shift means the same as there. */
-static int32_t clamp_position(int64_t shift) {
-    const int64_t most = 1 << 29;
-    return (int32_t)(shift < -most ? -most : shift > most ? most : shift);
+/* A tensor over scores whose rows all start at multiples of 16 bytes is read many elements at a time. */
+static struct view scores_view(const void *data, const int64_t stride[3], int32_t dtype) {
+    struct view view = strobe__cuda_scores_view(data, stride, dtype);
+    const int64_t elements = 16 / (int64_t)strobe__dtype_bytes(dtype);
+    view.aligned = (uintptr_t)data % 16 == 0 && view.batch % elements == 0 && view.head % elements == 0 &&
+                   view.row % elements == 0;
+    return view;
 }
 
 static void fill(struct sm90_forward_params *m, const struct problem *p, const struct form *form) {
     const strobe_attention *a = &p->a;
-    const struct sequence nothing = {0};
-    const struct band band = strobe__band(p, &nothing); /* its diagonal is without keys - rows, which the device adds */
-    m->start = clamp_position(a->q_start - a->k_start);
-    m->first_shift = clamp_position(band.diagonal - band.left),
-    m->end_shift = clamp_position(band.diagonal + band.right + 1);
-    m->bottom_right = a->mask == STROBE_MASK_CAUSAL_BOTTOM_RIGHT || a->mask == STROBE_MASK_WINDOW_BOTTOM_RIGHT;
+    const struct sm90_band band = strobe__sm90_band(p);
+    m->start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
+    m->first_shift = band.first_shift, m->end_shift = band.end_shift, m->bottom_right = band.bottom_right;
     m->may_hide = may_hide(p);
     m->out = a->out.data, m->lse = a->lse.data, m->out_is_aligned = has_aligned_columns(&a->out, a->dim_v);
     m->q_data = a->q.data, m->k_data = a->k.data, m->v_data = a->v.data;
@@ -159,8 +166,8 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
     m->scale = (float)a->scale, m->exponent = (float)(a->scale * 1.4426950408889634);
     m->growth_limit = (float)(8 / (a->scale * 1.4426950408889634)), m->softcap = (float)a->softcap;
-    if (a->bias) m->bias = strobe__cuda_scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
-    if (a->bool_mask) m->mask = strobe__cuda_scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
+    if (a->bias) m->bias = scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
+    if (a->bool_mask) m->mask = scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
     if (a->block_mask) {
         const int64_t rows = p->block_mask.block_q;
         m->blocks = strobe__cuda_scores_view(p->block_mask.data, p->block_mask.stride, STROBE_INT8);
@@ -170,10 +177,10 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch, m->sinks = p->sinks.data;
 }
 
-/* Q, two stages of K and V, barriers, and what it takes to align to 1024 bytes. */
+/* Q, stages of K and V, barriers, and what it takes to align to 1024 bytes. */
 static int32_t shared_bytes(const struct form *f) {
     const int64_t slabs = (f->dim + 63) / 64;
-    return (int32_t)(slabs * 128 * (64 * f->groups * f->q_stages + 4 * f->keys)) + 1024 + 1024;
+    return (int32_t)(slabs * 128 * (64 * f->q_slots + 2 * f->stages * f->keys)) + 1024 + 1024;
 }
 
 #if defined(STROBE_TRACE)
@@ -185,7 +192,13 @@ enum { TRACE_BYTES = 0 };
 size_t strobe__sm90_forward_workspace(const struct problem *p) {
     const struct form *form = choose(p);
     const int64_t warps = row_tiles(&p->a, form) * p->a.heads_q * p->a.batch * 4 * form->groups;
-    return TRACE_BYTES + sizeof(struct sm90_workspace) + (may_hide(p) ? (size_t)warps * sizeof(struct sm90_repair) : 0);
+    return TRACE_BYTES + sizeof(struct sm90_workspace) + (may_hide(p) ? (size_t)warps * sizeof(int32_t) : 0);
+}
+
+/* Another one each time, never 0, and no small number that memory may hold by chance. */
+static uint64_t launch_number(void) {
+    static _Atomic uint64_t launches;
+    return ++launches * 0x9e3779b97f4a7c15u;
 }
 
 static strobe_status launch(const struct problem *p, const struct execution *execution) {
@@ -193,6 +206,7 @@ static strobe_status launch(const struct problem *p, const struct execution *exe
     struct sm90_forward_params params;
     memset(&params, 0, sizeof params);
     fill(&params, p, form);
+    params.launch = launch_number();
     params.workspace = (struct sm90_workspace *)((char *)execution->workspace + TRACE_BYTES);
 #if defined(STROBE_TRACE)
     params.trace = execution->workspace;
@@ -202,13 +216,8 @@ static strobe_status launch(const struct problem *p, const struct execution *exe
 #endif
     if (!encode_maps(&params, p, form))
         return strobe__fail(STROBE_DEVICE_ERROR, "q, k or v could not be described to the tensor copy engine");
-    if (params.draws || params.may_hide) {
-        const strobe_status status = strobe__cuda_check(
-            cudaMemsetAsync(params.workspace, 0, sizeof *params.workspace, execution->stream), "cudaMemsetAsync");
-        if (status) return status;
-    }
-    const int64_t processors = strobe__cuda_limits(p->a.device_index).multiprocessors;
-    return strobe__cuda_launch((void (*)(void))form->symbol, params.tiles < processors ? params.tiles : processors,
+    const int64_t ctas = strobe__cuda_limits(p->a.device_index).multiprocessors * form->ctas;
+    return strobe__cuda_launch((void (*)(void))form->symbol, params.tiles < ctas ? params.tiles : ctas,
                                (int32_t)(128 * (form->groups + 1)), shared_bytes(form), &params, execution->stream);
 }
 

@@ -11,16 +11,14 @@
 #include "cuda/common/params.h"
 #include "strobe/strobe_trace.h"
 
-/* Sixteen rows of a warp whose O is not finite, to be computed again when all else is done; chained, -1 at the end. */
-struct sm90_repair {
-    int32_t tile, next;
-};
-
+/* Whatever is in a workspace before a launch will do: a memset of a few bytes takes as long as a launch. */
 struct sm90_workspace {
-    uint32_t next_tile; /* tiles drawn beside the first of each CTA; zero at the start, as is repairs */
-    uint32_t repairs;
-    uint32_t unused[14];
-    struct sm90_repair repair[]; /* as many as there are warps in all tiles */
+    uint64_t launch;    /* the launch whose counter this is, once its first CTA has set it; 0 after the last draw */
+    uint32_t next_tile; /* tiles drawn, beside the first of each CTA */
+    uint32_t unused[13];
+    /* Where a warp's sixteen rows of a tile have an O that is not finite, they are computed again when all else is done:
+     * such tiles of a warp are chained, each leads to the one before, -1 at the end. [tile][warp] */
+    int32_t repair_after[];
 };
 
 struct sm90_forward_params {
@@ -39,6 +37,7 @@ struct sm90_forward_params {
     int32_t tiles;         /* row_tiles * all_heads: the most there can be */
     int32_t all_heads;     /* heads_q * batch */
     int32_t draws;         /* tiles differ in length: each is drawn from the counter when a CTA is free for it */
+    uint64_t launch;       /* a number that no other launch has, not 0 */
     int32_t section_heads; /* heads that are worked on at a time: their K and V stay in the L2 cache */
     struct sm90_workspace *workspace;
     int32_t may_hide;       /* some key that a tile loads may be hidden from a row of it: O is looked at for what that did */

@@ -62,6 +62,28 @@ static __device__ __forceinline__ float biased(float score, float bias) {
     return bias == -INFINITY ? -INFINITY : score + bias;
 }
 
+/* For a block that all rows of the warp see whole, of an aligned tensor: the thread's two columns of each eight at once. */
+static __device__ __forceinline__ void add_whole_bias(const struct sm90_forward_params *p, const struct tile *t,
+                                                      float (&s)[KEYS / 2], int row, int origin, int i) {
+    const int64_t at = t->batch * p->bias.batch + t->head * p->bias.head + row * p->bias.row + origin;
+    if (p->bias.dtype == CUDA_FP32) {
+        const float2 *bias = (const float2 *)((const float *)p->bias.data + at);
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; ++n) {
+            const float2 two = bias[4 * n];
+            s[4 * n + 2 * i] = biased(s[4 * n + 2 * i], two.x), s[4 * n + 2 * i + 1] = biased(s[4 * n + 2 * i + 1], two.y);
+        }
+    } else {
+        const uint32_t *bias = (const uint32_t *)((const uint16_t *)p->bias.data + at);
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; ++n) {
+            const uint32_t two = bias[4 * n];
+            s[4 * n + 2 * i] = biased(s[4 * n + 2 * i], unpack16((uint16_t)two));
+            s[4 * n + 2 * i + 1] = biased(s[4 * n + 2 * i + 1], unpack16((uint16_t)(two >> 16)));
+        }
+    }
+}
+
 static __device__ __forceinline__ void add_bias(const struct sm90_forward_params *p, const struct tile *t,
                                                 float (&s)[KEYS / 2], int row, int origin, int i) {
     const struct shown shown = shown_of(t, &p->bias, row, origin);
@@ -94,6 +116,38 @@ static __device__ __forceinline__ void hide_masked(const struct sm90_forward_par
     }
 }
 
+/* Of four bytes, which are not zero: four bits. */
+static __device__ __forceinline__ uint32_t nonzero_bytes(uint32_t x) {
+    const uint32_t high = (((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) & 0x80808080;
+    return (high >> 7) * 0x01020408 >> 24;
+}
+
+/* For a block that all rows of the warp see whole, of an aligned mask: of each 64 bytes a lane of the quad reads sixteen, and
+ * tells the others which are not zero. */
+static __device__ __forceinline__ void hide_whole_masked(const struct sm90_forward_params *p, const struct tile *t,
+                                                         float (&s)[KEYS / 2], int row, int key, int i) {
+    const int quad_lane = threadIdx.x % 4;
+    const uint4 *mask = (const uint4 *)((const uint8_t *)p->mask.data + t->batch * p->mask.batch + t->head * p->mask.head +
+                                        row * p->mask.row + key);
+#pragma unroll
+    for (int m = 0; m < KEYS / 64; ++m) {
+        const uint4 own = mask[4 * m + quad_lane];
+        const uint32_t bits = nonzero_bytes(own.x) | nonzero_bytes(own.y) << 4 | nonzero_bytes(own.z) << 8 |
+                              nonzero_bytes(own.w) << 12;
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, bits, 1);
+        const uint32_t half = quad_lane % 2 ? other | bits << 16 : bits | other << 16;
+        const uint32_t other_half = __shfl_xor_sync(0xffffffffu, half, 2);
+        const uint32_t seen[2] = {(quad_lane < 2 ? half : other_half) >> 2 * quad_lane,
+                                  (quad_lane < 2 ? other_half : half) >> 2 * quad_lane};
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+            float *score = &s[32 * m + 4 * n + 2 * i];
+            score[0] = seen[n / 4] >> 8 * (n % 4) & 1 ? score[0] : -INFINITY;
+            score[1] = seen[n / 4] >> (8 * (n % 4) + 1) & 1 ? score[1] : -INFINITY;
+        }
+    }
+}
+
 /* Blocks of keys are whole eights: the thread's two columns of each eight share one. */
 static __device__ __forceinline__ void hide_blocks(const struct sm90_forward_params *p, const struct tile *t,
                                                    float (&s)[KEYS / 2], int row, int key, int i) {
@@ -112,13 +166,20 @@ static __device__ __forceinline__ void hide_blocks(const struct sm90_forward_par
 }
 
 static __device__ __forceinline__ void add_tensors(const struct sm90_forward_params *p, const struct tile *t,
-                                                   float (&s)[KEYS / 2], int first, int key) {
+                                                   struct keys shown, float (&s)[KEYS / 2], int first, int key) {
     const int lane = threadIdx.x % 32, origin = key + 2 * (lane % 4);
+    const bool whole = key + KEYS <= shown.end && key >= shown.begin && t->row + first + 16 <= t->rows;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int row = t->row + first + lane / 4 + 8 * i;
-        if (p->bias.data) add_bias(p, t, s, row, origin, i);
-        if (p->mask.data) hide_masked(p, t, s, row, origin, i);
+        if (p->bias.data && whole && p->bias.aligned)
+            add_whole_bias(p, t, s, row, origin, i);
+        else if (p->bias.data)
+            add_bias(p, t, s, row, origin, i);
+        if (p->mask.data && whole && p->mask.aligned)
+            hide_whole_masked(p, t, s, row, key, i);
+        else if (p->mask.data)
+            hide_masked(p, t, s, row, origin, i);
         if (p->blocks.data) hide_blocks(p, t, s, row, key, i);
     }
 }
@@ -132,7 +193,7 @@ static __device__ __forceinline__ void finish_scores(const struct sm90_forward_p
 #pragma unroll
         for (int v = 0; v < KEYS / 2; ++v) s[v] *= p->scale;
     }
-    if (TERMS == 2) add_tensors(p, t, s, first, key);
+    if (TERMS == 2) add_tensors(p, t, shown, s, first, key);
     if (TERMS && p->alibi) add_alibi(p, t, s, first, key);
     hide(t, shown, s, first, key);
 }

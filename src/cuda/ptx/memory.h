@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * memory.h: what one CTA tells another through global memory (PTX ISA 8, memory consistency model). */
+#ifndef STROBE_CUDA_PTX_MEMORY_H
+#define STROBE_CUDA_PTX_MEMORY_H
+
+#include <stdint.h>
+
+/* Who sees the value sees what this thread wrote before. */
+static __device__ __forceinline__ void store_release(uint64_t *to, uint64_t value) {
+    asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
+static __device__ __forceinline__ uint64_t load_acquire(const uint64_t *from) {
+    uint64_t value;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+
+#endif
