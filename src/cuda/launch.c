@@ -162,9 +162,9 @@ strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct 
     return STROBE_OK;
 }
 
-/* More shared memory than the 48 KiB, with a kernel's own variables, that are there without a request. A request takes a tenth
- * of a launch's time, so that those that were made are remembered: of each function with each amount, in one of a few places
- * that others may take over. */
+/* More shared memory than the 48 KiB, with a kernel's own variables, that are there without a request. A request takes a
+ * tenth of a launch's time, so that those that were made are remembered: of each function with each amount, in one of a few
+ * places that others may take over. */
 static strobe_status allow_shared(const void *function, int32_t bytes) {
     static _Atomic uint64_t requests[256];
     int device = 0;

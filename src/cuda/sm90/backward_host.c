@@ -17,8 +17,8 @@
 #include "cuda/dbias.h"
 #include "cuda/device.h"
 #include "cuda/launch.h"
-#include "cuda/sm90/band.h"
 #include "cuda/sm90/backward_params.h"
+#include "cuda/sm90/band.h"
 #include "cuda/sm90/tensor_map.h"
 
 #define VARIANT(name, dtype, dim, rows, keys, ctas, terms)      \
@@ -161,7 +161,8 @@ static int64_t section_heads(const struct problem *p) {
 static void fill_mask(struct sm90_backward_params *m, const struct problem *p) {
     const struct sm90_band band = strobe__sm90_band(p);
     m->first_shift = band.first_shift, m->end_shift = band.end_shift, m->bottom_right = band.bottom_right;
-    m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || choose(p)->terms == 2; /* a neighbour's keys are in a block */
+    m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen ||
+                  choose(p)->terms == 2; /* a neighbour's keys are in a block */
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k;
     m->index64 = p->varlen.index_bits == 64;

@@ -26,7 +26,8 @@ static __device__ __forceinline__ void open_counter(const struct sm90_forward_pa
 }
 
 static __device__ __forceinline__ int draw(const struct sm90_forward_params *p) {
-    while (load_acquire(&p->workspace->launch) != p->launch) {}
+    while (load_acquire(&p->workspace->launch) != p->launch) {
+    }
     return (int)gridDim.x + (int)atomicAdd(&p->workspace->next_tile, 1);
 }
 

@@ -122,8 +122,8 @@ static __device__ __forceinline__ uint32_t nonzero_bytes(uint32_t x) {
     return (high >> 7) * 0x01020408 >> 24;
 }
 
-/* For a block that all rows of the warp see whole, of an aligned mask: of each 64 bytes a lane of the quad reads sixteen, and
- * tells the others which are not zero. */
+/* For a block that all rows of the warp see whole, of an aligned mask: of each 64 bytes a lane of the quad reads sixteen,
+ * and tells the others which are not zero. */
 static __device__ __forceinline__ void hide_whole_masked(const struct sm90_forward_params *p, const struct tile *t,
                                                          float (&s)[KEYS / 2], int row, int key, int i) {
     const int quad_lane = threadIdx.x % 4;
