@@ -24,6 +24,7 @@
 #include "cpu/tile.h"
 
 enum {
+    HALF_KEYS = BLOCK_KEYS / 2,              /* of a block, where no row sees the others */
     BLOCK_HALVES = BLOCK_KEYS / 2 * VECTORS, /* pairs of key rows x vectors: what a step's exponentials are counted in */
     P_WORDS = BLOCK_KEYS / 2 * TILE_ROWS,    /* of a part of P^T */
 };
@@ -39,11 +40,13 @@ struct weighing {
 
 struct step {
     const uint16_t *k; /* NULL: no block j+1 */
+    int64_t k_keys;    /* of it that are scored, 32 or 64 */
     int64_t k_stride;  /* elements */
     const uint16_t *q;
     int64_t chunks; /* of 32 columns of K */
     float *s;
     const uint16_t *v; /* NULL: no block j-1 */
+    bool v_whole;      /* its weights are of 64 keys, not of 32 */
     const uint32_t *p;
     float *o;
     int64_t tiles; /* of 16 columns of V */
@@ -166,7 +169,7 @@ ALWAYS_INLINE void step_scores(const struct step *t, struct weighing *w, int hal
     const size_t k_row = (size_t)t->k_stride * sizeof *t->k;
     const int first = w->fine ? 0 : LSE_PRODUCTS;
     struct chain turn = {.done = NULL};
-    for (int64_t j = 0; j < BLOCK_KEYS; j += 2 * TILE_SIDE) {
+    for (int64_t j = 0; j < t->k_keys; j += HALF_KEYS) {
         struct operand k = {t->k + j * t->k_stride, .row = k_row, .next = TILE_SIDE * k_row,
                             .part = BLOCK_KEYS * t->k_stride};
         struct operand q = {t->q, .row = 64, .next = TILE_ELEMENTS * sizeof *t->q, .part = 2 * TILE_ELEMENTS};
@@ -191,7 +194,7 @@ ALWAYS_INLINE void step_values_in_parts(const struct step *t, struct weighing *w
         turn.start = t->o + x * BELOW;
         quads(v, p, LSE_PRODUCTS, &turn, w, halves);
         v.at += TILE_ELEMENTS, p.at += P_WORDS; /* the other 32 keys: half of P's words, two bf16 each */
-        quads(v, p, LSE_PRODUCTS, NULL, w, halves);
+        if (t->v_whole) quads(v, p, LSE_PRODUCTS, NULL, w, halves);
         turn.done = t->o + x * BELOW;
     }
     store_tiles(turn.done);
@@ -206,14 +209,14 @@ ALWAYS_INLINE void values_pair(const struct step *t, int64_t x, struct weighing 
     float *o = t->o + x * BELOW;
     _tile_dpbf16ps(0, 2, 4);
     weigh_quarter(w, halves, 0);
-    _tile_dpbf16ps(0, 3, 6);
+    if (t->v_whole) _tile_dpbf16ps(0, 3, 6);
     weigh_quarter(w, halves, 1);
     if (x > 0) _tile_stored(1, o - BELOW + LANES, o_row);
     _tile_loadd(1, o + LANES, o_row);
     _tile_dpbf16ps(1, 2, 5);
     if (more) _tile_stream_loadd(2, next, 64);
     weigh_quarter(w, halves, 2);
-    _tile_dpbf16ps(1, 3, 7);
+    if (t->v_whole) _tile_dpbf16ps(1, 3, 7);
     if (more) _tile_stream_loadd(3, next + TILE_ELEMENTS, 64);
     weigh_quarter(w, halves, 3);
     _tile_stored(0, o, o_row);

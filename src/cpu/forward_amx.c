@@ -92,12 +92,12 @@ static size_t lay_out(struct scratch *t, float *base, const struct forward *f) {
 }
 
 /* A tile's maximum becomes its reference in rows that had none: they have O = 0 and l = 0 whatever it is. */
-static void take_maximum(struct tile *t, const float *s) {
+static void take_maximum(struct tile *t, const float *s, int64_t rows) {
     t->open = false;
     for (int at = 0; at < TILE_ROWS; at += LANES) {
         const vec none = v_set(-INFINITY), before = v_load(t->m + at);
         vec m = none;
-        for (int64_t j = 0; j < BLOCK_KEYS; ++j) m = v_max(v_load(s + j * TILE_ROWS + at), m);
+        for (int64_t j = 0; j < rows; ++j) m = v_max(v_load(s + j * TILE_ROWS + at), m);
         m = v_select_equal(before, none, m, before);
         v_store(t->m + at, m);
         t->open = t->open || _mm512_cmp_ps_mask(m, none, _CMP_EQ_OQ);
@@ -121,22 +121,23 @@ static void score_odd_keys(const struct forward *f, const struct tile *t, const 
     }
 }
 
-/* Raw scores of a block become what is exponentiated; keys: those that exist. */
-static void prepare(const struct forward *f, struct tile *t, float *s, int64_t j0, int64_t keys) {
+/* Raw scores of a block become what is exponentiated; keys: those that exist; rows: of S, those that are exponentiated. */
+static void prepare(const struct forward *f, struct tile *t, float *s, int64_t j0, int64_t keys, int64_t rows) {
+    if (keys > rows) keys = rows;
     const enum coverage coverage = tile_covers(&t->rows, j0, j0 + keys);
     if (f->has_terms)
-        for (int64_t at = 0; at < BLOCK_KEYS * TILE_ROWS; at += LANES)
+        for (int64_t at = 0; at < rows * TILE_ROWS; at += LANES)
             v_store(s + at, v_mul(v_load(s + at), v_set((float)f->p->a.scale)));
     scores_finish(s, NULL, &t->rows, j0, keys, coverage == BLOCK_FULL ? BLOCK_FULL : BLOCK_PARTIAL);
-    for (int64_t at = keys * TILE_ROWS; at < BLOCK_KEYS * TILE_ROWS; at += LANES) v_store(s + at, v_set(-INFINITY));
-    if (t->open) take_maximum(t, s);
+    for (int64_t at = keys * TILE_ROWS; at < rows * TILE_ROWS; at += LANES) v_store(s + at, v_set(-INFINITY));
+    if (t->open) take_maximum(t, s, rows);
 }
 
 /* Field by field: gcc 12 clears a structure of this size by a string instruction, and what is loaded behind that waits until
  * the tiles stored before it have reached the cache. */
 ALWAYS_INLINE void start_weighing(struct weighing *w, const struct forward *f, const struct tile *t, const float *s,
-                                  uint32_t *p) {
-    w->s = s, w->p = p, w->left = BLOCK_HALVES, w->fine = f->p->a.lse.data;
+                                  uint32_t *p, int64_t rows) {
+    w->s = s, w->p = p, w->left = (int)rows / 2 * VECTORS, w->fine = f->p->a.lse.data;
     w->factor = v_set(f->factor);
     for (int n = 0; n < VECTORS; ++n) {
         const vec m = v_load(t->m + n * LANES);
@@ -146,12 +147,13 @@ ALWAYS_INLINE void start_weighing(struct weighing *w, const struct forward *f, c
 }
 
 /* Rows in `lanes` of each vector move to the maximum of the block; O, which holds the blocks before it, and l follow. */
-static void move_reference(const struct forward *f, struct tile *t, const float *s, const __mmask16 lanes[VECTORS]) {
+static void move_reference(const struct forward *f, struct tile *t, const float *s, int64_t rows,
+                           const __mmask16 lanes[VECTORS]) {
     const vec factor = v_set(f->factor);
     for (int n = 0; n < VECTORS; ++n) {
         const vec before = v_load(t->m + n * LANES);
         vec m = before;
-        for (int64_t j = 0; j < BLOCK_KEYS; ++j) m = v_max(v_load(s + j * TILE_ROWS + n * LANES), m);
+        for (int64_t j = 0; j < rows; ++j) m = v_max(v_load(s + j * TILE_ROWS + n * LANES), m);
         m = _mm512_mask_blend_ps(lanes[n], before, m);
         const vec moved = v_exp2(v_mul(v_sub(before, m), factor));
         const vec correction = v_select_equal(m, before, v_set(1), moved);
@@ -195,7 +197,7 @@ static void add_held_keys(const struct forward *f, struct tile *t, const struct 
 }
 
 /* The weights of a block are there, O holds the blocks before it: l moves on, m where it has to. */
-static void settle(const struct forward *f, struct tile *t, struct weighing *w, const float *s, uint32_t *p) {
+static void settle(const struct forward *f, struct tile *t, struct weighing *w, const float *s, uint32_t *p, int64_t rows) {
     __mmask16 lanes[VECTORS];
     bool any = false;
     for (int n = 0; n < VECTORS; ++n) {
@@ -203,8 +205,8 @@ static void settle(const struct forward *f, struct tile *t, struct weighing *w, 
         any = any || lanes[n];
     }
     if (any) {
-        move_reference(f, t, s, lanes);
-        start_weighing(w, f, t, s, p);
+        move_reference(f, t, s, rows, lanes);
+        start_weighing(w, f, t, s, p, rows);
         weigh_rest(w);
     }
     for (int n = 0; n < VECTORS; ++n) v_store(t->l + n * LANES, v_add(v_load(t->l + n * LANES), w->sum[n]));
@@ -221,6 +223,9 @@ static const uint16_t *block_of_k(const struct forward *f, const struct scratch 
     return (const uint16_t *)x->data + strobe__key_offset(x, &k->s, j0, k->kv);
 }
 
+/* Rows of S of block j0: half of them where no query sees the second half of the keys. */
+static int64_t rows_seen(int64_t j0, int64_t end) { return end - j0 > HALF_KEYS ? BLOCK_KEYS : HALF_KEYS; }
+
 /* The tile meets the super-block, a step of the pipeline after the other. */
 static void tile_meets_keys(const struct forward *f, struct tile *t, const struct scratch *c, const struct keys *k) {
     int64_t first = tile_first_key(&t->rows) / BLOCK_KEYS * BLOCK_KEYS, end = tile_end_key(&t->rows);
@@ -231,27 +236,30 @@ static void tile_meets_keys(const struct forward *f, struct tile *t, const struc
     pack_queries(c->q, &t->rows, &a->q, a->dim, !f->has_terms && a->scale < 0);
     const int64_t blocks = (end - first + BLOCK_KEYS - 1) / BLOCK_KEYS;
     for (int64_t n = -1; n <= blocks; ++n) { /* block n is exponentiated */
-        const int64_t j0 = first + n * BLOCK_KEYS;
-        struct step step = {.q = c->q, .chunks = f->k_padded / TILE_DEPTH, .s = c->s[(n + 1) & 1], .o = t->o};
-        step.p = c->p[(n + 1) & 1], step.tiles = f->v_padded / TILE_SIDE;
-        if (n + 1 < blocks) step.k = block_of_k(f, c, k, j0 + BLOCK_KEYS, &step.k_stride);
+        const int64_t j0 = first + n * BLOCK_KEYS, next = j0 + BLOCK_KEYS, rows = rows_seen(j0, end),
+                      next_rows = rows_seen(next, end);
+        float *const s = c->s[n & 1], *const next_s = c->s[(n + 1) & 1];
+        uint32_t *const weights = c->p[n & 1];
+        struct step step = {.q = c->q, .chunks = f->k_padded / TILE_DEPTH, .s = next_s, .o = t->o, .k_keys = next_rows};
+        step.p = c->p[(n + 1) & 1], step.tiles = f->v_padded / TILE_SIDE,
+        step.v_whole = rows_seen(j0 - BLOCK_KEYS, end) == BLOCK_KEYS;
+        if (n + 1 < blocks) step.k = block_of_k(f, c, k, next, &step.k_stride);
         if (n >= 1) step.v = c->v + PARTS * (j0 - BLOCK_KEYS - k->first) * f->v_padded;
         const bool weighs = n >= 0 && n < blocks;
         struct weighing w;
-        start_weighing(&w, f, t, c->s[n & 1], c->p[n & 1]);
-        if (!weighs) w.left = 0;
+        start_weighing(&w, f, t, s, weights, weighs ? rows : 0);
         step_run(&step, &w);
         if (weighs) {
-            settle(f, t, &w, c->s[n & 1], c->p[n & 1]);
-            if (a->dropout) drop_weights(f, t, c->p[n & 1], j0);
+            settle(f, t, &w, s, weights, rows);
+            if (a->dropout) drop_weights(f, t, weights, j0);
             const uint64_t held = c->held[(j0 - k->first) / BLOCK_KEYS];
-            if (held) add_held_keys(f, t, k, c->p[n & 1], j0, held);
+            if (held) add_held_keys(f, t, k, weights, j0, rows == BLOCK_KEYS ? held : (uint32_t)held);
         }
         if (step.k) {
-            const int64_t next = j0 + BLOCK_KEYS, left = k->s.keys - next, keys = left < BLOCK_KEYS ? left : BLOCK_KEYS;
+            const int64_t left = k->s.keys - next;
             const uint64_t odd = c->odd[(next - k->first) / BLOCK_KEYS];
-            if (odd) score_odd_keys(f, t, k, c->s[(n + 1) & 1], next, odd);
-            prepare(f, t, c->s[(n + 1) & 1], next, keys);
+            if (odd) score_odd_keys(f, t, k, next_s, next, odd);
+            prepare(f, t, next_s, next, left < BLOCK_KEYS ? left : BLOCK_KEYS, next_rows);
         }
     }
 }
