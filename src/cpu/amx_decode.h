@@ -1,43 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * amx_decode.h: the tile products of decode_amx.c. K and V are read as they lie in memory, 16 keys at a time with all their
- * columns, so that memory is walked page by page, and what is read about a page later is asked for on the way: without it
- * the same products take 1.1 times as long, and 1.5 times while others load the memory. */
+ * amx_decode.h: the tile products of decode_amx.c, in the order of memory: amx_ahead.h. */
 #ifndef STROBE_CPU_AMX_DECODE_H
 #define STROBE_CPU_AMX_DECODE_H
 
-#include "cpu/tile.h"
-
-/* The order of a block: 16 keys of K at a time, exponentials, 16 keys of V at a time. Each has a slot. */
-enum { KEY_TILES = BLOCK_KEYS / TILE_SIDE, OF_EXPONENTIALS = KEY_TILES, OF_VALUES, SLOTS = OF_VALUES + KEY_TILES };
-
-/* What is asked for in each slot: 16 rows of V, this block's K or the next one's. Addresses wrap: nothing need be there. */
-struct ahead {
-    uintptr_t tile[SLOTS], row[SLOTS]; /* the first row, 0 where nothing is asked for; bytes to the next */
-    int64_t columns;                   /* of V */
-};
-
-/* Asks for 32 columns of a slot's rows. */
-static inline void ask_columns(const struct ahead *ahead, int64_t slot, int64_t c) {
-    const uintptr_t at = ahead->tile[slot] + (uintptr_t)c * sizeof(uint16_t);
-    for (uintptr_t j = 0; ahead->tile[slot] && j < TILE_SIDE; ++j)
-        __builtin_prefetch((const void *)(at + j * ahead->row[slot]));
-}
-
-/* Asks for rows [first, end) of a slot, as they lie in memory: columns of all rows lose what this gains under the
- * exponentials. */
-static inline void ask_rows(const struct ahead *ahead, int64_t slot, int64_t first, int64_t end) {
-    for (int64_t j = first; ahead->tile[slot] && j < end; ++j)
-        for (int64_t c = 0; c < ahead->columns; c += TILE_DEPTH)
-            __builtin_prefetch(
-                (const void *)(ahead->tile[slot] + (uintptr_t)j * ahead->row[slot] + (uintptr_t)c * sizeof(uint16_t)));
-}
+#include "cpu/amx_ahead.h"
 
 /* S^T of 16 keys, in tile n. */
 #define SCORE_KEYS(n)                                                                      \
     _tile_zero(n);                                                                         \
     for (int64_t c = 0; c < columns; c += TILE_DEPTH) {                                    \
-        ask_columns(ahead, n, c);                                                          \
+        ask_line(ahead, n, c *(int64_t)sizeof *k);                                         \
         _tile_loadd(6, q + 2 * TILE_SIDE * c, 64);                                         \
         _tile_stream_loadd(4, k + (n)*TILE_SIDE * stride + c, (size_t)stride * sizeof *k); \
         _tile_dpbf16ps(n, 4, 6);                                                           \
@@ -54,12 +27,12 @@ static void scores(float *s, const uint16_t *k, int64_t stride, const uint16_t *
 }
 
 /* 16 keys of 32 columns of O += P V: V is loaded once, and multiplied for its even columns and for its odd ones. */
-#define MULTIPLY_COLUMNS(group, v_tile, even, odd)                   \
-    if (groups > (group)) {                                          \
-        ask_columns(ahead, slot, x + (group)*TILE_DEPTH);            \
-        _tile_stream_loadd(v_tile, row + (group)*TILE_DEPTH, v_row); \
-        _tile_dpbf16ps(even, 4, v_tile);                             \
-        _tile_dpbf16ps(odd, 5, v_tile);                              \
+#define MULTIPLY_COLUMNS(group, v_tile, even, odd)                            \
+    if (groups > (group)) {                                                   \
+        ask_line(ahead, slot, (x + (group)*TILE_DEPTH) * (int64_t)sizeof *v); \
+        _tile_stream_loadd(v_tile, row + (group)*TILE_DEPTH, v_row);          \
+        _tile_dpbf16ps(even, 4, v_tile);                                      \
+        _tile_dpbf16ps(odd, 5, v_tile);                                       \
     }
 
 /* O += P V, 64 columns at a time; o [16][padded], even columns before odd ones in each 32. */
@@ -87,11 +60,11 @@ static void values(float *o, int64_t padded, const uint16_t *p, const uint16_t *
 }
 
 /* The same for up to 8 rows: even columns in the upper half of a tile, odd ones in the lower. */
-#define MULTIPLY_FEW(group, v_tile)                                  \
-    if (groups > (group)) {                                          \
-        ask_columns(ahead, slot, x + (group)*TILE_DEPTH);            \
-        _tile_stream_loadd(v_tile, row + (group)*TILE_DEPTH, v_row); \
-        _tile_dpbf16ps(group, 4, v_tile);                            \
+#define MULTIPLY_FEW(group, v_tile)                                           \
+    if (groups > (group)) {                                                   \
+        ask_line(ahead, slot, (x + (group)*TILE_DEPTH) * (int64_t)sizeof *v); \
+        _tile_stream_loadd(v_tile, row + (group)*TILE_DEPTH, v_row);          \
+        _tile_dpbf16ps(group, 4, v_tile);                                     \
     }
 
 /* O += P V, 128 columns at a time; o [2][8][padded / 2]. */

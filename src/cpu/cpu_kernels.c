@@ -39,7 +39,8 @@ static const char *reject_forward(const struct problem *p) {
 static int64_t shared_rows(const struct problem *p) { return p->a.seq_q * p->group; }
 
 enum {
-    ROWS_BETTER_IN_TILES = 3,  /* from here on AMX tiles serve bf16 rows better than vectors, although they are not full */
+    ROWS_BETTER_IN_TILES =
+        3, /* from here on AMX tiles serve bf16 and int8 better than vectors, although they are not full */
     ROWS_BETTER_IN_LANES = 9,  /* from here on forward.c's way, queries across the lanes, is faster than decode.c's */
     ROWS_WORTH_SPLITTING = 49, /* from here on fp16 and fp32 on tiles are faster: more than a tile of forward.c's */
 };
@@ -73,6 +74,18 @@ static const char *reject_decode_amx(const struct problem *p) {
     if (a->q.dtype != STROBE_BF16) return "q is not bf16; bf16 is taken";
     if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
     reason = strobe__refuse_what_is_to_come(p);
+    return reason ? reason : strobe__cpu_refuses_tiles(); /* last: it asks for permission */
+}
+
+static const char *reject_decode_int8(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const char *reason = reject_many_rows(p);
+    if (reason) return reason;
+    if (!p->tuning.kernel && shared_rows(p) < ROWS_BETTER_IN_TILES)
+        return "fewer than 3 query rows share a K/V head, and it was not asked for by name";
+    if (a->k.dtype != STROBE_INT8) return "k is not int8; int8 is taken";
+    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
+    reason = refuse_cache(p);
     return reason ? reason : strobe__cpu_refuses_tiles(); /* last: it asks for permission */
 }
 
@@ -147,6 +160,15 @@ static const struct kernel kernels[] = {
         .reject = reject_decode_amx,
         .workspace = strobe__cpu_decode_workspace_amx,
         .run = strobe__cpu_decode_amx,
+    },
+    {
+        .name = "cpu_decode_int8_amx",
+        .summary = "split-KV decoding of few query rows on int8 K and V, as bytes on AMX tiles",
+        .operation = STROBE_FORWARD,
+        .unavailable = lacks_amx,
+        .reject = reject_decode_int8,
+        .workspace = strobe__cpu_decode_workspace_int8_amx,
+        .run = strobe__cpu_decode_int8_amx,
     },
     DECODE(avx512),
     {

@@ -26,6 +26,8 @@ DECLARE_LEVEL(avx512)
 DECLARE_LEVEL(amx)
 DECLARE_FORWARD(fp16_amx)
 DECLARE_FORWARD(fp32_amx)
+size_t strobe__cpu_decode_workspace_int8_amx(const struct problem *problem);
+strobe_status strobe__cpu_decode_int8_amx(const struct problem *problem, const struct execution *execution);
 #endif
 
 #undef DECLARE_LEVEL

@@ -29,7 +29,7 @@ enum {
     LEAF1_ECX_NEEDED = 1u << 12 /* FMA */ | 1u << 27 /* OSXSAVE */ | 1u << 29 /* F16C */,
     LEAF7_EBX_AVX2 = 1u << 5,
     LEAF7_EBX_AVX512 = 1u << 16 /* F */ | 1u << 17 /* DQ */ | 1u << 30 /* BW */,
-    LEAF7_EDX_AMX = 1u << 22 /* BF16 */ | 1u << 24 /* TILE */,
+    LEAF7_EDX_AMX = 1u << 22 /* BF16 */ | 1u << 24 /* TILE */ | 1u << 25 /* INT8 */,
     XCR0_AVX = 0x06,    /* SSE and AVX state */
     XCR0_AVX512 = 0xe6, /* and opmask, upper halves, upper registers */
     XCR0_AMX = 0x600e6, /* and tile configuration, tile data */
@@ -97,7 +97,7 @@ const char *strobe__cpu_lacks(enum cpu_level level) {
     static const char *const sentences[CPU_LEVELS] = {
         [CPU_AVX2] = "this machine has no AVX2 with FMA and F16C, or STROBE_ISA forbids it",
         [CPU_AVX512] = "this machine has no AVX-512 with DQ, BW and VL, or STROBE_ISA forbids it",
-        [CPU_AMX] = "this machine has no AMX tiles with bf16, or STROBE_ISA forbids it",
+        [CPU_AMX] = "this machine has no AMX tiles with bf16 and int8, or STROBE_ISA forbids it",
     };
     return level <= strobe__cpu_level() ? NULL : sentences[level];
 }

@@ -28,9 +28,7 @@
 #include "cpu/split_kv.h"
 
 enum {
-    MOST_HEADS = 16,      /* of a task */
-    NEAR_BYTES = 1 << 20, /* of K and V: they may be in L2 */
-    SHORT_ROWS = 64,      /* columns: a page is 32 keys or more */
+    MOST_HEADS = 16, /* of a task */
     FEW_ROWS = TILE_SIDE / 2,
 };
 
@@ -164,27 +162,6 @@ static void add_held_keys(const struct block *b, struct head *h, const struct ti
         }
 }
 
-/* Head number h of the task reads k and v; then the next head its own, or the first one the next block. */
-static struct ahead look_ahead(const struct block *b, const uint16_t *k, const uint16_t *v, int64_t h) {
-    enum { NONE = -1 };
-    static const int8_t rows_16[2][SLOTS] = {{1, 2, 3, NONE, 4, 5, 6, 7, 8}, {2, 3, 4, 5, 6, 7, 8, 9, NONE}};
-    const struct decode *f = b->f;
-    const strobe_tensor *of_k = &f->split.p->a.k, *of_v = &f->split.p->a.v;
-    const uintptr_t k_row = (uintptr_t)of_k->stride[1] * sizeof *k, v_row = (uintptr_t)of_v->stride[1] * sizeof *v;
-    const uintptr_t head = (uintptr_t)of_k->stride[2] * sizeof *k;
-    const uintptr_t next = (uintptr_t)k + (h + 1 < b->t.heads ? head : BLOCK_KEYS * k_row - (uintptr_t)h * head);
-    struct ahead ahead = {.columns = f->v_padded};
-    for (int64_t slot = 0; slot < SLOTS && f->far; ++slot) {
-        const int64_t n = rows_16[f->k_padded <= SHORT_ROWS][slot];
-        const bool value = n / KEY_TILES == 1;
-        ahead.row[slot] = value ? v_row : k_row;
-        if (n == NONE) continue;
-        const uintptr_t first = value ? (uintptr_t)v : n < KEY_TILES ? (uintptr_t)k : next;
-        ahead.tile[slot] = first + (uintptr_t)(n % KEY_TILES * TILE_SIDE) * ahead.row[slot];
-    }
-    return ahead;
-}
-
 static void head_meets_keys(const struct block *b, struct head *h, int64_t kv) {
     const struct decode *f = b->f;
     const strobe_attention *a = &f->split.p->a;
@@ -196,7 +173,8 @@ static void head_meets_keys(const struct block *b, struct head *h, int64_t kv) {
     const bool partial = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS;
     const bool k_in_place = b->keys == BLOCK_KEYS && f->k_padded == a->dim;
     if (!k_in_place) pack_keys(b->c.k, k, a->k.stride[1], b->keys, a->dim, f->k_padded);
-    const struct ahead ahead = look_ahead(b, k, v, h - b->c.head);
+    struct ahead ahead = {.bytes = 0};
+    if (f->far) ahead = look_ahead(a, k, v, h - b->c.head, b->t.heads);
     tile_barrier();
     scores(b->c.s, k_in_place ? k : b->c.k, k_in_place ? a->k.stride[1] : f->k_padded, h->q, f->k_padded, &ahead);
     tile_barrier();
@@ -270,9 +248,8 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
 }
 
 static struct decode decode_of(const struct problem *p, int64_t longest) {
-    const double bytes = (double)(p->a.batch * p->a.heads_kv) * (double)longest * (double)(p->a.dim + p->a.dim_v) * 2;
     return (struct decode){.split = split_kv_of(p, longest, MOST_HEADS),
-                           .far = bytes > NEAR_BYTES,
+                           .far = worth_asking(&p->a, longest),
                            .few = p->a.seq_q * p->group <= FEW_ROWS,
                            .k_padded = up_to(p->a.dim, TILE_DEPTH),
                            .v_padded = up_to(p->a.dim_v, TILE_DEPTH)};

@@ -194,6 +194,7 @@ static const struct refusal particular[] = {
     {{INT(a.dtype, STROBE_BF16), INT(a.dim_v, 257), NAMED("cpu_decode_amx")},
      NO_KERNEL "cpu_decode_amx: dim or dim_v is above 256; 1 to 256 are taken",
      UNSUPPORTED},
+    {{NAMED("cpu_decode_int8_amx")}, NO_KERNEL "cpu_decode_int8_amx: k is not int8; int8 is taken", UNSUPPORTED},
     {{INT(a.dtype, STROBE_FP16), NAMED("cpu_forward_amx")},
      NO_KERNEL "cpu_forward_amx: q or out is not bf16; bf16 is taken",
      UNSUPPORTED},
