@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cmd_trace.c: `strobe trace` runs a forward with a library built with STROBE_TRACE, and writes down what the warp roles of
- * its first CTAs did when, in the format of Chrome's tracing, which Perfetto reads too. */
+ * cmd_trace.c: `strobe trace` runs a forward or a backward with a library built with STROBE_TRACE, and writes down what the
+ * warp roles of its first CTAs did when, in the format of Chrome's tracing, which Perfetto reads too. */
 #include "commands.h"
 #include "cuda_memory.h"
 #include "cuda_trial.h"
@@ -17,16 +17,18 @@
 static const char help[] =
     "usage: strobe trace PROBLEM [-o FILE]\n"
     "\n"
-    "Runs the forward on the GPU a few times and writes the last run's course, as JSON for https://ui.perfetto.dev and\n"
-    "chrome://tracing: of each of the first CTAs, what the warp that loads, the one that chooses tiles and the warp groups\n"
-    "that compute were doing, in microseconds. tools/plot_trace.py makes a picture of it.\n"
+    "Runs the problem on the GPU a few times and writes the last run's course, as JSON for https://ui.perfetto.dev and\n"
+    "chrome://tracing: of each of the first CTAs, what the warp that loads, those that choose tiles (forward) or add up dQ\n"
+    "(backward) and the warp groups that compute were doing, in microseconds. tools/plot_trace.py makes a picture of it.\n"
     "  -o FILE   where to (default: standard output)\n"
     "\n"
-    "Only a library that was built with -DSTROBE_TRACE=ON keeps such a record, and its cuda_forward_sm90 alone.\n"
+    "Only a library that was built with -DSTROBE_TRACE=ON keeps such a record: its cuda_forward_sm90, and its\n"
+    "cuda_backward_sm90 up to a head dim of 128.\n"
     "Exit code: 0 ok, 2 usage or a refused problem, 77 no GPU here, or no record.\n"
     "\n"
     "examples:\n"
     "  strobe trace fwd b=4 h=16 s=4k d=128 bf16 device=cuda -o trace.json\n"
+    "  strobe trace bwd b=1 h=16 s=16k d=64 bf16 device=cuda -o trace.json\n"
     "\n";
 
 enum { RUNS = 3 };
@@ -50,6 +52,17 @@ static const char *const phases[STROBE_TRACE_PHASES] = {
     [STROBE_TRACE_WAIT_PV] = "wait for P V",
     [STROBE_TRACE_EXPONENTIAL] = "exponentials",
     [STROBE_TRACE_EPILOGUE] = "epilogue",
+    [STROBE_TRACE_LOAD_DOUT] = "load dO",
+    [STROBE_TRACE_WAIT_DOUT] = "wait for dO",
+    [STROBE_TRACE_WEIGHTS] = "weights, issue dP, dV",
+    [STROBE_TRACE_WAIT_DP] = "wait for dP",
+    [STROBE_TRACE_GRADIENTS] = "gradients, issue dK",
+    [STROBE_TRACE_WAIT_DS] = "wait for dS",
+    [STROBE_TRACE_WAIT_DV] = "issue dQ, wait for dV",
+    [STROBE_TRACE_WAIT_DQ] = "wait for dQ",
+    [STROBE_TRACE_STORE_DQ] = "store dQ",
+    [STROBE_TRACE_WAIT_S] = "wait for S",
+    [STROBE_TRACE_ADD_DQ] = "add dQ",
     [STROBE_TRACE_END] = "end",
 };
 
@@ -64,15 +77,10 @@ static void add_name(cJSON *events, const char *kind, int cta, int role, const c
 }
 
 /* Marks to spans: each lasts until the next. The clock counts modulo 2^32, from the CTA's begin. */
-static void add_role(cJSON *events, const strobe_trace_cta *cta, int index, int role, double start, double us_per_clock) {
+static void add_role(cJSON *events, const strobe_trace_cta *cta, int index, int role, const char *name, double start,
+                     double us_per_clock) {
     uint32_t kept = 0;
     while (kept < STROBE_TRACE_MARKS && cta->mark[role][kept].phase) ++kept;
-    static const char *const singles[] = {"loads K, V", "tiles", "loads Q"}; /* warps, in the order of roles */
-    char name[32];
-    if (role < STROBE_TRACE_CONSUMER)
-        snprintf(name, sizeof name, "%s", singles[role]);
-    else
-        snprintf(name, sizeof name, "warp group %d", role - STROBE_TRACE_CONSUMER);
     if (kept) add_name(events, "thread_name", index, role, name);
     for (uint32_t i = 0; i + 1 < kept; ++i) {
         const strobe_trace_mark *mark = &cta->mark[role][i];
@@ -91,7 +99,10 @@ static void add_role(cJSON *events, const strobe_trace_cta *cta, int index, int 
     }
 }
 
-static cJSON *document_of(const strobe_trace *trace, const char *name_of_problem) {
+static cJSON *document_of(const strobe_trace *trace, bool backward, const char *name_of_problem) {
+    static const char *const roles[2][STROBE_TRACE_ROLES] = {
+        {"loads K, V", "tiles", "loads Q", "warp group 0", "warp group 1", "warp group 2", "warp group 3"},
+        {"loads", "dQ of group 0", "dQ of group 1", "warp group 0", "warp group 1"}};
     cJSON *document = cJSON_CreateObject(), *events = cJSON_AddArrayToObject(document, "traceEvents");
     const int ctas = trace->ctas < STROBE_TRACE_CTAS ? (int)trace->ctas : STROBE_TRACE_CTAS;
     cJSON_AddStringToObject(document, "displayTimeUnit", "ns");
@@ -105,32 +116,43 @@ static cJSON *document_of(const strobe_trace *trace, const char *name_of_problem
                  ns > 0 ? clocks / ns : 0);
         add_name(events, "process_name", i, 0, name);
         for (int role = 0; role < STROBE_TRACE_ROLES; ++role)
-            add_role(events, cta, i, role, (double)(cta->begin.nanoseconds - trace->cta[0].begin.nanoseconds) * 1e-3,
+            add_role(events, cta, i, role, roles[backward][role],
+                     (double)(cta->begin.nanoseconds - trace->cta[0].begin.nanoseconds) * 1e-3,
                      clocks > 0 ? ns * 1e-3 / clocks : 0);
     }
     return document;
 }
 
-/* The forward on the copies; *trace is its record, in memory of the host. Returns an exit code. */
+/* A few times the call that c has, with the workspace of `bytes` bytes. Returns an exit code. */
+static int repeat(const call *c, bool backward, void *workspace, size_t bytes, char *message, size_t capacity) {
+    for (int i = 0; i < RUNS; ++i) {
+        if (backward ? strobe_backward(&c->attention, &c->gradients, workspace, bytes, NULL)
+                     : strobe_forward(&c->attention, workspace, bytes, NULL))
+            return snprintf(message, capacity, "%s", strobe_last_error()), EXIT_REFUSED;
+        if (!cuda_memory_wait(message, capacity)) return EXIT_WRONG;
+    }
+    return EXIT_OK;
+}
+
+/* The problem on the copies, a backward after its forward, which makes its out and lse; *trace is the record, in memory of
+ * the host. Returns an exit code. */
 static int run(device_copies *copies, strobe_trace *trace, char *message, size_t capacity) {
     call c;
-    size_t bytes = 0;
+    size_t bytes = 0, forward_bytes = 0;
     call_prepare(&c, &copies->in, &copies->out);
-    if (strobe_workspace(&c.attention, NULL, &bytes))
+    if (strobe_workspace(&c.attention, NULL, &forward_bytes) || strobe_workspace(&c.attention, call_gradients(&c), &bytes))
         return snprintf(message, capacity, "%s", strobe_last_error()), EXIT_REFUSED;
-    unsigned char *workspace = cuda_memory_copied(NULL, bytes);
+    const size_t most = bytes > forward_bytes ? bytes : forward_bytes;
+    unsigned char *workspace = cuda_memory_copied(NULL, most);
     int code = workspace ? EXIT_OK : EXIT_REFUSED;
-    if (!workspace) snprintf(message, capacity, "a workspace of %zu bytes could not be had on the GPU", bytes);
-    for (int i = 0; i < RUNS && code == EXIT_OK; ++i)
-        if (strobe_forward(&c.attention, workspace, bytes, NULL))
-            code = EXIT_REFUSED, snprintf(message, capacity, "%s", strobe_last_error());
-        else if (!cuda_memory_wait(message, capacity))
-            code = EXIT_WRONG;
+    if (!workspace) snprintf(message, capacity, "a workspace of %zu bytes could not be had on the GPU", most);
+    if (code == EXIT_OK && c.backward) code = repeat(&c, false, workspace, most, message, capacity);
+    if (code == EXIT_OK) code = repeat(&c, c.backward, workspace, most, message, capacity);
     if (code == EXIT_OK && (bytes < sizeof *trace || !cuda_memory_copy_back(trace, workspace, sizeof *trace) ||
                             trace->magic != STROBE_TRACE_MAGIC))
         code = EXIT_SKIPPED, snprintf(message, capacity,
                                       "the kernel kept no record; STROBE_TRACE builds of "
-                                      "cuda_forward_sm90 do");
+                                      "cuda_forward_sm90 and cuda_backward_sm90 do");
     cuda_memory_free(workspace);
     return code;
 }
@@ -141,8 +163,8 @@ static int trace_problem(const problem *p, const char *file, char *message, size
     device_copies copies = {0};
     strobe_trace *trace = memory_zeroed(1, sizeof *trace);
     int code = EXIT_REFUSED;
-    if (p->device != STROBE_CUDA || p->operation != STROBE_FORWARD)
-        snprintf(message, capacity, "the problem is not a forward with device=cuda; that is taken");
+    if (p->device != STROBE_CUDA)
+        snprintf(message, capacity, "the problem is without device=cuda; one with it is taken");
     else if (inputs_create(&in, p, message, capacity) && outputs_create(&out, &in, message, capacity))
         code = device_copies_create(&copies, &in, &out, message, capacity) ? run(&copies, trace, message, capacity)
                                                                            : EXIT_SKIPPED;
@@ -150,7 +172,7 @@ static int trace_problem(const problem *p, const char *file, char *message, size
         char text[PROBLEM_TEXT];
         problem_print(p, text);
         FILE *stream = file ? fopen(file, "w") : stdout;
-        cJSON *document = document_of(trace, text);
+        cJSON *document = document_of(trace, p->operation == STROBE_BACKWARD, text);
         if (!stream || !json_print(document, stream) || (file && fclose(stream)))
             code = EXIT_REFUSED, snprintf(message, capacity, "%s cannot be written", file ? file : "standard output");
         cJSON_Delete(document);

@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # gpu_check.sh BUILD [--quick]: what CI cannot see, on a machine with an NVIDIA GPU: the check grid on every CUDA kernel, the
-# four tools of compute-sanitizer on small problems, capture in a CUDA graph, and speed beside PyTorch's FlashAttention-2 and
-# cuDNN in one process. BUILD: a build folder with the command and libstrobe.so. Totals come last; exit code 0 all passed,
-# 1 something failed, 77 there is no GPU. Needs compute-sanitizer, and python3 with PyTorch, for their parts; says what it left out.
+# four tools of compute-sanitizer on small problems, 1000 repeats of the deterministic backward beside a busy stream, capture in
+# a CUDA graph, and speed beside PyTorch's FlashAttention-2 and cuDNN in one process. BUILD: a build folder with the command and
+# libstrobe.so. Totals come last; exit code 0 all passed, 1 something failed, 77 there is no GPU. Needs compute-sanitizer, and
+# python3 with PyTorch, for their parts; says what it left out.
 # --quick: the quick grid, two of the tools on a third of the problems, a corner of the table of speeds; two minutes on 16 cores.
 set -u
 build=${1:?usage: gpu_check.sh BUILD [--quick]}
-tier=--full tools="memcheck racecheck initcheck synccheck" every=1 speed="--ms 40"
+tier=--full tools="memcheck racecheck initcheck synccheck" every=1 speed="--ms 40" repeats=1000
 if [ "${2:-}" = --quick ]; then
-    tier=--quick tools="memcheck racecheck" every=3 speed="--ms 10 --seq 512,8k"
+    tier=--quick tools="memcheck racecheck" every=3 speed="--ms 10 --seq 512,8k" repeats=50
 fi
 here=$(cd "$(dirname "$0")/.." && pwd)
 strobe=$build/strobe
@@ -63,6 +64,7 @@ fi
 # Graphs and speed.
 if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
     python3 "$here/tests/cuda/calls.py" "$build/libstrobe.so" || failed=1
+    python3 "$here/tests/cuda/repeats.py" "$build/libstrobe.so" $repeats || failed=1
     python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" graph || failed=1
     # the command's own figures, beside what it measures as the card's peak
     "$strobe" bench bwd b=2 h=16 s=4k d=128 bf16 causal device=cuda || failed=1

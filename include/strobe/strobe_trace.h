@@ -13,8 +13,15 @@
 
 enum { STROBE_TRACE_CTAS = 4, STROBE_TRACE_ROLES = 7, STROBE_TRACE_MARKS = 4096 };
 
-/* Roles: one warp that loads K and V, one that chooses tiles, one that loads Q, then the warp groups that compute. */
-enum { STROBE_TRACE_LOADER, STROBE_TRACE_SCHEDULER, STROBE_TRACE_QUERY_LOADER, STROBE_TRACE_CONSUMER };
+/* Roles of the forward: one warp that loads K and V, one that chooses tiles, one that loads Q, then the warp groups that
+ * compute. Of the backward: one warp that loads, one for each group that adds up its dQ, then the groups. */
+enum {
+    STROBE_TRACE_LOADER,
+    STROBE_TRACE_SCHEDULER,
+    STROBE_TRACE_QUERY_LOADER,
+    STROBE_TRACE_CONSUMER,
+    STROBE_TRACE_WRITER = STROBE_TRACE_SCHEDULER
+};
 
 /* Phases, in the low byte of a mark; above it the number of the block or tile. */
 enum {
@@ -35,7 +42,18 @@ enum {
     STROBE_TRACE_MAXIMUM,   /* mask and row maxima */
     STROBE_TRACE_WAIT_PV,
     STROBE_TRACE_EXPONENTIAL, /* weights, their sums, rounding, rescaling of O */
-    STROBE_TRACE_EPILOGUE,    /* O / l to memory */
+    STROBE_TRACE_EPILOGUE,    /* O / l, or dK and dV, to memory */
+    STROBE_TRACE_LOAD_DOUT,   /* from here on the backward's */
+    STROBE_TRACE_WAIT_DOUT,
+    STROBE_TRACE_WEIGHTS,   /* dP is issued, P, dV is issued */
+    STROBE_TRACE_WAIT_DP,   /* for V dO^T */
+    STROBE_TRACE_GRADIENTS, /* dS, to shared memory too, dK is issued */
+    STROBE_TRACE_WAIT_DS,   /* for the other group's dS; dQ is issued */
+    STROBE_TRACE_WAIT_DV,   /* for P^T dO */
+    STROBE_TRACE_WAIT_DQ,   /* for dS^T Q and dS K; the next K Q^T is issued */
+    STROBE_TRACE_STORE_DQ,  /* dQ to shared memory */
+    STROBE_TRACE_WAIT_S,    /* for K Q^T */
+    STROBE_TRACE_ADD_DQ,    /* dQ from there to its sums */
     STROBE_TRACE_END,
     STROBE_TRACE_PHASES
 };

@@ -6,12 +6,12 @@
 #   STROBE_CUDA                 AUTO (where there is nvcc), ON, OFF
 #   STROBE_CUDA_ARCHITECTURES   machine code, such as 80;90; code for later GPUs is made by their driver from PTX of 80
 #   STROBE_CUDA_ONLY            for developers: only kernels whose name has all these words, such as "forward bf16 128"
-#   STROBE_TRACE                cuda_forward_sm90 records its own course, for `strobe trace`; a few percent slower
+#   STROBE_TRACE                Hopper kernels record their own course, for `strobe trace`; some percent slower
 #   STROBE_CUDA_FLAGS           for developers: more options for nvcc, such as -lineinfo
 set(STROBE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set(STROBE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPUs to make machine code for; others from 8.0 on get PTX")
 set(STROBE_CUDA_ONLY "" CACHE STRING "Words that a CUDA kernel's name must have to be built, for developers")
-option(STROBE_TRACE "cuda_forward_sm90 records its own course, for strobe trace" OFF)
+option(STROBE_TRACE "Hopper kernels record their own course, for strobe trace" OFF)
 set(STROBE_CUDA_FLAGS "" CACHE STRING "More options for nvcc, for developers, such as -lineinfo")
 
 set(STROBE_CUDA_BUILT OFF)
@@ -245,16 +245,17 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     cuda_forward_sm90(${dtype} 256  64 2 2 3 1 0   -1   -1 2 forward_sm90_${dtype}_256_general)
   endforeach()
 endif()
-file(CONFIGURE OUTPUT cuda/sm90_forward_defines.txt CONTENT "${sm90_defines}" @ONLY) # for tools/sass_guard.py
 file(CONFIGURE OUTPUT cuda/sm90_forward_variants.h CONTENT "${sm90_lines}" @ONLY)
 
 set(sm90_backward_lines)
 function(cuda_backward_sm90 text dtype dim rows ctas parts lag terms name)
   string(TOUPPER ${dtype} element)
+  math(EXPR stored "(${dim} + 63) / 64 * 64") # columns in shared memory
   cuda_object(NAME ${name} SOURCE sm90/${text}.cu CODE -gencode=arch=compute_90a,code=sm_90a
-    DEFINES ELEMENT_${element} HEAD_DIM=${dim} ROWS=${rows} PARTS=${parts} LAG=${lag} TERMS=${terms} ${STROBE_EXPERIMENT})
+    DEFINES ELEMENT_${element} HEAD_DIM=${stored} COLUMNS=${dim} ROWS=${rows} PARTS=${parts} LAG=${lag} TERMS=${terms} ${STROBE_EXPERIMENT})
   set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
+    set(sm90_defines "${sm90_defines}${name} -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -gencode=arch=compute_90a,code=sm_90a -DELEMENT_${element} -DHEAD_DIM=${stored} -DCOLUMNS=${dim} -DROWS=${rows} -DPARTS=${parts} -DLAG=${lag} -DTERMS=${terms} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sm90/${text}.cu\n" PARENT_SCOPE)
     set(sm90_backward_lines "${sm90_backward_lines}VARIANT(${name}, ${element}, ${dim}, ${rows}, 128, ${ctas}, ${terms})\n" PARENT_SCOPE)
   endif()
 endfunction()
@@ -262,12 +263,13 @@ endfunction()
 if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
   foreach(dtype bf16 fp16)
     #                                        dim rows ctas parts lag terms
-    cuda_backward_sm90(backward      ${dtype}  64 128    1 1 1 0 backward_sm90_${dtype}_64_plain)
+    cuda_backward_sm90(backward      ${dtype}  64 128    1 2 1 0 backward_sm90_${dtype}_64_plain)
+    cuda_backward_sm90(backward      ${dtype}  96  64    1 2 0 0 backward_sm90_${dtype}_96_plain)
     cuda_backward_sm90(backward      ${dtype} 128  64    1 2 0 0 backward_sm90_${dtype}_128_plain)
     cuda_backward_sm90(backward_wide ${dtype} 192  64    2 1 0 0 backward_sm90_${dtype}_192_plain)
     cuda_backward_sm90(backward_wide ${dtype} 256  64    2 1 0 0 backward_sm90_${dtype}_256_plain)
-    cuda_backward_sm90(backward      ${dtype}  64 128    1 1 0 1 backward_sm90_${dtype}_64_terms)
-    cuda_backward_sm90(backward      ${dtype} 128  64    1 1 0 1 backward_sm90_${dtype}_128_terms)
+    cuda_backward_sm90(backward      ${dtype}  64 128    1 2 1 1 backward_sm90_${dtype}_64_terms)
+    cuda_backward_sm90(backward      ${dtype} 128  64    1 2 0 1 backward_sm90_${dtype}_128_terms)
     cuda_backward_sm90(backward_wide ${dtype} 256  64    2 1 0 1 backward_sm90_${dtype}_256_terms)
     cuda_backward_sm90(backward      ${dtype}  64 128    1 1 0 2 backward_sm90_${dtype}_64_general)
     cuda_backward_sm90(backward      ${dtype} 128  64    1 1 0 2 backward_sm90_${dtype}_128_general)
@@ -275,6 +277,7 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
   endforeach()
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_backward_variants.h CONTENT "${sm90_backward_lines}" @ONLY)
+file(CONFIGURE OUTPUT cuda/sm90_defines.txt CONTENT "${sm90_defines}" @ONLY) # for tools/sass_guard.py
 
 cuda_object(NAME merge_few SOURCE common/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=FEW_MERGE_PARTS)
 cuda_object(NAME merge_most SOURCE common/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=MOST_MERGE_PARTS)

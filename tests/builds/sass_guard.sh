@@ -11,4 +11,4 @@ if [ ! -x "$nvcc" ]; then
     exit 77
 fi
 cmake -S "$source" -B "$build" -G Ninja -DSTROBE_CUDA=ON -DSTROBE_COMMAND=OFF -DSTROBE_TESTS=OFF -DSTROBE_BENCH=OFF >/dev/null
-exec "$source/tools/sass_guard.py" "$nvcc" "$build/src/cuda/sm90_forward_defines.txt"
+exec "$source/tools/sass_guard.py" "$nvcc" "$build/src/cuda/sm90_defines.txt"

@@ -5,6 +5,7 @@
  * type:
  *
  *     HEAD_DIM  64, 128: columns of Q, K, V, dO in shared memory       ROWS  query rows in a block, HEAD_DIM ROWS = 8192
+ *     COLUMNS   those that products go over, HEAD_DIM or 96 of 128
  *     ELEMENT_BF16 or ELEMENT_FP16                                     TERMS what stands over scores: backward_terms.h
  *
  *     PARTS     P and dS are made in so many parts, whose products start with the first
@@ -36,6 +37,7 @@
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/turn.h"
 #include "cuda/ptx/warp_group.h"
+#include "cuda/sm90/trace.h"
 
 enum {
     GROUPS = 2,
@@ -52,6 +54,7 @@ enum {
     DS_SLAB = ROWS * ROW_BYTES, /* 64 keys */
     SCORES = ROWS / 2,          /* accumulators of a thread */
     K_BARRIER = 1,
+    FEW_REGISTERS = TERMS < 2, /* weights are kept packed alone */
 };
 
 /* Of a thread, after they have moved: at launch all have 168. */
@@ -84,18 +87,23 @@ static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fills a multiprocess
 INLINE void writer(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group) {
     const int64_t heads = (int64_t)t->batch * p->heads_kv * p->group + t->head_kv * p->group;
     const struct walk walk = walk_of(p, t);
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_WRITER + group, true);
     uint32_t count = 0;
     for (int head = 0; head < p->group; ++head)
 #pragma unroll 1
         for (int n = 0, m = walk.first; n < walk.blocks; ++n, m += walk.step, ++count) {
             const int64_t tile = ((heads + head) * p->row_blocks + m) * GROUPS + group;
+            trace(&tracer, STROBE_TRACE_WAIT_DQ, count);
             mbarrier_wait(&s->dq_full[group], count % 2);
+            trace(&tracer, STROBE_TRACE_WAIT_TURN, count);
             if (p->turns) turn_wait(p->turns + tile, (uint32_t)turn_of(t, m));
+            trace(&tracer, STROBE_TRACE_ADD_DQ, count);
             bulk_add(p->dq_sum + tile * DQ_TILE, s->dq[group], DQ_TILE * sizeof(float));
             bulk_wait_read();
             mbarrier_arrive(&s->dq_empty[group]);
             if (p->turns) bulk_wait(), turn_give(p->turns + tile);
         }
+    trace(&tracer, STROBE_TRACE_END, count);
 }
 
 /* The group's tile of dQ to its writer, a thread's registers as they are, four at a time. */
@@ -140,76 +148,134 @@ INLINE void advance(struct slot *slot) {
     if (++slot->stage == DS_STAGES) slot->stage = 0, slot->parity ^= 1;
 }
 
-/* With a lag: dQ of the last block. */
-INLINE void last_dq(struct shared *shared, const struct operands *o, const struct slot *slot, int group, uint32_t count) {
-    float dq[32];
-    mbarrier_wait(&shared->ds_full[slot->stage], slot->parity);
-    issue_dq(dq, o->ds_all + slot->stage * DS_STEP, o->k_all);
+/* What a consumer keeps beside its accumulators. */
+struct course {
+    int group, own, key; /* its warp's sixteen keys: the first, in the CTA and in the sequence */
+    struct full_rows full;
+    struct operands o;
+    struct progress progress;
+    struct slope slope;
+    uint32_t count;
+    struct slot now, before; /* of this block's dS, and with a lag of that whose dQ is worked out */
+    struct tracer tracer;
+};
+
+struct accumulators {
+    struct sums dk, dv;
+    float s[SCORES], dp[SCORES], dq[32];
+    uint32_t weights[SCORES / 2]; /* packed */
+};
+
+INLINE void wait_for(struct course *c, uint64_t *barrier, uint32_t parity, uint32_t phase) {
+    trace(&c->tracer, phase, c->count);
+    mbarrier_wait(barrier, parity);
+}
+
+/* dP is sent for, then dV += P^T dO, in parts, from S, which is there. */
+INLINE void weigh(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, struct course *c,
+                  const struct meeting *at, struct accumulators *a) {
+    wait_for(c, &shared->dout_full[at->stage], full_parity(c->count), STROBE_TRACE_WAIT_DOUT);
+    trace(&c->tracer, STROBE_TRACE_WEIGHTS, c->count);
+    issue_scores(a->dp, c->o.v_own, c->o.dout_rows + at->stage * STAGE_STEP);
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        make_weights(p, shared, t, &c->slope, at, a->s, a->weights, part);
+        leave_out_dropped(p, a->weights, part);
+        issue_sum(&a->dv, a->weights, c->o.dout_sums + at->stage * STAGE_STEP, part);
+    }
+}
+
+/* dK += dS^T Q, in parts, when dP is there; dS for both groups. */
+INLINE void differentiate(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
+                          struct course *c, const struct meeting *at, struct accumulators *a) {
+    uint32_t gradients[SCORES / 2];
+    trace(&c->tracer, STROBE_TRACE_WAIT_DP, c->count);
+    wgmma_wait(PARTS); /* dP */
+    if (LAG) mbarrier_wait(&shared->ds_empty[c->now.stage], c->now.parity ^ 1);
+    trace(&c->tracer, STROBE_TRACE_GRADIENTS, c->count);
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        if (FEW_REGISTERS) unpack_part(a->s, a->weights, part);
+        make_gradients(p, shared, t, &c->slope, at, a->dp, a->s, gradients, part);
+        store_transposed(c->o.ds_own + c->now.stage * (GROUPS * DS_SLAB), gradients, part);
+        issue_sum(&a->dk, gradients, c->o.q_sums + at->stage * STAGE_STEP, part);
+    }
+    fence_proxy_async();
+    release(&shared->ds_full[c->now.stage]);
+}
+
+/* dQ, with a lag of the block before, and behind it S of the next block. Without these blocks the products are of whatever
+ * lies there, and not looked at: one that is issued at times only would serialise them all. */
+INLINE void send_on(struct shared *shared, struct course *c, const struct meeting *at, struct accumulators *a, bool last) {
+    struct slot *late = LAG ? &c->before : &c->now;
+    const uint32_t next = stage_of(c->count + 1);
+    if (!LAG || c->count > 0) wait_for(c, &shared->ds_full[late->stage], late->parity, STROBE_TRACE_WAIT_DS);
+    issue_dq(a->dq, c->o.ds_all + late->stage * DS_STEP, c->o.k_all);
+    trace(&c->tracer, STROBE_TRACE_WAIT_DV, c->count);
+    wgmma_wait(PARTS + 1); /* dV */
+    release(&shared->dout_empty[at->stage]);
+    if (!last) wait_for(c, &shared->q_full[next], full_parity(c->count + 1), STROBE_TRACE_WAIT_Q);
+    issue_scores(a->s, c->o.k_own, c->o.q_rows + next * STAGE_STEP);
+    trace(&c->tracer, STROBE_TRACE_WAIT_DQ, c->count);
+    wgmma_wait(1); /* dK and dQ */
+    release(&shared->q_empty[at->stage]);
+    trace(&c->tracer, STROBE_TRACE_STORE_DQ, c->count);
+    if (LAG && c->count > 0) release(&shared->ds_empty[late->stage]), advance(late);
+    if (!LAG || c->count > 0) hand_over_dq(shared, a->dq, c->group, c->count - LAG);
+    trace(&c->tracer, STROBE_TRACE_WAIT_S, c->count);
+    wgmma_wait(0); /* the next S */
+    advance(&c->now);
+}
+
+INLINE void begin(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, struct course *c,
+                  struct accumulators *a, int group) {
+    c->group = group, c->own = 64 * group + uniform((int)threadIdx.x % 128 / 32) * 16, c->key = uniform(t->key) + c->own;
+    c->full = full_rows_of(t, c->key), c->o = operands_of(shared, group);
+    c->progress = start(p, t), c->slope = slope_at(p, t, &c->progress);
+    c->count = 0, c->now = c->before = (struct slot){0, 0};
+    c->tracer = tracer_of(p, STROBE_TRACE_CONSUMER + group, threadIdx.x % 128 == 0);
+    clear(&a->dk), clear(&a->dv);
+    wait_for(c, &shared->k_full, 0, STROBE_TRACE_WAIT_K);
+    wait_for(c, &shared->q_full[0], 0, STROBE_TRACE_WAIT_Q);
+    issue_scores(a->s, c->o.k_own, c->o.q_rows);
+    wait_for(c, &shared->v_full, 0, STROBE_TRACE_WAIT_V);
+    trace(&c->tracer, STROBE_TRACE_WAIT_S, 0);
     wgmma_wait(0);
-    hand_over_dq(shared, dq, group, count);
+}
+
+/* With a lag dQ of the last block; then dK and dV, when K has been read by both groups. */
+INLINE void end(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, struct course *c,
+                struct accumulators *a) {
+    if (LAG) {
+        wait_for(c, &shared->ds_full[c->before.stage], c->before.parity, STROBE_TRACE_WAIT_DS);
+        issue_dq(a->dq, c->o.ds_all + c->before.stage * DS_STEP, c->o.k_all);
+        wgmma_wait(0);
+        hand_over_dq(shared, a->dq, c->group, c->count);
+    }
+    trace(&c->tracer, STROBE_TRACE_EPILOGUE, c->count);
+    named_barrier_wait(K_BARRIER, 128 * GROUPS);
+    store_sums(p, &p->dk_rows, t, shared->k, &a->dk, p->scale, c->own);
+    store_sums(p, &p->dv_rows, t, shared->v, &a->dv, dv_factor(p), c->own);
+    trace(&c->tracer, STROBE_TRACE_END, c->count);
 }
 
 /* One warp group: its 64 keys, block after block of rows. Nothing may be open where the loop closes: ptxas would serialise
  * the products. */
 INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, int group) {
-    const int own = 64 * group + uniform((int)threadIdx.x % 128 / 32) * 16, key = uniform(t->key) + own;
-    const struct full_rows full = full_rows_of(t, key);
-    const struct operands o = operands_of(shared, group);
-    struct sums dk, dv;
-    float s[SCORES], dp[SCORES], dq[32];
-    uint32_t weights[SCORES / 2], gradients[SCORES / 2];
-    struct progress progress = start(p, t);
-    struct slope slope = slope_at(p, t, &progress);
-    struct slot now = {0, 0}, before = {0, 0}; /* of this block's dS, and with a lag of that whose dQ is worked out */
-    const struct slot *late = LAG ? &before : &now;
-    uint32_t count = 0;
-    clear(&dk), clear(&dv);
-    mbarrier_wait(&shared->k_full, 0);
-    mbarrier_wait(&shared->q_full[0], 0);
-    issue_scores(s, o.k_own, o.q_rows);
-    mbarrier_wait(&shared->v_full, 0);
-    wgmma_wait(0);
-    for (;; ++count) {
-        const uint32_t stage = stage_of(count), next = stage_of(count + 1);
-        const bool last = is_last(&progress);
-        const struct meeting at = {stage, key, progress.row, progress.row >= full.low && progress.row <= full.high};
-        mbarrier_wait(&shared->dout_full[stage], full_parity(count));
-        issue_scores(dp, o.v_own, o.dout_rows + stage * STAGE_STEP);
-#pragma unroll
-        for (int part = 0; part < PARTS; ++part) {
-            make_weights(p, shared, t, &slope, &at, s, weights, part);
-            leave_out_dropped(p, weights, part);
-            issue_sum(&dv, weights, o.dout_sums + stage * STAGE_STEP, part);
-        }
-        wgmma_wait(PARTS); /* dP */
-        if (LAG) mbarrier_wait(&shared->ds_empty[now.stage], now.parity ^ 1);
-#pragma unroll
-        for (int part = 0; part < PARTS; ++part) {
-            make_gradients(p, shared, t, &slope, &at, dp, s, gradients, part);
-            store_transposed(o.ds_own + now.stage * (GROUPS * DS_SLAB), gradients, part);
-            issue_sum(&dk, gradients, o.q_sums + stage * STAGE_STEP, part);
-        }
-        fence_proxy_async();
-        release(&shared->ds_full[now.stage]);
-        if (!LAG || count > 0) mbarrier_wait(&shared->ds_full[late->stage], late->parity);
-        issue_dq(dq, o.ds_all + late->stage * DS_STEP, o.k_all); /* with a lag at first of nothing, and not looked at */
-        wgmma_wait(PARTS + 1);                                   /* dV */
-        release(&shared->dout_empty[stage]);
-        if (!last) mbarrier_wait(&shared->q_full[next], full_parity(count + 1));
-        issue_scores(s, o.k_own, o.q_rows + next * STAGE_STEP); /* after the last block: of an old one, likewise */
-        wgmma_wait(1);                                          /* dK and dQ */
-        release(&shared->q_empty[stage]);
-        if (LAG && count > 0) release(&shared->ds_empty[late->stage]), advance(&before);
-        if (!LAG || count > 0) hand_over_dq(shared, dq, group, count - LAG);
-        wgmma_wait(0); /* the next S */
-        advance(&now);
+    struct course c;
+    struct accumulators a;
+    begin(p, shared, t, &c, &a, group);
+    for (;; ++c.count) {
+        const int row = c.progress.row;
+        const bool last = is_last(&c.progress);
+        const struct meeting at = {stage_of(c.count), c.key, row, row >= c.full.low && row <= c.full.high};
+        weigh(p, shared, t, &c, &at, &a);
+        differentiate(p, shared, t, &c, &at, &a);
+        send_on(shared, &c, &at, &a, last);
         if (last) break;
-        if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
+        if (go_on(p, t, &c.progress)) c.slope = slope_at(p, t, &c.progress);
     }
-    if (LAG) last_dq(shared, &o, late, group, count);
-    named_barrier_wait(K_BARRIER, 128 * GROUPS); /* K has been read by both groups */
-    store_sums(&p->dk_rows, t, shared->k, &dk, p->scale, own);
-    store_sums(&p->dv_rows, t, shared->v, &dv, dv_factor(p), own);
+    end(p, shared, t, &c, &a);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_constant__ struct sm90_backward_params p) {
@@ -221,11 +287,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
         tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v), tma_prefetch_map(&p.dout);
         mbarrier_init(&shared->k_full, 1), mbarrier_init(&shared->v_full, 1);
         for (int stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(&shared->q_full[stage], 1), mbarrier_init(&shared->q_empty[stage], 4 * GROUPS);
-            mbarrier_init(&shared->dout_full[stage], 1), mbarrier_init(&shared->dout_empty[stage], 4 * GROUPS);
+            mbarrier_init(&shared->q_full[stage], 1), mbarrier_init(&shared->q_empty[stage], 4 * GROUPS * ARRIVALS);
+            mbarrier_init(&shared->dout_full[stage], 1), mbarrier_init(&shared->dout_empty[stage], 4 * GROUPS * ARRIVALS);
         }
-        for (int i = 0; i < DS_STAGES; ++i) mbarrier_init(&shared->ds_full[i], 8), mbarrier_init(&shared->ds_empty[i], 8);
-        for (int i = 0; i < GROUPS; ++i) mbarrier_init(&shared->dq_full[i], 4), mbarrier_init(&shared->dq_empty[i], 1);
+        for (int i = 0; i < DS_STAGES; ++i)
+            mbarrier_init(&shared->ds_full[i], 8 * ARRIVALS), mbarrier_init(&shared->ds_empty[i], 8 * ARRIVALS);
+        for (int i = 0; i < GROUPS; ++i)
+            mbarrier_init(&shared->dq_full[i], 4 * ARRIVALS), mbarrier_init(&shared->dq_empty[i], 1);
         mbarrier_init_fence();
     }
     __syncthreads();
@@ -233,6 +301,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
         clear_sums(&p.dk_rows, t), clear_sums(&p.dv_rows, t);
         return;
     }
+    if (threadIdx.x == 96) trace_moment(&p, true);
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_release(PRODUCER_REGISTERS);
@@ -240,6 +309,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
             producer(&p, shared, t);
         else if (threadIdx.x % 32 == 0 && threadIdx.x / 32 <= GROUPS)
             writer(&p, shared, t, (int)threadIdx.x / 32 - 1);
+        if (threadIdx.x == 32) trace_moment(&p, false);
     } else {
         registers_claim(CONSUMER_REGISTERS);
         consumer(&p, shared, t, group);

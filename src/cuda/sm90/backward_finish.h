@@ -3,56 +3,12 @@
  * backward_finish.h: dQ's fp32 sums, scaled and rounded, to where the caller wants them; bound by memory. A CTA has a block
  * of ROWS rows of a query head, a thread what the thread of its number had of it in backward.cu.
  *
- * A warp whose sixteen rows are not all finite works them out again, from the keys that they see alone: in a block that the
- * band crosses, the matrix product brings 0 * NaN to a row from a key that is hidden from it. Finite data never come here.
- */
+ * A warp whose sixteen rows are not all finite works them out again, from the keys that they see alone, and the same is done
+ * for keys that the main kernel has marked: see backward_exact.h. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_FINISH_H
 #define STROBE_CUDA_SM90_BACKWARD_FINISH_H
 
-#include "cuda/sm90/backward_terms.h"
-
-INLINE float warp_sum(float x) {
-    for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
-    return x;
-}
-
-INLINE float element_at(const struct sm90_rows *rows, int64_t start, int column) {
-    return element_to_float(((const element *)rows->data)[start + column]);
-}
-
-/* Row i of dQ by a warp, lane l having the columns l, l + 32, ... */
-INLINE void exact_row(const struct sm90_backward_params *p, const struct pair_of_spans *in, int batch, int head, int i,
-                      float lse, float term) {
-    const struct slope slope = slope_of(p, in, batch, head);
-    const int lane = (int)threadIdx.x % 32, kv = head / p->group;
-    const int64_t q = row_start(&p->q_rows, &in->rows, i, head), dout = row_start(&p->dout_rows, &in->rows, i, head);
-    const int first = i + in->first_shift > 0 ? i + in->first_shift : 0;
-    const int end = i + in->end_shift < in->keys.count ? i + in->end_shift : in->keys.count;
-    const uint64_t dropped = TERMS == 2 && p->dropout ? dropout_row(&p->place, batch, head, i) : 0;
-    float dq[HEAD_DIM / 32] = {0};
-    for (int j = first; j < end; ++j) {
-        if (TERMS == 2 && !masks_show(p, batch, head, i, j)) continue;
-        const int64_t k = row_start(&p->k_rows, &in->keys, j, kv), v = row_start(&p->v_rows, &in->keys, j, kv);
-        float s = 0, dp = 0;
-        for (int x = lane; x < p->q_rows.columns; x += 32) s += element_at(&p->q_rows, q, x) * element_at(&p->k_rows, k, x);
-        for (int x = lane; x < p->v_rows.columns; x += 32)
-            dp += element_at(&p->dout_rows, dout, x) * element_at(&p->v_rows, v, x);
-        const float alibi = alibi_of(&slope, i, j), dot = warp_sum(s), sum = warp_sum(dp);
-        const float bias = TERMS == 2 && p->bias.data ? bias_at(&p->bias, score_at(&p->bias, batch, head, i, j)) : 0;
-        const bool kept = TERMS < 2 || !p->dropout || dropout_keeps(&p->place, dropped, j);
-        const float weight = ex2(fmaf(biased(finish_score(p, dot, alibi), bias), p->exponent, lse));
-        if (weight == 0) continue;
-        float ds = weight * (undropped(p, kept ? 1 : -1, sum) - term);
-        if (TERMS && p->softcap > 0) ds *= softcap_slope(p, weight, lse, bias - alibi);
-#pragma unroll
-        for (int n = 0; n < HEAD_DIM / 32; ++n)
-            if (lane + 32 * n < p->q_rows.columns) dq[n] += ds * element_at(&p->k_rows, k, lane + 32 * n);
-    }
-    element *to = (element *)p->dq_rows.data + row_start(&p->dq_rows, &in->rows, i, head);
-#pragma unroll
-    for (int n = 0; n < HEAD_DIM / 32; ++n)
-        if (lane + 32 * n < p->dq_rows.columns) to[lane + 32 * n] = (element)pack(dq[n] * p->scale, 0);
-}
+#include "cuda/sm90/backward_exact.h"
 
 #define FINISH_(name) name##_finish
 #define FINISH(name)  FINISH_(name)
@@ -90,10 +46,11 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
             continue;
         }
         for (int row = 0; row < 16 && i + row < in.rows.count; ++row) {
-            const int64_t at = (int64_t)blockIdx.x * ROWS + 16 * part + row;
-            exact_row(&p, &in, batch, head, i + row, p.row_lse[at], p.row_term[at]);
+            exact_row(&p, &in, batch, head, i + row);
         }
     }
+    const int warps = 4 * DQ_TILES;
+    if (p.may_hide) exact_keys(&p, (int64_t)blockIdx.x * warps + threadIdx.x / 32, (int64_t)gridDim.x * warps);
 }
 
 #endif

@@ -20,6 +20,7 @@
 #include "cuda/sm90/backward_params.h"
 #include "cuda/sm90/band.h"
 #include "cuda/sm90/tensor_map.h"
+#include "cuda/sm90/trace_host.h"
 
 #define VARIANT(name, dtype, dim, rows, keys, ctas, terms)      \
     void strobe__##name(struct sm90_backward_params);           \
@@ -94,12 +95,15 @@ static const char *reject_tensors(const struct problem *p) {
     return NULL;
 }
 
+/* In shared memory and of dQ's sums: slabs have 64. */
+static int64_t stored_columns(const struct form *f) { return ceil_div(f->dim, 64) * 64; }
+
 static int64_t row_blocks(const struct problem *p) { return ceil_div(p->a.seq_q, choose(p)->rows); }
 static int64_t key_blocks(const struct problem *p) { return ceil_div(p->a.seq_k, choose(p)->keys); }
 static int64_t all_row_blocks(const struct problem *p) { return row_blocks(p) * p->a.heads_q * p->a.batch; }
 
 /* dQ of a block of rows is worked out in tiles of 64 x 64 elements; KERNEL_finish has a warp group for each. */
-static int64_t dq_tiles(const struct form *f) { return f->rows * f->dim / 4096; }
+static int64_t dq_tiles(const struct form *f) { return f->rows * stored_columns(f) / 4096; }
 
 const char *strobe__sm90_backward_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
@@ -123,9 +127,10 @@ const char *strobe__sm90_backward_reject(const struct problem *p) {
 static int64_t all_rows(const struct problem *p) { return all_row_blocks(p) * choose(p)->rows; }
 
 /* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; with STROBE_DETERMINISTIC a counter for each tile of dQ;
- * sums of dbias; and lse and D as sink_sums and an ordered dbias read them, where these are wanted. */
+ * a mark for sixteen keys; sums of dbias; and lse and D as sink_sums and an ordered dbias read them, where these are wanted.
+ */
 struct layout {
-    int64_t rows_at, turns_at, dbias_at, packed_at, words;
+    int64_t rows_at, turns_at, marks_at, dbias_at, packed_at, words;
     int64_t packed_rows; /* of a K/V head */
     struct view dbias_sum;
 };
@@ -133,15 +138,18 @@ struct layout {
 static struct layout lay_out(const struct problem *p) {
     const bool packed = p->g.dsinks || strobe__cuda_dbias_is_ordered(p);
     struct layout l = {.packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING};
-    l.rows_at = all_rows(p) * choose(p)->dim;
+    l.rows_at = all_rows(p) * stored_columns(choose(p));
     l.turns_at = l.rows_at + 2 * all_rows(p);
-    l.dbias_at = l.turns_at + (p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(p) * dq_tiles(choose(p)) : 0);
+    l.marks_at = l.turns_at + (p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(p) * dq_tiles(choose(p)) : 0);
+    l.dbias_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = l.packed_at + (packed ? 2 * p->a.batch * p->a.heads_kv * l.packed_rows : 0);
     return l;
 }
 
-size_t strobe__sm90_backward_workspace(const struct problem *p) { return (size_t)lay_out(p).words * sizeof(float); }
+size_t strobe__sm90_backward_workspace(const struct problem *p) {
+    return TRACE_BYTES + (size_t)lay_out(p).words * sizeof(float);
+}
 
 static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
     struct sm90_rows rows = {.data = t->data, .columns = (int32_t)columns, .aligned = strobe__rows_are_aligned(t)};
@@ -152,7 +160,7 @@ static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
 /* Heads whose Q, dO and sums of dQ take about half of the L2 cache. */
 static int64_t section_heads(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    const int64_t head_bytes = a->seq_q * p->group * (2 * (a->dim + a->dim_v) + 4 * choose(p)->dim);
+    const int64_t head_bytes = a->seq_q * p->group * (2 * (a->dim + a->dim_v) + 4 * stored_columns(choose(p)));
     const int64_t cache_bytes = (int64_t)32 << 20, some = head_bytes > 0 ? cache_bytes / head_bytes : 1;
     const int64_t all = a->batch * a->heads_kv;
     return some < 1 ? 1 : some < all ? some : all;
@@ -185,6 +193,8 @@ static void fill_terms(struct sm90_backward_params *m, const struct problem *p) 
     m->scale = (float)a->scale, m->exponent = (float)((choose(p)->terms ? 1 : a->scale) * 1.4426950408889634);
     m->softcap = (float)a->softcap, m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch;
     m->alibi_start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
+    if (a->softcap > 0)
+        m->cap_rate = (float)(2 * 1.4426950408889634 * a->scale / a->softcap), m->cap_inverse = (float)(1 / a->softcap);
     if (a->bias) m->bias = strobe__cuda_scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
     if (a->bool_mask) m->mask = strobe__cuda_scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
     if (a->block_mask) {
@@ -204,6 +214,7 @@ static void fill(struct sm90_backward_params *m, const struct problem *p, float 
     fill_terms(m, p);
     m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_term = m->row_lse + all_rows(p);
     m->turns = a->flags & STROBE_DETERMINISTIC ? (uint32_t *)workspace + l.turns_at : NULL;
+    m->marks = (uint32_t *)workspace + l.marks_at;
     m->dbias_sum = l.dbias_sum;
     if (l.packed_at > l.dbias_at) m->dbias_sum.data = workspace + l.dbias_at;
     m->seq_q = (int32_t)a->seq_q, m->seq_k = (int32_t)a->seq_k, m->batch = (int32_t)a->batch;
@@ -252,14 +263,19 @@ static struct params shared_params(const struct problem *p, const struct layout 
 
 static strobe_status launch(const struct problem *p, const struct execution *execution) {
     const struct layout l = lay_out(p);
-    const struct params around = shared_params(p, &l, execution->workspace);
+    float *workspace = (float *)((char *)execution->workspace + TRACE_BYTES);
+    const struct params around = shared_params(p, &l, workspace);
     struct sm90_backward_params params;
     void *stream = execution->stream;
     memset(&params, 0, sizeof params);
-    fill(&params, p, execution->workspace);
+    fill(&params, p, workspace);
     if (all_row_blocks(p) > 0 && params.tiles > 0 && !encode_maps(&params, p))
         return strobe__fail(STROBE_DEVICE_ERROR, "q, k, v or dout could not be described to the tensor copy engine");
     strobe_status status = strobe__cuda_dbias_begin(p, &around, stream);
+#if defined(STROBE_TRACE)
+    params.trace = execution->workspace;
+    if (!status) status = clear_trace(params.trace, stream);
+#endif
     if (!status && l.words > l.packed_at)
         status = strobe__cuda_launch((void (*)(void))strobe__row_terms,
                                      p->a.batch * p->a.heads_kv * l.packed_rows / PACKED_PADDING, 256, 0, &around, stream);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "cuda/common/params.h"
+#include "strobe/strobe_trace.h"
 
 /* All that a CTA may have; no two fit a multiprocessor anyhow. */
 #define SHARED_BYTES (227 * 1024)
@@ -35,6 +36,8 @@ struct sm90_backward_params {
     float *row_lse, *row_term, *dq_sum;
     uint32_t *turns; /* two of each block of rows, whose key block may add to dQ next; NULL: in any order */
 
+    uint32_t *marks; /* of sixteen keys of a K/V head each, whose sums are not finite: [batch][heads_kv][seq_k / 16] */
+
     int32_t seq_q, seq_k, batch, heads_kv, group;
     int32_t row_blocks, key_blocks;
     int32_t tiles;                  /* key_blocks * heads_kv * batch */
@@ -45,8 +48,8 @@ struct sm90_backward_params {
     int32_t index64;
     int32_t may_hide;      /* some key of a block may be hidden from a row: dQ is looked at for what that did */
     float scale, exponent; /* a weight is 2^(score * exponent - lse in base 2) */
-    float softcap;         /* 0: none */
-    const float *alibi;    /* slopes [batch][heads_q], NULL: none */
+    float softcap, cap_rate, cap_inverse; /* 0: none; 2 log2(e) scale / softcap; 1 / softcap */
+    const float *alibi;                   /* slopes [batch][heads_q], NULL: none */
     int64_t alibi_stride;
     int32_t alibi_start;            /* of its diagonal, without keys - rows */
     struct view bias, mask, blocks; /* of scores, keys contiguous, 0 = broadcast; masks: a byte each, 0 hides */
@@ -55,6 +58,9 @@ struct sm90_backward_params {
     int32_t dropout;
     struct dropout_place place;
     float dv_factor; /* of dV's sums: dropout's 1 / (1 - p) */
+#if defined(STROBE_TRACE)
+    strobe_trace *trace;
+#endif
 };
 
 #endif

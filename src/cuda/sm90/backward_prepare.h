@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * backward_prepare.h: what backward.cu needs of every row before it starts, bound by memory: lse in base 2, negated, and
- * D = rowsum(dO out) - dlse; and dQ's sums and turns set to 0. A CTA has a block of ROWS rows of a query head. */
+ * D = rowsum(dO out) - dlse; and dQ's sums, turns and marks set to 0. A CTA has a block of ROWS rows of a query head. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_PREPARE_H
 #define STROBE_CUDA_SM90_BACKWARD_PREPARE_H
 
-#include "cuda/sm90/backward_tile.h"
+#include "cuda/sm90/backward_exact.h"
 
 enum {
     PREPARE_THREADS = 256,
@@ -49,6 +49,10 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS)
 #pragma unroll
     for (int n = 0; n < BLOCK_ELEMENTS / 4 / PREPARE_THREADS; ++n)
         sum[n * PREPARE_THREADS + threadIdx.x] = make_float4(0, 0, 0, 0);
+    if (p.may_hide)
+        for (int64_t n = (int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x; n < all_marks(&p);
+             n += (int64_t)gridDim.x * PREPARE_THREADS)
+            p.marks[n] = 0;
     if (p.turns && threadIdx.x < DQ_TILES) p.turns[(int64_t)blockIdx.x * DQ_TILES + threadIdx.x] = 0;
 #pragma unroll
     for (int n = 0; n < ROWS / ROWS_AT_A_TIME; ++n) {

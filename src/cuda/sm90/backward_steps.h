@@ -11,17 +11,21 @@
 #include "cuda/ptx/stmatrix.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma_transposed.h"
-#include "cuda/sm90/backward_terms.h"
+#include "cuda/sm90/backward_exact.h"
+#include "cuda/sm90/trace.h"
 
 #define JOIN_(a, b)  a##b
 #define JOIN(a, b)   JOIN_(a, b)
 #define SCORES_STEP  JOIN(wgmma_ss_, ROWS)
 #define SCORES_FIRST JOIN(SCORES_STEP, _first)
-#if HEAD_DIM % 128
-#define SUM_STEP wgmma_rs_64
+#if COLUMNS == 96
+#define SUM_COLUMNS 96
+#elif COLUMNS % 128
+#define SUM_COLUMNS 64
 #else
-#define SUM_STEP wgmma_rs_128
+#define SUM_COLUMNS 128
 #endif
+#define SUM_STEP JOIN(wgmma_rs_, SUM_COLUMNS)
 
 #define STAGE_STEP (SLABS * Q_SLAB / 16) /* from stage to stage in a descriptor of Q or dO */
 
@@ -63,6 +67,7 @@ INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtens
 INLINE void producer(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
     const struct walk walk = walk_of(p, t);
     const bool cut = p->cu_seqlens_q || p->used_q;
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
     uint32_t count = 0;
     mbarrier_expect(&s->k_full, SLABS * K_SLAB);
     load_tile(s->k, &p->k, &s->k_full, K_SLAB, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch, TMA_EVICT_FIRST);
@@ -72,7 +77,9 @@ INLINE void producer(const struct sm90_backward_params *p, struct shared *s, con
 #pragma unroll 1
         for (int n = 0, m = walk.first; n < walk.blocks; ++n, m += walk.step, ++count) {
             const uint32_t stage = stage_of(count);
+            trace(&tracer, STROBE_TRACE_WAIT_ROOM, count);
             mbarrier_wait(&s->q_empty[stage], empty_parity(count));
+            trace(&tracer, STROBE_TRACE_LOAD_Q, count);
             mbarrier_expect(&s->q_full[stage], SLABS * Q_SLAB + ROWS * sizeof(float));
             load_rows_of(s->q[stage], &p->q, &p->q_row, &s->q_full[stage], &t->in.rows, m * ROWS, head, cut);
             bulk_load(s->lse[stage], p->row_lse + (block + m) * ROWS, ROWS * sizeof(float), &s->q_full[stage]);
@@ -82,25 +89,36 @@ INLINE void producer(const struct sm90_backward_params *p, struct shared *s, con
                           TMA_EVICT_FIRST);
             }
             const uint32_t slot = dout_stage_of(count);
+            trace(&tracer, STROBE_TRACE_WAIT_ROOM, count);
             mbarrier_wait(&s->dout_empty[slot], dout_parity(count) ^ 1);
+            trace(&tracer, STROBE_TRACE_LOAD_DOUT, count);
             mbarrier_expect(&s->dout_full[slot], SLABS * Q_SLAB + ROWS * sizeof(float));
             load_rows_of(s->dout[slot], &p->dout, &p->dout_row, &s->dout_full[slot], &t->in.rows, m * ROWS, head, cut);
             bulk_load(s->term[stage], p->row_term + (block + m) * ROWS, ROWS * sizeof(float), &s->dout_full[slot]);
         }
     }
+    trace(&tracer, STROBE_TRACE_END, count);
 }
+
+/* Arrivals of a warp that releases something. One lane speaks for all behind a barrier of the warp, which the sanitizer's
+ * racecheck does not follow: in builds for it every lane arrives. */
+#if defined(STROBE_RACECHECK)
+#define ARRIVALS 32
+#else
+#define ARRIVALS 1
+#endif
 
 /* The warp is done with what the barrier guards, or has written it. */
 INLINE void release(uint64_t *barrier) {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
+    if (ARRIVALS == 32 || threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
 }
 
 /* S^T = K Q^T, or dP^T = V dO^T, of the group's keys. */
 INLINE void issue_scores(float (&s)[SCORES], uint64_t keys, uint64_t rows) {
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < HEAD_DIM / 16; ++step) {
+    for (int step = 0; step < COLUMNS / 16; ++step) {
         const int columns = step % 4 * 2;
         if (step == 0)
             SCORES_FIRST(s, keys, rows);
@@ -112,10 +130,7 @@ INLINE void issue_scores(float (&s)[SCORES], uint64_t keys, uint64_t rows) {
 
 /* A thread's part of dK or dV of 64 keys, in parts of as many columns as one product has: with 512 threads no more than 128.
  */
-enum {
-    SUM_COLUMNS = HEAD_DIM % 128 ? 64 : 128,
-    SUM_PARTS = HEAD_DIM / SUM_COLUMNS,
-};
+enum { SUM_PARTS = COLUMNS / SUM_COLUMNS };
 struct sums {
     float part[SUM_PARTS][SUM_COLUMNS / 2];
 };
@@ -190,6 +205,14 @@ INLINE void pack_part(uint32_t (&packed)[SCORES / 2], const float (&x)[SCORES], 
     for (int i = part * (PART / 2); i < (part + 1) * (PART / 2); ++i) packed[i] = pack(x[2 * i], x[2 * i + 1]);
 }
 
+INLINE void unpack_part(float (&x)[SCORES], const uint32_t (&packed)[SCORES / 2], int part) {
+#pragma unroll
+    for (int i = part * (PART / 2); i < (part + 1) * (PART / 2); ++i) {
+        x[2 * i] = element_to_float((element)packed[i]);
+        x[2 * i + 1] = element_to_float((element)(packed[i] >> 16));
+    }
+}
+
 /* P of a part, from S. */
 INLINE void make_weights(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
                          const struct slope *slope, const struct meeting *at, float (&s)[SCORES],
@@ -210,9 +233,13 @@ INLINE void make_gradients(const struct sm90_backward_params *p, const struct sh
 }
 
 /* A warp group's sums, rounded, to the tensor, by way of its own rows of shared memory that is done with. */
-INLINE void store_sums(const struct sm90_rows *to, const struct tile *t, unsigned char *staging, const struct sums *sums,
-                       float factor, int own) {
+INLINE void store_sums(const struct sm90_backward_params *p, const struct sm90_rows *to, const struct tile *t,
+                       unsigned char *staging, const struct sums *sums, float factor, int own) {
     const int lane = (int)threadIdx.x % 32;
+    if (p->may_hide) {
+#pragma unroll
+        for (int n = 0; n < SUM_PARTS; ++n) mark_keys(p, t, t->key + own, sums->part[n]);
+    }
 #pragma unroll
     for (int n = 0; n < SUM_PARTS; ++n)
 #pragma unroll
@@ -227,11 +254,11 @@ INLINE void store_sums(const struct sm90_rows *to, const struct tile *t, unsigne
 
 /* Keys that no row sees have gradients of 0. */
 INLINE void clear_sums(const struct sm90_rows *to, const struct tile *t) {
-    const uint4 zeros = make_uint4(0, 0, 0, 0);
-    for (int at = (int)threadIdx.x; at < KEYS * (HEAD_DIM / 8); at += THREADS) {
-        const int j = t->key + at / (HEAD_DIM / 8), column = at % (HEAD_DIM / 8) * 8;
+#pragma unroll 1
+    for (int at = (int)threadIdx.x; at < KEYS * HEAD_DIM; at += THREADS) {
+        const int j = t->key + at / HEAD_DIM, column = at % HEAD_DIM;
         if (j < t->in.keys.count && column < to->columns)
-            store_piece(to, row_start(to, &t->in.keys, j, t->head_kv), column, (const unsigned char *)&zeros);
+            ((element *)to->data)[row_start(to, &t->in.keys, j, t->head_kv) + column] = 0;
     }
 }
 

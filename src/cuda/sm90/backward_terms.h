@@ -80,16 +80,15 @@ INLINE float alibi_of(const struct slope *slope, int i, int j) {
     return slope->slope * fabsf((float)(i + slope->diagonal - j));
 }
 
-/* A dot product to what times p->exponent stands above lse. */
-INLINE float finish_score(const struct sm90_backward_params *p, float dot, float alibi) {
-    if (!TERMS) return dot;
-    const float x = dot * p->scale;
-    return (p->softcap > 0 ? p->softcap * tanhf(x / p->softcap) : x) - alibi;
+/* softcap tanh(dot scale / softcap), by tanh x = 1 - 2 / (1 + e^2x): its absolute error is that of fp32, which is what
+ * counts in an exponent. */
+INLINE float capped(const struct sm90_backward_params *p, float dot) {
+    return fmaf(-2 * p->softcap, reciprocal(1 + ex2(dot * p->cap_rate)), p->softcap);
 }
 
 /* d score / d (dot scale), by a weight that is not 0: lse in base 2, negated; added: what softcap's result had added. */
 INLINE float softcap_slope(const struct sm90_backward_params *p, float weight, float lse, float added) {
-    const float y = ((log2f(weight) - lse) * (float)LN_2 - added) / p->softcap;
+    const float y = ((__log2f(weight) - lse) * (float)LN_2 - added) * p->cap_inverse;
     return 1 - y * y;
 }
 
@@ -99,8 +98,8 @@ INLINE int64_t score_at(const struct view *x, int batch, int head, int i, int j)
     return batch * x->batch + head * x->head + i * x->row + j;
 }
 
-/* Of accumulator v, from that of the thread's first. */
-INLINE int64_t score_step(const struct view *x, int v) { return ROW_OF(v) * x->row + KEY_OF(v); }
+INLINE float bias_to_float(float x) { return x; }
+INLINE float bias_to_float(element x) { return element_to_float(x); }
 
 /* fp32, or of the element type. */
 INLINE float bias_at(const struct view *bias, int64_t at) {
@@ -117,13 +116,21 @@ INLINE bool masks_show(const struct sm90_backward_params *p, int batch, int head
 }
 
 /* Bias and masks are read for pairs that the band shows: others may lie outside of their tensors. */
-INLINE void add_bias(const struct sm90_backward_params *p, const struct tile *t, int head, const struct meeting *at,
-                     float (&s)[ROWS / 2], int part) {
-    const struct seen seen = seen_of(t, at);
-    const int64_t from = score_at(&p->bias, t->batch, head, first_row(at), first_key(at));
+template <typename type>
+INLINE void add_bias_of(const type *from, int64_t row, const struct seen &seen, float (&s)[ROWS / 2], int part) {
 #pragma unroll
     for (int v = part * PART; v < (part + 1) * PART; ++v)
-        if (SEEN(seen, v)) s[v] = biased(s[v], bias_at(&p->bias, from + score_step(&p->bias, v)));
+        s[v] = biased(s[v], SEEN(seen, v) ? bias_to_float(from[ROW_OF(v) * row + KEY_OF(v)]) : 0);
+}
+
+INLINE void add_bias(const struct sm90_backward_params *p, const struct tile *t, int head, const struct meeting *at,
+                     float (&s)[ROWS / 2], int part) {
+    const struct view *bias = &p->bias;
+    const int64_t from = score_at(bias, t->batch, head, first_row(at), first_key(at));
+    if (bias->dtype == CUDA_FP32)
+        add_bias_of((const float *)bias->data + from, bias->row, seen_of(t, at), s, part);
+    else
+        add_bias_of((const element *)bias->data + from, bias->row, seen_of(t, at), s, part);
 }
 
 INLINE void hide_masked(const struct sm90_backward_params *p, const struct tile *t, int head, const struct meeting *at,
@@ -131,28 +138,28 @@ INLINE void hide_masked(const struct sm90_backward_params *p, const struct tile 
     const struct seen seen = seen_of(t, at);
     const uint8_t *mask = (const uint8_t *)p->mask.data + score_at(&p->mask, t->batch, head, first_row(at), first_key(at));
 #pragma unroll
-    for (int v = part * PART; v < (part + 1) * PART; ++v)
-        if (SEEN(seen, v) && !mask[score_step(&p->mask, v)]) s[v] = 0;
+    for (int v = part * PART; v < (part + 1) * PART; ++v) {
+        const uint8_t shown = SEEN(seen, v) ? mask[ROW_OF(v) * p->mask.row + KEY_OF(v)] : 1;
+        s[v] = shown ? s[v] : 0;
+    }
 }
 
 /* Blocks have whole eights of rows: all of a thread's in eight rows share one. */
 INLINE void hide_blocks(const struct sm90_backward_params *p, const struct tile *t, int head, const struct meeting *at,
                         float (&s)[ROWS / 2], int part) {
-    const int row = at->row + 2 * PART * part, rows = t->in.rows.count, keys = t->in.keys.count;
+    const uint8_t *mask = (const uint8_t *)p->blocks.data + score_at(&p->blocks, t->batch, head, 0, 0);
+    const int row = at->row + 2 * PART * part, keys = t->in.keys.count, j = first_key(at);
+    const int column[2] = {(j < keys ? j : keys - 1) / p->block_k, (j + 8 < keys ? j + 8 : keys - 1) / p->block_k};
     int block = row / p->block_q, left = p->block_q - row % p->block_q;
-    int64_t from[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const int j = first_key(at) + 8 * i;
-        from[i] = score_at(&p->blocks, t->batch, head, 0, (j < keys ? j : keys - 1) / p->block_k);
-    }
 #pragma unroll
     for (int v = part * PART; v < (part + 1) * PART; v += 4) {
-        const bool there = at->row + 2 * v < rows;
+        const bool there = at->row + 2 * v < t->in.rows.count;
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
-            if (there && !((const uint8_t *)p->blocks.data)[from[i] + block * p->blocks.row])
-                s[v + 2 * i] = s[v + 2 * i + 1] = 0;
+        for (int i = 0; i < 2; ++i) {
+            const uint8_t shown = there ? mask[block * p->blocks.row + column[i]] : 1;
+            s[v + 2 * i] = shown ? s[v + 2 * i] : 0;
+            s[v + 2 * i + 1] = shown ? s[v + 2 * i + 1] : 0;
+        }
         left -= 8;
         if (left == 0) ++block, left = p->block_q;
     }
@@ -165,7 +172,7 @@ INLINE uint32_t kept_bits(const struct sm90_backward_params *p, int batch, int h
     const int i = row + lane % 4 * 2 + member % 2, j = key + member / 2 * 8 + lane / 16 * 4;
     uint64_t quad = dropout_row(&p->place, batch, head, i) + (uint64_t)(p->place.key_start + j) / 4;
     uint32_t own = 0, all = 0;
-#pragma unroll 1
+#pragma unroll 2
     for (int n = 0; n < 32; n += 4, quad += 8 * (uint64_t)p->place.quads) {
         const struct philox_words words = philox4x32_10(p->place.seed, p->place.offset, quad);
 #pragma unroll
@@ -201,8 +208,8 @@ INLINE float dv_factor(const struct sm90_backward_params *p) { return TERMS == 2
 
 /* dP of a pair, as it counts for the weight before dropout. */
 INLINE float undropped(const struct sm90_backward_params *p, float weight, float dp) {
-    if (TERMS < 2 || !p->dropout) return dp;
-    return weight < 0 ? 0 : dp * p->place.keep_scale;
+    if (TERMS < 2) return dp;
+    return weight < 0 ? 0 : dp * p->dv_factor;
 }
 
 INLINE void add_to_dbias(const struct sm90_backward_params *p, const struct tile *t, int head, const struct meeting *at,
@@ -210,7 +217,7 @@ INLINE void add_to_dbias(const struct sm90_backward_params *p, const struct tile
     float *to = (float *)p->dbias_sum.data + score_at(&p->dbias_sum, t->batch, head, first_row(at), first_key(at));
 #pragma unroll
     for (int v = part * PART; v < (part + 1) * PART; ++v)
-        if (weights[v] != 0) atomicAdd(to + score_step(&p->dbias_sum, v), ds[v]);
+        if (weights[v] != 0) atomicAdd(to + ROW_OF(v) * p->dbias_sum.row + KEY_OF(v), ds[v]);
 }
 
 /* ---- all of it on a part */
@@ -218,10 +225,16 @@ INLINE void add_to_dbias(const struct sm90_backward_params *p, const struct tile
 INLINE void finish_scores(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                           const struct meeting *at, float (&s)[ROWS / 2], int part) {
     const int key = first_key(at), row = first_row(at);
-    if (TERMS) {
+    if (TERMS && p->softcap > 0) {
 #pragma unroll
-        for (int v = part * PART; v < (part + 1) * PART; ++v)
-            s[v] = finish_score(p, s[v], alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v)));
+        for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] = capped(p, s[v]);
+    } else if (TERMS) {
+#pragma unroll
+        for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] *= p->scale;
+    }
+    if (TERMS && p->alibi) {
+#pragma unroll
+        for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] -= alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v));
     }
     if (TERMS == 2 && p->bias.data) add_bias(p, t, slope->head, at, s, part);
 }
@@ -243,10 +256,10 @@ INLINE void pass_softcap(const struct sm90_backward_params *p, const struct tile
     const int64_t from = score_at(&p->bias, t->batch, slope->head, row, key);
 #pragma unroll
     for (int v = part * PART; v < (part + 1) * PART; ++v) {
-        if (weights[v] == 0) continue;
         float added = -alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v));
-        if (TERMS == 2 && p->bias.data) added += bias_at(&p->bias, from + score_step(&p->bias, v));
-        ds[v] *= softcap_slope(p, fabsf(weights[v]), lse[ROW_OF(v)], added);
+        if (TERMS == 2 && p->bias.data && weights[v] != 0)
+            added += bias_at(&p->bias, from + ROW_OF(v) * p->bias.row + KEY_OF(v));
+        ds[v] *= weights[v] == 0 ? 1 : softcap_slope(p, fabsf(weights[v]), lse[ROW_OF(v)], added);
     }
 }
 
@@ -255,8 +268,7 @@ INLINE void finish_gradients(const struct sm90_backward_params *p, const struct 
                              const float *lse, int part) {
     if (TERMS == 2) {
 #pragma unroll
-        for (int v = part * PART; v < (part + 1) * PART; ++v)
-            if (weights[v] == 0) ds[v] = 0;
+        for (int v = part * PART; v < (part + 1) * PART; ++v) ds[v] = weights[v] == 0 ? 0 : ds[v];
         if (p->dbias_sum.data) add_to_dbias(p, t, slope->head, at, ds, weights, part);
     } else if (!at->full) {
         hide(t, at, ds, part);

@@ -144,7 +144,7 @@ INLINE void weight_group(const struct sm90_backward_params *p, struct shared *sh
     }
     last_part(p, shared, part, before, count);
     named_barrier_wait(K_BARRIER, 256); /* K has been read by both groups */
-    store_sums(&p->dv_rows, t, shared->k, &dv, dv_factor(p), own);
+    store_sums(p, &p->dv_rows, t, shared->k, &dv, dv_factor(p), own);
 }
 
 /* dP, dS, and dK. */
@@ -200,20 +200,20 @@ INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *
     }
     last_part(p, shared, part, before, count);
     named_barrier_arrive(K_BARRIER, 256);
-    store_sums(&p->dk_rows, t, shared->v, &dk, p->scale, own); /* nobody else reads V */
+    store_sums(p, &p->dk_rows, t, shared->v, &dk, p->scale, own); /* nobody else reads V */
 }
 
 INLINE void init_barriers(struct shared *s) {
     mbarrier_init(&s->k_full, 1), mbarrier_init(&s->v_full, 1), mbarrier_init(&s->other_full, 1);
-    mbarrier_init(&s->turn, 1), mbarrier_init(&s->added, WARPS), mbarrier_init(&s->noted, 1);
+    mbarrier_init(&s->turn, 1), mbarrier_init(&s->added, WARPS * ARRIVALS), mbarrier_init(&s->noted, 1);
     for (int stage = 0; stage < STAGES; ++stage) {
-        mbarrier_init(&s->q_full[stage], 1), mbarrier_init(&s->q_empty[stage], WARPS);
-        mbarrier_init(&s->weights_full[stage], 4), mbarrier_init(&s->weights_empty[stage], 4);
-        mbarrier_init(&s->ds_made[stage], 4), mbarrier_init(&s->ds_full[stage], 1);
+        mbarrier_init(&s->q_full[stage], 1), mbarrier_init(&s->q_empty[stage], WARPS * ARRIVALS);
+        mbarrier_init(&s->weights_full[stage], 4 * ARRIVALS), mbarrier_init(&s->weights_empty[stage], 4 * ARRIVALS);
+        mbarrier_init(&s->ds_made[stage], 4 * ARRIVALS), mbarrier_init(&s->ds_full[stage], 1);
         mbarrier_init(&s->ds_empty[stage], CTAS * WARPS);
     }
     for (int slot = 0; slot < DOUT_STAGES; ++slot)
-        mbarrier_init(&s->dout_full[slot], 1), mbarrier_init(&s->dout_empty[slot], WARPS);
+        mbarrier_init(&s->dout_full[slot], 1), mbarrier_init(&s->dout_empty[slot], WARPS * ARRIVALS);
     mbarrier_init_fence();
 }
 

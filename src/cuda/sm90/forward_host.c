@@ -12,6 +12,7 @@
 #include "cuda/sm90/band.h"
 #include "cuda/sm90/forward_params.h"
 #include "cuda/sm90/tensor_map.h"
+#include "cuda/sm90/trace_host.h"
 
 #define VARIANT(name, ...) void strobe__##name(struct sm90_forward_params);
 #include "sm90_forward_variants.h"
@@ -183,12 +184,6 @@ static int32_t shared_bytes(const struct form *f) {
     return (int32_t)(slabs * 128 * (64 * f->q_slots + 2 * f->stages * f->keys)) + 1024 + 1024;
 }
 
-#if defined(STROBE_TRACE)
-enum { TRACE_BYTES = sizeof(strobe_trace) }; /* in front of the rest */
-#else
-enum { TRACE_BYTES = 0 };
-#endif
-
 size_t strobe__sm90_forward_workspace(const struct problem *p) {
     const struct form *form = choose(p);
     const int64_t warps = row_tiles(&p->a, form) * p->a.heads_q * p->a.batch * 4 * form->groups;
@@ -210,8 +205,7 @@ static strobe_status launch(const struct problem *p, const struct execution *exe
     params.workspace = (struct sm90_workspace *)((char *)execution->workspace + TRACE_BYTES);
 #if defined(STROBE_TRACE)
     params.trace = execution->workspace;
-    const strobe_status cleared = strobe__cuda_check(
-        cudaMemsetAsync(params.trace, 0, sizeof *params.trace, execution->stream), "cudaMemsetAsync");
+    const strobe_status cleared = clear_trace(params.trace, execution->stream);
     if (cleared) return cleared;
 #endif
     if (!encode_maps(&params, p, form))

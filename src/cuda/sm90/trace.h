@@ -7,17 +7,17 @@
 #if defined(STROBE_TRACE)
 
 #include "cuda/ptx/clock.h"
-#include "cuda/sm90/forward_params.h"
+#include "strobe/strobe_trace.h"
 
 /* Of one role: where the next mark goes, and where the last may. NULL in threads that write none. */
 struct tracer {
     strobe_trace_mark *to, *end;
 };
 
-static __device__ __forceinline__ struct tracer tracer_of(const struct sm90_forward_params *p, int role, bool writes) {
+static __device__ __forceinline__ struct tracer start_tracer(strobe_trace *record, int role, bool writes) {
     struct tracer tracer = {NULL, NULL};
     if (blockIdx.x >= STROBE_TRACE_CTAS || !writes) return tracer;
-    tracer.to = p->trace->cta[blockIdx.x].mark[role];
+    tracer.to = record->cta[blockIdx.x].mark[role];
     tracer.end = tracer.to + STROBE_TRACE_MARKS;
     return tracer;
 }
@@ -28,14 +28,18 @@ static __device__ __forceinline__ void trace(struct tracer *tracer, uint32_t pha
 }
 
 /* One thread of the CTA, at its begin and its end. */
-static __device__ __forceinline__ void trace_moment(const struct sm90_forward_params *p, bool begins) {
+static __device__ __forceinline__ void note_moment(strobe_trace *record, bool begins) {
     if (blockIdx.x >= STROBE_TRACE_CTAS) return;
-    strobe_trace_cta *cta = &p->trace->cta[blockIdx.x];
+    strobe_trace_cta *cta = &record->cta[blockIdx.x];
     const strobe_trace_moment now = {global_nanoseconds(), multiprocessor_clock()};
     *(begins ? &cta->begin : &cta->end) = now;
     cta->multiprocessor = multiprocessor_index();
-    if (blockIdx.x == 0) p->trace->magic = STROBE_TRACE_MAGIC, p->trace->ctas = gridDim.x;
+    if (blockIdx.x == 0) record->magic = STROBE_TRACE_MAGIC, record->ctas = gridDim.x;
 }
+
+/* params: a kernel's, of which `trace` is a member in such builds. */
+#define tracer_of(params, role, writes) start_tracer((params)->trace, role, writes)
+#define trace_moment(params, begins)    note_moment((params)->trace, begins)
 
 #else
 
