@@ -5,7 +5,8 @@
 # four tools of compute-sanitizer on small problems, 1000 repeats of the deterministic backward beside a busy stream, capture in
 # a CUDA graph, and speed beside PyTorch's FlashAttention-2 and cuDNN in one process. BUILD: a build folder with the command and
 # libstrobe.so. Totals come last; exit code 0 all passed, 1 something failed, 77 there is no GPU. Needs compute-sanitizer, and
-# python3 with PyTorch, for their parts; says what it left out.
+# python3 with PyTorch, for their parts; says what it left out. racecheck cannot follow how warps of the Hopper backward release
+# memory: it sees that kernel in RACECHECK_BUILD alone, a folder built with -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK.
 # --quick: the quick grid, two of the tools on a third of the problems, a corner of the table of speeds; two minutes on 16 cores.
 set -u
 build=${1:?usage: gpu_check.sh BUILD [--quick]}
@@ -43,12 +44,16 @@ problems=(
     "fwd b=1 h=2 s=150 d=128 bf16 dropout=0.2 softcap=15" "fwd b=3 h=2 s=200 d=128 bf16 varlen=packed causal"
 )
 sanitized=0 dirty=0
+[ -n "${RACECHECK_BUILD:-}" ] || echo "gpu_check: no RACECHECK_BUILD, so racecheck leaves out the Hopper backward"
 if command -v compute-sanitizer >/dev/null; then
     for tool in $tools; do
+        checked=$strobe
+        [ $tool = racecheck ] && checked=${RACECHECK_BUILD:-$build}/strobe
         for ((i = 0; i < ${#problems[@]}; i += every)); do
-            problem=${problems[i]}
+            problem=${problems[i]} only=
+            [ "$tool ${RACECHECK_BUILD:-}" = "racecheck " ] && [[ $problem == bwd*16* ]] && only="--kernel cuda_backward_sm80"
             # shellcheck disable=SC2086 # the problem is words
-            if compute-sanitizer --tool $tool --error-exitcode 9 "$strobe" check --device cuda $problem >"$work/log" 2>&1; then
+            if compute-sanitizer --tool $tool --error-exitcode 9 "$checked" check --device cuda $only $problem >"$work/log" 2>&1; then
                 sanitized=$((sanitized + 1))
             else
                 dirty=$((dirty + 1))
