@@ -24,10 +24,11 @@
  *     tensor cores | S        dP | dV        | dQ    dK    S next | dP next ...
  *     warp group            P^T    dS^T -> shared, barrier   dQ -> L2      P^T next
  *
- * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is gone), P and dS ROWS/4 each.
+ * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is gone), P and dS ROWS/4 each;
+ * S^T is given up for P, packed, which dS is made from as well (but for TERMS 2).
  *
- * One H200, 2026-11-21, bf16, 16k tokens, TFLOP/s full / causal: d 64 539 / 530, d 128 631 / 604 (cuDNN 9.19 440 / 407,
- * 537 / 502); in fixed order 523 / 488, 598 / 585. See docs/kernels/sm90_backward.md. */
+ * One H200, 2026-11-22, warm, bf16, 16k tokens, TFLOP/s full / causal: d 64 554 / 542, d 128 567 / 564; version 3 of the text
+ * on a cool one 539 / 530, 631 / 604, beside cuDNN 9.19's 440 / 407, 537 / 502. See docs/kernels/sm90_backward.md. */
 #if defined(ELEMENT_BF16)
 #define STROBE_MMA_TYPE "bf16"
 #else
@@ -54,7 +55,7 @@ enum {
     DS_SLAB = ROWS * ROW_BYTES, /* 64 keys */
     SCORES = ROWS / 2,          /* accumulators of a thread */
     K_BARRIER = 1,
-    FEW_REGISTERS = TERMS < 2, /* weights are kept packed alone */
+    PACKED_ALONE = TERMS < 2, /* P is kept packed, and not beside */
 };
 
 /* Of a thread, after they have moved: at launch all have 168. */
@@ -195,7 +196,7 @@ INLINE void differentiate(const struct sm90_backward_params *p, struct shared *s
     trace(&c->tracer, STROBE_TRACE_GRADIENTS, c->count);
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-        if (FEW_REGISTERS) unpack_part(a->s, a->weights, part);
+        if (PACKED_ALONE) unpack_part(a->s, a->weights, part);
         make_gradients(p, shared, t, &c->slope, at, a->dp, a->s, gradients, part);
         store_transposed(c->o.ds_own + c->now.stage * (GROUPS * DS_SLAB), gradients, part);
         issue_sum(&a->dk, gradients, c->o.q_sums + at->stage * STAGE_STEP, part);

@@ -24,7 +24,7 @@ typedef uint16_t element;
 #if defined(ELEMENT_FP16)
 #define ELEMENT_DTYPE CUDA_FP16
 INLINE uint32_t pack(float low, float high) { return cvt_f16x2(low, high); }
-INLINE float element_to_float(element x) { return fp16_to_float(x); }
+INLINE float element_to_float(element x) { return f16_to_float(x); }
 INLINE bool element_is_finite(element x) { return (x & 0x7c00u) != 0x7c00u; }
 #else
 #define ELEMENT_DTYPE CUDA_BF16
