@@ -118,29 +118,41 @@ ALWAYS_INLINE void place_digits(uint8_t *p, const __m512i x[4], int64_t rows, in
         }
 }
 
-#define MULTIPLY_DIGIT(digit, p_tile)                                    \
-    _tile_loadd(p_tile, p + ((digit)*KEY_TILES + n) * TILE_BYTES, LINE); \
-    _tile_dpbssd(digit, p_tile, 4)
+/* P V is summed in four tiles: all digits of 64 columns, or few digits of up to 128. */
+static inline int64_t columns_at_once(int digits) { return digits == FEW_DIGITS ? 2 * LINE : LINE; }
 
-/* 64 columns of P V: o [digits][4 columns of a quad][TEAM][16 quads]; v: their first. */
-ALWAYS_INLINE void value_bytes(int32_t *o, const uint8_t *p, const int8_t *v, int64_t stride, int64_t column,
-                               const struct ahead *ahead, int digits) {
+static inline void values_start(void) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int64_t n = 0; n < KEY_TILES; ++n) {
-        ask_line(ahead, OF_VALUES + n, column);
-        _tile_loadd(4, v + n * TILE_SIDE * stride + column, (size_t)stride);
-        MULTIPLY_DIGIT(0, 5);
-        MULTIPLY_DIGIT(1, 6);
-        if (digits == FEW_DIGITS) continue;
-        MULTIPLY_DIGIT(2, 7);
-        MULTIPLY_DIGIT(3, 5);
+}
+
+/* 16 keys: p the first digit's tile; v their first row, at the first column; `columns` are left. */
+ALWAYS_INLINE void values_step(const uint8_t *p, const int8_t *v, int64_t stride, int64_t columns, int digits) {
+    const size_t row = (size_t)stride;
+    _tile_loadd(5, p, LINE);
+    _tile_loadd(6, p + KEY_TILES * TILE_BYTES, LINE);
+    _tile_loadd(4, v, row);
+    _tile_dpbssd(0, 5, 4);
+    _tile_dpbssd(1, 6, 4);
+    if (digits == FEW_DIGITS) {
+        if (columns <= LINE) return;
+        _tile_loadd(7, v + LINE, row);
+        _tile_dpbssd(2, 5, 7);
+        _tile_dpbssd(3, 6, 7);
+    } else {
+        _tile_loadd(7, p + 2 * KEY_TILES * TILE_BYTES, LINE);
+        _tile_dpbssd(2, 7, 4);
+        _tile_loadd(5, p + 3 * KEY_TILES * TILE_BYTES, LINE);
+        _tile_dpbssd(3, 5, 4);
     }
+}
+
+/* o: four tiles, [digits][4 columns of a quad][TEAM][16 quads] for each 64 columns. */
+static inline void values_end(int32_t *o) {
     _tile_stored(0, o, LINE);
     _tile_stored(1, o + TILE_WORDS, LINE);
-    if (digits == FEW_DIGITS) return;
     _tile_stored(2, o + 2 * TILE_WORDS, LINE);
     _tile_stored(3, o + 3 * TILE_WORDS, LINE);
 }

@@ -171,32 +171,40 @@ static vec online_softmax(const struct block *b, struct team *team, vec m, float
     return rows_highest(greatest);
 }
 
-/* Weights in s as digits in p; returns the unit of each row. */
-ALWAYS_INLINE vec place_weights(const struct block *b, const struct team *team, vec greatest, int digits) {
-    const float most = digits == FEW_DIGITS ? 0x1p14f : 0x1p30f;
-    const vec zero = v_set(0), factor = v_select_equal(greatest, zero, zero, v_div(v_set(most), greatest));
+/* What a row's weights are multiplied by to be integers: `most`, of which digits are made, over the greatest. */
+static inline vec integer_factor(const struct block *b, vec greatest, float most) {
+    const vec zero = v_set(0);
     const __mmask16 small = _mm512_cmp_ps_mask(greatest, v_set(LEAST), _CMP_LT_OQ) &
                             _mm512_cmp_ps_mask(greatest, zero, _CMP_NEQ_OQ);
     if (small || _mm512_cmp_ps_mask(greatest, v_set(INFINITY), _CMP_NLT_UQ)) give_up(b->f);
-    for (int64_t n = 0; n < KEY_TILES; ++n) {
-        __m512i x[4];
-        for (int64_t i = 0; i < 4; ++i)
-            x[i] = digits_of(_mm512_cvtps_epi32(v_mul(v_load(b->c.s + (n * 4 + i) * LANES), factor)));
-        place_digits(b->c.p + n * TILE_BYTES, x, team->rows, digits);
-    }
-    return v_mul(greatest, v_set(1 / most));
+    return v_select_equal(greatest, zero, zero, v_div(v_set(most), greatest));
 }
 
-/* O = correction O + P V. */
+/* O = correction O + P V. Digits of 16 keys' weights are placed while tiles multiply those before. */
 ALWAYS_INLINE void values(const struct block *b, struct team *team, const int8_t *v, int64_t stride, vec greatest,
                           const float *correction, const struct ahead *ahead, int digits) {
+    const float most = digits == FEW_DIGITS ? 0x1p14f : 0x1p30f;
+    const vec factor = integer_factor(b, greatest, most);
+    const int64_t at_once = columns_at_once(digits);
     float unit[LANES];
-    v_store(unit, place_weights(b, team, greatest, digits));
-    for (int64_t x = 0; x < b->f->v_padded; x += LINE) {
+    v_store(unit, v_mul(greatest, v_set(1 / most)));
+    for (int64_t first = 0; first < b->f->v_padded; first += at_once) {
+        const int64_t left = b->f->v_padded - first, columns = left < at_once ? left : at_once;
+        values_start();
+        for (int64_t n = 0; n < KEY_TILES; ++n) {
+            __m512i x[4];
+            for (int64_t i = 0; i < 4 && first == 0; ++i)
+                x[i] = digits_of(_mm512_cvtps_epi32(v_mul(v_load(b->c.s + (n * 4 + i) * LANES), factor)));
+            if (first == 0) place_digits(b->c.p + n * TILE_BYTES, x, team->rows, digits);
+            for (int64_t c = 0; c < columns; c += LINE) ask_line(ahead, OF_VALUES + n, first + c);
+            tile_barrier();
+            values_step(b->c.p + n * TILE_BYTES, v + n * TILE_SIDE * stride + first, stride, columns, digits);
+        }
+        values_end(b->c.words);
         tile_barrier();
-        value_bytes(b->c.words, b->c.p, v, stride, x, ahead, digits);
-        tile_barrier();
-        add_digits(team->o + x * TEAM, b->c.words, correction, unit, team->rows, digits);
+        for (int64_t c = 0; c < columns; c += LINE)
+            add_digits(team->o + (first + c) * TEAM, b->c.words + c / LINE * digits * TILE_WORDS, correction, unit,
+                       team->rows, digits);
     }
 }
 
