@@ -10,8 +10,8 @@
  *     O += P V                                      tiles, then digits are joined
  *
  * Widening int8 to fp32 binds the vector kernel, cpu_decode_avx512, at 33 % of the bandwidth of reading with four rows; here
- * it costs nothing. 4-core Xeon VM with AMX, one thread, 2026-11-21, 32/8 heads, 8192 keys, d 128, bf16 queries: 119
- * GFLOP/s, 61 % of the bandwidth, 1.86 times the vector kernel; docs/kernels/cpu.md.
+ * it costs nothing. 4-core Xeon VM with AMX, one thread, 2026-11-21, 32/8 heads, 8192 keys, d 128, bf16 queries: 125
+ * GFLOP/s, 63 % of the bandwidth, 1.9 times the vector kernel; docs/kernels/cpu.md.
  *
  * What is not finite, or too small for a unit, has no digits: where a query or a scale is such a number the whole call is
  * done again by cpu_decode_avx512. */
