@@ -18,8 +18,8 @@
  *
  * Registers: HEAD_DIM/2 for dV or dK, 32 for S^T or dP^T, 16 packed, 32 for dQ.
  *
- * One H200, 2026-11-22, bf16, d 256, 16k tokens, TFLOP/s full / causal: 465 / 478 (one CTA for 64 keys 443 / 429); at 8k in
- * fixed order 447 / 422 of 465 / 464. See docs/kernels/sm90_backward.md. */
+ * One H200, 2026-11-22, bf16, d 256, TFLOP/s full / causal: 468 / 476 at 8k, in fixed order 485 / 414; 477 / 458 at 16k (one
+ * CTA for 64 keys: 445 / 427, 309 / 263; 443 / 429). See docs/kernels/sm90_backward.md. */
 #if defined(ELEMENT_BF16)
 #define STROBE_MMA_TYPE "bf16"
 #else
@@ -168,6 +168,7 @@ INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *
     mbarrier_wait(&shared->k_full, 0);
     mbarrier_wait(&shared->other_full, 0);
     wgmma_wait(0);
+    if (DOUT_STAGES == 1) release(&shared->dout_empty[0]); /* dP is there, and the next D has a place of its own */
     for (;; ++count) {
         const uint32_t stage = stage_of(count), next = stage_of(count + 1), slot = dout_stage_of(count);
         const uint32_t next_slot = dout_stage_of(count + 1);
@@ -179,7 +180,7 @@ INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *
         take_weights(shared, stage, s);
         make_gradients(p, shared, t, &slope, &at, dp, s, gradients, 0);
         release(&shared->weights_empty[stage]);
-        release(&shared->dout_empty[slot]);
+        if (DOUT_STAGES > 1) release(&shared->dout_empty[slot]);
         mbarrier_wait(&shared->ds_empty[stage], empty_parity(count));
         store_transposed(ds_own + stage * (CTAS * DS_BYTES), gradients, 0);
         issue_sum(&dk, gradients, q + stage * STAGE_STEP, 0);
@@ -195,6 +196,7 @@ INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *
         issue_scores(dp, v, dout + next_slot * STAGE_STEP);
         before = block_of(p, t, &progress);
         wgmma_wait(0);
+        if (DOUT_STAGES == 1 && !last) release(&shared->dout_empty[0]);
         if (last) break;
         if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
