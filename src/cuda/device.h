@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * device.h: GPUs as the runtime sees them. Nothing is remembered but what cannot change: whether there is a driver, and the
- * names of devices. */
+ * names and limits of devices. */
 #ifndef STROBE_CUDA_DEVICE_H
 #define STROBE_CUDA_DEVICE_H
 
@@ -21,6 +21,9 @@ struct cuda_limits {
 struct cuda_limits strobe__cuda_limits(int32_t device_index);
 
 bool strobe__cuda_describe(int32_t device, int32_t index, strobe_device_info *info);
+
+/* *function, a pointer to a function, from the driver, which nothing links against; false if it has none. */
+bool strobe__cuda_driver_function(const char *name, unsigned version, void *function);
 
 /* Makes device `index` current for a call, and the one before it again. */
 strobe_status strobe__cuda_enter(int32_t index, int *before);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * memory.h: what one CTA tells another through global memory (PTX ISA 8, memory consistency model). */
+ * memory.h: global memory: what one CTA tells another (PTX ISA 8, memory consistency model), and what is sent for ahead. */
 #ifndef STROBE_CUDA_PTX_MEMORY_H
 #define STROBE_CUDA_PTX_MEMORY_H
 
@@ -15,6 +15,11 @@ static __device__ __forceinline__ uint64_t load_acquire(const uint64_t *from) {
     uint64_t value;
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
+}
+
+/* The line that holds an address, to L2. */
+static __device__ __forceinline__ void prefetch_line(const void *address) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
 #endif

@@ -19,8 +19,9 @@ static __device__ __forceinline__ void scheduler(const struct sm90_forward_param
     bool going = true;
 #pragma unroll 1
     for (uint32_t told = 0; going; ++told) {
+        const uint32_t done = told - p->known_tiles;
         trace(&tracer, STROBE_TRACE_WAIT_ROOM, told);
-        mbarrier_wait(&s->tile_empty[slot_of(told)], slot_parity(told) ^ 1);
+        if (told >= p->known_tiles) mbarrier_wait(&s->tile_empty[slot_of(done)], slot_parity(done));
         trace(&tracer, STROBE_TRACE_DESCRIBE, told);
         if (told > 0) number = next_tile(p, number);
         going = describe_tile(p, number, &cursor, &s->tile[slot_of(told)], threadIdx.x % 32 == 0);

@@ -37,6 +37,8 @@ struct sm90_forward_params {
     int32_t tiles;         /* row_tiles * all_heads: the most there can be */
     int32_t all_heads;     /* heads_q * batch */
     int32_t draws;         /* tiles differ in length: each is drawn from the counter when a CTA is free for it */
+    uint32_t known_tiles;  /* at a time in a CTA, 2 to TILES, the one in hand among them: more where tiles are so short that
+                            * all wait for their description, else few, since others could do what a CTA holds */
     uint64_t launch;       /* a number that no other launch has, not 0 */
     int32_t section_heads; /* heads that are worked on at a time: their K and V stay in the L2 cache */
     struct sm90_workspace *workspace;

@@ -19,7 +19,7 @@ enum {
     OUTPUTS = HEAD_DIM / 2,
     TURNS = GROUPS > 1 && !SKIPS, /* groups that skip blocks are not in step */
     TURN_BARRIER = 1,             /* TURN_BARRIER + g: group g may issue */
-    TILES = 2,                    /* known at a time: the one in hand and the next */
+    TILES = 4,                    /* that may be known at a time */
 };
 
 /* Of a thread: at launch, and after they have moved. */

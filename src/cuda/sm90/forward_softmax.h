@@ -26,16 +26,19 @@ struct rows {
 
 /* Where some row of the warp has seen a score above its bound. */
 static __device__ __forceinline__ void raise_maxima(const float (&s)[KEYS / 2], struct rows *r, float c, float limit) {
-    float seen[2] = {-INFINITY, -INFINITY};
+    float seen[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}; /* of even and odd columns: chains of half the length */
 #pragma unroll
-    for (int v = 0; v < KEYS / 2; ++v) seen[v / 2 % 2] = fmaxf(seen[v / 2 % 2], s[v]);
+    for (int v = 0; v < KEYS / 2; ++v) seen[v % 4] = fmaxf(seen[v % 4], s[v]);
+    seen[0] = fmaxf(seen[0], seen[1]), seen[1] = fmaxf(seen[2], seen[3]);
+#pragma unroll
+    for (int lanes = 1; lanes < 4; lanes *= 2)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) seen[i] = fmaxf(seen[i], __shfl_xor_sync(0xffffffffu, seen[i], lanes));
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        seen[i] = fmaxf(seen[i], __shfl_xor_sync(0xffffffffu, seen[i], 1));
-        seen[i] = fmaxf(seen[i], __shfl_xor_sync(0xffffffffu, seen[i], 2));
-        const bool is_first = r->bound[i] == -INFINITY;
-        const float shift = seen[i] == -INFINITY ? r->shift[i] : is_first ? seen[i] * c : fmaxf(r->shift[i], seen[i] * c);
-        r->growth[i] = is_first ? 0 : ex2(r->shift[i] - shift);
+        const float before = r->bound[i] == -INFINITY ? -INFINITY : r->shift[i], now = fmaxf(before, seen[i] * c);
+        const float shift = now == -INFINITY ? r->shift[i] : now;
+        r->growth[i] = ex2(before - shift);
         r->shift[i] = shift;
         r->bound[i] = fmaxf(r->bound[i], seen[i] + limit);
         r->sum[i] *= r->growth[i];

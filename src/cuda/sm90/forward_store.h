@@ -59,8 +59,8 @@ static __device__ __forceinline__ uint2 four_columns(const float (&o)[HEAD_DIM /
     const int odd = threadIdx.x % 2;
     const uint32_t low = pack16(o[8 * n + 2 * i] * factor, o[8 * n + 2 * i + 1] * factor);
     const uint32_t high = pack16(o[8 * n + 4 + 2 * i] * factor, o[8 * n + 5 + 2 * i] * factor);
-    const uint32_t kept = odd ? high : low, got = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
-    return odd ? make_uint2(got, kept) : make_uint2(kept, got);
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
+    return make_uint2(odd ? got : low, odd ? high : got);
 }
 
 static __device__ __forceinline__ void store_rows(const struct sm90_forward_params *p, const struct tile *t,
@@ -89,13 +89,14 @@ static __device__ __forceinline__ void store_rows(const struct sm90_forward_para
 /* O / l, rounded, to where it belongs; lse beside. Returns whether the warp's O was finite, as far as that is asked. */
 static __device__ __forceinline__ bool epilogue(const struct sm90_forward_params *p, const struct tile *t,
                                                 float (&o)[HEAD_DIM / 2], struct rows *r, int first) {
-    float factor[2], nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
+    float factor[2];
+    float nothing[4] = {0}; /* 0 x = 0 unless x is an infinity or a NaN; four sums, which do not wait for each other */
     finish_rows(p, t, first, r->shift, r->sum, factor);
     store_rows(p, t, o, factor, first);
     if (!p->may_hide) return true;
 #pragma unroll
-    for (int v = 0; v < HEAD_DIM / 2; ++v) nothing = fmaf(o[v], 0, nothing);
-    return !__any_sync(0xffffffffu, nothing != 0);
+    for (int v = 0; v < HEAD_DIM / 2; ++v) nothing[v % 4] = fmaf(o[v], 0, nothing[v % 4]);
+    return !__any_sync(0xffffffffu, nothing[0] + nothing[1] + nothing[2] + nothing[3] != 0);
 }
 
 #endif

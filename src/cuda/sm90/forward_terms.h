@@ -9,6 +9,7 @@
 #ifndef STROBE_CUDA_SM90_FORWARD_TERMS_H
 #define STROBE_CUDA_SM90_FORWARD_TERMS_H
 
+#include "cuda/ptx/memory.h"
 #include "cuda/sm90/forward_element.h"
 #include "cuda/sm90/forward_params.h"
 #include "cuda/sm90/forward_tile.h"
@@ -165,10 +166,22 @@ static __device__ __forceinline__ void hide_blocks(const struct sm90_forward_par
     }
 }
 
+/* The warp's sixteen rows of a block, from key `key` on, are sent for, half a row a lane: the block comes next. */
+static __device__ __forceinline__ void prefetch_scores(const struct view *x, int bytes, const struct tile *t, int first,
+                                                       int key) {
+    const int lane = threadIdx.x % 32, row = t->row + first + lane / 2, half = KEYS / 2 * bytes;
+    if (row >= t->rows || key < 0) return;
+    const char *line = (const char *)x->data + (t->batch * x->batch + t->head * x->head + row * x->row + key) * bytes +
+                       lane % 2 * half;
+    for (int at = 0; at < half; at += 128) prefetch_line(line + at);
+}
+
 static __device__ __forceinline__ void add_tensors(const struct sm90_forward_params *p, const struct tile *t,
                                                    struct keys shown, float (&s)[KEYS / 2], int first, int key) {
     const int lane = threadIdx.x % 32, origin = key + 2 * (lane % 4);
     const bool whole = key + KEYS <= shown.end && key >= shown.begin && t->row + first + 16 <= t->rows;
+    if (p->bias.data) prefetch_scores(&p->bias, p->bias.dtype == CUDA_FP32 ? 4 : 2, t, first, key - KEYS);
+    if (p->mask.data) prefetch_scores(&p->mask, 1, t, first, key - KEYS);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int row = t->row + first + lane / 4 + 8 * i;
@@ -206,7 +219,7 @@ static __device__ __forceinline__ void kept_bits(const struct sm90_forward_param
     const uint64_t row = dropout_row(&p->place, t->batch, t->head, t->row + first + lane / 4 + 8 * odd);
     const uint64_t quad = row + (uint64_t)(p->place.key_start + key + 4 * (lane % 4 / 2)) / 4;
     uint32_t own = 0, other = 0;
-#pragma unroll 1
+#pragma unroll 4 /* calls that do not wait for each other */
     for (int n = 0; n < KEYS / 8; ++n) {
         const struct philox_words words = philox4x32_10(p->place.seed, p->place.offset, quad + 2 * n);
         const uint32_t low = (words.word[0] >= p->place.threshold) | (uint32_t)(words.word[1] >= p->place.threshold) << 1;

@@ -5,9 +5,9 @@
 #include "cuda/sm90/tensor_map.h"
 
 #include <cudaTypedefs.h>
-#include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <string.h>
+
+#include "cuda/device.h"
 
 bool strobe__rows_are_aligned(const strobe_tensor *t) {
     return (uintptr_t)t->data % 16 == 0 && t->stride[0] % 8 == 0 && t->stride[1] % 8 == 0 && t->stride[2] % 8 == 0;
@@ -22,14 +22,7 @@ bool strobe__can_be_copied(const strobe_tensor *t) {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static PFN_cuTensorMapEncodeTiled_v12000 encode;
 
-static void find_encoder(void) {
-    void *function = NULL;
-    enum cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found) ==
-            cudaSuccess &&
-        found == cudaDriverEntryPointSuccess)
-        memcpy(&encode, &function, sizeof encode); /* ISO C has no cast from an object to a function pointer */
-}
+static void find_encoder(void) { (void)strobe__cuda_driver_function("cuTensorMapEncodeTiled", 12000, &encode); }
 
 /* A stride of 0 is that of an axis of extent 1, which may have any: 16 bytes will do. */
 bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
