@@ -120,7 +120,7 @@ def check_wide(kinds):
 def findings_of(defines, source, log, kinds):
     dim = int(defines.get("COLUMNS", defines["HEAD_DIM"]))
     if source == "forward.cu":
-        keys, turns = int(defines["KEYS"]), defines["GROUPS"] != "1" and defines["SKIPS"] == "0"
+        keys, turns = int(defines["KEYS"]), defines["GROUPS"] != "1"
         return [*check_report(log), *check_code(kinds, -(-dim // 16), keys // 16, keys, turns)]
     if source == "backward.cu":
         shape = [int(defines[n]) for n in ("ROWS", "PARTS", "LAG")]

@@ -7,7 +7,6 @@
  *     HEAD_DIM 64..256 columns of Q, K, V in shared memory   GROUPS  consumer warp groups, 64 query rows each
  *     KEYS     keys in a block                               STAGES  blocks of K and of V in shared memory
  *     CTAS     on a multiprocessor                           Q_SLOTS places for 64 rows of Q
- *     SKIPS    groups leave out blocks that the mask hides from their rows, and take no turns
  *     TERMS    1: softcap and ALiBi, 2: bias, boolean mask and dropout too: code that only stands by costs 15 %
  *
  * A CTA works on tiles of 64 GROUPS rows of one query head, one after the other. Blocks of keys run from right to left, so
@@ -84,11 +83,11 @@ struct group {
 
 static __device__ __forceinline__ void wait_turn(struct group *g) {
     trace(&g->tracer, STROBE_TRACE_WAIT_TURN, g->count);
-    if (TURNS) named_barrier_wait(TURN_BARRIER + group_index(), 256);
+    if (GROUPS > 1) named_barrier_wait(TURN_BARRIER + group_index(), 256);
 }
 
 static __device__ __forceinline__ void pass_turn(const struct group *g) {
-    if (TURNS) named_barrier_arrive(TURN_BARRIER + (group_index() + 1) % GROUPS, 256);
+    if (GROUPS > 1) named_barrier_arrive(TURN_BARRIER + (group_index() + 1) % GROUPS, 256);
 }
 
 static __device__ __forceinline__ void wait_full(struct group *g, uint64_t *full, uint32_t parity, uint32_t phase) {
@@ -96,32 +95,15 @@ static __device__ __forceinline__ void wait_full(struct group *g, uint64_t *full
     mbarrier_wait(full, parity);
 }
 
-/* Blocks of a tile that the group's rows do not see, those on the right, given back unread; what is left is at least one. */
-static __device__ __forceinline__ void skip_hidden_blocks(struct shared *shared, struct group *g, const struct tile *t) {
-    const int row = t->row + 64 * group_index(), last = row + 63 < t->rows ? row + 63 : t->rows - 1;
-    const int end = row < t->rows ? (end_key_of(t, last) + KEYS - 1) / KEYS : 0;
-    const int seen = end > t->first_block ? end : t->first_block + 1;
-#pragma unroll 1
-    for (; g->end_block > seen; --g->end_block, ++g->count) {
-        const uint32_t stage = stage_of(g->count);
-        wait_full(g, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K);
-        release(&shared->k_empty[stage]);
-        wait_full(g, &shared->v_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_V);
-        release(&shared->v_empty[stage]);
-    }
-}
-
 /* The next tile's description and its first scores, issued. After the last tile there is nothing to wait for, and the
  * product is of whatever lies there, since one that is issued at times only would serialise them all. */
 static __device__ __forceinline__ void begin_tile(struct shared *shared, struct group *g, float (&s)[SCORES]) {
-    const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, group_index());
+    const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, group_index()), stage = stage_of(g->count);
     const struct tile *t = &shared->tile[slot];
     wait_full(g, &shared->tile_full[slot], slot_parity(g->tiles), STROBE_TRACE_WAIT_TILE);
     g->first_block = t->first_block, g->end_block = t->end_block;
     g->shown = keys_of_warp(t, warp_row());
     g->q_slot = q_slot_of(piece);
-    if (SKIPS) skip_hidden_blocks(shared, g, t);
-    const uint32_t stage = stage_of(g->count);
     if (g->end_block > g->first_block) {
         wait_full(g, &shared->q_full[g->q_slot], q_parity(piece), STROBE_TRACE_WAIT_Q);
         wait_full(g, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K);
@@ -179,13 +161,6 @@ static __device__ __forceinline__ void meet_block(const struct sm90_forward_para
     rescale(o, &g->rows);
 }
 
-/* Waits for the last product of a tile, whether or not that of the next one's scores has been issued behind it. */
-static __device__ __forceinline__ void finish_values(struct shared *shared, struct group *g, uint32_t stage) {
-    trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
-    wgmma_wait(SKIPS ? 0 : 1);
-    release(&shared->v_empty[stage]);
-}
-
 /* The last product of a tile, and behind it the first scores of the next, which run under the epilogue. Returns whether the
  * warp's O was finite. */
 static __device__ __forceinline__ bool end_tile(const struct sm90_forward_params *p, struct shared *shared, struct group *g,
@@ -197,10 +172,11 @@ static __device__ __forceinline__ bool end_tile(const struct sm90_forward_params
     issue_values(o, w, g->v + last * STAGE_STEP);
     pass_turn(g);
     ++g->count, ++g->tiles;
-    if (SKIPS) finish_values(shared, g, last); /* lest it holds a stage that a block to be skipped needs */
     begin_tile(shared, g, s);
-    if (!SKIPS) finish_values(shared, g, last);
+    trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
+    wgmma_wait(1);
     trace(&g->tracer, STROBE_TRACE_EPILOGUE, g->count);
+    release(&shared->v_empty[last]);
     const bool finite = epilogue(p, &shared->tile[slot], o, &g->rows, warp_row());
     __syncwarp();
     return finite;
@@ -216,7 +192,7 @@ static __device__ __forceinline__ void consumer(const struct sm90_forward_params
     g.q = wgmma_operand(shared_address(shared->q), 0), g.k = wgmma_operand(shared_address(shared->k), 0);
     g.v = wgmma_operand(shared_address(shared->v), KV_SLAB);
     g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);
-    if (TURNS && index == GROUPS - 1) named_barrier_arrive(TURN_BARRIER, 256);
+    if (GROUPS > 1 && index == GROUPS - 1) named_barrier_arrive(TURN_BARRIER, 256);
 
     begin_tile(shared, &g, s);
     while (g.end_block > g.first_block) {

@@ -120,12 +120,12 @@ static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, 
  * mask the more, the better tiles of all lengths level out. Where all are alike, or short, no more than two rounds of tiles,
  * so that new K and V come from memory at an even pace, but four heads of K and V, lest all CTAs ask one part of the cache
  * for the same lines. */
-static int64_t section_heads(const struct problem *p, int64_t row_tiles, bool alike) {
+static int64_t section_heads(const struct problem *p, const struct form *form, bool alike) {
     const strobe_attention *a = &p->a;
     const int64_t head_bytes = a->seq_k * (a->dim + a->dim_v) * 2, cache_bytes = (int64_t)(alike ? 18 : 32) << 20;
     const bool is_even = alike || visible_keys(p) <= 512;
-    const int64_t processors = strobe__cuda_limits(a->device_index).multiprocessors, all = a->batch * a->heads_q;
-    const int64_t cached = cache_bytes / head_bytes, rounds = ceil_div(2 * processors, row_tiles * p->group);
+    const int64_t ctas = strobe__cuda_limits(a->device_index).multiprocessors * form->ctas, all = a->batch * a->heads_q;
+    const int64_t cached = cache_bytes / head_bytes, rounds = ceil_div(2 * ctas, row_tiles(a, form) * p->group);
     const int64_t enough = rounds > 4 ? rounds : 4, some = is_even && enough < cached ? enough : cached;
     const int64_t kv_heads = some > 0 ? some : 1;
     return kv_heads * p->group < all ? kv_heads * p->group : all;
@@ -163,8 +163,8 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->dim = (int32_t)a->dim, m->dim_v = (int32_t)a->dim_v;
     m->row_tiles = (int32_t)row_tiles(a, form), m->tiles = m->row_tiles * m->all_heads;
     m->draws = a->mask != STROBE_MASK_NONE || a->varlen;
-    m->known_tiles = m->draws && form->dim <= 128 && visible_keys(p) <= 1024 ? 4 : 2;
-    m->section_heads = (int32_t)section_heads(p, m->row_tiles, !m->draws);
+    m->known_tiles = m->draws && form->dim <= 128 && visible_keys(p) <= 1024 ? 3 : 2;
+    m->section_heads = (int32_t)section_heads(p, form, !m->draws);
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
     m->scale = (float)a->scale, m->exponent = (float)(a->scale * 1.4426950408889634);

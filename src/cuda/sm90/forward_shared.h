@@ -17,9 +17,8 @@ enum {
     KV_SLAB = KEYS * ROW_BYTES,
     SCORES = KEYS / 2, /* accumulators of a thread */
     OUTPUTS = HEAD_DIM / 2,
-    TURNS = GROUPS > 1 && !SKIPS, /* groups that skip blocks are not in step */
-    TURN_BARRIER = 1,             /* TURN_BARRIER + g: group g may issue */
-    TILES = 4,                    /* that may be known at a time */
+    TURN_BARRIER = 1, /* TURN_BARRIER + g: group g may issue */
+    TILES = 4,        /* that may be known at a time */
 };
 
 /* Of a thread: at launch, and after they have moved. */
