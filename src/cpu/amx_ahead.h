@@ -2,7 +2,8 @@
  *
  * amx_ahead.h: what decoding on tiles asks memory for ahead of time. K and V are read as they lie, 16 keys at a time with
  * all their columns, so that memory is walked page by page; what is read about a page later is asked for on the way. Without
- * it decode_amx.c takes 1.1 times as long, and 1.45 times while others use the core's tile unit. */
+ * it decode_amx.c takes 1.1 times as long, and 1.45 times where tile products are slow (docs/kernels/cpu.md, "What
+ * disturbs"). */
 #ifndef STROBE_CPU_AMX_AHEAD_H
 #define STROBE_CPU_AMX_AHEAD_H
 
