@@ -9,19 +9,20 @@
 #include "cuda/launch.h"
 #include "cuda/merge.h"
 
-#define VARIANT(name, dtype, dim, dim_v, m, n, warps_m, warps_n, stages, blocks, features) \
+#define VARIANT(name, dtype, dim, dim_v, m, n, warps_m, warps_n, stages, blocks, features, small) \
     void strobe__##name(struct params p);
 #include "cuda_forward_variants.h"
 #undef VARIANT
 
 /* Bytes of shared memory as sm80/forward.cu lays it out: Q, and stages of K and V. */
 #define SHARED(bytes, dim, dim_v, rows, keys, stages) ((bytes) * ((rows) * (dim) + (stages) * (keys) * ((dim) + (dim_v))))
-#define VARIANT(name, dtype_, dim_, dim_v_, m, n, warps_m, warps_n, stages, blocks, features_)          \
+#define VARIANT(name, dtype_, dim_, dim_v_, m, n, warps_m, warps_n, stages, blocks, features_, small_)  \
     {.dtype = STROBE_##dtype_,                                                                          \
      .dim = dim_,                                                                                       \
      .dim_v = dim_v_,                                                                                   \
      .features = features_,                                                                             \
      .few_rows = (warps_n) > 1,                                                                         \
+     .small = small_,                                                                                   \
      .rows = 16 * (m) * (warps_m),                                                                      \
      .keys = 8 * (n) * (warps_n),                                                                       \
      .threads = 32 * (warps_m) * (warps_n),                                                             \
@@ -34,22 +35,34 @@ static const struct variant variants[] = {
     {0},
 };
 
+/* Whether small tiles are better than large ones, which read shared memory less: the mask's edge, of which whole blocks are
+ * multiplied, is a large part of short sequences, and few rows leave multiprocessors without a tile. With a fixed size of
+ * splits the batch has no say. */
+static bool wants_small(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    if (a->mask != STROBE_MASK_NONE && a->seq_k <= 1024) return true;
+    return p->tuning.split_keys == 0 && ceil_div(a->seq_q * p->group, 128) * a->batch * a->heads_kv <
+                                            strobe__cuda_limits(a->device_index).multiprocessors;
+}
+
 /* The first that takes the problem and fits the GPU: they stand from few columns to many, then from few rows to many, then
  * from no features to all. Value columns beyond a variant's are slices of their own. */
 static const struct variant *choose(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
-    const bool features = strobe__cuda_needs_features(p), many_rows = a->seq_q * p->group > 16;
+    const bool features = strobe__cuda_needs_features(p), many_rows = a->seq_q * p->group > 16, small = wants_small(p);
     for (const struct variant *v = variants; v->symbol; ++v) {
         if (v->dtype != a->q.dtype || v->dim < a->dim || (v->dim_v < a->dim_v && v->dim_v < 256)) continue;
-        if ((features && !v->features) || (many_rows && v->few_rows) || v->shared_bytes > shared_bytes) continue;
+        if ((features && !v->features) || (many_rows && v->few_rows) || (v->small && !small) ||
+            v->shared_bytes > shared_bytes)
+            continue;
         return v;
     }
     return NULL;
 }
 
 /* Whole blocks of every variant. */
-enum { SPLIT_UNIT = 64, LEAST_SPLIT = 256, MOST_SPLITS = 1024 };
+enum { SPLIT_UNIT = 64, LEAST_SPLIT = 128, MOST_SPLITS = 1024 };
 
 struct plan {
     const struct variant *variant;
@@ -58,7 +71,7 @@ struct plan {
 };
 
 /* Few rows wait for memory: splits such that waves of blocks on the device are nearly full. Many rows: only as long as
- * multiprocessors idle. The least number within 15 % of the best is taken. */
+ * multiprocessors idle. The least number within 5 % of the best is taken. */
 static int64_t splits_for(int64_t blocks, const strobe_attention *a, const struct variant *v) {
     const struct cuda_limits limits = strobe__cuda_limits(a->device_index);
     const int64_t a_multiprocessor = v->few_rows ? 3 : 1, slots = limits.multiprocessors * a_multiprocessor;
@@ -70,7 +83,7 @@ static int64_t splits_for(int64_t blocks, const strobe_attention *a, const struc
         for (int64_t s = 1; s <= most && blocks * s <= 8 * slots; ++s) {
             const double waves = (double)(blocks * s) / (double)slots;
             efficiency[pass] = waves / (double)ceil_div(blocks * s, slots);
-            if (pass == 1 && efficiency[1] >= 0.85 * best) return s;
+            if (pass == 1 && efficiency[1] >= 0.95 * best) return s;
             if (efficiency[pass] > best) best = efficiency[pass];
         }
     return 1;

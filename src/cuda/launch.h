@@ -12,6 +12,7 @@ struct variant {
     int32_t dtype, dim, dim_v;
     int32_t features;   /* 0: takes problems with nothing but a band */
     int32_t few_rows;   /* for 16 packed rows at most */
+    int32_t small;      /* beside it there is one of larger tiles, better for long sequences */
     int32_t rows, keys; /* of a block of threads */
     int32_t threads, shared_bytes;
     void (*symbol)(struct params p);

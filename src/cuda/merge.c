@@ -13,8 +13,8 @@ void strobe__merge_most(struct merge_params p);
 static strobe_status launch(const struct merge_params *params, void *stream) {
     const int64_t rows = (int64_t)params->batch * params->seq_q * params->heads_q;
     const bool few = params->evenly || params->count <= FEW_MERGE_PARTS;
-    return strobe__cuda_launch((void (*)(void))(few ? strobe__merge_few : strobe__merge_most), ceil_div(rows, 4), 128, 0,
-                               params, stream);
+    return strobe__cuda_launch((void (*)(void))(few ? strobe__merge_few : strobe__merge_most),
+                               ceil_div(rows * merge_warps(params), MERGE_WARPS), 32 * MERGE_WARPS, 0, params, stream);
 }
 
 static struct view view_of(const strobe_tensor *t) {

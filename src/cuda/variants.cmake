@@ -106,15 +106,20 @@ function(cuda_forward kind dtype dim dim_v m n warps_m warps_n stages blocks fea
   cuda_object(NAME ${name} SOURCE sm80/forward.cu DEFINES ELEMENT_${element} DIM=${dim} DIM_V=${dim_v} M_TILES=${m}
     N_TILES=${n} WARPS_M=${warps_m} WARPS_N=${warps_n} STAGES=${stages} BLOCKS=${blocks} FEATURES=${features})
   set(cuda_objects ${cuda_objects} PARENT_SCOPE)
+  set(small 0)
+  if("${kind}" STREQUAL "small")
+    set(small 1)
+  endif()
   if(cuda_object_built)
-    set(forward_lines "${forward_lines}VARIANT(${name}, ${element}, ${dim}, ${dim_v}, ${m}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${blocks}, ${features})\n" PARENT_SCOPE)
+    set(forward_lines "${forward_lines}VARIANT(${name}, ${element}, ${dim}, ${dim_v}, ${m}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${blocks}, ${features}, ${small})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
 foreach(dtype bf16 fp16)
   #                                        m n wm wn st bl f
   cuda_forward(rows16  ${dtype}  64  64    1 2  1  4  2  4 1)
-  cuda_forward(plain   ${dtype}  64  64    1 16 4  1  2  3 0)
+  cuda_forward(small   ${dtype}  64  64    1 8  4  1  2  4 0)
+  cuda_forward(plain   ${dtype}  64  64    2 16 4  1  2  2 0)
   cuda_forward(general ${dtype}  64  64    1 8  4  1  2  3 1)
   cuda_forward(rows16  ${dtype} 128 128    1 2  1  4  2  3 1)
   cuda_forward(plain   ${dtype} 128 128    2 8  4  1  2  2 0)
@@ -184,7 +189,7 @@ endfunction()
 
 foreach(dtype bf16 fp16)
   #                                    keys rows w sn kn qm do sk bl f
-  cuda_backward_fused(plain   ${dtype}  64  128 128  8  2  4  4  2  0  1 0)
+  cuda_backward_fused(plain   ${dtype}  64   64  64  4  2  2  2  2  0  3 0)
   cuda_backward_fused(general ${dtype}  64   64  64  4  2  2  2  1  0  2 1)
   cuda_backward_fused(skewed  ${dtype} 128  128  64  8  4  4  2  3  1  1 0)
   cuda_backward_fused(plain   ${dtype} 128  128  64  8  4  4  4  2  0  1 0)

@@ -4,7 +4,10 @@
 #ifndef STROBE_CUDA_COMMON_MERGE_H
 #define STROBE_CUDA_COMMON_MERGE_H
 
+#include <stdbool.h>
+
 #include "cuda/common/params.h"
+#include "math/inline.h"
 
 /* Parts of a strobe_merge with places of their own; the parts of split keys are evenly spaced and have no limit. The kernel
  * is compiled for FEW and for MOST of them, 80 bytes each: kernels with little in their parameters start sooner. */
@@ -25,5 +28,15 @@ struct merge_params {
         struct view out, lse;
     } part[MERGE_PARTS]; /* last, so that what is filled in for MOST is right for FEW */
 };
+
+/* Blocks of threads have so many warps, and a row one of them, or all where it has many parts. */
+enum { MERGE_WARPS = 4 };
+
+/* Whether parts are fp32, one step apart, of rows of whole 16 bytes. */
+STROBE_INLINE bool merge_is_even(const struct merge_params *p) { return p->evenly && p->dim_v % 4 == 0; }
+
+STROBE_INLINE int merge_warps(const struct merge_params *p) {
+    return merge_is_even(p) && p->count >= 2 * MERGE_WARPS ? MERGE_WARPS : 1;
+}
 
 #endif

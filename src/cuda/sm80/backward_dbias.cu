@@ -89,7 +89,7 @@ INLINE void add_tile(const struct params *p, const struct job *t, unsigned char 
                              (int64_t)i * p->kv_group + h % p->kv_group;
         lse2[half] = p->row_lse[from], D[half] = p->row_term[from];
     }
-    if (p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, s, slope);
+    if (p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, false, s, slope);
 #pragma unroll
     for (int n = 0; n < N_TILES; ++n)
 #pragma unroll

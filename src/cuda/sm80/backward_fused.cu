@@ -74,6 +74,10 @@ INLINE struct map map_of(unsigned char *memory) {
 
 INLINE int warp(void) { return (int)threadIdx.x / 32; }
 
+/* In the loop over rows: skewed warps, and those of several blocks a multiprocessor, have no registers for what is known from
+ * it; others lose time by working it out anew. */
+INLINE int thread_in_loop(void) { return SKEWED || BLOCKS > 1 ? thread_anew() : (int)threadIdx.x; }
+
 INLINE void load_q(const struct params *p, const struct job *t, const struct map *m, int stage, int first) {
     load_packed(m->q + stage * Q_BYTES, p, t, &p->q, t->q, first, ROWS, DIM, p->dim, THREADS);
     if (threadIdx.x < ROWS / 2) { /* padded to whole blocks, and so aligned */
@@ -113,7 +117,7 @@ INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, cons
     if (FEATURES && p->scaled) {
 #pragma unroll
         for (int m = 0; m < S_DOWN; ++m)
-            finish_scores(p, t, at, true, m, S_ACROSS, bits[m], s + m * S_ACROSS, slope + m * S_ACROSS);
+            finish_scores(p, t, at, true, m, S_ACROSS, bits[m], false, s + m * S_ACROSS, slope + m * S_ACROSS);
     }
     product_rows(dp, S_DOWN, S_ACROSS, DIM, map->v, key, dout, row, DIM);
 #pragma unroll
@@ -125,7 +129,8 @@ INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, cons
 
 INLINE void add_to_dq(const struct params *p, const struct job *t, const unsigned char *ds, const unsigned char *k,
                       int first) {
-    const int row = warp() % Q_M * Q_ROWS, column = warp() / Q_M * Q_COLUMNS, lane = (int)threadIdx.x % 32;
+    const int thread = thread_in_loop(), own = thread / 32, lane = thread % 32;
+    const int row = own % Q_M * Q_ROWS, column = own / Q_M * Q_COLUMNS;
     float dq[Q_DOWN * Q_ACROSS][4];
     float *sums = p->dq_sum + (statistic_at(p, t, first) + row) * DIM + column * 16;
     clear(dq, Q_DOWN * Q_ACROSS);
@@ -139,15 +144,17 @@ INLINE void add_to_dq(const struct params *p, const struct job *t, const unsigne
 /* The first half of block n, which begins at packed row `first`: P^T and dS^T to shared memory. */
 INLINE bool produce(const struct params *p, const struct job *t, const struct map *map, const struct sight *sight, int n,
                     int first, struct sums *sums) {
-    const int s_key = warp() % S_N * S_KEYS, s_row = warp() / S_N * S_ROWS, stage = n % STAGES;
+    const int own = thread_in_loop() / 32, s_key = own % S_N * S_KEYS, s_row = own / S_N * S_ROWS, stage = n % STAGES;
     float s[S_DOWN * S_ACROSS][4], dp[S_DOWN * S_ACROSS][4];
     const bool any = gradients_of_pairs(p, t, map, sight, stage, first, s, dp);
 #pragma unroll
     for (int m = 0; m < S_DOWN; ++m) {
         const int key = s_key + 16 * m;
         if (P_STORED)
-            keep_rows(map->p + n % PAIRS * PAIR_BYTES, PAIR_ROW_BYTES, key, s_row, s + m * S_ACROSS, S_ACROSS, 1, 1);
-        keep_rows(map->ds + n % PAIRS * PAIR_BYTES, PAIR_ROW_BYTES, key, s_row, dp + m * S_ACROSS, S_ACROSS, 1, 1);
+            keep_rows(map->p + n % PAIRS * PAIR_BYTES, PAIR_ROW_BYTES, key, s_row, s + m * S_ACROSS, S_ACROSS, 1, 1,
+                      thread_in_loop() % 32);
+        keep_rows(map->ds + n % PAIRS * PAIR_BYTES, PAIR_ROW_BYTES, key, s_row, dp + m * S_ACROSS, S_ACROSS, 1, 1,
+                  thread_in_loop() % 32);
     }
     if (!P_STORED && any) {
         product_registers(sums->dv, S_DOWN, K_ACROSS, ROWS, s, map->dout + stage % DO_STAGES * Q_BYTES, 0, 0, DIM);
@@ -203,7 +210,7 @@ INLINE void run_together(const struct params *p, const struct job *t, const stru
  * other half the other way round: so the exponentials of some run beside the products of others. */
 INLINE void run_skewed(const struct params *p, const struct job *t, const struct map *map, const struct sight *sight,
                        int first, int end, struct sums *sums) {
-    const int late = warp() / (WARPS / 2);
+    const int late = thread_in_loop() / 32 / (WARPS / 2);
     load_block(p, t, map, 0, first, end);
     load_block(p, t, map, 1, first + ROWS, end);
     cp_async_wait(1);
@@ -246,8 +253,8 @@ INLINE void store_both(const struct params *p, const struct job *t, const struct
 #pragma unroll
     for (int m = 0; m < K_DOWN; ++m) {
         const int row = key + 16 * m, at = m * K_ACROSS;
-        keep_rows(map->k, ROW_BYTES, row, column, sums->dk + at, K_ACROSS, p->scale, p->scale);
-        keep_rows(map->v, ROW_BYTES, row, column, sums->dv + at, K_ACROSS, 1, 1);
+        keep_rows(map->k, ROW_BYTES, row, column, sums->dk + at, K_ACROSS, p->scale, p->scale, thread_anew() % 32);
+        keep_rows(map->v, ROW_BYTES, row, column, sums->dv + at, K_ACROSS, 1, 1, thread_anew() % 32);
     }
     __syncthreads();
     unload_rows((element *)p->dk.data + key_offset(&p->dk, t, j0), p->dk.row, map->k, KEYS, t->keys - j0, DIM, p->dim,

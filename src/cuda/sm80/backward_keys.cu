@@ -48,49 +48,45 @@ INLINE void load_block(const struct params *p, const struct job *t, unsigned cha
     }
 }
 
-/* What hold_back left out of the product of x with the rows of `from`. */
-INLINE void add_held(const struct params *p, const struct job *t, const struct view *from, int columns, int first,
-                     const float (*x)[4], const uint32_t *held, float (*sums)[4]) {
-#pragma unroll 1
-    for (int local = 0; local < BLOCK_M; ++local) {
-        if (!(held[local / 32] >> (local % 32) & 1)) continue;
-        const element *row = (const element *)from->data + row_offset(from, t, place_of(p, t, first + local));
-        release_held(sums, 1, TILES, x, M_TILES, local, row + column(t), columns - column(t));
-    }
+/* The weights of the passes that look for infinities. */
+INLINE void to_ones(float (*s)[4]) {
+#pragma unroll
+    for (int n = 0; n < M_TILES; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) s[n][x] = s[n][x] == 0 ? 0 : 1;
 }
 
-/* careful: every warp comes to the barriers of hold_back, whether it sees something of the block or not. */
+/* After the first pass every warp comes to the barriers of rewrite_tile, whether it sees something of the block or not. */
 INLINE void meet_block(const struct params *p, const struct job *t, const unsigned char *memory, unsigned char *stage,
-                       const float *statistics, const struct sight *sight, int first, bool careful, uint32_t *held,
+                       const float *statistics, const struct sight *sight, int first, int pass, int *found,
                        struct state *state) {
     const int own = (int)threadIdx.x / 32 * 16;
     const struct patch at = {first, t->tile * BLOCK_N + own};
     const enum coverage coverage = sight_covers(sight, first, BLOCK_M);
-    if (coverage == BLOCK_SKIPPED && !careful) return;
+    if (coverage == BLOCK_SKIPPED && pass == AS_IT_IS) return;
     const uint32_t bits = coverage == BLOCK_FULL      ? 0xffffffffu
                           : coverage == BLOCK_PARTIAL ? visible_bits(p, t, at, true, 0, M_TILES)
                                                       : 0;
-    if (!careful && !__any_sync(0xffffffffu, bits != 0)) return;
+    if (pass == AS_IT_IS && !__any_sync(0xffffffffu, bits != 0)) return;
     unsigned char *q = stage, *dout = stage + STAGE_BYTES / 2;
     float s[M_TILES][4], dp[M_TILES][4];
     float slope[FEATURES ? M_TILES : 1][4];
     clear(s, M_TILES), clear(dp, M_TILES);
     product_rows(s, 1, M_TILES, DIM, memory, own, q, 0, DIM);
-    if (FEATURES && p->scaled) finish_scores(p, t, at, true, 0, M_TILES, bits, s, slope);
+    if (FEATURES && p->scaled) finish_scores(p, t, at, true, 0, M_TILES, bits, false, s, slope);
     if (wants_dk(t)) product_rows(dp, 1, M_TILES, DIM, memory + BLOCK_N * ROW_BYTES, own, dout, 0, DIM);
     weights_and_gradients(p, t, at, true, 0, M_TILES, coverage != BLOCK_FULL, bits, false, s, dp, slope, statistics,
                           statistics + BLOCK_M);
-    if (careful) {
-        hold_back(dout, BLOCK_M, DIM, held, THREADS);
-        if (wants_dv(t)) add_held(p, t, &p->dout, p->dim_v, first, s, held, state->dv);
-        hold_back(q, BLOCK_M, DIM, held, THREADS);
-        if (wants_dk(t)) add_held(p, t, &p->q, p->dim, first, dp, held, BOTH ? state->dk : state->dv);
+    if (pass != AS_IT_IS) { /* of Q one pass will do: where it is not finite and seen, dS is NaN */
+        rewrite_tile(dout, BLOCK_M * DIM, pass, found, THREADS);
+        rewrite_tile(q, BLOCK_M * DIM, FINITE, NULL, THREADS);
+        if (pass > FINITE) to_ones(s);
     }
     if (wants_dv(t)) product_registers(state->dv, 1, TILES, BLOCK_M, s, dout, 0, column(t), DIM);
     if (wants_dk(t)) product_registers(BOTH ? state->dk : state->dv, 1, TILES, BLOCK_M, dp, q, 0, column(t), DIM);
 }
 
-INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, bool careful, uint32_t *held,
+INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, int pass, int *found,
                 struct state *state) {
     unsigned char *stages = memory + 2 * BLOCK_N * ROW_BYTES;
     float *statistics = (float *)(stages + STAGES * STAGE_BYTES);
@@ -118,27 +114,36 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
                 load_block(p, t, stages + stage * STAGE_BYTES, statistics + stage * 2 * BLOCK_M, at + BLOCK_M);
             cp_async_commit();
         }
-        meet_block(p, t, memory, here, its, &sight, at, careful, held, state);
+        meet_block(p, t, memory, here, its, &sight, at, pass, found, state);
     }
     cp_async_wait(0);
     __syncthreads(); /* the memory is free */
 }
 
 INLINE void store_one(const struct params *p, const struct job *t, const struct view *to, int columns, unsigned char *memory,
-                      const float (*sums)[4], float factor) {
+                      const float (*sums)[4], float factor, int pass) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-        stage_row((float *)memory, SLICE, (int)threadIdx.x / 32 * 16 + half * 8 + (int)threadIdx.x % 32 / 4, 0, sums, TILES,
-                  half, factor);
+        stage_row((float *)memory, SLICE, thread_anew() / 32 * 16 + half * 8 + thread_anew() % 32 / 4, 0, sums, TILES, half,
+                  factor);
     __syncthreads();
-    store_staged(p, t, to, false, (int64_t)t->tile * BLOCK_N, BLOCK_N, SLICE, column(t), columns, 0, (const float *)memory,
-                 THREADS);
+    const int64_t first = (int64_t)t->tile * BLOCK_N;
+    const float *stage = (const float *)memory;
+    if (pass <= FINITE)
+        store_staged(p, t, to, false, first, BLOCK_N, SLICE, column(t), columns, 0, stage, THREADS);
+    else
+        add_infinities(p, t, to, false, first, BLOCK_N, SLICE, column(t), columns, 0, stage,
+                       pass == POSITIVE ? INFINITY : -INFINITY, THREADS);
     __syncthreads();
 }
 
-INLINE void store(const struct params *p, const struct job *t, unsigned char *memory, const struct state *state) {
-    if (wants_dv(t)) store_one(p, t, &p->dv, p->dim_v, memory, state->dv, 1);
-    if (wants_dk(t)) store_one(p, t, &p->dk, p->dim, memory, BOTH ? state->dk : state->dv, p->scale);
+INLINE void store(const struct params *p, const struct job *t, unsigned char *memory, int pass, const struct state *state) {
+    if (pass > FINITE) {
+        store_one(p, t, &p->dv, p->dim_v, memory, state->dv, 1, pass);
+        return;
+    }
+    if (wants_dv(t)) store_one(p, t, &p->dv, p->dim_v, memory, state->dv, 1, pass);
+    if (wants_dk(t)) store_one(p, t, &p->dk, p->dim, memory, BOTH ? state->dk : state->dv, p->scale, pass);
 }
 
 INLINE void load_keys(const struct params *p, const struct job *t, unsigned char *memory) {
@@ -147,34 +152,33 @@ INLINE void load_keys(const struct params *p, const struct job *t, unsigned char
     load_rows(memory + BLOCK_N * ROW_BYTES, t->v, p->v.row, j0, BLOCK_N, t->keys, DIM, p->dim_v, p->v.aligned, THREADS);
 }
 
-/* As in forward.cu. */
-static __device__ __noinline__ void work_carefully(const struct params *p, const struct job *t, unsigned char *memory,
-                                                   uint32_t *held) {
-    struct state state;
-    run(p, t, memory, true, held, &state);
-    store(p, t, memory, &state);
-}
-
-INLINE void work(const struct params *p, const struct job *t, unsigned char *memory, bool careful, uint32_t *held) {
-    load_keys(p, t, memory);
-    if (!careful) {
+/* Nearly always the first pass is the last; what is marked was found wanting by backward_fused.cu and begins with the
+ * second. */
+INLINE void work(const struct params *p, const struct job *t, unsigned char *memory, int *found) {
+    const int last = wants_dv(t) ? NEGATIVE : FINITE;
+#pragma unroll 1
+    for (int pass = p->jobs ? FINITE : AS_IT_IS; pass <= last; ++pass) {
+        if (!pass_is_needed(pass, *found)) continue;
         struct state state;
-        run(p, t, memory, false, held, &state);
-        careful = __syncthreads_or(!are_finite(state.dv, TILES) || !are_finite(state.dk, BOTH ? TILES : 1));
-        if (!careful) store(p, t, memory, &state);
+        load_keys(p, t, memory);
+        run(p, t, memory, pass, found, &state);
+        if (pass == AS_IT_IS && __syncthreads_or(!are_finite(state.dv, TILES) || !are_finite(state.dk, BOTH ? TILES : 1)))
+            continue;
+        store(p, t, memory, pass, &state);
+        if (pass == AS_IT_IS) return;
     }
-    if (careful) work_carefully(p, t, memory, held);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL(const __grid_constant__ struct params p) {
     extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
-    __shared__ uint32_t held[2];
+    __shared__ int found;
     __shared__ struct job t;
     if (p.jobs && !p.again_keys[0]) return;
     for (unsigned index = blockIdx.x;;) {
+        if (threadIdx.x == 0) found = 0;
         if (job_of(&t, &p, index, BLOCK_N, false, false) &&
             (!p.jobs || is_marked(p.again_keys, &p, &t, t.tile * BLOCK_N, p.key_units)))
-            work(&p, &t, memory, p.jobs != 0, held);
+            work(&p, &t, memory, &found);
         index += gridDim.x;
         if (index >= (unsigned)p.jobs) return;
         __syncthreads(); /* all are done with the job and the memory */

@@ -48,39 +48,31 @@ INLINE void start(const struct params *p, const struct job *t, struct state *sta
     }
 }
 
-/* careful: every warp comes to the barriers of hold_back, whether it sees something of the block or not. */
+/* After the first pass every warp comes to the barriers of rewrite_tile, whether it sees something of the block or not. */
 INLINE void meet_block(const struct params *p, const struct job *t, const unsigned char *memory, unsigned char *stage,
-                       const struct sight *sight, int j0, bool careful, uint32_t *held, struct state *state) {
+                       const struct sight *sight, int j0, int pass, struct state *state) {
     const struct patch at = {warp_row(t), j0};
-    const int own = (int)threadIdx.x / 32 * 16;
+    const int own = thread_anew() / 32 * 16;
     const enum coverage coverage = sight_covers(sight, j0, BLOCK_N);
-    if (coverage == BLOCK_SKIPPED && !careful) return;
+    if (coverage == BLOCK_SKIPPED && pass == AS_IT_IS) return;
     const uint32_t bits = coverage == BLOCK_FULL      ? 0xffffffffu
                           : coverage == BLOCK_PARTIAL ? visible_bits(p, t, at, false, 0, N_TILES)
                                                       : 0;
-    if (!careful && !__any_sync(0xffffffffu, bits != 0)) return;
+    if (pass == AS_IT_IS && !__any_sync(0xffffffffu, bits != 0)) return;
     float s[N_TILES][4], dp[N_TILES][4];
     float slope[FEATURES ? N_TILES : 1][4];
     clear(s, N_TILES), clear(dp, N_TILES);
     product_rows(s, 1, N_TILES, DIM, memory, own, stage, 0, DIM);
-    if (FEATURES && p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, s, slope);
+    if (FEATURES && p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, false, s, slope);
     product_rows(dp, 1, N_TILES, DIM, memory + BLOCK_M * ROW_BYTES, own, stage + STAGE_BYTES / 2, 0, DIM);
-    weights_and_gradients(p, t, at, false, 0, N_TILES, coverage != BLOCK_FULL, bits, t->slice == 0 && !careful, s, dp, slope,
+    weights_and_gradients(p, t, at, false, 0, N_TILES, coverage != BLOCK_FULL, bits, t->slice == 0 && pass == AS_IT_IS, s, dp, slope,
                           state->lse2, state->D);
-    if (careful) {
-        hold_back(stage, BLOCK_N, DIM, held, THREADS);
-#pragma unroll 1
-        for (int local = 0; local < BLOCK_N; ++local)
-            if (held[local / 32] >> (local % 32) & 1)
-                release_held(state->dq, 1, TILES, dp, N_TILES, local,
-                             (const element *)p->k.data + key_offset(&p->k, t, j0 + local) + t->slice * SLICE,
-                             p->dim - t->slice * SLICE);
-    }
+    /* Of K the second pass will do: where it is not finite and seen, dS is NaN. */
+    if (pass != AS_IT_IS) rewrite_tile(stage, BLOCK_N * DIM, pass, NULL, THREADS);
     product_registers(state->dq, 1, TILES, BLOCK_N, dp, stage, 0, t->slice * SLICE, DIM);
 }
 
-INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, bool careful, uint32_t *held,
-                struct state *state) {
+INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, int pass, struct state *state) {
     const struct sight sight = sight_of(p, t, warp_row(t), 16);
     const int rows_end = t->rows * p->group, last = t->tile * BLOCK_M + BLOCK_M - 1;
     const int first = clamp(band_first(&t->band, place_of(p, t, t->tile * BLOCK_M).i), t->keys) / BLOCK_N * BLOCK_N;
@@ -104,7 +96,7 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
             if (j0 + BLOCK_N < end) load_block(p, t, stages + stage * STAGE_BYTES, j0 + BLOCK_N);
             cp_async_commit();
         }
-        meet_block(p, t, memory, at, &sight, j0, careful, held, state);
+        meet_block(p, t, memory, at, &sight, j0, pass, state);
     }
     cp_async_wait(0);
     __syncthreads();
@@ -120,35 +112,28 @@ INLINE void store(const struct params *p, const struct job *t, unsigned char *me
                  (const float *)memory, THREADS);
 }
 
-/* dbias has had its sums. A function of its own, whose registers are no concern of the usual way. */
-static __device__ __noinline__ void work_carefully(const struct params *p, const struct job *t, unsigned char *memory,
-                                                   uint32_t *held) {
+/* Nearly always the first pass is the last; what is marked was found wanting by backward_fused.cu and begins with the
+ * second. dbias has its sums from the first, or from there. */
+INLINE void work(const struct params *p, const struct job *t, unsigned char *memory) {
     struct state state;
-    run(p, t, memory, true, held, &state);
-    store(p, t, memory, &state);
-}
-
-INLINE void work(const struct params *p, const struct job *t, unsigned char *memory, bool careful, uint32_t *held) {
     load_packed(memory, p, t, &p->q, t->q, t->tile * BLOCK_M, BLOCK_M, DIM, p->dim, THREADS);
     load_packed(memory + BLOCK_M * ROW_BYTES, p, t, &p->dout, t->dout, t->tile * BLOCK_M, BLOCK_M, DIM, p->dim_v, THREADS);
-    if (!careful) {
-        struct state state;
-        run(p, t, memory, false, held, &state);
-        careful = __syncthreads_or(!are_finite(state.dq, TILES));
-        if (!careful) store(p, t, memory, &state);
+#pragma unroll 1
+    for (int pass = p->jobs ? FINITE : AS_IT_IS; pass <= FINITE; ++pass) {
+        run(p, t, memory, pass, &state);
+        if (pass == AS_IT_IS && !__syncthreads_or(!are_finite(state.dq, TILES))) break;
     }
-    if (careful) work_carefully(p, t, memory, held);
+    store(p, t, memory, &state);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL(const __grid_constant__ struct params p) {
     extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
-    __shared__ uint32_t held[2];
     __shared__ struct job t;
     if (p.jobs && !p.again_rows[0]) return;
     for (unsigned index = blockIdx.x;;) {
         if (job_of(&t, &p, index, BLOCK_M, true, true) &&
             (!p.jobs || is_marked(p.again_rows, &p, &t, t.tile * BLOCK_M, p.row_units)))
-            work(&p, &t, memory, p.jobs != 0, held);
+            work(&p, &t, memory);
         index += gridDim.x;
         if (index >= (unsigned)p.jobs) return;
         __syncthreads(); /* all are done with the job and the memory */

@@ -8,7 +8,7 @@
  *       S = Q K^T;  softcap, bias, ALiBi, mask                                 product_rows, finish_scores
  *       m' = max(m, S);  P = 2^(S c - m' c);  l = l a + sum P;  O = O a,  a = 2^((m - m') c)     online_softmax
  *       O = O + P V                                                            product_registers
- *     O / l and lse = m + ln l are written once
+ *     O / l and lse = m + ln l are written once; where O is not finite, further passes come first (tile/nonfinite.h)
  *
  *   time ->   | load K1 V1        | load K2 V2        |          a warp owns 16 M_TILES rows and keeps S, P, O in registers,
  *             | S0 softmax0 P0 V0 | S1 softmax1 P1 V1 |          one barrier a block of keys
@@ -40,9 +40,9 @@ struct state {
     float m[M_TILES * 2], l[M_TILES * 2];
 };
 
-INLINE int warp_m(void) { return (int)threadIdx.x / 32 % WARPS_M; }
-INLINE int warp_n(void) { return (int)threadIdx.x / 32 / WARPS_M; }
-INLINE int warp_row(const struct job *t) { return t->tile * BLOCK_M + warp_m() * 16 * M_TILES; }
+INLINE int warp_m(int warp) { return warp % WARPS_M; }
+INLINE int warp_n(int warp) { return warp / WARPS_M; }
+INLINE int warp_row(const struct job *t, int warp) { return t->tile * BLOCK_M + warp_m(warp) * 16 * M_TILES; }
 
 /* K and V of the block at j0. */
 INLINE void load_block(const struct params *p, const struct job *t, unsigned char *stage, int j0) {
@@ -59,7 +59,7 @@ INLINE void load_block(const struct params *p, const struct job *t, unsigned cha
 INLINE void online_softmax(float (*s)[4], struct state *state, float c) {
     const float LAG = 8;
     float m[2 * M_TILES];
-    bool grown = false;
+    bool any = false;
 #pragma unroll
     for (int row = 0; row < 2 * M_TILES; ++row) {
         const int at = row / 2 * N_TILES, x = row % 2 * 2;
@@ -68,9 +68,10 @@ INLINE void online_softmax(float (*s)[4], struct state *state, float c) {
         for (int n = 0; n < N_TILES; ++n) m[row] = fmaxf(m[row], fmaxf(s[at + n][x], s[at + n][x + 1]));
         m[row] = fmaxf(m[row], __shfl_xor_sync(0xffffffffu, m[row], 1));
         m[row] = fmaxf(m[row], __shfl_xor_sync(0xffffffffu, m[row], 2));
-        grown = grown || (m[row] - state->m[row]) * c > LAG; /* also from -inf */
+        if (!((m[row] - state->m[row]) * c > LAG)) m[row] = state->m[row]; /* a row by itself: its bits are its own */
+        any = any || m[row] != state->m[row];
     }
-    if (__any_sync(0xffffffffu, grown)) {
+    if (__any_sync(0xffffffffu, any)) {
 #pragma unroll
         for (int row = 0; row < 2 * M_TILES; ++row) {
             const float shift = m[row] == -INFINITY ? 0 : m[row] * c;
@@ -117,23 +118,10 @@ INLINE void drop(const struct params *p, const struct job *t, struct patch at, f
     }
 }
 
-/* What hold_back left out of the product. */
-INLINE void add_held(const struct params *p, const struct job *t, struct patch at, int j0, const float (*s)[4],
-                     const uint32_t *held, struct state *state) {
-    const int column = t->slice * DIM_V;
-#pragma unroll 1
-    for (int local = 0; local < 8 * N_TILES; ++local) {
-        const int row = at.key - j0 + local;
-        if (!(held[row / 32] >> (row % 32) & 1)) continue;
-        const element *v = (const element *)p->v.data + key_offset(&p->v, t, at.key + local) + column;
-        release_held(state->o, M_TILES, COLUMN_TILES, s, N_TILES, local, v, p->dim_v - column);
-    }
-}
-
-/* The warp meets the block of keys at j0. held: NULL, or the keys that are zeroed in V. */
+/* The warp meets the block of keys at j0. */
 INLINE void meet_block(const struct params *p, const struct job *t, const unsigned char *q, const unsigned char *stage,
-                       const struct sight *sight, int j0, const uint32_t *held, struct state *state) {
-    const struct patch at = {warp_row(t), j0 + warp_n() * 8 * N_TILES};
+                       const struct sight *sight, int warp, int j0, int pass, struct state *state) {
+    const struct patch at = {warp_row(t, warp), j0 + warp_n(warp) * 8 * N_TILES};
     const enum coverage coverage = sight_covers(sight, at.key, 8 * N_TILES);
     if (coverage == BLOCK_SKIPPED) return;
     uint32_t bits[M_TILES * PARTS], any = 0;
@@ -145,16 +133,16 @@ INLINE void meet_block(const struct params *p, const struct job *t, const unsign
 
     float s[M_TILES * N_TILES][4];
     clear(s, M_TILES * N_TILES);
-    product_rows(s, M_TILES, N_TILES, DIM, q, warp_m() * 16 * M_TILES, stage, warp_n() * 8 * N_TILES, DIM);
+    product_rows(s, M_TILES, N_TILES, DIM, q, warp_m(warp) * 16 * M_TILES, stage, warp_n(warp) * 8 * N_TILES, DIM);
     if (coverage != BLOCK_FULL || (FEATURES && p->scaled)) {
 #pragma unroll
         for (int n = 0; n < M_TILES * PARTS; ++n)
-            finish_scores(p, t, part_of(at, n), false, n / PARTS, PART_TILES, bits[n], s + n * PART_TILES, NULL);
+            finish_scores(p, t, part_of(at, n), false, n / PARTS, PART_TILES, bits[n], pass > FINITE, s + n * PART_TILES,
+                          NULL);
     }
     online_softmax(s, state, p->exponent);
     if (FEATURES && p->dropout) drop(p, t, at, s);
-    if (held) add_held(p, t, at, j0, s, held, state);
-    product_registers(state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage + K_BYTES, warp_n() * 8 * N_TILES, 0, DIM_V);
+    product_registers(state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage + K_BYTES, warp_n(warp) * 8 * N_TILES, 0, DIM_V);
 }
 
 /* The keys that some row of the tile sees, in whole blocks, cut to the split. */
@@ -168,16 +156,17 @@ INLINE void key_range(const struct params *p, const struct job *t, int64_t *firs
     *end = *end < split_end ? *end : split_end;
 }
 
-INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, uint32_t *held, bool careful,
+INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, int pass, int *found,
                 struct state *state) {
-    clear(state->o, M_TILES * COLUMN_TILES);
-#pragma unroll
-    for (int row = 0; row < 2 * M_TILES; ++row) state->m[row] = -INFINITY, state->l[row] = 0;
-
     unsigned char *stages = memory + Q_BYTES;
-    const struct sight sight = sight_of(p, t, warp_row(t), 16 * M_TILES);
+    const int warp = (int)threadIdx.x / 32;
+    const struct sight sight = sight_of(p, t, warp_row(t, warp), 16 * M_TILES);
     int64_t first, end;
     key_range(p, t, &first, &end);
+    clear(state->o, M_TILES * COLUMN_TILES);
+#pragma unroll
+    for (int row = 0; row < 2 * M_TILES; ++row) state->m[row] = pass <= FINITE ? -INFINITY : 0, state->l[row] = 0;
+    load_packed(memory, p, t, &p->q, t->q, t->tile * BLOCK_M, BLOCK_M, DIM, p->dim, THREADS);
     if (STAGES > 1 && first < end) load_block(p, t, stages, (int)first);
     cp_async_commit();
     int stage = 0;
@@ -195,8 +184,11 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
             if (j0 + BLOCK_N < end) load_block(p, t, stages + stage * (K_BYTES + V_BYTES), j0 + BLOCK_N);
             cp_async_commit();
         }
-        if (careful) hold_back(at + K_BYTES, BLOCK_N, DIM_V, held, THREADS);
-        meet_block(p, t, memory, at, &sight, j0, careful ? held : NULL, state);
+        if (pass != AS_IT_IS) {
+            rewrite_tile(at + K_BYTES, BLOCK_N * DIM_V, pass, found, THREADS);
+            if (pass > FINITE) rewrite_tile(at, BLOCK_N * DIM, NOTHING, NULL, THREADS); /* scores of 0: weights are alike */
+        }
+        meet_block(p, t, memory, at, &sight, warp, j0, pass, state);
     }
     cp_async_wait(0);
     __syncthreads();
@@ -206,9 +198,9 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
 /* The warps' parts over disjoint keys become one, in warp 0. Memory: for every other warp [4 COLUMN_TILES + 4][32 lanes]. */
 INLINE void merge_warps(float *memory, struct state *state, float c) {
     enum { PART = (4 * COLUMN_TILES + 4) * 32 };
-    const int lane = (int)threadIdx.x % 32;
-    float *own = memory + (warp_n() - 1) * PART + lane;
-    if (warp_n() > 0) {
+    const int lane = (int)threadIdx.x % 32, part = warp_n((int)threadIdx.x / 32);
+    float *own = memory + (part - 1) * PART + lane;
+    if (part > 0) {
 #pragma unroll
         for (int n = 0; n < COLUMN_TILES; ++n)
 #pragma unroll
@@ -220,7 +212,7 @@ INLINE void merge_warps(float *memory, struct state *state, float c) {
         }
     }
     __syncthreads();
-    if (warp_n() > 0) return;
+    if (part > 0) return;
     for (int w = 0; w < WARPS_N - 1; ++w) {
         const float *other = memory + w * PART + lane;
 #pragma unroll
@@ -260,7 +252,8 @@ INLINE float end_row(const struct params *p, const struct job *t, const struct s
     float l = state->l[row], factor;
     l += __shfl_xor_sync(0xffffffffu, l, 1);
     l += __shfl_xor_sync(0xffffffffu, l, 2);
-    const int packed = warp_row(t) + row / 2 * 16 + row % 2 * 8 + (int)threadIdx.x % 32 / 4;
+    const int thread = thread_anew(), own = thread / 32 % WARPS_M * 16 * M_TILES + thread % 32 / 4;
+    const int packed = t->tile * BLOCK_M + own + row / 2 * 16 + row % 2 * 8;
     const bool there = packed < t->rows * p->group;
     const struct place at = place_of(p, t, there ? packed : 0);
     const float lse = finish_row(p, state->m[row], l, at.h, &factor);
@@ -271,63 +264,66 @@ INLINE float end_row(const struct params *p, const struct job *t, const struct s
 
 #if !FEATURES
 /* Rows of the element type, aligned, of one head each and not parts: 16 bytes a thread, by way of Q's memory. */
-INLINE void store_plain(const struct params *p, const struct job *t, unsigned char *memory, const struct state *state) {
+INLINE void store_plain(const struct params *p, const struct job *t, unsigned char *memory, const struct state *state,
+                        const float *factor) {
     const int row = t->tile * BLOCK_M, column = t->slice * DIM_V;
 #pragma unroll
-    for (int m = 0; m < M_TILES; ++m) {
-        const float low = end_row(p, t, state, 2 * m), high = end_row(p, t, state, 2 * m + 1);
-        keep_rows(memory, DIM_V * ELEMENT_BYTES, warp_m() * 16 * M_TILES + 16 * m, 0, state->o + m * COLUMN_TILES,
-                  COLUMN_TILES, low, high);
-    }
+    for (int m = 0; m < M_TILES; ++m)
+        keep_rows(memory, DIM_V * ELEMENT_BYTES, warp_m(thread_anew() / 32) * 16 * M_TILES + 16 * m, 0, state->o + m * COLUMN_TILES,
+                  COLUMN_TILES, factor[2 * m], factor[2 * m + 1], thread_anew() % 32);
     __syncthreads();
     unload_rows((element *)p->out.data + row_offset(&p->out, t, place_of(p, t, row)) + column, p->out.row, memory, BLOCK_M,
                 t->rows - row, DIM_V, p->dim_v - column, THREADS);
 }
 #endif
 
-INLINE void finish(const struct params *p, const struct job *t, unsigned char *memory, struct state *state) {
-#if !FEATURES
-    if (p->group == 1 && p->splits == 1 && p->out.aligned && p->out.dtype == ELEMENT_DTYPE && p->dim_v % CHUNK == 0) {
-        store_plain(p, t, memory, state);
-        return;
-    }
-#endif
+INLINE void finish(const struct params *p, const struct job *t, unsigned char *memory, int pass, struct state *state) {
+    const int warp = thread_anew() / 32;
+    float factor[2 * M_TILES];
 #if WARPS_N > 1
     merge_warps((float *)(memory + Q_BYTES), state, p->exponent);
     __syncthreads();
-    if (warp_n() == 0)
+    if (warp_n(warp) == 0)
 #endif
 #pragma unroll
-        for (int row = 0; row < 2 * M_TILES; ++row) {
-            const float factor = end_row(p, t, state, row);
+        for (int row = 0; row < 2 * M_TILES; ++row) factor[row] = pass <= FINITE ? end_row(p, t, state, row) : 1;
+#if !FEATURES
+    if (pass <= FINITE && p->group == 1 && p->splits == 1 && p->out.aligned && p->out.dtype == ELEMENT_DTYPE &&
+        p->dim_v % CHUNK == 0) {
+        store_plain(p, t, memory, state, factor);
+        return;
+    }
+#endif
+    if (warp_n(warp) == 0)
+#pragma unroll
+        for (int row = 0; row < 2 * M_TILES; ++row)
             stage_row((float *)memory, DIM_V,
-                      warp_m() * 16 * M_TILES + row / 2 * 16 + row % 2 * 8 + (int)threadIdx.x % 32 / 4, 0,
-                      state->o + row / 2 * COLUMN_TILES, COLUMN_TILES, row % 2, factor);
-        }
+                      warp_m(warp) * 16 * M_TILES + row / 2 * 16 + row % 2 * 8 + thread_anew() % 32 / 4, 0,
+                      state->o + row / 2 * COLUMN_TILES, COLUMN_TILES, row % 2, factor[row]);
     __syncthreads();
-    store_staged(p, t, &p->out, true, (int64_t)t->tile * BLOCK_M, BLOCK_M, DIM_V, t->slice * DIM_V, p->dim_v,
-                 t->split * p->split_out, (const float *)memory, THREADS);
-}
-
-/* Some key that is not finite is hidden from some row, or it is in plain sight: once more, carefully. A function of its own,
- * whose registers are no concern of the usual way. */
-static __device__ __noinline__ void start_again(const struct params *p, const struct job *t, unsigned char *memory,
-                                                uint32_t *held) {
-    struct state state;
-    run(p, t, memory, held, true, &state);
-    finish(p, t, memory, &state);
+    const int64_t first = (int64_t)t->tile * BLOCK_M, part = t->split * p->split_out;
+    const float *stage = (const float *)memory;
+    if (pass <= FINITE)
+        store_staged(p, t, &p->out, true, first, BLOCK_M, DIM_V, t->slice * DIM_V, p->dim_v, part, stage, THREADS);
+    else
+        add_infinities(p, t, &p->out, true, first, BLOCK_M, DIM_V, t->slice * DIM_V, p->dim_v, part, stage,
+                       pass == POSITIVE ? INFINITY : -INFINITY, THREADS);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL(const __grid_constant__ struct params p) {
     extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
-    __shared__ uint32_t held[2];
+    __shared__ int found;
     __shared__ struct job t; /* not a copy a thread: registers are for the accumulators */
+    if (threadIdx.x == 0) found = 0;
     if (!job_of(&t, &p, blockIdx.x, BLOCK_M, true, true)) return;
-    load_packed(memory, &p, &t, &p.q, t.q, t.tile * BLOCK_M, BLOCK_M, DIM, p.dim, THREADS);
-    struct state state;
-    run(&p, &t, memory, held, false, &state);
-    if (__syncthreads_or(!are_finite(state.o, M_TILES * COLUMN_TILES)))
-        start_again(&p, &t, memory, held);
-    else
-        finish(&p, &t, memory, &state);
+#pragma unroll 1
+    for (int pass = AS_IT_IS; pass <= NEGATIVE; ++pass) { /* nearly always the first is the last */
+        if (!pass_is_needed(pass, found)) continue;
+        struct state state;
+        run(&p, &t, memory, pass, &found, &state);
+        if (pass == AS_IT_IS && __syncthreads_or(!are_finite(state.o, M_TILES * COLUMN_TILES))) continue;
+        finish(&p, &t, memory, pass, &state);
+        if (pass == AS_IT_IS) return;
+        __syncthreads(); /* all are done with the memory, and what was written is seen */
+    }
 }

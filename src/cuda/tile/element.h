@@ -9,6 +9,7 @@
 
 #include "cuda/common/params.h"
 #include "cuda/ptx/convert.h"
+#include "cuda/ptx/thread.h"
 #include "math/exp2.h"
 #include "math/float16.h"
 
@@ -17,20 +18,20 @@
 #if defined(ELEMENT_FP32)
 typedef float element;
 #define ELEMENT_DTYPE CUDA_FP32
+#define ELEMENT_ONE   1.0f
 INLINE float element_to_float(element x) { return x; }
-INLINE bool element_is_finite(element x) { return (float_bits(x) & 0x7f800000u) != 0x7f800000u; }
 #else
 typedef uint16_t element;
 #if defined(ELEMENT_FP16)
 #define ELEMENT_DTYPE CUDA_FP16
+#define ELEMENT_ONE   ((element)0x3c00)
 INLINE uint32_t pack(float low, float high) { return cvt_f16x2(low, high); }
 INLINE float element_to_float(element x) { return f16_to_float(x); }
-INLINE bool element_is_finite(element x) { return (x & 0x7c00u) != 0x7c00u; }
 #else
 #define ELEMENT_DTYPE CUDA_BF16
+#define ELEMENT_ONE   ((element)0x3f80)
 INLINE uint32_t pack(float low, float high) { return cvt_bf16x2(low, high); }
 INLINE float element_to_float(element x) { return bf16_to_float(x); }
-INLINE bool element_is_finite(element x) { return (x & 0x7f80u) != 0x7f80u; }
 #endif
 #endif
 

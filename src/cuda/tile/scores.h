@@ -140,19 +140,21 @@ INLINE float score_terms(const struct params *p, const struct job *t, struct pai
     return x;
 }
 
-/* All of it on the scores of a 16-row tile; slope may be NULL. */
+/* All of it on the scores of a 16-row tile; slope may be NULL. alike: those that nothing hides become 0. */
 INLINE void finish_scores(const struct params *p, const struct job *t, struct patch at, bool transposed, int m, int n_tiles,
-                          uint32_t bits, float (*s)[4], float (*slope)[4]) {
+                          uint32_t bits, bool alike, float (*s)[4], float (*slope)[4]) {
 #pragma unroll
     for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
             float d = 1;
             const bool seen = bits >> bit_of(n, x) & 1;
-            if (FEATURES && p->scaled)
+            if (FEATURES && p->scaled) {
                 s[n][x] = seen ? score_terms(p, t, pair_of(at, transposed, m, n, x / 2, x % 2), s[n][x], &d) : -INFINITY;
-            else
+                if (alike && s[n][x] != -INFINITY) s[n][x] = 0;
+            } else {
                 s[n][x] = seen ? s[n][x] : -INFINITY;
+            }
             if (slope) slope[n][x] = d;
         }
 }

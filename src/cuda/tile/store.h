@@ -57,11 +57,26 @@ INLINE void store_staged(const struct params *p, const struct job *t, const stru
     }
 }
 
+/* What a pass for infinities of one sign has found (tile/nonfinite.h): elements of the stage above 0 get one added. */
+INLINE void add_infinities(const struct params *p, const struct job *t, const struct view *to, bool packed, int64_t first,
+                           int rows, int stage_columns, int column, int columns, int64_t extra, const float *stage,
+                           float infinity, int threads) {
+    const int end = packed ? t->rows * p->group : t->keys;
+#pragma unroll 1
+    for (int at = (int)threadIdx.x; at < rows * stage_columns; at += threads) {
+        const int row = at / stage_columns, x = at % stage_columns;
+        if (first + row >= end || x >= columns - column || !(stage[row * STAGE_ROW(stage_columns) + x] > 0)) continue;
+        const int64_t offset = packed ? row_offset(to, t, place_of(p, t, (int)first + row)) : key_offset(to, t, first + row);
+        const int64_t index = offset + extra + column + x;
+        store_any(to->data, to->dtype, index, load_any(to->data, to->dtype, index) + infinity);
+    }
+}
+
 #if !defined(ELEMENT_FP32)
-/* A 16-row tile of accumulators, its lower rows times low and its upper times high, to a tile in the element type. */
+/* A 16-row tile of accumulators, its lower rows times low and its upper times high, to a tile in the element type. lane: the
+ * lane's number, anew where registers are short. */
 INLINE void keep_rows(unsigned char *tile, int row_bytes, int row, int column, const float (*x)[4], int tiles, float low,
-                      float high) {
-    const int lane = (int)threadIdx.x % 32;
+                      float high, int lane) {
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
         *(uint32_t *)(tile + chunk_at(row_bytes, row + lane / 4, column / 8 + n) + lane % 4 * 4) = pack(x[n][0] * low,
@@ -76,8 +91,8 @@ INLINE void keep_rows(unsigned char *tile, int row_bytes, int row, int column, c
  * chunks. */
 INLINE void unload_rows(element *to, int64_t stride, const unsigned char *tile, int tile_rows, int rows, int row_elements,
                         int columns, int threads) {
-    const int chunks = row_elements / CHUNK, step = threads / chunks, chunk = (int)threadIdx.x % chunks;
-    const int first = (int)threadIdx.x / chunks;
+    const int chunks = row_elements / CHUNK, step = threads / chunks, thread = thread_anew();
+    const int chunk = thread % chunks, first = thread / chunks;
     if (chunk * CHUNK >= columns) return;
 #pragma unroll
     for (int n = 0; n < tile_rows / step; ++n) {
