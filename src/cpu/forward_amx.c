@@ -20,9 +20,10 @@
  *
  * Tiles, blocks and the order of every sum depend on shapes alone, not on tasks, super-blocks or threads.
  *
- * Xeon VM with AMX, loaded, one thread, 2026-11-21, no lse, 2048 keys and more, medians in good windows: bf16 27 to 32 % of
- * the AMX peak at d = 64 and 33 to 42 % at d = 128, fp16 14 to 16 %, fp32 104 to 136 % of the FMA peak; PyTorch 2.13 takes
- * 1.7 to 3.1 times as long in bf16, 1.3 to 2.2 in fp32. docs/kernels/cpu.md has the rounds and what was tried. */
+ * Xeon VM with AMX, loaded, one thread, 2026-11-21, no lse, medians in calm windows, without a mask: bf16 32 to 38 % of the
+ * AMX peak at d = 64 from 2048 keys on, at d = 128 31 to 36 % with 512, 38 to 40 % with 1024, 41 to 46 % with more; fp16 14
+ * to 17 %, fp32 123 to 140 % of the FMA peak; PyTorch 2.13 takes 2.0 to 4.1 times as long in bf16, 1.8 to 3.0 in fp32.
+ * docs/kernels/cpu.md has the rounds and what was tried. */
 #include "core/parallel.h"
 #include "cpu/amx_pack.h"
 #include "cpu/amx_step.h"
