@@ -256,7 +256,7 @@ function(cuda_backward_sm90 text dtype dim rows ctas parts lag terms name)
   string(TOUPPER ${dtype} element)
   math(EXPR stored "(${dim} + 63) / 64 * 64") # columns in shared memory
   cuda_object(NAME ${name} SOURCE sm90/${text}.cu CODE -gencode=arch=compute_90a,code=sm_90a
-    DEFINES ELEMENT_${element} HEAD_DIM=${stored} COLUMNS=${dim} ROWS=${rows} PARTS=${parts} LAG=${lag} TERMS=${terms} ${STROBE_EXPERIMENT})
+    DEFINES ELEMENT_${element} HEAD_DIM=${stored} COLUMNS=${dim} ROWS=${rows} PARTS=${parts} LAG=${lag} TERMS=${terms})
   set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
     set(sm90_defines "${sm90_defines}${name} -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -gencode=arch=compute_90a,code=sm_90a -DELEMENT_${element} -DHEAD_DIM=${stored} -DCOLUMNS=${dim} -DROWS=${rows} -DPARTS=${parts} -DLAG=${lag} -DTERMS=${terms} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sm90/${text}.cu\n" PARENT_SCOPE)
