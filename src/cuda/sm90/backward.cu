@@ -27,8 +27,8 @@
  * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is gone), P and dS ROWS/4 each;
  * S^T is given up for P, packed, which dS is made from as well (but for TERMS 2).
  *
- * One H200, 2026-11-22, warm, bf16, 16k tokens, TFLOP/s full / causal: d 64 554 / 542, d 128 567 / 564; version 3 of the text
- * on a cool one 539 / 530, 631 / 604, beside cuDNN 9.19's 440 / 407, 537 / 502. See docs/kernels/sm90_backward.md. */
+ * One H200, 2026-11-22, bf16, 16k tokens, TFLOP/s full / causal: d 64 583 / 561, d 128 568 / 626 (cuDNN 9.19 457 / 438,
+ * 587 / 560); in fixed order 560 / 506, 563 / 598. See docs/kernels/sm90_backward.md. */
 #if defined(ELEMENT_BF16)
 #define STROBE_MMA_TYPE "bf16"
 #else
