@@ -102,8 +102,9 @@ static bool ask(const strobe_kernel_info *kernel, problem *p, void (*amend)(call
     return false;
 }
 
-/* What a feature is tried with. A kernel for one dtype or for few rows shall not answer every question with that. */
-static const char *const bases[] = {"", "bf16", "fp16", "s=8", "bf16 s=8", "fp16 s=8"};
+/* What a feature is tried with. A kernel for one dtype, for few rows or for an int8 cache shall not answer every question
+ * with that. */
+static const char *const bases[] = {"", "bf16", "fp16", "s=8", "bf16 s=8", "fp16 s=8", "s=8 kv=int8"};
 enum { BASES = sizeof bases / sizeof bases[0] };
 
 static bool ask_with(const strobe_kernel_info *kernel, const char *base, const char *words, void (*amend)(call *),
