@@ -212,19 +212,27 @@ file(CONFIGURE OUTPUT cuda/cuda_backward_dbias_variants.h CONTENT "${dbias_lines
 
 # ---- Hopper's own: sm_90a instructions, so only where machine code for it is asked for
 
+# Inside a function: an object from sm90/<source> and defines, and the options that the SASS guard compiles it with again.
+set(sm90_defines)
+macro(cuda_object_sm90 name source)
+  set(code -gencode=arch=compute_90a,code=sm_90a)
+  cuda_object(NAME ${name} SOURCE sm90/${source} CODE ${code} DEFINES ${ARGN})
+  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
+  if(cuda_object_built)
+    set(options ${ARGN})
+    list(JOIN options " -D" options)
+    set(sm90_defines "${sm90_defines}${name} -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include ${code} -D${options} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sm90/${source}\n" PARENT_SCOPE)
+  endif()
+endmacro()
+
 # stages of K and V, places of 64 rows for Q, CTAs on a multiprocessor; how many keys a row may see, without
 # and with a mask, for this variant to be the best (-1: any number): of those that take a problem the first is chosen.
 set(sm90_lines)
-set(sm90_defines)
 function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full most_masked terms name)
   string(TOUPPER ${dtype} element)
-  set(defines ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages} Q_SLOTS=${q_slots} CTAS=${ctas}
-    TERMS=${terms})
-  cuda_object(NAME ${name} SOURCE sm90/forward.cu CODE -gencode=arch=compute_90a,code=sm_90a DEFINES ${defines})
-  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
+  cuda_object_sm90(${name} forward.cu ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages}
+    Q_SLOTS=${q_slots} CTAS=${ctas} TERMS=${terms})
   if(cuda_object_built)
-    list(JOIN defines " -D" options)
-    set(sm90_defines "${sm90_defines}${name} -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -gencode=arch=compute_90a,code=sm_90a -D${options} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sm90/forward.cu\n" PARENT_SCOPE)
     set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${terms}, ${dim}, ${keys}, ${groups}, ${stages}, ${q_slots}, ${ctas}, ${most_full}, ${most_masked})\n" PARENT_SCOPE)
   endif()
 endfunction()
@@ -255,11 +263,9 @@ set(sm90_backward_lines)
 function(cuda_backward_sm90 text dtype dim rows ctas parts lag terms name)
   string(TOUPPER ${dtype} element)
   math(EXPR stored "(${dim} + 63) / 64 * 64") # columns in shared memory
-  cuda_object(NAME ${name} SOURCE sm90/${text}.cu CODE -gencode=arch=compute_90a,code=sm_90a
-    DEFINES ELEMENT_${element} HEAD_DIM=${stored} COLUMNS=${dim} ROWS=${rows} PARTS=${parts} LAG=${lag} TERMS=${terms})
-  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
+  cuda_object_sm90(${name} ${text}.cu ELEMENT_${element} HEAD_DIM=${stored} COLUMNS=${dim} ROWS=${rows} PARTS=${parts}
+    LAG=${lag} TERMS=${terms})
   if(cuda_object_built)
-    set(sm90_defines "${sm90_defines}${name} -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -gencode=arch=compute_90a,code=sm_90a -DELEMENT_${element} -DHEAD_DIM=${stored} -DCOLUMNS=${dim} -DROWS=${rows} -DPARTS=${parts} -DLAG=${lag} -DTERMS=${terms} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sm90/${text}.cu\n" PARENT_SCOPE)
     set(sm90_backward_lines "${sm90_backward_lines}VARIANT(${name}, ${element}, ${dim}, ${rows}, 128, ${ctas}, ${terms})\n" PARENT_SCOPE)
   endif()
 endfunction()
