@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """cuda_peers.py: Strobe's CUDA kernels beside PyTorch's FlashAttention-2 and cuDNN, in one process and on the same tensors.
 
-    python3 bench/cuda_peers.py LIBSTROBE [fwd] [bwd] [decode] [graph] [--kernel NAME] [--seq 512,2k,8k] [--dim 64,128,256] [--ms 40]
-                                  [--deterministic]
+    python3 bench/cuda_peers.py LIBSTROBE [fwd] [bwd] [decode] [graph] [--kernel NAME] [--seq 512,2k,8k] [--dim 64,128,256]
+                                  [--ms 40] [--deterministic]
 
 Grid: bf16, 16384 tokens, hidden size 2048; TFLOP/s by the formula of publications. Needs PyTorch
-with a GPU (exit 77 otherwise). Every result is compared with PyTorch's before it is timed; L2 is flushed between runs. For a
-backward pass also the device memory (MiB) that a call takes beyond its inputs and gradients."""
+with a GPU (exit 77 otherwise). Every result is compared with PyTorch's before it is timed; calls take turns, L2 is flushed
+before each, medians. For a backward pass also the device memory (MiB) that a call takes beyond its inputs and gradients."""
 import argparse
 import ctypes as C
 import math
@@ -23,6 +23,7 @@ except ImportError:
 from abi import Attention, Gradients, Tensor, Tuning, check, load
 
 DETERMINISTIC = 1
+PEERS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
 
 
 def view(x, heads_first):
@@ -65,20 +66,37 @@ class Strobe:
 FLUSH = None
 
 
-def time_ms(call, budget_ms):
-    """Median of CUDA-event times, L2 flushed before each."""
+def flush_l2():
     global FLUSH
     if FLUSH is None:
         FLUSH = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    call(), torch.cuda.synchronize()
-    times, spent = [], 0.0
-    while len(times) < 5 or (spent < budget_ms and len(times) < 100):
-        FLUSH.zero_()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    FLUSH.zero_()
+
+
+def time_ms(call):
+    """Of one call by CUDA events, L2 flushed before it; NaN where it is not offered."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    flush_l2()
+    try:
         start.record(), call(), end.record(), end.synchronize()
-        times.append(start.elapsed_time(end))
-        spent += times[-1]
-    return sorted(times)[len(times) // 2]
+    except RuntimeError:
+        return math.nan
+    return start.elapsed_time(end)
+
+
+def medians_ms(calls, budget_ms):
+    """Of each call's times. The calls take turns, so that a clock that moves moves all of them; each round another one begins."""
+    for call in calls:
+        time_ms(call)
+    times, spent = [[] for _ in calls], 0.0
+    for first in range(100):
+        for n in range(len(calls)):
+            which = (first + n) % len(calls)
+            times[which].append(time_ms(calls[which]))
+        spent += max((t[-1] for t in times if not math.isnan(t[-1])), default=budget_ms)
+        if first >= 4 and spent > budget_ms:
+            break
+    return [sorted(t)[len(t) // 2] for t in times]
 
 
 def number(text):
@@ -90,13 +108,6 @@ def peer(backend, q, k, v, causal):
         with sdpa_kernel(backend):
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
     return call
-
-
-def attempt(make, budget):
-    try:
-        return time_ms(make, budget)
-    except RuntimeError:
-        return math.nan
 
 
 def extra_mib(call, results):
@@ -122,8 +133,7 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
     error = (out.float() - right.float()).abs().max().item()
     flop = 4 * batch * heads * seq * seq * dim / (2 if causal else 1)
     if not backward:
-        times = [attempt(lambda: strobe.forward(a, work), budget)]
-        times += [attempt(peer(b, q, k, v, causal), budget) for b in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)]
+        calls = [lambda: strobe.forward(a, work)] + [peer(b, q, k, v, causal) for b in PEERS]
     else:
         flop *= 2.5
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
@@ -133,20 +143,20 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
             a.tuning = C.pointer(strobe.tuning)
         work = strobe.workspace(a, g)
         strobe.backward(a, g, work)
-        times, error = [attempt(lambda: strobe.backward(a, g, work), budget)], 0.0
+        calls, error = [lambda: strobe.backward(a, g, work)], 0.0
         memory, results = [work.numel() / 2**20], sum(x.numel() * x.element_size() for x in (q, k, v))
-        for b in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+        for b in PEERS:
             leaves = [x.detach().requires_grad_() for x in (q, k, v)]
             result = peer(b, *leaves, causal)()
             grads = torch.autograd.grad(result, leaves, dout, retain_graph=True)
             if b == SDPBackend.FLASH_ATTENTION:
-                error = max((x.float() - y.float()).abs().max().item() for x, y in zip((dq, dk, dv), grads))
+                error = max((x.float() - y.float()).abs().max().item() for x, y in zip((dq, dk, dv), grads, strict=True))
 
-            def gradients():
+            def gradients(result=result, leaves=leaves):
                 torch.autograd.grad(result, leaves, dout, retain_graph=True)
-            times.append(attempt(gradients, budget))
+            calls.append(gradients)
             memory.append(extra_mib(gradients, results))
-    speeds = [flop / t / 1e9 for t in times]
+    speeds = [flop / t / 1e9 for t in medians_ms(calls, budget)]
     print(f"{'bwd' if backward else 'fwd'} d{dim:<3} {'causal' if causal else 'full':6} {seq:6}: strobe {speeds[0]:6.1f}  "
           f"FA2 {speeds[1]:6.1f}  cuDNN {speeds[2]:6.1f}  ratios {speeds[0] / speeds[1]:.3f} {speeds[0] / speeds[2]:.3f}  "
           f"max diff {error:.4f}" + (f"  MiB {memory[0]:.0f} {memory[1]:.0f} {memory[2]:.0f}" if backward else ""), flush=True)
@@ -173,8 +183,7 @@ def decode(strobe, batch, keys, budget):
     strobe.forward(a, work)
     right = peer(SDPBackend.FLASH_ATTENTION, q, k, v, False)()
     error = (out.float() - right.float()).abs().max().item()
-    times = [attempt(lambda: strobe.forward(a, work), budget)]
-    times += [attempt(peer(b, q, k, v, False), budget) for b in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)]
+    times = medians_ms([lambda: strobe.forward(a, work)] + [peer(b, q, k, v, False) for b in PEERS], budget)
     rates = [(k.numel() + v.numel()) * 2 / t / 1e9 for t in times]
     print(f"decode {batch:3} x {keys:6}: strobe {rates[0]:5.2f} TB/s  FA2 {rates[1]:5.2f}  cuDNN {rates[2]:5.2f}  "
           f"max diff {error:.5f}", flush=True)
@@ -182,7 +191,7 @@ def decode(strobe, batch, keys, budget):
 
 def compare(direct, replayed, flags):
     """out, lse, dQ, dK, dV: the same bits, but for dQ without STROBE_DETERMINISTIC."""
-    for n, (x, y) in enumerate(zip(direct, replayed)):
+    for n, (x, y) in enumerate(zip(direct, replayed, strict=True)):
         same = torch.allclose(x.float(), y.float(), atol=1e-2, rtol=1e-2) if n == 2 and not flags else torch.equal(x, y)
         assert same, ("out", "lse", "dq", "dk", "dv")[n]
 
