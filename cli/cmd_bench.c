@@ -7,6 +7,7 @@
 #include "element.h"
 #include "json.h"
 #include "number.h"
+#include "options.h"
 #include "peak.h"
 #include "sample.h"
 #include "table.h"
@@ -15,7 +16,6 @@
 #include "trial.h"
 #include "visible.h"
 
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -318,7 +318,7 @@ int cmd_bench(int argc, char **argv) {
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
     bench b = {.seconds = 1, .format = TABLE_TEXT, .device = -1, .code = EXIT_OK};
-    for (int option; (option = getopt_long(argc, argv, "o:h", options, NULL)) != -1;) {
+    for (int option; (option = next_option("bench", argc, argv, "o:h", options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
         if (option == '?') return EXIT_REFUSED;
         if (option == 'o' && !table_format_named(optarg, &b.format))

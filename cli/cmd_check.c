@@ -5,12 +5,12 @@
 #include "commands.h"
 #include "grid.h"
 #include "memory.h"
+#include "options.h"
 #include "table.h"
 #include "terminal.h"
 #include "trial.h"
 #include "verify.h"
 
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -193,29 +193,37 @@ static bool is_checked(const check *c, const char *kernel) {
     return false;
 }
 
-static int run(check *c, const problem_list *list) {
+/* Every kernel that is asked for is one that is checked. */
+static bool kernels_are_checked(const check *c, const problem_list *list) {
+    for (size_t i = 0; i < list->count; ++i) {
+        const char *kernel = c->only_kernel ? c->only_kernel : list->items[i].kernel;
+        if (!*kernel || is_checked(c, kernel)) continue;
+        fprintf(stderr,
+                "strobe check: kernel is %s; a kernel that strobe info lists is accepted, but not reference_* or "
+                "standard_*\n",
+                kernel);
+        return false;
+    }
+    return true;
+}
+
+static bool check_problems(check *c, const problem_list *list) {
     char message[PROBLEM_MESSAGE], text[PROBLEM_TEXT];
     bool ok = true;
-    find_kernels(c);
-    c->cases = table_create(case_columns, COUNT(case_columns));
     for (size_t i = 0; ok && i < list->count; ++i) {
-        const char *kernel = c->only_kernel ? c->only_kernel : list->items[i].kernel;
         problem_print(&list->items[i], text);
-        if (*kernel && !is_checked(c, kernel)) {
-            snprintf(message, sizeof message,
-                     "kernel is %s; a kernel that strobe info lists, but not a yardstick, is accepted", kernel);
-            ok = false;
-            break;
-        }
         terminal_progress("%zu of %zu  %s", i + 1, list->count, text);
         ok = check_problem(c, &list->items[i], message, sizeof message);
     }
     terminal_progress_end();
-    int code = EXIT_REFUSED;
-    if (ok)
-        code = report(c);
-    else
-        fprintf(stderr, "strobe check: %s: %s\n", text, message);
+    if (!ok) fprintf(stderr, "strobe check: %s: %s\n", text, message);
+    return ok;
+}
+
+static int run(check *c, const problem_list *list) {
+    find_kernels(c);
+    c->cases = table_create(case_columns, COUNT(case_columns));
+    const int code = kernels_are_checked(c, list) && check_problems(c, list) ? report(c) : EXIT_REFUSED;
     table_destroy(c->cases);
     free(c->tallies);
     return code;
@@ -235,7 +243,7 @@ int cmd_check(int argc, char **argv) {
     check c = {.format = TABLE_TEXT};
     grid_tier tier = GRID_QUICK;
     bool on_gpu = false;
-    for (int option; (option = getopt_long(argc, argv, "o:h", options, NULL)) != -1;) {
+    for (int option; (option = next_option("check", argc, argv, "o:h", options)) != -1;) {
         if (option == QUICK || option == FULL || option == LONG)
             tier = (grid_tier)option;
         else if (option == KERNEL)

@@ -5,8 +5,8 @@
 #include "commands.h"
 #include "inputs.h"
 #include "memory.h"
+#include "options.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 static const char help[] =
     "usage: strobe explain PROBLEM...\n"
     "\n"
-    "Prints for each problem which kernel the library chooses, and why not the ones before it. Nothing is\n"
+    "Prints for each problem which kernel the library chooses, and why not each of the others. Nothing is\n"
     "computed or allocated. Exit code: 0 every problem has a kernel, 2 some have none, or usage.\n"
     "\n"
     "examples:\n"
@@ -47,7 +47,7 @@ static bool explain(const problem *p) {
 
 int cmd_explain(int argc, char **argv) {
     static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {0}};
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+    for (int option; (option = next_option("explain", argc, argv, "h", options)) != -1;) {
         if (option != 'h') return EXIT_REFUSED;
         return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
     }

@@ -3,10 +3,10 @@
  * cmd_info.c: `strobe info`: version, build, devices, kernels; and the matrix of what each kernel supports. */
 #include "commands.h"
 #include "json.h"
+#include "options.h"
 #include "support.h"
 #include "table.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <strobe/strobe.h>
 
@@ -88,7 +88,7 @@ int cmd_info(int argc, char **argv) {
                                             {0}};
     table_format format = TABLE_TEXT;
     bool support = false;
-    for (int option; (option = getopt_long(argc, argv, "o:h", options, NULL)) != -1;) {
+    for (int option; (option = next_option("info", argc, argv, "o:h", options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), EXIT_OK;
         if (option == '?') return EXIT_REFUSED;
         support |= option == 's';

@@ -40,6 +40,6 @@ int cmd_lab(int argc, char **argv) {
     for (int i = 0; i < SUBCOMMANDS; ++i)
         if (!strcmp(subcommands[i].name, name)) return subcommands[i].run(argc - 1, argv + 1);
     if (!strcmp(name, "--help") || !strcmp(name, "-h")) return usage(stdout);
-    if (*name) fprintf(stderr, "strobe lab: \"%s\" is no command\n\n", name);
+    if (*name) fprintf(stderr, "strobe lab: \"%s\" is not a command\n\n", name);
     return usage(stderr);
 }

@@ -51,13 +51,15 @@ bool lab_file_read(lab_file *file, const char *path, const char *layer, char *me
     size_t size = 0, at = 0;
     safetensors tensors = {0};
     attention_set set;
-    char prefix[64];
+    char prefix[64] = "", reason[LAB_REFUSAL - 128] = "";
     *file = (lab_file){0};
-    snprintf(prefix, sizeof prefix, "%s.", layer ? layer : "");
-    bool ok = file_read(path, &bytes, &size, message, LAB_REFUSAL) &&
-              safetensors_parse(bytes, size, &tensors, message, LAB_REFUSAL);
-    if (ok && !attention_set_next(&tensors, layer ? prefix : NULL, &at, &set)) {
-        snprintf(message, LAB_REFUSAL, "%.100s has no %sq, k, v", path, layer ? prefix : "");
+    if (layer) snprintf(prefix, sizeof prefix, "%s.", layer);
+    bool ok = file_read(path, &bytes, &size, reason, sizeof reason) &&
+              safetensors_parse(bytes, size, &tensors, reason, sizeof reason);
+    if (!ok) {
+        snprintf(message, LAB_REFUSAL, "%.100s: %s", path, reason);
+    } else if (!attention_set_next(&tensors, layer ? prefix : NULL, &at, &set)) {
+        snprintf(message, LAB_REFUSAL, "%.100s has no tensors named %sq, %sk and %sv", path, prefix, prefix, prefix);
         ok = false;
     }
     ok = ok && take_set(file, &set, message);

@@ -5,9 +5,9 @@
 #include "commands.h"
 #include "lab/fp8.h"
 #include "lab/random.h"
+#include "options.h"
 #include "terminal.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +111,7 @@ static int report(const fp8_request *r, const lab_fp8_input *in, table_format fo
 int lab_fp8_command(int argc, char **argv) {
     static const struct option options[] = {{"output", required_argument, NULL, 'o'}, {"help", no_argument, NULL, 'h'}, {0}};
     table_format format = TABLE_TEXT;
-    for (int option; (option = getopt_long(argc, argv, "o:h", options, NULL)) != -1;) {
+    for (int option; (option = next_option("lab fp8", argc, argv, "o:h", options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), EXIT_OK;
         if (option != 'o' || !lab_format("fp8", optarg, &format)) return EXIT_REFUSED;
     }

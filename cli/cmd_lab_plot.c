@@ -3,9 +3,9 @@
  * cmd_lab_plot.c: `strobe lab plot`: runs lab/plot.py, which calls this command for its numbers and draws the figures. */
 #include "cmd_lab.h"
 #include "commands.h"
+#include "options.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,7 +54,7 @@ int lab_plot(int argc, char **argv) {
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
     const char *python = "python3", *script = find_script();
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+    for (int option; (option = next_option("lab plot", argc, argv, "h", options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), EXIT_OK;
         if (option == '?') return EXIT_REFUSED;
         *(option == PYTHON ? &python : &script) = optarg;

@@ -5,9 +5,9 @@
 #include "commands.h"
 #include "lab/cost_model.h"
 #include "lab/device.h"
+#include "options.h"
 #include "peak.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <string.h>
 #include <strobe/strobe.h>
@@ -134,7 +134,7 @@ int lab_roofline(int argc, char **argv) {
                                             {0}};
     table_format format = TABLE_TEXT;
     const char *device = "h200";
-    for (int option; (option = getopt_long(argc, argv, "o:h", options, NULL)) != -1;) {
+    for (int option; (option = next_option("lab roofline", argc, argv, "o:h", options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), fputs(lab_words_help, stdout), fputs(examples, stdout), EXIT_OK;
         if (option == DEVICE)
             device = optarg;

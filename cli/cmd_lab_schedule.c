@@ -6,8 +6,8 @@
 #include "commands.h"
 #include "json.h"
 #include "lab/schedule.h"
+#include "options.h"
 
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -232,6 +232,12 @@ static bool make_schedule(const given *g, lab_schedule *s, char *message) {
     return false;
 }
 
+static bool read_within(const char *option, const char *text, int64_t least, int64_t most, int64_t *value, char *message) {
+    if (lab_size(text, strlen(text), value) && *value >= least && *value <= most) return true;
+    snprintf(message, LAB_REFUSAL, "%s is %.64s; %lld to %lld is accepted", option, text, (long long)least, (long long)most);
+    return false;
+}
+
 int lab_schedule_command(int argc, char **argv) {
     enum { DEVICE = 1, LOAD, WIDTH, SPANS };
     static const struct option options[] = {{"device", required_argument, NULL, DEVICE},
@@ -245,23 +251,25 @@ int lab_schedule_command(int argc, char **argv) {
     lab_device device = *lab_device_named("h100");
     int64_t width = 110, load = 0;
     bool spans = false;
-    for (int option; (option = getopt_long(argc, argv, "o:h", options, NULL)) != -1;) {
+    char message[LAB_REFUSAL] = "";
+    for (int option; (option = next_option("lab schedule", argc, argv, "o:h", options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), EXIT_OK;
         if (option == '?') return EXIT_REFUSED;
         if (option == SPANS) spans = true;
         if (option == 'o' && !lab_format("schedule", optarg, &format)) return EXIT_REFUSED;
         if (option == DEVICE) {
-            if (!lab_device_named(optarg) || !lab_device_named(optarg)->has_schedule)
-                return lab_complain("schedule", "--device: h100 or h200 is accepted");
+            if (!lab_device_named(optarg) || !lab_device_named(optarg)->has_schedule) {
+                snprintf(message, sizeof message, "--device is %.64s; h100 or h200 is accepted", optarg);
+                return lab_complain("schedule", message);
+            }
             device = *lab_device_named(optarg);
         }
-        if (option == WIDTH && (!lab_size(optarg, strlen(optarg), &width) || width < 40 || width > MOST_WIDTH))
-            return lab_complain("schedule", "--width: 40 to 240 columns are accepted");
-        if (option == LOAD && (!lab_size(optarg, strlen(optarg), &load) || load < 1 || load > 1024))
-            return lab_complain("schedule", "--load: 1 to 1024 bytes a clock are accepted");
+        if (option == WIDTH && !read_within("--width", optarg, 40, MOST_WIDTH, &width, message))
+            return lab_complain("schedule", message);
+        if (option == LOAD && !read_within("--load", optarg, 1, 1024, &load, message))
+            return lab_complain("schedule", message);
     }
     if (load) device.load = (double)load;
-    char message[LAB_REFUSAL] = "";
     given g = {.n = 16384, .d = 128};
     lab_schedule s = {.device = &device, .elements = LAB_FP16};
     for (int i = optind; i < argc; ++i)

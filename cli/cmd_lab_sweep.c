@@ -5,8 +5,8 @@
 #include "cmd_lab.h"
 #include "commands.h"
 #include "lab/cost_model.h"
+#include "options.h"
 
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -109,7 +109,7 @@ static void default_algorithms(lab_request *r) {
 int lab_sweep(int argc, char **argv) {
     static const struct option options[] = {{"output", required_argument, NULL, 'o'}, {"help", no_argument, NULL, 'h'}, {0}};
     table_format format = TABLE_TEXT;
-    for (int option; (option = getopt_long(argc, argv, "o:h", options, NULL)) != -1;) {
+    for (int option; (option = next_option("lab sweep", argc, argv, "o:h", options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), fputs(lab_words_help, stdout), fputs(examples, stdout), EXIT_OK;
         if (option != 'o' || !lab_format("sweep", optarg, &format)) return EXIT_REFUSED;
     }

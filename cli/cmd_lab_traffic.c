@@ -6,9 +6,9 @@
 #include "commands.h"
 #include "lab/cost_model.h"
 #include "lab/random.h"
+#include "options.h"
 #include "terminal.h"
 
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -211,7 +211,7 @@ int lab_traffic(int argc, char **argv) {
                                             {0}};
     table_format format = TABLE_TEXT;
     bool counts_only = false;
-    for (int option; (option = getopt_long(argc, argv, "o:h", options, NULL)) != -1;) {
+    for (int option; (option = next_option("lab traffic", argc, argv, "o:h", options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), fputs(lab_words_help, stdout), fputs(examples, stdout), EXIT_OK;
         if (option == COUNTS_ONLY)
             counts_only = true;

@@ -66,27 +66,36 @@ bool lab_size(const char *text, size_t length, int64_t *value) {
     return number_integer(plain, length, value);
 }
 
-bool lab_request_set(lab_request *r, const char *key, int64_t value, char *message) {
-    for (const number_word *w = number_words; w < number_words + NUMBER_WORDS; ++w) {
-        if (strcmp(w->key, key) != 0) continue;
-        if (value < w->least || value > w->most) {
-            snprintf(message, LAB_REFUSAL, "%s = %lld: %lld to %lld is accepted", key, (long long)value, (long long)w->least,
-                     (long long)w->most);
-            return false;
-        }
-        memcpy((char *)r + w->field, &value, sizeof value);
-        if (w->second) memcpy((char *)r + w->second, &value, sizeof value);
-        if (!strcmp(key, "sram")) r->scalars = 0;
-        if (!strcmp(key, "S")) r->sram_bytes = 0;
-        return true;
-    }
-    snprintf(message, LAB_REFUSAL, "%s: no such word; strobe lab --help lists them", key);
+static bool no_such_word(const char *word, char *message) {
+    snprintf(message, LAB_REFUSAL, "\"%.64s\": no such word; --help lists them", word);
     return false;
 }
 
-/* One item of a list of values: a number, or A..B*M, or A..B+S. */
-static bool add_values(lab_request *r, const char *item, size_t length, char *message) {
+static const number_word *number_word_named(const char *key) {
+    for (const number_word *w = number_words; w < number_words + NUMBER_WORDS; ++w)
+        if (strcmp(w->key, key) == 0) return w;
+    return NULL;
+}
+
+bool lab_request_set(lab_request *r, const char *key, int64_t value, char *message) {
+    const number_word *w = number_word_named(key);
+    if (!w) return no_such_word(key, message);
+    if (value < w->least || value > w->most) {
+        snprintf(message, LAB_REFUSAL, "%s = %lld: %lld to %lld is accepted", key, (long long)value, (long long)w->least,
+                 (long long)w->most);
+        return false;
+    }
+    memcpy((char *)r + w->field, &value, sizeof value);
+    if (w->second) memcpy((char *)r + w->second, &value, sizeof value);
+    if (!strcmp(key, "sram")) r->scalars = 0;
+    if (!strcmp(key, "S")) r->sram_bytes = 0;
+    return true;
+}
+
+/* One item of a word's list of values: a number, or A..B*M, or A..B+S. */
+static bool add_values(lab_request *r, const char *key, const char *item, size_t length, char *message) {
     const char *end = item + length, *dots = NULL, *step_at = NULL;
+    const int shown = length < 64 ? (int)length : 64;
     for (const char *c = item; c + 1 < end && !dots; ++c)
         if (c[0] == '.' && c[1] == '.') dots = c;
     for (const char *c = dots; c && c < end && !step_at; ++c)
@@ -98,17 +107,19 @@ static bool add_values(lab_request *r, const char *item, size_t length, char *me
                        lab_size(step_at + 1, (size_t)(end - step_at - 1), &step) && from >= 1 && from <= to &&
                        step >= (*step_at == '*' ? 2 : 1);
     if (!one && !range) {
-        snprintf(message, LAB_REFUSAL, "\"%.*s\" is no number; 64, 16k, 100KiB, 1k..16k*2 and 64..256+64 are", (int)length,
-                 item);
+        snprintf(message, LAB_REFUSAL, "%s = %.*s: a number such as 64, 16k, 100KiB, 1k..16k*2 or 64..256+64 is accepted",
+                 key, shown, item);
         return false;
     }
-    for (int64_t value = from; one || value <= to; value = *step_at == '*' ? value * step : value + step) {
+    for (int64_t value = from; one || value <= to;) {
         if (r->value_count == LAB_MOST_VALUES) {
-            snprintf(message, LAB_REFUSAL, "\"%.*s\" has more than %d values", (int)length, item, LAB_MOST_VALUES);
+            snprintf(message, LAB_REFUSAL, "%s = %.*s: at most %d values are accepted", key, shown, item, LAB_MOST_VALUES);
             return false;
         }
         r->values[r->value_count++] = value;
-        if (one) break;
+        if (one ||
+            (*step_at == '*' ? __builtin_mul_overflow(value, step, &value) : __builtin_add_overflow(value, step, &value)))
+            break;
     }
     return true;
 }
@@ -117,13 +128,13 @@ static bool read_number(lab_request *r, const char *key, const char *text, bool 
     const int before = r->value_count;
     for (const char *item = text, *end;; item = end + 1) {
         end = item + strcspn(item, ",");
-        if (!add_values(r, item, (size_t)(end - item), message)) return false;
+        if (!add_values(r, key, item, (size_t)(end - item), message)) return false;
         if (!*end) break;
     }
     const int count = r->value_count - before;
     if (count == 1) return lab_request_set(r, key, r->values[--r->value_count], message);
     if (!sweeps || before > 0) {
-        snprintf(message, LAB_REFUSAL, "%s=%s: one value is accepted%s", key, text,
+        snprintf(message, LAB_REFUSAL, "%s = %.64s: one value is accepted%s", key, text,
                  sweeps ? ", only one word is swept" : "");
         return false;
     }
@@ -144,7 +155,7 @@ static bool read_algorithms(lab_request *r, const char *text, char *message) {
         snprintf(name, sizeof name, "%.*s", (int)(end - item), item);
         const lab_algorithm *algorithm = lab_algorithm_named(name);
         if (!algorithm || r->algorithm_count == LAB_MOST_ALGORITHMS) {
-            snprintf(message, LAB_REFUSAL, "algorithms: \"%s\" is none; strobe lab traffic --help lists them", name);
+            snprintf(message, LAB_REFUSAL, "algorithms = %s: the names that strobe lab --help lists are accepted", name);
             return false;
         }
         r->algorithms[r->algorithm_count++] = algorithm;
@@ -156,9 +167,9 @@ static bool read_algorithms(lab_request *r, const char *text, char *message) {
 static bool choose(const char *key, const char *value, const char *const *names, int count, int *choice, char *message) {
     for (*choice = 0; *choice < count; ++*choice)
         if (!strcmp(names[*choice], value)) return true;
-    snprintf(message, LAB_REFUSAL, "%s=%s: ", key, value);
-    for (int i = 0; i < count; ++i) strncat(strncat(message, i ? ", " : "", 3), names[i], 32);
-    strncat(message, " are accepted", 16);
+    int length = snprintf(message, LAB_REFUSAL, "%s = %.64s: accepted are", key, value);
+    for (int i = 0; i < count; ++i)
+        length += snprintf(message + length, LAB_REFUSAL - (size_t)length, "%s %s", i ? "," : "", names[i]);
     return false;
 }
 
@@ -189,8 +200,7 @@ static bool read_word(lab_request *r, const char *word, bool sweeps, char *messa
     if (!equals) {
         if (!strcmp(word, "causal")) return read_choice(r, "causal", "bottomright", message);
         r->has_elements = lab_type_named(word, &r->elements) && r->elements != LAB_E4M3;
-        if (!r->has_elements) snprintf(message, LAB_REFUSAL, "\"%.64s\": no such word; --help lists them", word);
-        return r->has_elements;
+        return r->has_elements || no_such_word(word, message);
     }
     snprintf(key, sizeof key, "%.*s", (int)(equals - word), word);
     if (!strcmp(key, "blocks") || !strcmp(key, "causal")) return read_choice(r, key, equals + 1, message);
@@ -205,6 +215,7 @@ static bool read_word(lab_request *r, const char *word, bool sweeps, char *messa
         snprintf(message, LAB_REFUSAL, "dropout = %.64s: at least 0 and less than 1 is accepted", equals + 1);
         return false;
     }
+    if (!number_word_named(key)) return no_such_word(word, message);
     if (!strcmp(key, "sram") || !strcmp(key, "S")) r->has_sram = true;
     return read_number(r, key, equals + 1, sweeps, message);
 }

@@ -9,10 +9,10 @@
 #include "file.h"
 #include "memory.h"
 #include "npy.h"
+#include "options.h"
 #include "problem_words.h"
 #include "run_report.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,7 +192,7 @@ int cmd_run(int argc, char **argv) {
                                                  {"help", no_argument, NULL, 'h'},
                                                  {0}};
     options o = {0};
-    for (int option; (option = getopt_long(argc, argv, "o:h", long_options, NULL)) != -1;) {
+    for (int option; (option = next_option("run", argc, argv, "o:h", long_options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), EXIT_OK;
         if (option == '?') return EXIT_REFUSED;
         if (option == 'o')

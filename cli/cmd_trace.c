@@ -7,8 +7,8 @@
 #include "cuda_trial.h"
 #include "json.h"
 #include "memory.h"
+#include "options.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,7 +187,7 @@ static int trace_problem(const problem *p, const char *file, char *message, size
 int cmd_trace(int argc, char **argv) {
     static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {"output", required_argument, NULL, 'o'}, {0}};
     const char *file = NULL;
-    for (int option; (option = getopt_long(argc, argv, "ho:", options, NULL)) != -1;) {
+    for (int option; (option = next_option("trace", argc, argv, "ho:", options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
         if (option != 'o') return EXIT_REFUSED;
         file = optarg;

@@ -3,7 +3,9 @@
  * main.c: the command `strobe`: finds the subcommand and hands over. */
 #include "commands.h"
 
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strobe/strobe.h>
 
@@ -33,8 +35,20 @@ static void print_usage(FILE *stream) {
           stream);
 }
 
+/* The library takes no notice of a level that it does not know: it has nobody to tell. */
+static bool level_is_known(void) {
+    static const char *const levels[] = {"baseline", "avx2", "avx512", "amx"};
+    const char *wanted = getenv("STROBE_ISA");
+    if (!wanted || !*wanted) return true;
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; ++i)
+        if (strcmp(wanted, levels[i]) == 0) return true;
+    fprintf(stderr, "strobe: STROBE_ISA is %s; baseline, avx2, avx512 or amx is accepted\n", wanted);
+    return false;
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
+    if (!level_is_known()) return EXIT_REFUSED;
     for (const command *c = commands; c < commands + COMMANDS; ++c)
         if (strcmp(name, c->name) == 0) return c->run(argc - 1, argv + 1);
     if (strcmp(name, "--version") == 0) return printf("strobe %s\n", strobe_version()), EXIT_OK;
