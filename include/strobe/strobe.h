@@ -7,7 +7,7 @@
  * and includes no header of any framework or of CUDA.
  *
  *     float q[6 * 64], k[6 * 64], v[6 * 64], out[6 * 64];          // one head, six tokens, 64 wide
- *     strobe_attention a = {sizeof a};
+ *     strobe_attention a = {.struct_size = sizeof a};              // C++17: a = {}; a.struct_size = sizeof a;
  *     a.batch = 1, a.seq_q = 6, a.seq_k = 6, a.heads_q = 1, a.dim = 64;
  *     a.q.data = q, a.k.data = k, a.v.data = v, a.out.data = out;
  *     if (strobe_forward(&a, NULL, 0, NULL) != STROBE_OK) fprintf(stderr, "%s\n", strobe_last_error());
@@ -21,9 +21,14 @@
  * - Calls return a strobe_status. Every argument is checked before any work; after a refusal nothing has been written and
  *   strobe_last_error() holds one sentence that names the argument, its value and what is accepted.
  * - Nothing is kept between calls. Calls are re-entrant and may run at the same time from any number of threads. The caller
- *   owns every pointer; the library reads descriptors during the call only.
+ *   owns every pointer; the library reads descriptors during the call only. It prints nothing and ends no process.
  * - A feature that no kernel offers for a problem is refused with STROBE_UNSUPPORTED, never ignored.
  * - CPU results do not depend on the number of threads, bit for bit, forward and backward.
+ * - After a fork the child may call. OpenMP's threads stay with the parent: if it has used them, the child's calls run on
+ *   the calling thread, or on the caller's threads (strobe_parallel).
+ * - On CUDA a call puts its work on the stream and returns. It waits for nothing and allocates no device memory, so that a
+ *   graph can capture it. Tensors and workspace must live until the stream has passed it. What arrays of the device hold,
+ *   such as varlen's offsets, is not checked.
  *
  * 2. Shapes
  * ---------
@@ -217,7 +222,7 @@ typedef struct strobe_dropout {
  * scale a token and head, as for an int8 cache; 0 = the whole sequence. Blocks of a packed side are those of the packed
  * tensor's rows, and stride[0] is then read for whole sequences only. Scales of invisible keys are not read. Taken by the
  * CPU's forward and decode kernels, for k and v; scales of q by none yet.
- *     strobe_scales s = {sizeof s};                      // of a cache k[batch][seq_k][heads_kv][dim] in int8, v alike
+ *     strobe_scales s = {.struct_size = sizeof s};       // of a cache k[batch][seq_k][heads_kv][dim] in int8, v alike
  *     s.k = k_scale, s.v = v_scale, s.block_k = 1;       // float k_scale[batch][seq_k][heads_kv], v_scale alike
  *     s.stride_k[0] = s.stride_v[0] = seq_k * heads_kv;
  *     s.stride_k[1] = s.stride_v[1] = heads_kv;
@@ -305,14 +310,15 @@ typedef struct strobe_gradients {
 
 /* Attention. workspace: at least strobe_workspace() bytes, 64-byte aligned, of the descriptor's device; its content before
  * and after means nothing. On the CPU NULL with 0 bytes lets the library allocate and free it itself. stream: a CUDA stream
- * (cudaStream_t), NULL on the CPU. out must not overlap an input.
+ * (cudaStream_t), NULL on the CPU, on CUDA NULL is the default stream. No output may overlap another tensor; one that begins
+ * where another does is refused.
  * Returns INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, WORKSPACE_TOO_SMALL, DEVICE_ERROR. Example: at the top. */
 STROBE_API strobe_status strobe_forward(const strobe_attention *attention, void *workspace, size_t workspace_bytes,
                                         void *stream);
 
 /* Gradients. attention: as it was for the forward, with out and lse as the forward left them. Arguments and errors as
  * strobe_forward.
- *     strobe_gradients g = {sizeof g};
+ *     strobe_gradients g = {.struct_size = sizeof g};
  *     g.dout.data = dout, g.dq.data = dq, g.dk.data = dk, g.dv.data = dv;
  *     strobe_status status = strobe_backward(&a, &g, NULL, 0, NULL);                     // a.out and a.lse are set */
 STROBE_API strobe_status strobe_backward(const strobe_attention *attention, const strobe_gradients *gradients,
@@ -348,7 +354,7 @@ typedef struct strobe_partials {
 
 /* Merges partial results (split-KV decoding, ring attention, chunked prefill). INVALID_ARGUMENT, UNSUPPORTED.
  *     strobe_partial part[2] = {{{out_a}, {lse_a}}, {{out_b}, {lse_b}}};
- *     strobe_partials m = {sizeof m};
+ *     strobe_partials m = {.struct_size = sizeof m};
  *     m.batch = 1, m.seq_q = 6, m.heads_q = 1, m.dim_v = 64, m.count = 2, m.parts = part;
  *     m.out.data = out, m.lse.data = lse;
  *     strobe_status status = strobe_merge(&m, NULL); */
@@ -361,8 +367,9 @@ STROBE_API strobe_status strobe_merge(const strobe_partials *partials, void *str
 STROBE_API strobe_status strobe_select(const strobe_attention *attention, const strobe_gradients *gradients,
                                        const char **kernel);
 
-/* The same with reasons, as text: a line for each kernel of the operation, best first, "name: chosen" or "name: why not".
- * Writes at most capacity bytes with the closing zero; *needed (may be NULL) gets the bytes that the whole text takes.
+/* The same with reasons, as text: a line for each kernel of the operation and device, best first, "name: chosen" or
+ * "name: why not". Writes at most capacity bytes with the closing zero; *needed (may be NULL) gets the bytes that the whole
+ * text takes.
  *     char text[4096];
  *     if (strobe_explain(&a, NULL, text, sizeof text, NULL) == STROBE_OK) puts(text);
  * Returns UNSUPPORTED, with the text written, when no kernel takes the problem. */
@@ -385,22 +392,23 @@ typedef struct strobe_kernel_info {
 STROBE_API int32_t strobe_kernel_count(void);
 
 /* Kernel number index in [0, strobe_kernel_count()), best first within an operation and device, the reference last.
- *     strobe_kernel_info info = {sizeof info};
+ *     strobe_kernel_info info = {.struct_size = sizeof info};
  *     for (int32_t i = 0; strobe_kernel_at(i, &info) == STROBE_OK; ++i) puts(info.name); */
 STROBE_API strobe_status strobe_kernel_at(int32_t index, strobe_kernel_info *info);
 
 /* A device that the library can use. */
 typedef struct strobe_device_info {
     size_t struct_size;
-    const char *name;  /* as the device calls itself */
-    const char *level; /* CPU: baseline, avx2, avx512 or amx; the environment variable STROBE_ISA can lower it */
+    const char *name;  /* as the device calls itself; both strings live as long as the library */
+    const char *level; /* CUDA: such as sm_90; CPU: baseline, avx2, avx512 or amx, which the environment variable STROBE_ISA
+                          can lower: one of these words, any other is ignored */
     int32_t threads;   /* CPU: threads that a call uses by default */
     int32_t reserved;
     int64_t memory_bytes;
 } strobe_device_info;
 
 /* Device number index of a kind (a strobe_device). INVALID_ARGUMENT when there is none of that number.
- *     strobe_device_info info = {sizeof info};
+ *     strobe_device_info info = {.struct_size = sizeof info};
  *     if (strobe_device_at(STROBE_CPU, 0, &info) == STROBE_OK) printf("%s, %s\n", info.name, info.level); */
 STROBE_API strobe_status strobe_device_at(int32_t device, int32_t index, strobe_device_info *info);
 
@@ -410,7 +418,7 @@ STROBE_API const char *strobe_version(void);
 /* How the library was built: version, compiler, backends, levels. One line. */
 STROBE_API const char *strobe_build_info(void);
 
-/* Receives one line for each call that ran: operation, sizes, kernel. message is valid during the call only. */
+/* Receives one line for each forward or backward that ran: operation, sizes, kernel. message is valid during the call. */
 typedef void (*strobe_log_callback)(void *user, const char *message);
 
 /* Sets the callback for the whole process, NULL for none (the default). The library itself never prints. Set it before

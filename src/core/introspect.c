@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * introspect.c: what this build and this machine have: kernels, devices, versions. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -46,16 +47,25 @@ strobe_status strobe_kernel_at(int32_t index, strobe_kernel_info *info) {
     return give(info, &ours, sizeof ours, "info");
 }
 
+static bool describe(int32_t device, int32_t index, strobe_device_info *info) {
+    const struct backend *backend;
+    for (size_t b = 0; (backend = strobe__backend(b)) != NULL; ++b)
+        if (backend->describe && backend->describe(device, index, info)) return true;
+    return false;
+}
+
 strobe_status strobe_device_at(int32_t device, int32_t index, strobe_device_info *info) {
     if (!info) return strobe__fail(STROBE_INVALID_ARGUMENT, "info is NULL; a strobe_device_info is accepted");
     strobe_device_info ours = {.struct_size = sizeof ours};
-    const struct backend *backend;
-    for (size_t b = 0; (backend = strobe__backend(b)) != NULL; ++b)
-        if (backend->describe && backend->describe(device, index, &ours)) return give(info, &ours, sizeof ours, "info");
-    return strobe__fail(STROBE_INVALID_ARGUMENT,
-                        "device %d has no index %d on this machine; strobe_device_info is given for "
-                        "device 0 (CPU), index 0",
-                        device, index);
+    if (describe(device, index, &ours)) return give(info, &ours, sizeof ours, "info");
+    if (device != STROBE_CPU && device != STROBE_CUDA)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "device is %d; 0 (the CPU) or 1 (CUDA) is accepted", device);
+    int32_t count = 0;
+    while (describe(device, count, &ours)) ++count;
+    if (count == 0)
+        return strobe__fail(STROBE_INVALID_ARGUMENT,
+                            "device is %d (CUDA), of which this build or machine has none; 0 (the CPU) is accepted", device);
+    return strobe__fail(STROBE_INVALID_ARGUMENT, "index is %d; 0 to %d is accepted", index, count - 1);
 }
 
 const char *strobe_version(void) {

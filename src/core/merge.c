@@ -84,5 +84,6 @@ strobe_status strobe_merge(const strobe_partials *partials, void *stream) {
     const struct backend *backend;
     for (size_t b = 0; (backend = strobe__backend(b)) != NULL; ++b)
         if (backend->merge && (int32_t)backend->device == m.p.device) return backend->merge(&m, stream);
-    return strobe__fail(STROBE_UNSUPPORTED, "device is %d; this build has no backend for it", m.p.device);
+    return strobe__fail(STROBE_UNSUPPORTED,
+                        "device is %d (CUDA), for which this build has no kernel; 0 (the CPU) is accepted", m.p.device);
 }

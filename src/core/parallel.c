@@ -6,6 +6,22 @@
 
 #if defined(_OPENMP)
 #include <omp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/* A forked child has none of its parent's threads, and GNU's OpenMP would wait there for those that it remembers. Once this
+ * process has started threads, its children run on the calling thread. */
+static atomic_bool left_behind;
+
+static void leave_behind(void) { left_behind = true; }
+static void watch_forks(void) { (void)pthread_atfork(NULL, NULL, leave_behind); }
+
+static bool may_start_threads(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    return !left_behind;
+}
 #endif
 
 int32_t strobe__workers(const strobe_parallel *parallel) {
@@ -25,7 +41,7 @@ void strobe__parallel_for(const strobe_parallel *parallel, int64_t tasks, strobe
     int32_t workers = strobe__workers(parallel);
     if (workers > tasks) workers = (int32_t)tasks;
 #if defined(_OPENMP)
-    if (workers > 1) {
+    if (workers > 1 && may_start_threads()) {
 #pragma omp parallel for num_threads(workers) schedule(dynamic, 1)
         for (int64_t index = 0; index < tasks; ++index) task(context, index, omp_get_thread_num());
         return;

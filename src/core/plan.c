@@ -42,7 +42,10 @@ const char *strobe__refusal(const struct kernel *kernel, const struct problem *p
 
 /* The only candidate that was asked for has a reason of its own; otherwise the last one in the table, the most general. */
 static strobe_status refuse(const struct problem *problem, const struct kernel *last, const char *reason) {
-    if (!last) return strobe__fail(STROBE_UNSUPPORTED, "device is %d; this build has no kernel for it", problem->a.device);
+    if (!last)
+        return strobe__fail(STROBE_UNSUPPORTED,
+                            "device is %d (CUDA), for which this build has no kernel; 0 (the CPU) is accepted",
+                            problem->a.device);
     return strobe__fail(STROBE_UNSUPPORTED, "no kernel takes this problem; %s: %s", last->name, reason);
 }
 

@@ -166,6 +166,18 @@ static strobe_status check_argument(const struct problem *p, const struct argume
     return strobe__check_tensor(&check, p->runs);
 }
 
+/* An output in the place of an input or of another output would be read, or lost, after it is written. That tensors begin
+ * at one address is what can be said for certain: views of one allocation interleave. */
+static strobe_status check_apart(const strobe_attention *a, const struct argument *arguments, size_t count) {
+    if (a->batch == 0 || a->seq_q == 0 || a->seq_k == 0) return STROBE_OK; /* no elements, any address */
+    for (size_t i = 0; i < count; ++i)
+        for (size_t j = 0; arguments[i].written && j < count; ++j)
+            if (i != j && arguments[i].tensor->data && arguments[i].tensor->data == arguments[j].tensor->data)
+                return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is the memory of %s; memory of its own is accepted",
+                                    arguments[i].name, arguments[j].name);
+    return STROBE_OK;
+}
+
 static strobe_status check_tensors(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const strobe_gradients *g = &p->g;
@@ -184,7 +196,7 @@ static strobe_status check_tensors(const struct problem *p) {
     };
     const size_t count = backward ? sizeof arguments / sizeof arguments[0] : 5;
     for (size_t i = 0; i < count; ++i) TRY(check_argument(p, &arguments[i]));
-    return STROBE_OK;
+    return p->runs ? check_apart(a, arguments, count) : STROBE_OK;
 }
 
 strobe_status strobe__problem_validate(const struct problem *p) {

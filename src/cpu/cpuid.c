@@ -6,6 +6,7 @@
 #define _DEFAULT_SOURCE /* syscall() */
 #include "cpu/cpuid.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -112,8 +113,11 @@ const char *strobe__cpu_refuses_tiles(void) {
     return granted ? NULL : "the operating system refused this process the use of AMX tiles";
 }
 
+static char brand[49]; /* callers keep the pointer: it is the process's, not a thread's */
+static void read_brand(void) { read_name(brand); }
+
 const char *strobe__cpu_name(void) {
-    static _Thread_local char name[49];
-    if (!name[0]) read_name(name);
-    return name[0] ? name : "CPU";
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_brand);
+    return brand[0] ? brand : "CPU";
 }

@@ -251,10 +251,18 @@ static void test_status_names(void **state) {
     assert_string_equal(strobe_status_name((strobe_status)12345), "unknown status");
 }
 
+static void *ask_for_device(void *info) { return strobe_device_at(STROBE_CPU, 0, info) == STROBE_OK ? info : NULL; }
+
 static void test_device(void **state) {
     (void)state;
-    strobe_device_info info = {.struct_size = sizeof info};
+    strobe_device_info info = {.struct_size = sizeof info}, other = info;
+    pthread_t thread;
+    void *answered = NULL;
     assert_int_equal(strobe_device_at(STROBE_CPU, 0, &info), STROBE_OK);
+    assert_int_equal(pthread_create(&thread, NULL, ask_for_device, &other), 0);
+    assert_int_equal(pthread_join(thread, &answered), 0);
+    assert_non_null(answered);
+    assert_ptr_equal(other.name, info.name); /* not the thread's, which is gone */
     assert_true(info.name[0] != 0 && info.level[0] != 0);
     assert_true(info.threads >= 1);
     assert_true(info.memory_bytes > 0);

@@ -129,7 +129,8 @@ static void test_other_device(void **state) {
     reset();
     m.device = STROBE_CUDA;
     assert_int_equal(strobe_merge(&m, NULL), STROBE_UNSUPPORTED);
-    assert_string_equal(strobe_last_error(), "device is 1; this build has no backend for it");
+    assert_string_equal(strobe_last_error(),
+                        "device is 1 (CUDA), for which this build has no kernel; 0 (the CPU) is accepted");
 }
 
 /* Nothing to merge is legal. */

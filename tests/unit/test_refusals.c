@@ -133,6 +133,21 @@ static void test_misaligned(void **state) {
     check_refusals(misaligned, COUNT(misaligned));
 }
 
+/* Outputs have memory of their own. */
+static void test_outputs_are_apart(void **state) {
+    (void)state;
+    reset_call();
+    void *const out = call.a.out.data, *const dk = call.g.dk.data;
+    const struct refusal rows[] = {
+        {{POINT(a.out.data, input)}, "out is the memory of q; memory of its own is accepted", DATA},
+        {{POINT(a.lse.data, out)}, "out is the memory of lse; memory of its own is accepted", DATA},
+        {{POINT(g.dq.data, input)}, "dq is the memory of q; memory of its own is accepted", DATA | BACKWARD},
+        {{POINT(g.dq.data, out)}, "dq is the memory of out; memory of its own is accepted", DATA | BACKWARD},
+        {{POINT(g.dv.data, dk)}, "dk is the memory of dv; memory of its own is accepted", DATA | BACKWARD},
+    };
+    check_refusals(rows, COUNT(rows));
+}
+
 /* Inputs may repeat along every axis, by the strides that outputs must not have. */
 static void test_inputs_may_repeat(void **state) {
     (void)state;
@@ -165,10 +180,12 @@ static void test_null_arguments(void **state) {
     expect(strobe_explain(&call.a, NULL, NULL, 1, NULL), "text is NULL; a buffer is accepted");
     expect(strobe_kernel_at(0, NULL), "info is NULL; a strobe_kernel_info is accepted");
     expect(strobe_device_at(STROBE_CPU, 0, NULL), "info is NULL; a strobe_device_info is accepted");
-    expect(strobe_device_at(STROBE_CPU, 1, &device),
-           "device 0 has no index 1 on this machine; strobe_device_info is given for device 0 (CPU), index 0");
-    expect(strobe_device_at(7, 0, &device),
-           "device 7 has no index 0 on this machine; strobe_device_info is given for device 0 (CPU), index 0");
+    expect(strobe_device_at(STROBE_CPU, 1, &device), "index is 1; 0 to 0 is accepted");
+    expect(strobe_device_at(STROBE_CPU, -1, &device), "index is -1; 0 to 0 is accepted");
+    expect(strobe_device_at(7, 0, &device), "device is 7; 0 (the CPU) or 1 (CUDA) is accepted");
+    if (strobe_device_at(STROBE_CUDA, 0, &device))
+        expect(strobe_device_at(STROBE_CUDA, 0, &device),
+               "device is 1 (CUDA), of which this build or machine has none; 0 (the CPU) is accepted");
     snprintf(sentence, sizeof sentence, "stream is %p; NULL is accepted on the CPU", (void *)input);
     expect(strobe_forward(&call.a, NULL, 0, input), sentence);
     expect(strobe_backward(&call.a, &call.g, NULL, 0, input), sentence);
@@ -189,6 +206,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_descriptor),        cmocka_unit_test(test_tensors),        cmocka_unit_test(test_misaligned),
         cmocka_unit_test(test_inputs_may_repeat), cmocka_unit_test(test_null_arguments), cmocka_unit_test(test_kernel_index),
+        cmocka_unit_test(test_outputs_are_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

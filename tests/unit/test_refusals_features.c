@@ -207,9 +207,11 @@ static const struct refusal particular[] = {
 };
 
 static const struct refusal other_device[] = {
-    {{INT(a.device, STROBE_CUDA)}, "device is 1; this build has no kernel for it", UNSUPPORTED},
+    {{INT(a.device, STROBE_CUDA)},
+     "device is 1 (CUDA), for which this build has no kernel; 0 (the CPU) is accepted",
+     UNSUPPORTED},
     {{INT(a.device, STROBE_CUDA), INT(a.device_index, 3)},
-     "device is 1; this build has no kernel for it",
+     "device is 1 (CUDA), for which this build has no kernel; 0 (the CPU) is accepted",
      UNSUPPORTED | BACKWARD},
     {{INT(a.device, STROBE_CUDA), ATTACH(tuning), POINT(tuning.kernel, "cpu_forward_baseline")},
      "tuning.kernel is \"cpu_forward_baseline\"; the name of a kernel of this operation and device is accepted "

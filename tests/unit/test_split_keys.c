@@ -140,13 +140,13 @@ static void test_bound_costs_nothing(void **state) {
 /* Splits of one key up to such a bound, in many heads: refused before anything is read. */
 static void test_absurd_splits(void **state) {
     (void)state;
-    float element = 0;
+    float element = 0, result = 0;
     const char *kernel;
     const strobe_tuning tuning = {.struct_size = sizeof tuning, .split_keys = 1};
     strobe_attention a = {.struct_size = sizeof a, .batch = 1, .seq_q = 1, .seq_k = (int64_t)1 << 40, .dim = 1};
     a.heads_q = 1 << 20, a.tuning = &tuning;
     a.k.stride[1] = a.v.stride[1] = 1;
-    a.q.data = a.k.data = a.v.data = a.out.data = &element;
+    a.q.data = a.k.data = a.v.data = &element, a.out.data = &result;
     assert_int_equal(strobe_select(&a, NULL, &kernel), STROBE_OK);
     assert_int_equal(strobe_forward(&a, NULL, 0, NULL), STROBE_OUT_OF_MEMORY);
 }

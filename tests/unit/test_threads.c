@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * test_threads.c: threads change nothing, bit for bit: any number of the library's own, a caller's in whatever order they
- * take tasks, and many calls at once. */
+ * take tasks, many calls at once, and a forked child. */
+#define _POSIX_C_SOURCE 200809L /* fork, alarm */
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kernel_table.h"
 #include "test.h"
@@ -191,11 +195,34 @@ static void test_calls_at_once(void **state) {
     }
 }
 
+/* A child of a process that has used threads has none of them, and must not wait for them. */
+static void test_after_a_fork(void **state) {
+    (void)state;
+    struct fixture x, y;
+    fixture_make(&x, &shapes[0]), fixture_make(&y, &shapes[0]);
+    x.parallel.threads = y.parallel.threads = 3;
+    run(&x, STROBE_FORWARD, NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(30); /* ends a child that waits */
+        const strobe_status status = fixture_forward(&y, NULL);
+        _exit(status == STROBE_OK && slot_equal(&x.slot[OUT], &y.slot[OUT]) ? 0 : 1);
+    }
+    int code = -1;
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_int_equal(code, 0);
+    run(&y, STROBE_FORWARD, NULL); /* the parent still has them */
+    expect_same(&x, &y, STROBE_FORWARD, "forward", "the parent's", 3);
+    fixture_free(&x), fixture_free(&y);
+}
+
 int main(void) {
-    struct CMUnitTest tests[COUNT(shapes) + 2];
+    struct CMUnitTest tests[COUNT(shapes) + 3];
     for (size_t n = 0; n < COUNT(shapes); ++n)
         tests[n] = test_of_row(shapes[n].name, test_any_number_of_threads, &shapes[n]);
     tests[COUNT(shapes)] = (struct CMUnitTest)cmocka_unit_test(test_work_is_divided);
     tests[COUNT(shapes) + 1] = (struct CMUnitTest)cmocka_unit_test(test_calls_at_once);
+    tests[COUNT(shapes) + 2] = (struct CMUnitTest)cmocka_unit_test(test_after_a_fork);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
