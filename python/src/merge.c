@@ -26,9 +26,16 @@ static bool open_part(struct parts *p, Py_ssize_t n) {
            place_rows(&p->descriptions[n].out, out, false) && place_lse(&p->descriptions[n].lse, lse, false);
 }
 
+static PyObject *tuple_of(PyObject *given, const char *name) {
+    PyObject *tuple = PySequence_Tuple(given);
+    if (!tuple && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Format(PyExc_TypeError, "%s is %R; a sequence of tensors is accepted", name, given);
+    return tuple;
+}
+
 static bool open_parts(struct parts *p, PyObject *const *args) {
-    p->outs = PySequence_Tuple(args[ARG_OUTS]);
-    p->lses = p->outs ? PySequence_Tuple(args[ARG_LSES]) : NULL;
+    p->outs = tuple_of(args[ARG_OUTS], "outs");
+    p->lses = p->outs ? tuple_of(args[ARG_LSES], "lses") : NULL;
     if (!p->lses) return false;
     p->count = PyTuple_Size(p->outs);
     if (p->count < 1 || p->count != PyTuple_Size(p->lses)) {

@@ -20,6 +20,15 @@ class Gradients(NamedTuple):
     dsinks: Any
 
 
+def sides(window: tuple[int, int] | None) -> tuple[int, int]:
+    """Both sides of a window, unbounded where there is none; for the modules that need them as numbers."""
+    if window is None:
+        return -1, -1
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise TypeError(f"window is {window!r}; a pair (left, right) is accepted")
+    return window[0], window[1]
+
+
 def attention(
     q: Tensor,
     k: Tensor,

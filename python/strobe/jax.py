@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import strobe
+from strobe._attention import sides
 
 
 class _Options(NamedTuple):
     causal: bool
-    window: tuple[int, int] | None
+    window: tuple[int, int]
     diagonal: str
     softcap: float
     dropout: float
@@ -62,8 +63,8 @@ def attention(
     lse : Array, (batch, heads_q, seq_q)
         With return_lse.
     """
-    window = None if window is None else (int(window[0]), int(window[1]))
-    options = _Options(causal, window, diagonal, softcap, dropout, seed, scale)
+    left, right = sides(window)
+    options = _Options(causal, (int(left), int(right)), diagonal, softcap, dropout, seed, scale)
     out, lse = _attention(options, (q, k, v, bias, mask, alibi_slopes, sinks))
     return (out, lse) if return_lse else out
 

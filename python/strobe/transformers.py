@@ -90,7 +90,7 @@ def attention_forward(
         diagonal="top_left",
         mask=attention_mask if boolean else None,
         bias=bias,
-        softcap=softcap or 0.0,
+        softcap=softcap,
         sinks=None if s_aux is None else s_aux.float(),
         dropout=dropout,
         scale=scaling,

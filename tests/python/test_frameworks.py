@@ -231,7 +231,7 @@ class TestExchangeApi:
         table.calls[4] = ctypes.cast(self.keep[1], ctypes.c_void_p).value
         q, k, v = (torch.from_numpy(x).as_subclass(kind) for x in NUMPY)
         if "CUDA: not built" in strobe.build_info():
-            with pytest.raises(NotImplementedError, match="for which this build has no kernel; 0 .the CPU. is accepted"):
+            with pytest.raises(NotImplementedError, match="for which this build has no kernel"):
                 strobe.explain(q, k, v), strobe.attention(q, k, v, out=q.clone())
         with pytest.raises(ValueError, match="k is on the CPU 0; q's, CUDA device 1, is accepted"):
             strobe.attention(q, NUMPY[1], NUMPY[2])

@@ -28,6 +28,12 @@ def problem():
     return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
 
 
+def test_a_window_is_a_pair():
+    q, k, v, _, _ = problem()
+    with pytest.raises(TypeError, match="window is 3; a pair"):
+        sj.attention(q, k, v, window=3)
+
+
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 def test_values_and_gradients(wrap):
     q, k, v, bias, sinks = problem()

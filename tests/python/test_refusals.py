@@ -126,6 +126,8 @@ def test_refused_by_merge():
         with pytest.raises(ValueError) as caught:
             strobe.merge(outs, lses)
         assert sentence in str(caught.value)
+    with pytest.raises(TypeError, match="lses is 3; a sequence of tensors is accepted"):
+        strobe.merge([out], 3)
 
 
 def test_no_gradient_is_wanted_in_no_grad():

@@ -216,6 +216,36 @@ def test_flash_attn_packed():
         st.flash_attn_varlen_func(*flat.unbind(1), cu, cu, 9, 9, block_table=cu)
 
 
+REFUSED = [
+    (lambda q, k: st.attention(q.numpy(), k, k), TypeError, "q is a <class 'numpy.ndarray'>; a torch.Tensor is accepted"),
+    (lambda q, k: st.attention(q, k, k, window=3), TypeError, "window is 3; a pair (left, right) is accepted"),
+    (lambda q, k: st.attention(q, k, k, window=(1, 2, 3)), TypeError, "window is (1, 2, 3); a pair (left, right)"),
+    (lambda q, k: st.attention(q, k, k, dropout=0.1, seed=-1), ValueError, "seed is -1; an integer in [0, 2**64), or an"),
+    (lambda q, k: st.attention(q, k, k, dropout=0.1, seed=2**64), ValueError, "seed is 18446744073709551616; an integer"),
+    (lambda q, k: st.attention(q, k, k, dropout=0.1, seed="x"), ValueError, "seed is 'x'; an integer in [0, 2**64)"),
+    (lambda q, k: st.flash_attn_func(q, k, k, window_size=3), TypeError, "window is 3; a pair (left, right) is accepted"),
+    (lambda q, k: st.flash_attn_qkvpacked_func(q), ValueError, "qkv.shape is (2, 5, 4, 8); (batch, seq, 3, heads, dim)"),
+    (lambda q, k: st.flash_attn_kvpacked_func(q, k), ValueError, "kv.shape is (2, 7, 2, 8); (batch, seq_k, 2, heads_kv,"),
+    (
+        lambda q, k: st.flash_attn_varlen_qkvpacked_func(q, torch.tensor([0, 5]), 5),
+        ValueError,
+        "qkv.shape is (2, 5, 4, 8); (total, 3, heads, dim) is accepted",
+    ),
+    (
+        lambda q, k: st.scaled_dot_product_attention(q, q, q, torch.ones(4, 4, dtype=torch.int32)),
+        ValueError,
+        "attn_mask.dtype is torch.int32; torch.bool or a floating-point dtype is accepted",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "exception", "sentence"), REFUSED)
+def test_refused(call, exception, sentence):
+    with pytest.raises(exception) as caught:
+        call(torch.zeros(2, 5, 4, 8), torch.zeros(2, 7, 2, 8))
+    assert sentence in str(caught.value)
+
+
 def test_a_view_with_its_negative_bit_set():
     q = torch._neg_view(torch.randn(1, 4, 2, 8))
     assert torch.equal(st.attention(q, q, q), st.attention(*[q.resolve_neg()] * 3))

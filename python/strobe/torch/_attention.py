@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from strobe._attention import sides
 from strobe.torch import _ops
 
 
@@ -36,7 +37,7 @@ def attention(
     bias: Tensor | None = None,
     mask: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
-    softcap: float = 0.0,
+    softcap: float | None = None,
     sinks: Tensor | None = None,
     dropout: float = 0.0,
     seed: int | Tensor | None = None,
@@ -74,6 +75,9 @@ def attention(
     ValueError, NotImplementedError, TypeError, strobe.Error
         As :func:`strobe.attention`.
     """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} is a {type(x)}; a torch.Tensor is accepted")
     if diagonal not in ("bottom_right", "top_left"):
         raise ValueError(f'diagonal is {diagonal!r}; "bottom_right" or "top_left" is accepted')
     if torch.is_autocast_enabled(q.device.type):
@@ -84,12 +88,14 @@ def attention(
     elif seed is None:
         seed = torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device="cpu")
     elif not isinstance(seed, Tensor):
+        if not hasattr(seed, "__index__") or not 0 <= seed < 2**64:
+            raise ValueError(f"seed is {seed!r}; an integer in [0, 2**64), or an int64 Tensor of one element, is accepted")
         seed = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], dtype=torch.int64, device="cpu")
     keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
-    left, right = window or (-1, -1)
+    left, right = sides(window)
     out, lse = _ops.attention(
         q, k, v, _over_keys(bias, keys), _over_keys(mask, keys), alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q,
-        used_k, seed, max_seqlen_q or 0, max_seqlen_k or 0, causal, left, right, diagonal == "top_left", softcap, dropout,
+        used_k, seed, max_seqlen_q or 0, max_seqlen_k or 0, causal, left, right, diagonal == "top_left", softcap or 0.0, dropout,
         scale, deterministic,
     )  # fmt: skip
     return (out, lse) if return_lse else out

@@ -17,7 +17,7 @@ def _call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi
         k,
         v,
         causal=causal,
-        window=tuple(window_size),
+        window=window_size,
         alibi_slopes=alibi_slopes,
         softcap=softcap,
         dropout=dropout_p,
@@ -27,6 +27,14 @@ def _call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi
         **varlen,
     )
     return (out, lse, None) if probs else out
+
+
+def _parts(name: str, x: Tensor, count: int, layout: str) -> tuple[Tensor, ...]:
+    """The parts of a packed tensor, along the axis where its layout has their number."""
+    axes = layout.split(", ")
+    if x.dim() != len(axes) or x.shape[axes.index(str(count))] != count:
+        raise ValueError(f"{name}.shape is {tuple(x.shape)}; ({layout}) is accepted")
+    return x.unbind(axes.index(str(count)))
 
 
 def flash_attn_func(
@@ -64,7 +72,7 @@ def flash_attn_kvpacked_func(
     return_attn_probs: bool = False,
 ):
     """As :func:`flash_attn_func` with kv (batch, seq_k, 2, heads_kv, dim), read where it lies."""
-    k, v = kv.unbind(2)
+    k, v = _parts("kv", kv, 2, "batch, seq_k, 2, heads_kv, dim")
     return _call(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
@@ -82,7 +90,7 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ):
     """As :func:`flash_attn_func` with qkv (batch, seq, 3, heads, dim), read where it lies."""
-    q, k, v = qkv.unbind(2)
+    q, k, v = _parts("qkv", qkv, 3, "batch, seq, 3, heads, dim")
     return _call(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
@@ -133,7 +141,7 @@ def flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
 ):
     """As :func:`flash_attn_varlen_func` with qkv (total, 3, heads, dim), read where it lies."""
-    q, k, v = qkv.unbind(1)
+    q, k, v = _parts("qkv", qkv, 3, "total, 3, heads, dim")
     return _call(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
         cu_seqlens_q=cu_seqlens, cu_seqlens_k=cu_seqlens, max_seqlen_q=max_seqlen, max_seqlen_k=max_seqlen,

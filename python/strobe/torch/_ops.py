@@ -10,7 +10,14 @@ from torch import Tensor
 
 from strobe import _strobe
 
-OPTIONS = 18  # arguments of both operators after the tensors that are different: bias ... deterministic
+# The arguments that both operators take, in the order of _arguments.
+_SHARED = (
+    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask, Tensor? alibi_slopes, Tensor? sinks, "
+    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? used_q, Tensor? used_k, Tensor? seed, "
+    "int max_seqlen_q, int max_seqlen_k, bool causal, int window_left, int window_right, bool top_left, "
+    "float softcap, float dropout, float? scale, bool deterministic"
+)
+_TENSORS = _SHARED.count("Tensor")  # the first so many of them
 
 
 def _usable(x: Tensor | None) -> Tensor | None:
@@ -43,38 +50,10 @@ def _lse_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-@torch.library.custom_op("strobe::attention", mutates_args=())
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    alibi_slopes: Tensor | None,
-    sinks: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    used_q: Tensor | None,
-    used_k: Tensor | None,
-    seed: Tensor | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    causal: bool,
-    window_left: int,
-    window_right: int,
-    top_left: bool,
-    softcap: float,
-    dropout: float,
-    scale: float | None,
-    deterministic: bool,
-) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op("strobe::attention", mutates_args=(), schema=f"({_SHARED}) -> (Tensor, Tensor)")
+def attention(*shared):
     with torch.no_grad():
-        return _strobe.attention(
-            *_arguments(
-                q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q, used_k, seed, max_seqlen_q,
-                max_seqlen_k, causal, window_left, window_right, top_left, softcap, dropout, scale, deterministic,
-            ), True, None, None,
-        )  # fmt: skip
+        return _strobe.attention(*_arguments(*shared), True, None, None)
 
 
 @attention.register_fake
@@ -83,44 +62,17 @@ def _(q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, *rest):
     return out, q.new_empty(_lse_shape(q, cu_seqlens_q), dtype=_lse_dtype(q))
 
 
-@torch.library.custom_op("strobe::attention_backward", mutates_args=())
-def attention_backward(
-    dout: Tensor,
-    dlse: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    bias_gradient: bool,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    mask: Tensor | None,
-    alibi_slopes: Tensor | None,
-    sinks: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    used_q: Tensor | None,
-    used_k: Tensor | None,
-    seed: Tensor | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    causal: bool,
-    window_left: int,
-    window_right: int,
-    top_left: bool,
-    softcap: float,
-    dropout: float,
-    scale: float | None,
-    deterministic: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+@torch.library.custom_op(
+    "strobe::attention_backward",
+    mutates_args=(),
+    schema=f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool bias_gradient, {_SHARED}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def attention_backward(dout, dlse, out, lse, bias_gradient, q, *shared):
     with torch.no_grad():
-        gradients = _strobe.attention_backward(
-            *_arguments(
-                q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q, used_k, seed, max_seqlen_q,
-                max_seqlen_k, causal, window_left, window_right, top_left, softcap, dropout, scale, deterministic,
-            ), _usable(dout), out, lse, _usable(dlse), None, None, None, bias_gradient,
-        )  # fmt: skip
-    dq, dk, dv, dbias, dsinks = gradients
+        dq, dk, dv, dbias, dsinks = _strobe.attention_backward(
+            *_arguments(q, *shared), _usable(dout), out, lse, _usable(dlse), None, None, None, bias_gradient
+        )
     return dq, dk, dv, q.new_empty(0) if dbias is None else dbias, q.new_empty(0) if dsinks is None else dsinks
 
 
@@ -132,10 +84,8 @@ def _(dout, dlse, out, lse, bias_gradient, q, k, v, bias, mask, alibi_slopes, si
 
 
 def _setup_context(ctx, inputs, output):
-    q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q, used_k, seed, *ctx.numbers = inputs
-    ctx.save_for_backward(
-        *output, q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q, used_k, seed
-    )
+    ctx.save_for_backward(*output, *inputs[:_TENSORS])
+    ctx.numbers = inputs[_TENSORS:]
     ctx.set_materialize_grads(False)
 
 
@@ -145,8 +95,8 @@ def _backward(ctx, dout, dlse):
         dout = torch.zeros_like(out)
     wants_bias, wants_sinks = ctx.needs_input_grad[3], ctx.needs_input_grad[6]
     dq, dk, dv, dbias, dsinks = attention_backward(dout, dlse, out, lse, wants_bias, *tensors, *ctx.numbers)
-    nothing = (None,) * (OPTIONS - 3)
-    return dq, dk, dv, dbias if wants_bias else None, None, None, dsinks if wants_sinks else None, *nothing
+    given = (dq, dk, dv, dbias if wants_bias else None, None, None, dsinks if wants_sinks else None)
+    return given + (None,) * (len(ctx.needs_input_grad) - len(given))
 
 
 attention.register_autograd(_backward, setup_context=_setup_context)

@@ -60,6 +60,8 @@ def scaled_dot_product_attention(
     if attn_mask is not None and attn_mask.dim() > 3 and query.dim() != 4:
         attn_mask = attn_mask.expand(*lead, *attn_mask.shape[-3:]).reshape(math.prod(lead), *attn_mask.shape[-3:])
     is_bool = attn_mask is not None and attn_mask.dtype == torch.bool
+    if attn_mask is not None and not is_bool and not attn_mask.is_floating_point():
+        raise ValueError(f"attn_mask.dtype is {attn_mask.dtype}; torch.bool or a floating-point dtype is accepted")
     out = attention(
         _one_batch(query, lead),
         _one_batch(key, lead),
