@@ -24,7 +24,7 @@ test: packages-test  ## the tests, quick and full: under 15 minutes on two cores
 	$(call tests,build-dev,quick|full); status=$$?; tools/test_totals.sh build-dev/results.xml; exit $$status
 
 .PHONY: quick
-quick: packages-test  ## the quick tests alone: under 30 seconds once built
+quick: packages-test  ## the quick tests alone: under a minute once built
 	@$(call build,dev,build-dev)
 	$(call tests,build-dev,quick)
 
@@ -43,7 +43,7 @@ fuzz: packages-test  ## each fuzz target for SECONDS=20
 	STROBE_FUZZ_SECONDS=$(SECONDS) $(call tests,build-fuzz,fuzz)
 
 .PHONY: bench
-bench: packages-bench all  ## the CPU figures of docs/benchmarks.md, then beside OpenBLAS
+bench: packages-bench all  ## CPU kernels beside the peak of this machine, then beside OpenBLAS
 	bench/run.sh
 
 .PHONY: support

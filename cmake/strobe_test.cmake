@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # strobe_test: one test for ctest.
 #
-#   strobe_test(NAME "bad arguments are refused with a sentence" SOURCES unit/test_validate.c)
-#   strobe_test(NAME "fresh clone" LABEL full CORES 2 NEEDS git COMMAND clone.sh)
+#   strobe_test(NAME "bad arguments are refused with a sentence" SOURCES unit/test_refusals.c)
+#   strobe_test(NAME "clang builds and passes" LABEL full CORES 2 NEEDS clang ninja COMMAND builds/run.sh clang)
 #
 # NAME     words that say what holds when it passes
 # LABEL    its tier, default quick: see tests/CMakeLists.txt

@@ -28,7 +28,7 @@ lab_run lab_standard_scores, lab_standard_output;
 /* The softmax between them, S -> P in slow memory: three loops over every row, or two. */
 lab_run lab_safe_softmax, lab_online_softmax;
 
-/* What the cost model of algorithms.md says an algorithm moves, without a mask. */
+/* What the cost model (cost_model.c) says an algorithm moves, without a mask. */
 typedef struct lab_prediction {
     int64_t reads, writes, divisions;
 } lab_prediction;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * peaks.cu: what a GPU can do at best, in loops that do nothing else; cuda_peak.c launches them.
+ * peaks.cu: what a GPU can do at best, in loops that do nothing else; cuda_bench.c launches them.
  *   peak_wgmma   bf16 matrix products, A from registers, B from shared memory (Hopper)
  *   peak_mma     bf16 matrix products from registers (mma.sync, from sm_80 on)
  *   peak_fma     fp32 multiply-adds from registers

@@ -110,7 +110,7 @@ static inline float strobe__key_scale(const struct problem *p, const float *scal
     return p->a.scales && scale ? *strobe__key_scale_at(p, scale, stride, s, j, h) : 1;
 }
 
-/* What dropout.h needs; only for problems with dropout. */
+/* What math/philox.h needs; only for problems with dropout. */
 struct dropout_place strobe__dropout_place(const struct problem *problem);
 
 #endif

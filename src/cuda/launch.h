@@ -7,7 +7,7 @@
 #include "core/kernel.h"
 #include "cuda/common/params.h"
 
-/* A kernel as compiled for an element type and head dim; from cuda_variants.h, which the build writes. */
+/* A kernel as compiled for an element type and head dim; from the cuda_*_variants.h that the build writes. */
 struct variant {
     int32_t dtype, dim, dim_v;
     int32_t features;   /* 0: takes problems with nothing but a band */
