@@ -47,8 +47,12 @@ bench: packages-bench all  ## CPU kernels beside the peak of this machine, then 
 	bench/run.sh
 
 .PHONY: support
-support: all  ## regenerate docs/support.md from the kernel tables
-	build/strobe info --support -o md > docs/support.md
+support: all  ## regenerate docs/support.md, on a machine that runs every kernel: with AMX and a Hopper GPU
+	@build/strobe info -o csv | awk -F, '$$3 == "cuda" { cuda = 1 } \
+		NR > 1 && $$4 !~ /^(yes|by name)/ { print $$1 ": does not run here"; missing = 1 } \
+		END { if (!cuda) print "CUDA: not built"; exit missing || !cuda }'
+	build/strobe info --support -o md > build/support.md
+	mv build/support.md docs/support.md
 
 .PHONY: install
 install: all  ## install into PREFIX=/usr/local
