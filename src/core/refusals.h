@@ -35,6 +35,10 @@ static inline const char *strobe__refuse_what_is_to_come(const struct problem *p
     return NULL;
 }
 
+static inline const char *strobe__refuse_fp64(const struct problem *p) {
+    return p->a.q.dtype == STROBE_FP64 ? "q is fp64; fp32, fp16 and bf16 are taken" : NULL;
+}
+
 static inline const char *strobe__refuse_split_keys(const struct problem *p) {
     return p->tuning.split_keys ? "tuning.split_keys is set; no split over keys is offered" : NULL;
 }

@@ -11,8 +11,8 @@
 #include "cpu/merge.h"
 
 static const char *reject(const struct problem *p) {
-    if (p->a.q.dtype == STROBE_FP64) return "q is fp64; fp32, fp16 and bf16 are taken";
-    return strobe__refuse_what_no_kernel_has(p);
+    const char *reason = strobe__refuse_fp64(p);
+    return reason ? reason : strobe__refuse_what_no_kernel_has(p);
 }
 
 static const char *lacks_baseline(void) { return strobe__cpu_lacks(CPU_BASELINE); }
@@ -30,8 +30,8 @@ static const char *refuse_cache(const struct problem *p) {
 }
 
 static const char *reject_forward(const struct problem *p) {
-    if (p->a.q.dtype == STROBE_FP64) return "q is fp64; fp32, fp16 and bf16 are taken";
-    const char *reason = strobe__refuse_split_keys(p);
+    const char *reason = strobe__refuse_fp64(p);
+    if (!reason) reason = strobe__refuse_split_keys(p);
     return reason ? reason : refuse_cache(p);
 }
 
@@ -48,7 +48,8 @@ enum {
 /* What all decode kernels refuse. */
 static const char *reject_many_rows(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    if (a->q.dtype == STROBE_FP64) return "q is fp64; fp32, fp16 and bf16 are taken";
+    const char *reason = strobe__refuse_fp64(p);
+    if (reason) return reason;
     if (a->softcap > 0 || a->bias || a->alibi || a->bool_mask || a->block_mask || a->dropout)
         return "softcap, bias, ALiBi, a boolean or block mask, or dropout is given; mask kinds, varlen and sinks are taken";
     if (shared_rows(p) > MOST_DECODE_ROWS) return "more than 16 query rows share a K/V head; up to 16 are taken";
@@ -65,28 +66,29 @@ static const char *reject_decode(const struct problem *p) {
 }
 
 #if defined(__x86_64__)
+/* What every kernel on tiles refuses, after its own reasons: it asks the operating system for permission. */
+static const char *refuse_tiles(const struct problem *p) {
+    if (p->a.dim > 256 || p->a.dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
+    return strobe__cpu_refuses_tiles();
+}
+
+static const char *reject_few_rows(const struct problem *p) {
+    if (p->tuning.kernel || shared_rows(p) >= ROWS_BETTER_IN_TILES) return reject_many_rows(p);
+    return "fewer than 3 query rows share a K/V head, and it was not asked for by name";
+}
+
 static const char *reject_decode_amx(const struct problem *p) {
-    const strobe_attention *a = &p->a;
-    const char *reason = reject_many_rows(p);
-    if (reason) return reason;
-    if (!p->tuning.kernel && shared_rows(p) < ROWS_BETTER_IN_TILES)
-        return "fewer than 3 query rows share a K/V head, and it was not asked for by name";
-    if (a->q.dtype != STROBE_BF16) return "q is not bf16; bf16 is taken";
-    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
-    reason = strobe__refuse_what_is_to_come(p);
-    return reason ? reason : strobe__cpu_refuses_tiles(); /* last: it asks for permission */
+    const char *reason = reject_few_rows(p);
+    if (!reason && p->a.q.dtype != STROBE_BF16) reason = "q is not bf16; bf16 is taken";
+    if (!reason) reason = strobe__refuse_what_is_to_come(p);
+    return reason ? reason : refuse_tiles(p);
 }
 
 static const char *reject_decode_int8(const struct problem *p) {
-    const strobe_attention *a = &p->a;
-    const char *reason = reject_many_rows(p);
-    if (reason) return reason;
-    if (!p->tuning.kernel && shared_rows(p) < ROWS_BETTER_IN_TILES)
-        return "fewer than 3 query rows share a K/V head, and it was not asked for by name";
-    if (a->k.dtype != STROBE_INT8) return "k is not int8; int8 is taken";
-    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
-    reason = refuse_cache(p);
-    return reason ? reason : strobe__cpu_refuses_tiles(); /* last: it asks for permission */
+    const char *reason = reject_few_rows(p);
+    if (!reason && p->a.k.dtype != STROBE_INT8) reason = "k is not int8; int8 is taken";
+    if (!reason) reason = refuse_cache(p);
+    return reason ? reason : refuse_tiles(p);
 }
 
 static const char *reject_tiles(const struct problem *p, int32_t dtype, const char *wrong_dtype) {
@@ -94,8 +96,7 @@ static const char *reject_tiles(const struct problem *p, int32_t dtype, const ch
     const char *reason = reject(p);
     if (reason) return reason;
     if (a->q.dtype != dtype || a->out.dtype != dtype) return wrong_dtype;
-    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
-    return strobe__cpu_refuses_tiles(); /* last: it asks for permission */
+    return refuse_tiles(p);
 }
 
 static const char *reject_bf16_tiles(const struct problem *p) {
@@ -125,8 +126,7 @@ static const char *reject_backward_amx(const struct problem *p) {
     if (reason) return reason;
     for (size_t n = 0; n < sizeof tensors / sizeof tensors[0]; ++n)
         if (tensors[n]->dtype != STROBE_BF16) return "q, out, dout, dq, dk or dv is not bf16; bf16 is taken";
-    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
-    return strobe__cpu_refuses_tiles(); /* last: it asks for permission */
+    return refuse_tiles(p);
 }
 #endif
 

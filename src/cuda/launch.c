@@ -21,8 +21,8 @@ const char *strobe__cuda_refuses(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const strobe_gradients *g = &p->g;
     const char *reason = strobe__refuse_what_is_to_come(p);
+    if (!reason) reason = strobe__refuse_fp64(p);
     if (reason) return reason;
-    if (a->q.dtype == STROBE_FP64) return "q is fp64; fp32, fp16 and bf16 are taken";
     if (a->seq_q * p->group > MOST_ROWS || a->seq_q > MOST_ROWS)
         return "seq_q times the query heads of a K/V head is above 2^31; less is taken";
     if (a->seq_k > MOST_ROWS) return "seq_k is above 2^31; less is taken";
@@ -145,14 +145,21 @@ strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct 
         {"out", a->seq_q ? a->out.data : NULL},
         {"lse", a->seq_q ? a->lse.data : NULL},
         {"dout", a->seq_q ? p->g.dout.data : NULL},
+        {"dlse", a->seq_q ? p->g.dlse.data : NULL},
         {"dq", a->seq_q ? p->g.dq.data : NULL},
         {"dk", a->seq_k ? p->g.dk.data : NULL},
         {"dv", a->seq_k ? p->g.dv.data : NULL},
         {"bias", a->bias ? p->bias.data : NULL},
+        {"dbias", p->g.dbias ? p->dbias.data : NULL},
         {"bool_mask", a->bool_mask ? p->bool_mask.data : NULL},
+        {"block_mask", a->block_mask ? p->block_mask.data : NULL},
+        {"alibi.slopes", a->alibi ? p->alibi.slopes : NULL},
         {"sinks", a->sinks ? p->sinks.data : NULL},
+        {"dsinks", p->g.dsinks ? p->dsinks.data : NULL},
         {"varlen.cu_seqlens_q", a->varlen ? a->varlen->cu_seqlens_q : NULL},
         {"varlen.cu_seqlens_k", a->varlen ? a->varlen->cu_seqlens_k : NULL},
+        {"varlen.used_q", a->varlen ? a->varlen->used_q : NULL},
+        {"varlen.used_k", a->varlen ? a->varlen->used_k : NULL},
         {"workspace", execution->workspace},
     };
     for (size_t i = 0; i < sizeof pointers / sizeof pointers[0]; ++i) {

@@ -10,8 +10,8 @@ static const char *reject_reference(const struct problem *p) {
 }
 
 static const char *reject_standard(const struct problem *p) {
-    if (p->a.q.dtype == STROBE_FP64) return "q is fp64; fp32, fp16 and bf16 are taken";
-    return reject_reference(p);
+    const char *reason = strobe__refuse_fp64(p);
+    return reason ? reason : reject_reference(p);
 }
 
 static const char *reject_standard_backward(const struct problem *p) {

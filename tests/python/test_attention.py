@@ -79,23 +79,32 @@ def results(q, k, v, features, dout, dlse, dtype):
     return out.detach(), lse.detach(), dict(zip(leaves, gradients, strict=True))
 
 
-@given(problems())
-def test_forward_and_backward(problem):
+def compare(problem, there=lambda x: x):
+    """Forward and backward on tensors that `there` moves to a device, beside the reference. Returns out, of that device."""
     (q, k, v), features, dout, dlse = problem.parts
     dlse = torch.where(torch.isfinite(reference.attention(q, k, v, **features)[1]), dlse, 0).float()
     truth_out, truth_lse, truth = results(q, k, v, features, dout, dlse, torch.float64)
     plain_out, plain_lse, plain = results(q, k, v, features, dout, dlse, q.dtype)
     factor = 3 if "softcap" in features else 2
-    out, lse = strobe.attention(q, k, v, **features, return_lse=True)
-    reference.assert_close(out, truth_out, plain_out, factor, "out")
-    reference.assert_close(lse, truth_lse, plain_lse, factor, "lse")
-    gradients = strobe.attention_backward(dout, q, k, v, out, lse, dlse=dlse, **features, bias_gradient="bias" in features)
-    names = ("q", "k", "v", "bias", "sinks")
+    moved = [there(x) for x in (q, k, v)]
+    options = {name: there(x) for name, x in features.items()}
+    out, lse = strobe.attention(*moved, **options, return_lse=True)
+    reference.assert_close(out.cpu(), truth_out, plain_out, factor, "out")
+    reference.assert_close(lse.cpu(), truth_lse, plain_lse, factor, "lse")
+    gradients = strobe.attention_backward(
+        there(dout), *moved, out, lse, dlse=there(dlse), **options, bias_gradient="bias" in features
+    )
     terms = reference.terms(q, k, v, dout, dlse, truth_lse, features.get("scale"))
-    for name, gradient in zip(names, gradients, strict=True):
+    for name, gradient in zip(("q", "k", "v", "bias", "sinks"), gradients, strict=True):
         assert (gradient is None) == (name not in truth)
         if gradient is not None:
-            reference.assert_close(gradient, truth[name], plain[name], factor + 1, "d" + name, terms[name])
+            reference.assert_close(gradient.cpu(), truth[name], plain[name], factor + 1, "d" + name, terms[name])
+    return out
+
+
+@given(problems())
+def test_forward_and_backward(problem):
+    compare(problem)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
