@@ -275,7 +275,7 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     #                                        dim rows ctas parts lag terms
     cuda_backward_sm90(backward      ${dtype}  64 128    1 1 1 0 backward_sm90_${dtype}_64_plain)
     cuda_backward_sm90(backward      ${dtype}  96  64    1 2 0 0 backward_sm90_${dtype}_96_plain)
-    cuda_backward_sm90(backward      ${dtype} 128  64    1 2 1 0 backward_sm90_${dtype}_128_plain)
+    cuda_backward_sm90(backward      ${dtype} 128  64    1 1 1 0 backward_sm90_${dtype}_128_plain)
     cuda_backward_sm90(backward_wide ${dtype} 192  64    2 1 0 0 backward_sm90_${dtype}_192_plain)
     cuda_backward_sm90(backward_wide ${dtype} 256  64    2 1 0 0 backward_sm90_${dtype}_256_plain)
     cuda_backward_sm90(backward      ${dtype}  64 128    1 2 1 1 backward_sm90_${dtype}_64_terms)

@@ -9,7 +9,7 @@
  *     ELEMENT_BF16 or ELEMENT_FP16                                     TERMS what stands over scores: backward_terms.h
  *
  *     PARTS     P and dS are made in so many parts, whose products start with the first
- *     LAG       1: dQ of a block is worked out in the next one's time, so that the groups need not meet
+ *     LAG       1: dQ of a block is worked out in the next one's time, so that the groups need not meet, and take turns
  *
  * Three kernels: KERNEL_prepare (backward_prepare.h) works out D and lse and clears dQ, KERNEL (this file) does the rest but
  * for what KERNEL_finish (backward_finish.h) does to dQ. A CTA owns 128 keys of a K/V head, 64 for each of two consumer warp
@@ -44,9 +44,9 @@ enum {
     GROUPS = 2,
     KEYS = 64 * GROUPS,
     TILE_KEYS = KEYS, /* of a CTA */
-    STAGES = 2,
+    STAGES = 2 + LAG, /* of Q: one group is half a block ahead */
     DOUT_STAGES = 2,
-    DS_STAGES = 2 + LAG,
+    DS_STAGES = 2,
     SLABS = HEAD_DIM / 64,
     THREADS = 128 * (GROUPS + 1),
     ROW_BYTES = 128, /* of a slab */
@@ -69,13 +69,13 @@ static_assert((int)DQ_TILES == (int)GROUPS, "dQ of a block is one tile for each 
 
 struct shared {
     unsigned char k[SLABS * K_SLAB], v[SLABS * K_SLAB];
-    unsigned char q[STAGES][SLABS * Q_SLAB], dout[STAGES][SLABS * Q_SLAB];
+    unsigned char q[STAGES][SLABS * Q_SLAB], dout[DOUT_STAGES][SLABS * Q_SLAB];
     unsigned char ds[DS_STAGES][GROUPS * DS_SLAB];
     float dq[GROUPS][DQ_TILE];
     float lse[STAGES][ROWS], term[STAGES][ROWS];
     struct tile tile;
-    uint64_t k_full, v_full, q_full[STAGES], q_empty[STAGES], dout_full[STAGES], dout_empty[STAGES];
-    uint64_t ds_full[DS_STAGES], ds_empty[DS_STAGES], dq_full[GROUPS], dq_empty[GROUPS];
+    uint64_t k_full, v_full, q_full[STAGES], q_empty[STAGES], dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
+    uint64_t ds_full[DS_STAGES], ds_empty[DS_STAGES], dq_full[GROUPS], dq_empty[GROUPS], turn[GROUPS];
 };
 
 static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fills a multiprocessor's shared memory");
@@ -92,7 +92,7 @@ INLINE void writer(const struct sm90_backward_params *p, struct shared *s, const
     uint32_t count = 0;
     for (int head = 0; head < p->group; ++head)
 #pragma unroll 1
-        for (int n = 0, m = walk.first; n < walk.blocks; ++n, m += walk.step, ++count) {
+        for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
             const int64_t tile = ((heads + head) * p->row_blocks + m) * GROUPS + group;
             trace(&tracer, STROBE_TRACE_WAIT_DQ, count);
             mbarrier_wait(&s->dq_full[group], count % 2);
@@ -172,18 +172,31 @@ INLINE void wait_for(struct course *c, uint64_t *barrier, uint32_t parity, uint3
     mbarrier_wait(barrier, parity);
 }
 
+/* With a lag, groups make weights in turns: one does while the other's dK, dQ and S are worked out. Left alone they fall
+ * into step, and the tensor cores wait for both. Group 0 is ahead. A turn ends behind the products that read all weights,
+ * since ptxas moves exponentials over anything else. */
+INLINE void take_turn(struct shared *shared, const struct course *c, uint32_t count) {
+    if (LAG) mbarrier_wait(&shared->turn[c->group], (count + 1 - c->group) % 2);
+}
+
+INLINE void give_turn(struct shared *shared, const struct course *c) {
+    if (LAG) release(&shared->turn[1 - c->group]);
+}
+
 /* dP is sent for, then dV += P^T dO, in parts, from S, which is there. */
 INLINE void weigh(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, struct course *c,
                   const struct meeting *at, struct accumulators *a) {
-    wait_for(c, &shared->dout_full[at->stage], full_parity(c->count), STROBE_TRACE_WAIT_DOUT);
+    const uint32_t slot = dout_stage_of(c->count);
+    wait_for(c, &shared->dout_full[slot], dout_parity(c->count), STROBE_TRACE_WAIT_DOUT);
     trace(&c->tracer, STROBE_TRACE_WEIGHTS, c->count);
-    issue_scores(a->dp, c->o.v_own, c->o.dout_rows + at->stage * STAGE_STEP);
+    issue_scores(a->dp, c->o.v_own, c->o.dout_rows + slot * STAGE_STEP);
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         make_weights(p, shared, t, &c->slope, at, a->s, a->weights, part);
         leave_out_dropped(p, a->weights, part);
-        issue_sum(&a->dv, a->weights, c->o.dout_sums + at->stage * STAGE_STEP, part);
+        issue_sum(&a->dv, a->weights, c->o.dout_sums + slot * STAGE_STEP, part);
     }
+    give_turn(shared, c);
 }
 
 /* dK += dS^T Q, in parts, when dP is there; dS for both groups. */
@@ -214,7 +227,7 @@ INLINE void send_on(struct shared *shared, struct course *c, const struct meetin
     issue_dq(a->dq, c->o.ds_all + late->stage * DS_STEP, c->o.k_all);
     trace(&c->tracer, STROBE_TRACE_WAIT_DV, c->count);
     wgmma_wait(PARTS + 1); /* dV */
-    release(&shared->dout_empty[at->stage]);
+    release(&shared->dout_empty[dout_stage_of(c->count)]);
     if (!last) wait_for(c, &shared->q_full[next], full_parity(c->count + 1), STROBE_TRACE_WAIT_Q);
     issue_scores(a->s, c->o.k_own, c->o.q_rows + next * STAGE_STEP);
     trace(&c->tracer, STROBE_TRACE_WAIT_DQ, c->count);
@@ -224,6 +237,7 @@ INLINE void send_on(struct shared *shared, struct course *c, const struct meetin
     if (LAG && c->count > 0) release(&shared->ds_empty[late->stage]), advance(late);
     if (!LAG || c->count > 0) hand_over_dq(shared, a->dq, c->group, c->count - LAG);
     trace(&c->tracer, STROBE_TRACE_WAIT_S, c->count);
+    if (!last) take_turn(shared, c, c->count + 1);
     wgmma_wait(0); /* the next S */
     advance(&c->now);
 }
@@ -241,6 +255,7 @@ INLINE void begin(const struct sm90_backward_params *p, struct shared *shared, c
     issue_scores(a->s, c->o.k_own, c->o.q_rows);
     wait_for(c, &shared->v_full, 0, STROBE_TRACE_WAIT_V);
     trace(&c->tracer, STROBE_TRACE_WAIT_S, 0);
+    take_turn(shared, c, c->count);
     wgmma_wait(0);
 }
 
@@ -287,14 +302,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
         shared->tile = tile_of(&p, (int)blockIdx.x);
         tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v), tma_prefetch_map(&p.dout);
         mbarrier_init(&shared->k_full, 1), mbarrier_init(&shared->v_full, 1);
-        for (int stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(&shared->q_full[stage], 1), mbarrier_init(&shared->q_empty[stage], 4 * GROUPS * ARRIVALS);
-            mbarrier_init(&shared->dout_full[stage], 1), mbarrier_init(&shared->dout_empty[stage], 4 * GROUPS * ARRIVALS);
-        }
+        for (int i = 0; i < STAGES; ++i)
+            mbarrier_init(&shared->q_full[i], 1), mbarrier_init(&shared->q_empty[i], 4 * GROUPS * ARRIVALS);
+        for (int i = 0; i < DOUT_STAGES; ++i)
+            mbarrier_init(&shared->dout_full[i], 1), mbarrier_init(&shared->dout_empty[i], 4 * GROUPS * ARRIVALS);
         for (int i = 0; i < DS_STAGES; ++i)
             mbarrier_init(&shared->ds_full[i], 8 * ARRIVALS), mbarrier_init(&shared->ds_empty[i], 8 * ARRIVALS);
         for (int i = 0; i < GROUPS; ++i)
-            mbarrier_init(&shared->dq_full[i], 4 * ARRIVALS), mbarrier_init(&shared->dq_empty[i], 1);
+            mbarrier_init(&shared->dq_full[i], 4 * ARRIVALS), mbarrier_init(&shared->dq_empty[i], 1),
+                mbarrier_init(&shared->turn[i], 4 * ARRIVALS);
         mbarrier_init_fence();
     }
     __syncthreads();

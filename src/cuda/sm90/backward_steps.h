@@ -75,7 +75,7 @@ INLINE void producer(const struct sm90_backward_params *p, struct shared *s, con
     for (int head = t->head_kv * p->group; head < (t->head_kv + 1) * p->group; ++head) {
         const int64_t block = ((int64_t)t->batch * p->heads_kv * p->group + head) * p->row_blocks;
 #pragma unroll 1
-        for (int n = 0, m = walk.first; n < walk.blocks; ++n, m += walk.step, ++count) {
+        for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
             const uint32_t stage = stage_of(count);
             trace(&tracer, STROBE_TRACE_WAIT_ROOM, count);
             mbarrier_wait(&s->q_empty[stage], empty_parity(count));

@@ -61,6 +61,7 @@ struct tile {
     struct pair_of_spans in;
     int head_kv, batch, key;
     int first_block, end_block; /* blocks of ROWS rows of which some see some of the keys */
+    int start_block;            /* of these, the one that is met first where any order will do */
 };
 
 /* Tile `number`. Heads are taken a section at a time, in a section the first keys first, since under a causal mask most rows
@@ -78,20 +79,28 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
     t.first_block = first_row > 0 ? first_row / ROWS : 0;
     t.end_block = end_row < 0 ? 0 : ((end_row < rows ? end_row : rows) + ROWS - 1) / ROWS;
     if (t.key >= keys || t.end_block < t.first_block) t.end_block = t.first_block;
+    t.start_block = p->may_hide ? t.first_block : t.key / ROWS % p->row_blocks;
     return t;
 }
 
 /* What is the same for all lanes of a warp, told to the compiler: branches and descriptors of products then are scalar. */
 INLINE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-/* The blocks of rows that a CTA goes through, for each query head of its group. */
+/* The blocks of rows that a CTA goes through, for each query head of its group. Where all rows see all keys, tiles start at
+ * different blocks, so that they do not add to the same dQ at the same time. */
 struct walk {
     int first, step, blocks; /* of rows; from the last to the first where key blocks take turns */
 };
 
 INLINE struct walk walk_of(const struct sm90_backward_params *p, const struct tile *t) {
-    const struct walk w = {p->turns ? t->end_block - 1 : t->first_block, p->turns ? -1 : 1, t->end_block - t->first_block};
+    const struct walk w = {p->turns ? t->end_block - 1 : t->start_block, p->turns ? -1 : 1, t->end_block - t->first_block};
     return w;
+}
+
+/* Behind the last block comes the first, which is 0 for a tile that did not start there. */
+INLINE int next_block(const struct sm90_backward_params *p, const struct walk *walk, int m) {
+    const int next = m + walk->step;
+    return next == p->row_blocks ? 0 : next;
 }
 
 /* Where a consumer is: its block's first row, blocks of the query head and heads of the group that are left, with these. */
@@ -110,6 +119,7 @@ INLINE bool is_last(const struct progress *at) { return at->left == 1 && at->hea
 /* Returns whether a new query head begins. */
 INLINE bool go_on(const struct sm90_backward_params *p, const struct tile *t, struct progress *at) {
     at->row += p->turns ? -ROWS : ROWS;
+    if (at->row == p->row_blocks * ROWS) at->row = 0;
     if (--at->left > 0) return false;
     const struct walk walk = walk_of(p, t);
     at->row = uniform(walk.first) * ROWS, at->left = uniform(walk.blocks), --at->heads;
