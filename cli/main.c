@@ -46,7 +46,7 @@ static bool level_is_known(void) {
     return false;
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
     if (!level_is_known()) return EXIT_REFUSED;
     for (const command *c = commands; c < commands + COMMANDS; ++c)
@@ -56,4 +56,11 @@ int main(int argc, char **argv) {
     if (*name) fprintf(stderr, "strobe: \"%s\" is not a command\n\n", name);
     print_usage(stderr);
     return EXIT_REFUSED;
+}
+
+int main(int argc, char **argv) {
+    const int code = run(argc, argv);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return code;
+    fputs("strobe: standard output could not be written to the end\n", stderr); /* a full disk, say */
+    return code ? code : EXIT_REFUSED;
 }

@@ -236,7 +236,8 @@ typedef struct strobe_scales {
 
 /* The caller's threads (CPU). run must call task(context, index, worker) once for every index in [0, tasks), in any order
  * and at the same time as it likes, worker in [0, threads) being unique among the calls that run at once, and return when
- * all have. run = NULL: the library's OpenMP threads, as many as `threads` says (0: OpenMP's default). */
+ * all have. 128 KiB of stack are enough for a task. run = NULL: the library's OpenMP threads, as many as `threads` says (0:
+ * OpenMP's default). */
 typedef struct strobe_parallel {
     size_t struct_size;
     int32_t threads; /* required when run is given */

@@ -73,6 +73,14 @@ refused 'strobe lab sweep: S = 4611686018427387904: 1 to 1152921504606846975 is 
 refused 'strobe lab roofline: --device is v100; h100, h200, a100 or this is accepted' lab roofline --device v100
 refused 'strobe lab schedule: --load is 0; 1 to 1024 is accepted' lab schedule --load 0
 refused 'strobe lab fp8: d = 100: the Hadamard transform takes a power of two' lab fp8 d=100
+if [ -w /dev/full ]; then
+    calls=$((calls + 1))
+    "$strobe" info -o json >/dev/full 2>"$errors"
+    if [ $? != 2 ] || [ "$(cat "$errors")" != 'strobe: standard output could not be written to the end' ]; then
+        echo "strobe info on a full disk says: $(cat "$errors")"
+        failed=$((failed + 1))
+    fi
+fi
 STROBE_ISA=sse9 && export STROBE_ISA
 refused 'strobe: STROBE_ISA is sse9; baseline, avx2, avx512 or amx is accepted' info
 

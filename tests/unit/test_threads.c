@@ -31,7 +31,7 @@ static const struct shape shapes[] = {
 
 /* ------------------------------------------------------------------------------------------------ a caller's threads -- */
 
-enum { MOST_THREADS = 8 };
+enum { MOST_THREADS = 8, TASK_STACK = 128 * 1024 /* what strobe_parallel promises */ };
 
 /* As many pthreads as `threads`, started for each call; tasks are taken in the order start, start + step, ... */
 struct team {
@@ -80,10 +80,16 @@ static void run_team(void *self, int64_t tasks, void (*task)(void *context, int6
     for (int64_t n = 0; n < tasks; ++n) atomic_store(&ran[n], 0);
     pthread_t threads[MOST_THREADS];
     struct member members[MOST_THREADS];
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* those need more, for themselves */
+    if (pthread_attr_setstacksize(&attributes, TASK_STACK)) team->misused = 1;
+#endif
     for (int32_t n = 0; n < team->threads; ++n) {
         members[n] = (struct member){&job, n};
-        if (pthread_create(&threads[n], NULL, work, &members[n])) team->misused = 1;
+        if (pthread_create(&threads[n], &attributes, work, &members[n])) team->misused = 1;
     }
+    pthread_attr_destroy(&attributes);
     for (int32_t n = 0; n < team->threads; ++n) pthread_join(threads[n], NULL);
     for (int64_t n = 0; n < tasks; ++n)
         if (atomic_load(&ran[n]) != 1) team->misused = 1;
