@@ -89,79 +89,89 @@ struct quad {
     size_t row;
 };
 
-ALWAYS_INLINE void quad_load(const struct quad *c) {
-    _tile_loadd(0, c->at, c->row);
-    _tile_loadd(1, c->at + c->right, c->row);
-    _tile_loadd(2, c->at + c->below, c->row);
-    _tile_loadd(3, c->at + c->below + c->right, c->row);
+ALWAYS_INLINE float *quad_at(const struct quad *c, int64_t x, int64_t y) { return c->at + x * c->right + y * c->below; }
+
+/* T0 to T3 are stored to `open`, where they hold something that is not. */
+ALWAYS_INLINE void quad_store(struct quad *open) {
+    if (!open->at) return;
+    _tile_stored(0, quad_at(open, 0, 0), open->row);
+    _tile_stored(1, quad_at(open, 1, 0), open->row);
+    _tile_stored(2, quad_at(open, 0, 1), open->row);
+    _tile_stored(3, quad_at(open, 1, 1), open->row);
+    open->at = NULL;
 }
 
-/* All rows of C are `row`, of TILE_ROWS floats; NULL: zeros. */
-ALWAYS_INLINE void quad_start(const float *row) {
-    if (row) {
-        _tile_loadd(0, row, 0);
-        _tile_loadd(1, row + LANES, 0);
-        _tile_loadd(2, row, 0);
-        _tile_loadd(3, row + LANES, 0);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-}
+/* Between two chains of steps a tile of T0 to T3 is stored to `open` and starts from `from`, zeros where that is NULL, only
+ * when its turn comes: a store waits for the product before it, and so would all that follows. */
+struct turn {
+    const struct quad *open, *from;
+};
 
-/* C += A B over 32 of the inner dimension, a pair of keys of vector work after every second tile product where `weighs`.
- * With `last` each tile of C is stored as soon as it is done. B is streamed: it is not read again soon, and leaves L1 to the
- * rest. */
-ALWAYS_INLINE void quad_step(const struct quad *c, const uint16_t *a, int64_t a_below, const uint16_t *b, bool last,
+#define TURN_TILE(tile, turn, x, y)                                               \
+    do {                                                                          \
+        if ((turn)->open->at) _tile_stored(tile, quad_at((turn)->open, x, y), (turn)->open->row);  \
+        if ((turn)->from)                                                         \
+            _tile_loadd(tile, quad_at((turn)->from, x, y), (turn)->from->row);                     \
+        else                                                                      \
+            _tile_zero(tile);                                                     \
+    } while (0)
+
+/* C += A B over 32 of the inner dimension, a pair of keys of vector work after every second tile product where `weighs`;
+ * turn: NULL within a chain. B is streamed: it is not read again soon, and leaves L1 to the rest. */
+ALWAYS_INLINE void quad_step(const uint16_t *a, int64_t a_below, const uint16_t *b, const struct turn *turn,
                              struct weighing_gradients *w, bool weighs) {
     _tile_loadd(4, a, 64);
     _tile_stream_loadd(6, b, 64);
+    if (turn) TURN_TILE(0, turn, 0, 0);
     _tile_dpbf16ps(0, 4, 6);
-    if (weighs) weigh_gradients_pair(w, false, false);
     _tile_stream_loadd(7, b + TILE_ELEMENTS, 64);
+    if (turn) TURN_TILE(1, turn, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
-    if (last) _tile_stored(0, c->at, c->row);
-    _tile_loadd(5, a + a_below, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    if (last) _tile_stored(1, c->at + c->right, c->row);
     if (weighs) weigh_gradients_pair(w, false, false);
+    _tile_loadd(5, a + a_below, 64);
+    if (turn) TURN_TILE(2, turn, 0, 1);
+    _tile_dpbf16ps(2, 5, 6);
+    if (turn) TURN_TILE(3, turn, 1, 1);
     _tile_dpbf16ps(3, 5, 7);
-    if (last) _tile_stored(2, c->at + c->below, c->row);
-    if (last) _tile_stored(3, c->at + c->below + c->right, c->row);
+    if (weighs) weigh_gradients_pair(w, false, false);
 }
 
 /* S^T, or dP^T from a row of -D: k [2][chunks] tiles, q [chunks][2] tiles. */
-static void product_scores(float *s, const float *start, const uint16_t *k, const uint16_t *q, int64_t chunks) {
-    const struct quad c = {s, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *s};
-    quad_start(start);
-    for (int64_t n = 1; n < chunks; ++n, k += TILE_ELEMENTS, q += 2 * TILE_ELEMENTS)
-        quad_step(&c, k, chunks * TILE_ELEMENTS, q, false, NULL, false);
-    quad_step(&c, k, chunks * TILE_ELEMENTS, q, true, NULL, false);
+static void product_scores(struct quad *open, float *s, float *start, const uint16_t *k, const uint16_t *q, int64_t chunks) {
+    const struct quad rows = {start, LANES, 0, 0};
+    const struct turn turn = {open, start ? &rows : NULL};
+    quad_step(k, chunks * TILE_ELEMENTS, q, &turn, NULL, false);
+    for (int64_t n = 1; n < chunks; ++n) {
+        k += TILE_ELEMENTS, q += 2 * TILE_ELEMENTS;
+        quad_step(k, chunks * TILE_ELEMENTS, q, NULL, NULL, false);
+    }
+    *open = (struct quad){s, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *s};
 }
 
 /* The same as quad_step(), with vector work as long as there is some. */
-ALWAYS_INLINE void quad_step_or_rest(const struct quad *c, const uint16_t *a, int64_t a_below, const uint16_t *b, bool last,
+ALWAYS_INLINE void quad_step_or_rest(const uint16_t *a, int64_t a_below, const uint16_t *b, const struct turn *turn,
                                      struct weighing_gradients *w) {
     if (w->left > 0)
-        quad_step(c, a, a_below, b, last, w, true);
+        quad_step(a, a_below, b, turn, w, true);
     else
-        quad_step(c, a, a_below, b, last, w, false);
+        quad_step(a, a_below, b, turn, w, false);
 }
 
 /* Columns [32 n, 32 n + 32) of dV += P^T dO or dK += dS^T Q over `depth` tiles of rows: g [2][columns] tiles, p [depth][2]
  * tiles, y [depth][columns] tiles. */
-ALWAYS_INLINE void product_outer(float *g, const uint32_t *p, const uint16_t *y, int64_t n, int64_t columns, int64_t depth,
-                                 struct weighing_gradients *w) {
+ALWAYS_INLINE void product_outer(struct quad *open, float *g, const uint32_t *p, const uint16_t *y, int64_t n,
+                                 int64_t columns, int64_t depth, struct weighing_gradients *w) {
     const int64_t tile = TILE_SIDE * TILE_SIDE;
     const struct quad c = {g + 2 * n * tile, tile, columns * tile, TILE_SIDE * sizeof *g};
+    const struct turn turn = {open, &c};
     const uint16_t *a = (const uint16_t *)p;
-    quad_load(&c);
     y += 2 * n * TILE_ELEMENTS;
-    for (int64_t t = 1; t < depth; ++t, a += 2 * TILE_ELEMENTS, y += columns * TILE_ELEMENTS)
-        quad_step_or_rest(&c, a, TILE_ELEMENTS, y, false, w);
-    quad_step_or_rest(&c, a, TILE_ELEMENTS, y, true, w);
+    quad_step_or_rest(a, TILE_ELEMENTS, y, &turn, w);
+    for (int64_t t = 1; t < depth; ++t) {
+        a += 2 * TILE_ELEMENTS, y += columns * TILE_ELEMENTS;
+        quad_step_or_rest(a, TILE_ELEMENTS, y, NULL, w);
+    }
+    *open = c;
 }
 
 #endif

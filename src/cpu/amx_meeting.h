@@ -41,6 +41,7 @@ struct meeting {
     const struct keys *k;
     struct strip strips[BATCH_STRIPS];
     int64_t count;
+    struct quad open; /* what T0 to T3 hold and where it belongs */
 };
 
 static struct weights weights_of(const struct meeting *m, const struct strip *strip, int64_t tile, int64_t form) {
@@ -63,7 +64,7 @@ static bool find_tiles(const struct row_block *rows, struct strip *strip) {
 }
 
 /* The vector work of a unit: all of it is done where scores have features, none yet where they have not. */
-static struct weighing_gradients start_weighing(const struct meeting *m, const struct unit *u) {
+static struct weighing_gradients start_weighing(struct meeting *m, const struct unit *u) {
     const struct backward *f = m->f;
     const struct tile_rows *t = &m->rows->tile[u->tile];
     const struct block block = m->c->block;
@@ -79,6 +80,8 @@ static struct weighing_gradients start_weighing(const struct meeting *m, const s
     const enum coverage coverage = u->strip->full >> u->tile & 1 ? BLOCK_FULL : BLOCK_PARTIAL;
     if (coverage == BLOCK_FULL && !f->has_features) return w;
 
+    quad_store(&m->open);
+    tile_barrier();
     if (f->has_terms)
         for (int64_t at = 0; at < UNIT_FLOATS; at += LANES)
             v_store(block.p + at, v_mul(v_load(block.p + at), v_set((float)f->p->a.scale)));
@@ -93,32 +96,33 @@ static struct weighing_gradients start_weighing(const struct meeting *m, const s
 }
 
 /* The next group of dV or dK. */
-ALWAYS_INLINE void outer_step(const struct meeting *m, struct outer *o, struct weighing_gradients *w) {
+ALWAYS_INLINE void outer_step(struct meeting *m, struct outer *o, struct weighing_gradients *w) {
     const struct backward *f = m->f;
     const struct scratch *c = m->c;
     const int64_t k = f->k_padded, v = f->v_padded, begin = o->strip->begin, depth = o->strip->end - begin;
     const int64_t at = o->strip->j0 - m->k->first, v_groups = v / TILE_DEPTH, n = o->next++;
     const struct weights weights = weights_of(m, o->strip, begin, o->form);
     if (n < v_groups)
-        product_outer(c->dv + at * v, weights.p, c->dout_pairs + begin * TILE_ROWS * v, n, v / TILE_SIDE, depth, w);
+        product_outer(&m->open, c->dv + at * v, weights.p, c->dout_pairs + begin * TILE_ROWS * v, n, v / TILE_SIDE, depth, w);
     else
-        product_outer(c->dk + at * k, weights.ds, c->q_pairs + begin * TILE_ROWS * k, n - v_groups, k / TILE_SIDE, depth, w);
+        product_outer(&m->open, c->dk + at * k, weights.ds, c->q_pairs + begin * TILE_ROWS * k, n - v_groups, k / TILE_SIDE, depth, w);
 }
 
 /* S^T and dP^T of a unit, some groups of dV and dK of the strip before, and the vector work of the unit before. */
-static void unit_step(const struct meeting *m, const struct unit *u, struct outer *o, int64_t until,
+static void unit_step(struct meeting *m, const struct unit *u, struct outer *o, int64_t until,
                       const struct weighing_gradients *weighing) {
     struct weighing_gradients w = *weighing;
     const struct backward *f = m->f;
     const struct scratch *c = m->c;
     const int64_t k = f->k_padded, v = f->v_padded, at = u->strip->j0 - m->k->first, row = u->tile * TILE_ROWS;
-    const float *minus_d = statistics_of(&f->tasks, &m->k->s, m->k->kv, m->rows->first + u->tile).minus_D;
+    float *minus_d = statistics_of(&f->tasks, &m->k->s, m->k->kv, m->rows->first + u->tile).minus_D;
     tile_barrier();
+    if (o->next >= until) quad_store(&m->open);
     while (o->next < until) outer_step(m, o, &w);
     weigh_gradients(&w, false, false);
     tile_barrier();
-    product_scores(c->block.p, NULL, c->k + at * k, c->q + row * k, k / TILE_DEPTH);
-    product_scores(c->block.ds, f->has_more ? NULL : minus_d, c->v + at * v, c->dout + row * v, v / TILE_DEPTH);
+    product_scores(&m->open, c->block.p, NULL, c->k + at * k, c->q + row * k, k / TILE_DEPTH);
+    product_scores(&m->open, c->block.ds, f->has_more ? NULL : minus_d, c->v + at * v, c->dout + row * v, v / TILE_DEPTH);
     tile_barrier();
 }
 
@@ -154,7 +158,7 @@ static void add_held_keys(const struct backward *f, float *dq, const struct tile
 
 /* The weights of a strip are there: what is left of the strip before is done, then what was left out of this one's operands.
  */
-static void next_outer(const struct meeting *m, struct outer *o, const struct unit *last) {
+static void next_outer(struct meeting *m, struct outer *o, const struct unit *last) {
     const struct backward *f = m->f;
     const strobe_attention *a = &f->p->a;
     struct weighing_gradients none = {.left = 0};
@@ -177,8 +181,24 @@ static void next_outer(const struct meeting *m, struct outer *o, const struct un
     tile_barrier();
 }
 
+/* dQ^T += K^T dS^T of 32 columns of K, over a strip. */
+ALWAYS_INLINE void queries_step(const uint16_t *k, const uint32_t *pairs, const struct turn *turn) {
+    _tile_stream_loadd(4, k, 64);
+    _tile_loadd(6, pairs, TILE_ROWS * sizeof *pairs);
+    if (turn) TURN_TILE(0, turn, 0, 0);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, pairs + LANES, TILE_ROWS * sizeof *pairs);
+    if (turn) TURN_TILE(1, turn, 1, 0);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_stream_loadd(5, k + 2 * TILE_ELEMENTS, 64);
+    if (turn) TURN_TILE(2, turn, 0, 1);
+    _tile_dpbf16ps(2, 5, 6);
+    if (turn) TURN_TILE(3, turn, 1, 1);
+    _tile_dpbf16ps(3, 5, 7);
+}
+
 /* dQ^T += K^T dS^T of a tile, over the strips of the batch. */
-static void product_queries(const struct meeting *m, int64_t tile) {
+static void product_queries(struct meeting *m, int64_t tile) {
     const int64_t padded = m->f->k_padded;
     const struct strip *first = m->strips, *end = m->strips + m->count;
     while (first < end && (tile < first->begin || tile >= first->end)) ++first;
@@ -187,25 +207,18 @@ static void product_queries(const struct meeting *m, int64_t tile) {
     float *dq = m->k->dq + (m->rows->first + tile) * TILE_ROWS * padded;
     for (int64_t x = 0; x < padded; x += TILE_DEPTH) {
         const struct quad c = {dq + x * TILE_ROWS, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *dq};
-        quad_load(&c);
-        for (const struct strip *s = first; s < end; ++s) {
+        struct turn turn = {&m->open, &c};
+        for (const struct strip *s = first; s < end; ++s, turn.open = NULL) {
             const int64_t at = s->j0 - m->k->first, n = s - m->strips;
             const uint16_t *k = m->c->k_columns + at / BLOCK_KEYS * BLOCK_KEYS * padded + at % BLOCK_KEYS * TILE_SIDE +
                                 x * BLOCK_KEYS;
             const uint32_t *pairs = m->c->pairs + (n * BLOCK_TILES + tile) * FORM_WORDS;
-            _tile_stream_loadd(4, k, 64);
-            _tile_loadd(6, pairs, TILE_ROWS * sizeof *pairs);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(7, pairs + LANES, TILE_ROWS * sizeof *pairs);
-            _tile_dpbf16ps(1, 4, 7);
-            _tile_stream_loadd(5, k + 2 * TILE_ELEMENTS, 64);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
+            if (turn.open)
+                queries_step(k, pairs, &turn);
+            else
+                queries_step(k, pairs, NULL);
         }
-        _tile_stored(0, c.at, c.row);
-        _tile_stored(1, c.at + c.right, c.row);
-        _tile_stored(2, c.at + c.below, c.row);
-        _tile_stored(3, c.at + c.below + c.right, c.row);
+        m->open = c;
     }
 }
 
@@ -230,11 +243,13 @@ static void rows_meet_batch(struct meeting *m) {
     }
     if (!before.strip) return;
     struct weighing_gradients w = start_weighing(m, &before);
+    quad_store(&m->open);
     weigh_gradients(&w, false, false);
     tile_barrier();
     next_outer(m, &o, &before);
     next_outer(m, &o, NULL);
     for (int64_t tile = 0; tile < m->rows->tiles; ++tile) product_queries(m, tile);
+    quad_store(&m->open);
     tile_barrier();
 }
 
@@ -242,10 +257,12 @@ static void rows_meet_batch(struct meeting *m) {
 static void rows_meet_strips(const struct backward *f, const struct scratch *c, const struct row_block *rows,
                              const struct keys *k, int64_t begin, int64_t end) {
     struct meeting m = {.f = f, .c = c, .rows = rows, .k = k};
+    const int64_t strips = (end - begin + STRIP_KEYS - 1) / STRIP_KEYS, batches = (strips + BATCH_STRIPS - 1) / BATCH_STRIPS;
+    const int64_t batch = (strips + batches - 1) / batches;
     for (int64_t j0 = begin; j0 < end; j0 += STRIP_KEYS) {
         m.strips[m.count].j0 = j0;
         if (find_tiles(rows, &m.strips[m.count])) ++m.count;
-        if (m.count == BATCH_STRIPS) rows_meet_batch(&m), m.count = 0;
+        if (m.count == batch) rows_meet_batch(&m), m.count = 0;
     }
     rows_meet_batch(&m);
 }

@@ -173,6 +173,9 @@ static inline struct gradient_tasks gradient_tasks_of(const struct problem *p, i
     if (g.super_keys < BLOCK_KEYS) g.super_keys = BLOCK_KEYS;
     if (g.super_keys > g.range_keys) g.super_keys = g.range_keys;
     if (g.super_keys > blocks * BLOCK_KEYS) g.super_keys = blocks * BLOCK_KEYS;
+    const int64_t keys = g.range_keys < blocks * BLOCK_KEYS ? g.range_keys : blocks * BLOCK_KEYS;
+    const int64_t supers = (keys + g.super_keys - 1) / g.super_keys; /* of a range, all of a size */
+    g.super_keys = ((keys + supers - 1) / supers + BLOCK_KEYS - 1) / BLOCK_KEYS * BLOCK_KEYS;
     g.tiles = (a->seq_q * p->group + TILE_ROWS - 1) / TILE_ROWS;
     g.dq_tile = dim_padded * TILE_ROWS;
     g.dq_floats = strobe__product(g.tiles, g.dq_tile);
