@@ -72,8 +72,8 @@ ALWAYS_INLINE void weigh_gradients_pair(struct weighing_gradients *w, bool hidde
     --w->left;
 }
 
-ALWAYS_INLINE void weigh_gradients(struct weighing_gradients *w, bool hidden, bool ready) {
-    while (w->left > 0) weigh_gradients_pair(w, hidden, ready);
+ALWAYS_INLINE void weigh_gradients(struct weighing_gradients *w, int pairs, bool hidden, bool ready) {
+    for (; pairs > 0 && w->left > 0; --pairs) weigh_gradients_pair(w, hidden, ready);
 }
 
 /* The weight, or dS, of key j and row r out of a form of A. */
@@ -119,8 +119,9 @@ struct turn {
 /* C += A B over 32 of the inner dimension, a pair of keys of vector work after every second tile product where `weighs`;
  * turn: NULL within a chain. B is streamed: it is not read again soon, and leaves L1 to the rest. */
 ALWAYS_INLINE void quad_step(const uint16_t *a, int64_t a_below, const uint16_t *b, const struct turn *turn,
-                             struct weighing_gradients *w, bool weighs) {
-    _tile_loadd(4, a, 64);
+                             struct weighing_gradients *w, bool weighs, bool stream) {
+    if (stream) _tile_stream_loadd(4, a, 64);
+    else _tile_loadd(4, a, 64);
     _tile_stream_loadd(6, b, 64);
     if (turn) TURN_TILE(0, turn, 0, 0);
     _tile_dpbf16ps(0, 4, 6);
@@ -128,7 +129,8 @@ ALWAYS_INLINE void quad_step(const uint16_t *a, int64_t a_below, const uint16_t 
     if (turn) TURN_TILE(1, turn, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
     if (weighs) weigh_gradients_pair(w, false, false);
-    _tile_loadd(5, a + a_below, 64);
+    if (stream) _tile_stream_loadd(5, a + a_below, 64);
+    else _tile_loadd(5, a + a_below, 64);
     if (turn) TURN_TILE(2, turn, 0, 1);
     _tile_dpbf16ps(2, 5, 6);
     if (turn) TURN_TILE(3, turn, 1, 1);
@@ -136,14 +138,46 @@ ALWAYS_INLINE void quad_step(const uint16_t *a, int64_t a_below, const uint16_t 
     if (weighs) weigh_gradients_pair(w, false, false);
 }
 
+/* A step of S^T with up to `pairs` of vector work after each product. */
+ALWAYS_INLINE void weighing_step(const uint16_t *k, int64_t k_below, const uint16_t *q, const struct turn *turn,
+                                 struct weighing_gradients *w, int pairs) {
+    _tile_loadd(4, k, 64);
+    _tile_stream_loadd(6, q, 64);
+    if (turn) TURN_TILE(0, turn, 0, 0);
+    _tile_dpbf16ps(0, 4, 6);
+    if (!turn) weigh_gradients(w, pairs, false, false);
+    _tile_stream_loadd(7, q + TILE_ELEMENTS, 64);
+    if (turn) TURN_TILE(1, turn, 1, 0);
+    _tile_dpbf16ps(1, 4, 7);
+    weigh_gradients(w, pairs, false, false);
+    _tile_loadd(5, k + k_below, 64);
+    if (turn) TURN_TILE(2, turn, 0, 1);
+    _tile_dpbf16ps(2, 5, 6);
+    weigh_gradients(w, pairs, false, false);
+    if (turn) TURN_TILE(3, turn, 1, 1);
+    _tile_dpbf16ps(3, 5, 7);
+    weigh_gradients(w, pairs, false, false);
+}
+
 /* S^T, or dP^T from a row of -D: k [2][chunks] tiles, q [chunks][2] tiles. */
-static void product_scores(struct quad *open, float *s, float *start, const uint16_t *k, const uint16_t *q, int64_t chunks) {
+static void product_scores(struct quad *open, float *s, float *start, const uint16_t *k, const uint16_t *q, int64_t chunks,
+                           struct weighing_gradients *w) {
     const struct quad rows = {start, LANES, 0, 0};
-    const struct turn turn = {open, start ? &rows : NULL};
-    quad_step(k, chunks * TILE_ELEMENTS, q, &turn, NULL, false);
-    for (int64_t n = 1; n < chunks; ++n) {
-        k += TILE_ELEMENTS, q += 2 * TILE_ELEMENTS;
-        quad_step(k, chunks * TILE_ELEMENTS, q, NULL, NULL, false);
+    struct turn turn = {open, start ? &rows : NULL};
+    const int64_t below = chunks * TILE_ELEMENTS;
+    if (w && w->left > 0) {
+        const int pairs = (int)((w->left + 4 * chunks - 2) / (4 * chunks - 1));
+        weighing_step(k, below, q, &turn, w, pairs);
+        for (int64_t n = 1; n < chunks; ++n) {
+            k += TILE_ELEMENTS, q += 2 * TILE_ELEMENTS;
+            weighing_step(k, below, q, NULL, w, pairs);
+        }
+    } else {
+        quad_step(k, below, q, &turn, NULL, false, false);
+        for (int64_t n = 1; n < chunks; ++n) {
+            k += TILE_ELEMENTS, q += 2 * TILE_ELEMENTS;
+            quad_step(k, below, q, NULL, NULL, false, false);
+        }
     }
     *open = (struct quad){s, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *s};
 }
@@ -152,9 +186,9 @@ static void product_scores(struct quad *open, float *s, float *start, const uint
 ALWAYS_INLINE void quad_step_or_rest(const uint16_t *a, int64_t a_below, const uint16_t *b, const struct turn *turn,
                                      struct weighing_gradients *w) {
     if (w->left > 0)
-        quad_step(a, a_below, b, turn, w, true);
+        quad_step(a, a_below, b, turn, w, true, true);
     else
-        quad_step(a, a_below, b, turn, w, false);
+        quad_step(a, a_below, b, turn, w, false, true);
 }
 
 /* Columns [32 n, 32 n + 32) of dV += P^T dO or dK += dS^T Q over `depth` tiles of rows: g [2][columns] tiles, p [depth][2]

@@ -89,9 +89,9 @@ static struct weighing_gradients start_weighing(struct meeting *m, const struct 
     if (f->has_more) block_gradients(&f->tasks.sums, &block, t, &of_rows, &f->tasks.place, j0, keys, hidden);
     for (int64_t at = keys * TILE_ROWS; at < UNIT_FLOATS; at += LANES) v_store(block.p + at, v_set(-INFINITY));
     if (f->has_more)
-        weigh_gradients(&w, true, true);
+        weigh_gradients(&w, STRIP_KEYS, true, true);
     else
-        weigh_gradients(&w, true, false);
+        weigh_gradients(&w, STRIP_KEYS, true, false);
     return w;
 }
 
@@ -117,12 +117,9 @@ static void unit_step(struct meeting *m, const struct unit *u, struct outer *o, 
     const int64_t k = f->k_padded, v = f->v_padded, at = u->strip->j0 - m->k->first, row = u->tile * TILE_ROWS;
     float *minus_d = statistics_of(&f->tasks, &m->k->s, m->k->kv, m->rows->first + u->tile).minus_D;
     tile_barrier();
-    if (o->next >= until) quad_store(&m->open);
     while (o->next < until) outer_step(m, o, &w);
-    weigh_gradients(&w, false, false);
-    tile_barrier();
-    product_scores(&m->open, c->block.p, NULL, c->k + at * k, c->q + row * k, k / TILE_DEPTH);
-    product_scores(&m->open, c->block.ds, f->has_more ? NULL : minus_d, c->v + at * v, c->dout + row * v, v / TILE_DEPTH);
+    product_scores(&m->open, c->block.p, NULL, c->k + at * k, c->q + row * k, k / TILE_DEPTH, &w);
+    product_scores(&m->open, c->block.ds, f->has_more ? NULL : minus_d, c->v + at * v, c->dout + row * v, v / TILE_DEPTH, NULL);
     tile_barrier();
 }
 
@@ -244,7 +241,7 @@ static void rows_meet_batch(struct meeting *m) {
     if (!before.strip) return;
     struct weighing_gradients w = start_weighing(m, &before);
     quad_store(&m->open);
-    weigh_gradients(&w, false, false);
+    weigh_gradients(&w, STRIP_KEYS, false, false);
     tile_barrier();
     next_outer(m, &o, &before);
     next_outer(m, &o, NULL);
