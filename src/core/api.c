@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * api.c: the public calls that plan and run attention. Each reads and checks the descriptor, asks plan() once, and runs. */
+#define _DEFAULT_SOURCE /* madvise() */
 #include <stdlib.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include "core/log.h"
 #include "core/plan.h"
@@ -22,12 +26,24 @@ static bool is_empty(const struct problem *p) {
     return p->operation == STROBE_FORWARD && a->seq_q == 0;
 }
 
+/* Host memory for a call; NULL where there is none. Above 32 MiB allocators give what is freed back to the system, and each
+ * call meets all its pages anew: where Linux has large pages, they are 512 times fewer. */
+static void *allocate(size_t bytes) {
+    enum { SMALL = 64, LARGE = 2 << 20, MANY = 8 << 20 };
+    const size_t page = bytes < MANY ? SMALL : LARGE, whole = (bytes + page - 1) / page * page;
+    void *memory = aligned_alloc(page, whole);
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    if (memory && page == LARGE) madvise(memory, whole, MADV_HUGEPAGE);
+#endif
+    return memory;
+}
+
 static strobe_status run_in(const struct problem *problem, const struct kernel *kernel, struct execution execution,
                             size_t given) {
     const size_t needed = kernel->workspace(problem);
     void *own = NULL;
     if (execution.workspace == NULL && given == 0 && needed > 0 && kernel->device == STROBE_CPU) {
-        own = aligned_alloc(64, (needed + 63) / 64 * 64);
+        own = allocate(needed);
         if (!own) return strobe__fail(STROBE_OUT_OF_MEMORY, "a workspace of %zu bytes could not be allocated", needed);
         execution.workspace = own;
     } else if (given < needed) {
