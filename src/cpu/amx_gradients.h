@@ -138,7 +138,8 @@ ALWAYS_INLINE void quad_step(const uint16_t *a, int64_t a_below, const uint16_t 
     if (weighs) weigh_gradients_pair(w, false, false);
 }
 
-/* A step of S^T with up to `pairs` of vector work after each product. */
+/* A step of S^T with up to `pairs` of vector work after each product; in a turn not before two tiles of what is weighed, its
+ * first 16 keys, are stored. */
 ALWAYS_INLINE void weighing_step(const uint16_t *k, int64_t k_below, const uint16_t *q, const struct turn *turn,
                                  struct weighing_gradients *w, int pairs) {
     _tile_loadd(4, k, 64);
@@ -159,14 +160,16 @@ ALWAYS_INLINE void weighing_step(const uint16_t *k, int64_t k_below, const uint1
     weigh_gradients(w, pairs, false, false);
 }
 
-/* S^T, or dP^T from a row of -D: k [2][chunks] tiles, q [chunks][2] tiles. */
+/* S^T, or dP^T from a row of -D: k [2][chunks] tiles, q [chunks][2] tiles. All vector work that is left is done, before
+ * S^T is stored where it reads; w: NULL for dP^T. */
 static void product_scores(struct quad *open, float *s, float *start, const uint16_t *k, const uint16_t *q, int64_t chunks,
                            struct weighing_gradients *w) {
     const struct quad rows = {start, LANES, 0, 0};
-    struct turn turn = {open, start ? &rows : NULL};
+    const struct turn turn = {open, start ? &rows : NULL};
     const int64_t below = chunks * TILE_ELEMENTS;
     if (w && w->left > 0) {
-        const int pairs = (int)((w->left + 4 * chunks - 2) / (4 * chunks - 1));
+        const int slots = (int)(4 * chunks - 1), pairs = (w->left + slots - 1) / slots;
+        if (chunks == 1) quad_store(open); /* in a turn there is time for 8 pairs at most */
         weighing_step(k, below, q, &turn, w, pairs);
         for (int64_t n = 1; n < chunks; ++n) {
             k += TILE_ELEMENTS, q += 2 * TILE_ELEMENTS;
