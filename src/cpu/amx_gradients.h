@@ -107,21 +107,23 @@ struct turn {
     const struct quad *open, *from;
 };
 
-#define TURN_TILE(tile, turn, x, y)                                               \
-    do {                                                                          \
-        if ((turn)->open->at) _tile_stored(tile, quad_at((turn)->open, x, y), (turn)->open->row);  \
-        if ((turn)->from)                                                         \
-            _tile_loadd(tile, quad_at((turn)->from, x, y), (turn)->from->row);                     \
-        else                                                                      \
-            _tile_zero(tile);                                                     \
+#define TURN_TILE(tile, turn, x, y)                                                               \
+    do {                                                                                          \
+        if ((turn)->open->at) _tile_stored(tile, quad_at((turn)->open, x, y), (turn)->open->row); \
+        if ((turn)->from)                                                                         \
+            _tile_loadd(tile, quad_at((turn)->from, x, y), (turn)->from->row);                    \
+        else                                                                                      \
+            _tile_zero(tile);                                                                     \
     } while (0)
 
 /* C += A B over 32 of the inner dimension, a pair of keys of vector work after every second tile product where `weighs`;
  * turn: NULL within a chain. B is streamed: it is not read again soon, and leaves L1 to the rest. */
 ALWAYS_INLINE void quad_step(const uint16_t *a, int64_t a_below, const uint16_t *b, const struct turn *turn,
                              struct weighing_gradients *w, bool weighs, bool stream) {
-    if (stream) _tile_stream_loadd(4, a, 64);
-    else _tile_loadd(4, a, 64);
+    if (stream)
+        _tile_stream_loadd(4, a, 64);
+    else
+        _tile_loadd(4, a, 64);
     _tile_stream_loadd(6, b, 64);
     if (turn) TURN_TILE(0, turn, 0, 0);
     _tile_dpbf16ps(0, 4, 6);
@@ -129,8 +131,10 @@ ALWAYS_INLINE void quad_step(const uint16_t *a, int64_t a_below, const uint16_t 
     if (turn) TURN_TILE(1, turn, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
     if (weighs) weigh_gradients_pair(w, false, false);
-    if (stream) _tile_stream_loadd(5, a + a_below, 64);
-    else _tile_loadd(5, a + a_below, 64);
+    if (stream)
+        _tile_stream_loadd(5, a + a_below, 64);
+    else
+        _tile_loadd(5, a + a_below, 64);
     if (turn) TURN_TILE(2, turn, 0, 1);
     _tile_dpbf16ps(2, 5, 6);
     if (turn) TURN_TILE(3, turn, 1, 1);

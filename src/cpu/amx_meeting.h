@@ -8,8 +8,10 @@
  *     tiles       dV, dK (strip - 1)  S, dP (u)       dV, dK (strip - 1)  S, dP (u + 1)      at the end of a batch of
  *     vectors     P, dS (u - 1)                       P, dS (u)                              strips: dQ, tile by tile
  *
- * S^T and dP^T, 8 KiB, are read before they are written again, and stay in L1. P^T and dS^T are kept for two strips, dS^T as
- * pairs of keys for a batch, so that dQ, 8 KiB a tile at dim 64, is loaded and stored once for 256 keys. */
+ * What dV and dK leave of the vector work is done under S. S^T and dP^T, 8 KiB, are read before they are written again, and
+ * stay in L1: a tile is stored when its turn comes in the next chain of products (amx_gradients.h). P^T and dS^T are kept
+ * for two strips, dS^T as pairs of keys for a batch, so that dQ, 8 KiB a tile at dim 64, is loaded and stored once for 256
+ * keys. */
 #ifndef STROBE_CPU_AMX_MEETING_H
 #define STROBE_CPU_AMX_MEETING_H
 
@@ -103,9 +105,11 @@ ALWAYS_INLINE void outer_step(struct meeting *m, struct outer *o, struct weighin
     const int64_t at = o->strip->j0 - m->k->first, v_groups = v / TILE_DEPTH, n = o->next++;
     const struct weights weights = weights_of(m, o->strip, begin, o->form);
     if (n < v_groups)
-        product_outer(&m->open, c->dv + at * v, weights.p, c->dout_pairs + begin * TILE_ROWS * v, n, v / TILE_SIDE, depth, w);
+        product_outer(&m->open, c->dv + at * v, weights.p, c->dout_pairs + begin * TILE_ROWS * v, n, v / TILE_SIDE, depth,
+                      w);
     else
-        product_outer(&m->open, c->dk + at * k, weights.ds, c->q_pairs + begin * TILE_ROWS * k, n - v_groups, k / TILE_SIDE, depth, w);
+        product_outer(&m->open, c->dk + at * k, weights.ds, c->q_pairs + begin * TILE_ROWS * k, n - v_groups, k / TILE_SIDE,
+                      depth, w);
 }
 
 /* S^T and dP^T of a unit, some groups of dV and dK of the strip before, and the vector work of the unit before. */
@@ -119,7 +123,8 @@ static void unit_step(struct meeting *m, const struct unit *u, struct outer *o, 
     tile_barrier();
     while (o->next < until) outer_step(m, o, &w);
     product_scores(&m->open, c->block.p, NULL, c->k + at * k, c->q + row * k, k / TILE_DEPTH, &w);
-    product_scores(&m->open, c->block.ds, f->has_more ? NULL : minus_d, c->v + at * v, c->dout + row * v, v / TILE_DEPTH, NULL);
+    product_scores(&m->open, c->block.ds, f->has_more ? NULL : minus_d, c->v + at * v, c->dout + row * v, v / TILE_DEPTH,
+                   NULL);
     tile_barrier();
 }
 

@@ -83,12 +83,16 @@ static inline void statistics_task(void *context, int64_t index, int32_t worker)
     leave_flush_to_zero(mode);
 }
 
+/* A range's super-blocks are of about the same size: each makes its rows anew. */
 static inline void backward_range(const struct gradient_tasks *g, float *memory, struct keys *k, int64_t range) {
-    const int64_t begin = range * g->range_keys, end = begin + g->range_keys;
+    const int64_t begin = range * g->range_keys, left = k->s.keys - begin,
+                  keys = left < g->range_keys ? left : g->range_keys;
     memset(k->dq, 0, (size_t)g->dq_floats * sizeof *k->dq);
-    for (k->first = begin; k->first < end && k->first < k->s.keys; k->first += g->super_keys) {
-        k->end = k->first + g->super_keys < end ? k->first + g->super_keys : end;
-        if (k->end > k->s.keys) k->end = k->s.keys;
+    if (keys <= 0) return;
+    const int64_t supers = (keys + g->super_keys - 1) / g->super_keys;
+    const int64_t blocks = ((keys + supers - 1) / supers + BLOCK_KEYS - 1) / BLOCK_KEYS;
+    for (k->first = begin; k->first < begin + keys; k->first = k->end) {
+        k->end = k->first + blocks * BLOCK_KEYS < begin + keys ? k->first + blocks * BLOCK_KEYS : begin + keys;
         g->meet_keys(g, memory, k);
     }
 }
@@ -173,9 +177,6 @@ static inline struct gradient_tasks gradient_tasks_of(const struct problem *p, i
     if (g.super_keys < BLOCK_KEYS) g.super_keys = BLOCK_KEYS;
     if (g.super_keys > g.range_keys) g.super_keys = g.range_keys;
     if (g.super_keys > blocks * BLOCK_KEYS) g.super_keys = blocks * BLOCK_KEYS;
-    const int64_t keys = g.range_keys < blocks * BLOCK_KEYS ? g.range_keys : blocks * BLOCK_KEYS;
-    const int64_t supers = (keys + g.super_keys - 1) / g.super_keys; /* of a range, all of a size */
-    g.super_keys = ((keys + supers - 1) / supers + BLOCK_KEYS - 1) / BLOCK_KEYS * BLOCK_KEYS;
     g.tiles = (a->seq_q * p->group + TILE_ROWS - 1) / TILE_ROWS;
     g.dq_tile = dim_padded * TILE_ROWS;
     g.dq_floats = strobe__product(g.tiles, g.dq_tile);
