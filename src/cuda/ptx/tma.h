@@ -21,6 +21,13 @@ static __device__ __forceinline__ void tma_load_4d(void *to, const CUtensorMap *
                  : "memory");
 }
 
+/* The box to the L2 cache alone. */
+static __device__ __forceinline__ void tma_prefetch_4d(const CUtensorMap *map, int column, int row, int head, int batch) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(column), "r"(row),
+                 "r"(head), "r"(batch)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

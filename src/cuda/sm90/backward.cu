@@ -12,8 +12,9 @@
  *     LAG       1: dQ of a block is worked out in the next one's time, so that the groups need not meet, and take turns
  *
  * Three kernels: KERNEL_prepare (backward_prepare.h) works out D and lse and clears dQ, KERNEL (this file) does the rest but
- * for what KERNEL_finish (backward_finish.h) does to dQ. A CTA owns 128 keys of a K/V head, 64 for each of two consumer warp
- * groups, and walks over the blocks of rows, of all query heads of the group, that see some of them:
+ * for what KERNEL_finish (backward_finish.h) does to dQ. A CTA works on tiles, one after the other: 128 keys of a K/V head,
+ * 64 for each of two consumer warp groups, which walk over the blocks of rows, of all query heads of the group, that see
+ * some of them:
  *
  *     S^T = K Q^T   P^T = 2^(S^T c - lse)   dV += P^T dO   dP^T = V dO^T   dS^T = P^T (dP^T - D)   dK += dS^T Q   dQ += dS K
  *
@@ -23,6 +24,9 @@
  *
  *     tensor cores | S        dP | dV        | dQ    dK    S next | dP next ...
  *     warp group            P^T    dS^T -> shared, barrier   dQ -> L2      P^T next
+ *
+ * From tile to tile (backward_schedule.h) the producer is ahead: the next rows are copied under the last products, the next
+ * keys while dK and dV go from registers to memory.
  *
  * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is gone), P and dS ROWS/4 each;
  * S^T is given up for P, packed, which dS is made from as well (but for TERMS 2).
@@ -54,8 +58,8 @@ enum {
     K_SLAB = KEYS * ROW_BYTES,
     DS_SLAB = ROWS * ROW_BYTES, /* 64 keys */
     SCORES = ROWS / 2,          /* accumulators of a thread */
-    K_BARRIER = 1,
-    PACKED_ALONE = TERMS < 2, /* P is kept packed, and not beside */
+    TILES = 2,                  /* that may be known at a time */
+    PACKED_ALONE = TERMS < 2,   /* P is kept packed, and not beside */
 };
 
 /* Of a thread, after they have moved: at launch all have 168. */
@@ -73,37 +77,51 @@ struct shared {
     unsigned char ds[DS_STAGES][GROUPS * DS_SLAB];
     float dq[GROUPS][DQ_TILE];
     float lse[STAGES][ROWS], term[STAGES][ROWS];
-    struct tile tile;
-    uint64_t k_full, v_full, q_full[STAGES], q_empty[STAGES], dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
+    struct tile tile[TILES];
+    uint64_t tile_full[TILES], tile_empty[TILES], k_full, k_empty, v_full, v_empty, q_full[STAGES], q_empty[STAGES],
+        dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t ds_full[DS_STAGES], ds_empty[DS_STAGES], dq_full[GROUPS], dq_empty[GROUPS], turn[GROUPS];
 };
 
 static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fills a multiprocessor's shared memory");
 
-#include "cuda/sm90/backward_steps.h"
+#include "cuda/sm90/backward_schedule.h"
 
 /* One thread for each consumer group: the group's tiles of dQ to the sums of their blocks. With turns, key blocks add to a
  * block of rows from the first to the last that it sees, and all walk from the last rows to the first, so that nobody waits
- * for a CTA that starts after it. */
-INLINE void writer(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group) {
+ * for a tile that was drawn after it. */
+INLINE uint32_t add_blocks(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group,
+                           uint32_t count, struct tracer *tracer) {
     const int64_t heads = (int64_t)t->batch * p->heads_kv * p->group + t->head_kv * p->group;
     const struct walk walk = walk_of(p, t);
-    struct tracer tracer = tracer_of(p, STROBE_TRACE_WRITER + group, true);
-    uint32_t count = 0;
     for (int head = 0; head < p->group; ++head)
 #pragma unroll 1
         for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
             const int64_t tile = ((heads + head) * p->row_blocks + m) * GROUPS + group;
-            trace(&tracer, STROBE_TRACE_WAIT_DQ, count);
+            trace(tracer, STROBE_TRACE_WAIT_DQ, count);
             mbarrier_wait(&s->dq_full[group], count % 2);
-            trace(&tracer, STROBE_TRACE_WAIT_TURN, count);
+            trace(tracer, STROBE_TRACE_WAIT_TURN, count);
             if (p->turns) turn_wait(p->turns + tile, (uint32_t)turn_of(t, m));
-            trace(&tracer, STROBE_TRACE_ADD_DQ, count);
+            trace(tracer, STROBE_TRACE_ADD_DQ, count);
             bulk_add(p->dq_sum + tile * DQ_TILE, s->dq[group], DQ_TILE * sizeof(float));
             bulk_wait_read();
             mbarrier_arrive(&s->dq_empty[group]);
             if (p->turns) bulk_wait(), turn_give(p->turns + tile);
         }
+    return count;
+}
+
+INLINE void writer(const struct sm90_backward_params *p, struct shared *s, int group) {
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_WRITER + group, true);
+    uint32_t count = 0;
+#pragma unroll 1
+    for (uint32_t tiles = 0;; ++tiles) {
+        const struct tile *t = &s->tile[tile_slot(tiles)];
+        mbarrier_wait(&s->tile_full[tile_slot(tiles)], tile_parity(tiles));
+        if (is_past_last(t)) break;
+        count = add_blocks(p, s, t, group, count, &tracer);
+        mbarrier_arrive(&s->tile_empty[tile_slot(tiles)]);
+    }
     trace(&tracer, STROBE_TRACE_END, count);
 }
 
@@ -156,8 +174,8 @@ struct course {
     struct operands o;
     struct progress progress;
     struct slope slope;
-    uint32_t count;
-    struct slot now, before; /* of this block's dS, and with a lag of that whose dQ is worked out */
+    uint32_t count, first, filled; /* blocks met, those before this tile, tiles that had some */
+    struct slot now, before;       /* of this block's dS, and with a lag of that whose dQ is worked out */
     struct tracer tracer;
 };
 
@@ -223,7 +241,8 @@ INLINE void differentiate(const struct sm90_backward_params *p, struct shared *s
 INLINE void send_on(struct shared *shared, struct course *c, const struct meeting *at, struct accumulators *a, bool last) {
     struct slot *late = LAG ? &c->before : &c->now;
     const uint32_t next = stage_of(c->count + 1);
-    if (!LAG || c->count > 0) wait_for(c, &shared->ds_full[late->stage], late->parity, STROBE_TRACE_WAIT_DS);
+    const bool is_late = !LAG || c->count != c->first;
+    if (is_late) wait_for(c, &shared->ds_full[late->stage], late->parity, STROBE_TRACE_WAIT_DS);
     issue_dq(a->dq, c->o.ds_all + late->stage * DS_STEP, c->o.k_all);
     trace(&c->tracer, STROBE_TRACE_WAIT_DV, c->count);
     wgmma_wait(PARTS + 1); /* dV */
@@ -234,101 +253,121 @@ INLINE void send_on(struct shared *shared, struct course *c, const struct meetin
     wgmma_wait(1); /* dK and dQ */
     release(&shared->q_empty[at->stage]);
     trace(&c->tracer, STROBE_TRACE_STORE_DQ, c->count);
-    if (LAG && c->count > 0) release(&shared->ds_empty[late->stage]), advance(late);
-    if (!LAG || c->count > 0) hand_over_dq(shared, a->dq, c->group, c->count - LAG);
+    if (LAG && is_late) release(&shared->ds_empty[late->stage]), advance(late);
+    if (is_late) hand_over_dq(shared, a->dq, c->group, c->count - LAG);
     trace(&c->tracer, STROBE_TRACE_WAIT_S, c->count);
     if (!last) take_turn(shared, c, c->count + 1);
     wgmma_wait(0); /* the next S */
     advance(&c->now);
 }
 
+/* What is the same for all tiles. */
+INLINE struct course course_of(const struct sm90_backward_params *p, const struct shared *shared, int group) {
+    struct course c;
+    c.group = group, c.own = 64 * group + uniform((int)threadIdx.x % 128 / 32) * 16, c.o = operands_of(shared, group);
+    c.count = c.filled = 0, c.now = c.before = (struct slot){0, 0};
+    c.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + group, threadIdx.x % 128 == 0);
+    return c;
+}
+
 INLINE void begin(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, struct course *c,
-                  struct accumulators *a, int group) {
-    c->group = group, c->own = 64 * group + uniform((int)threadIdx.x % 128 / 32) * 16, c->key = uniform(t->key) + c->own;
-    c->full = full_rows_of(t, c->key), c->o = operands_of(shared, group);
-    c->progress = start(p, t), c->slope = slope_at(p, t, &c->progress);
-    c->count = 0, c->now = c->before = (struct slot){0, 0};
-    c->tracer = tracer_of(p, STROBE_TRACE_CONSUMER + group, threadIdx.x % 128 == 0);
-    clear(&a->dk), clear(&a->dv);
-    wait_for(c, &shared->k_full, 0, STROBE_TRACE_WAIT_K);
-    wait_for(c, &shared->q_full[0], 0, STROBE_TRACE_WAIT_Q);
-    issue_scores(a->s, c->o.k_own, c->o.q_rows);
-    wait_for(c, &shared->v_full, 0, STROBE_TRACE_WAIT_V);
-    trace(&c->tracer, STROBE_TRACE_WAIT_S, 0);
+                  struct accumulators *a) {
+    const uint32_t stage = stage_of(c->count);
+    c->full = full_rows_of(t, c->key), c->progress = start(p, t), c->slope = slope_at(p, t, &c->progress);
+    c->first = c->count;
+    wait_for(c, &shared->q_full[stage], full_parity(c->count), STROBE_TRACE_WAIT_Q);
+    wait_for(c, &shared->k_full, c->filled % 2, STROBE_TRACE_WAIT_K);
+    issue_scores(a->s, c->o.k_own, c->o.q_rows + stage * STAGE_STEP);
+    wait_for(c, &shared->v_full, c->filled % 2, STROBE_TRACE_WAIT_V);
+    trace(&c->tracer, STROBE_TRACE_WAIT_S, c->count);
     take_turn(shared, c, c->count);
     wgmma_wait(0);
 }
 
-/* With a lag dQ of the last block; then dK and dV, when K has been read by both groups. */
-INLINE void end(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, struct course *c,
-                struct accumulators *a) {
+/* With a lag dQ of the last block. V and K are given back for the next tile. */
+INLINE void end(struct shared *shared, struct course *c, struct accumulators *a) {
+    release(&shared->v_empty);
     if (LAG) {
         wait_for(c, &shared->ds_full[c->before.stage], c->before.parity, STROBE_TRACE_WAIT_DS);
         issue_dq(a->dq, c->o.ds_all + c->before.stage * DS_STEP, c->o.k_all);
         wgmma_wait(0);
-        hand_over_dq(shared, a->dq, c->group, c->count);
+        release(&shared->ds_empty[c->before.stage]), advance(&c->before);
     }
-    trace(&c->tracer, STROBE_TRACE_EPILOGUE, c->count);
-    named_barrier_wait(K_BARRIER, 128 * GROUPS);
-    store_sums(p, &p->dk_rows, t, shared->k, &a->dk, p->scale, c->own);
-    store_sums(p, &p->dv_rows, t, shared->v, &a->dv, dv_factor(p), c->own);
-    trace(&c->tracer, STROBE_TRACE_END, c->count);
+    release(&shared->k_empty);
+    if (LAG) hand_over_dq(shared, a->dq, c->group, c->count);
+    ++c->count, ++c->filled;
 }
 
-/* One warp group: its 64 keys, block after block of rows. Nothing may be open where the loop closes: ptxas would serialise
- * the products. */
-INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, int group) {
-    struct course c;
-    struct accumulators a;
-    begin(p, shared, t, &c, &a, group);
-    for (;; ++c.count) {
-        const int row = c.progress.row;
-        const bool last = is_last(&c.progress);
-        const struct meeting at = {stage_of(c.count), c.key, row, row >= c.full.low && row <= c.full.high};
-        weigh(p, shared, t, &c, &at, &a);
-        differentiate(p, shared, t, &c, &at, &a);
-        send_on(shared, &c, &at, &a, last);
+/* The warp group's 64 keys of a tile, block after block of rows. Nothing may be open where the loop closes: ptxas would
+ * serialise the products. */
+INLINE void work_on(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, struct course *c,
+                    struct accumulators *a) {
+    begin(p, shared, t, c, a);
+    for (;; ++c->count) {
+        const int row = c->progress.row;
+        const bool last = is_last(&c->progress);
+        const struct meeting at = {stage_of(c->count), c->key, row, row >= c->full.low && row <= c->full.high};
+        weigh(p, shared, t, c, &at, a);
+        differentiate(p, shared, t, c, &at, a);
+        send_on(shared, c, &at, a, last);
         if (last) break;
-        if (go_on(p, t, &c.progress)) c.slope = slope_at(p, t, &c.progress);
+        if (go_on(p, t, &c->progress)) c->slope = slope_at(p, t, &c->progress);
     }
-    end(p, shared, t, &c, &a);
+    end(shared, c, a);
+}
+
+/* One warp group: tile after tile. Keys that no row sees have gradients of 0. */
+INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared, int group) {
+    struct course c = course_of(p, shared, group);
+    struct accumulators a;
+#pragma unroll 1
+    for (uint32_t tiles = 0;; ++tiles) {
+        const struct tile *t = &shared->tile[tile_slot(tiles)];
+        wait_for(&c, &shared->tile_full[tile_slot(tiles)], tile_parity(tiles), STROBE_TRACE_WAIT_TILE);
+        if (is_past_last(t)) break;
+        c.key = uniform(t->key) + c.own;
+        clear(&a.dk), clear(&a.dv);
+        if (uniform(has_blocks(t))) work_on(p, shared, t, &c, &a);
+        trace(&c.tracer, STROBE_TRACE_EPILOGUE, c.count);
+        store_sums(p, &p->dv_rows, t, &a.dv, dv_factor(p), c.key);
+        store_sums(p, &p->dk_rows, t, &a.dk, p->scale, c.key);
+        release(&shared->tile_empty[tile_slot(tiles)]);
+    }
+    trace(&c.tracer, STROBE_TRACE_END, c.count);
+}
+
+INLINE void init_barriers(struct shared *s) {
+    const uint32_t consumers = 4 * GROUPS * ARRIVALS;
+    for (int i = 0; i < TILES; ++i) mbarrier_init(&s->tile_full[i], 1), mbarrier_init(&s->tile_empty[i], consumers + GROUPS);
+    mbarrier_init(&s->k_full, 1), mbarrier_init(&s->k_empty, consumers);
+    mbarrier_init(&s->v_full, 1), mbarrier_init(&s->v_empty, consumers);
+    for (int i = 0; i < STAGES; ++i) mbarrier_init(&s->q_full[i], 1), mbarrier_init(&s->q_empty[i], consumers);
+    for (int i = 0; i < DOUT_STAGES; ++i) mbarrier_init(&s->dout_full[i], 1), mbarrier_init(&s->dout_empty[i], consumers);
+    for (int i = 0; i < DS_STAGES; ++i) mbarrier_init(&s->ds_full[i], consumers), mbarrier_init(&s->ds_empty[i], consumers);
+    for (int i = 0; i < GROUPS; ++i) {
+        mbarrier_init(&s->dq_full[i], 4 * ARRIVALS), mbarrier_init(&s->dq_empty[i], 1);
+        mbarrier_init(&s->turn[i], 4 * ARRIVALS);
+    }
+    mbarrier_init_fence();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_constant__ struct sm90_backward_params p) {
     extern __shared__ __align__(1024) unsigned char memory[];
     struct shared *shared = (struct shared *)memory;
-    const struct tile *t = &shared->tile;
-    if (threadIdx.x == 0) {
-        shared->tile = tile_of(&p, (int)blockIdx.x);
-        tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v), tma_prefetch_map(&p.dout);
-        mbarrier_init(&shared->k_full, 1), mbarrier_init(&shared->v_full, 1);
-        for (int i = 0; i < STAGES; ++i)
-            mbarrier_init(&shared->q_full[i], 1), mbarrier_init(&shared->q_empty[i], 4 * GROUPS * ARRIVALS);
-        for (int i = 0; i < DOUT_STAGES; ++i)
-            mbarrier_init(&shared->dout_full[i], 1), mbarrier_init(&shared->dout_empty[i], 4 * GROUPS * ARRIVALS);
-        for (int i = 0; i < DS_STAGES; ++i)
-            mbarrier_init(&shared->ds_full[i], 8 * ARRIVALS), mbarrier_init(&shared->ds_empty[i], 8 * ARRIVALS);
-        for (int i = 0; i < GROUPS; ++i)
-            mbarrier_init(&shared->dq_full[i], 4 * ARRIVALS), mbarrier_init(&shared->dq_empty[i], 1),
-                mbarrier_init(&shared->turn[i], 4 * ARRIVALS);
-        mbarrier_init_fence();
-    }
+    if (threadIdx.x == 32) tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v), tma_prefetch_map(&p.dout);
+    if (threadIdx.x == 0) init_barriers(shared);
     __syncthreads();
-    if (t->end_block == t->first_block) {
-        clear_sums(&p.dk_rows, t), clear_sums(&p.dv_rows, t);
-        return;
-    }
     if (threadIdx.x == 96) trace_moment(&p, true);
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
         registers_release(PRODUCER_REGISTERS);
         if (threadIdx.x == 0)
-            producer(&p, shared, t);
+            producer(&p, shared);
         else if (threadIdx.x % 32 == 0 && threadIdx.x / 32 <= GROUPS)
-            writer(&p, shared, t, (int)threadIdx.x / 32 - 1);
+            writer(&p, shared, (int)threadIdx.x / 32 - 1);
         if (threadIdx.x == 32) trace_moment(&p, false);
     } else {
         registers_claim(CONSUMER_REGISTERS);
-        consumer(&p, shared, t, group);
+        consumer(&p, shared, group);
     }
 }

@@ -130,7 +130,7 @@ static int64_t all_rows(const struct problem *p) { return all_row_blocks(p) * ch
  * a mark for sixteen keys; sums of dbias; and lse and D as sink_sums and an ordered dbias read them, where these are wanted.
  */
 struct layout {
-    int64_t rows_at, turns_at, marks_at, dbias_at, packed_at, words;
+    int64_t rows_at, next_tile_at, turns_at, marks_at, dbias_at, packed_at, words;
     int64_t packed_rows; /* of a K/V head */
     struct view dbias_sum;
 };
@@ -139,7 +139,8 @@ static struct layout lay_out(const struct problem *p) {
     const bool packed = p->g.dsinks || strobe__cuda_dbias_is_ordered(p);
     struct layout l = {.packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING};
     l.rows_at = all_rows(p) * stored_columns(choose(p));
-    l.turns_at = l.rows_at + 2 * all_rows(p);
+    l.next_tile_at = l.rows_at + 2 * all_rows(p);
+    l.turns_at = l.next_tile_at + 1;
     l.marks_at = l.turns_at + (p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(p) * dq_tiles(choose(p)) : 0);
     l.dbias_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
@@ -157,13 +158,23 @@ static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
     return rows;
 }
 
-/* Heads whose Q, dO and sums of dQ take about half of the L2 cache. */
+/* Heads whose Q, dO and sums of dQ take a sixth of the L2 cache: the CTAs are at two or three sections at a time, and rows
+ * shall come from memory once. */
 static int64_t section_heads(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t head_bytes = a->seq_q * p->group * (2 * (a->dim + a->dim_v) + 4 * stored_columns(choose(p)));
-    const int64_t cache_bytes = (int64_t)32 << 20, some = head_bytes > 0 ? cache_bytes / head_bytes : 1;
+    const int64_t cache_bytes = (int64_t)8 << 20, some = head_bytes > 0 ? cache_bytes / head_bytes : 1;
     const int64_t all = a->batch * a->heads_kv;
     return some < 1 ? 1 : some < all ? some : all;
+}
+
+/* Where tiles differ in length, heads of four tiles for each multiprocessor end the launch, long tiles first, so that all
+ * CTAs end together. */
+static int64_t last_heads(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int64_t tiles = 4 * strobe__cuda_limits(a->device_index).multiprocessors / choose(p)->ctas;
+    const int64_t all = a->batch * a->heads_kv, some = ceil_div(tiles, key_blocks(p));
+    return a->mask == STROBE_MASK_NONE && !a->varlen ? 0 : some < all ? some : all;
 }
 
 static void fill_mask(struct sm90_backward_params *m, const struct problem *p) {
@@ -213,6 +224,7 @@ static void fill(struct sm90_backward_params *m, const struct problem *p, float 
     fill_mask(m, p);
     fill_terms(m, p);
     m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_term = m->row_lse + all_rows(p);
+    m->next_tile = (uint32_t *)workspace + l.next_tile_at;
     m->turns = a->flags & STROBE_DETERMINISTIC ? (uint32_t *)workspace + l.turns_at : NULL;
     m->marks = (uint32_t *)workspace + l.marks_at;
     m->dbias_sum = l.dbias_sum;
@@ -221,6 +233,7 @@ static void fill(struct sm90_backward_params *m, const struct problem *p, float 
     m->heads_kv = (int32_t)a->heads_kv, m->group = (int32_t)p->group;
     m->row_blocks = (int32_t)row_blocks(p), m->key_blocks = (int32_t)key_blocks(p);
     m->tiles = (int32_t)(key_blocks(p) * a->heads_kv * a->batch), m->section_heads = (int32_t)section_heads(p);
+    m->last_heads = m->tiles > 0 ? (int32_t)last_heads(p) : 0;
 }
 
 static bool encode_maps(struct sm90_backward_params *m, const struct problem *p) {
@@ -238,13 +251,20 @@ static bool encode_maps(struct sm90_backward_params *m, const struct problem *p)
              strobe__encode_map(&m->dout_row, &p->g.dout, a->dim_v, all_q, a->heads_q, batch_q, 1)));
 }
 
+/* One on each multiprocessor, which draw tiles; where there are no rows, whose preparation clears the counter they draw
+ * from, and for pairs, one or two for each tile. */
+static int64_t main_ctas(const struct problem *p, int32_t tiles) {
+    const int64_t most = strobe__cuda_limits(p->a.device_index).multiprocessors;
+    return choose(p)->ctas == 1 && all_row_blocks(p) > 0 && tiles > most ? most : tiles * choose(p)->ctas;
+}
+
 static strobe_status launch_three(const struct problem *p, const struct sm90_backward_params *params, void *stream) {
     const struct form *form = choose(p);
     const int64_t blocks = all_row_blocks(p);
     strobe_status status = strobe__cuda_launch((void (*)(void))form->prepare, blocks, PREPARE_THREADS, 0, params, stream);
     if (!status)
-        status = strobe__cuda_launch((void (*)(void))form->symbol, params->tiles * form->ctas, THREADS, SHARED_BYTES, params,
-                                     stream);
+        status = strobe__cuda_launch((void (*)(void))form->symbol, main_ctas(p, params->tiles), THREADS, SHARED_BYTES,
+                                     params, stream);
     if (!status)
         status = strobe__cuda_launch((void (*)(void))form->finish, blocks, (int32_t)(128 * dq_tiles(form)), 0, params,
                                      stream);

@@ -34,14 +34,16 @@ struct sm90_backward_params {
     /* In the workspace, [batch][heads_q][row_blocks] of a block's rows: -lse in base 2, -inf for rows that see nothing;
      * D = rowsum(dout out) - dlse; and dQ / scale in fp32, a block's in the order of a warp group's registers. */
     float *row_lse, *row_term, *dq_sum;
-    uint32_t *turns; /* two of each block of rows, whose key block may add to dQ next; NULL: in any order */
+    uint32_t *next_tile; /* how many were drawn: backward_schedule.h */
+    uint32_t *turns;     /* two of each block of rows, whose key block may add to dQ next; NULL: in any order */
 
     uint32_t *marks; /* of sixteen keys of a K/V head each, whose sums are not finite: [batch][heads_kv][seq_k / 16] */
 
     int32_t seq_q, seq_k, batch, heads_kv, group;
     int32_t row_blocks, key_blocks;
     int32_t tiles;                  /* key_blocks * heads_kv * batch */
-    int32_t section_heads;          /* K/V heads that are worked on at a time: their rows stay in the L2 cache */
+    int32_t section_heads;          /* K/V heads that are worked on at a time: their rows stay in the L2 cache; */
+    int32_t last_heads;             /* but for so many at the end */
     int32_t first_shift, end_shift; /* row i sees the keys max(0, i + first_shift) .. min(keys, i + end_shift) - 1 of its */
     int32_t bottom_right;           /* sequence; with this, both shifts are more by keys - rows */
     const void *cu_seqlens_q, *cu_seqlens_k, *used_q, *used_k; /* NULL: none */

@@ -49,6 +49,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS)
 #pragma unroll
     for (int n = 0; n < BLOCK_ELEMENTS / 4 / PREPARE_THREADS; ++n)
         sum[n * PREPARE_THREADS + threadIdx.x] = make_float4(0, 0, 0, 0);
+    if (blockIdx.x == 0 && threadIdx.x == 0) *p.next_tile = 0;
     if (p.may_hide)
         for (int64_t n = (int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x; n < all_marks(&p);
              n += (int64_t)gridDim.x * PREPARE_THREADS)

@@ -63,41 +63,54 @@ INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtens
         load_tile(to, map, full, Q_SLAB, rows->first + row, head, rows->batch, TMA_EVICT_LAST);
 }
 
-/* One thread: K and V, then Q with lse and dO with D of every block. */
-INLINE void producer(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
-    const struct walk walk = walk_of(p, t);
-    const bool cut = p->cu_seqlens_q || p->used_q;
-    struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
-    uint32_t count = 0;
-    mbarrier_expect(&s->k_full, SLABS * K_SLAB);
-    load_tile(s->k, &p->k, &s->k_full, K_SLAB, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch, TMA_EVICT_FIRST);
-#pragma unroll 1
-    for (int head = t->head_kv * p->group; head < (t->head_kv + 1) * p->group; ++head) {
-        const int64_t block = ((int64_t)t->batch * p->heads_kv * p->group + head) * p->row_blocks;
-#pragma unroll 1
-        for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
-            const uint32_t stage = stage_of(count);
-            trace(&tracer, STROBE_TRACE_WAIT_ROOM, count);
-            mbarrier_wait(&s->q_empty[stage], empty_parity(count));
-            trace(&tracer, STROBE_TRACE_LOAD_Q, count);
-            mbarrier_expect(&s->q_full[stage], SLABS * Q_SLAB + ROWS * sizeof(float));
-            load_rows_of(s->q[stage], &p->q, &p->q_row, &s->q_full[stage], &t->in.rows, m * ROWS, head, cut);
-            bulk_load(s->lse[stage], p->row_lse + (block + m) * ROWS, ROWS * sizeof(float), &s->q_full[stage]);
-            if (count == 0) {
-                mbarrier_expect(&s->v_full, SLABS * K_SLAB);
-                load_tile(s->v, &p->v, &s->v_full, K_SLAB, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch,
-                          TMA_EVICT_FIRST);
-            }
-            const uint32_t slot = dout_stage_of(count);
-            trace(&tracer, STROBE_TRACE_WAIT_ROOM, count);
-            mbarrier_wait(&s->dout_empty[slot], dout_parity(count) ^ 1);
-            trace(&tracer, STROBE_TRACE_LOAD_DOUT, count);
-            mbarrier_expect(&s->dout_full[slot], SLABS * Q_SLAB + ROWS * sizeof(float));
-            load_rows_of(s->dout[slot], &p->dout, &p->dout_row, &s->dout_full[slot], &t->in.rows, m * ROWS, head, cut);
-            bulk_load(s->term[stage], p->row_term + (block + m) * ROWS, ROWS * sizeof(float), &s->dout_full[slot]);
-        }
-    }
-    trace(&tracer, STROBE_TRACE_END, count);
+/* K or V of the tile. */
+INLINE void load_keys(unsigned char *to, const CUtensorMap *map, uint64_t *full, const struct tile *t) {
+    mbarrier_expect(full, SLABS * K_SLAB);
+    load_tile(to, map, full, K_SLAB, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch, TMA_EVICT_FIRST);
+}
+
+/* The same to the L2 cache alone. */
+INLINE void prefetch_keys(const CUtensorMap *map, const struct tile *t) {
+    for (int slab = 0; slab < SLABS; ++slab)
+        tma_prefetch_4d(map, slab * 64, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch);
+}
+
+INLINE bool rows_are_cut(const struct sm90_backward_params *p) { return p->cu_seqlens_q || p->used_q; }
+
+/* A block of rows: its first row, and where its lse and D lie. */
+struct block {
+    int head, row;
+    int64_t statistics;
+};
+
+INLINE struct block block_at(int head, int m, int64_t head_statistics) {
+    const struct block block = {head, m * ROWS, head_statistics + m * ROWS};
+    return block;
+}
+
+/* Q with lse of a block, the `count`th that the CTA meets, when there is room. */
+INLINE void load_q(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, struct block block,
+                   uint32_t count, struct tracer *tracer) {
+    const uint32_t stage = stage_of(count);
+    trace(tracer, STROBE_TRACE_WAIT_ROOM, count);
+    mbarrier_wait(&s->q_empty[stage], empty_parity(count));
+    trace(tracer, STROBE_TRACE_LOAD_Q, count);
+    mbarrier_expect(&s->q_full[stage], SLABS * Q_SLAB + ROWS * sizeof(float));
+    load_rows_of(s->q[stage], &p->q, &p->q_row, &s->q_full[stage], &t->in.rows, block.row, block.head, rows_are_cut(p));
+    bulk_load(s->lse[stage], p->row_lse + block.statistics, ROWS * sizeof(float), &s->q_full[stage]);
+}
+
+/* The same for dO with D. */
+INLINE void load_dout(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, struct block block,
+                      uint32_t count, struct tracer *tracer) {
+    const uint32_t slot = dout_stage_of(count);
+    trace(tracer, STROBE_TRACE_WAIT_ROOM, count);
+    mbarrier_wait(&s->dout_empty[slot], dout_parity(count) ^ 1);
+    trace(tracer, STROBE_TRACE_LOAD_DOUT, count);
+    mbarrier_expect(&s->dout_full[slot], SLABS * Q_SLAB + ROWS * sizeof(float));
+    load_rows_of(s->dout[slot], &p->dout, &p->dout_row, &s->dout_full[slot], &t->in.rows, block.row, block.head,
+                 rows_are_cut(p));
+    bulk_load(s->term[stage_of(count)], p->row_term + block.statistics, ROWS * sizeof(float), &s->dout_full[slot]);
 }
 
 /* Arrivals of a warp that releases something. One lane speaks for all behind a barrier of the warp, which the sanitizer's
@@ -232,33 +245,61 @@ INLINE void make_gradients(const struct sm90_backward_params *p, const struct sh
     pack_part(packed, dp, part);
 }
 
-/* A warp group's sums, rounded, to the tensor, by way of its own rows of shared memory that is done with. */
-INLINE void store_sums(const struct sm90_backward_params *p, const struct sm90_rows *to, const struct tile *t,
-                       unsigned char *staging, const struct sums *sums, float factor, int own) {
-    const int lane = (int)threadIdx.x % 32;
-    if (p->may_hide) {
-#pragma unroll
-        for (int n = 0; n < SUM_PARTS; ++n) mark_keys(p, t, t->key + own, sums->part[n]);
-    }
-#pragma unroll
-    for (int n = 0; n < SUM_PARTS; ++n)
-#pragma unroll
-        for (int v = 0; v < SUM_COLUMNS / 2; v += 2) {
-            const int row = own + lane / 4 + 8 * (v / 2 % 2), column = n * SUM_COLUMNS + 8 * (v / 4) + 2 * (lane % 4);
-            *(uint32_t *)(staging + swizzled(row, column, KEYS)) = pack(sums->part[n][v] * factor,
-                                                                        sums->part[n][v + 1] * factor);
-        }
-    __syncwarp();
-    store_warp_rows(to, staging, own, KEYS, &t->in.keys, t->head_kv, t->key + own);
+/* Four lanes, neighbours, hold a word each of four pieces of 16 bytes; returns the whole piece of the lane's number. */
+INLINE uint4 gather_piece(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
+    const uint32_t ab = __shfl_xor_sync(0xffffffffu, odd ? a : b, 1), cd = __shfl_xor_sync(0xffffffffu, odd ? c : d, 1);
+    const uint32_t low[2] = {odd ? ab : a, odd ? b : ab}, up[2] = {odd ? cd : c, odd ? d : cd};
+    const uint32_t x = __shfl_xor_sync(0xffffffffu, high ? low[0] : up[0], 2);
+    const uint32_t y = __shfl_xor_sync(0xffffffffu, high ? low[1] : up[1], 2);
+    return high ? make_uint4(x, y, up[0], up[1]) : make_uint4(low[0], low[1], x, y);
 }
 
-/* Keys that no row sees have gradients of 0. */
-INLINE void clear_sums(const struct sm90_rows *to, const struct tile *t) {
-#pragma unroll 1
-    for (int at = (int)threadIdx.x; at < KEYS * HEAD_DIM; at += THREADS) {
-        const int j = t->key + at / HEAD_DIM, column = at % HEAD_DIM;
-        if (j < t->in.keys.count && column < to->columns)
-            ((element *)to->data)[row_start(to, &t->in.keys, j, t->head_kv) + column] = 0;
+/* A thread's part of a row from `column` on, of all that are stored of it: whole pieces, if they can be stored so. */
+template <int count>
+INLINE void store_pieces(const struct sm90_rows *rows, element *to, bool there, const float (&sums)[count], int half,
+                         int column, float factor) {
+#pragma unroll
+    for (int v = 2 * half; v < count; v += 16) {
+        const uint4 piece = gather_piece(
+            pack(sums[v] * factor, sums[v + 1] * factor), pack(sums[v + 4] * factor, sums[v + 5] * factor),
+            pack(sums[v + 8] * factor, sums[v + 9] * factor), pack(sums[v + 12] * factor, sums[v + 13] * factor));
+        const int from = column + 2 * (v - 2 * half) + (int)threadIdx.x % 4 * 8;
+        if (there && from < rows->columns) *(uint4 *)(to + from) = piece;
+    }
+}
+
+template <int count>
+INLINE void store_elements(const struct sm90_rows *rows, element *to, bool there, const float (&sums)[count], int half,
+                           int column, float factor) {
+#pragma unroll
+    for (int v = 2 * half; v < count; v += 4)
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+            const int at = column + 2 * (v - 2 * half) + (int)threadIdx.x % 4 * 2 + x;
+            if (there && at < rows->columns) to[at] = (element)pack(sums[v + x] * factor, 0);
+        }
+}
+
+/* A warp's sums of sixteen keys from `key` on, rounded, to the tensor: from registers, so that nothing of the tile's shared
+ * memory is needed for it. */
+INLINE void store_sums(const struct sm90_backward_params *p, const struct sm90_rows *to, const struct tile *t,
+                       const struct sums *sums, float factor, int key) {
+    const bool whole = to->aligned && to->columns % 8 == 0;
+    if (p->may_hide) {
+#pragma unroll
+        for (int n = 0; n < SUM_PARTS; ++n) mark_keys(p, t, key, sums->part[n]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int j = key + (int)threadIdx.x % 32 / 4 + 8 * half;
+        element *row = (element *)to->data + row_start(to, &t->in.keys, j, t->head_kv);
+#pragma unroll
+        for (int n = 0; n < SUM_PARTS; ++n)
+            if (whole)
+                store_pieces(to, row, j < t->in.keys.count, sums->part[n], half, n * SUM_COLUMNS, factor);
+            else
+                store_elements(to, row, j < t->in.keys.count, sums->part[n], half, n * SUM_COLUMNS, factor);
     }
 }
 

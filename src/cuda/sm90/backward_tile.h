@@ -64,12 +64,17 @@ struct tile {
     int start_block;            /* of these, the one that is met first where any order will do */
 };
 
-/* Tile `number`. Heads are taken a section at a time, in a section the first keys first, since under a causal mask most rows
- * see them. */
+/* Tile `number`. Heads are taken a section at a time, the last ones in one large section; in a section the first keys first,
+ * since under a causal mask most rows see them. */
 INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
-    const int section_tiles = p->section_heads * p->key_blocks, first_head = number / section_tiles * p->section_heads;
-    const int left = p->heads_kv * p->batch - first_head, heads = left < p->section_heads ? left : p->section_heads;
-    const int in_section = number % section_tiles, head = first_head + in_section % heads;
+    const int all_heads = p->heads_kv * p->batch, early_heads = all_heads - p->last_heads;
+    const bool is_late = number >= early_heads * p->key_blocks;
+    const int section = is_late ? 0 : number / (p->section_heads * p->key_blocks);
+    const int first_head = is_late ? early_heads : section * p->section_heads;
+    const int left = early_heads - first_head, heads = is_late                   ? p->last_heads
+                                                       : left < p->section_heads ? left
+                                                                                 : p->section_heads;
+    const int in_section = number - first_head * p->key_blocks, head = first_head + in_section % heads;
     struct tile t;
     t.head_kv = head % p->heads_kv, t.batch = head / p->heads_kv, t.key = in_section / heads * TILE_KEYS;
     t.in = spans_of(p, t.batch);

@@ -46,7 +46,6 @@ enum {
     DS_BYTES = ROWS * ROW_BYTES,
     SCORES = ROWS / 2, /* accumulators of a thread */
     WARPS = 8,         /* of consumers */
-    K_BARRIER = 1,
 };
 
 /* Of a thread, after they have moved: at launch all have 168. */
@@ -72,6 +71,36 @@ struct shared {
 static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fills a multiprocessor's shared memory");
 
 #include "cuda/sm90/backward_pair.h"
+
+/* One thread: K and V, then Q with lse and dO with D of every block. */
+INLINE void producer(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
+    const struct walk walk = walk_of(p, t);
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
+    uint32_t count = 0;
+    load_keys(s->k, &p->k, &s->k_full, t);
+#pragma unroll 1
+    for (int head = t->head_kv * p->group; head < (t->head_kv + 1) * p->group; ++head) {
+        const int64_t statistics = statistic_at(p, t->batch, head, 0);
+#pragma unroll 1
+        for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
+            const struct block block = block_at(head, m, statistics);
+            load_q(p, s, t, block, count, &tracer);
+            if (count == 0) load_keys(s->v, &p->v, &s->v_full, t);
+            load_dout(p, s, t, block, count, &tracer);
+        }
+    }
+    trace(&tracer, STROBE_TRACE_END, count);
+}
+
+/* Keys that no row sees have gradients of 0. */
+INLINE void clear_sums(const struct sm90_rows *to, const struct tile *t) {
+#pragma unroll 1
+    for (int at = (int)threadIdx.x; at < KEYS * HEAD_DIM; at += THREADS) {
+        const int j = t->key + at / HEAD_DIM, column = at % HEAD_DIM;
+        if (j < t->in.keys.count && column < to->columns)
+            ((element *)to->data)[row_start(to, &t->in.keys, j, t->head_kv) + column] = 0;
+    }
+}
 
 /* Packed weights to the gradient group, and back. */
 INLINE void hand_over(struct shared *shared, uint32_t stage, const uint32_t (&w)[SCORES / 2]) {
@@ -143,8 +172,7 @@ INLINE void weight_group(const struct sm90_backward_params *p, struct shared *sh
         if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
     last_part(p, shared, part, before, count);
-    named_barrier_wait(K_BARRIER, 256); /* K has been read by both groups */
-    store_sums(p, &p->dv_rows, t, shared->k, &dv, dv_factor(p), own);
+    store_sums(p, &p->dv_rows, t, &dv, dv_factor(p), key);
 }
 
 /* dP, dS, and dK. */
@@ -201,8 +229,7 @@ INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *
         if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
     last_part(p, shared, part, before, count);
-    named_barrier_arrive(K_BARRIER, 256);
-    store_sums(p, &p->dk_rows, t, shared->v, &dk, p->scale, own); /* nobody else reads V */
+    store_sums(p, &p->dk_rows, t, &dk, p->scale, key);
 }
 
 INLINE void init_barriers(struct shared *s) {
