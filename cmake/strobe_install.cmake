@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `cmake --install` copies: header, both libraries, the command, and what find_package(strobe) and pkg-config read. The
-# installed tree can be moved as a whole. Included by the top CMakeLists.txt; tests/install tries each way in.
+# What `cmake --install` copies: header, both libraries, the command, the licence, and what find_package(strobe) and pkg-config
+# read. The installed tree can be moved as a whole. Included by the top CMakeLists.txt; tests/install tries each way in.
 include(CMakePackageConfigHelpers)
 set(cmake_folder ${CMAKE_INSTALL_LIBDIR}/cmake/strobe)
 set(pkgconfig_folder ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 install(DIRECTORY include/strobe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(TARGETS strobe strobe_static EXPORT strobeTargets)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TARGET strobe_command)
   # The command finds the library beside it, wherever the prefix is moved to.
   file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})

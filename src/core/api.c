@@ -48,7 +48,10 @@ static strobe_status run_in(const struct problem *problem, const struct kernel *
         execution.workspace = own;
     } else if (given < needed) {
         return strobe__fail(STROBE_WORKSPACE_TOO_SMALL, "workspace_bytes is %zu; at least %zu is accepted", given, needed);
-    } else if ((uintptr_t)execution.workspace % 64 != 0 || (needed > 0 && !execution.workspace)) {
+    } else if (needed > 0 && !execution.workspace) {
+        return strobe__fail(STROBE_INVALID_ARGUMENT,
+                            "workspace is NULL and workspace_bytes %zu; memory of so many bytes is accepted", given);
+    } else if ((uintptr_t)execution.workspace % 64 != 0) {
         return strobe__fail(STROBE_INVALID_ARGUMENT, "workspace is %p; a multiple of 64 bytes is accepted",
                             execution.workspace);
     }

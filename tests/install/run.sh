@@ -27,6 +27,7 @@ install)
     rm -rf "$prefix" "$work/first"
     cmake --install "$build" --prefix "$work/first"
     mv "$work/first" "$prefix"
+    test -s "$prefix/share/doc/strobe/LICENSE"
     if [ -x "$prefix/bin/strobe" ]; then "$prefix/bin/strobe" info; fi
     ;;
 find_package)

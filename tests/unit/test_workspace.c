@@ -86,6 +86,9 @@ static void check_refusals(struct fixture *f, strobe_operation operation, size_t
     snprintf(sentence, sizeof sentence, "workspace is %p; a multiple of 64 bytes is accepted", (void *)(memory + 32));
     assert_string_equal(strobe_last_error(), sentence);
     assert_int_equal(call(f, operation, NULL, bytes), STROBE_INVALID_ARGUMENT);
+    snprintf(sentence, sizeof sentence, "workspace is NULL and workspace_bytes %zu; memory of so many bytes is accepted",
+             bytes);
+    assert_string_equal(strobe_last_error(), sentence);
     if (!outputs_are_untouched(f, operation) || !all_are(memory, bytes + 64, 0xa5))
         fail_msg("%s wrote, and refused", kernel);
     free(memory);
