@@ -15,7 +15,7 @@ strobe_status strobe__check_range(const char *name, int64_t value, int64_t least
 
 strobe_status strobe__check_dtype(const char *name, int32_t dtype, uint32_t accepted) {
     if (dtype < STROBE_FP32 || dtype > STROBE_INT8)
-        return strobe__fail(STROBE_INVALID_ARGUMENT, "%s.dtype is %d; a strobe_dtype is accepted", name, dtype);
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "%s.dtype is %d; a strobe_dtype, 1 to 6, is accepted", name, dtype);
     if (accepted & DTYPE_BIT(dtype)) return STROBE_OK;
     char names[64] = "";
     size_t length = 0;
@@ -112,7 +112,7 @@ static strobe_status check_extents(const strobe_attention *a) {
 
 static strobe_status check_choices(const strobe_attention *a) {
     if (a->dtype < STROBE_FP32 || a->dtype > STROBE_INT8)
-        return strobe__fail(STROBE_INVALID_ARGUMENT, "dtype is %d; a strobe_dtype is accepted", a->dtype);
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "dtype is %d; a strobe_dtype, 1 to 6, is accepted", a->dtype);
     TRY(strobe__check_range("device", a->device, STROBE_CPU, STROBE_CUDA));
     TRY(strobe__check_range("device_index", a->device_index, 0, a->device == STROBE_CPU ? 0 : INT32_MAX));
     TRY(strobe__check_range("mask", a->mask, STROBE_MASK_NONE, STROBE_MASK_WINDOW_BOTTOM_RIGHT));

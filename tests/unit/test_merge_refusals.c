@@ -43,7 +43,7 @@ static const struct {
     {SET(device, 3), "device is 3; 0 to 1 is accepted"},
     {SET(device_index, 1), "device_index is 1; 0 to 0 is accepted"},
     {SET(reserved, 9), "reserved is 9; 0 to 0 is accepted"},
-    {SET(dtype, 12), "out.dtype is 12; a strobe_dtype is accepted"},
+    {SET(dtype, 12), "out.dtype is 12; a strobe_dtype, 1 to 6, is accepted"},
     {SET(dtype, STROBE_FP64), "out.dtype is fp64; accepted are fp32, fp16, bf16"},
     {SET(out.dtype, STROBE_INT8), "out.dtype is int8; accepted are fp32, fp16, bf16"},
     {SET(out.data, 0), "out is NULL; a pointer to its elements is accepted"},

@@ -46,7 +46,7 @@ static const struct refusal varlen[] = {
 static const struct refusal scores[] = {
     {{ATTACH(bias), INT(bias.data, 0)}, "bias is NULL; a pointer to its elements is accepted", DATA},
     {{ATTACH(bias), INT(bias.dtype, STROBE_INT8)}, "bias.dtype is int8; accepted are fp32, fp16, bf16, fp64", 0},
-    {{ATTACH(bias), INT(bias.dtype, 77)}, "bias.dtype is 77; a strobe_dtype is accepted", BACKWARD},
+    {{ATTACH(bias), INT(bias.dtype, 77)}, "bias.dtype is 77; a strobe_dtype, 1 to 6, is accepted", BACKWARD},
     {{ATTACH(bias), INT(bias.reserved, 3)}, "bias.reserved is 3; 0 is accepted", 0},
     {{ATTACH(bias), POINT(bias.data, (char *)input + 2)},
      "bias is %p; a multiple of its element's 4 bytes is accepted",
