@@ -3,7 +3,7 @@
  * backward.c (cpu): FlashAttention-2's backward (Dao, 2023, algorithm 2): weights are recomputed from lse, block by block.
  * backward_tasks.h cuts it into tasks.
  *
- *   for a super-block of keys:                                  dK = dV = 0
+ *   for a super-block of keys:                                  K, V copied as fp32;  dK = dV = 0
  *     for each tile of TILE_ROWS packed query rows (rows.h):    Q^T, dO^T packed
  *       for each block of BLOCK_KEYS keys that the tile sees:
  *         S^T = K Q^T;  softcap, bias, ALiBi, mask                   P = 2^(S c - lse log2 e)
@@ -24,7 +24,8 @@ struct scratch {
     struct row_statistics of_rows;
     struct block block;
     float *ones;    /* [TILE_ROWS] */
-    float *k, *v;   /* 2 [BLOCK_KEYS][dim] and [BLOCK_KEYS][dim_v]: converted, or without what is not finite */
+    float *k, *v;   /* [super_keys][dim], [super_keys][dim_v] */
+    float *finite;  /* [BLOCK_KEYS][dim]: K without what is not finite */
     float *row;     /* [dim or dim_v] */
     float *dk, *dv; /* [super_keys][padded] */
 };
@@ -50,8 +51,9 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->block.ds = take(base, &used, BLOCK_KEYS * TILE_ROWS);
     t->block.z = take(base, &used, BLOCK_KEYS * TILE_ROWS);
     t->block.slope = take(base, &used, BLOCK_KEYS * TILE_ROWS);
-    t->k = take(base, &used, 2 * BLOCK_KEYS * a->dim);
-    t->v = take(base, &used, BLOCK_KEYS * a->dim_v);
+    t->k = take(base, &used, f->tasks.super_keys * a->dim);
+    t->v = take(base, &used, f->tasks.super_keys * a->dim_v);
+    t->finite = take(base, &used, BLOCK_KEYS * a->dim);
     t->row = take(base, &used, a->dim > a->dim_v ? a->dim : a->dim_v);
     t->dk = take(base, &used, f->tasks.super_keys * f->k_padded);
     t->dv = take(base, &used, f->tasks.super_keys * f->v_padded);
@@ -95,29 +97,34 @@ static void outer_nonfinite(float *g, const struct scratch *t, const float *p, c
     }
 }
 
-/* The tile at hand meets the block of keys [j0, j0 + keys); dk and dv: the block's. */
-static void tile_meets_block(const struct backward *f, const struct scratch *t, float *dk, float *dv, int64_t j0,
-                             int64_t keys) {
+/* The tile at hand meets the block of keys [j0, j0 + keys), which is `at` keys into the super-block. */
+static void tile_meets_block(const struct backward *f, const struct scratch *t, int64_t at, int64_t j0, int64_t keys) {
     const strobe_attention *a = &f->p->a;
     const enum coverage coverage = tile_covers(&t->rows, j0, j0 + keys);
     if (coverage == BLOCK_SKIPPED) return;
     const int vectors = vectors_of(t->rows.n);
-    const struct rows32 k = widen_rows(t->k, &a->k, strobe__key_offset(&a->k, &t->rows.s, j0, t->rows.kv), keys, a->dim);
-    const struct rows32 v = widen_rows(t->v, &a->v, strobe__key_offset(&a->v, &t->rows.s, j0, t->rows.kv), keys, a->dim_v);
-    float *p = t->block.p, *ds = t->block.ds;
+    const struct rows32 k = {t->k + at * a->dim, a->dim}, v = {t->v + at * a->dim_v, a->dim_v};
+    float *p = t->block.p, *ds = t->block.ds, *dk = t->dk + at * f->k_padded, *dv = t->dv + at * f->v_padded;
     tile_scores(p, k, t->q, a->dim, keys, vectors);
     const bool hidden = scores_finish(p, t->block.slope, &t->rows, j0, keys, coverage);
     tile_scores(ds, v, t->dout, a->dim_v, keys, vectors);
     block_gradients(&f->tasks.sums, &t->block, &t->rows, &t->of_rows, &f->tasks.place, j0, keys, hidden);
 
     struct held_keys held = {.count = 0};
-    const struct rows32 finite = hidden ? hold_back(&held, k, t->k, keys, a->dim) : k;
+    const struct rows32 finite = hidden ? hold_back(&held, k, t->finite, keys, a->dim) : k;
     tile_accumulate(t->dq, finite, ds, t->ones, keys, a->dim, vectors);
     release_held(&held, t->dq, k, ds, t->rows.n, a->dim);
     tile_outer(dv, p, t->dout_rows, f->v_padded, keys, t->rows.n);
     tile_outer(dk, ds, t->q_rows, f->k_padded, keys, t->rows.n);
     outer_nonfinite(dv, t, p, &f->p->g.dout, t->dout_nonfinite, a->dim_v, keys);
     outer_nonfinite(dk, t, ds, &a->q, t->q_nonfinite, a->dim, keys);
+}
+
+/* Rows of K or V as fp32, side by side: in place, rows of [batch, seq, heads, dim] may lie 4 KiB apart, all in the same
+ * lines of L1. */
+static void copy_keys(float *to, const struct keys *k, const strobe_tensor *x, int64_t columns) {
+    for (int64_t j = k->first; j < k->end; ++j, to += columns)
+        widen_row(to, x->data, x->dtype, strobe__key_offset(x, &k->s, j, k->kv), columns);
 }
 
 static void store_keys(const struct keys *k, const strobe_tensor *x, const float *from, int64_t columns, float factor) {
@@ -132,6 +139,8 @@ static void meet_keys(const struct gradient_tasks *g, float *memory, const struc
     const struct backward *f = (const struct backward *)(const void *)g;
     struct scratch t;
     lay_out(&t, memory, f);
+    copy_keys(t.k, k, &f->p->a.k, f->p->a.dim);
+    copy_keys(t.v, k, &f->p->a.v, f->p->a.dim_v);
     memset(t.dk, 0, (size_t)((k->end - k->first) * f->k_padded) * sizeof *t.dk);
     memset(t.dv, 0, (size_t)((k->end - k->first) * f->v_padded) * sizeof *t.dv);
     for (int64_t n = 0; n * TILE_ROWS < packed_rows(f->p, &k->s); ++n) {
@@ -145,7 +154,7 @@ static void meet_keys(const struct gradient_tasks *g, float *memory, const struc
         start_tile(f, &t);
         for (int64_t j0 = begin; j0 < end; j0 += BLOCK_KEYS) {
             const int64_t at = j0 - k->first, keys = k->end - j0 < BLOCK_KEYS ? k->end - j0 : BLOCK_KEYS;
-            tile_meets_block(f, &t, t.dk + at * f->k_padded, t.dv + at * f->v_padded, j0, keys);
+            tile_meets_block(f, &t, at, j0, keys);
         }
     }
     store_keys(k, &f->p->g.dk, t.dk, f->p->a.dim, (float)f->p->a.scale);
