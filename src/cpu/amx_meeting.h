@@ -173,9 +173,9 @@ static void next_outer(struct meeting *m, struct outer *o, const struct unit *la
     for (int64_t n = last->strip->begin; n < last->strip->end; ++n) {
         const struct weights weights = weights_of(m, last->strip, n, last->form);
         const struct tile_rows *t = &m->rows->tile[n];
-        float *dq = m->k->dq + (m->rows->first + n) * TILE_ROWS * f->k_padded;
         const uint32_t held = (uint32_t)(m->c->held[at / BLOCK_KEYS] >> at % BLOCK_KEYS);
-        add_held_keys(f, dq, t, weights.ds, last->strip->j0, held);
+        if (held)
+            add_held_keys(f, dq_of_tile(&f->tasks, &m->k->dq, m->rows->first + n), t, weights.ds, last->strip->j0, held);
         add_held_rows(m->c->dv + at * f->v_padded, t, weights.p, &f->p->g.dout, m->rows->dout_held[n], a->dim_v,
                       f->v_padded);
         add_held_rows(m->c->dk + at * f->k_padded, t, weights.ds, &a->q, m->rows->q_held[n], a->dim, f->k_padded);
@@ -206,10 +206,12 @@ static void product_queries(struct meeting *m, int64_t tile) {
     while (first < end && (tile < first->begin || tile >= first->end)) ++first;
     while (first < end && (tile < end[-1].begin || tile >= end[-1].end)) --end;
     if (first == end) return;
-    float *dq = m->k->dq + (m->rows->first + tile) * TILE_ROWS * padded;
+    const int64_t number = m->rows->first + tile;
+    const bool summed = m->k->dq.summed[number];
+    float *dq = m->k->dq.dq + number * TILE_ROWS * padded;
     for (int64_t x = 0; x < padded; x += TILE_DEPTH) {
         const struct quad c = {dq + x * TILE_ROWS, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *dq};
-        struct turn turn = {&m->open, &c};
+        struct turn turn = {&m->open, summed ? &c : NULL};
         for (const struct strip *s = first; s < end; ++s, turn.open = NULL) {
             const int64_t at = s->j0 - m->k->first, n = s - m->strips;
             const uint16_t *k = m->c->k_columns + at / BLOCK_KEYS * BLOCK_KEYS * padded + at % BLOCK_KEYS * TILE_SIDE +
@@ -222,6 +224,7 @@ static void product_queries(struct meeting *m, int64_t tile) {
         }
         m->open = c;
     }
+    m->k->dq.summed[number] = true;
 }
 
 /* The rows meet a batch of strips, unit after unit: a pipeline of three stages, S^T and dP^T of a unit, the weights of the

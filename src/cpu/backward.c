@@ -150,7 +150,7 @@ static void meet_keys(const struct gradient_tasks *g, float *memory, const struc
         if (end > k->end) end = k->end;
         if (begin >= end) continue;
         t.of_rows = statistics_of(g, &k->s, k->kv, n);
-        t.dq = k->dq + n * g->dq_tile;
+        t.dq = dq_of_tile(g, &k->dq, n);
         start_tile(f, &t);
         for (int64_t j0 = begin; j0 < end; j0 += BLOCK_KEYS) {
             const int64_t at = j0 - k->first, keys = k->end - j0 < BLOCK_KEYS ? k->end - j0 : BLOCK_KEYS;

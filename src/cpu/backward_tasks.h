@@ -24,11 +24,17 @@ enum {
     TASKS_A_WORKER = 4,    /* heads that are enough for each to be one task */
 };
 
+/* dQ of a range, or of those up to it. */
+struct range_sum {
+    float *dq;    /* [tiles][dim][TILE_ROWS] */
+    bool *summed; /* [tiles]: something was; before, dq is not even zero */
+};
+
 /* The super-block at hand: keys [first, end). */
 struct keys {
     struct sequence s;
     int64_t kv, first, end;
-    float *dq; /* [tiles][dim][TILE_ROWS] of the range */
+    struct range_sum dq;
 };
 
 struct gradient_tasks {
@@ -39,7 +45,7 @@ struct gradient_tasks {
     int64_t ranges, range_keys, super_keys;
     bool apart;                 /* a range is a task */
     struct row_statistics rows; /* [batch][heads_kv][tiles][TILE_ROWS] */
-    float *dq;                  /* where ranges are tasks: [batch][heads_kv][ranges][dq_floats] */
+    struct range_sum sum;       /* where ranges are tasks: [batch][heads_kv][ranges] */
     struct dropout_place place;
     struct score_gradients sums; /* of bias and sinks */
 
@@ -61,9 +67,16 @@ static inline float *worker_memory(const struct gradient_tasks *g, int32_t worke
     return (float *)(void *)(g->workspace + (size_t)worker * g->scratch_bytes);
 }
 
-static inline int64_t shared_by_tasks(const struct gradient_tasks *g, float *base, float *dq[2], float **row) {
+static inline struct range_sum take_sums(const struct gradient_tasks *g, float *base, size_t *used, int64_t ranges) {
+    struct range_sum sum;
+    sum.dq = take(base, used, strobe__product(ranges, g->dq_floats));
+    sum.summed = (bool *)(void *)take(base, used, (ranges * g->tiles + 3) / 4);
+    return sum;
+}
+
+static inline int64_t shared_by_tasks(const struct gradient_tasks *g, float *base, struct range_sum sum[2], float **row) {
     size_t used = 0;
-    for (int n = 0; n < 2; ++n) dq[n] = take(base, &used, !g->apart && n < g->ranges ? g->dq_floats : 0);
+    for (int n = 0; n < 2; ++n) sum[n] = take_sums(g, base, &used, !g->apart && n < g->ranges ? 1 : 0);
     *row = take(base, &used, 2 * g->p->a.dim_v);
     return (int64_t)used;
 }
@@ -73,8 +86,9 @@ static inline void statistics_task(void *context, int64_t index, int32_t worker)
     const int64_t kv = index % g->p->a.heads_kv;
     const struct sequence s = strobe__sequence(g->p, index / g->p->a.heads_kv);
     const float_mode mode = enter_flush_to_zero();
-    float *dq[2], *row;
-    shared_by_tasks(g, worker_memory(g, worker), dq, &row);
+    struct range_sum sum[2];
+    float *row;
+    shared_by_tasks(g, worker_memory(g, worker), sum, &row);
     for (int64_t n = 0; n * TILE_ROWS < packed_rows(g->p, &s); ++n) {
         const struct row_statistics rows = statistics_of(g, &s, kv, n);
         const struct tile_rows t = tile_rows_at(g->p, &s, kv, n * TILE_ROWS);
@@ -87,7 +101,7 @@ static inline void statistics_task(void *context, int64_t index, int32_t worker)
 static inline void backward_range(const struct gradient_tasks *g, float *memory, struct keys *k, int64_t range) {
     const int64_t begin = range * g->range_keys, left = k->s.keys - begin,
                   keys = left < g->range_keys ? left : g->range_keys;
-    memset(k->dq, 0, (size_t)g->dq_floats * sizeof *k->dq);
+    memset(k->dq.summed, 0, (size_t)g->tiles * sizeof *k->dq.summed);
     if (keys <= 0) return;
     const int64_t supers = (keys + g->super_keys - 1) / g->super_keys;
     const int64_t blocks = ((keys + supers - 1) / supers + BLOCK_KEYS - 1) / BLOCK_KEYS;
@@ -97,36 +111,54 @@ static inline void backward_range(const struct gradient_tasks *g, float *memory,
     }
 }
 
-static inline void add_to(float *sum, const float *x, int64_t floats) {
-    for (int64_t at = 0; at < floats; at += LANES) v_store(sum + at, v_add(v_load(sum + at), v_load(x + at)));
+/* dQ of tile n to add to. */
+static inline float *dq_of_tile(const struct gradient_tasks *g, const struct range_sum *sum, int64_t n) {
+    float *dq = sum->dq + n * g->dq_tile;
+    if (!sum->summed[n]) memset(dq, 0, (size_t)g->dq_tile * sizeof *dq);
+    sum->summed[n] = true;
+    return dq;
+}
+
+/* Tile n of the next range is added. */
+static inline void add_tile(const struct gradient_tasks *g, const struct range_sum *sum, const struct range_sum *next,
+                            int64_t n) {
+    if (!next->summed[n]) return;
+    float *to = dq_of_tile(g, sum, n);
+    const float *from = next->dq + n * g->dq_tile;
+    for (int64_t at = 0; at < g->dq_tile; at += LANES) v_store(to + at, v_add(v_load(to + at), v_load(from + at)));
 }
 
 /* dQ of tile n, if the sequence has as many. */
-static inline void write_tile(const struct gradient_tasks *g, const struct keys *k, const float *dq, int64_t n) {
+static inline void write_tile(const struct gradient_tasks *g, const struct keys *k, const struct range_sum *sum, int64_t n) {
     if (n * TILE_ROWS >= packed_rows(g->p, &k->s)) return;
     const struct tile_rows t = tile_rows_at(g->p, &k->s, k->kv, n * TILE_ROWS);
-    g->write_dq(&t, dq + n * g->dq_tile);
+    g->write_dq(&t, dq_of_tile(g, sum, n));
 }
 
-static inline float *dq_of_range(const struct gradient_tasks *g, const struct keys *k, int64_t range) {
-    return g->dq + ((k->s.b * g->p->a.heads_kv + k->kv) * g->ranges + range) * g->dq_floats;
+static inline struct range_sum sum_of_range(const struct gradient_tasks *g, const struct keys *k, int64_t range) {
+    const int64_t at = (k->s.b * g->p->a.heads_kv + k->kv) * g->ranges + range;
+    return (struct range_sum){g->sum.dq + at * g->dq_floats, g->sum.summed + at * g->tiles};
 }
 
-/* All ranges of a head, or, where they are tasks, one. */
+/* All ranges of a head, or, where they are tasks, one. The last one is added when dQ is written. */
 static inline void backward_head(const struct gradient_tasks *g, int32_t worker, struct keys *k, int64_t range) {
-    float *dq[2], *row, *memory = worker_memory(g, worker);
-    memory += shared_by_tasks(g, memory, dq, &row);
+    struct range_sum sum[2];
+    float *row, *memory = worker_memory(g, worker);
+    memory += shared_by_tasks(g, memory, sum, &row);
     if (g->apart) {
-        k->dq = dq_of_range(g, k, range);
+        k->dq = sum_of_range(g, k, range);
         backward_range(g, memory, k, range);
         return;
     }
     for (int64_t n = 0; n < g->ranges; ++n) {
-        k->dq = dq[n > 0];
+        k->dq = sum[n > 0];
         backward_range(g, memory, k, n);
-        if (n > 0) add_to(dq[0], dq[1], g->dq_floats);
+        for (int64_t tile = 0; n > 0 && n + 1 < g->ranges && tile < g->tiles; ++tile) add_tile(g, &sum[0], &sum[1], tile);
     }
-    for (int64_t n = 0; n < g->tiles; ++n) write_tile(g, k, dq[0], n);
+    for (int64_t tile = 0; tile < g->tiles; ++tile) {
+        if (g->ranges > 1) add_tile(g, &sum[0], &sum[1], tile);
+        write_tile(g, k, &sum[0], tile);
+    }
 }
 
 /* Where the bias's gradient is summed across batch entries or heads, all that share a sum are one task. Early ranges are
@@ -154,10 +186,12 @@ static inline void queries_task(void *context, int64_t index, int32_t worker) {
     const struct keys k = {.s = strobe__sequence(g->p, index % heads / a->heads_kv), .kv = index % heads % a->heads_kv};
     (void)worker;
     const float_mode mode = enter_flush_to_zero();
-    float *sum = dq_of_range(g, &k, 0);
-    for (int64_t range = 1; range < g->ranges; ++range)
-        add_to(sum + n * g->dq_tile, dq_of_range(g, &k, range) + n * g->dq_tile, g->dq_tile);
-    write_tile(g, &k, sum, n);
+    const struct range_sum sum = sum_of_range(g, &k, 0);
+    for (int64_t range = 1; range < g->ranges; ++range) {
+        const struct range_sum next = sum_of_range(g, &k, range);
+        add_tile(g, &sum, &next, n);
+    }
+    write_tile(g, &k, &sum, n);
     leave_flush_to_zero(mode);
 }
 
@@ -188,16 +222,17 @@ static inline struct gradient_tasks gradient_tasks_of(const struct problem *p, i
 static inline size_t gradient_tasks_lay_out(struct gradient_tasks *g, char *base, size_t floats) {
     const strobe_attention *a = &g->p->a;
     const int64_t heads = a->batch * a->heads_kv, rows = strobe__product(heads, g->tiles * TILE_ROWS);
-    float *dq[2], *row;
+    struct range_sum sum[2];
+    float *row;
     g->workspace = base;
-    g->scratch_bytes = ((size_t)shared_by_tasks(g, NULL, dq, &row) + floats) * sizeof(float);
+    g->scratch_bytes = ((size_t)shared_by_tasks(g, NULL, sum, &row) + floats) * sizeof(float);
     size_t bytes = (size_t)strobe__workers(a->parallel) * g->scratch_bytes, used = 0;
     bytes += score_gradients_lay_out(&g->sums, base ? base + bytes : NULL, g->p);
     float *shared = base ? (float *)(void *)(base + bytes) : NULL;
     g->rows.lse2 = take(shared, &used, rows);
     g->rows.D = take(shared, &used, rows);
     g->rows.minus_D = take(shared, &used, rows);
-    g->dq = take(shared, &used, g->apart ? strobe__product(heads * g->ranges, g->dq_floats) : 0);
+    g->sum = take_sums(g, shared, &used, g->apart ? heads * g->ranges : 0);
     return bytes + used * sizeof(float);
 }
 
