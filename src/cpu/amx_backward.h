@@ -19,6 +19,7 @@ struct scratch {
     uint16_t *k_columns;            /* K^T, [keys / 64][dim / 16][2] tiles */
     uint64_t *held;                 /* a block each: keys whose K is not finite, left out of K^T */
     float *dk, *dv;                 /* [keys / 64] blocks */
+    bool *summed;                   /* a strip of dK and dV each: something was; before, they are not even zero */
     uint16_t *q, *dout;             /* [BLOCK_TILES] operands B: pairs of columns */
     uint16_t *q_pairs, *dout_pairs; /* [BLOCK_TILES] operands B: pairs of rows */
     uint32_t *p, *ds;               /* [2 strips][BLOCK_TILES] operands A */
@@ -57,6 +58,7 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->held = (uint64_t *)(void *)take(base, &used, keys / BLOCK_KEYS * 2);
     t->dk = take(base, &used, keys * k);
     t->dv = take(base, &used, keys * v);
+    t->summed = (bool *)(void *)take(base, &used, keys / STRIP_KEYS);
     t->q = (uint16_t *)take(base, &used, rows * k / 2);
     t->dout = (uint16_t *)take(base, &used, rows * v / 2);
     t->q_pairs = (uint16_t *)take(base, &used, rows * k / 2);
@@ -103,15 +105,22 @@ static void start_keys(const struct backward *f, const struct scratch *c, const 
         pack_key_tiles(c->v + at * f->v_padded, value, a->v.stride[1], n, a->dim_v, f->v_padded);
         pack_values(c->k_columns + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded, held);
     }
-    const int64_t keys = up_to(k->end - k->first, BLOCK_KEYS);
-    memset(c->dk, 0, (size_t)(keys * f->k_padded) * sizeof *c->dk);
-    memset(c->dv, 0, (size_t)(keys * f->v_padded) * sizeof *c->dv);
+    memset(c->summed, 0, (size_t)(up_to(k->end - k->first, BLOCK_KEYS) / STRIP_KEYS));
+}
+
+/* dK and dV of the strip that is `at` keys into the super-block have something to add to. */
+static void start_sums(const struct backward *f, const struct scratch *c, int64_t at) {
+    if (c->summed[at / STRIP_KEYS]) return;
+    memset(c->dk + at * f->k_padded, 0, (size_t)(STRIP_KEYS * f->k_padded) * sizeof *c->dk);
+    memset(c->dv + at * f->v_padded, 0, (size_t)(STRIP_KEYS * f->v_padded) * sizeof *c->dv);
+    c->summed[at / STRIP_KEYS] = true;
 }
 
 static void finish_keys(const struct backward *f, const struct scratch *c, const struct keys *k) {
     const strobe_tensor *dk = &f->p->g.dk, *dv = &f->p->g.dv;
     for (int64_t j0 = k->first; j0 < k->end; j0 += BLOCK_KEYS) {
         const int64_t left = k->s.keys - j0, n = left < BLOCK_KEYS ? left : BLOCK_KEYS, at = j0 - k->first;
+        for (int64_t strip = 0; strip < BLOCK_KEYS; strip += STRIP_KEYS) start_sums(f, c, at + strip);
         unpack_key_tiles((uint16_t *)dk->data + strobe__key_offset(dk, &k->s, j0, k->kv), dk->stride[1],
                          c->dk + at * f->k_padded, n, f->p->a.dim, f->k_padded, (float)f->p->a.scale);
         unpack_key_tiles((uint16_t *)dv->data + strobe__key_offset(dv, &k->s, j0, k->kv), dv->stride[1],

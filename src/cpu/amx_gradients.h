@@ -199,12 +199,12 @@ ALWAYS_INLINE void quad_step_or_rest(const uint16_t *a, int64_t a_below, const u
 }
 
 /* Columns [32 n, 32 n + 32) of dV += P^T dO or dK += dS^T Q over `depth` tiles of rows: g [2][columns] tiles, p [depth][2]
- * tiles, y [depth][columns] tiles. */
+ * tiles, y [depth][columns] tiles; summed: there is something to add to. */
 ALWAYS_INLINE void product_outer(struct quad *open, float *g, const uint32_t *p, const uint16_t *y, int64_t n,
-                                 int64_t columns, int64_t depth, struct weighing_gradients *w) {
+                                 int64_t columns, int64_t depth, bool summed, struct weighing_gradients *w) {
     const int64_t tile = TILE_SIDE * TILE_SIDE;
     const struct quad c = {g + 2 * n * tile, tile, columns * tile, TILE_SIDE * sizeof *g};
-    const struct turn turn = {open, &c};
+    const struct turn turn = {open, summed ? &c : NULL};
     const uint16_t *a = (const uint16_t *)p;
     y += 2 * n * TILE_ELEMENTS;
     quad_step_or_rest(a, TILE_ELEMENTS, y, &turn, w);

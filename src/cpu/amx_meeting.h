@@ -104,12 +104,14 @@ ALWAYS_INLINE void outer_step(struct meeting *m, struct outer *o, struct weighin
     const int64_t k = f->k_padded, v = f->v_padded, begin = o->strip->begin, depth = o->strip->end - begin;
     const int64_t at = o->strip->j0 - m->k->first, v_groups = v / TILE_DEPTH, n = o->next++;
     const struct weights weights = weights_of(m, o->strip, begin, o->form);
+    const bool summed = c->summed[at / STRIP_KEYS];
     if (n < v_groups)
         product_outer(&m->open, c->dv + at * v, weights.p, c->dout_pairs + begin * TILE_ROWS * v, n, v / TILE_SIDE, depth,
-                      w);
+                      summed, w);
     else
         product_outer(&m->open, c->dk + at * k, weights.ds, c->q_pairs + begin * TILE_ROWS * k, n - v_groups, k / TILE_SIDE,
-                      depth, w);
+                      depth, summed, w);
+    if (o->next == o->groups) c->summed[at / STRIP_KEYS] = true;
 }
 
 /* S^T and dP^T of a unit, some groups of dV and dK of the strip before, and the vector work of the unit before. */
@@ -176,6 +178,7 @@ static void next_outer(struct meeting *m, struct outer *o, const struct unit *la
         const uint32_t held = (uint32_t)(m->c->held[at / BLOCK_KEYS] >> at % BLOCK_KEYS);
         if (held)
             add_held_keys(f, dq_of_tile(&f->tasks, &m->k->dq, m->rows->first + n), t, weights.ds, last->strip->j0, held);
+        if (m->rows->dout_held[n] | m->rows->q_held[n]) start_sums(f, m->c, at);
         add_held_rows(m->c->dv + at * f->v_padded, t, weights.p, &f->p->g.dout, m->rows->dout_held[n], a->dim_v,
                       f->v_padded);
         add_held_rows(m->c->dk + at * f->k_padded, t, weights.ds, &a->q, m->rows->q_held[n], a->dim, f->k_padded);
@@ -206,9 +209,9 @@ static void product_queries(struct meeting *m, int64_t tile) {
     while (first < end && (tile < first->begin || tile >= first->end)) ++first;
     while (first < end && (tile < end[-1].begin || tile >= end[-1].end)) --end;
     if (first == end) return;
-    const int64_t number = m->rows->first + tile;
-    const bool summed = m->k->dq.summed[number];
-    float *dq = m->k->dq.dq + number * TILE_ROWS * padded;
+    const int64_t of_head = m->rows->first + tile;
+    const bool summed = m->k->dq.summed[of_head];
+    float *dq = m->k->dq.dq + of_head * TILE_ROWS * padded;
     for (int64_t x = 0; x < padded; x += TILE_DEPTH) {
         const struct quad c = {dq + x * TILE_ROWS, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *dq};
         struct turn turn = {&m->open, summed ? &c : NULL};
@@ -224,7 +227,7 @@ static void product_queries(struct meeting *m, int64_t tile) {
         }
         m->open = c;
     }
-    m->k->dq.summed[number] = true;
+    m->k->dq.summed[of_head] = true;
 }
 
 /* The rows meet a batch of strips, unit after unit: a pipeline of three stages, S^T and dP^T of a unit, the weights of the

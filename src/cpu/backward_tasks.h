@@ -2,7 +2,7 @@
  *
  * backward_tasks.h: what the tasks of a backward are, and how dQ is summed; one text for backward.c and backward_amx.c.
  *
- *   1. a task is a K/V head:             lse log2 e and D = rowsum(dO * O) - dlse of each packed query row (rows.h)
+ *   1. a task is rows of a K/V head:     lse log2 e and D = rowsum(dO * O) - dlse of each packed query row (rows.h)
  *   2. a task is a range of keys of a K/V head, or all its ranges, one after the other:
  *        for each super-block of keys that fits in L2:  meet_keys() writes its dK and dV and adds to the range's dQ
  *   3. dQ: the sums of the ranges, in the order of the keys, times the scale
@@ -22,6 +22,7 @@ enum {
     LEAST_RANGE = 1024,    /* keys: summing a range's dQ apart costs about as much as 40 keys */
     MOST_RANGES = 8,       /* of a head */
     TASKS_A_WORKER = 4,    /* heads that are enough for each to be one task */
+    STATISTICS_TILES = 32, /* of a task */
 };
 
 /* dQ of a range, or of those up to it. */
@@ -43,6 +44,7 @@ struct gradient_tasks {
     size_t scratch_bytes;              /* of a worker */
     int64_t tiles, dq_tile, dq_floats; /* tiles of a K/V head; floats of dQ, of a tile and of a head */
     int64_t ranges, range_keys, super_keys;
+    int64_t statistics_tiles;   /* whose statistics are a task; all, where rows add to a sum of the head's, dsinks */
     bool apart;                 /* a range is a task */
     struct row_statistics rows; /* [batch][heads_kv][tiles][TILE_ROWS] */
     struct range_sum sum;       /* where ranges are tasks: [batch][heads_kv][ranges] */
@@ -83,13 +85,14 @@ static inline int64_t shared_by_tasks(const struct gradient_tasks *g, float *bas
 
 static inline void statistics_task(void *context, int64_t index, int32_t worker) {
     const struct gradient_tasks *g = context;
-    const int64_t kv = index % g->p->a.heads_kv;
-    const struct sequence s = strobe__sequence(g->p, index / g->p->a.heads_kv);
+    const int64_t heads = g->p->a.batch * g->p->a.heads_kv, kv = index % heads % g->p->a.heads_kv;
+    const int64_t begin = index / heads * g->statistics_tiles, end = begin + g->statistics_tiles;
+    const struct sequence s = strobe__sequence(g->p, index % heads / g->p->a.heads_kv);
     const float_mode mode = enter_flush_to_zero();
     struct range_sum sum[2];
     float *row;
     shared_by_tasks(g, worker_memory(g, worker), sum, &row);
-    for (int64_t n = 0; n * TILE_ROWS < packed_rows(g->p, &s); ++n) {
+    for (int64_t n = begin; n < end && n * TILE_ROWS < packed_rows(g->p, &s); ++n) {
         const struct row_statistics rows = statistics_of(g, &s, kv, n);
         const struct tile_rows t = tile_rows_at(g->p, &s, kv, n * TILE_ROWS);
         read_row_statistics(&rows, &t, &g->sums, row);
@@ -212,6 +215,7 @@ static inline struct gradient_tasks gradient_tasks_of(const struct problem *p, i
     if (g.super_keys > g.range_keys) g.super_keys = g.range_keys;
     if (g.super_keys > blocks * BLOCK_KEYS) g.super_keys = blocks * BLOCK_KEYS;
     g.tiles = (a->seq_q * p->group + TILE_ROWS - 1) / TILE_ROWS;
+    g.statistics_tiles = p->g.dsinks ? g.tiles : STATISTICS_TILES;
     g.dq_tile = dim_padded * TILE_ROWS;
     g.dq_floats = strobe__product(g.tiles, g.dq_tile);
     if (a->dropout) g.place = strobe__dropout_place(p);
@@ -241,7 +245,8 @@ static inline void gradient_tasks_run(struct gradient_tasks *g) {
     const int64_t heads = a->batch * a->heads_kv;
     const int64_t groups = (g->sums.across_batch ? 1 : a->batch) * (g->sums.across_heads ? 1 : a->heads_kv);
     score_gradients_start(&g->sums);
-    strobe__parallel_for(a->parallel, heads, statistics_task, g);
+    const int64_t parts = g->tiles > 0 ? (g->tiles + g->statistics_tiles - 1) / g->statistics_tiles : 0;
+    strobe__parallel_for(a->parallel, heads * parts, statistics_task, g);
     strobe__parallel_for(a->parallel, groups * (g->apart ? g->ranges : 1), keys_task, g);
     if (g->apart) strobe__parallel_for(a->parallel, heads * g->tiles, queries_task, g);
     score_gradients_finish(&g->sums);
