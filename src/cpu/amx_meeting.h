@@ -41,6 +41,7 @@ struct meeting {
     const struct scratch *c;
     const struct row_block *rows;
     const struct keys *k;
+    float factor; /* exponent_factor() */
     struct strip strips[BATCH_STRIPS];
     int64_t count;
     struct quad open; /* what T0 to T3 hold and where it belongs */
@@ -65,23 +66,34 @@ static bool find_tiles(const struct row_block *rows, struct strip *strip) {
     return strip->end > 0;
 }
 
-/* The vector work of a unit: all of it is done where scores have features, none yet where they have not. */
-static struct weighing_gradients start_weighing(struct meeting *m, const struct unit *u) {
+/* The vector work of a unit. */
+ALWAYS_INLINE struct weighing_gradients weighing_of(const struct meeting *m, const struct unit *u) {
+    const struct tile_rows *t = &m->rows->tile[u->tile];
+    const struct row_statistics of_rows = statistics_of(&m->f->tasks, &t->s, t->kv, m->rows->first + u->tile);
+    struct weighing_gradients w = {.s = m->c->block.p, .dp = m->c->block.ds, .left = STRIP_KEYS / 2};
+    w.to = weights_of(m, u->strip, u->tile, u->form);
+    w.factor = v_set(m->factor);
+    for (int i = 0; i < VECTORS; ++i) {
+        w.lse2[i] = v_load(of_rows.lse2 + i * LANES);
+        w.rows[i] = (__mmask16)columns_mask(t->n - i * LANES);
+    }
+    return w;
+}
+
+/* Whether a unit's scores are finished by the vector work above: no feature, every row sees every key. */
+static inline bool is_plain(const struct meeting *m, const struct unit *u) {
+    return !m->f->has_features && u->strip->full >> u->tile & 1;
+}
+
+/* All vector work of a unit that is not. */
+static void weigh_unit(struct meeting *m, const struct unit *u) {
     const struct backward *f = m->f;
     const struct tile_rows *t = &m->rows->tile[u->tile];
     const struct block block = m->c->block;
     const int64_t j0 = u->strip->j0, left = t->s.keys - j0, keys = left < STRIP_KEYS ? left : STRIP_KEYS;
     const struct row_statistics of_rows = statistics_of(&f->tasks, &t->s, t->kv, m->rows->first + u->tile);
-    struct weighing_gradients w = {.s = block.p, .dp = block.ds, .left = STRIP_KEYS / 2};
-    w.to = weights_of(m, u->strip, u->tile, u->form);
-    w.factor = v_set(exponent_factor(f->p));
-    for (int i = 0; i < VECTORS; ++i) {
-        w.lse2[i] = v_load(of_rows.lse2 + i * LANES);
-        w.rows[i] = (__mmask16)columns_mask(t->n - i * LANES);
-    }
     const enum coverage coverage = u->strip->full >> u->tile & 1 ? BLOCK_FULL : BLOCK_PARTIAL;
-    if (coverage == BLOCK_FULL && !f->has_features) return w;
-
+    struct weighing_gradients w = weighing_of(m, u);
     quad_store(&m->open);
     tile_barrier();
     if (f->has_terms)
@@ -94,6 +106,12 @@ static struct weighing_gradients start_weighing(struct meeting *m, const struct 
         weigh_gradients(&w, STRIP_KEYS, true, true);
     else
         weigh_gradients(&w, STRIP_KEYS, true, false);
+}
+
+/* The vector work of a unit: all of it is done where scores have features, none yet where they have not. */
+ALWAYS_INLINE struct weighing_gradients start_weighing(struct meeting *m, const struct unit *u) {
+    struct weighing_gradients w = weighing_of(m, u);
+    if (!is_plain(m, u)) weigh_unit(m, u), w.left = 0;
     return w;
 }
 
@@ -264,7 +282,7 @@ static void rows_meet_batch(struct meeting *m) {
 /* The rows meet the keys [begin, end) of the super-block. */
 static void rows_meet_strips(const struct backward *f, const struct scratch *c, const struct row_block *rows,
                              const struct keys *k, int64_t begin, int64_t end) {
-    struct meeting m = {.f = f, .c = c, .rows = rows, .k = k};
+    struct meeting m = {.f = f, .c = c, .rows = rows, .k = k, .factor = exponent_factor(f->p)};
     const int64_t strips = (end - begin + STRIP_KEYS - 1) / STRIP_KEYS, batches = (strips + BATCH_STRIPS - 1) / BATCH_STRIPS;
     const int64_t batch = (strips + batches - 1) / batches;
     for (int64_t j0 = begin; j0 < end; j0 += STRIP_KEYS) {
