@@ -96,16 +96,12 @@ def measure(library, peaks, standard, dtype, seq, heads, dim, causal, seconds):
     shares, rates, ratios, of_openblas, of_numbers, spent = [], [], [], [], [], 0.0
     while spent < 5 * seconds and (spent < seconds or len(rates) < 5):
         peak = peaks.peak_fma() if dtype == torch.float32 else peaks.peak_amx()
-        before = peaks.peak_amx_numbers()
-        mine = timed(peaks, call)
-        between = peaks.peak_amx_numbers()
-        theirs = timed(peaks, pytorch)
+        mine, theirs, numbers, calm = take_turns(peaks, call, pytorch)
         spent += mine + theirs
-        calm = min(before, between, peaks.peak_amx_numbers()) >= CALM * peaks.peak_amx()
         if not calm and spent < 4 * seconds:
             continue
         rates.append(work / mine), shares.append(work / mine / peak if peak else 0), ratios.append(theirs / mine)
-        of_numbers.append(2 * work / mine / (before + between) if before else 0)
+        of_numbers.append(work / mine / numbers if numbers else 0)
         if with_openblas:
             of_openblas.append(timed(peaks, openblas) / mine)
     unit = f"GFLOP/s, {100 * statistics.median(of_numbers):.0f} % of products of numbers"
@@ -145,6 +141,14 @@ def measure_decode(library, peaks, dtype, seq_k, heads, heads_kv, dim, side_by_s
     unit = f"GB/s, {statistics.median(rates) * flop_a_byte / 1e9:.0f} GFLOP/s"
     kernel = f"{selected(library, a)}{', [b, s, h, d]' if side_by_side else ''}"
     return report(dtype, 1, seq_k, heads, heads_kv, dim, False, kernel, unit, rates, shares, ratios)
+
+
+def take_turns(peaks, ours, theirs):
+    """Both times, products of numbers around ours, and whether the processor held nothing back."""
+    before, mine = peaks.peak_amx_numbers(), timed(peaks, ours)
+    between, others = peaks.peak_amx_numbers(), timed(peaks, theirs)
+    calm = min(before, between, peaks.peak_amx_numbers()) >= CALM * peaks.peak_amx()
+    return mine, others, (before + between) / 2, calm
 
 
 def timed(peaks, function):
@@ -187,10 +191,12 @@ def measure_backward(library, peaks, dtype, seq, heads, heads_kv, dim, causal, s
         assert apart < 0.05, f"{name} differs by {apart} of its maximum"
     work = 10.0 * heads * seq * seq * dim * (0.5 if causal else 1)
     shares, rates, ratios, spent = [], [], [], 0.0
-    while spent < seconds or len(rates) < 5:
+    while spent < 5 * seconds and (spent < seconds or len(rates) < 5):
         peak = peaks.peak_fma() if dtype == torch.float32 else peaks.peak_amx()
-        mine, theirs = timed(peaks, backward), timed(peaks, pytorch)
+        mine, theirs, _, calm = take_turns(peaks, backward, pytorch)
         spent += mine + theirs
+        if not calm and spent < 4 * seconds:
+            continue
         rates.append(work / mine), shares.append(work / mine / peak if peak else 0), ratios.append(theirs / mine)
     return report(dtype, seq, seq, heads, heads_kv, dim, causal, selected(library, a, g), "GFLOP/s", rates, shares, ratios)
 
