@@ -11,11 +11,13 @@
 #include "cuda/ptx/warp_group.h"
 #include "cuda/sm90/backward_steps.h"
 
-/* The warp is done with what the writers of both CTAs wait for. */
+/* The warp is done with what the writers of both CTAs wait for: ARRIVALS at each. */
 INLINE void release_both(uint64_t *barrier) {
     __syncwarp();
     const int lane = (int)threadIdx.x % 32;
-    if (lane < CTAS) mbarrier_arrive_at(cluster_address(barrier, lane));
+    if (lane >= CTAS * ARRIVALS) return;
+    mbarrier_arrive_at(cluster_address(barrier, lane % CTAS));
+    if (ARRIVALS == 32) mbarrier_arrive_at(cluster_address(barrier, (lane + 1) % CTAS));
 }
 
 INLINE uint32_t blocks_of(const struct sm90_backward_params *p, const struct tile *t) {

@@ -239,7 +239,7 @@ INLINE void init_barriers(struct shared *s) {
         mbarrier_init(&s->q_full[stage], 1), mbarrier_init(&s->q_empty[stage], WARPS * ARRIVALS);
         mbarrier_init(&s->weights_full[stage], 4 * ARRIVALS), mbarrier_init(&s->weights_empty[stage], 4 * ARRIVALS);
         mbarrier_init(&s->ds_made[stage], 4 * ARRIVALS), mbarrier_init(&s->ds_full[stage], 1);
-        mbarrier_init(&s->ds_empty[stage], CTAS * WARPS);
+        mbarrier_init(&s->ds_empty[stage], CTAS * WARPS * ARRIVALS);
     }
     for (int slot = 0; slot < DOUT_STAGES; ++slot)
         mbarrier_init(&s->dout_full[slot], 1), mbarrier_init(&s->dout_empty[slot], WARPS * ARRIVALS);
