@@ -10,7 +10,8 @@ Rules: no remark of ptxas about serialised wgmma (C75xx) and no warning; all mat
 Forward: no spills, no stack frame, no local memory; in the main loop both products are issued inside a group's turn, scores are
 compared with their rows' bounds three at a time and between the wait for them and that for P V, and no exponential stands before
 the first wait. Backward to 128 columns: products and waits of the main loop in the order of backward.cu, all exponentials under
-the product dP, and hardly any access of local memory there: spills are in what runs once a tile. Wider: few spills.
+the product dP and, where groups take turns, inside one, with products that nothing stands between; hardly any access of local memory
+there: spills are in what runs once a tile. Wider: few spills.
 
 Instructions are told apart by the low nine bits of their 128, which are the same in every sm_90 binary, so that the guard needs
 nvcc alone. Exit code 0 all as designed, 1 not, 77 no nvcc or
@@ -105,6 +106,9 @@ def check_backward(kinds, dim, rows, parts, lag):
     exponentials = kinds[kinds.index("hgmma", start):dp_wait].count("exp")
     if exponentials != rows // 2:
         yield f"{exponentials} exponentials are under the product dP; {rows // 2} are expected"
+    weights = kinds[kinds.index("hgmma", start):dp_wait]
+    if lag and (kinds[start - 1] != "bar" or weights[-1] != "bar" or weights.count("bar") != 1):
+        yield "weights are not made inside one turn"
     if kinds[start:end].count("local") > MOST_LOCAL:
         yield f"{kinds[start:end].count('local')} accesses of local memory in the main loop; {MOST_LOCAL} at most"
 
@@ -124,7 +128,8 @@ def findings_of(defines, source, log, kinds):
         return [*check_report(log), *check_code(kinds, -(-dim // 16), keys // 16, keys, turns)]
     if source == "backward.cu":
         shape = [int(defines[n]) for n in ("ROWS", "PARTS", "LAG")]
-        return [*check_report(log, True), *check_backward(kinds, dim, *shape)]
+        fenced = ["dV's or dK's products are fenced one by one (C7519)"] if shape[2] and "C7519" in log else []
+        return [*check_report(log, True), *fenced, *check_backward(kinds, dim, *shape)]
     return [*check_report(log, True), *check_wide(kinds)]
 
 

@@ -58,6 +58,7 @@ enum {
     K_SLAB = KEYS * ROW_BYTES,
     DS_SLAB = ROWS * ROW_BYTES, /* 64 keys */
     SCORES = ROWS / 2,          /* accumulators of a thread */
+    TURN_BARRIER = 1,           /* of group 0; group 1 has the next */
     TILES = 2,                  /* that may be known at a time */
     PACKED_ALONE = TERMS < 2,   /* P is kept packed, and not beside */
 };
@@ -80,7 +81,7 @@ struct shared {
     struct tile tile[TILES];
     uint64_t tile_full[TILES], tile_empty[TILES], k_full, k_empty, v_full, v_empty, q_full[STAGES], q_empty[STAGES],
         dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
-    uint64_t ds_full[DS_STAGES], ds_empty[DS_STAGES], dq_full[GROUPS], dq_empty[GROUPS], turn[GROUPS];
+    uint64_t ds_full[DS_STAGES], ds_empty[DS_STAGES], dq_full[GROUPS], dq_empty[GROUPS];
 };
 
 static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fills a multiprocessor's shared memory");
@@ -191,14 +192,15 @@ INLINE void wait_for(struct course *c, uint64_t *barrier, uint32_t parity, uint3
 }
 
 /* With a lag, groups make weights in turns: one does while the other's dK, dQ and S are worked out. Left alone they fall
- * into step, and the tensor cores wait for both. Group 0 is ahead. A turn ends behind the products that read all weights,
- * since ptxas moves exponentials over anything else. */
-INLINE void take_turn(struct shared *shared, const struct course *c, uint32_t count) {
-    if (LAG) mbarrier_wait(&shared->turn[c->group], (count + 1 - c->group) % 2);
+ * into step, and the tensor cores wait for both. Group 0 is ahead, and group 1 gives it the first turn. A turn ends behind the
+ * products that read all weights, since ptxas moves exponentials over anything else. The condition always holds: behind
+ * products without a branch ptxas puts what makes their operands between them, each of them fenced anew (C7519). */
+INLINE void take_turn(int group) {
+    if (LAG) named_barrier_wait(TURN_BARRIER + group, 128 * GROUPS);
 }
 
-INLINE void give_turn(struct shared *shared, const struct course *c) {
-    if (LAG) release(&shared->turn[1 - c->group]);
+INLINE void give_turn(int group, uint32_t count) {
+    if (LAG && count != UINT32_MAX) named_barrier_arrive(TURN_BARRIER + 1 - group, 128 * GROUPS);
 }
 
 /* dP is sent for, then dV += P^T dO, in parts, from S, which is there. */
@@ -214,7 +216,7 @@ INLINE void weigh(const struct sm90_backward_params *p, struct shared *shared, c
         leave_out_dropped(p, a->weights, part);
         issue_sum(&a->dv, a->weights, c->o.dout_sums + slot * STAGE_STEP, part);
     }
-    give_turn(shared, c);
+    give_turn(c->group, c->count);
 }
 
 /* dK += dS^T Q, in parts, when dP is there; dS for both groups. */
@@ -256,7 +258,7 @@ INLINE void send_on(struct shared *shared, struct course *c, const struct meetin
     if (LAG && is_late) release(&shared->ds_empty[late->stage]), advance(late);
     if (is_late) hand_over_dq(shared, a->dq, c->group, c->count - LAG);
     trace(&c->tracer, STROBE_TRACE_WAIT_S, c->count);
-    if (!last) take_turn(shared, c, c->count + 1);
+    if (!last) take_turn(c->group);
     wgmma_wait(0); /* the next S */
     advance(&c->now);
 }
@@ -280,7 +282,7 @@ INLINE void begin(const struct sm90_backward_params *p, struct shared *shared, c
     issue_scores(a->s, c->o.k_own, c->o.q_rows + stage * STAGE_STEP);
     wait_for(c, &shared->v_full, c->filled % 2, STROBE_TRACE_WAIT_V);
     trace(&c->tracer, STROBE_TRACE_WAIT_S, c->count);
-    take_turn(shared, c, c->count);
+    take_turn(c->group);
     wgmma_wait(0);
 }
 
@@ -320,6 +322,7 @@ INLINE void work_on(const struct sm90_backward_params *p, struct shared *shared,
 INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared, int group) {
     struct course c = course_of(p, shared, group);
     struct accumulators a;
+    if (group == 1) give_turn(group, 0);
 #pragma unroll 1
     for (uint32_t tiles = 0;; ++tiles) {
         const struct tile *t = &shared->tile[tile_slot(tiles)];
@@ -344,10 +347,7 @@ INLINE void init_barriers(struct shared *s) {
     for (int i = 0; i < STAGES; ++i) mbarrier_init(&s->q_full[i], 1), mbarrier_init(&s->q_empty[i], consumers);
     for (int i = 0; i < DOUT_STAGES; ++i) mbarrier_init(&s->dout_full[i], 1), mbarrier_init(&s->dout_empty[i], consumers);
     for (int i = 0; i < DS_STAGES; ++i) mbarrier_init(&s->ds_full[i], consumers), mbarrier_init(&s->ds_empty[i], consumers);
-    for (int i = 0; i < GROUPS; ++i) {
-        mbarrier_init(&s->dq_full[i], 4 * ARRIVALS), mbarrier_init(&s->dq_empty[i], 1);
-        mbarrier_init(&s->turn[i], 4 * ARRIVALS);
-    }
+    for (int i = 0; i < GROUPS; ++i) mbarrier_init(&s->dq_full[i], 4 * ARRIVALS), mbarrier_init(&s->dq_empty[i], 1);
     mbarrier_init_fence();
 }
 
