@@ -25,7 +25,8 @@
  * - A feature that no kernel offers for a problem is refused with STROBE_UNSUPPORTED, never ignored.
  * - CPU results do not depend on the number of threads, bit for bit, forward and backward.
  * - After a fork the child may call. OpenMP's threads stay with the parent: if it has used them, the child's calls run on
- *   the calling thread, or on the caller's threads (strobe_parallel).
+ *   the calling thread, or on the caller's threads (strobe_parallel). Who opens the library at run time may close
+ *   it; it stays in memory, for threads that wait.
  * - On CUDA a call puts its work on the stream and returns. It waits for nothing and allocates no device memory, so that a
  *   graph can capture it. Tensors and workspace must live until the stream has passed it. What arrays of the device hold,
  *   such as varlen's offsets, is not checked.
