@@ -31,6 +31,7 @@ struct backward {
     struct gradient_tasks tasks; /* first: what the tasks are given leads here */
     const struct problem *p;
     int64_t k_padded, v_padded;
+    bool streams;                                     /* gradients are written past the caches, as the forward's output is */
     bool may_hide, has_terms, has_more, has_features; /* has_more: what block_gradients() is needed for */
 };
 
@@ -116,15 +117,22 @@ static void start_sums(const struct backward *f, const struct scratch *c, int64_
     c->summed[at / STRIP_KEYS] = true;
 }
 
+static bool streams_gradients(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int64_t queries = a->batch * a->seq_q * a->heads_q * a->dim;
+    const int64_t keys = a->batch * a->seq_k * a->heads_kv * (a->dim + a->dim_v);
+    return (queries + keys) * (int64_t)sizeof(uint16_t) > SUPER_BYTES / 2;
+}
+
 static void finish_keys(const struct backward *f, const struct scratch *c, const struct keys *k) {
     const strobe_tensor *dk = &f->p->g.dk, *dv = &f->p->g.dv;
     for (int64_t j0 = k->first; j0 < k->end; j0 += BLOCK_KEYS) {
         const int64_t left = k->s.keys - j0, n = left < BLOCK_KEYS ? left : BLOCK_KEYS, at = j0 - k->first;
         for (int64_t strip = 0; strip < BLOCK_KEYS; strip += STRIP_KEYS) start_sums(f, c, at + strip);
         unpack_key_tiles((uint16_t *)dk->data + strobe__key_offset(dk, &k->s, j0, k->kv), dk->stride[1],
-                         c->dk + at * f->k_padded, n, f->p->a.dim, f->k_padded, (float)f->p->a.scale);
+                         c->dk + at * f->k_padded, n, f->p->a.dim, f->k_padded, (float)f->p->a.scale, f->streams);
         unpack_key_tiles((uint16_t *)dv->data + strobe__key_offset(dv, &k->s, j0, k->kv), dv->stride[1],
-                         c->dv + at * f->v_padded, n, f->p->a.dim_v, f->v_padded, 1);
+                         c->dv + at * f->v_padded, n, f->p->a.dim_v, f->v_padded, 1, f->streams);
     }
 }
 

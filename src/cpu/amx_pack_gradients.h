@@ -56,14 +56,16 @@ static inline uint32_t rows_not_finite(const struct tile_rows *t, const strobe_t
     return found;
 }
 
-/* dK or dV of n <= 64 keys, [4][padded / 16] tiles, times factor, to rows of bf16. */
+/* dK or dV of n <= 64 keys, [4][padded / 16] tiles, times factor, to rows of bf16; stream: past the caches. */
 static inline void unpack_key_tiles(uint16_t *to, int64_t stride, const float *from, int64_t n, int64_t dim, int64_t padded,
-                                    float factor) {
+                                    float factor, bool stream) {
     for (int64_t j = 0; j < n; ++j) {
         const float *row = from + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_SIDE;
-        for (int64_t c = 0; c < dim; c += TILE_SIDE)
-            _mm256_mask_storeu_epi16(to + j * stride + c, (__mmask16)columns_mask(dim - c),
-                                     round_bf16(v_mul(v_load(row + c * TILE_SIDE), v_set(factor))));
+        for (int64_t c = 0; c < dim; c += TILE_DEPTH) {
+            const __m256i low = round_bf16(v_mul(v_load(row + c * TILE_SIDE), v_set(factor)));
+            const __m256i high = round_bf16(v_mul(v_load(row + (c + TILE_SIDE) * TILE_SIDE), v_set(factor)));
+            store_words(to + j * stride + c, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), dim - c, stream);
+        }
     }
 }
 

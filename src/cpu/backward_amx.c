@@ -44,13 +44,16 @@ static void meet_keys(const struct gradient_tasks *g, float *memory, const struc
     start_keys(f, &c, k);
     rows_meet_keys(f, &c, k);
     finish_keys(f, &c, k);
+    if (f->streams) _mm_sfence(); /* such stores are ordered only by this */
     tiles_leave();
 }
 
 static void write_dq(const struct tile_rows *t, const float *dq) {
     float scale[TILE_ROWS];
     for (int r = 0; r < TILE_ROWS; ++r) scale[r] = (float)t->p->a.scale;
-    unpack_rows(t, &t->p->g.dq, dq, t->p->a.dim, scale, false);
+    const bool streams = streams_gradients(t->p);
+    unpack_rows(t, &t->p->g.dq, dq, t->p->a.dim, scale, streams);
+    if (streams) _mm_sfence();
 }
 
 static struct backward backward_of(const struct problem *p) {
@@ -58,6 +61,7 @@ static struct backward backward_of(const struct problem *p) {
     struct backward f = {.p = p, .k_padded = up_to(a->dim, TILE_DEPTH), .v_padded = up_to(a->dim_v, TILE_DEPTH)};
     f.tasks = gradient_tasks_of(p, f.k_padded, 8 * f.k_padded + 6 * f.v_padded); /* K, K^T, V in bf16, dK, dV in fp32 */
     f.tasks.meet_keys = meet_keys, f.tasks.write_dq = write_dq;
+    f.streams = streams_gradients(p);
     f.may_hide = a->mask || scores_have_holes(p);
     f.has_terms = scores_have_terms(p);
     f.has_more = a->softcap > 0 || a->dropout || p->g.dbias;
