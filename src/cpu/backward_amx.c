@@ -13,7 +13,7 @@
  *
  * Products are exact and summed in fp32; P and dS are rounded to bf16 once, gradients once, after the sum over a group.
  *
- * 4-core Xeon VM with AMX, in use by others, one thread, 2026-11-22, calm rounds: 36 % of the AMX peak at d = 64 and 38 % at
+ * 4-core Xeon VM with AMX, in use by others, one thread, 2026-11-22, calm rounds: 37 % of the AMX peak at d = 64 and 38 % at
  * d = 128 at s = 2048, 43 % at s = 8192, d = 128. docs/kernels/cpu.md has what was tried, and PyTorch beside it. */
 #include "cpu/amx_meeting.h"
 #include "cpu/cpu_kernels.h"
