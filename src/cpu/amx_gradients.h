@@ -117,7 +117,7 @@ struct turn {
     } while (0)
 
 /* C += A B over 32 of the inner dimension, a pair of keys of vector work after every second tile product where `weighs`;
- * turn: NULL within a chain. B is streamed: it is not read again soon, and leaves L1 to the rest. */
+ * turn: NULL within a chain. B is streamed: it is not read again soon, and leaves L1 to the rest; so is A with `stream`. */
 ALWAYS_INLINE void quad_step(const uint16_t *a, int64_t a_below, const uint16_t *b, const struct turn *turn,
                              struct weighing_gradients *w, bool weighs, bool stream) {
     if (stream)
