@@ -113,6 +113,23 @@ static const char *const gradients[] = {"dlse",
                                         "bias=hk dbias deterministic varlen=used",
                                         NULL};
 
+/* Of more keys than a tile has, so that gradients of a row have parts of several; some rows see none. */
+static const char *const sums[] = {"",
+                                   "causal",
+                                   "causal dlse",
+                                   "causal=topleft",
+                                   "window=150,20",
+                                   "window=0,9",
+                                   "mask=bqk",
+                                   "varlen causal",
+                                   "varlen=packed_used",
+                                   "layout=gaps varlen=used",
+                                   "deterministic",
+                                   "deterministic causal",
+                                   "deterministic window=150,20",
+                                   "deterministic varlen=packed_used causal",
+                                   NULL};
+
 /* K and V that are not of q's dtype, as a cache holds them. */
 static const char *const caches[] = {"kv=int8",
                                      "kv=int8 causal",
@@ -135,6 +152,7 @@ static const char *const *const only_plain[] = {plain, NULL};
 static const char *const *const only_packed[] = {packed_layouts, NULL};
 static const char *const *const only_caches[] = {caches, NULL};
 static const char *const *const only_causal[] = {causal_or_not, NULL};
+static const char *const *const only_sums[] = {sums, NULL};
 static const char *const *const only_masks[] = {causal_or_not, masks, NULL};
 
 #define SMALL "b=2 h=4/2 sq=37 sk=53 d=40 dv=24"
@@ -159,6 +177,10 @@ static const grid_block blocks[] = {
      "fwd,bwd " ANY_DTYPE " h=2 sq=19 sk=35",
      {"d=192 dv=128", "d=64 dv=512", "d=7 dv=200", "d=512 dv=1"},
      only_plain},
+    {GRID_QUICK,
+     "bwd bf16 h=4/2",
+     {"sq=70 sk=500 d=64", "sq=400 sk=300 d=128", "sq=200 sk=290 d=36 dv=70", "sq=90 sk=400 d=192"},
+     only_sums},
     {GRID_QUICK, "fwd " ANY_DTYPE, {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40"}, only_caches},
     {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=7/1,8/2 sk=300", {"sq=1 d=64", "sq=2 d=128", "sq=1 d=40 dv=96"}, only_causal},
     {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},

@@ -186,8 +186,8 @@ static strobe_status allow_shared(const void *function, int32_t bytes) {
     return status;
 }
 
-strobe_status strobe__cuda_launch(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
-                                  const void *params, void *stream) {
+static strobe_status launch(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes, const void *params,
+                            void *stream, bool early) {
     const void *function = (const void *)(uintptr_t)symbol;
     if (blocks == 0) return STROBE_OK;
     if (blocks > INT32_MAX)
@@ -195,10 +195,24 @@ strobe_status strobe__cuda_launch(void (*symbol)(void), int64_t blocks, int32_t 
                             (long long)blocks);
     const strobe_status status = allow_shared(function, shared_bytes);
     if (status) return status;
+    cudaLaunchAttribute overlap = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+                                   .val = {.programmaticStreamSerializationAllowed = 1}};
     const cudaLaunchConfig_t config = {.gridDim = {(unsigned)blocks, 1, 1},
                                        .blockDim = {(unsigned)threads, 1, 1},
                                        .dynamicSmemBytes = (size_t)shared_bytes,
-                                       .stream = (cudaStream_t)stream};
+                                       .stream = (cudaStream_t)stream,
+                                       .attrs = &overlap,
+                                       .numAttrs = early};
     void *arguments[] = {(void *)(uintptr_t)params};
     return strobe__cuda_check(cudaLaunchKernelExC(&config, function, arguments), "the launch of a kernel");
+}
+
+strobe_status strobe__cuda_launch(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
+                                  const void *params, void *stream) {
+    return launch(symbol, blocks, threads, shared_bytes, params, stream, false);
+}
+
+strobe_status strobe__cuda_launch_early(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
+                                        const void *params, void *stream) {
+    return launch(symbol, blocks, threads, shared_bytes, params, stream, true);
 }

@@ -39,6 +39,11 @@ strobe_status strobe__cuda_check_pointers(const struct problem *problem, const s
 strobe_status strobe__cuda_launch(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
                                   const void *params, void *stream);
 
+/* The same, for a kernel that itself waits for the one before it in the stream, see cuda/ptx/dependent.h, and may start
+ * while that ends; from compute capability 9.0 on. */
+strobe_status strobe__cuda_launch_early(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
+                                        const void *params, void *stream);
+
 static inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 #endif

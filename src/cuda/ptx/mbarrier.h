@@ -49,4 +49,9 @@ static __device__ __forceinline__ void fence_proxy_async(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* The same for global memory: after this the copy engine sees what this thread has seen there. */
+static __device__ __forceinline__ void fence_proxy_async_global(void) {
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 #endif

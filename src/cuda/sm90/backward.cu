@@ -11,8 +11,8 @@
  *     PARTS     P and dS are made in so many parts, whose products start with the first
  *     LAG       1: dQ of a block is worked out in the next one's time, so that the groups need not meet, and take turns
  *
- * Three kernels: KERNEL_prepare (backward_prepare.h) works out D and lse and clears dQ, KERNEL (this file) does the rest but
- * for what KERNEL_finish (backward_finish.h) does to dQ. A CTA works on tiles, one after the other: 128 keys of a K/V head,
+ * Three kernels: KERNEL_prepare (backward_prepare.h) works out D and lse, KERNEL (this file) does the rest but for what
+ * KERNEL_finish (backward_finish.h) does to dQ. A CTA works on tiles, one after the other: 128 keys of a K/V head,
  * 64 for each of two consumer warp groups, which walk over the blocks of rows, of all query heads of the group, that see
  * some of them:
  *
@@ -26,7 +26,7 @@
  *     warp group            P^T    dS^T -> shared, barrier   dQ -> L2      P^T next
  *
  * From tile to tile (backward_schedule.h) the producer is ahead: the next rows are copied under the last products, the next
- * keys while dK and dV go from registers to memory.
+ * keys while dK and dV go from registers to memory. A warp that is left over clears dQ's sums (backward_sums.h).
  *
  * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is gone), P and dS ROWS/4 each;
  * S^T is given up for P, packed, which dS is made from as well (but for TERMS 2).
@@ -39,6 +39,7 @@
 #define STROBE_MMA_TYPE "f16"
 #endif
 
+#include "cuda/ptx/dependent.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/turn.h"
 #include "cuda/ptx/warp_group.h"
@@ -87,6 +88,7 @@ struct shared {
 static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fills a multiprocessor's shared memory");
 
 #include "cuda/sm90/backward_schedule.h"
+#include "cuda/sm90/backward_sums.h"
 
 /* One thread for each consumer group: the group's tiles of dQ to the sums of their blocks. With turns, key blocks add to a
  * block of rows from the first to the last that it sees, and all walk from the last rows to the first, so that nobody waits
@@ -120,6 +122,7 @@ INLINE void writer(const struct sm90_backward_params *p, struct shared *s, int g
         const struct tile *t = &s->tile[tile_slot(tiles)];
         mbarrier_wait(&s->tile_full[tile_slot(tiles)], tile_parity(tiles));
         if (is_past_last(t)) break;
+        if (has_blocks(t)) wait_for_cleared(p, t);
         count = add_blocks(p, s, t, group, count, &tracer);
         mbarrier_arrive(&s->tile_empty[tile_slot(tiles)]);
     }
@@ -192,8 +195,8 @@ INLINE void wait_for(struct course *c, uint64_t *barrier, uint32_t parity, uint3
 }
 
 /* With a lag, groups make weights in turns: one does while the other's dK, dQ and S are worked out. Left alone they fall
- * into step, and the tensor cores wait for both. Group 0 is ahead, and group 1 gives it the first turn. A turn ends behind the
- * products that read all weights, since ptxas moves exponentials over anything else. The condition always holds: behind
+ * into step, and the tensor cores wait for both. Group 0 is ahead, and group 1 gives it the first turn. A turn ends behind
+ * the products that read all weights, since ptxas moves exponentials over anything else. The condition always holds: behind
  * products without a branch ptxas puts what makes their operands between them, each of them fenced anew (C7519). */
 INLINE void take_turn(int group) {
     if (LAG) named_barrier_wait(TURN_BARRIER + group, 128 * GROUPS);
@@ -357,6 +360,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
     if (threadIdx.x == 32) tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v), tma_prefetch_map(&p.dout);
     if (threadIdx.x == 0) init_barriers(shared);
     __syncthreads();
+    let_next_start();
+    wait_for_previous();
     if (threadIdx.x == 96) trace_moment(&p, true);
     const int group = uniform((int)threadIdx.x / 128) - 1;
     if (group < 0) {
@@ -365,6 +370,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
             producer(&p, shared);
         else if (threadIdx.x % 32 == 0 && threadIdx.x / 32 <= GROUPS)
             writer(&p, shared, (int)threadIdx.x / 32 - 1);
+        else if (threadIdx.x >= 32 * (GROUPS + 1))
+            clear_dq(&p);
         if (threadIdx.x == 32) trace_moment(&p, false);
     } else {
         registers_claim(CONSUMER_REGISTERS);

@@ -8,6 +8,7 @@
 #ifndef STROBE_CUDA_SM90_BACKWARD_FINISH_H
 #define STROBE_CUDA_SM90_BACKWARD_FINISH_H
 
+#include "cuda/ptx/dependent.h"
 #include "cuda/sm90/backward_exact.h"
 
 #define FINISH_(name) name##_finish
@@ -17,16 +18,16 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
     FINISH(KERNEL)(const __grid_constant__ struct sm90_backward_params p) {
     __shared__ __align__(128) unsigned char staging[BLOCK_ELEMENTS * 2];
     __shared__ int not_finite[ROWS / 16];
-    const int m = (int)(blockIdx.x % (unsigned)p.row_blocks), heads = p.heads_kv * p.group;
-    const int head = (int)(blockIdx.x / (unsigned)p.row_blocks) % heads,
-              batch = (int)(blockIdx.x / (unsigned)p.row_blocks) / heads;
+    const struct row_block block = row_block_of_cta(&p);
     const int tile = (int)threadIdx.x / 128, thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    const float *sum = p.dq_sum + (int64_t)blockIdx.x * BLOCK_ELEMENTS + tile * DQ_TILE;
+    const float *sum = p.dq_sum + block.number * BLOCK_ELEMENTS + tile * DQ_TILE;
     const int first_row = (ROW_PARTS == 2 ? 64 * tile : 0), first_column = (ROW_PARTS == 1 ? 64 * tile : 0);
+    const bool summed = p.tiles > 0; /* else nobody has been there */
     float4 dq[8];
     float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
+    wait_for_previous();
 #pragma unroll
-    for (int n = 0; n < 8; ++n) dq[n] = *(const float4 *)(sum + n * 512 + thread * 4);
+    for (int n = 0; n < 8; ++n) dq[n] = summed ? *(const float4 *)(sum + n * 512 + thread * 4) : make_float4(0, 0, 0, 0);
     if (threadIdx.x < ROWS / 16) not_finite[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll
@@ -38,15 +39,15 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
     }
     if (p.may_hide && nothing != 0) not_finite[first_row / 16 + warp] = 1;
     __syncthreads();
-    const struct pair_of_spans in = spans_of(&p, batch);
+    const struct pair_of_spans in = spans_of(&p, block.batch);
     for (int part = (int)threadIdx.x / 32; part < ROWS / 16; part += 4 * DQ_TILES) {
-        const int i = m * ROWS + 16 * part;
+        const int i = block.m * ROWS + 16 * part;
         if (!not_finite[part]) {
-            store_warp_rows(&p.dq_rows, staging, 16 * part, ROWS, &in.rows, head, i);
+            store_warp_rows(&p.dq_rows, staging, 16 * part, ROWS, &in.rows, block.head, i);
             continue;
         }
         for (int row = 0; row < 16 && i + row < in.rows.count; ++row) {
-            exact_row(&p, &in, batch, head, i + row);
+            exact_row(&p, &in, block.batch, block.head, i + row);
         }
     }
     const int warps = 4 * DQ_TILES;

@@ -2,7 +2,7 @@
  *
  * backward_host.c: the host side of the Hopper backward: what it takes, the workspace, the three launches in stream order:
  *
- *   prepare   D and lse of every row, dQ's sums set to 0        one CTA a block of rows
+ *   prepare   D and lse of every row, counters set to 0         one CTA a block of rows
  *   main      dK, dV, and dQ's sums in fp32                     one CTA a block of keys
  *   finish    dQ, scaled and rounded                            one CTA a block of rows
  *
@@ -130,7 +130,7 @@ static int64_t all_rows(const struct problem *p) { return all_row_blocks(p) * ch
  * a mark for sixteen keys; sums of dbias; and lse and D as sink_sums and an ordered dbias read them, where these are wanted.
  */
 struct layout {
-    int64_t rows_at, next_tile_at, turns_at, marks_at, dbias_at, packed_at, words;
+    int64_t rows_at, counts_at, heads_at, turns_at, marks_at, dbias_at, packed_at, words;
     int64_t packed_rows; /* of a K/V head */
     struct view dbias_sum;
 };
@@ -139,8 +139,9 @@ static struct layout lay_out(const struct problem *p) {
     const bool packed = p->g.dsinks || strobe__cuda_dbias_is_ordered(p);
     struct layout l = {.packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING};
     l.rows_at = all_rows(p) * stored_columns(choose(p));
-    l.next_tile_at = l.rows_at + 2 * all_rows(p);
-    l.turns_at = l.next_tile_at + 1;
+    l.counts_at = l.rows_at + 2 * all_rows(p);
+    l.heads_at = l.counts_at + 2;
+    l.turns_at = l.heads_at + p->a.batch * p->a.heads_kv;
     l.marks_at = l.turns_at + (p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(p) * dq_tiles(choose(p)) : 0);
     l.dbias_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
@@ -224,7 +225,9 @@ static void fill(struct sm90_backward_params *m, const struct problem *p, float 
     fill_mask(m, p);
     fill_terms(m, p);
     m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_term = m->row_lse + all_rows(p);
-    m->next_tile = (uint32_t *)workspace + l.next_tile_at;
+    m->next_tile = (uint32_t *)workspace + l.counts_at, m->next_cleared = m->next_tile + 1;
+    m->heads_cleared = (uint32_t *)workspace + l.heads_at, m->counts = l.dbias_at - l.counts_at;
+    m->clears_itself = choose(p)->ctas == 1;
     m->turns = a->flags & STROBE_DETERMINISTIC ? (uint32_t *)workspace + l.turns_at : NULL;
     m->marks = (uint32_t *)workspace + l.marks_at;
     m->dbias_sum = l.dbias_sum;
@@ -258,16 +261,17 @@ static int64_t main_ctas(const struct problem *p, int32_t tiles) {
     return choose(p)->ctas == 1 && all_row_blocks(p) > 0 && tiles > most ? most : tiles * choose(p)->ctas;
 }
 
+/* Each of the three may start while the one before it ends, and waits for what that writes. */
 static strobe_status launch_three(const struct problem *p, const struct sm90_backward_params *params, void *stream) {
     const struct form *form = choose(p);
     const int64_t blocks = all_row_blocks(p);
     strobe_status status = strobe__cuda_launch((void (*)(void))form->prepare, blocks, PREPARE_THREADS, 0, params, stream);
     if (!status)
-        status = strobe__cuda_launch((void (*)(void))form->symbol, main_ctas(p, params->tiles), THREADS, SHARED_BYTES,
-                                     params, stream);
+        status = strobe__cuda_launch_early((void (*)(void))form->symbol, main_ctas(p, params->tiles), THREADS, SHARED_BYTES,
+                                           params, stream);
     if (!status)
-        status = strobe__cuda_launch((void (*)(void))form->finish, blocks, (int32_t)(128 * dq_tiles(form)), 0, params,
-                                     stream);
+        status = strobe__cuda_launch_early((void (*)(void))form->finish, blocks, (int32_t)(128 * dq_tiles(form)), 0, params,
+                                           stream);
     return status;
 }
 

@@ -34,10 +34,16 @@ struct sm90_backward_params {
     /* In the workspace, [batch][heads_q][row_blocks] of a block's rows: -lse in base 2, -inf for rows that see nothing;
      * D = rowsum(dout out) - dlse; and dQ / scale in fp32, a block's in the order of a warp group's registers. */
     float *row_lse, *row_term, *dq_sum;
-    uint32_t *next_tile; /* how many were drawn: backward_schedule.h */
-    uint32_t *turns;     /* two of each block of rows, whose key block may add to dQ next; NULL: in any order */
+
+    /* `counts` words, which prepare clears: tiles drawn (backward_schedule.h); blocks of rows drawn to clear their sums, and
+     * how many are clear, of each K/V head (backward_sums.h); turns and marks. */
+    uint32_t *next_tile, *next_cleared, *heads_cleared;
+    uint32_t *turns; /* two of each block of rows, whose key block may add to dQ next; NULL: in any order */
 
     uint32_t *marks; /* of sixteen keys of a K/V head each, whose sums are not finite: [batch][heads_kv][seq_k / 16] */
+
+    int64_t counts;
+    int32_t clears_itself; /* the main kernel its sums; else prepare does */
 
     int32_t seq_q, seq_k, batch, heads_kv, group;
     int32_t row_blocks, key_blocks;

@@ -131,6 +131,22 @@ INLINE bool go_on(const struct sm90_backward_params *p, const struct tile *t, st
     return true;
 }
 
+/* A block of ROWS rows of a query head. */
+struct row_block {
+    int batch, head, m;
+    int64_t number; /* among all: [batch][heads_q][row_blocks] */
+};
+
+/* The block that a CTA of KERNEL_prepare or KERNEL_finish has: neighbours have the same rows of other heads, which are
+ * neighbours in memory too. */
+INLINE struct row_block row_block_of_cta(const struct sm90_backward_params *p) {
+    const int heads = p->heads_kv * p->group, all = heads * p->batch, head = (int)(blockIdx.x % (unsigned)all);
+    struct row_block b;
+    b.batch = head / heads, b.head = head % heads, b.m = (int)(blockIdx.x / (unsigned)all);
+    b.number = (int64_t)head * p->row_blocks + b.m;
+    return b;
+}
+
 /* How many tiles' keys that rows of block m see come before the tile's. */
 INLINE int turn_of(const struct tile *t, int m) {
     const int first_key = m * ROWS + t->in.first_shift;

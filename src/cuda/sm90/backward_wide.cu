@@ -27,6 +27,7 @@
 #endif
 
 #include "cuda/ptx/cluster.h"
+#include "cuda/ptx/dependent.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/turn.h"
 #include "cuda/ptx/warp_group.h"
@@ -259,6 +260,8 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
     }
     __syncthreads();
     cluster_meet();
+    let_next_start();
+    wait_for_previous();
     if (t->end_block == t->first_block) {
         clear_sums(&p.dk_rows, t), clear_sums(&p.dv_rows, t);
         return;
