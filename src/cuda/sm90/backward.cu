@@ -371,7 +371,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
         else if (threadIdx.x % 32 == 0 && threadIdx.x / 32 <= GROUPS)
             writer(&p, shared, (int)threadIdx.x / 32 - 1);
         else if (threadIdx.x >= 32 * (GROUPS + 1))
-            clear_dq(&p);
+            clear_dq(&p, UINT32_MAX, 0);
         if (threadIdx.x == 32) trace_moment(&p, false);
     } else {
         registers_claim(CONSUMER_REGISTERS);

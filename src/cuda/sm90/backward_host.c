@@ -227,8 +227,8 @@ static void fill(struct sm90_backward_params *m, const struct problem *p, float 
     m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_term = m->row_lse + all_rows(p);
     m->next_tile = (uint32_t *)workspace + l.counts_at, m->next_cleared = m->next_tile + 1;
     m->heads_cleared = (uint32_t *)workspace + l.heads_at, m->counts = l.dbias_at - l.counts_at;
-    m->clears_itself = choose(p)->ctas == 1;
     m->turns = a->flags & STROBE_DETERMINISTIC ? (uint32_t *)workspace + l.turns_at : NULL;
+    m->clears_itself = choose(p)->ctas == 1 || !m->turns; /* pairs that take turns have no warp for it */
     m->marks = (uint32_t *)workspace + l.marks_at;
     m->dbias_sum = l.dbias_sum;
     if (l.packed_at > l.dbias_at) m->dbias_sum.data = workspace + l.dbias_at;

@@ -9,7 +9,7 @@
 #include "cuda/ptx/cluster.h"
 #include "cuda/ptx/turn.h"
 #include "cuda/ptx/warp_group.h"
-#include "cuda/sm90/backward_steps.h"
+#include "cuda/sm90/backward_sums.h"
 
 /* The warp is done with what the writers of both CTAs wait for: ARRIVALS at each. */
 INLINE void release_both(uint64_t *barrier) {
@@ -29,6 +29,7 @@ INLINE void courier(const struct sm90_backward_params *p, struct shared *s, cons
     const int rank = cluster_rank(), other = rank ^ 1, first = rank * GROUPS,
               slabs = SLABS - first < GROUPS ? SLABS - first : GROUPS;
     const uint32_t blocks = blocks_of(p, t);
+    if (p->clears_itself) wait_for_cleared(p, t); /* before it arrives where who adds to dQ has waited */
     mbarrier_expect(&s->other_full, (uint32_t)slabs * K_SLAB);
     for (int slab = 0; slab < slabs; ++slab)
         tma_load_4d(s->k_other + slab * K_SLAB, &p->k, &s->other_full, (first + slab) * 64,

@@ -19,10 +19,12 @@ INLINE uint32_t draw_block(const struct sm90_backward_params *p) {
     return __shfl_sync(0xffffffffu, drawn, 0);
 }
 
-/* A warp. */
-INLINE void clear_dq(const struct sm90_backward_params *p) {
+/* A warp. Of CTAs that have one tile each it clears so many blocks, but goes on until those of its own head have been drawn,
+ * for which it waits. */
+INLINE void clear_dq(const struct sm90_backward_params *p, uint32_t most, int head) {
     const uint32_t lane = threadIdx.x % 32, blocks = blocks_of_head(p), all = blocks * (uint32_t)(p->heads_kv * p->batch);
-    for (uint32_t block; (block = draw_block(p)) < all;) {
+    uint32_t block = 0;
+    for (uint32_t n = 0; (n < most || block + 1 < (head + 1) * blocks) && (block = draw_block(p)) < all; ++n) {
         float4 *sum = (float4 *)(p->dq_sum + (int64_t)block * BLOCK_ELEMENTS);
 #pragma unroll 8
         for (uint32_t n = lane; n < BLOCK_ELEMENTS / 4; n += 32) sum[n] = make_float4(0, 0, 0, 0);

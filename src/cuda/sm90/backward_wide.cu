@@ -233,6 +233,11 @@ INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *
     store_sums(p, &p->dk_rows, t, &dk, p->scale, key);
 }
 
+/* By a CTA, so that all are cleared, and soon. */
+INLINE uint32_t blocks_to_clear(const struct sm90_backward_params *p) {
+    return 1 + blocks_of_head(p) / (uint32_t)p->key_blocks;
+}
+
 INLINE void init_barriers(struct shared *s) {
     mbarrier_init(&s->k_full, 1), mbarrier_init(&s->v_full, 1), mbarrier_init(&s->other_full, 1);
     mbarrier_init(&s->turn, 1), mbarrier_init(&s->added, WARPS * ARRIVALS), mbarrier_init(&s->noted, 1);
@@ -263,6 +268,7 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
     let_next_start();
     wait_for_previous();
     if (t->end_block == t->first_block) {
+        if (p.clears_itself && threadIdx.x < 32) clear_dq(&p, blocks_to_clear(&p), 0);
         clear_sums(&p.dk_rows, t), clear_sums(&p.dv_rows, t);
         return;
     }
@@ -277,6 +283,8 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
             turn_taker(&p, shared, t);
         else if (p.turns && threadIdx.x == 96)
             turn_giver(&p, shared, t);
+        else if (p.clears_itself && threadIdx.x >= 96)
+            clear_dq(&p, blocks_to_clear(&p), t->batch * p.heads_kv + t->head_kv);
     } else {
         registers_claim(CONSUMER_REGISTERS);
         if (group == 1)
