@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
 """repeats.py LIBSTROBE [REPEATS]: the backward pass with STROBE_DETERMINISTIC gives the same bits 1000 times over, while another
-stream keeps the GPU busy with products of changing sizes, so that blocks of threads start in ever new orders and places. Results
-and workspace are poisoned before every call. Exit code 1 where a bit differs, 77 without PyTorch or a GPU."""
+stream keeps the GPU busy with products of changing sizes, so that blocks of threads start in ever new orders and places; and a
+tenth as often two such passes at once, each of which has a part of the GPU. Results and workspace are poisoned before every
+call. Exit code 1 where a bit differs, 77 without PyTorch or a GPU."""
 import ctypes as C
 import random
 import sys
@@ -44,23 +45,49 @@ def descriptors(strobe, shape, causal):
     return a, g, results, (q, k, v, dout, out, lse)
 
 
+class Backward:
+    """A problem's backward pass on the current stream, whose results are compared with those of its first call."""
+
+    def __init__(self, strobe, shape, causal):
+        self.strobe, self.shape = strobe, shape
+        self.a, self.g, self.results, self.kept = descriptors(strobe, shape, causal)
+        self.workspace, self.first = strobe.workspace(self.a, self.g), None
+        self.different = torch.zeros((), device="cuda", dtype=torch.int64)
+
+    def call(self):
+        self.workspace.fill_(255)
+        for x in self.results:
+            x.fill_(float("nan"))
+        self.strobe.backward(self.a, self.g, self.workspace)
+        if self.first is None:
+            self.first = [x.clone() for x in self.results]
+            assert all(x.isfinite().all() for x in self.first), self.shape
+        self.different += ~torch.stack([(x == y).all() for x, y in zip(self.first, self.results)]).all()
+
+
 def differences(strobe, neighbour, shape, causal, repeats):
     """How many of the calls gave other bits than the first."""
-    a, g, results, _kept = descriptors(strobe, shape, causal)
-    workspace, first = strobe.workspace(a, g), None
-    different = torch.zeros((), device="cuda", dtype=torch.int64)
+    backward = Backward(strobe, shape, causal)
     for _ in range(repeats):
-        workspace.fill_(255)
-        for x in results:
-            x.fill_(float("nan"))
         neighbour.work()
-        strobe.backward(a, g, workspace)
-        if first is None:
-            first = [x.clone() for x in results]
-            assert all(x.isfinite().all() for x in first), shape
-        different += ~torch.stack([(x == y).all() for x, y in zip(first, results)]).all()
+        backward.call()
     torch.cuda.synchronize()
-    return different.item()
+    return backward.different.item()
+
+
+def twins(strobe, neighbour, shape, causal, repeats):
+    """The same of two passes at a time, on streams of their own: neither has all multiprocessors, and blocks of threads that
+    wait for a turn must not keep those away that they wait for."""
+    pair = [Backward(strobe, shape, causal) for _ in "ab"]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in pair]
+    for _ in range(repeats):
+        neighbour.work()
+        for stream, backward in zip(streams, pair):
+            with torch.cuda.stream(stream):
+                backward.call()
+    torch.cuda.synchronize()
+    return sum(backward.different.item() for backward in pair)
 
 
 def main():
@@ -72,9 +99,11 @@ def main():
     failed = 0
     for shape in SHAPES:
         for causal in (False, True):
-            different = differences(strobe, neighbour, shape, causal, repeats)
-            failed += different > 0
-            print(f"{'x'.join(map(str, shape))} {'causal' if causal else 'full'}: {different} of {repeats} calls differ", flush=True)
+            for run, calls in ((differences, repeats), (twins, max(repeats // 10, 1))):
+                different = run(strobe, neighbour, shape, causal, calls)
+                failed += different > 0
+                name = f"{'x'.join(map(str, shape))} {'causal' if causal else 'full'}{' twice at once' * (run is twins)}"
+                print(f"{name}: {different} of {calls} calls differ", flush=True)
     sys.exit(failed > 0)
 
 
