@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # gpu_check.sh BUILD [--quick]: what CI cannot see, on a machine with an NVIDIA GPU: the check grid on every CUDA kernel, the
-# four tools of compute-sanitizer on small problems, 1000 repeats of the deterministic backward beside a busy stream, capture in
-# a CUDA graph, and speed beside PyTorch's FlashAttention-2 and cuDNN in one process. BUILD: a build folder with the command and
-# libstrobe.so. Totals come last; exit code 0 all passed, 1 something failed, 77 there is no GPU. Needs compute-sanitizer, and
-# python3 with PyTorch, for their parts; says what it left out. racecheck cannot follow how warps of the Hopper backward release
-# memory: it sees that kernel in RACECHECK_BUILD alone, a folder built with -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK.
-# --quick: the quick grid, two of the tools on a third of the problems, a corner of the table of speeds; two minutes on 16 cores.
+# four tools of compute-sanitizer on small problems, 1000 repeats of the deterministic backward beside a busy stream and 100 of
+# two at once, capture in a CUDA graph, and speed beside PyTorch's FlashAttention-2 and cuDNN in one process. BUILD: a build
+# folder with the command and libstrobe.so. Totals come last; exit code 0 all passed, 1 something failed, 77 there is no GPU.
+# Needs compute-sanitizer, and python3 with PyTorch, for their parts; says what it left out. racecheck cannot follow how warps
+# of the Hopper backward release memory: it sees that kernel in RACECHECK_BUILD alone, a folder built with
+# -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK. --quick: the quick grid, two of the tools on a third of the problems, a corner of the
+# table of speeds; two minutes on 16 cores.
 set -u
 build=${1:?usage: gpu_check.sh BUILD [--quick]}
 tier=--full tools="memcheck racecheck initcheck synccheck" every=1 speed="--ms 40" repeats=1000
