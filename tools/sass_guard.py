@@ -109,6 +109,8 @@ def check_backward(kinds, dim, rows, parts, lag):
     weights = kinds[kinds.index("hgmma", start):dp_wait]
     if lag and (kinds[start - 1] != "bar" or weights[-1] != "bar" or weights.count("bar") != 1):
         yield "weights are not made inside one turn"
+    if lag and parts == 1 and "exp" not in weights[: weights.index("hgmma", weights.index("hgmma", 1) + 1)]:
+        yield "exponentials start late: not behind the first two of dP's products, which is 3 % slower"
     if kinds[start:end].count("local") > MOST_LOCAL:
         yield f"{kinds[start:end].count('local')} accesses of local memory in the main loop; {MOST_LOCAL} at most"
 

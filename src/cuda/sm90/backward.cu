@@ -59,7 +59,7 @@ enum {
     K_SLAB = KEYS * ROW_BYTES,
     DS_SLAB = ROWS * ROW_BYTES, /* 64 keys */
     SCORES = ROWS / 2,          /* accumulators of a thread */
-    TURN_BARRIER = 1,           /* of group 0; group 1 has the next */
+    TURN_BARRIER = 2,           /* of group 0; group 1 has the next */
     TILES = 2,                  /* that may be known at a time */
     PACKED_ALONE = TERMS < 2,   /* P is kept packed, and not beside */
 };
@@ -222,7 +222,9 @@ INLINE void weigh(const struct sm90_backward_params *p, struct shared *shared, c
     give_turn(c->group, c->count);
 }
 
-/* dK += dS^T Q, in parts, when dP is there; dS for both groups. */
+/* dK += dS^T Q, in parts, when dP is there; dS for both groups; behind it dQ, with a lag of the block before. Without that
+ * block the products are of whatever lies there, and not looked at, as are those of S behind the last block: one that is
+ * issued at times only would serialise them all. */
 INLINE void differentiate(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
                           struct course *c, const struct meeting *at, struct accumulators *a) {
     uint32_t gradients[SCORES / 2];
@@ -239,16 +241,17 @@ INLINE void differentiate(const struct sm90_backward_params *p, struct shared *s
     }
     fence_proxy_async();
     release(&shared->ds_full[c->now.stage]);
+    struct slot *late = LAG ? &c->before : &c->now;
+    const bool is_late = !LAG || c->count != c->first;
+    if (is_late) wait_for(c, &shared->ds_full[late->stage], late->parity, STROBE_TRACE_WAIT_DS);
+    issue_dq(a->dq, c->o.ds_all + late->stage * DS_STEP, c->o.k_all);
 }
 
-/* dQ, with a lag of the block before, and behind it S of the next block. Without these blocks the products are of whatever
- * lies there, and not looked at: one that is issued at times only would serialise them all. */
+/* S of the next block, and dQ on its way. */
 INLINE void send_on(struct shared *shared, struct course *c, const struct meeting *at, struct accumulators *a, bool last) {
     struct slot *late = LAG ? &c->before : &c->now;
     const uint32_t next = stage_of(c->count + 1);
     const bool is_late = !LAG || c->count != c->first;
-    if (is_late) wait_for(c, &shared->ds_full[late->stage], late->parity, STROBE_TRACE_WAIT_DS);
-    issue_dq(a->dq, c->o.ds_all + late->stage * DS_STEP, c->o.k_all);
     trace(&c->tracer, STROBE_TRACE_WAIT_DV, c->count);
     wgmma_wait(PARTS + 1); /* dV */
     release(&shared->dout_empty[dout_stage_of(c->count)]);
