@@ -159,13 +159,16 @@ static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
     return rows;
 }
 
-/* Heads whose Q, dO and sums of dQ take a sixth of the L2 cache: the CTAs are at two or three sections at a time, and rows
- * shall come from memory once. */
+static bool tiles_differ(const struct problem *p) { return p->a.mask != STROBE_MASK_NONE || p->a.varlen; }
+
+/* Heads whose Q, dO and sums of dQ take a part of the L2 cache: the CTAs are at two or three sections at a time, and rows
+ * shall come from memory once. Where tiles take turns those of one head wait for each other at their first blocks, so that
+ * more heads at a time are better, most of all where later tiles are shorter; measured in docs/kernels/sm90_backward.md. */
 static int64_t section_heads(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t head_bytes = a->seq_q * p->group * (2 * (a->dim + a->dim_v) + 4 * stored_columns(choose(p)));
-    const int64_t cache_bytes = (int64_t)8 << 20, some = head_bytes > 0 ? cache_bytes / head_bytes : 1;
-    const int64_t all = a->batch * a->heads_kv;
+    const int64_t mebibytes = !(a->flags & STROBE_DETERMINISTIC) ? 8 : tiles_differ(p) ? 32 : 16;
+    const int64_t some = head_bytes > 0 ? (mebibytes << 20) / head_bytes : 1, all = a->batch * a->heads_kv;
     return some < 1 ? 1 : some < all ? some : all;
 }
 
@@ -175,7 +178,7 @@ static int64_t last_heads(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t tiles = 4 * strobe__cuda_limits(a->device_index).multiprocessors / choose(p)->ctas;
     const int64_t all = a->batch * a->heads_kv, some = ceil_div(tiles, key_blocks(p));
-    return a->mask == STROBE_MASK_NONE && !a->varlen ? 0 : some < all ? some : all;
+    return !tiles_differ(p) ? 0 : some < all ? some : all;
 }
 
 static void fill_mask(struct sm90_backward_params *m, const struct problem *p) {
