@@ -164,8 +164,8 @@ ALWAYS_INLINE void store_tiles(float *to) {
     _tile_stored(3, to + BELOW + LANES, row);
 }
 
-/* S^T of the next block. */
-ALWAYS_INLINE void step_scores(const struct step *t, struct weighing *w, int halves) {
+/* S^T of the next block, but for its last four tiles, which are in T0..T3: returns where they belong. */
+ALWAYS_INLINE float *step_scores(const struct step *t, struct weighing *w, int halves) {
     const size_t k_row = (size_t)t->k_stride * sizeof *t->k;
     const int first = w->fine ? 0 : LSE_PRODUCTS;
     struct chain turn = {.done = NULL};
@@ -180,7 +180,7 @@ ALWAYS_INLINE void step_scores(const struct step *t, struct weighing *w, int hal
         }
         turn.done = t->s + j * TILE_ROWS;
     }
-    store_tiles(turn.done);
+    return turn.done;
 }
 
 /* O^T += V^T P^T in parts, 32 columns of V at a time. */
@@ -202,7 +202,7 @@ ALWAYS_INLINE void step_values_in_parts(const struct step *t, struct weighing *w
 
 /* The x-th 16 columns of V, in T2 and T3, with O^T's left half in T0 and the right half of those before in T1. What the next
  * ones need is loaded as soon as its tile is free; stores come two products behind the one they wait for. */
-ALWAYS_INLINE void values_pair(const struct step *t, int64_t x, struct weighing *w, int halves) {
+ALWAYS_INLINE void values_pair(const struct step *t, int64_t x, float *before, struct weighing *w, int halves) {
     const bool more = x + 1 < t->tiles;
     const uint16_t *next = t->v + (x + 1) * 2 * TILE_ELEMENTS;
     const size_t o_row = TILE_ROWS * sizeof *t->o;
@@ -211,7 +211,7 @@ ALWAYS_INLINE void values_pair(const struct step *t, int64_t x, struct weighing 
     weigh_quarter(w, halves, 0);
     if (t->v_whole) _tile_dpbf16ps(0, 3, 6);
     weigh_quarter(w, halves, 1);
-    if (x > 0) _tile_stored(1, o - BELOW + LANES, o_row);
+    if (before) _tile_stored(1, before, o_row);
     _tile_loadd(1, o + LANES, o_row);
     _tile_dpbf16ps(1, 2, 5);
     if (more) _tile_stream_loadd(2, next, 64);
@@ -227,21 +227,26 @@ ALWAYS_INLINE void values_pair(const struct step *t, int64_t x, struct weighing 
     weigh_advance(w, halves);
 }
 
-/* O^T += V^T P^T in bf16: P^T rests in T4..T7. */
-ALWAYS_INLINE void step_values(const struct step *t, struct weighing *w, int halves) {
-    const size_t p_row = TILE_ROWS * sizeof *t->p;
+/* O^T += V^T P^T in bf16: P^T rests in T4..T7. scores: NULL, or where T0..T3 are to be stored as their turn comes. */
+ALWAYS_INLINE void step_values(const struct step *t, float *scores, struct weighing *w, int halves) {
+    const size_t p_row = TILE_ROWS * sizeof *t->p, row = TILE_ROWS * sizeof *t->o;
     _tile_loadd(4, t->p, p_row);
-    _tile_stream_loadd(2, t->v, 64);
-    _tile_loadd(0, t->o, TILE_ROWS * sizeof *t->o);
     _tile_loadd(6, t->p + BELOW, p_row);
+    if (scores) _tile_stored(0, scores, row);
+    _tile_loadd(0, t->o, row);
+    if (scores) _tile_stored(2, scores + BELOW, row);
+    _tile_stream_loadd(2, t->v, 64);
+    if (scores) _tile_stored(3, scores + BELOW + LANES, row);
     _tile_stream_loadd(3, t->v + TILE_ELEMENTS, 64);
     _tile_loadd(5, t->p + LANES, p_row);
     _tile_loadd(7, t->p + BELOW + LANES, p_row);
+    float *before = scores ? scores + LANES : NULL;
     for (int64_t x = 0; x < t->tiles; ++x) {
         if (w->left > 0)
-            values_pair(t, x, w, halves);
+            values_pair(t, x, before, w, halves);
         else
-            values_pair(t, x, w, 0);
+            values_pair(t, x, before, w, 0);
+        before = t->o + x * BELOW + LANES;
     }
 }
 
@@ -250,8 +255,9 @@ ALWAYS_INLINE void step_at_rate(const struct step *t, struct weighing *weighing,
     struct weighing w = *weighing;
     w.fine = fine; /* as it is already; a constant from here on */
     tile_barrier();
-    if (t->k) step_scores(t, &w, halves);
-    if (t->v && PARTS == 1) step_values(t, &w, halves);
+    float *scores = t->k ? step_scores(t, &w, halves) : NULL;
+    if (scores && (!t->v || PARTS > 1)) store_tiles(scores);
+    if (t->v && PARTS == 1) step_values(t, t->k ? scores : NULL, &w, halves);
     if (t->v && PARTS > 1) step_values_in_parts(t, &w, halves);
     weigh_rest(&w);
     *weighing = w;

@@ -92,14 +92,24 @@ static size_t lay_out(struct scratch *t, float *base, const struct forward *f) {
     return used * sizeof(float);
 }
 
+/* The greatest of `rows` rows in each lane, at s; several at a time, since one chain of comparisons would wait for itself. */
+static vec maximum(const float *s, int64_t rows) {
+    enum { CHAINS = 8 };
+    vec m[CHAINS];
+    for (int n = 0; n < CHAINS; ++n) m[n] = v_set(-INFINITY);
+    for (int64_t j = 0; j < rows; j += CHAINS)
+        for (int n = 0; n < CHAINS; ++n) m[n] = v_max(v_load(s + (j + n) * TILE_ROWS), m[n]);
+    for (int n = CHAINS / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; ++i) m[i] = v_max(m[i], m[i + n]);
+    return m[0];
+}
+
 /* A tile's maximum becomes its reference in rows that had none: they have O = 0 and l = 0 whatever it is. */
 static void take_maximum(struct tile *t, const float *s, int64_t rows) {
     t->open = false;
     for (int at = 0; at < TILE_ROWS; at += LANES) {
         const vec none = v_set(-INFINITY), before = v_load(t->m + at);
-        vec m = none;
-        for (int64_t j = 0; j < rows; ++j) m = v_max(v_load(s + j * TILE_ROWS + at), m);
-        m = v_select_equal(before, none, m, before);
+        const vec m = v_select_equal(before, none, maximum(s + at, rows), before);
         v_store(t->m + at, m);
         t->open = t->open || _mm512_cmp_ps_mask(m, none, _CMP_EQ_OQ);
     }
@@ -153,9 +163,7 @@ static void move_reference(const struct forward *f, struct tile *t, const float 
     const vec factor = v_set(f->factor);
     for (int n = 0; n < VECTORS; ++n) {
         const vec before = v_load(t->m + n * LANES);
-        vec m = before;
-        for (int64_t j = 0; j < rows; ++j) m = v_max(v_load(s + j * TILE_ROWS + n * LANES), m);
-        m = _mm512_mask_blend_ps(lanes[n], before, m);
+        const vec m = _mm512_mask_blend_ps(lanes[n], before, v_max(maximum(s + n * LANES, rows), before));
         const vec moved = v_exp2(v_mul(v_sub(before, m), factor));
         const vec correction = v_select_equal(m, before, v_set(1), moved);
         v_store(t->m + n * LANES, m);
