@@ -242,7 +242,6 @@ static void tile_meets_keys(const struct forward *f, struct tile *t, const struc
     if (end > k->end) end = k->end;
     if (first >= end) return;
     const strobe_attention *a = &f->p->a;
-    pack_queries(c->q, &t->rows, &a->q, a->dim, !f->has_terms && a->scale < 0);
     const int64_t blocks = (end - first + BLOCK_KEYS - 1) / BLOCK_KEYS;
     for (int64_t n = -1; n <= blocks; ++n) { /* block n is exponentiated */
         const int64_t j0 = first + n * BLOCK_KEYS, next = j0 + BLOCK_KEYS, rows = rows_seen(j0, end),
@@ -311,6 +310,11 @@ static void finish_tile(const struct forward *f, const struct tile *t) {
     unpack_rows(&t->rows, &f->p->a.out, t->o, f->p->a.dim_v, factor, f->streams);
 }
 
+static void pack_tile(const struct forward *f, const struct scratch *c, const struct tile_rows *rows) {
+    const strobe_attention *a = &f->p->a;
+    pack_queries(c->q, rows, &a->q, a->dim, !f->has_terms && a->scale < 0);
+}
+
 /* Packed rows [first, first + rows) of a K/V head. */
 static void forward_rows(const struct forward *f, const struct scratch *c, struct keys *k, int64_t first, int64_t rows) {
     struct tile tiles[MOST_ROWS / TILE_ROWS];
@@ -322,10 +326,14 @@ static void forward_rows(const struct forward *f, const struct scratch *c, struc
     for (k->first = begin; k->first < end || k->first == begin; k->first += f->super_keys) {
         k->end = end - k->first < f->super_keys ? end : k->first + f->super_keys;
         pack_super_block(f, c, k);
+        pack_tile(f, c, &top);
         for (int64_t n = 0; n < count; ++n) {
             const struct tile_rows at = tile_rows_at(f->p, &k->s, k->kv, first + n * TILE_ROWS);
+            const struct tile_rows next = tile_rows_at(f->p, &k->s, k->kv, first + (n + 1) * TILE_ROWS);
             if (k->first == begin) start_tile(f, &tiles[n], c->state + (once ? 0 : n) * stride, &at);
             tile_meets_keys(f, &tiles[n], c, k);
+            /* Before the tile is written: stores to the caches wait for those past them, and loads of Q^T for both. */
+            if (n + 1 < count) pack_tile(f, c, &next);
             if (k->end >= end) finish_tile(f, &tiles[n]);
         }
     }
