@@ -49,6 +49,7 @@ struct step {
     bool v_whole;      /* its weights are of 64 keys, not of 32 */
     const uint32_t *p;
     float *o;
+    bool o_empty;  /* zero, whatever its memory holds */
     int64_t tiles; /* of 16 columns of V */
 };
 
@@ -191,7 +192,7 @@ ALWAYS_INLINE void step_values_in_parts(const struct step *t, struct weighing *w
         struct operand p = {(const uint16_t *)t->p, .row = TILE_ROWS * sizeof *t->p, .next = LANES * sizeof *t->p,
                             .part = 2 * P_WORDS};
         v.next = (size_t)(PARTS * v.part) * sizeof *v.at;
-        turn.start = t->o + x * BELOW;
+        turn.start = t->o_empty ? NULL : t->o + x * BELOW;
         quads(v, p, LSE_PRODUCTS, &turn, w, halves);
         v.at += TILE_ELEMENTS, p.at += P_WORDS; /* the other 32 keys: half of P's words, two bf16 each */
         if (t->v_whole) quads(v, p, LSE_PRODUCTS, NULL, w, halves);
@@ -199,6 +200,15 @@ ALWAYS_INLINE void step_values_in_parts(const struct step *t, struct weighing *w
     }
     store_tiles(turn.done);
 }
+
+/* A tile becomes what O^T has at `at`. */
+#define START_O(tile, t, at)                                 \
+    do {                                                     \
+        if ((t)->o_empty)                                    \
+            _tile_zero(tile);                                \
+        else                                                 \
+            _tile_loadd(tile, at, TILE_ROWS * sizeof *(at)); \
+    } while (0)
 
 /* The x-th 16 columns of V, in T2 and T3, with O^T's left half in T0 and the right half of those before in T1. What the next
  * ones need is loaded as soon as its tile is free; stores come two products behind the one they wait for. */
@@ -212,7 +222,7 @@ ALWAYS_INLINE void values_pair(const struct step *t, int64_t x, float *before, s
     if (t->v_whole) _tile_dpbf16ps(0, 3, 6);
     weigh_quarter(w, halves, 1);
     if (before) _tile_stored(1, before, o_row);
-    _tile_loadd(1, o + LANES, o_row);
+    START_O(1, t, o + LANES);
     _tile_dpbf16ps(1, 2, 5);
     if (more) _tile_stream_loadd(2, next, 64);
     weigh_quarter(w, halves, 2);
@@ -221,7 +231,7 @@ ALWAYS_INLINE void values_pair(const struct step *t, int64_t x, float *before, s
     weigh_quarter(w, halves, 3);
     _tile_stored(0, o, o_row);
     if (more)
-        _tile_loadd(0, o + BELOW, o_row);
+        START_O(0, t, o + BELOW);
     else
         _tile_stored(1, o + LANES, o_row);
     weigh_advance(w, halves);
@@ -233,7 +243,7 @@ ALWAYS_INLINE void step_values(const struct step *t, float *scores, struct weigh
     _tile_loadd(4, t->p, p_row);
     _tile_loadd(6, t->p + BELOW, p_row);
     if (scores) _tile_stored(0, scores, row);
-    _tile_loadd(0, t->o, row);
+    START_O(0, t, t->o);
     if (scores) _tile_stored(2, scores + BELOW, row);
     _tile_stream_loadd(2, t->v, 64);
     if (scores) _tile_stored(3, scores + BELOW + LANES, row);

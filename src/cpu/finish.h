@@ -13,9 +13,12 @@
 static inline void finish_rows(const struct tile_rows *t, const float *m, const float *l, float *factor) {
     const struct problem *p = t->p;
     const double to_natural = (double)exponent_factor(p) * LN_2;
+    for (int64_t r = 0; r < t->n; ++r) { /* without a branch, so that compilers make it one of vectors */
+        const float inverse = 1 / l[r];
+        factor[r] = l[r] == 0 ? 0 : inverse;
+    }
+    if (!p->a.sinks && !p->a.lse.data) return;
     for (int64_t r = 0; r < t->n; ++r) {
-        factor[r] = l[r] == 0 ? 0 : 1 / l[r];
-        if (!p->a.sinks && !p->a.lse.data) continue;
         const double keys_lse = l[r] == 0 ? -(double)INFINITY : (double)m[r] * to_natural + log((double)l[r]);
         double lse = keys_lse;
         if (p->a.sinks) {

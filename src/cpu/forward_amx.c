@@ -44,6 +44,7 @@ struct tile {
     struct tile_rows rows;
     float *o, *m, *l; /* [dim_v up to 16][TILE_ROWS], [TILE_ROWS] reference score, [TILE_ROWS] sum of weights */
     bool open;        /* some row has not seen a key: its m is -inf */
+    bool o_empty;     /* nothing has been added to O: it is zero, whatever its memory holds */
 };
 
 /* One worker's memory. */
@@ -186,10 +187,16 @@ static void drop_weights(const struct forward *f, const struct tile *t, uint32_t
     }
 }
 
+static void clear_if_empty(const struct forward *f, struct tile *t) {
+    if (t->o_empty) memset(t->o, 0, (size_t)(f->v_padded * TILE_ROWS) * sizeof *t->o);
+    t->o_empty = false;
+}
+
 /* O += P V for the keys that were left out of V^T, to the rows that give them a weight. */
 static void add_held_keys(const struct forward *f, struct tile *t, const struct keys *k, const uint32_t *p, int64_t j0,
                           uint64_t held) {
     const strobe_tensor *v = &f->p->a.v;
+    clear_if_empty(f, t);
     for (int64_t j = 0; held; ++j, held >>= 1) {
         if (!(held & 1)) continue;
         const number *row = (const number *)v->data + strobe__key_offset(v, &k->s, j0 + j, k->kv);
@@ -252,7 +259,8 @@ static void tile_meets_keys(const struct forward *f, struct tile *t, const struc
         step.p = c->p[(n + 1) & 1], step.tiles = f->v_padded / TILE_SIDE,
         step.v_whole = rows_seen(j0 - BLOCK_KEYS, end) == BLOCK_KEYS;
         if (n + 1 < blocks) step.k = block_of_k(f, c, k, next, &step.k_stride);
-        if (n >= 1) step.v = c->v + PARTS * (j0 - BLOCK_KEYS - k->first) * f->v_padded;
+        step.o_empty = t->o_empty;
+        if (n >= 1) t->o_empty = false, step.v = c->v + PARTS * (j0 - BLOCK_KEYS - k->first) * f->v_padded;
         const bool weighs = n >= 0 && n < blocks;
         struct weighing w;
         start_weighing(&w, f, t, s, weights, weighs ? rows : 0);
@@ -295,14 +303,14 @@ static void pack_super_block(const struct forward *f, const struct scratch *t, c
 }
 
 static void start_tile(const struct forward *f, struct tile *t, float *state, const struct tile_rows *rows) {
-    *t = (struct tile){.rows = *rows, .o = state, .open = true};
+    *t = (struct tile){.rows = *rows, .o = state, .open = true, .o_empty = true};
     t->m = state + f->v_padded * TILE_ROWS;
     t->l = t->m + TILE_ROWS;
-    memset(t->o, 0, (size_t)(f->v_padded * TILE_ROWS) * sizeof *t->o);
     for (int r = 0; r < TILE_ROWS; ++r) t->m[r] = -INFINITY, t->l[r] = 0;
 }
 
-static void finish_tile(const struct forward *f, const struct tile *t) {
+static void finish_tile(const struct forward *f, struct tile *t) {
+    clear_if_empty(f, t);
     float factor[TILE_ROWS] = {0};
     finish_rows(&t->rows, t->m, t->l, factor);
     if (f->p->a.dropout)
