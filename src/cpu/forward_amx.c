@@ -20,8 +20,8 @@
  *
  * Tiles, blocks and the order of every sum depend on shapes alone, not on tasks, super-blocks or threads.
  *
- * Xeon VM with AMX, loaded, one thread, 2026-11-21, no lse, medians in calm windows, without a mask: bf16 32 to 38 % of the
- * AMX peak at d = 64 from 2048 keys on, at d = 128 31 to 36 % with 512, 38 to 40 % with 1024, 41 to 46 % with more; fp16 14
+ * Xeon VM with AMX, loaded, one thread, 2026-11-22, no lse, medians in calm windows, without a mask: bf16 32 to 38 % of the
+ * AMX peak at d = 64 from 2048 keys on, at d = 128 33 to 37 % with 512, 40 to 42 % with 1024, 41 to 48 % with more; fp16 14
  * to 17 %, fp32 123 to 140 % of the FMA peak; PyTorch 2.13 takes 2.0 to 4.1 times as long in bf16, 1.8 to 3.0 in fp32.
  * docs/kernels/cpu.md has the rounds and what was tried. */
 #include "core/parallel.h"
@@ -93,7 +93,7 @@ static size_t lay_out(struct scratch *t, float *base, const struct forward *f) {
     return used * sizeof(float);
 }
 
-/* The greatest of `rows` rows in each lane, at s; several at a time, since one chain of comparisons would wait for itself. */
+/* The greatest of `rows` rows in each lane, at s; several at a time, since one chain would wait for itself. */
 static vec maximum(const float *s, int64_t rows) {
     enum { CHAINS = 8 };
     vec m[CHAINS];
