@@ -7,7 +7,8 @@
 
 Grid: bf16, 16384 tokens, hidden size 2048; TFLOP/s by the formula of publications. Needs PyTorch
 with a GPU (exit 77 otherwise). Every result is compared with PyTorch's before it is timed; calls take turns, L2 is flushed
-before each, medians. For a backward pass also the device memory (MiB) that a call takes beyond its inputs and gradients."""
+before each, medians. For a backward pass also the device memory (MiB) that a call takes beyond its inputs and gradients;
+with --deterministic, gradients in a fixed order too."""
 import argparse
 import ctypes as C
 import math
@@ -127,7 +128,6 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
     q, k, v, dout = (torch.randn(batch, seq, heads, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(4))
     out, lse = torch.empty_like(q), torch.empty(batch, heads, seq, device="cuda")
     a = strobe.prepare(q, k, v, out, lse, causal, backward)
-    a.flags = DETERMINISTIC if deterministic else 0
     work = strobe.workspace(a)
     strobe.forward(a, work)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
@@ -144,6 +144,15 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
         if strobe.tuning and b"backward" in strobe.tuning.kernel:
             a.tuning = C.pointer(strobe.tuning)
         work = strobe.workspace(a, g)
+
+        def fixed_order():
+            a.flags = DETERMINISTIC
+            strobe.backward(a, g, fixed_work)
+            a.flags = 0
+        if deterministic:
+            a.flags = DETERMINISTIC
+            fixed_work = strobe.workspace(a, g)
+            fixed_order()
         strobe.backward(a, g, work)
         calls, error = [lambda: strobe.backward(a, g, work)], 0.0
         memory, results = [work.numel() / 2**20], sum(x.numel() * x.element_size() for x in (q, k, v))
@@ -158,10 +167,13 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
                 torch.autograd.grad(result, leaves, dout, retain_graph=True)
             calls.append(gradients)
             memory.append(extra_mib(gradients, results))
+        if deterministic:
+            calls.append(fixed_order)
     speeds = [flop / t / 1e9 for t in medians_ms(calls, budget)]
     print(f"{'bwd' if backward else 'fwd'} d{dim:<3} {'causal' if causal else 'full':6} {seq:6}: strobe {speeds[0]:6.1f}  "
           f"FA2 {speeds[1]:6.1f}  cuDNN {speeds[2]:6.1f}  ratios {speeds[0] / speeds[1]:.3f} {speeds[0] / speeds[2]:.3f}  "
-          f"max diff {error:.4f}" + (f"  MiB {memory[0]:.0f} {memory[1]:.0f} {memory[2]:.0f}" if backward else ""), flush=True)
+          f"max diff {error:.4f}" + (f"  MiB {memory[0]:.0f} {memory[1]:.0f} {memory[2]:.0f}" if backward else "") +
+          (f"  fixed order {speeds[3]:.1f}, {speeds[3] / speeds[0]:.3f}" if len(speeds) > 3 else ""), flush=True)
     return dim, speeds
 
 
@@ -173,6 +185,10 @@ def summary(what, rows):
             ratios = [speeds[0] / speeds[n] for d, speeds in rows if d == dim and not math.isnan(speeds[n])]
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
             parts.append(f"{mean:.3f} x {name} (below it in {sum(r < 1 for r in ratios)} of {len(ratios)})")
+        orders = [speeds[3] / speeds[0] for d, speeds in rows if d == dim and len(speeds) > 3]
+        if orders:
+            mean = math.exp(sum(map(math.log, orders)) / len(orders))
+            parts.append(f"a fixed order {mean:.3f} (least {min(orders):.3f}) of the free")
         print(f"{what} d{dim}: geometric means " + ", ".join(parts))
 
 
@@ -242,7 +258,7 @@ def main():
     parser.add_argument("--seq", default="512,1k,2k,4k,8k,16k")
     parser.add_argument("--dim", default="64,128,256")
     parser.add_argument("--ms", type=float, default=40)
-    parser.add_argument("--deterministic", action="store_true", help="gradients summed in a fixed order")
+    parser.add_argument("--deterministic", action="store_true", help="gradients in a fixed order beside, in turns")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit(77)

@@ -31,8 +31,8 @@
  * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is gone), P and dS ROWS/4 each;
  * S^T is given up for P, packed, which dS is made from as well (but for TERMS 2).
  *
- * One H200, 2026-11-22, bf16, 16k tokens, TFLOP/s full / causal: d 64 634 / 625, d 128 680 / 664 (cuDNN 9.19 466 / 444,
- * 589 / 569); in fixed order 576 / 538, 596 / 577. See docs/kernels/sm90_backward.md. */
+ * One H200, 2026-11-22, bf16, 16k tokens, TFLOP/s full / causal: d 64 631 / 626, d 128 675 / 660 (cuDNN 9.19 458 / 447,
+ * 579 / 563); in fixed order 619 / 562, 613 / 583. See docs/kernels/sm90_backward.md. */
 #if defined(ELEMENT_BF16)
 #define STROBE_MMA_TYPE "bf16"
 #else

@@ -18,8 +18,8 @@
  *
  * Registers: HEAD_DIM/2 for dV or dK, 32 for S^T or dP^T, 16 packed, 32 for dQ.
  *
- * One H200, 2026-11-22, bf16, d 256, TFLOP/s full / causal: 512 / 496 at 8k, 518 / 519 at 16k (cuDNN 9.19 366 / 418, 369 /
- * 400); in fixed order 479 / 418, 473 / 446. See docs/kernels/sm90_backward.md. */
+ * One H200, 2026-11-22, bf16, d 256, TFLOP/s full / causal: 505 / 492 at 8k, 515 / 516 at 16k (cuDNN 9.19 359 / 413, 357 /
+ * 389); in fixed order 494 / 433, 486 / 455. See docs/kernels/sm90_backward.md. */
 #if defined(ELEMENT_BF16)
 #define STROBE_MMA_TYPE "bf16"
 #else
