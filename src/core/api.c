@@ -30,6 +30,7 @@ static bool is_empty(const struct problem *p) {
  * call meets all its pages anew: where Linux has large pages, they are 512 times fewer. */
 static void *allocate(size_t bytes) {
     enum { SMALL = 64, LARGE = 2 << 20, MANY = 8 << 20 };
+    if (bytes > SIZE_MAX - LARGE) return NULL;
     const size_t page = bytes < MANY ? SMALL : LARGE, whole = (bytes + page - 1) / page * page;
     void *memory = aligned_alloc(page, whole);
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
