@@ -2,19 +2,19 @@
  *
  * cmd_bench.c: `strobe bench` measures problems: first that the result is right, then how long it takes, beside what this
  * machine can do at best at that moment. A kernel whose result is wrong gets no speed. */
+#include "bench/cuda_bench.h"
+#include "bench/peak.h"
+#include "bench/sample.h"
+#include "bench/timing.h"
+#include "check/trial.h"
 #include "commands.h"
-#include "cuda_bench.h"
-#include "element.h"
-#include "json.h"
-#include "number.h"
-#include "options.h"
-#include "peak.h"
-#include "sample.h"
-#include "table.h"
-#include "terminal.h"
-#include "timing.h"
-#include "trial.h"
-#include "visible.h"
+#include "io/json.h"
+#include "io/number.h"
+#include "io/options.h"
+#include "io/table.h"
+#include "io/terminal.h"
+#include "problem/element.h"
+#include "problem/visible.h"
 
 #include <math.h>
 #include <stdio.h>

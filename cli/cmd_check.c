@@ -2,14 +2,14 @@
  *
  * cmd_check.c: `strobe check` walks the library's table of kernels and verifies each on every problem of its operation, from
  * the command line or from the grid. What "right" means is in verify.h, the allowance in compare.h. */
+#include "check/grid.h"
+#include "check/trial.h"
+#include "check/verify.h"
 #include "commands.h"
-#include "grid.h"
-#include "memory.h"
-#include "options.h"
-#include "table.h"
-#include "terminal.h"
-#include "trial.h"
-#include "verify.h"
+#include "io/memory.h"
+#include "io/options.h"
+#include "io/table.h"
+#include "io/terminal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,9 +3,9 @@
  * cmd_explain.c: `strobe explain` prints the library's own words about a problem: every kernel of the operation, best first,
  * chosen or why not. */
 #include "commands.h"
-#include "inputs.h"
-#include "memory.h"
-#include "options.h"
+#include "io/memory.h"
+#include "io/options.h"
+#include "problem/inputs.h"
 
 #include <stdio.h>
 #include <stdlib.h>

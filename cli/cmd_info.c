@@ -2,10 +2,10 @@
  *
  * cmd_info.c: `strobe info`: version, build, devices, kernels; and the matrix of what each kernel supports. */
 #include "commands.h"
-#include "json.h"
-#include "options.h"
+#include "io/json.h"
+#include "io/options.h"
+#include "io/table.h"
 #include "support.h"
-#include "table.h"
 
 #include <stdio.h>
 #include <strobe/strobe.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * cmd_lab.c: `strobe lab`: finds the subcommand and hands over. */
-#include "cmd_lab.h"
 #include "commands.h"
+#include "lab/lab_command.h"
 
 #include <stdio.h>
 #include <string.h>

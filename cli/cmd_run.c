@@ -2,16 +2,16 @@
  *
  * cmd_run.c: `strobe run` computes attention on q, k and v from a file and says on one page what happened: which kernel, how
  * fast, how exact, beside standard attention, which stores the matrix of scores. */
-#include "attention_set.h"
+#include "check/compare.h"
 #include "commands.h"
-#include "compare.h"
-#include "element.h"
-#include "file.h"
-#include "memory.h"
-#include "npy.h"
-#include "options.h"
-#include "problem_words.h"
-#include "run_report.h"
+#include "io/file.h"
+#include "io/memory.h"
+#include "io/npy.h"
+#include "io/options.h"
+#include "problem/element.h"
+#include "problem/problem_words.h"
+#include "run/attention_set.h"
+#include "run/run_report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,11 +3,11 @@
  * cmd_trace.c: `strobe trace` runs a forward or a backward with a library built with STROBE_TRACE, and writes down what the
  * warp roles of its first CTAs did when, in the format of Chrome's tracing, which Perfetto reads too. */
 #include "commands.h"
-#include "cuda_memory.h"
-#include "cuda_trial.h"
-#include "json.h"
-#include "memory.h"
-#include "options.h"
+#include "io/json.h"
+#include "io/memory.h"
+#include "io/options.h"
+#include "problem/cuda_memory.h"
+#include "problem/cuda_trial.h"
 
 #include <stdio.h>
 #include <stdlib.h>

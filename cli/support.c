@@ -3,8 +3,8 @@
  * support.c: the matrix of kernels and features; see support.h. A new feature is one line of the table of probes. */
 #include "support.h"
 
-#include "inputs.h"
-#include "memory.h"
+#include "io/memory.h"
+#include "problem/inputs.h"
 
 #include <stdio.h>
 #include <stdlib.h>

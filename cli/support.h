@@ -5,7 +5,7 @@
 #ifndef STROBE_CLI_SUPPORT_H
 #define STROBE_CLI_SUPPORT_H
 
-#include "table.h"
+#include "io/table.h"
 
 /* Prints the matrix of features and kernels with headings and footnotes, as TABLE_TEXT or TABLE_MARKDOWN. False if stdout
  * reports an error. */

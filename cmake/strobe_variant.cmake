@@ -2,7 +2,7 @@
 # strobe_variant: compiles one source once more, with definitions and options of its own, into the library. One algorithm
 # text thus serves every instruction set and every arithmetic without a copy.
 #
-#   strobe_variant(NAME cpu_forward_avx2 SOURCE cpu/forward.c DEFINES STROBE_LEVEL_avx2 OPTIONS -mavx2 -mfma -mf16c)
+#   strobe_variant(NAME cpu_forward_avx2 SOURCE cpu/vector/forward.c DEFINES STROBE_LEVEL_avx2 OPTIONS -mavx2 -mfma -mf16c)
 #
 # The object library is called strobe_<NAME>, lest it meet a parent project's; OPTIONS come last on the command line, so that they win.
 function(strobe_variant)

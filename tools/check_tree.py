@@ -10,6 +10,8 @@ from pathlib import Path
 
 # Folder -> what its files may include by "...", as prefixes; the longest folder that matches a file counts. A name without a
 # slash is a header of the file's own folder and always allowed, "*" is everything.
+CPU_SHARED = ["cpu/level.h", "cpu/scratch.h", "cpu/table.h", "cpu/isa/", "core/", "math/", "strobe/"]
+CUDA_SHARED = ["cuda/device/", "cuda/host/", "cuda/ptx/", "core/", "math/", "strobe/"]
 INCLUDES = {
     "include": [],
     "src/core": ["core/", "math/", "strobe/"],
@@ -17,12 +19,18 @@ INCLUDES = {
     "src/reference": ["reference/", "core/", "math/", "strobe/"],
     "src/cpu": ["cpu/", "core/", "math/", "strobe/"],
     "src/cpu/isa": ["cpu/isa/", "math/"],
+    "src/cpu/vector": ["cpu/vector/", *CPU_SHARED],
+    "src/cpu/decode": ["cpu/decode/", "cpu/vector/", *CPU_SHARED],
+    "src/cpu/amx": ["cpu/amx/", "cpu/decode/", "cpu/vector/", *CPU_SHARED],
     "src/cuda": ["cuda/", "core/", "math/", "strobe/"],
-    "src/cuda/tile": ["cuda/tile/", "cuda/ptx/", "cuda/common/", "math/"],
+    "src/cuda/host": ["cuda/host/", "cuda/device/", "core/", "math/", "strobe/"],
+    "src/cuda/device": ["cuda/device/", "cuda/ptx/", "math/"],
     "src/cuda/ptx": ["cuda/ptx/"],
+    "src/cuda/sm80": ["cuda/sm80/", *CUDA_SHARED],
+    "src/cuda/sm90": ["cuda/sm90/", *CUDA_SHARED],
     "src/dist": ["dist/", "strobe/"],
-    "cli": ["strobe/", "lab/"],
-    "cli/cuda": ["cuda/ptx/"],
+    "cli": ["strobe/", "lab/", "bench/", "check/", "io/", "problem/", "run/"],
+    "cli/bench/cuda_peaks.cu": ["cuda/ptx/"],
     "lab": ["strobe/"],
     "examples": ["strobe/"],
     "bench": ["strobe/"],
@@ -57,7 +65,7 @@ ASSEMBLY = re.compile(r"\b(asm|__asm|__asm__)\b\s*(volatile|__volatile__|goto)?\
 
 def longest(table, path):
     """The entry of the longest folder in the table that path lies in, or None."""
-    folders = [f for f in table if f == "" or path.startswith(f + "/")]
+    folders = [f for f in table if f == "" or path == f or path.startswith(f + "/")]
     return table[max(folders, key=len)] if folders else None
 
 

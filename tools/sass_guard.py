@@ -116,7 +116,7 @@ def check_backward(kinds, dim, rows, parts, lag):
 
 
 def check_wide(kinds):
-    """For backward_wide.cu."""
+    """For backward/backward_pair.cu."""
     if "hgmma" not in kinds:
         yield "no HGMMA instructions"
     if kinds.count("local") > MOST_LOCAL_WIDE:

@@ -230,7 +230,7 @@ endmacro()
 set(sm90_lines)
 function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full most_masked terms name)
   string(TOUPPER ${dtype} element)
-  cuda_object_sm90(${name} forward.cu ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages}
+  cuda_object_sm90(${name} forward/forward.cu ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages}
     Q_SLOTS=${q_slots} CTAS=${ctas} TERMS=${terms})
   if(cuda_object_built)
     set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${terms}, ${dim}, ${keys}, ${groups}, ${stages}, ${q_slots}, ${ctas}, ${most_full}, ${most_masked})\n" PARENT_SCOPE)
@@ -263,7 +263,7 @@ set(sm90_backward_lines)
 function(cuda_backward_sm90 text dtype dim rows ctas parts lag terms name)
   string(TOUPPER ${dtype} element)
   math(EXPR stored "(${dim} + 63) / 64 * 64") # columns in shared memory
-  cuda_object_sm90(${name} ${text}.cu ELEMENT_${element} HEAD_DIM=${stored} COLUMNS=${dim} ROWS=${rows} PARTS=${parts}
+  cuda_object_sm90(${name} backward/${text}.cu ELEMENT_${element} HEAD_DIM=${stored} COLUMNS=${dim} ROWS=${rows} PARTS=${parts}
     LAG=${lag} TERMS=${terms})
   if(cuda_object_built)
     set(sm90_backward_lines "${sm90_backward_lines}VARIANT(${name}, ${element}, ${dim}, ${rows}, 128, ${ctas}, ${terms})\n" PARENT_SCOPE)
@@ -276,27 +276,29 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     cuda_backward_sm90(backward      ${dtype}  64 128    1 1 1 0 backward_sm90_${dtype}_64_plain)
     cuda_backward_sm90(backward      ${dtype}  96  64    1 2 1 0 backward_sm90_${dtype}_96_plain)
     cuda_backward_sm90(backward      ${dtype} 128  64    1 1 1 0 backward_sm90_${dtype}_128_plain)
-    cuda_backward_sm90(backward_wide ${dtype} 192  64    2 1 0 0 backward_sm90_${dtype}_192_plain)
-    cuda_backward_sm90(backward_wide ${dtype} 256  64    2 1 0 0 backward_sm90_${dtype}_256_plain)
+    cuda_backward_sm90(backward_pair ${dtype} 192  64    2 1 0 0 backward_sm90_${dtype}_192_plain)
+    cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 0 backward_sm90_${dtype}_256_plain)
     cuda_backward_sm90(backward      ${dtype}  64 128    1 2 1 1 backward_sm90_${dtype}_64_terms)
     cuda_backward_sm90(backward      ${dtype} 128  64    1 2 1 1 backward_sm90_${dtype}_128_terms)
-    cuda_backward_sm90(backward_wide ${dtype} 256  64    2 1 0 1 backward_sm90_${dtype}_256_terms)
+    cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 1 backward_sm90_${dtype}_256_terms)
     cuda_backward_sm90(backward      ${dtype}  64 128    1 1 0 2 backward_sm90_${dtype}_64_general)
     cuda_backward_sm90(backward      ${dtype} 128  64    1 1 0 2 backward_sm90_${dtype}_128_general)
-    cuda_backward_sm90(backward_wide ${dtype} 256  64    2 1 0 2 backward_sm90_${dtype}_256_general)
+    cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 2 backward_sm90_${dtype}_256_general)
   endforeach()
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_backward_variants.h CONTENT "${sm90_backward_lines}" @ONLY)
 file(CONFIGURE OUTPUT cuda/sm90_defines.txt CONTENT "${sm90_defines}" @ONLY) # for tools/sass_guard.py
 
-cuda_object(NAME merge_few SOURCE common/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=FEW_MERGE_PARTS)
-cuda_object(NAME merge_most SOURCE common/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=MOST_MERGE_PARTS)
-cuda_object(NAME row_terms SOURCE common/row_terms.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 FEATURES=1)
+cuda_object(NAME merge_few SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=FEW_MERGE_PARTS)
+cuda_object(NAME merge_most SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=MOST_MERGE_PARTS)
+cuda_object(NAME row_terms SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 FEATURES=1)
 
 # ---- the host's part, and all of it in one object
 
-add_library(strobe_cuda_host OBJECT cuda/backward.c cuda/cuda_kernels.c cuda/dbias.c cuda/device.c cuda/forward.c cuda/launch.c
-  cuda/merge.c cuda/sm90/backward_host.c cuda/sm90/band.c cuda/sm90/forward_host.c cuda/sm90/tensor_map.c)
+add_library(strobe_cuda_host OBJECT cuda/table.c
+  cuda/host/dbias.c cuda/host/device.c cuda/host/launch.c cuda/host/merge.c cuda/host/tensor_map.c
+  cuda/sm80/backward_host.c cuda/sm80/forward_host.c
+  cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/forward/host.c)
 if(STROBE_TRACE)
   target_compile_definitions(strobe_cuda_host PRIVATE STROBE_TRACE)
 endif()

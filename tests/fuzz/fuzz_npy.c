@@ -2,7 +2,7 @@
  *
  * fuzz_npy.c: any bytes as a .npy file: an array that lies inside the bytes, or a sentence. */
 #include "input.h"
-#include "npy.h"
+#include "io/npy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,7 +2,7 @@
  *
  * fuzz_safetensors.c: any bytes as a safetensors file: tensors that lie inside the bytes, or a sentence. */
 #include "input.h"
-#include "safetensors.h"
+#include "io/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,11 +3,11 @@
  * test_cli_compare.c: how `strobe check` measures: elements and their rounding, errors, allowances, verdicts, quantiles. */
 #include "test.h"
 
-#include "compare.h"
-#include "element.h"
-#include "timing.h"
-#include "trial.h"
-#include "verify.h"
+#include "bench/timing.h"
+#include "check/compare.h"
+#include "check/trial.h"
+#include "check/verify.h"
+#include "problem/element.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,10 +4,10 @@
  * good file and on good files with bytes changed; the safetensors writer; sets of q, k and v. */
 #include "test.h"
 
-#include "attention_set.h"
-#include "element.h"
-#include "file.h"
-#include "npy.h"
+#include "io/file.h"
+#include "io/npy.h"
+#include "problem/element.h"
+#include "run/attention_set.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,9 +5,9 @@
  * takes. */
 #include "test.h"
 
-#include "element.h"
-#include "inputs.h"
-#include "visible.h"
+#include "problem/element.h"
+#include "problem/inputs.h"
+#include "problem/visible.h"
 
 #include <math.h>
 #include <stdio.h>

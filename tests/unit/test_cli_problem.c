@@ -4,8 +4,8 @@
  * that printing a problem and reading it back gives the same problem, for any problem. */
 #include "test.h"
 
-#include "number.h"
-#include "problem_words.h"
+#include "io/number.h"
+#include "problem/problem_words.h"
 
 #include <math.h>
 

@@ -3,9 +3,9 @@
  * test_cli_table.c: the four renderings of a table, byte by byte, and numbers to text and back. */
 #include "test.h"
 
-#include "json.h"
-#include "number.h"
-#include "table.h"
+#include "io/json.h"
+#include "io/number.h"
+#include "io/table.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cuda_memory.h"
+#include "problem/cuda_memory.h"
 #include "strobe/strobe.h"
 #include "test.h"
 

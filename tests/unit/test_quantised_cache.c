@@ -4,7 +4,7 @@
  * them are exact, so that every kernel, the oracle too, must give the same bits as for the same K and V in fp32: whatever
  * rows share a scale, whatever the scales' strides, packed or not. And what no sequence has is not read. Kernels for int8
  * alone sum in another order; they must agree with one of fp32 to the roundings of a score's sum, and, where a query or a
- * scale has no digits (amx_bytes.h), give the vector kernel's bits. */
+ * scale has no digits (amx/bytes.h), give the vector kernel's bits. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>

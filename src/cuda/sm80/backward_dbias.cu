@@ -11,8 +11,8 @@
  * heads; kv_group is the number of them that share K and V.
  *
  * Memory map: Q, K, dO, V [64][64]. A warp owns 16 rows of S. */
-#include "cuda/tile/gradients.h"
-#include "cuda/tile/product.h"
+#include "cuda/device/gradients.h"
+#include "cuda/sm80/product.h"
 
 enum {
     WARPS = 4,

@@ -21,9 +21,9 @@
  * Sums that are not finite, which 0 x NaN from a hidden pair may have made, are marked, and worked out again by the other
  * two kernels, pair by pair where it matters. */
 #include "cuda/ptx/red.h"
-#include "cuda/tile/gradients.h"
-#include "cuda/tile/product.h"
-#include "cuda/tile/store.h"
+#include "cuda/device/gradients.h"
+#include "cuda/sm80/product.h"
+#include "cuda/device/store.h"
 
 enum {
     THREADS = 32 * WARPS,

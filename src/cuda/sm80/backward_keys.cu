@@ -10,10 +10,10 @@
  * A warp owns 16 keys; transposed, P and dS leave one product as accumulators and enter the next as operands, in registers.
  * Memory map: K, V [BLOCK_N][DIM], then STAGES x (Q, dO [BLOCK_M][DIM]), then STAGES x (lse2, D [BLOCK_M]). Up to DIM = 128
  * a warp keeps dK and dV; above, blocks of their own work out SLICE columns of dV or of dK each. */
-#include "cuda/tile/gradients.h"
-#include "cuda/tile/nonfinite.h"
-#include "cuda/tile/product.h"
-#include "cuda/tile/store.h"
+#include "cuda/device/gradients.h"
+#include "cuda/sm80/nonfinite.h"
+#include "cuda/sm80/product.h"
+#include "cuda/device/store.h"
 
 enum {
     BLOCK_N = 16 * WARPS,

@@ -9,10 +9,10 @@
  *
  * Memory map: Q, dO [BLOCK_M][DIM], then STAGES x (K, V [BLOCK_N][DIM]). DIM holds dim and dim_v; dQ is worked out in slices
  * of SLICE columns, by blocks of their own where there are several. A warp owns 16 rows. */
-#include "cuda/tile/gradients.h"
-#include "cuda/tile/nonfinite.h"
-#include "cuda/tile/product.h"
-#include "cuda/tile/store.h"
+#include "cuda/device/gradients.h"
+#include "cuda/sm80/nonfinite.h"
+#include "cuda/sm80/product.h"
+#include "cuda/device/store.h"
 
 enum {
     BLOCK_M = 16 * WARPS,

@@ -16,9 +16,9 @@
  * Memory map: Q [BLOCK_M][DIM], then STAGES x (K [BLOCK_N][DIM], V [BLOCK_N][DIM_V]), swizzled (tile/load.h).
  * With WARPS_N > 1 (few rows: decoding) warps share the rows and split each block's keys; their parts meet at the end.
  * Tiles, registers and measured figures of each variant: docs/kernels/cuda.md. */
-#include "cuda/tile/nonfinite.h"
-#include "cuda/tile/product.h"
-#include "cuda/tile/store.h"
+#include "cuda/sm80/nonfinite.h"
+#include "cuda/sm80/product.h"
+#include "cuda/device/store.h"
 
 enum {
     BLOCK_M = 16 * M_TILES * WARPS_M,

@@ -8,7 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "cuda/device.h"
+#include "cuda/host/device.h"
 #include "strobe/strobe_trace.h"
 
 enum { TRACE_BYTES = sizeof(strobe_trace) };

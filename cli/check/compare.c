@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * compare.c: errors and the allowance for them; see compare.h. */
+#include "check/compare.h"
+
+#include "problem/element.h"
+
+#include <math.h>
+
+static double error_of(double result, double reference) {
+    if (result == reference) return 0; /* -inf as well: the lse of a row that sees nothing */
+    const double error = fabs(result - reference);
+    return isnan(error) ? INFINITY : error;
+}
+
+difference compare(const inputs *in, tensor_id id, const buffer *result, const buffer *reference) {
+    difference d = {0};
+    const size_t result_bytes = element_bytes(result->dtype), reference_bytes = element_bytes(reference->dtype);
+    for (rows r = rows_of(in, id, result); rows_next(&r);) {
+        const unsigned char *row = rows_at(&r, result), *right = rows_at(&r, reference);
+        double squares = 0, reference_squares = 0;
+        for (int64_t c = 0; c < result->extent[3]; ++c) {
+            const double value = element_load(right + (size_t)c * reference_bytes, reference->dtype);
+            const double error = error_of(element_load(row + (size_t)c * result_bytes, result->dtype), value);
+            squares += error * error;
+            if (isfinite(value)) reference_squares += value * value;
+            if (error > d.error) d = (difference){error, d.relative, r.batch, r.row, r.head, c};
+        }
+        const double relative = reference_squares > 0 ? sqrt(squares / reference_squares) : 0;
+        if (relative > d.relative) d.relative = relative;
+    }
+    return d;
+}
+
+/* The numbers beside 0 are sums of others: their terms were rounded at the magnitude of the inputs, not at theirs. */
+static const double least_magnitude = 0.3;
+
+double compare_rounding(const inputs *in, tensor_id id, const buffer *reference, int64_t dtype) {
+    double largest = 0;
+    const size_t bytes = element_bytes(reference->dtype);
+    for (rows r = rows_of(in, id, reference); rows_next(&r);)
+        for (int64_t c = 0; c < reference->extent[3]; ++c) {
+            const double magnitude = fabs(element_load(rows_at(&r, reference) + (size_t)c * bytes, reference->dtype));
+            const double rounding = element_step(dtype, magnitude + least_magnitude) / 2;
+            if (isfinite(rounding) && rounding > largest) largest = rounding;
+        }
+    return largest;
+}
+
+double compare_allowance(const problem *p, double standard_error, double rounding) {
+    const double factor = p->softcap > 0 ? 3 : 2;
+    return (isfinite(standard_error) ? factor * standard_error : 0) + 2 * rounding;
+}
+
+double compare_ratio(double error, double allowance) {
+    if (error == 0) return 0;
+    return allowance > 0 ? error / allowance : INFINITY;
+}

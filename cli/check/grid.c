@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * grid.c: the check grid, as text in the grammar of problems: blocks of "<words> <shape> <feature>", all combinations within
+ * a block. The shapes are those of FlashAttention-3's output test, and what that one lacks: small and odd head dims, dim_v
+ * that differs, empty sides, rows and batch entries that see nothing, decoding, shards. */
+#include "check/grid.h"
+
+#include "commands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MOST = 40 };
+
+typedef struct grid_block {
+    grid_tier tier;
+    const char *words;                /* what all problems of the block have; fwd or bwd first */
+    const char *shapes[MOST + 1];     /* end with NULL */
+    const char *const *const *groups; /* of features; each ends with NULL, and so does the list */
+} grid_block;
+
+#define ANY_DTYPE "fp32,fp16,bf16"
+
+static const char *const plain[] = {"", NULL};
+static const char *const causal_or_not[] = {"", "causal", NULL};
+
+/* Who sees whom, and where. With sq > sk, causal hides all keys from the first rows; kstart=1000 hides all from all. */
+static const char *const masks[] = {"causal",
+                                    "causal=topleft",
+                                    "window=7,0",
+                                    "window=0,0",
+                                    "window=3,5",
+                                    "window=-1,4",
+                                    "window=4,-1",
+                                    "window_topleft=9,2",
+                                    "window_topleft=-1,6",
+                                    "causal qstart=11 kstart=3",
+                                    "causal=topleft qstart=5 kstart=2",
+                                    "window=8,3 qstart=2 kstart=9",
+                                    "causal kstart=1000",
+                                    "causal=topleft kstart=20",
+                                    NULL};
+static const char *const features[] = {"scale=0.5",
+                                       "scale=-0.25",
+                                       "softcap=15",
+                                       "softcap=50 causal",
+                                       "dropout=0.17 seed=7",
+                                       "dropout=0.5 causal",
+                                       "mask",
+                                       "mask=k",
+                                       "mask=bk causal",
+                                       "mask=hqk",
+                                       "mask=bqk",
+                                       "mask=bhqk window=20,4",
+                                       "block=16,16",
+                                       "block=7,10 causal",
+                                       "block=64,64 mask",
+                                       "bias",
+                                       "bias=k",
+                                       "bias=bk",
+                                       "bias=hk causal",
+                                       "bias=hqk softcap=15",
+                                       "bias=bhqk mask",
+                                       "alibi",
+                                       "alibi causal",
+                                       "alibi causal=topleft qstart=4",
+                                       "sinks",
+                                       "sinks causal",
+                                       "sinks causal kstart=1000",
+                                       "alibi sinks bias softcap=20 dropout=0.1 window=25,3",
+                                       NULL};
+static const char *const lengths[] = {"varlen",
+                                      "varlen causal",
+                                      "varlen=used causal=topleft",
+                                      "varlen=used_k window=10,2",
+                                      "varlen=packed_q causal",
+                                      "varlen=packed_used",
+                                      "varlen=packed64 alibi",
+                                      "varlen=used64 bias=bhqk causal",
+                                      "varlen=packed_used dropout=0.2 sinks",
+                                      "varlen mask=bqk",
+                                      NULL};
+static const char *const layouts[] = {"layout=bhsd",
+                                      "layout=gaps",
+                                      "layout=reversed",
+                                      "layout=gaps causal bias",
+                                      "layout=reversed varlen",
+                                      "layout=gaps varlen=packed_used",
+                                      NULL};
+static const char *const packed_layouts[] = {"layout=packed", "layout=packed varlen causal", NULL};
+static const char *const without_lse[] = {"nolse", "nolse causal sinks", NULL};
+static const char *const gradients[] = {"dlse",
+                                        "dlse causal",
+                                        "dlse softcap=15 dropout=0.1",
+                                        "dlse varlen=packed_used",
+                                        "dlse sinks dsinks",
+                                        "sinks dsinks",
+                                        "sinks dsinks causal kstart=1000",
+                                        "sinks dsinks varlen dropout=0.3",
+                                        "bias dbias",
+                                        "bias=k dbias",
+                                        "bias=bk dbias causal",
+                                        "bias=hk dbias",
+                                        "bias=hqk dbias softcap=15",
+                                        "bias=bqk dbias dropout=0.2",
+                                        "bias=bhqk dbias mask=bhqk",
+                                        "bias=bhqk dbias varlen=used",
+                                        "deterministic",
+                                        "deterministic causal varlen",
+                                        "bias=k dbias deterministic",
+                                        "bias=hqk dbias deterministic softcap=15",
+                                        "bias=bqk dbias deterministic dropout=0.2 causal",
+                                        "bias=hk dbias deterministic varlen=used",
+                                        NULL};
+
+/* Of more keys than a tile has, so that gradients of a row have parts of several; some rows see none. */
+static const char *const sums[] = {"",
+                                   "causal",
+                                   "causal dlse",
+                                   "causal=topleft",
+                                   "window=150,20",
+                                   "window=0,9",
+                                   "mask=bqk",
+                                   "varlen causal",
+                                   "varlen=packed_used",
+                                   "layout=gaps varlen=used",
+                                   "deterministic",
+                                   "deterministic causal",
+                                   "deterministic window=150,20",
+                                   "deterministic varlen=packed_used causal",
+                                   NULL};
+
+/* K and V that are not of q's dtype, as a cache holds them. */
+static const char *const caches[] = {"kv=int8",
+                                     "kv=int8 causal",
+                                     "kv=int8 window=6,0 layout=bhsd",
+                                     "kv=int8 scale=-0.25 layout=gaps",
+                                     "kv=int8 layout=reversed varlen",
+                                     "kv=int8 varlen=packed_used sinks",
+                                     "kv=int8 varlen=packed_q causal",
+                                     "kv=int8 mask=bhqk softcap=15",
+                                     "kv=fp16",
+                                     "kv=fp16 varlen=used causal",
+                                     "kv=bf16",
+                                     "kv=bf16 varlen=used_k window=10,2",
+                                     "kv=fp32 causal",
+                                     NULL};
+
+static const char *const *const all_forward[] = {masks, features, lengths, layouts, without_lse, NULL};
+static const char *const *const all_backward[] = {masks, features, lengths, layouts, gradients, NULL};
+static const char *const *const only_plain[] = {plain, NULL};
+static const char *const *const only_packed[] = {packed_layouts, NULL};
+static const char *const *const only_caches[] = {caches, NULL};
+static const char *const *const only_causal[] = {causal_or_not, NULL};
+static const char *const *const only_sums[] = {sums, NULL};
+static const char *const *const only_masks[] = {causal_or_not, masks, NULL};
+
+#define SMALL "b=2 h=4/2 sq=37 sk=53 d=40 dv=24"
+#define EDGES                                                                                                              \
+    "sq=5 sk=0", "sq=0 sk=5", "sq=0 sk=0", "b=0 sq=5 sk=5", "b=3 sq=1 sk=1", "h=8/2 sq=1 sk=130 d=96", "h=6/1 sq=2 sk=67", \
+        "sq=70 sk=9", "b=5 h=2 sq=40 sk=33 varlen", "b=2 h=2 sq=9 sk=30 mask=bhqk", "h=3 sq=64 sk=64 d=64",                \
+        "sq=65 sk=65 d=64"
+#define DIMS "h=2/1 sq=19 sk=35 d=1,2,3,5,8,17,33,40,65,96,127,160,192,256,257,512"
+#define PEER_SHAPES                                                                                               \
+    "sq=1 sk=1", "sq=64 sk=128", "sq=128 sk=192", "sq=256 sk=256", "sq=239 sk=1", "sq=799 sk=3", "sq=113 sk=203", \
+        "sq=113 sk=128", "sq=128 sk=217", "sq=113 sk=211", "sq=108 sk=256", "sq=256 sk=512", "sq=384 sk=256",     \
+        "sq=640 sk=128", "sq=512 sk=256"
+
+static const grid_block blocks[] = {
+    {GRID_QUICK, "fwd " ANY_DTYPE, {SMALL}, all_forward},
+    {GRID_QUICK, "bwd " ANY_DTYPE, {SMALL}, all_backward},
+    {GRID_QUICK, "fwd,bwd " ANY_DTYPE, {"b=2 h=4/2 s=41 d=24", "b=4 h=3 s=20 d=33 dv=17"}, only_packed},
+    {GRID_QUICK, "fwd,bwd " ANY_DTYPE, {EDGES}, only_causal},
+    {GRID_QUICK, "fwd,bwd " ANY_DTYPE, {DIMS}, only_plain},
+    {GRID_QUICK, "fwd,bwd bf16 causal", {DIMS}, only_plain},
+    {GRID_QUICK,
+     "fwd,bwd " ANY_DTYPE " h=2 sq=19 sk=35",
+     {"d=192 dv=128", "d=64 dv=512", "d=7 dv=200", "d=512 dv=1"},
+     only_plain},
+    {GRID_QUICK, "fwd " ANY_DTYPE, {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40"}, only_caches},
+    {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=7/1,8/2 sk=300", {"sq=1 d=64", "sq=2 d=128", "sq=1 d=40 dv=96"}, only_causal},
+    {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},
+    {GRID_FULL,
+     "bwd bf16 h=4/2",
+     {"sq=70 sk=500 d=64", "sq=400 sk=300 d=128", "sq=200 sk=290 d=36 dv=70", "sq=90 sk=400 d=192"},
+     only_sums},
+    {GRID_FULL, "fwd " ANY_DTYPE " h=6,6/2,6/1 d=64", {PEER_SHAPES}, only_causal},
+    {GRID_FULL, "bwd fp32,bf16 h=6,6/2,6/1 d=64", {PEER_SHAPES}, only_causal},
+    {GRID_FULL, "fwd,bwd fp32,bf16 h=2/1 d=96,128,192,256", {PEER_SHAPES}, only_causal},
+    {GRID_FULL, "fwd,bwd fp32,bf16 d=64", {"s=1024", "sq=1023 sk=1024", "sq=1024 sk=1023"}, only_causal},
+    {GRID_LONG, "fwd,bwd " ANY_DTYPE " h=2/1 d=64,128", {"s=1024", "sq=1023 sk=1024", "sq=1024 sk=1023"}, only_masks},
+    {GRID_LONG, "fwd,bwd " ANY_DTYPE " d=64,96,128,192,256", {"s=4096", "s=4224"}, only_causal},
+    {GRID_LONG, "fwd " ANY_DTYPE " b=3 h=6/2 d=64,80,128", {PEER_SHAPES}, all_forward},
+    {GRID_LONG, "bwd " ANY_DTYPE " b=3 h=6/2 d=64,80,128", {PEER_SHAPES}, all_backward},
+};
+
+static void add(problem_list *list, const grid_block *b, const char *shape, const char *feature) {
+    char text[PROBLEM_TEXT], message[PROBLEM_MESSAGE];
+    snprintf(text, sizeof text, "%s %s %s", b->words, shape, feature);
+    if (problem_list_add(list, text, message, sizeof message)) return;
+    fprintf(stderr, "strobe: the check grid has a mistake in \"%s\": %s\n", text, message);
+    exit(EXIT_REFUSED);
+}
+
+void grid_add(problem_list *list, grid_tier tier) {
+    for (const grid_block *b = blocks; b < blocks + sizeof blocks / sizeof blocks[0]; ++b) {
+        if (b->tier > tier) continue;
+        for (const char *const *shape = b->shapes; *shape; ++shape)
+            for (const char *const *const *group = b->groups; *group; ++group)
+                for (const char *const *feature = *group; *feature; ++feature) add(list, b, *shape, *feature);
+    }
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * oracle.c: the reference's answer and the allowance derived from standard attention; see oracle.h. */
+#include "check/oracle.h"
+
+#include "check/compare.h"
+#include "check/trial.h"
+#include "problem/element.h"
+
+#include <math.h>
+
+enum { ENOUGH_ROWS = 8192, MOST_RUNS = 256 };
+
+static problem with_dtype(const problem *p, strobe_dtype dtype) {
+    problem other = *p;
+    other.dtype = dtype;
+    return other;
+}
+
+/* A new copy of the inputs under another problem, run by a kernel. */
+static bool run_as(inputs *copy, outputs *out, const inputs *in, const problem *p, const char *kernel, char *message,
+                   size_t capacity) {
+    return inputs_convert(copy, in, p, message, capacity) && outputs_create(out, copy, message, capacity) &&
+           !trial_run(copy, out, kernel, &trial_plain, message, capacity);
+}
+
+/* The float64 forward into wide's out and lse, rounded into in's. */
+static bool run_forward(inputs *wide, inputs *in, char *message, size_t capacity) {
+    if (trial_forward(wide, trial_reference[STROBE_FORWARD], message, capacity)) return false;
+    inputs_copy(in, T_OUT, &in->tensor[T_OUT], &wide->tensor[T_OUT]);
+    inputs_copy(in, T_LSE, &in->tensor[T_LSE], &wide->tensor[T_LSE]);
+    return true;
+}
+
+static void measure_error(oracle *o, const inputs *in, const outputs *out, tensor_id id) {
+    const double error = compare(in, id, &out->tensor[id], &o->reference.tensor[id]).error;
+    if (error > o->standard_error[id]) o->standard_error[id] = error;
+}
+
+/* The standard in the inputs' dtype; for lse in fp32. */
+static bool measure_standard(oracle *o, const inputs *in, char *message, size_t capacity) {
+    const problem *p = &in->problem;
+    const problem single = with_dtype(p, STROBE_FP32);
+    const bool lse_apart = p->operation == STROBE_FORWARD && p->dtype != STROBE_FP32 && !p->no_lse;
+    const char *kernel = trial_standard[p->operation];
+    outputs out = {0};
+    inputs copy = {0};
+    bool ok = outputs_create(&out, in, message, capacity) && !trial_run(in, &out, kernel, &trial_plain, message, capacity);
+    for (int id = 0; ok && id < TENSOR_COUNT; ++id)
+        if (out.tensor[id].data && !(id == T_LSE && lse_apart)) measure_error(o, in, &out, (tensor_id)id);
+    outputs_free(&out);
+    if (ok && lse_apart) {
+        ok = run_as(&copy, &out, in, &single, kernel, message, capacity);
+        if (ok) measure_error(o, in, &out, T_LSE);
+        outputs_free(&out);
+        inputs_free(&copy);
+    }
+    return ok;
+}
+
+/* ----------------------------------------------------------------------------- what rounding out and lse does to gradients
+ *
+ * A kernel has P' = exp(score - lse) = P exp(-e), where e is what fp32 does to the difference, and D' = rowsum(dO * out') in
+ * fp32. To first order its dS = P (dP - D + dlse) moves by P (-e dP - (D' - D) - e (dlse - D)), and dV by the sum of -e P
+ * dO. Both are what backward gives for dout = -e dO and dlse = -e dlse - (D' - D). For e stands the error of a plain fp32
+ * forward's lse: it holds both, the error of a score and the rounding of lse. */
+
+static double row_of_d(const unsigned char *dout, const unsigned char *out, int64_t dtype, int64_t columns, bool in_fp32) {
+    const size_t bytes = element_bytes(dtype);
+    double sum = 0;
+    float narrow = 0;
+    for (int64_t c = 0; c < columns; ++c) {
+        const double x = element_load(dout + (size_t)c * bytes, dtype), y = element_load(out + (size_t)c * bytes, dtype);
+        sum += x * y;
+        narrow += (float)x * (float)y;
+    }
+    return in_fp32 ? (double)narrow : sum;
+}
+
+/* Rewrites dout and dlse of `moved`, which has dlse, as said above. wide: the exact float64; in: the rounded; single: has a
+ * plain fp32 forward's lse. */
+static void set_moved_gradient(inputs *moved, const inputs *wide, const inputs *in, const inputs *single) {
+    const buffer *dout = &moved->tensor[T_DOUT], *dlse = &moved->tensor[T_DLSE];
+    for (rows r = rows_of(in, T_DOUT, dout); rows_next(&r);) {
+        const double exact = element_load(rows_at(&r, &wide->tensor[T_LSE]), STROBE_FP64);
+        const double plain = element_load(rows_at(&r, &single->tensor[T_LSE]), STROBE_FP32);
+        const double e = isfinite(exact) ? plain - exact : 0;
+        const double d = row_of_d(rows_at(&r, &wide->tensor[T_DOUT]), rows_at(&r, &wide->tensor[T_OUT]), STROBE_FP64,
+                                  dout->extent[3], false);
+        const double rounded_d = row_of_d(rows_at(&r, &in->tensor[T_DOUT]), rows_at(&r, &in->tensor[T_OUT]),
+                                          in->problem.dtype, dout->extent[3], true);
+        double *row = (double *)(void *)rows_at(&r, dout), *row_dlse = (double *)(void *)rows_at(&r, dlse);
+        *row_dlse = -e * (in->problem.dlse ? *row_dlse : 0) - (rounded_d - d);
+        for (int64_t c = 0; c < dout->extent[3]; ++c) row[c] *= -e;
+    }
+}
+
+static double largest(const inputs *in, tensor_id id, const buffer *b) {
+    double most = 0;
+    for (rows r = rows_of(in, id, b); rows_next(&r);)
+        for (int64_t c = 0; c < b->extent[3]; ++c) most = fmax(most, fabs(((const double *)(void *)rows_at(&r, b))[c]));
+    return most;
+}
+
+static bool add_moved_gradients(oracle *o, const inputs *wide, const inputs *in, char *message, size_t capacity) {
+    const problem fp32 = with_dtype(&in->problem, STROBE_FP32);
+    problem with_dlse = wide->problem;
+    with_dlse.dlse = 1;
+    inputs moved = {0}, single = {0};
+    outputs out = {0};
+    bool ok = inputs_convert(&single, in, &fp32, message, capacity) &&
+              !trial_forward(&single, trial_standard[STROBE_FORWARD], message, capacity) &&
+              inputs_convert(&moved, wide, &with_dlse, message, capacity) && outputs_create(&out, &moved, message, capacity);
+    if (ok) set_moved_gradient(&moved, wide, in, &single);
+    ok = ok && !trial_run(&moved, &out, trial_reference[STROBE_BACKWARD], &trial_plain, message, capacity);
+    for (int id = 0; ok && id < TENSOR_COUNT; ++id)
+        if (out.tensor[id].data) o->standard_error[id] += largest(in, (tensor_id)id, &out.tensor[id]);
+    outputs_free(&out);
+    inputs_free(&moved);
+    inputs_free(&single);
+    return ok;
+}
+
+/* ------------------------------------------------------------------------------------------------------ all together -- */
+
+/* Sets reference and standard_error from these inputs alone. */
+static bool measure(oracle *o, inputs *in, char *message, size_t capacity) {
+    const bool backward = in->problem.operation == STROBE_BACKWARD;
+    const problem p = with_dtype(&in->problem, STROBE_FP64);
+    const char *kernel = trial_reference[p.operation];
+    inputs wide = {0};
+    bool ok = inputs_convert(&wide, in, &p, message, capacity);
+    if (ok && backward) ok = run_forward(&wide, in, message, capacity);
+    ok = ok && outputs_create(&o->reference, &wide, message, capacity) &&
+         !trial_run(&wide, &o->reference, kernel, &trial_plain, message, capacity) &&
+         measure_standard(o, in, message, capacity);
+    if (ok && backward) ok = add_moved_gradients(o, &wide, in, message, capacity);
+    inputs_free(&wide);
+    return ok;
+}
+
+static int64_t count_rows(const inputs *in) {
+    int64_t count = 0;
+    for (int64_t b = 0; b < in->problem.batch; ++b) count += in->sequences[b].rows * in->problem.heads_q;
+    return count;
+}
+
+/* Raises standard_error to what the same problem gives with other seeds. */
+static bool measure_again(oracle *o, const inputs *in, int64_t seed, char *message, size_t capacity) {
+    problem p = in->problem;
+    p.seed = seed;
+    inputs other;
+    oracle another = {0};
+    const bool ok = inputs_create(&other, &p, message, capacity) && measure(&another, &other, message, capacity);
+    for (int id = 0; ok && id < TENSOR_COUNT; ++id)
+        o->standard_error[id] = fmax(o->standard_error[id], another.standard_error[id]);
+    oracle_free(&another);
+    inputs_free(&other);
+    return ok;
+}
+
+static void set_allowances(oracle *o, const inputs *in) {
+    for (int id = 0; id < TENSOR_COUNT; ++id) {
+        const buffer *reference = &o->reference.tensor[id];
+        if (!reference->data) continue;
+        const bool statistic = id == T_LSE || id == T_DSINKS;
+        const int64_t dtype = statistic ? STROBE_FP32 : in->problem.dtype;
+        const double rounding = compare_rounding(in, (tensor_id)id, reference, dtype);
+        o->allowance[id] = compare_allowance(&in->problem, o->standard_error[id], rounding);
+    }
+}
+
+bool oracle_create(oracle *o, inputs *in, char *message, size_t capacity) {
+    *o = (oracle){0};
+    const bool ok = measure(o, in, message, capacity);
+    if (ok) set_allowances(o, in);
+    return ok;
+}
+
+void oracle_refine(oracle *o, const inputs *in) {
+    const int64_t count = count_rows(in), seed = in->problem.seed & 0xffff;
+    char message[PROBLEM_MESSAGE]; /* what one set of inputs could pose, others can */
+    if (o->refined || count == 0) return;
+    o->refined = true;
+    for (int64_t run = 1; run * count < ENOUGH_ROWS && run < MOST_RUNS; ++run)
+        if (!measure_again(o, in, seed + run * 0x10000, message, sizeof message)) break;
+    set_allowances(o, in);
+}
+
+void oracle_free(oracle *o) { outputs_free(&o->reference); }

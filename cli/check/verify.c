@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * verify.c: one kernel on one problem against the oracle; see verify.h. */
+#include "check/verify.h"
+
+#include "check/trial.h"
+#include "problem/element.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* An error so many times past its allowance is no accident of the sample that the allowance was measured on. */
+static const double most_by_chance = 8;
+
+static const manner manners[] = {
+    {.name = "on 1 thread", .threads = 1},
+    {.name = "on 2 threads with a workspace of the caller's", .threads = 2, .guarded_workspace = true},
+    {.name = "in the caller's own loop, last task first", .threads = 3, .own_loop = true},
+};
+
+static void fail(verification *v, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void fail(verification *v, const char *format, ...) {
+    if (v->verdict == VERDICT_FAILED) return; /* the first reason is the one to look at */
+    v->verdict = VERDICT_FAILED;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(v->sentence, sizeof v->sentence, format, arguments);
+    va_end(arguments);
+}
+
+double verify_output(verification *v, const inputs *in, oracle *o, tensor_id id, const buffer *result, difference *d) {
+    *d = compare(in, id, result, &o->reference.tensor[id]);
+    const double first = compare_ratio(d->error, o->allowance[id]);
+    if (first > 1 && first < most_by_chance) oracle_refine(o, in);
+    const double ratio = compare_ratio(d->error, o->allowance[id]);
+    if (id != T_LSE && id != T_DSINKS && d->relative > v->relative) v->relative = d->relative;
+    if (ratio >= v->ratio) {
+        v->worst = id;
+        v->error = d->error;
+        v->allowance = o->allowance[id];
+        v->ratio = ratio;
+    }
+    return ratio;
+}
+
+static void measure(verification *v, const inputs *in, oracle *o, const outputs *out) {
+    for (int id = 0; id < TENSOR_COUNT; ++id) {
+        difference d;
+        if (!out->tensor[id].data || verify_output(v, in, o, (tensor_id)id, &out->tensor[id], &d) <= 1) continue;
+        fail(v, "%s[%lld, %lld, %lld, %lld] is wrong by %.3g where %.3g is allowed", tensor_name((tensor_id)id),
+             (long long)d.batch, (long long)d.row, (long long)d.head, (long long)d.column, d.error, o->allowance[id]);
+    }
+}
+
+/* Sums of dbias and dq on a GPU may be in any order, unless the problem asks for one. */
+static bool is_unordered(const problem *p, tensor_id id) {
+    return (id == T_DBIAS || id == T_DQ) && p->device == STROBE_CUDA && !p->deterministic;
+}
+
+/* The same bits, guard bands included; of sums in any order, the same allowance. */
+static void compare_manner(verification *v, const inputs *in, oracle *o, const char *kernel, const manner *how,
+                           const outputs *right, outputs *again) {
+    char message[PROBLEM_MESSAGE];
+    for (int id = 0; id < TENSOR_COUNT; ++id) buffer_wipe(&again->tensor[id]);
+    if (trial_run(in, again, kernel, how, message, sizeof message))
+        fail(v, "%s: %.400s", how->name, message);
+    else
+        for (int id = 0; id < TENSOR_COUNT; ++id) {
+            const buffer *a = &right->tensor[id], *b = &again->tensor[id];
+            difference d;
+            if (a->bytes && is_unordered(&in->problem, (tensor_id)id)) {
+                if (verify_output(v, in, o, (tensor_id)id, b, &d) > 1)
+                    fail(v, "%s: %s is wrong by %.3g where %.3g is allowed", how->name, tensor_name((tensor_id)id), d.error,
+                         o->allowance[id]);
+                continue;
+            }
+            if (a->bytes && memcmp(a->bytes, b->bytes, a->size) != 0)
+                fail(v, "%s: %s has other bits than with the default threads", how->name, tensor_name((tensor_id)id));
+        }
+}
+
+/* Takes the elements away; what is left must be as it was before the call. */
+static void check_surroundings(verification *v, const inputs *in, outputs *out) {
+    for (int id = 0; id < TENSOR_COUNT; ++id) {
+        const buffer *b = &out->tensor[id];
+        if (!b->data) continue;
+        for (rows r = rows_of(in, (tensor_id)id, b); rows_next(&r);)
+            memset(rows_at(&r, b), 0xFF, (size_t)b->extent[3] * element_bytes(b->dtype));
+    }
+    for (int id = 0; id < TENSOR_COUNT; ++id)
+        if (!buffer_is_wiped(&out->tensor[id]))
+            fail(v, "memory beside the elements of %s was written", tensor_name((tensor_id)id));
+}
+
+verification verify_kernel(const inputs *in, oracle *o, const char *kernel) {
+    verification v = {.verdict = VERDICT_PASSED};
+    outputs out, again = {0};
+    if (!outputs_create(&out, in, v.sentence, sizeof v.sentence) ||
+        !outputs_create(&again, in, v.sentence, sizeof v.sentence))
+        v.verdict = VERDICT_REFUSED;
+    else {
+        const strobe_status status = trial_run(in, &out, kernel, &trial_plain, v.sentence, sizeof v.sentence);
+        if (status) v.verdict = status == STROBE_UNSUPPORTED ? VERDICT_REFUSED : VERDICT_FAILED;
+    }
+    if (v.verdict == VERDICT_PASSED) {
+        measure(&v, in, o, &out);
+        for (size_t i = 0; i < sizeof manners / sizeof manners[0]; ++i)
+            compare_manner(&v, in, o, kernel, &manners[i], &out, &again);
+        check_surroundings(&v, in, &out);
+    }
+    outputs_free(&out);
+    outputs_free(&again);
+    return v;
+}

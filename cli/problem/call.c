@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * call.c: from a problem and its tensors to the library's descriptors; see inputs.h. */
+#include "problem/inputs_shape.h"
+
+#include <string.h>
+
+/* layout=bshd leaves strides at zero, the default, so that the library's own idea of contiguous is what gets tested. */
+static strobe_tensor view(const inputs *in, const buffer *b) {
+    strobe_tensor t = {.data = b->data, .dtype = (int32_t)b->dtype};
+    if (b->data && in->problem.layout != LAYOUT_BSHD) memcpy(t.stride, b->stride, sizeof t.stride);
+    return t;
+}
+
+static strobe_bias scores_view(const buffer *b) {
+    return (strobe_bias){.struct_size = sizeof(strobe_bias),
+                         .data = b->data,
+                         .stride = {b->stride[0], b->stride[2], b->stride[1]},
+                         .dtype = (int32_t)b->dtype};
+}
+
+static strobe_sinks sinks_view(const buffer *b) {
+    return (strobe_sinks){.struct_size = sizeof(strobe_sinks), .data = b->data, .dtype = (int32_t)b->dtype};
+}
+
+static void set_sizes(strobe_attention *a, const problem *p) {
+    *a = (strobe_attention){.struct_size = sizeof *a,
+                            .batch = p->batch,
+                            .seq_q = p->seq_q,
+                            .seq_k = p->seq_k,
+                            .heads_q = p->heads_q,
+                            .heads_kv = p->heads_kv,
+                            .dim = p->dim,
+                            .dim_v = p->dim_v,
+                            .dtype = (int32_t)p->dtype,
+                            .device = (int32_t)p->device,
+                            .mask = (int32_t)p->mask,
+                            .flags = p->deterministic ? STROBE_DETERMINISTIC : 0,
+                            .scale = p->scale,
+                            .softcap = p->softcap,
+                            .window_left = p->window_left,
+                            .window_right = p->window_right,
+                            .q_start = p->q_start,
+                            .k_start = p->k_start};
+}
+
+static void set_masks(call *c, const inputs *in) {
+    const buffer *mask = &in->tensor[T_MASK], *blocks = &in->tensor[T_BLOCKS];
+    const problem *p = &in->problem;
+    if (p->bool_mask) {
+        c->bool_mask = (strobe_bool_mask){.struct_size = sizeof c->bool_mask,
+                                          .data = mask->data,
+                                          .stride = {mask->stride[0], mask->stride[2], mask->stride[1]}};
+        c->attention.bool_mask = &c->bool_mask;
+    }
+    if (p->block_q) {
+        c->block_mask = (strobe_block_mask){.struct_size = sizeof c->block_mask,
+                                            .data = blocks->data,
+                                            .block_q = p->block_q,
+                                            .block_k = p->block_k,
+                                            .stride = {blocks->stride[0], blocks->stride[2], blocks->stride[1]}};
+        c->attention.block_mask = &c->block_mask;
+    }
+}
+
+static void set_features(call *c, const inputs *in) {
+    const problem *p = &in->problem;
+    if (p->varlen) {
+        c->varlen = (strobe_varlen){.struct_size = sizeof c->varlen,
+                                    .cu_seqlens_q = in->varlen_arrays[0],
+                                    .cu_seqlens_k = in->varlen_arrays[1],
+                                    .used_q = in->varlen_arrays[2],
+                                    .used_k = in->varlen_arrays[3],
+                                    .total_q = p->varlen & VARLEN_CU_Q ? in->total_q : 0,
+                                    .total_k = p->varlen & VARLEN_CU_K ? in->total_k : 0,
+                                    .index_bits = p->varlen & VARLEN_INDEX_64 ? 64 : 32};
+        c->attention.varlen = &c->varlen;
+    }
+    if (p->bias) c->bias = scores_view(&in->tensor[T_BIAS]), c->attention.bias = &c->bias;
+    if (p->alibi) {
+        c->alibi = (strobe_alibi){.struct_size = sizeof c->alibi,
+                                  .slopes = (const float *)(void *)in->tensor[T_SLOPES].data};
+        c->attention.alibi = &c->alibi;
+    }
+    if (p->sinks) c->sinks = sinks_view(&in->tensor[T_SINKS]), c->attention.sinks = &c->sinks;
+    if (p->kv_dtype == STROBE_INT8) {
+        const buffer *k = &in->tensor[T_K_SCALE], *v = &in->tensor[T_V_SCALE];
+        c->scales = (strobe_scales){.struct_size = sizeof c->scales, .block_k = 1};
+        c->scales.k = (const float *)(void *)k->data, c->scales.v = (const float *)(void *)v->data;
+        memcpy(c->scales.stride_k, k->stride, sizeof c->scales.stride_k);
+        memcpy(c->scales.stride_v, v->stride, sizeof c->scales.stride_v);
+        c->attention.scales = &c->scales;
+    }
+    if (p->dropout > 0) c->dropout = in->dropout, c->attention.dropout = &c->dropout;
+    if (p->threads) {
+        c->parallel = (strobe_parallel){.struct_size = sizeof c->parallel, .threads = (int32_t)p->threads};
+        c->attention.parallel = &c->parallel;
+    }
+    if (p->kernel[0]) {
+        c->tuning = (strobe_tuning){.struct_size = sizeof c->tuning, .kernel = p->kernel};
+        c->attention.tuning = &c->tuning;
+    }
+}
+
+void call_prepare(call *c, const inputs *in, const outputs *out) {
+    const problem *p = &in->problem;
+    *c = (call){.backward = p->operation == STROBE_BACKWARD};
+    set_sizes(&c->attention, p);
+    set_masks(c, in);
+    set_features(c, in);
+    const buffer *of_forward = c->backward ? in->tensor : out->tensor;
+    c->attention.q = view(in, &in->tensor[T_Q]);
+    c->attention.k = view(in, &in->tensor[T_K]);
+    c->attention.v = view(in, &in->tensor[T_V]);
+    c->attention.out = view(in, &of_forward[T_OUT]);
+    c->attention.lse = view(in, &of_forward[T_LSE]);
+    if (!c->backward) return;
+    c->gradients = (strobe_gradients){.struct_size = sizeof c->gradients,
+                                      .dout = view(in, &in->tensor[T_DOUT]),
+                                      .dlse = view(in, &in->tensor[T_DLSE]),
+                                      .dq = view(in, &out->tensor[T_DQ]),
+                                      .dk = view(in, &out->tensor[T_DK]),
+                                      .dv = view(in, &out->tensor[T_DV])};
+    if (p->dbias) c->dbias = scores_view(&out->tensor[T_DBIAS]), c->gradients.dbias = &c->dbias;
+    if (p->dsinks) c->dsinks = sinks_view(&out->tensor[T_DSINKS]), c->gradients.dsinks = &c->dsinks;
+}
+
+void call_describe(call *c, const problem *p) {
+    /* A query reads no data, but NULL means "not wanted" for lse and "absent" for dlse and the arrays of varlen. */
+    static int64_t nothing[8] __attribute__((aligned(64)));
+    inputs in = {.problem = *p,
+                 .dropout = {.struct_size = sizeof in.dropout, .p = p->dropout},
+                 .total_q = p->batch * p->seq_q,
+                 .total_k = p->batch * p->seq_k};
+    outputs out = {0};
+    for (int id = 0; id < TENSOR_COUNT; ++id)
+        for (int output = 0; output <= 1; ++output) {
+            if (!inputs_has(p, (tensor_id)id, output)) continue;
+            buffer *b = output ? &out.tensor[id] : &in.tensor[id];
+            inputs_shape(&in, (tensor_id)id, b);
+            b->data = (unsigned char *)nothing;
+        }
+    for (int i = 0; i < 4; ++i) in.varlen_arrays[i] = p->varlen & 1 << i ? nothing : NULL;
+    call_prepare(c, &in, &out);
+    if (p->kernel[0]) c->tuning.kernel = p->kernel; /* the caller's: in goes away */
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cuda_driver.c: opens the CUDA driver; see cuda_driver.h. */
+#include "problem/cuda_driver.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+static cuda_driver driver;
+static int device;
+
+bool cuda_driver_find(void *library, void *function, const char *name) {
+    void *found = dlsym(library, name);
+    memcpy(function, &found, sizeof found);
+    return found != NULL;
+}
+
+static bool find_all(void *library) {
+    const struct {
+        void *function;
+        const char *name;
+    } wanted[] = {{&driver.init, "cuInit"},
+                  {&driver.get_device, "cuDeviceGet"},
+                  {&driver.get_attribute, "cuDeviceGetAttribute"},
+                  {&driver.get_bus_id, "cuDeviceGetPCIBusId"},
+                  {&driver.retain_context, "cuDevicePrimaryCtxRetain"},
+                  {&driver.set_context, "cuCtxSetCurrent"},
+                  {&driver.allocate, "cuMemAlloc_v2"},
+                  {&driver.release, "cuMemFree_v2"},
+                  {&driver.to_device, "cuMemcpyHtoD_v2"},
+                  {&driver.to_host, "cuMemcpyDtoH_v2"},
+                  {&driver.fill, "cuMemsetD8_v2"},
+                  {&driver.fill_async, "cuMemsetD8Async"},
+                  {&driver.wait, "cuCtxSynchronize"},
+                  {&driver.error_name, "cuGetErrorName"},
+                  {&driver.load_module, "cuModuleLoadData"},
+                  {&driver.get_function, "cuModuleGetFunction"},
+                  {&driver.launch, "cuLaunchKernel"},
+                  {&driver.create_event, "cuEventCreate"},
+                  {&driver.record_event, "cuEventRecord"},
+                  {&driver.wait_event, "cuEventSynchronize"},
+                  {&driver.elapsed, "cuEventElapsedTime"},
+                  {&driver.destroy_event, "cuEventDestroy_v2"}};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i)
+        if (!cuda_driver_find(library, wanted[i].function, wanted[i].name)) return false;
+    return true;
+}
+
+const cuda_driver *cuda_driver_open(char *message, size_t capacity) {
+    static bool is_open;
+    if (is_open) return &driver;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
+    if (!library || !find_all(library))
+        snprintf(message, capacity, "there is no NVIDIA driver here");
+    else if (driver.init(0) || driver.get_device(&device, 0) || driver.retain_context(&context, device) ||
+             driver.set_context(context))
+        snprintf(message, capacity, "the NVIDIA driver finds no GPU");
+    else
+        is_open = true;
+    return is_open ? &driver : NULL;
+}
+
+int cuda_driver_attribute(int attribute) {
+    int value = 0;
+    return driver.get_attribute && !driver.get_attribute(&value, attribute, device) ? value : 0;
+}
+
+bool cuda_driver_bus_id(char *text, int capacity) {
+    return driver.get_bus_id && driver.get_bus_id(text, capacity, device) == 0;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cuda_trial.h: a call on the GPU for tensors that lie in the host's memory: they are copied there with their guard bands,
+ * the call runs on the copies, what it wrote comes back. */
+#ifndef STROBE_CLI_CUDA_TRIAL_H
+#define STROBE_CLI_CUDA_TRIAL_H
+
+#include "problem/inputs.h"
+
+typedef struct device_copies {
+    inputs in; /* as the caller's, with pointers of the device; to be handed to call_prepare */
+    outputs out;
+    void *memory[2 * TENSOR_COUNT + 4];
+    size_t count;
+} device_copies;
+
+/* False, with a sentence, if there is no device or too little memory. device_copies_free either way. */
+bool device_copies_create(device_copies *d, const inputs *in, const outputs *out, char *message, size_t capacity);
+void device_copies_free(device_copies *d);
+
+/* Runs the prepared call on the copies, with the workspace that it asks for between guard bands, and brings the outputs
+ * back. */
+strobe_status device_copies_run(device_copies *d, const call *c, const outputs *out, char *message, size_t capacity);
+
+#endif

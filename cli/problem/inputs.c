@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * inputs.c: which tensors a problem has, of which shape, in which memory order, and their allocation; see inputs.h. What
+ * goes into them is in inputs_fill.c, the descriptors are in call.c. */
+#include "problem/inputs.h"
+
+#include "io/memory.h"
+#include "problem/element.h"
+#include "problem/inputs_shape.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef enum columns { COLUMNS_DIM, COLUMNS_DIM_V, COLUMNS_ONE } columns;
+
+typedef struct tensor_kind {
+    const char *name;
+    tensor_side side;
+    bool of_kv_heads;
+    columns columns;
+    size_t present; /* offset of the problem's field that must not be 0; 0 (that is operation): see is_present */
+} tensor_kind;
+
+static const tensor_kind kinds[TENSOR_COUNT] = {
+    [T_Q] = {"q", OVER_ROWS, false, COLUMNS_DIM, 0},
+    [T_K] = {"k", OVER_KEYS, true, COLUMNS_DIM, 0},
+    [T_V] = {"v", OVER_KEYS, true, COLUMNS_DIM_V, 0},
+    [T_OUT] = {"out", OVER_ROWS, false, COLUMNS_DIM_V, 0},
+    [T_LSE] = {"lse", OVER_ROWS, false, COLUMNS_ONE, 0},
+    [T_DOUT] = {"dout", OVER_ROWS, false, COLUMNS_DIM_V, offsetof(problem, operation)},
+    [T_DLSE] = {"dlse", OVER_ROWS, false, COLUMNS_ONE, offsetof(problem, dlse)},
+    [T_DQ] = {"dq", OVER_ROWS, false, COLUMNS_DIM, offsetof(problem, operation)},
+    [T_DK] = {"dk", OVER_KEYS, true, COLUMNS_DIM, offsetof(problem, operation)},
+    [T_DV] = {"dv", OVER_KEYS, true, COLUMNS_DIM_V, offsetof(problem, operation)},
+    [T_BIAS] = {"bias", OVER_SCORES, false, COLUMNS_ONE, offsetof(problem, bias)},
+    [T_DBIAS] = {"dbias", OVER_SCORES, false, COLUMNS_ONE, offsetof(problem, dbias)},
+    [T_MASK] = {"mask", OVER_SCORES, false, COLUMNS_ONE, offsetof(problem, bool_mask)},
+    [T_BLOCKS] = {"block mask", OVER_BLOCKS, false, COLUMNS_ONE, offsetof(problem, block_q)},
+    [T_SLOPES] = {"slopes", OVER_HEADS, false, COLUMNS_ONE, offsetof(problem, alibi)},
+    [T_SINKS] = {"sinks", OVER_HEADS, false, COLUMNS_ONE, offsetof(problem, sinks)},
+    [T_DSINKS] = {"dsinks", OVER_HEADS, false, COLUMNS_ONE, offsetof(problem, dsinks)},
+    [T_K_SCALE] = {"scale of k", OVER_KEYS, true, COLUMNS_ONE, 0},
+    [T_V_SCALE] = {"scale of v", OVER_KEYS, true, COLUMNS_ONE, 0},
+};
+
+const char *tensor_name(tensor_id id) { return kinds[id].name; }
+
+tensor_side tensor_side_of(tensor_id id) { return kinds[id].side; }
+
+bool tensor_is_output(const problem *p, tensor_id id) {
+    if (p->operation == STROBE_FORWARD) return id == T_OUT || id == T_LSE;
+    return id == T_DQ || id == T_DK || id == T_DV || id == T_DBIAS || id == T_DSINKS;
+}
+
+static bool is_present(const problem *p, tensor_id id) {
+    if (id == T_Q || id == T_K || id == T_V || id == T_OUT) return true;
+    if (id == T_LSE) return !p->no_lse;
+    if (id == T_K_SCALE || id == T_V_SCALE) return p->kv_dtype == STROBE_INT8;
+    return *(const int64_t *)(const void *)((const char *)p + kinds[id].present) != 0;
+}
+
+static int64_t dtype_of(const problem *p, tensor_id id) {
+    static const bool is_statistic[TENSOR_COUNT] = {[T_LSE] = true, [T_DLSE] = true, [T_SINKS] = true, [T_DSINKS] = true};
+    if (id == T_MASK || id == T_BLOCKS) return STROBE_INT8;
+    if ((id == T_K || id == T_V) && p->kv_dtype) return p->kv_dtype;
+    if (id == T_K_SCALE || id == T_V_SCALE) return STROBE_FP32;
+    if (id == T_SLOPES || (is_statistic[id] && p->dtype != STROBE_FP64)) return STROBE_FP32;
+    return p->dtype;
+}
+
+/* ------------------------------------------------------------------------------------------------- extents, strides -- */
+
+static int64_t columns_of(const problem *p, tensor_id id) {
+    if (kinds[id].columns == COLUMNS_ONE) return 1;
+    return kinds[id].columns == COLUMNS_DIM ? p->dim : p->dim_v;
+}
+
+static void extent_over_tokens(const inputs *in, tensor_id id, buffer *b) {
+    const problem *p = &in->problem;
+    const bool keys = kinds[id].side == OVER_KEYS;
+    const bool packed = p->varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q);
+    b->extent[0] = packed ? p->batch > 0 : p->batch;
+    b->extent[1] = packed ? (keys ? in->total_k : in->total_q) : keys ? p->seq_k : p->seq_q;
+    b->extent[2] = kinds[id].of_kv_heads ? p->heads_kv : p->heads_q;
+    b->extent[3] = columns_of(p, id);
+}
+
+static void extent_over_scores(const problem *p, tensor_id id, buffer *b) {
+    const int64_t axes = id == T_MASK ? p->bool_mask : p->bias;
+    b->extent[0] = axes & AXIS_BATCH ? p->batch : 1;
+    b->extent[1] = axes & AXIS_ROW ? p->seq_q : 1;
+    b->extent[2] = axes & AXIS_HEAD ? p->heads_q : 1;
+    b->extent[3] = p->seq_k;
+}
+
+static void extent_over_blocks(const problem *p, buffer *b) {
+    b->extent[0] = p->batch;
+    b->extent[1] = (p->seq_q + p->block_q - 1) / p->block_q;
+    b->extent[2] = p->heads_q;
+    b->extent[3] = (p->seq_k + p->block_k - 1) / p->block_k;
+}
+
+/* Memory order [batch][outer][inner][columns] with `gap` unused elements after every step; axis 1 is rows, 2 heads. */
+static void order(buffer *b, int outer, int inner, int64_t gap) {
+    const int64_t *e = b->extent;
+    /* Products that overflow are caught later, by buffer_bytes: the grammar keeps each of them far from wrapping twice. */
+    b->stride[inner] = e[3] + gap;
+    b->stride[outer] = e[inner] * b->stride[inner] + gap;
+    b->stride[0] = e[outer] * b->stride[outer] + gap;
+}
+
+static void stride_over_tokens(const problem *p, tensor_id id, buffer *b) {
+    const int64_t gap = p->layout == LAYOUT_GAPS ? 3 : 0;
+    const bool heads_outside = p->layout == LAYOUT_BHSD ||
+                               kinds[id].columns == COLUMNS_ONE; /* lse is [batch, heads, rows] */
+    order(b, heads_outside ? 2 : 1, heads_outside ? 1 : 2, gap);
+    if (p->layout == LAYOUT_REVERSED) b->stride[1] = -b->stride[1];
+    if (inputs_is_packed_with(p, id) != TENSOR_COUNT) {
+        b->stride[1] = inputs_packed_width(p);
+        b->stride[0] = b->extent[1] * b->stride[1];
+        b->stride[2] = b->extent[3];
+    }
+}
+
+static void stride_over_scores(const problem *p, buffer *b) {
+    order(b, 2, 1, p->layout == LAYOUT_GAPS ? 5 : 0);
+    for (int axis = 0; axis < 3; ++axis)
+        if (b->extent[axis] == 1) b->stride[axis] = 0; /* broadcast */
+}
+
+tensor_id inputs_is_packed_with(const problem *p, tensor_id id) {
+    if (p->layout != LAYOUT_PACKED) return TENSOR_COUNT;
+    if (id == T_Q || id == T_K || id == T_V) return T_Q;
+    return id == T_DQ || id == T_DK || id == T_DV ? T_DQ : TENSOR_COUNT;
+}
+
+int64_t inputs_packed_width(const problem *p) { return (p->heads_q + p->heads_kv) * p->dim + p->heads_kv * p->dim_v; }
+
+void inputs_shape(const inputs *in, tensor_id id, buffer *b) {
+    const problem *p = &in->problem;
+    *b = (buffer){.dtype = dtype_of(p, id)};
+    if (kinds[id].side == OVER_HEADS) {
+        for (int axis = 0; axis < 3; ++axis) b->extent[axis] = 1;
+        b->extent[3] = p->heads_q;
+    } else if (kinds[id].side == OVER_ROWS || kinds[id].side == OVER_KEYS) {
+        extent_over_tokens(in, id, b);
+        stride_over_tokens(p, id, b);
+    } else {
+        if (kinds[id].side == OVER_SCORES)
+            extent_over_scores(p, id, b);
+        else
+            extent_over_blocks(p, b);
+        stride_over_scores(p, b);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------------- allocation -- */
+
+bool inputs_has(const problem *p, tensor_id id, bool output) {
+    return is_present(p, id) && tensor_is_output(p, id) == output;
+}
+
+static int64_t limit_bytes(void) {
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
+    return pages > 0 && page > 0 ? (int64_t)pages * page / 2 : INT64_MAX;
+}
+
+/* Refuses, before anything is allocated, what half of the machine's memory would not hold. */
+static bool fits_in_memory(const inputs *in, char *message, size_t capacity) {
+    int64_t sum = 0;
+    for (int id = 0; id < TENSOR_COUNT; ++id) {
+        if (!is_present(&in->problem, (tensor_id)id)) continue;
+        buffer b;
+        inputs_shape(in, (tensor_id)id, &b);
+        const int64_t bytes = buffer_bytes(&b);
+        if (bytes >= 0 && !__builtin_add_overflow(sum, bytes, &sum) && sum <= limit_bytes()) continue;
+        char text[PROBLEM_TEXT];
+        problem_print(&in->problem, text);
+        snprintf(message, capacity, "the tensors of %s take more than %lld MiB, half of this machine's memory", text,
+                 (long long)(limit_bytes() >> 20));
+        return false;
+    }
+    return true;
+}
+
+static void lend(buffer *tensors, tensor_id first, const problem *p) {
+    const int64_t bytes = (int64_t)element_bytes(p->dtype);
+    tensors[first + 1].data = tensors[first].data + p->heads_q * p->dim * bytes;
+    tensors[first + 2].data = tensors[first + 1].data + p->heads_kv * p->dim * bytes;
+}
+
+bool inputs_allocate(const inputs *in, buffer tensors[TENSOR_COUNT], bool outputs_wanted, char *message, size_t capacity) {
+    const problem *p = &in->problem;
+    if (!fits_in_memory(in, message, capacity)) return false;
+    for (int id = 0; id < TENSOR_COUNT; ++id) {
+        buffer *b = &tensors[id];
+        if (!inputs_has(p, (tensor_id)id, outputs_wanted)) continue;
+        inputs_shape(in, (tensor_id)id, b);
+        const tensor_id owner = inputs_is_packed_with(p, (tensor_id)id);
+        if (owner != TENSOR_COUNT && owner != (tensor_id)id) continue;
+        const buffer shape = *b;
+        if (owner != TENSOR_COUNT) b->extent[2] = 1, b->extent[3] = inputs_packed_width(p);
+        const bool ok = buffer_allocate(b);
+        memcpy(b->extent, shape.extent, sizeof b->extent);
+        if (!ok) {
+            snprintf(message, capacity, "%s: %lld bytes could not be allocated", kinds[id].name, (long long)buffer_bytes(b));
+            return false;
+        }
+    }
+    if (p->layout == LAYOUT_PACKED && (!outputs_wanted || p->operation == STROBE_BACKWARD))
+        lend(tensors, outputs_wanted ? T_DQ : T_Q, p);
+    return true;
+}
+
+void inputs_free(inputs *in) {
+    for (int id = 0; id < TENSOR_COUNT; ++id) buffer_free(&in->tensor[id]);
+    for (int i = 0; i < 4; ++i) free(in->varlen_arrays[i]);
+    free(in->sequences);
+    *in = (inputs){0};
+}
+
+bool outputs_create(outputs *out, const inputs *in, char *message, size_t capacity) {
+    *out = (outputs){0};
+    return inputs_allocate(in, out->tensor, true, message, capacity);
+}
+
+void outputs_free(outputs *out) {
+    for (int id = 0; id < TENSOR_COUNT; ++id) buffer_free(&out->tensor[id]);
+}
+
+int64_t inputs_length(const inputs *in, tensor_id id, int64_t batch) {
+    return kinds[id].side == OVER_KEYS ? in->sequences[batch].keys : in->sequences[batch].rows;
+}
+
+unsigned char *inputs_row(const inputs *in, tensor_id id, const buffer *b, int64_t batch, int64_t row, int64_t head) {
+    const bool keys = kinds[id].side == OVER_KEYS;
+    const bool packed = in->problem.varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q);
+    const sequence *s = &in->sequences[batch];
+    return buffer_at(b, packed ? 0 : batch, row + (keys ? s->first_key : s->first_row), head, element_bytes(b->dtype));
+}
+
+static bool is_over_tokens(tensor_id id) { return kinds[id].side == OVER_ROWS || kinds[id].side == OVER_KEYS; }
+
+rows rows_of(const inputs *in, tensor_id id, const buffer *b) {
+    const bool tokens = is_over_tokens(id);
+    return (rows){.in = in,
+                  .id = id,
+                  .batches = tokens ? in->problem.batch : b->extent[0],
+                  .heads = b->extent[2],
+                  .fixed_length = tokens ? -1 : b->extent[1],
+                  .head = -1};
+}
+
+bool rows_next(rows *r) {
+    ++r->head;
+    while (r->batch < r->batches) {
+        const int64_t length = r->fixed_length >= 0 ? r->fixed_length : inputs_length(r->in, r->id, r->batch);
+        if (r->head < r->heads && r->row < length) return true;
+        r->head = 0;
+        if (++r->row >= length) r->row = 0, ++r->batch;
+    }
+    return false;
+}
+
+unsigned char *rows_at(const rows *r, const buffer *b) {
+    if (is_over_tokens(r->id)) return inputs_row(r->in, r->id, b, r->batch, r->row, r->head);
+    return buffer_at(b, r->batch, r->row, r->head, element_bytes(b->dtype));
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * inputs_fill.c: what goes into the tensors of a problem: lengths, random numbers, masks, poison; see inputs.h. */
+#include "io/memory.h"
+#include "problem/element.h"
+#include "problem/inputs_shape.h"
+#include "problem/random.h"
+#include "problem/visible.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What streams of random numbers are for, beside the tensors, which use their tensor_id. */
+enum { FOR_LENGTHS = 1000, FOR_USED = 2000 };
+
+/* Packed tensors begin with rows that belong to no sequence, and end with some: to be left alone. */
+enum { ROWS_BEFORE = 2, ROWS_AFTER = 1 };
+
+/* --------------------------------------------------------------------------------------------------------- lengths -- */
+
+static int64_t draw_length(random_stream *r, int64_t longest, bool empty, bool first) {
+    const int64_t drawn = longest > 0 ? 1 + random_below(r, longest) : 0;
+    if (empty) return 0;
+    return first ? longest : drawn;
+}
+
+/* Lengths by cu_seqlens (room) and by used (rows that count) of one side. */
+static void draw_lengths(const problem *p, int64_t b, bool keys, int64_t *room, int64_t *used) {
+    const int64_t longest = keys ? p->seq_k : p->seq_q;
+    const bool one_tensor = p->layout == LAYOUT_PACKED; /* q, k and v have the same rows */
+    random_stream r = random_at((uint64_t)p->seed, (uint64_t)FOR_LENGTHS + (keys && !one_tensor), (uint64_t)b);
+    const bool first = b == 0 && p->batch > 1, empty = b == (keys && !one_tensor ? 3 : 2);
+    *room = p->varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q) ? draw_length(&r, longest, empty, first) : longest;
+    r = random_at((uint64_t)p->seed, (uint64_t)FOR_USED + keys, (uint64_t)b);
+    *used = p->varlen & (keys ? VARLEN_USED_K : VARLEN_USED_Q) ? draw_length(&r, *room, empty, first) : *room;
+}
+
+static void set_entry(const problem *p, void *array, int64_t at, int64_t value) {
+    if (p->varlen & VARLEN_INDEX_64)
+        ((int64_t *)array)[at] = value;
+    else
+        ((int32_t *)array)[at] = (int32_t)value;
+}
+
+static void fill_lengths(inputs *in) {
+    const problem *p = &in->problem;
+    in->sequences = memory_zeroed((size_t)p->batch, sizeof *in->sequences);
+    for (int i = 0; i < 4; ++i)
+        if (p->varlen & 1 << i) in->varlen_arrays[i] = memory_zeroed((size_t)p->batch + 1, 8);
+    int64_t end[2] = {ROWS_BEFORE, ROWS_BEFORE};
+    for (int64_t b = 0; b <= p->batch; ++b)
+        for (int side = 0; side < 2; ++side) {
+            const bool packed = p->varlen & (side ? VARLEN_CU_K : VARLEN_CU_Q);
+            if (packed) set_entry(p, in->varlen_arrays[side], b, end[side]);
+            if (b == p->batch) continue;
+            int64_t room = 0, used = 0;
+            draw_lengths(p, b, side, &room, &used);
+            if (in->varlen_arrays[2 + side]) set_entry(p, in->varlen_arrays[2 + side], b, used);
+            sequence *s = &in->sequences[b];
+            *(side ? &s->keys : &s->rows) = used;
+            *(side ? &s->first_key : &s->first_row) = packed ? end[side] : 0;
+            end[side] += room;
+        }
+    in->total_q = end[0] + ROWS_AFTER;
+    in->total_k = end[1] + ROWS_AFTER;
+}
+
+/* ---------------------------------------------------------------------------------------------------------- values -- */
+
+static void fill_row(const problem *p, tensor_id id, const buffer *b, unsigned char *row, uint64_t place, double factor,
+                     float *normal) {
+    const size_t bytes = element_bytes(b->dtype);
+    random_stream r = random_at((uint64_t)p->seed, (uint64_t)id, place);
+    random_normal(&r, normal, b->extent[3]);
+    for (int64_t c = 0; c < b->extent[3] && b->dtype != STROBE_INT8; ++c)
+        element_store(row + (size_t)c * bytes, b->dtype, factor * (double)normal[c]);
+}
+
+/* Rows of int8: the same numbers over a scale, which goes beside them. */
+static void quantise_row(inputs *in, tensor_id id, unsigned char *row, int64_t b, int64_t i, int64_t h,
+                         const float *normal) {
+    const tensor_id scale_id = id == T_K ? T_K_SCALE : T_V_SCALE;
+    const buffer *t = &in->tensor[id], *scales = &in->tensor[scale_id];
+    double largest = 0;
+    for (int64_t c = 0; c < t->extent[3]; ++c) largest = fmax(largest, fabs((double)normal[c]));
+    const float scale = largest > 0 ? (float)(largest / 127) : 1;
+    for (int64_t c = 0; c < t->extent[3]; ++c) {
+        const double level = round((double)normal[c] / (double)scale);
+        element_store(row + c, STROBE_INT8, fmax(fmin(level, 127), -127));
+    }
+    element_store(inputs_row(in, scale_id, scales, b, i, h), STROBE_FP32, (double)scale);
+}
+
+/* Every existing row of query heads (or all K/V heads) [head, end_head) of one batch entry. */
+static void fill_tokens(inputs *in, tensor_id id, int64_t b, int64_t first, int64_t end, int64_t head, int64_t end_head) {
+    const problem *p = &in->problem;
+    const buffer *t = &in->tensor[id];
+    const double factor = id == T_Q && p->softcap > 0 ? p->softcap / 4 : 1;
+    float *normal = memory_zeroed((size_t)t->extent[3], sizeof *normal);
+    for (int64_t i = first; i < end; ++i)
+        for (int64_t h = head; h < end_head; ++h) {
+            const uint64_t place = (((uint64_t)b << 32) + (uint64_t)i) * (uint64_t)t->extent[2] + (uint64_t)h;
+            unsigned char *row = inputs_row(in, id, t, b, i, h);
+            fill_row(p, id, t, row, place, factor, normal);
+            if (t->dtype == STROBE_INT8) quantise_row(in, id, row, b, i, h, normal);
+        }
+    free(normal);
+}
+
+static void fill_scores(inputs *in, tensor_id id) {
+    const problem *p = &in->problem;
+    const buffer *t = &in->tensor[id];
+    float *normal = memory_zeroed((size_t)t->extent[3], sizeof *normal);
+    uint64_t place = 0;
+    for (int64_t b = 0; b < t->extent[0]; ++b)
+        for (int64_t i = 0; i < t->extent[1]; ++i)
+            for (int64_t h = 0; h < t->extent[2]; ++h)
+                fill_row(p, id, t, buffer_at(t, b, i, h, element_bytes(t->dtype)), place++, 1, normal);
+    free(normal);
+}
+
+static bool shows_score(const inputs *in, const buffer *t, int64_t b, int64_t i, uint64_t bits) {
+    const int64_t axes = in->problem.bool_mask;
+    if (axes & AXIS_ROW && i % 7 == 6) return false;
+    if (axes & AXIS_BATCH && t->extent[0] > 1 && b == t->extent[0] - 1) return false;
+    return bits % 8 != 0;
+}
+
+static void fill_mask(inputs *in, tensor_id id) {
+    const buffer *t = &in->tensor[id];
+    random_stream r = random_at((uint64_t)in->problem.seed, (uint64_t)id, 0);
+    for (int64_t b = 0; b < t->extent[0]; ++b)
+        for (int64_t i = 0; i < t->extent[1]; ++i)
+            for (int64_t h = 0; h < t->extent[2]; ++h)
+                for (int64_t j = 0; j < t->extent[3]; ++j) {
+                    const uint64_t bits = random_bits(&r) >> 32;
+                    const bool shows = id == T_MASK ? shows_score(in, t, b, i, bits) : bits % 4 != 0;
+                    buffer_at(t, b, i, h, 1)[j] = shows;
+                }
+}
+
+static void fill_slopes(inputs *in) {
+    buffer *t = &in->tensor[T_SLOPES];
+    for (int64_t h = 0; h < t->extent[3]; ++h)
+        element_store(t->data + (size_t)h * element_bytes(t->dtype), t->dtype,
+                      exp2(-8.0 * (double)(h + 1) / (double)t->extent[3]));
+}
+
+static void fill(inputs *in) {
+    static const tensor_id tokens[] = {T_Q, T_K, T_V};
+    const problem *p = &in->problem;
+    for (size_t n = 0; n < sizeof tokens / sizeof tokens[0]; ++n)
+        for (int64_t b = 0; b < p->batch; ++b)
+            fill_tokens(in, tokens[n], b, 0, inputs_length(in, tokens[n], b), 0, in->tensor[tokens[n]].extent[2]);
+    for (int64_t b = 0; b < p->batch; ++b) inputs_fill_gradient(in, b, 0, p->heads_q, 0, in->sequences[b].rows);
+    if (p->bias) fill_scores(in, T_BIAS);
+    if (p->sinks) fill_scores(in, T_SINKS);
+    if (p->bool_mask) fill_mask(in, T_MASK);
+    if (p->block_q) fill_mask(in, T_BLOCKS);
+    if (p->alibi) fill_slopes(in);
+}
+
+bool inputs_create(inputs *in, const problem *p, char *message, size_t capacity) {
+    *in = (inputs){.problem = *p};
+    in->dropout = (strobe_dropout){.struct_size = sizeof in->dropout, .p = p->dropout, .seed = (uint64_t)p->seed};
+    fill_lengths(in);
+    if (!inputs_allocate(in, in->tensor, false, message, capacity)) return false;
+    fill(in);
+    return true;
+}
+
+void inputs_fill_gradient(inputs *in, int64_t batch, int64_t head, int64_t heads, int64_t first, int64_t end) {
+    static const tensor_id gradients[] = {T_DOUT, T_DLSE};
+    for (size_t n = 0; n < sizeof gradients / sizeof gradients[0]; ++n)
+        if (in->tensor[gradients[n]].data) fill_tokens(in, gradients[n], batch, first, end, head, head + heads);
+}
+
+void inputs_clear_gradient(inputs *in) {
+    static const tensor_id gradients[] = {T_DOUT, T_DLSE};
+    for (size_t n = 0; n < sizeof gradients / sizeof gradients[0]; ++n) {
+        const buffer *t = &in->tensor[gradients[n]];
+        if (!t->data) continue;
+        for (rows r = rows_of(in, gradients[n], t); rows_next(&r);)
+            memset(rows_at(&r, t), 0, (size_t)t->extent[3] * element_bytes(t->dtype));
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------ conversion, poison -- */
+
+static void convert_row(unsigned char *to, int64_t to_dtype, const unsigned char *from, int64_t from_dtype,
+                        int64_t columns) {
+    const size_t to_bytes = element_bytes(to_dtype), from_bytes = element_bytes(from_dtype);
+    for (int64_t c = 0; c < columns; ++c)
+        element_store(to + (size_t)c * to_bytes, to_dtype, element_load(from + (size_t)c * from_bytes, from_dtype));
+}
+
+void inputs_copy(const inputs *in, tensor_id id, const buffer *to, const buffer *from) {
+    for (rows r = rows_of(in, id, from); rows_next(&r);)
+        convert_row(rows_at(&r, to), to->dtype, rows_at(&r, from), from->dtype, from->extent[3]);
+}
+
+bool inputs_convert(inputs *to, const inputs *from, const problem *p, char *message, size_t capacity) {
+    *to = (inputs){.problem = *p, .dropout = from->dropout};
+    fill_lengths(to);
+    if (!inputs_allocate(to, to->tensor, false, message, capacity)) return false;
+    for (int id = 0; id < TENSOR_COUNT; ++id)
+        if (from->tensor[id].data) inputs_copy(from, (tensor_id)id, &to->tensor[id], &from->tensor[id]);
+    return true;
+}
+
+static bool is_seen(const inputs *in, int64_t b, int64_t kv_head, int64_t j) {
+    const problem *p = &in->problem;
+    const int64_t group = p->heads_q / p->heads_kv;
+    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h)
+        for (int64_t i = in->sequences[b].rows - 1; i >= 0; --i)
+            if (visible(in, b, h, i, j)) return true;
+    return false;
+}
+
+void inputs_poison(inputs *in) {
+    static const tensor_id poisoned[] = {T_K, T_V, T_K_SCALE, T_V_SCALE};
+    const problem *p = &in->problem;
+    for (int64_t b = 0; b < p->batch; ++b)
+        for (int64_t j = 0; j < in->sequences[b].keys; ++j)
+            for (int64_t h = 0; h < p->heads_kv; ++h) {
+                if (is_seen(in, b, h, j)) continue;
+                for (size_t n = 0; n < sizeof poisoned / sizeof poisoned[0]; ++n) {
+                    const buffer *t = &in->tensor[poisoned[n]];
+                    if (t->data)
+                        memset(inputs_row(in, poisoned[n], t, b, j, h), 0xFF,
+                               (size_t)t->extent[3] * element_bytes(t->dtype));
+                }
+            }
+}

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * problem_words.c: the words of a problem, in the order in which they are printed, and the same as a page of help. */
+#include "problem/problem_words.h"
+
+#include <string.h>
+
+#define FIELD(name)          .field = offsetof(problem, name)
+#define FIELDS(name, name_2) .field = offsetof(problem, name), .second = offsetof(problem, name_2)
+
+enum { MOST_BATCH = 1 << 20, MOST_HEADS = 1 << 16, MOST_SEQ = 1 << 30, MOST_DIM = 1 << 16, MOST_THREADS = 4096 };
+
+static const word_choice operations[] = {{"fwd", STROBE_FORWARD}, {"bwd", STROBE_BACKWARD}, {0}};
+static const word_choice dtypes[] = {
+    {"fp32", STROBE_FP32}, {"fp16", STROBE_FP16}, {"bf16", STROBE_BF16}, {"fp64", STROBE_FP64}, {0}};
+static const word_choice kv_dtypes[] = {{"same", 0},           {"fp32", STROBE_FP32}, {"fp16", STROBE_FP16},
+                                        {"bf16", STROBE_BF16}, {"int8", STROBE_INT8}, {0}};
+static const word_choice devices[] = {{"cpu", STROBE_CPU}, {"cuda", STROBE_CUDA}, {0}};
+static const word_choice causal[] = {
+    {"bottomright", STROBE_MASK_CAUSAL_BOTTOM_RIGHT}, {"topleft", STROBE_MASK_CAUSAL_TOP_LEFT}, {0}};
+static const word_choice varlen[] = {{"packed", VARLEN_CU_Q | VARLEN_CU_K},
+                                     {"used", VARLEN_USED_Q | VARLEN_USED_K},
+                                     {"used_k", VARLEN_USED_K},
+                                     {"packed_q", VARLEN_CU_Q | VARLEN_USED_K},
+                                     {"packed_used", VARLEN_CU_Q | VARLEN_CU_K | VARLEN_USED_Q | VARLEN_USED_K},
+                                     {"packed64", VARLEN_CU_Q | VARLEN_CU_K | VARLEN_INDEX_64},
+                                     {"used64", VARLEN_USED_Q | VARLEN_USED_K | VARLEN_INDEX_64},
+                                     {0}};
+static const word_choice axes[] = {{"qk", AXIS_ROW | AXIS_KEY},
+                                   {"k", AXIS_KEY},
+                                   {"hk", AXIS_HEAD | AXIS_KEY},
+                                   {"hqk", AXIS_HEAD | AXIS_ROW | AXIS_KEY},
+                                   {"bk", AXIS_BATCH | AXIS_KEY},
+                                   {"bqk", AXIS_BATCH | AXIS_ROW | AXIS_KEY},
+                                   {"bhk", AXIS_BATCH | AXIS_HEAD | AXIS_KEY},
+                                   {"bhqk", AXIS_BATCH | AXIS_HEAD | AXIS_ROW | AXIS_KEY},
+                                   {0}};
+static const word_choice layouts[] = {{"bshd", LAYOUT_BSHD}, {"bhsd", LAYOUT_BHSD},         {"packed", LAYOUT_PACKED},
+                                      {"gaps", LAYOUT_GAPS}, {"reversed", LAYOUT_REVERSED}, {0}};
+
+const word problem_words[] = {
+    {.key = "fwd or bwd", .kind = WORD_BARE, FIELD(operation), .choice = operations},
+    {.key = "b", .kind = WORD_INTEGER, .always = true, FIELD(batch), .least = 0, .most = MOST_BATCH},
+    {.key = "h", .kind = WORD_PAIR, .separator = '/', FIELDS(heads_q, heads_kv), .least = 1, .most = MOST_HEADS},
+    {.key = "s", .kind = WORD_INTEGER, .sets = SETS_SEQ_Q | SETS_SEQ_K, FIELD(seq_q), .least = 0, .most = MOST_SEQ},
+    {.key = "sq", .kind = WORD_INTEGER, .sets = SETS_SEQ_Q, FIELD(seq_q), .least = 0, .most = MOST_SEQ},
+    {.key = "sk", .kind = WORD_INTEGER, .sets = SETS_SEQ_K, FIELD(seq_k), .least = 0, .most = MOST_SEQ},
+    {.key = "d", .kind = WORD_INTEGER, .always = true, FIELD(dim), .least = 1, .most = MOST_DIM},
+    {.key = "dv", .kind = WORD_INTEGER, FIELD(dim_v), .least = 1, .most = MOST_DIM},
+    {.key = "fp32, fp16, bf16 or fp64", .kind = WORD_BARE, FIELD(dtype), .choice = dtypes},
+    {.key = "kv", .kind = WORD_CHOICE, FIELD(kv_dtype), .choice = kv_dtypes},
+    {.key = "causal", .kind = WORD_CHOICE, .sets = SETS_MASK, FIELD(mask), .choice = causal},
+    {.key = "window",
+     .kind = WORD_PAIR,
+     .separator = ',',
+     .sets = SETS_MASK,
+     FIELDS(window_left, window_right),
+     .least = -1,
+     .most = MOST_SEQ,
+     .implies_mask = STROBE_MASK_WINDOW_BOTTOM_RIGHT},
+    {.key = "window_topleft",
+     .kind = WORD_PAIR,
+     .separator = ',',
+     .sets = SETS_MASK,
+     FIELDS(window_left, window_right),
+     .least = -1,
+     .most = MOST_SEQ,
+     .implies_mask = STROBE_MASK_WINDOW_TOP_LEFT},
+    {.key = "scale", .kind = WORD_REAL, FIELD(scale)},
+    {.key = "softcap", .kind = WORD_REAL, FIELD(softcap), .above = 0, .below = 1e30},
+    {.key = "dropout", .kind = WORD_REAL, FIELD(dropout), .above = 0, .below = 1, .zero = true},
+    {.key = "seed", .kind = WORD_INTEGER, FIELD(seed), .least = 0, .most = INT64_MAX},
+    {.key = "varlen", .kind = WORD_CHOICE, FIELD(varlen), .choice = varlen},
+    {.key = "mask", .kind = WORD_CHOICE, FIELD(bool_mask), .choice = axes},
+    {.key = "block", .kind = WORD_PAIR, .separator = ',', FIELDS(block_q, block_k), .least = 1, .most = MOST_SEQ},
+    {.key = "bias", .kind = WORD_CHOICE, FIELD(bias), .choice = axes},
+    {.key = "alibi", .kind = WORD_FLAG, FIELD(alibi)},
+    {.key = "sinks", .kind = WORD_FLAG, FIELD(sinks)},
+    {.key = "nolse", .kind = WORD_FLAG, FIELD(no_lse)},
+    {.key = "dlse", .kind = WORD_FLAG, FIELD(dlse)},
+    {.key = "dbias", .kind = WORD_FLAG, FIELD(dbias)},
+    {.key = "dsinks", .kind = WORD_FLAG, FIELD(dsinks)},
+    {.key = "layout", .kind = WORD_CHOICE, FIELD(layout), .choice = layouts},
+    {.key = "qstart", .kind = WORD_INTEGER, FIELD(q_start), .least = -MOST_SEQ, .most = MOST_SEQ},
+    {.key = "kstart", .kind = WORD_INTEGER, FIELD(k_start), .least = -MOST_SEQ, .most = MOST_SEQ},
+    {.key = "deterministic", .kind = WORD_FLAG, FIELD(deterministic)},
+    {.key = "device", .kind = WORD_CHOICE, FIELD(device), .choice = devices},
+    {.key = "threads", .kind = WORD_INTEGER, FIELD(threads), .least = 0, .most = MOST_THREADS},
+    {.key = "kernel", .kind = WORD_NAME, FIELD(kernel)},
+};
+const size_t problem_word_count = sizeof problem_words / sizeof problem_words[0];
+
+const word *problem_word_find(const char *text, const char **value) {
+    const char *equals = strchr(text, '=');
+    const size_t length = equals ? (size_t)(equals - text) : strlen(text);
+    *value = equals ? equals + 1 : NULL;
+    for (const word *w = problem_words; w < problem_words + problem_word_count; ++w) {
+        if (w->kind == WORD_BARE) {
+            for (const word_choice *c = w->choice; c->name; ++c)
+                if (strcmp(c->name, text) == 0) return w;
+        } else if (strlen(w->key) == length && memcmp(w->key, text, length) == 0)
+            return w;
+    }
+    return NULL;
+}
+
+const char problem_help[] =
+    "A PROBLEM is an operation and its sizes, then what differs from the default, in any order:\n"
+    "  fwd | bwd                    forward or backward; each of these words begins a new problem (fwd)\n"
+    "  b=B  h=H[/HKV]               batch (1); query heads and K/V heads (1)\n"
+    "  s=S | sq=SQ sk=SK            lengths of both sides, or of queries and of keys (128)\n"
+    "  d=D  dv=DV                   head dim of q and k (64), of v and out (D)\n"
+    "  fp32 | fp16 | bf16 | fp64    (fp32)\n"
+    "  kv=DTYPE                     dtype of k and v, when it is not that of q: fp32, fp16, bf16, or int8 with a scale a\n"
+    "                               token and head (same)\n"
+    "  causal[=topleft]             keys up to the diagonal; bottomright is the default: the last row sees the last key\n"
+    "  window=L,R                   L keys before the bottom-right diagonal to R after it; -1 is unbounded\n"
+    "  window_topleft=L,R           the same around the top-left diagonal\n"
+    "  scale=X  softcap=X           (1/sqrt(D), none)\n"
+    "  dropout=P  seed=N            (0, 0); seed is also that of the random inputs and lengths\n"
+    "  varlen[=KIND]                ragged lengths up to S drawn from the seed: packed (default), used (padded, with used\n"
+    "                               lengths), used_k (only keys are padded), packed_q (packed queries, padded keys),\n"
+    "                               packed_used (both), packed64 and used64 (64-bit integers)\n"
+    "  mask[=AXES]  bias[=AXES]     a boolean mask, an additive bias; AXES are those it has of its own, of bhqk\n"
+    "                               (batch, head, row, key) and ending in k; qk is the default, the others are broadcast\n"
+    "  block=BQ,BK                  a block mask with blocks of BQ x BK\n"
+    "  alibi  sinks                 ALiBi with the usual slopes; one sink a head\n"
+    "  nolse                        forward without lse\n"
+    "  dlse  dbias  dsinks          backward: a gradient of lse is given; gradients of bias and sinks are wanted\n"
+    "  layout=NAME                  bshd (default), bhsd, packed (qkv in one tensor), gaps (unused elements between rows),\n"
+    "                               reversed (rows in descending order)\n"
+    "  qstart=I  kstart=I           positions of row 0 and of key 0 (0)\n"
+    "  device=cpu|cuda  threads=N  kernel=NAME  deterministic\n"
+    "Integers take the suffixes k and M (1024, 1024^2) and sweeps: 512..8k*2 multiplies, 1..9+2 adds, 64,128,256 lists.\n"
+    "Every value takes a list where it has no comma of its own, and so do the words without a key: fp32,bf16.\n"
+    "Several sweeps give all combinations.\n";

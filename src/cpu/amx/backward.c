@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * backward.c: FlashAttention-2's backward (Dao, 2023, algorithm 2) in bf16 on AMX tiles. backward_tasks.h cuts it into
+ * tasks; amx/block_loop.h has the loop, amx/gradients.h the products and the form of their operands.
+ *
+ *   for a super-block of keys:                             K, V, K^T packed once;  dK = dV = 0
+ *     for each block of BLOCK_TILES tiles of 32 rows:      Q^T, dO^T, and Q, dO as pairs of rows, packed once
+ *       for each strip of 32 keys and tile that sees it:
+ *         S^T = K Q^T;  softcap, bias, ALiBi, mask where there are any;  dP^T = V dO^T
+ *         P = 2^(S c - lse log2 e);  dS = P (Z dP - D)
+ *         dV += (Z P)^T dO     dK += dS^T Q     dQ^T += K^T dS^T
+ *   dK, times the scale, and dV are written
+ *
+ * Products are exact and summed in fp32; P and dS are rounded to bf16 once, gradients once, after the sum over a group.
+ *
+ * 4-core Xeon VM with AMX, in use by others, one thread, 2026-11-22, calm rounds: 37 % of the AMX peak at d = 64 and 38 % at
+ * d = 128 at s = 2048, 43 % at s = 8192, d = 128. docs/kernels/cpu.md has what was tried, and PyTorch beside it. */
+#include "cpu/amx/block_loop.h"
+#include "cpu/table.h"
+
+/* The rows of a head meet a super-block. */
+static void rows_meet_keys(const struct backward *f, const struct scratch *c, const struct keys *k) {
+    const int64_t tiles = up_to(packed_rows(f->p, &k->s), TILE_ROWS) / TILE_ROWS;
+    struct row_block rows;
+    for (rows.first = 0; rows.first < tiles; rows.first += BLOCK_TILES) {
+        const int64_t last = rows.first + BLOCK_TILES < tiles ? rows.first + BLOCK_TILES - 1 : tiles - 1;
+        const struct tile_rows top = tile_rows_at(f->p, &k->s, k->kv, rows.first * TILE_ROWS);
+        const struct tile_rows bottom = tile_rows_at(f->p, &k->s, k->kv, last * TILE_ROWS);
+        int64_t begin = tile_first_key(&top) / STRIP_KEYS * STRIP_KEYS, end = tile_end_key(&bottom);
+        if (begin < k->first) begin = k->first;
+        if (end > k->end) end = k->end;
+        if (begin >= end) continue;
+        start_rows(f, c, &rows, k);
+        rows_meet_strips(f, c, &rows, k, begin, end);
+    }
+}
+
+/* The kernel's part of a task. */
+static void meet_keys(const struct gradient_tasks *g, float *memory, const struct keys *k) {
+    const struct backward *f = (const struct backward *)(const void *)g;
+    struct scratch c;
+    lay_out(&c, memory, f);
+    tiles_enter();
+    start_keys(f, &c, k);
+    rows_meet_keys(f, &c, k);
+    finish_keys(f, &c, k);
+    if (f->streams) _mm_sfence(); /* such stores are ordered only by this */
+    tiles_leave();
+}
+
+static void write_dq(const struct tile_rows *t, const float *dq) {
+    float scale[TILE_ROWS];
+    for (int r = 0; r < TILE_ROWS; ++r) scale[r] = (float)t->p->a.scale;
+    const bool streams = streams_gradients(t->p);
+    unpack_rows(t, &t->p->g.dq, dq, t->p->a.dim, scale, streams);
+    if (streams) _mm_sfence();
+}
+
+static struct backward backward_of(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    struct backward f = {.p = p, .k_padded = up_to(a->dim, TILE_DEPTH), .v_padded = up_to(a->dim_v, TILE_DEPTH)};
+    f.tasks = gradient_tasks_of(p, f.k_padded, 8 * f.k_padded + 6 * f.v_padded); /* K, K^T, V in bf16, dK, dV in fp32 */
+    f.tasks.meet_keys = meet_keys, f.tasks.write_dq = write_dq;
+    f.streams = streams_gradients(p);
+    f.may_hide = a->mask || scores_have_holes(p);
+    f.has_terms = scores_have_terms(p);
+    f.has_more = a->softcap > 0 || a->dropout || p->g.dbias;
+    f.has_features = f.has_terms || f.has_more || scores_have_holes(p);
+    return f;
+}
+
+size_t LEVEL_KERNEL(backward_workspace)(const struct problem *p) {
+    struct scratch c;
+    struct backward f = backward_of(p);
+    return gradient_tasks_lay_out(&f.tasks, NULL, lay_out(&c, NULL, &f));
+}
+
+strobe_status LEVEL_KERNEL(backward)(const struct problem *p, const struct execution *execution) {
+    struct scratch c;
+    struct backward f = backward_of(p);
+    gradient_tasks_lay_out(&f.tasks, execution->workspace, lay_out(&c, NULL, &f));
+    gradient_tasks_run(&f.tasks);
+    return STROBE_OK;
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * operand.h: what amx/forward.c is compiled for: bf16, or, with STROBE_AMX_fp16 or STROBE_AMX_fp32, a wider dtype by
+ * splitting. Tiles multiply bf16, 8 significant bits. A number of fp16, 11 bits, is the exact sum of two bf16 numbers; one
+ * of fp32, 24 bits, of three: each part is what is left, rounded (Dekker, 1971; Henry, Tang and Heinecke, 2019, for bf16). A
+ * product of two numbers then is a sum of products of parts, of which those below the last bit are left out:
+ *
+ *     fp16    a1 b0 + a0 b0 + a0 b1                           left out: a1 b1, 2^-18 of a b, except for S where lse is
+ * wanted fp32    a2 b0 + a1 b0 + a1 b1 + a0 b1 + a0 b2 + a0 b0   left out: a1 b2, a2 b1 and less, 2^-26
+ *
+ * bf16 has fp32's range, so nothing overflows; a part below 2^-126 is lost, because tiles take denormals for zero. */
+#ifndef STROBE_CPU_AMX_OPERAND_H
+#define STROBE_CPU_AMX_OPERAND_H
+
+#include <stdbool.h>
+
+#include "core/element.h"
+#include "cpu/level.h"
+
+#if defined(STROBE_AMX_fp32)
+typedef float number;
+enum { PARTS = 3, PRODUCTS = 6, LSE_PRODUCTS = 0 };
+#define AMX_KERNEL(name) LEVEL_KERNEL(name##_fp32)
+#elif defined(STROBE_AMX_fp16)
+typedef uint16_t number;
+enum { PARTS = 2, PRODUCTS = 4, LSE_PRODUCTS = 1 };
+#define AMX_KERNEL(name) LEVEL_KERNEL(name##_fp16)
+#else
+typedef uint16_t number;
+enum { PARTS = 1, PRODUCTS = 1, LSE_PRODUCTS = 0 };
+#define AMX_KERNEL(name) LEVEL_KERNEL(name)
+#endif
+
+/* Which parts are multiplied; the first LSE_PRODUCTS only for scores, where lse is wanted. From one product to the next only
+ * one side changes, the other stays in its tiles. */
+static const struct {
+    int8_t a, b;
+    bool fresh_a, fresh_b; /* it differs from the product before */
+} products[PRODUCTS] = {
+#if defined(STROBE_AMX_fp32)
+    {2, 0, true, true},  {1, 0, true, false}, {1, 1, false, true},
+    {0, 1, true, false}, {0, 2, false, true}, {0, 0, false, true},
+#elif defined(STROBE_AMX_fp16)
+    {1, 1, true, true},
+    {1, 0, false, true},
+    {0, 0, true, false},
+    {0, 1, false, true},
+#else
+    {0, 0, true, true},
+#endif
+};
+
+static inline __mmask32 columns_mask(int64_t columns) {
+    return columns >= TILE_DEPTH ? 0xffffffffu : columns <= 0 ? 0 : (1u << columns) - 1;
+}
+
+/* The upper half of each word of `bits`, which is x or near it, becomes a part of x; x becomes what is left, exactly. */
+static inline __m512i take_part(vec *x, __m512i bits) {
+    const __m512i part = _mm512_and_si512(bits, _mm512_set1_epi32(-0x10000));
+    *x = v_sub(*x, _mm512_castsi512_ps(part));
+    return part;
+}
+
+static inline __m512i cut_part(vec *x) { return take_part(x, _mm512_castps_si512(*x)); }
+
+/* To nearest: what is left then is half as much and has either sign, and what is left out of products no bias. */
+static inline __m512i round_part(vec *x) {
+    return take_part(x, _mm512_add_epi32(_mm512_castps_si512(*x), _mm512_set1_epi32(0x8000)));
+}
+
+/* The same, but cut off where rounding would make an infinity. */
+static inline __m512i round_any_part(vec *x) {
+    const __m512i bits = _mm512_castps_si512(*x), size = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+    const __mmask16 fits = _mm512_cmp_epi32_mask(size, _mm512_set1_epi32(0x7f7f8000), _MM_CMPINT_LT);
+    return take_part(x, _mm512_mask_add_epi32(bits, fits, bits, _mm512_set1_epi32(0x8000)));
+}
+
+/* The upper halves of two vectors, side by side. */
+static inline __m512i join_upper(__m512i low, __m512i high) {
+    const __m512i odd = _mm512_set_epi32(0x003f003d, 0x003b0039, 0x00370035, 0x00330031, 0x002f002d, 0x002b0029, 0x00270025,
+                                         0x00230021, 0x001f001d, 0x001b0019, 0x00170015, 0x00130011, 0x000f000d, 0x000b0009,
+                                         0x00070005, 0x00030001);
+    return _mm512_permutex2var_epi16(low, odd, high);
+}
+
+/* 32 columns of a row in parts; those from `columns` on are 0. */
+static inline void load_parts(__m512i parts[PARTS], const number *x, int64_t columns) {
+    const __mmask32 mask = columns_mask(columns);
+    if (columns <= 0) {
+        for (int n = 0; n < PARTS; ++n) parts[n] = _mm512_setzero_si512();
+        return;
+    }
+#if defined(STROBE_AMX_fp32)
+    vec low = _mm512_maskz_loadu_ps((__mmask16)mask, x);
+    vec high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + LANES);
+#else
+    const __m512i raw = _mm512_maskz_loadu_epi16(mask, x);
+    if (PARTS == 1) {
+        parts[0] = raw;
+        return;
+    }
+    vec low = _mm512_cvtph_ps(_mm512_castsi512_si256(raw)), high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(raw, 1));
+#endif
+    const __m512i rounded = round_any_part(&low);
+    parts[0] = join_upper(rounded, round_any_part(&high));
+    for (int n = 1; n < PARTS; ++n) {
+        const __m512i part = cut_part(&low);
+        parts[n] = join_upper(part, cut_part(&high));
+    }
+}
+
+/* Whether 32 columns of a row are finite. */
+static inline bool columns_are_finite(const number *x, int64_t columns) {
+    const __mmask32 mask = columns_mask(columns);
+#if defined(STROBE_AMX_fp32)
+    const __m512i size = _mm512_set1_epi32(0x7fffffff), infinity = _mm512_set1_epi32(0x7f800000);
+    const __m512i low = _mm512_and_si512(size, _mm512_maskz_loadu_epi32((__mmask16)mask, x));
+    const __m512i high = _mm512_and_si512(size, _mm512_maskz_loadu_epi32((__mmask16)(mask >> 16), x + LANES));
+    return !_mm512_cmp_epi32_mask(_mm512_max_epi32(low, high), infinity, _MM_CMPINT_NLT);
+#else
+    const __m512i exponent = _mm512_set1_epi16(PARTS == 1 ? 0x7f80 : 0x7c00), x32 = _mm512_maskz_loadu_epi16(mask, x);
+    return !_mm512_cmpeq_epi16_mask(_mm512_and_si512(x32, exponent), exponent);
+#endif
+}
+
+static inline float to_float(number x) {
+#if defined(STROBE_AMX_fp32)
+    return x;
+#elif defined(STROBE_AMX_fp16)
+    return fp16_to_float(x);
+#else
+    return bf16_to_float(x);
+#endif
+}
+
+/* fp32 to bf16, to nearest even, in the upper halves. A NaN stays one unless all its bits are set, which no sum has: those
+ * of bf16 inputs have a lower half of zeros, the processor's own too. */
+static inline __m512i round_number(vec x) {
+    const __m512i bits = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
+    return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+}
+
+/* The same; any NaN stays one. */
+static inline __m512i round_bits(vec x) {
+    const __m512i bits = _mm512_castps_si512(x), rounded = round_number(x);
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
+}
+
+static inline __m256i round_bf16(vec x) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_bits(x), 16)); }
+
+/* Results leave as words of 32 bits: one of fp32, two of 16 bits. */
+enum { COLUMNS_A_WORD = (int)(sizeof(uint32_t) / sizeof(number)) };
+
+/* A word a lane of up to two columns, rounded to the dtype. */
+static inline __m512i round_word(vec first, vec second) {
+#if defined(STROBE_AMX_fp32)
+    (void)second;
+    return _mm512_castps_si512(first);
+#elif defined(STROBE_AMX_fp16)
+    enum { nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
+    const __m512i low = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(first, nearest));
+    return _mm512_or_si512(low, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_cvtps_ph(second, nearest)), 16));
+#else
+    return v_pair_cut(round_number(first), round_number(second));
+#endif
+}
+
+/* 16 words of a row, of which `columns` columns exist; stream: past the caches, where a whole line is written. */
+static inline void store_words(number *to, __m512i words, int64_t columns, bool stream) {
+    if (stream && columns >= LANES * COLUMNS_A_WORD && (uintptr_t)to % 64 == 0)
+        _mm512_stream_si512((__m512i *)(void *)to, words);
+    else
+#if defined(STROBE_AMX_fp32)
+        _mm512_mask_storeu_epi32(to, (__mmask16)columns_mask(columns), words);
+#else
+        _mm512_mask_storeu_epi16(to, columns_mask(columns), words);
+#endif
+}
+
+#endif

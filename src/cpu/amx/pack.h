@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * pack.h: operands into the layouts of amx/step.h, in parts (amx/operand.h), and O^T out of its own. Transposes of what
+ * lies in memory let loads put rows into the lanes of a register and shuffle within lanes; those of what is in registers
+ * take 64 shuffles for 512 bf16. Columns and rows beyond a tensor's are zero. */
+#ifndef STROBE_CPU_AMX_PACK_H
+#define STROBE_CPU_AMX_PACK_H
+
+#include "cpu/amx/operand.h"
+#include "cpu/vector/rows.h"
+
+static inline int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+/* Four times 16 bytes side by side. */
+static inline __m512i load_lanes(const uint16_t *a, const uint16_t *b, const uint16_t *c, const uint16_t *d) {
+    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)a));
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)b), 1);
+    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)c), 2);
+    return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)d), 3);
+}
+
+/* Eight columns of 16 rows, at row[.] + c, into four rows of Q^T: pairs of columns become words. Loads put four rows into
+ * the lanes of 128 bits, so that the transpose stays within lanes: two shuffles a row. */
+static inline void pack_pairs(uint16_t *to, const uint16_t *const row[TILE_SIDE], int64_t c, __m512i sign) {
+    __m512i r[4], t[4];
+    for (int i = 0; i < 4; ++i)
+        r[i] = _mm512_xor_si512(sign, load_lanes(row[i] + c, row[4 + i] + c, row[8 + i] + c, row[12 + i] + c));
+    for (int i = 0; i < 2; ++i) {
+        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+        _mm512_store_si512(to + 2 * i * TILE_DEPTH, _mm512_unpacklo_epi64(t[i], t[2 + i]));
+        _mm512_store_si512(to + (2 * i + 1) * TILE_DEPTH, _mm512_unpackhi_epi64(t[i], t[2 + i]));
+    }
+}
+
+/* Q^T of a tile, [dim / 32][PARTS][2][16 pairs][16 queries]; flip: all signs change. */
+static inline void pack_queries(uint16_t *to, const struct tile_rows *t, const strobe_tensor *x, int64_t dim, bool flip) {
+    const __m512i sign = _mm512_set1_epi16(flip ? -0x8000 : 0);
+    _Alignas(64) uint16_t square[PARTS][TILE_SIDE][TILE_DEPTH];
+    int64_t offset[TILE_ROWS];
+    tile_offsets(offset, t, x);
+    for (int64_t half = 0; half < VECTORS; ++half)
+        for (int64_t c = 0; c * TILE_DEPTH < dim; ++c) {
+            const bool in_place = PARTS == 1 && t->n == TILE_ROWS && dim - c * TILE_DEPTH >= TILE_DEPTH;
+            const uint16_t *row[PARTS][TILE_SIDE];
+            for (int64_t i = 0; i < TILE_SIDE; ++i) {
+                const int64_t r = half * TILE_SIDE + i;
+                const number *at = r < t->n ? (const number *)x->data + offset[r] + c * TILE_DEPTH : NULL;
+                __m512i parts[PARTS];
+                if (!in_place) load_parts(parts, at, at ? dim - c * TILE_DEPTH : 0);
+                for (int n = 0; n < PARTS; ++n) {
+                    if (!in_place) _mm512_store_si512(square[n][i], parts[n]);
+                    row[n][i] = in_place ? (const uint16_t *)(const void *)at : square[n][i];
+                }
+            }
+            for (int n = 0; n < PARTS; ++n)
+                for (int64_t pairs = 0; pairs < TILE_SIDE; pairs += 4)
+                    pack_pairs(to + ((c * PARTS + n) * VECTORS + half) * TILE_ELEMENTS + pairs * TILE_DEPTH, row[n],
+                               2 * pairs, sign);
+        }
+}
+
+/* The greatest magnitudes among first parts, of which an infinity or a NaN has one if what it is a part of is one. */
+static inline void note_size(__m512i *greatest, __m512i part) {
+    *greatest = _mm512_max_epu16(*greatest, _mm512_and_si512(part, _mm512_set1_epi16(0x7fff)));
+}
+
+static inline bool is_finite(__m512i greatest) {
+    return !_mm512_cmp_epu16_mask(greatest, _mm512_set1_epi16(0x7f80), _MM_CMPINT_NLT);
+}
+
+/* n rows of K, [PARTS][64][padded]. Returns whether all are finite. */
+static inline bool pack_keys(uint16_t *to, const number *k, int64_t stride, int64_t n, int64_t dim, int64_t padded) {
+    __m512i parts[PARTS], greatest = _mm512_setzero_si512();
+    for (int64_t j = 0; j < BLOCK_KEYS; ++j)
+        for (int64_t c = 0; c < padded; c += TILE_DEPTH) {
+            load_parts(parts, k + (j < n ? j : 0) * stride + c, j < n ? dim - c : 0);
+            note_size(&greatest, parts[0]);
+            for (int64_t part = 0; part < PARTS; ++part)
+                _mm512_store_si512(to + (part * BLOCK_KEYS + j) * padded + c, parts[part]);
+        }
+    return is_finite(greatest);
+}
+
+/* The keys among n rows of K or V that are not finite, as bits. */
+static inline uint64_t keys_not_finite(const number *x, int64_t stride, int64_t n, int64_t dim) {
+    uint64_t found = 0;
+    for (int64_t j = 0; j < n; ++j)
+        for (int64_t c = 0; c < dim; c += TILE_DEPTH)
+            if (!columns_are_finite(x + j * stride + c, dim - c)) found |= (uint64_t)1 << j;
+    return found;
+}
+
+/* Of 32 keys, eight columns at v, into eight rows of V^T. Each lane of 128 bits takes eight keys, put there by its load, so
+ * that the transpose stays within lanes: three shuffles a row, where one that starts from whole rows takes five. */
+static inline void pack_columns(uint16_t *to, const uint16_t *v, int64_t stride, __m512i *greatest) {
+    __m512i r[8], t[8], u[8];
+    for (int i = 0; i < 8; ++i) {
+        const uint16_t *key = v + i * stride;
+        r[i] = load_lanes(key, key + 8 * stride, key + 16 * stride, key + 24 * stride);
+        note_size(greatest, r[i]);
+    }
+    for (int i = 0; i < 4; ++i) {
+        t[i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]); /* columns 0 to 3 of keys 2i and 2i + 1 */
+        t[4 + i] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+    }
+    for (int i = 0; i < 4; ++i) { /* u[2 i + n]: columns 2 i and 2 i + 1 of the keys 4 n to 4 n + 3 */
+        const __m512i *pair = t + i / 2 * 4;
+        for (int n = 0; n < 2; ++n)
+            u[2 * i + n] = i % 2 ? _mm512_unpackhi_epi32(pair[2 * n], pair[2 * n + 1])
+                                 : _mm512_unpacklo_epi32(pair[2 * n], pair[2 * n + 1]);
+    }
+    for (int i = 0; i < 4; ++i) {
+        _mm512_store_si512(to + 2 * i * TILE_DEPTH, _mm512_unpacklo_epi64(u[2 * i], u[2 * i + 1]));
+        _mm512_store_si512(to + (2 * i + 1) * TILE_DEPTH, _mm512_unpackhi_epi64(u[2 * i], u[2 * i + 1]));
+    }
+}
+
+/* Of 32 keys x 32 columns of V, all parts, 2 TILE_ELEMENTS apart, into the two tiles of V^T, `apart` elements apart, that
+ * hold the columns; the second one only where `both`. columns: how many there are. Returns whether all are finite. */
+static inline bool pack_values_square(uint16_t *to, const number *v, int64_t stride, int64_t columns, uint32_t keys,
+                                      int64_t apart, bool both) {
+    __m512i greatest = _mm512_setzero_si512(), other, parts[PARTS];
+    _Alignas(64) uint16_t square[PARTS][TILE_DEPTH][TILE_DEPTH];
+    const bool in_place = PARTS == 1 && columns >= TILE_DEPTH && keys == 0xffffffffu;
+    for (int j = 0; j < TILE_DEPTH && !in_place; ++j) {
+        const bool there = keys >> j & 1;
+        load_parts(parts, there ? v + j * stride : NULL, there ? columns : 0);
+        for (int n = 0; n < PARTS; ++n) _mm512_store_si512(square[n][j], parts[n]);
+    }
+    for (int n = 0; n < PARTS; ++n)
+        for (int x = 0; x < (both ? TILE_DEPTH : TILE_SIDE); x += 8)
+            pack_columns(to + n * 2 * TILE_ELEMENTS + x / TILE_SIDE * apart + x % TILE_SIDE * TILE_DEPTH,
+                         in_place ? (const uint16_t *)v + x : square[n][0] + x, in_place ? stride : TILE_DEPTH,
+                         n ? &other : &greatest);
+    return is_finite(greatest);
+}
+
+/* V^T of n keys, [padded / 16][PARTS][2][16][32]; the keys of `left_out` are zero. Returns whether the
+ * others are finite. */
+static inline bool pack_values(uint16_t *to, const number *v, int64_t stride, int64_t n, int64_t dim, int64_t padded,
+                               uint64_t left_out) {
+    const uint64_t keys = (n >= BLOCK_KEYS ? ~(uint64_t)0 : ((uint64_t)1 << n) - 1) & ~left_out;
+    const int64_t apart = PARTS * 2 * TILE_ELEMENTS;
+    bool finite = true;
+    for (int64_t half = 0; half < 2; ++half)
+        for (int64_t c = 0; c < padded; c += TILE_DEPTH)
+            finite &= pack_values_square(to + c / TILE_SIDE * apart + half * TILE_ELEMENTS,
+                                         v + half * TILE_DEPTH * stride + c, stride, dim - c,
+                                         (uint32_t)(keys >> half * TILE_DEPTH), apart, padded - c > TILE_SIDE);
+    return finite;
+}
+
+/* O^T [dim][TILE_ROWS] times factor [TILE_ROWS] to the tile's rows of x; stream: past the caches. */
+static inline void unpack_rows(const struct tile_rows *t, const strobe_tensor *x, const float *o, int64_t dim,
+                               const float *factor, bool stream) {
+    int64_t offset[TILE_ROWS];
+    tile_offsets(offset, t, x);
+    for (int64_t half = 0; half * TILE_SIDE < t->n; ++half) {
+        const vec f = v_load(factor + half * TILE_SIDE);
+        for (int64_t c = 0; c < dim; c += TILE_SIDE * COLUMNS_A_WORD) {
+            __m512i words[TILE_SIDE];
+            for (int64_t i = 0; i < TILE_SIDE; ++i) {
+                const int64_t first = c + i * COLUMNS_A_WORD, second = first + COLUMNS_A_WORD - 1;
+                const float *at = o + half * TILE_SIDE;
+                words[i] = round_word(first < dim ? v_mul(v_load(at + first * TILE_ROWS), f) : v_set(0),
+                                      second < dim ? v_mul(v_load(at + second * TILE_ROWS), f) : v_set(0));
+            }
+            v_transpose(words);
+            for (int64_t i = 0; i < TILE_SIDE && half * TILE_SIDE + i < t->n; ++i)
+                store_words((number *)x->data + offset[half * TILE_SIDE + i] + c, words[i], dim - c, stream);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * pack_gradients.h: the operands of amx/gradients.h beside those of amx/pack.h, and dK and dV out of their tiles.
+ * Columns and rows beyond a tensor's are zero. */
+#ifndef STROBE_CPU_AMX_PACK_GRADIENTS_H
+#define STROBE_CPU_AMX_PACK_GRADIENTS_H
+
+#include "cpu/amx/gradients.h"
+#include "cpu/amx/pack.h"
+
+enum { LARGEST_DIM = 256 };
+
+/* n <= 64 rows of K or V as operands A, [4][padded / 32] tiles. */
+static inline void pack_key_tiles(uint16_t *to, const uint16_t *k, int64_t stride, int64_t n, int64_t dim, int64_t padded) {
+    for (int64_t j = 0; j < BLOCK_KEYS; ++j) {
+        uint16_t *row = to + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_DEPTH;
+        for (int64_t c = 0; c < padded; c += TILE_DEPTH)
+            _mm512_store_si512(row + c * TILE_SIDE, j < n
+                                                        ? _mm512_maskz_loadu_epi16(columns_mask(dim - c), k + j * stride + c)
+                                                        : _mm512_setzero_si512());
+    }
+}
+
+/* Columns of a row and of the row 16 further as pairs, 16 pairs a vector. */
+static inline void pair_columns(__m512i pairs[2], __m512i low, __m512i high) {
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+                  second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    const __m512i even = _mm512_unpacklo_epi16(low, high), odd = _mm512_unpackhi_epi16(low, high);
+    pairs[0] = _mm512_permutex2var_epi64(even, first, odd);
+    pairs[1] = _mm512_permutex2var_epi64(even, second, odd);
+}
+
+/* A tile's rows of x as operand B, pairs of rows r and r + 16: [padded / 16] tiles. Rows in `left_out` are zero. */
+static inline void pack_row_pairs(uint16_t *to, const struct tile_rows *t, const strobe_tensor *x, int64_t dim,
+                                  int64_t padded, uint32_t left_out) {
+    static const uint16_t zeros[LARGEST_DIM];
+    const uint16_t *row[TILE_ROWS];
+    for (int64_t r = 0; r < TILE_ROWS; ++r)
+        row[r] = r < t->n && !(left_out >> r & 1) ? (const uint16_t *)x->data + tile_offset(t, x, r) : zeros;
+    for (int64_t r = 0; r < TILE_SIDE; ++r)
+        for (int64_t c = 0; c < padded; c += TILE_DEPTH) {
+            const __mmask32 mask = columns_mask(dim - c);
+            __m512i pairs[2];
+            pair_columns(pairs, _mm512_maskz_loadu_epi16(mask, row[r] + c),
+                         _mm512_maskz_loadu_epi16(mask, row[r + TILE_SIDE] + c));
+            _mm512_store_si512(to + c * TILE_DEPTH + r * TILE_DEPTH, pairs[0]);
+            _mm512_store_si512(to + c * TILE_DEPTH + TILE_ELEMENTS + r * TILE_DEPTH, pairs[1]);
+        }
+}
+
+/* The tile's rows of x that are not finite, as bits. */
+static inline uint32_t rows_not_finite(const struct tile_rows *t, const strobe_tensor *x, int64_t dim) {
+    uint32_t found = 0;
+    for (int64_t r = 0; r < t->n; ++r)
+        if (keys_not_finite((const uint16_t *)x->data + tile_offset(t, x, r), 0, 1, dim)) found |= 1u << r;
+    return found;
+}
+
+/* dK or dV of n <= 64 keys, [4][padded / 16] tiles, times factor, to rows of bf16; stream: past the caches. */
+static inline void unpack_key_tiles(uint16_t *to, int64_t stride, const float *from, int64_t n, int64_t dim, int64_t padded,
+                                    float factor, bool stream) {
+    for (int64_t j = 0; j < n; ++j) {
+        const float *row = from + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_SIDE;
+        for (int64_t c = 0; c < dim; c += TILE_DEPTH) {
+            const __m256i low = round_bf16(v_mul(v_load(row + c * TILE_SIDE), v_set(factor)));
+            const __m256i high = round_bf16(v_mul(v_load(row + (c + TILE_SIDE) * TILE_SIDE), v_set(factor)));
+            store_words(to + j * stride + c, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), dim - c, stream);
+        }
+    }
+}
+
+#endif

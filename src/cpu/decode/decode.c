@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * decode.c: few query rows on a long K and V, as in a step of generation, one text for every level. split_kv.h has the
+ * splits and how they are merged, decode_rows.h the products.
+ *
+ *   a task is a split of one K/V head, or of several that lie side by side:
+ *     for each block of keys, MOST_KEYS of one head or BLOCK_KEYS of several:
+ *       for each head:  s = q . k
+ *       for each head:  m, l, P = 2^(s c - m c), o's correction
+ *       for each head:  o += P v
+ *
+ * K and V are read once from memory and, by the group's other rows, again from L1, a chunk of BLOCK_KEYS after the other.
+ * What is read a page later is asked for on the way. Heads of [batch, seq, heads, dim] are walked side by side, or each
+ * page would be visited once a head. Keys that a row does not see are not read for it.
+ *
+ * 4-core Xeon VM, one thread, 2026-11-21, one row a K/V head, bf16, d 128: 92 % of what a loop reaches that only reads, 88 %
+ * for [batch, seq, heads, dim]; int8 takes 0.56 of bf16's time. docs/kernels/cpu.md has what was tried. */
+#include "cpu/decode/decode_rows.h"
+#include "cpu/decode/split_kv.h"
+#include "cpu/scratch.h"
+#include "cpu/table.h"
+
+enum {
+    MOST_HEADS = 32,    /* of a task */
+    BYTES_AHEAD = 4096, /* of one head: a page ahead of what is read */
+};
+
+struct decode {
+    struct split_kv split;
+    char *workspace;
+    size_t scratch_bytes;
+    int64_t q_padded;
+};
+
+/* One worker's memory. */
+struct scratch {
+    float *q;          /* [heads_a_task][rows][q_padded] fp32, in vectors as decode_rows.h has them */
+    float *s;          /* [heads_a_task][rows][ROW_SCORES] scores, then weights */
+    float *correction; /* [heads_a_task][rows] */
+};
+
+/* The block at hand, and who is at it. */
+struct block {
+    const struct decode *f;
+    struct split_task t;
+    int64_t j0, keys, most_keys, chunk;
+    struct scratch c;
+};
+
+static size_t lay_out(struct scratch *t, float *base, const struct problem *p, int64_t heads) {
+    const int64_t rows = heads * p->a.seq_q * p->group;
+    size_t used = 0;
+    t->q = take(base, &used, rows * padded_columns(p->a.dim));
+    t->s = take(base, &used, rows * ROW_SCORES);
+    t->correction = take(base, &used, rows);
+    return used * sizeof(float);
+}
+
+static void pack_queries(const struct block *b) {
+    const struct problem *p = b->f->split.p;
+    const int64_t dim = p->a.dim, rows = b->f->split.rows;
+    float wide[512];
+    for (int64_t h = 0; h < b->t.heads; ++h) {
+        const struct tile_rows t = decode_rows(p, &b->t.s, b->t.first_head + h);
+        for (int64_t r = 0; r < t.n; ++r) {
+            float *q = b->c.q + (h * rows + r) * b->f->q_padded;
+            widen_row(wide, p->a.q.data, p->a.q.dtype, tile_offset(&t, &p->a.q, r), dim);
+            to_places(q, wide, p->a.k.dtype, dim, query_factor(p));
+        }
+    }
+}
+
+/* Rows [r, r + count) of the head see the same keys [first, end) of the block; count is a power of two. */
+struct same_rows {
+    int64_t first, end;
+    int count;
+};
+
+static struct same_rows rows_at(const struct tile_rows *t, int64_t r, int64_t j0, int64_t keys) {
+    const struct band *band = &t->s.band;
+    struct same_rows same = {.first = band_first(band, packed_row(t, r)), .end = band_end(band, packed_row(t, r))};
+    int alike = 1;
+    while (alike < ROWS_AT_ONCE && r + alike < t->n && band_first(band, packed_row(t, r + alike)) == same.first &&
+           band_end(band, packed_row(t, r + alike)) == same.end)
+        ++alike;
+    same.count = alike >= 4 ? 4 : alike >= 2 ? 2 : 1;
+    if (same.first < j0) same.first = j0;
+    if (same.end > j0 + keys) same.end = j0 + keys;
+    return same;
+}
+
+/* Bytes from what head h reads to what is read a little later: by the next head, if there are several. Nothing need be
+ * there, so this wraps. */
+static size_t bytes_ahead(const struct split_task *t, const strobe_tensor *x, int64_t columns, int64_t h) {
+    const size_t bytes = (size_t)bytes_of(x->dtype), key = (size_t)x->stride[1] * bytes, head = (size_t)x->stride[2] * bytes;
+    if (t->heads == 1) return BYTES_AHEAD / ((size_t)columns * bytes) * key;
+    return h + 1 < t->heads ? head : BLOCK_KEYS * key - (size_t)h * head;
+}
+
+static struct keys_in_memory keys_at(const struct block *b, const strobe_tensor *x, int64_t columns, int64_t j, int64_t h) {
+    const int64_t at = strobe__key_offset(x, &b->t.s, j, b->t.first_head + h) * bytes_of(x->dtype);
+    return (struct keys_in_memory){(const char *)x->data + at, x->stride[1], columns, bytes_ahead(&b->t, x, columns, h)};
+}
+
+/* What the rows [r, r + count) of head h do with the keys [first, end) of the chunk. */
+typedef void rows_meet(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same);
+
+/* s[j] *= factor[j step]. */
+static void scale_run(float *s, const float *factor, int64_t step, int64_t keys) {
+    int64_t j = 0;
+    for (; step == 1 && j + LANES <= keys; j += LANES) v_store(s + j, v_mul(v_load(s + j), v_load(factor + j)));
+    for (; j < keys; ++j) s[j] *= factor[j * step];
+}
+
+/* Scores or weights of a few rows, s [count][ROW_SCORES] from key `first` on, times the keys' scales. */
+static void scale_keys(const struct block *b, const struct tile_rows *t, float *s, struct same_rows same, const float *scale,
+                       const int64_t stride[3]) {
+    if (!t->p->a.scales || !scale) return;
+    const int64_t block = t->p->scales.block_k, first_key = b->t.s.first_key;
+    for (int64_t j = same.first, next; j < same.end; j = next) { /* keys [j, next): their scales lie `step` apart */
+        const int64_t step = block == 1 ? stride[1] : 0;
+        const int64_t left = block < 2 ? same.end - j : block - (first_key + j) % block;
+        next = left < same.end - j ? j + left : same.end;
+        const float *factor = strobe__key_scale_at(t->p, scale, stride, &b->t.s, j, t->kv);
+        for (int r = 0; r < same.count; ++r) scale_run(s + r * ROW_SCORES + j - same.first, factor, step, next - j);
+    }
+}
+
+static void multiply_keys(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same) {
+    const struct problem *p = t->p;
+    const int64_t row = h * b->f->split.rows + r, stride = b->f->q_padded;
+    const struct keys_in_memory k = keys_at(b, &p->a.k, p->a.dim, same.first, h);
+    float *s = b->c.s + row * ROW_SCORES + same.first - b->j0;
+    products_for(p->a.k.dtype, same.count)->keys(s, b->c.q + row * stride, stride, &k, same.end - same.first);
+    scale_keys(b, t, s, same, p->scales.k, p->scales.stride_k);
+}
+
+static void multiply_values(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same) {
+    const struct problem *p = t->p;
+    const struct split_kv *f = &b->f->split;
+    const int64_t row = h * f->rows + r;
+    const struct keys_in_memory v = keys_at(b, &p->a.v, p->a.dim_v, same.first, h);
+    const struct part part = part_at(f, b->t.s.b * p->a.heads_kv + t->kv, b->t.split, r);
+    float *weights = b->c.s + row * ROW_SCORES + same.first - b->j0, *correction = b->c.correction + row;
+    scale_keys(b, t, weights, same, p->scales.v, p->scales.stride_v);
+    products_for(p->a.v.dtype, same.count)->values(part.o, f->part_floats, correction, weights, &v, same.end - same.first);
+    for (int n = 0; n < same.count; ++n) correction[n] = 1; /* done, for the chunks that follow */
+}
+
+/* Scores of a row become weights; m and l of the row move on; the result is what o has to be multiplied by. */
+static float online_softmax(struct part *part, float *s, int64_t keys, float factor) {
+    const float m = *part->m;
+    vec high = v_set(m), sum = v_set(0);
+    for (int64_t j = keys; j % LANES != 0; ++j) s[j] = -INFINITY;
+    for (int64_t j = 0; j < keys; j += LANES) high = v_max(v_load(s + j), high);
+    const float highest = v_highest(high), shift = highest == -INFINITY ? 0 : highest * factor;
+    for (int64_t j = 0; j < keys; j += LANES) {
+        const vec weight = v_exp2(v_sub(v_mul(v_load(s + j), v_set(factor)), v_set(shift)));
+        sum = v_add(sum, weight);
+        v_store(s + j, weight);
+    }
+    float moved[LANES];
+    v_store(moved, v_exp2(v_set(m * factor - shift)));
+    const float correction = highest == m ? 1 : moved[0];
+    *part->m = highest;
+    *part->l = *part->l * correction + v_sum(sum);
+    return correction;
+}
+
+/* All heads and rows, a chunk of keys after the other. */
+static void walk(const struct block *b, rows_meet *meet) {
+    for (int64_t j = b->j0; j < b->j0 + b->keys; j += b->chunk) {
+        const int64_t left = b->j0 + b->keys - j, keys = left < b->chunk ? left : b->chunk;
+        for (int64_t h = 0; h < b->t.heads; ++h) {
+            const struct tile_rows t = decode_rows(b->f->split.p, &b->t.s, b->t.first_head + h);
+            for (int64_t r = 0; r < t.n;) {
+                const struct same_rows same = rows_at(&t, r, j, keys);
+                if (same.first < same.end) meet(b, &t, h, r, same);
+                r += same.count;
+            }
+        }
+    }
+}
+
+/* Every row's scores over the keys of the block that it sees become weights. */
+static void weigh(const struct block *b) {
+    const struct split_kv *f = &b->f->split;
+    for (int64_t h = 0; h < b->t.heads; ++h) {
+        const struct tile_rows t = decode_rows(f->p, &b->t.s, b->t.first_head + h);
+        for (int64_t r = 0; r < t.n; ++r) {
+            const struct same_rows same = rows_at(&t, r, b->j0, b->keys);
+            if (same.first >= same.end) continue;
+            struct part part = part_at(f, b->t.s.b * f->p->a.heads_kv + t.kv, b->t.split, r);
+            float *s = b->c.s + (h * f->rows + r) * ROW_SCORES + same.first - b->j0;
+            b->c.correction[h * f->rows + r] = online_softmax(&part, s, same.end - same.first, exponent_factor(f->p));
+        }
+    }
+}
+
+static void decode_task(void *context, int64_t index, int32_t worker) {
+    const struct decode *f = context;
+    struct block b = {.f = f, .t = split_task_at(&f->split, index)};
+    const struct split_task *t = &b.t;
+    if (t->heads == 0) return;
+    const float_mode mode = enter_flush_to_zero();
+    /* By the shape, not by heads a task, which follow from the number of threads: it decides what is summed when. */
+    b.most_keys = heads_side_by_side(&f->split.p->a, MOST_HEADS) > 1 ? BLOCK_KEYS : MOST_KEYS;
+    b.chunk = f->split.rows > 1 ? BLOCK_KEYS : b.most_keys;
+    lay_out(&b.c, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f->split.p, f->split.heads_a_task);
+    pack_queries(&b);
+    for (int64_t h = 0; h < t->heads; ++h)
+        start_parts(&f->split, t->s.b * f->split.p->a.heads_kv + t->first_head + h, t->split);
+    for (b.j0 = t->first; b.j0 < t->end; b.j0 += b.most_keys) {
+        b.keys = t->end - b.j0 < b.most_keys ? t->end - b.j0 : b.most_keys;
+        walk(&b, multiply_keys);
+        weigh(&b);
+        walk(&b, multiply_values);
+    }
+    leave_flush_to_zero(mode);
+}
+
+size_t LEVEL_KERNEL(decode_workspace)(const struct problem *p) {
+    struct scratch t;
+    return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, p, heads_side_by_side(&p->a, MOST_HEADS)) +
+           parts_bytes(p);
+}
+
+strobe_status LEVEL_KERNEL(decode)(const struct problem *p, const struct execution *execution) {
+    struct scratch t;
+    struct decode f = {.split = split_kv_of(p, longest_sequence(p), MOST_HEADS), .workspace = execution->workspace};
+    f.q_padded = padded_columns(p->a.dim);
+    f.scratch_bytes = lay_out(&t, NULL, p, f.split.heads_a_task);
+    f.split.parts = (float *)(void *)(f.workspace + (size_t)strobe__workers(p->a.parallel) * f.scratch_bytes);
+    run_splits(&f.split, decode_task, &f);
+    return STROBE_OK;
+}

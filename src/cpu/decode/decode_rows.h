@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * decode_rows.h: the products of a few query rows with keys as they lie in memory. Columns lie across the lanes, a row of K
+ * or V is read once for up to four query rows:
+ *
+ *     key_products    s[r][j]  = q_r . k_j               LANES sums at a time, made one vector by v_sums
+ *     value_products  o[r]     = a[r] o[r] + sum_j p[r][j] v_j
+ *
+ * Rows are read PAIR columns at a time, which with AVX-512 and 16 bits is a line of memory: loads of half a line reach
+ * three quarters of the bandwidth. A pair of bf16 comes apart into even and odd columns, by a shift and a mask; q and o are
+ * kept in that order (to_places, from_places). The last pair of a row ends with it and so overlaps the one
+ * before: no load passes the end, none needs a mask. q holds zeros where it overlaps, o holds these columns twice. Rows
+ * shorter than a pair are copied. The order of each sum depends on the columns alone. */
+#ifndef STROBE_CPU_DECODE_ROWS_H
+#define STROBE_CPU_DECODE_ROWS_H
+
+#include "cpu/vector/tile.h"
+
+enum {
+    PAIR = 2 * LANES,
+    ROWS_AT_ONCE = 4,               /* query rows that share one reading of K and V */
+    ABREAST = 4,                    /* keys that are walked together */
+    MOST_KEYS = 512,                /* that weights are made of at once */
+    ROW_SCORES = MOST_KEYS + LANES, /* a row's scores: whole vectors are written, from any key on */
+};
+
+/* Rows of K or V of one head: `data` is the first one's first element, `stride` elements to the next. What lies `ahead`
+ * bytes from an element is asked for when that is read. */
+struct keys_in_memory {
+    const char *data;
+    int64_t stride, columns;
+    size_t ahead;
+};
+
+/* Of q or o. */
+static inline int64_t padded_columns(int64_t columns) { return (columns + PAIR - 1) / PAIR * PAIR; }
+
+/* Where the pair that starts at padded column c starts in memory. */
+ALWAYS_INLINE int64_t pair_start(int64_t c, int64_t columns) {
+    return c + PAIR <= columns ? c : columns > PAIR ? columns - PAIR : 0;
+}
+
+/* A row times factor, in natural order, to the places of q; what a pair repeats, or has beyond the row, is zero. */
+static inline void to_places(float *q, const float *row, int32_t dtype, int64_t columns, float factor) {
+    for (int64_t c = 0; c < columns; c += PAIR) {
+        const int64_t start = pair_start(c, columns);
+        float pair[PAIR];
+        for (int64_t i = 0; i < PAIR; ++i) pair[i] = start + i >= c && start + i < columns ? row[start + i] * factor : 0;
+        for (int64_t i = 0; i < PAIR; ++i) q[c + i] = pair[dtype == STROBE_BF16 ? i % LANES * 2 + i / LANES : i];
+    }
+}
+
+/* The way back, from o. */
+static inline void from_places(float *row, const float *o, int32_t dtype, int64_t columns, float factor) {
+    for (int64_t c = 0; c < columns; c += PAIR) {
+        const int64_t start = pair_start(c, columns);
+        float pair[PAIR];
+        for (int64_t i = 0; i < PAIR; ++i) pair[dtype == STROBE_BF16 ? i % LANES * 2 + i / LANES : i] = o[c + i] * factor;
+        memcpy(row + c, pair + (c - start), (size_t)((columns < c + PAIR ? columns : c + PAIR) - c) * sizeof *row);
+    }
+}
+
+ALWAYS_INLINE int64_t bytes_of(int32_t dtype) { return dtype == STROBE_FP32 ? 4 : dtype == STROBE_INT8 ? 1 : 2; }
+
+ALWAYS_INLINE struct vec2 load_pair(const char *at, int32_t dtype) {
+    if (dtype == STROBE_BF16) return v_load2_bf16(at);
+    if (dtype == STROBE_FP16) return v_load2_fp16(at);
+    if (dtype == STROBE_INT8) return v_load2_int8(at);
+    const float *x = (const float *)(const void *)at;
+    return (struct vec2){v_load(x), v_load(x + LANES)};
+}
+
+/* The pair at padded column c of a row. */
+ALWAYS_INLINE struct vec2 row_pair(const char *row, int32_t dtype, int64_t c, int64_t columns, size_t ahead) {
+    if (columns >= PAIR) {
+        const char *at = row + pair_start(c, columns) * bytes_of(dtype);
+        for (int64_t line = 0; line < PAIR * bytes_of(dtype); line += 64)
+            __builtin_prefetch((const void *)((uintptr_t)at + ahead + (size_t)line));
+        return load_pair(at, dtype);
+    }
+    float copy[PAIR] = {0}; /* of any dtype */
+    memcpy(copy, row, (size_t)(columns * bytes_of(dtype)));
+    return load_pair((const char *)copy, dtype);
+}
+
+/* Lane by lane, what `abreast` keys from j on have with the rows: more addresses than that are not held in registers. */
+ALWAYS_INLINE void keys_abreast(vec sum[ROWS_AT_ONCE][ABREAST], const float *q, int64_t q_stride,
+                                const struct keys_in_memory *k, int64_t j, int64_t keys, int32_t dtype, int rows,
+                                int abreast) {
+    const char *key[ABREAST];
+    for (int i = 0; i < abreast; ++i) { /* past the end the last key is read again, and not used */
+        key[i] = k->data + (j + i < keys ? j + i : keys - 1) * k->stride * bytes_of(dtype);
+        for (int r = 0; r < rows; ++r) sum[r][i] = v_set(0);
+    }
+    for (int64_t c = 0; c < k->columns; c += PAIR)
+        for (int i = 0; i < abreast; ++i) {
+            const struct vec2 x = row_pair(key[i], dtype, c, k->columns, k->ahead);
+            for (int r = 0; r < rows; ++r) {
+                sum[r][i] = v_fma(x.a, v_load(q + r * q_stride + c), sum[r][i]);
+                sum[r][i] = v_fma(x.b, v_load(q + r * q_stride + c + LANES), sum[r][i]);
+            }
+        }
+}
+
+ALWAYS_INLINE void key_products(float *s, const float *q, int64_t q_stride, const struct keys_in_memory *k, int64_t keys,
+                                int32_t dtype, int rows) {
+    const int many = LANES / rows, abreast = many < ABREAST ? many : ABREAST;
+    for (int64_t j = 0; j < keys; j += many) {
+        vec all[LANES];
+        for (int i = 0; i < many; i += abreast) {
+            vec sum[ROWS_AT_ONCE][ABREAST];
+            keys_abreast(sum, q, q_stride, k, j + i, keys, dtype, rows, abreast);
+            for (int r = 0; r < rows; ++r)
+                for (int n = 0; n < abreast; ++n) all[r * many + i + n] = sum[r][n];
+        }
+        float found[LANES];
+        v_store(found, v_sums(all));
+        for (int r = 0; r < rows; ++r) memcpy(s + r * ROW_SCORES + j, found + r * many, (size_t)many * sizeof *s);
+    }
+}
+
+/* `pairs` pairs of o from padded column c on. */
+ALWAYS_INLINE void value_columns(float *o, int64_t o_stride, const float *a, const float *p, const struct keys_in_memory *v,
+                                 int64_t keys, int64_t c, int32_t dtype, int rows, int pairs) {
+    struct vec2 sum[ROWS_AT_ONCE][4];
+    for (int r = 0; r < rows; ++r)
+        for (int i = 0; i < pairs; ++i) {
+            const float *at = o + r * o_stride + c + i * PAIR;
+            sum[r][i] = (struct vec2){v_mul(v_load(at), v_set(a[r])), v_mul(v_load(at + LANES), v_set(a[r]))};
+        }
+    for (int64_t j = 0; j < keys; ++j)
+        for (int i = 0; i < pairs; ++i) {
+            const struct vec2 x = row_pair(v->data + j * v->stride * bytes_of(dtype), dtype, c + i * PAIR, v->columns,
+                                           v->ahead);
+            for (int r = 0; r < rows; ++r) {
+                const vec weight = v_set(p[r * ROW_SCORES + j]);
+                sum[r][i] = (struct vec2){v_fma(x.a, weight, sum[r][i].a), v_fma(x.b, weight, sum[r][i].b)};
+            }
+        }
+    for (int r = 0; r < rows; ++r)
+        for (int i = 0; i < pairs; ++i) {
+            v_store(o + r * o_stride + c + i * PAIR, sum[r][i].a);
+            v_store(o + r * o_stride + c + i * PAIR + LANES, sum[r][i].b);
+        }
+}
+
+ALWAYS_INLINE void value_products(float *o, int64_t o_stride, const float *a, const float *p, const struct keys_in_memory *v,
+                                  int64_t keys, int32_t dtype, int rows) {
+    const int most = LANES == 16 ? 16 : 8; /* accumulators: half of the registers */
+    int64_t c = 0;
+    if (8 * rows <= most)
+        for (; c + 3 * PAIR < v->columns; c += 4 * PAIR) value_columns(o, o_stride, a, p, v, keys, c, dtype, rows, 4);
+    if (4 * rows <= most)
+        for (; c + PAIR < v->columns; c += 2 * PAIR) value_columns(o, o_stride, a, p, v, keys, c, dtype, rows, 2);
+    for (; c < v->columns; c += PAIR) value_columns(o, o_stride, a, p, v, keys, c, dtype, rows, 1);
+}
+
+/* The two products for a dtype and a number of rows. */
+struct row_products {
+    void (*keys)(float *s, const float *q, int64_t q_stride, const struct keys_in_memory *k, int64_t keys);
+    void (*values)(float *o, int64_t o_stride, const float *a, const float *p, const struct keys_in_memory *v, int64_t keys);
+};
+
+#define ROW_PRODUCTS(dtype, rows)                                                                                         \
+    static void key_products_##dtype##_##rows(float *s, const float *q, int64_t q_stride, const struct keys_in_memory *k, \
+                                              int64_t keys) {                                                             \
+        key_products(s, q, q_stride, k, keys, STROBE_##dtype, rows);                                                      \
+    }                                                                                                                     \
+    static void value_products_##dtype##_##rows(float *o, int64_t o_stride, const float *a, const float *p,               \
+                                                const struct keys_in_memory *v, int64_t keys) {                           \
+        value_products(o, o_stride, a, p, v, keys, STROBE_##dtype, rows);                                                 \
+    }
+#define ROW_PRODUCTS_OF(dtype) ROW_PRODUCTS(dtype, 1) ROW_PRODUCTS(dtype, 2) ROW_PRODUCTS(dtype, 4)
+#define ROW_PRODUCTS_ENTRY(dtype, rows) \
+    { key_products_##dtype##_##rows, value_products_##dtype##_##rows }
+#define ROW_PRODUCTS_ENTRIES(dtype) \
+    [STROBE_##dtype] = {ROW_PRODUCTS_ENTRY(dtype, 1), ROW_PRODUCTS_ENTRY(dtype, 2), ROW_PRODUCTS_ENTRY(dtype, 4)}
+
+ROW_PRODUCTS_OF(FP32)
+ROW_PRODUCTS_OF(FP16)
+ROW_PRODUCTS_OF(BF16)
+ROW_PRODUCTS_OF(INT8)
+
+/* rows: 1, 2 or 4. */
+static inline const struct row_products *products_for(int32_t dtype, int rows) {
+    static const struct row_products table[][3] = {ROW_PRODUCTS_ENTRIES(FP32), ROW_PRODUCTS_ENTRIES(FP16),
+                                                   ROW_PRODUCTS_ENTRIES(BF16), ROW_PRODUCTS_ENTRIES(INT8)};
+    return &table[dtype][rows / 2];
+}
+
+#endif

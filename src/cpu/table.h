@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * table.h: the entries of the CPU's kernels, one set a level. */
+#ifndef STROBE_CPU_CPU_KERNELS_H
+#define STROBE_CPU_CPU_KERNELS_H
+
+#include "core/kernel.h"
+
+/* Query rows that share a K/V head, at most, for the decode kernels. */
+enum { MOST_DECODE_ROWS = 16 };
+
+#define DECLARE_FORWARD(level)                                                   \
+    size_t strobe__cpu_forward_workspace_##level(const struct problem *problem); \
+    strobe_status strobe__cpu_forward_##level(const struct problem *problem, const struct execution *execution);
+#define DECLARE_LEVEL(level)                                                                                      \
+    DECLARE_FORWARD(level)                                                                                        \
+    size_t strobe__cpu_backward_workspace_##level(const struct problem *problem);                                 \
+    strobe_status strobe__cpu_backward_##level(const struct problem *problem, const struct execution *execution); \
+    size_t strobe__cpu_decode_workspace_##level(const struct problem *problem);                                   \
+    strobe_status strobe__cpu_decode_##level(const struct problem *problem, const struct execution *execution);
+
+DECLARE_LEVEL(baseline)
+#if defined(__x86_64__)
+DECLARE_LEVEL(avx2)
+DECLARE_LEVEL(avx512)
+DECLARE_LEVEL(amx)
+DECLARE_FORWARD(fp16_amx)
+DECLARE_FORWARD(fp32_amx)
+size_t strobe__cpu_decode_workspace_int8_amx(const struct problem *problem);
+strobe_status strobe__cpu_decode_int8_amx(const struct problem *problem, const struct execution *execution);
+#endif
+
+#undef DECLARE_LEVEL
+#undef DECLARE_FORWARD
+
+#endif

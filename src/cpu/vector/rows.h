@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * rows.h: which query rows a tile holds. The query heads of a group share their K and V head, so they share a tile: packed
+ * row n of a group is row n / group of head n % group. With one head a group that is the row itself; with many, a decode
+ * step of one row fills a vector, K and V are read once for all of them, and the rows of a tile stay neighbours under a
+ * mask. */
+#ifndef STROBE_CPU_ROWS_H
+#define STROBE_CPU_ROWS_H
+
+#include "core/problem.h"
+#include "cpu/vector/tile.h"
+
+struct tile_rows {
+    const struct problem *p;
+    struct sequence s;
+    int64_t kv;       /* the K/V head */
+    int64_t first, n; /* packed rows [first, first + n), n <= TILE_ROWS */
+};
+
+static inline int64_t packed_row(const struct tile_rows *t, int64_t r) { return (t->first + r) / t->p->group; }
+
+static inline int64_t packed_head(const struct tile_rows *t, int64_t r) {
+    return t->kv * t->p->group + (t->first + r) % t->p->group;
+}
+
+/* Packed rows of a sequence, and the tile that starts at `first`. */
+static inline int64_t packed_rows(const struct problem *p, const struct sequence *s) { return s->rows * p->group; }
+
+static inline struct tile_rows tile_rows_at(const struct problem *p, const struct sequence *s, int64_t kv, int64_t first) {
+    const int64_t left = packed_rows(p, s) - first;
+    return (struct tile_rows){.p = p, .s = *s, .kv = kv, .first = first, .n = left < TILE_ROWS ? left : TILE_ROWS};
+}
+
+/* The keys that some row of the tile sees by the band. */
+static inline int64_t tile_first_key(const struct tile_rows *t) { return band_first(&t->s.band, packed_row(t, 0)); }
+static inline int64_t tile_end_key(const struct tile_rows *t) { return band_end(&t->s.band, packed_row(t, t->n - 1)); }
+
+static inline enum coverage tile_covers(const struct tile_rows *t, int64_t j0, int64_t j1) {
+    return band_covers(&t->s.band, packed_row(t, 0), packed_row(t, t->n - 1) + 1, j0, j1);
+}
+
+static inline int64_t tile_offset(const struct tile_rows *t, const strobe_tensor *x, int64_t r) {
+    return strobe__row_offset(x, &t->s, packed_row(t, r), packed_head(t, r));
+}
+
+/* Keys [j0, j0 + n) of K or V, x, as fp32: in place, or converted into block [n][columns], and scaled where x has scales. */
+static inline struct rows32 true_rows(float *block, const struct problem *p, const strobe_tensor *x,
+                                      const struct sequence *s, int64_t kv, int64_t j0, int64_t n, int64_t columns) {
+    const int64_t at = strobe__key_offset(x, s, j0, kv);
+    const bool values = x == &p->a.v;
+    const float *scale = values ? p->scales.v : p->scales.k;
+    if (!p->a.scales || !scale) return widen_rows(block, x, at, n, columns);
+    for (int64_t j = 0; j < n; ++j) {
+        float *row = block + j * columns;
+        const float factor = strobe__key_scale(p, scale, values ? p->scales.stride_v : p->scales.stride_k, s, j0 + j, kv);
+        widen_row(row, x->data, x->dtype, at + j * x->stride[1], columns);
+        for (int64_t c = 0; c < columns; ++c) row[c] *= factor;
+    }
+    return (struct rows32){block, columns};
+}
+
+/* All of them: stepping from row to row saves the divisions. */
+static inline void tile_offsets(int64_t offset[TILE_ROWS], const struct tile_rows *t, const strobe_tensor *x) {
+    int64_t i = packed_row(t, 0), h = packed_head(t, 0);
+    for (int64_t r = 0; r < t->n; ++r) {
+        offset[r] = strobe__row_offset(x, &t->s, i, h);
+        if (++h == (t->kv + 1) * t->p->group) h = t->kv * t->p->group, ++i;
+    }
+}
+
+/* Transposes the tile's rows of x into to [columns][TILE_ROWS], times factor; lanes without a row are 0. row: [columns]. */
+static inline void tile_pack(float *to, const struct tile_rows *t, const strobe_tensor *x, int64_t columns, float factor,
+                             float *row) {
+    for (int64_t r = 0; r < TILE_ROWS; ++r) {
+        if (r < t->n)
+            widen_row(row, x->data, x->dtype, tile_offset(t, x, r), columns);
+        else
+            memset(row, 0, (size_t)columns * sizeof *row);
+        for (int64_t c = 0; c < columns; ++c) to[c * TILE_ROWS + r] = row[c] * factor;
+    }
+}
+
+/* The way back: column r of from [columns][TILE_ROWS], times factor[r], rounded to x's dtype. */
+static inline void tile_unpack(const struct tile_rows *t, const strobe_tensor *x, const float *from, int64_t columns,
+                               const float *factor) {
+    for (int64_t r = 0; r < t->n; ++r) {
+        const int64_t at = tile_offset(t, x, r);
+        if (x->dtype == STROBE_FP32)
+            for (int64_t c = 0; c < columns; ++c) ((float *)x->data)[at + c] = from[c * TILE_ROWS + r] * factor[r];
+        else
+            for (int64_t c = 0; c < columns; ++c)
+                element_store(x->data, x->dtype, at + c, from[c * TILE_ROWS + r] * factor[r]);
+    }
+}
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * score_gradients.h: the gradients of what is added to scores: dbias, the sum of dS over the axes along which the bias is
+ * broadcast, and dsinks. Sums are kept in fp32 (dbias) and float64 (dsinks) and rounded once. fp32 dbias is summed where the
+ * caller wants it; other dtypes in the workspace. */
+#ifndef STROBE_CPU_SCORE_GRADIENTS_H
+#define STROBE_CPU_SCORE_GRADIENTS_H
+
+#include <math.h>
+
+#include "cpu/scratch.h"
+#include "cpu/vector/rows.h"
+
+struct score_gradients {
+    const struct problem *p;
+    bool across_batch, across_heads; /* a sum of dbias takes parts from every batch entry, from every head */
+    int64_t batch, heads, rows;      /* extents of the bias, 1 where broadcast */
+    float *dbias;                    /* sums; NULL when not wanted */
+    int64_t stride[3];               /* of the sums: batch, head, row */
+    double *dsinks;                  /* [batch][heads_q] parts of each batch entry; NULL when not wanted */
+};
+
+/* Lays the sums out in the workspace at `base`; NULL only counts. Returns bytes. */
+static inline size_t score_gradients_lay_out(struct score_gradients *g, void *base, const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    size_t floats = 0;
+    *g = (struct score_gradients){.p = p};
+    if (p->g.dsinks) g->dsinks = (double *)(void *)take(base, &floats, 2 * strobe__product(a->batch, a->heads_q));
+    if (!p->g.dbias) return floats * sizeof(float);
+    const int64_t *from = p->bias.stride;
+    g->batch = from[0] ? a->batch : 1;
+    g->heads = from[1] ? a->heads_q : 1;
+    g->rows = from[2] ? a->seq_q : 1;
+    g->across_batch = g->batch < a->batch;
+    g->across_heads = g->heads < a->heads_q;
+    if (p->dbias.dtype == STROBE_FP32) {
+        g->dbias = p->dbias.data;
+        memcpy(g->stride, p->dbias.stride, sizeof g->stride);
+        return floats * sizeof(float);
+    }
+    g->stride[2] = g->rows > 1 ? a->seq_k : 0;
+    g->stride[1] = g->heads > 1 ? g->rows * a->seq_k : 0;
+    g->stride[0] = g->batch > 1 ? g->heads * g->rows * a->seq_k : 0;
+    g->dbias = take(base, &floats, strobe__product(g->batch * g->heads, strobe__product(g->rows, a->seq_k)));
+    return floats * sizeof(float);
+}
+
+static inline void score_gradients_start(const struct score_gradients *g) {
+    const strobe_attention *a = &g->p->a;
+    if (g->dsinks) memset(g->dsinks, 0, (size_t)(a->batch * a->heads_q) * sizeof *g->dsinks);
+    if (!g->dbias) return;
+    for (int64_t b = 0; b < g->batch; ++b)
+        for (int64_t h = 0; h < g->heads; ++h)
+            for (int64_t i = 0; i < g->rows; ++i)
+                memset(g->dbias + b * g->stride[0] + h * g->stride[1] + i * g->stride[2], 0,
+                       (size_t)a->seq_k * sizeof *g->dbias);
+}
+
+/* The row's part of dsink, P_sink (dlse - rowsum(dO * O)); D is rowsum(dO * O) - dlse. */
+static inline void add_to_dsink(const struct score_gradients *g, const struct tile_rows *t, int64_t r, double lse,
+                                double D) {
+    const strobe_sinks *sinks = &g->p->sinks;
+    const int64_t h = packed_head(t, r);
+    g->dsinks[t->s.b * g->p->a.heads_q + h] -= exp(element_load(sinks->data, sinks->dtype, h) - lse) * D;
+}
+
+static inline void add_to_dbias(const struct score_gradients *g, const struct tile_rows *t, const float *ds, int64_t j0,
+                                int64_t keys) {
+    for (int64_t r = 0; r < t->n; ++r) {
+        float *sum = g->dbias + t->s.b * g->stride[0] + packed_head(t, r) * g->stride[1] + packed_row(t, r) * g->stride[2] +
+                     j0;
+        for (int64_t j = 0; j < keys; ++j) sum[j] += ds[j * TILE_ROWS + r];
+    }
+}
+
+static inline void score_gradients_finish(const struct score_gradients *g) {
+    const strobe_attention *a = &g->p->a;
+    for (int64_t h = 0; g->dsinks && h < a->heads_q; ++h) {
+        double sum = 0;
+        for (int64_t b = 0; b < a->batch; ++b) sum += g->dsinks[b * a->heads_q + h];
+        element_store(g->p->dsinks.data, g->p->dsinks.dtype, h, sum);
+    }
+    const strobe_bias *to = &g->p->dbias;
+    if (!g->dbias || g->dbias == to->data) return;
+    for (int64_t b = 0; b < g->batch; ++b)
+        for (int64_t h = 0; h < g->heads; ++h)
+            for (int64_t i = 0; i < g->rows; ++i)
+                for (int64_t j = 0; j < a->seq_k; ++j)
+                    element_store(to->data, to->dtype, b * to->stride[0] + h * to->stride[1] + i * to->stride[2] + j,
+                                  (double)g->dbias[b * g->stride[0] + h * g->stride[1] + i * g->stride[2] + j]);
+}
+
+#endif

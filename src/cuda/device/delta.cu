@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * delta.cu: the small kernels around the backward pass, all bound by memory.
+ *   strobe__row_terms    lse in base 2 and D = rowsum(dout * out) - dlse of every packed row, 8, 16 or 32 lanes a row; and
+ *                        zeros where backward_fused.cu adds up dQ
+ *   strobe__sink_sums    dsink of a head = -sum over batch and rows of exp(sink - lse) D, a block of threads a head, in a
+ *                        fixed order, in fp64
+ *   strobe__dq_round     the fp32 sums of dQ to where and as the caller wants them
+ *   strobe__dbias_round  the fp32 sums of dbias likewise */
+#include "cuda/ptx/red.h"
+#include "cuda/device/gradients.h"
+#include "cuda/device/store.h"
+
+/* Eight columns from `column` on; those past the tensor's are 0. */
+INLINE void load_eight(const struct view *x, int64_t at, int columns, float to[8]) {
+    const bool whole = columns >= 8 && x->aligned;
+    if (whole && (x->dtype == CUDA_BF16 || x->dtype == CUDA_FP16)) {
+        const uint4 raw = *(const uint4 *)((const uint16_t *)x->data + at);
+        const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            const uint16_t half = (uint16_t)(words[e / 2] >> (16 * (e % 2)));
+            to[e] = x->dtype == CUDA_BF16 ? bf16_to_float(half) : fp16_to_float(half);
+        }
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) to[e] = e < columns ? load_any(x->data, x->dtype, at + e) : 0;
+}
+
+/* A block of threads of these kernels has PACKED_PADDING packed rows of one head; returns the first. */
+INLINE int rows_of_block(struct job *t, const struct params *p) {
+    unsigned index = blockIdx.x;
+    const int first = take_digit(&index, p->packed_rows / PACKED_PADDING) * PACKED_PADDING;
+    t->kv = take_digit(&index, p->heads_kv), t->b = (int)index;
+    job_sequence(t, p);
+    return first;
+}
+
+/* D of a row, this lane's part. */
+INLINE float row_term(const struct params *p, const struct job *t, struct place at, int lane, int lanes) {
+    const int64_t out = row_offset(&p->out, t, at), dout = row_offset(&p->dout, t, at);
+    float sum = 0;
+    for (int x = 8 * lane; x < p->dim_v; x += 8 * lanes) {
+        float left[8], right[8];
+        load_eight(&p->out, out + x, p->dim_v - x, left);
+        load_eight(&p->dout, dout + x, p->dim_v - x, right);
+#pragma unroll
+        for (int e = 0; e < 8; ++e) sum = fmaf(left[e], right[e], sum);
+    }
+    if (p->dlse.data && lane == 0) sum -= ((const float *)p->dlse.data)[row_offset(&p->dlse, t, at)];
+    return sum;
+}
+
+/* What backward_fused.cu adds to and marks begins as 0. */
+INLINE void zero_sums(const struct params *p, int64_t row) {
+    float4 *sums = (float4 *)(p->dq_sum + row * p->dq_columns);
+#pragma unroll 4
+    for (int n = (int)threadIdx.x; n < PACKED_PADDING / 4 * p->dq_columns; n += 256) sums[n] = make_float4(0, 0, 0, 0);
+    for (int64_t n = (int64_t)blockIdx.x * 256 + threadIdx.x; n < p->again_count; n += (int64_t)gridDim.x * 256)
+        p->again_keys[n] = 0;
+}
+
+extern "C" __global__ void __launch_bounds__(256) strobe__row_terms(const __grid_constant__ struct params p) {
+    const int lanes = p.dim_v <= 64 ? 8 : p.dim_v <= 128 ? 16 : 32, lane = (int)threadIdx.x % lanes, step = 256 / lanes;
+    struct job t;
+    const int first = rows_of_block(&t, &p);
+    const int64_t to = statistic_at(&p, &t, first);
+    if (p.dq_sum) zero_sums(&p, to);
+#pragma unroll 4
+    for (int row = (int)threadIdx.x / lanes; row < PACKED_PADDING; row += step) {
+        const struct place at = place_of(&p, &t, first + row);
+        const bool there = at.i < t.rows;
+        const float lse = there ? ((const float *)p.lse.data)[row_offset(&p.lse, &t, at)] : -INFINITY;
+        float sum = there ? row_term(&p, &t, at, lane, lanes) : 0; /* without waiting for lse */
+        for (int d = lanes / 2; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+        if (lane == 0) { /* a row that sees nothing may hold anything */
+            p.row_term[to + row] = lse == -INFINITY ? 0 : sum;
+            p.row_lse[to + row] = lse == -INFINITY ? INFINITY : lse * (float)LOG2_E;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) strobe__sink_sums(const __grid_constant__ struct params p) {
+    __shared__ double sums[256];
+    const int h = (int)blockIdx.x;
+    double sum = 0;
+    for (int64_t b = 0; b < p.batch; ++b) {
+        struct job t;
+        t.b = (int)b, t.kv = h / p.group;
+        job_sequence(&t, &p);
+        for (int i = (int)threadIdx.x; i < t.rows; i += 256) {
+            const int64_t at = statistic_at(&p, &t, i * p.group + h % p.group);
+            if (p.row_lse[at] != INFINITY)
+                sum -= (double)(exp2f(p.sinks[h] * (float)LOG2_E - p.row_lse[at]) * p.row_term[at]);
+        }
+    }
+    sums[threadIdx.x] = sum;
+    for (int d = 128; d; d /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < d) sums[threadIdx.x] += sums[threadIdx.x + d];
+    }
+    if (threadIdx.x == 0) p.dsinks[h] = (float)sums[0];
+}
+
+/* Eight columns of a row; marks the rows' unit if one is not finite. */
+INLINE void round_eight(const struct params *p, const struct job *t, int packed, int x, const float from[8]) {
+    const struct place at = place_of(p, t, packed);
+    float sum = 0;
+    if (at.i >= t->rows) return;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) sum = fmaf(from[e], 0.0f, sum);
+    if (sum != 0) mark_again(p->again_rows, p, t, packed / AGAIN_UNIT * AGAIN_UNIT, AGAIN_UNIT, p->row_units);
+    const int64_t to = row_offset(&p->dq, t, at) + x;
+    if (store_eight(&p->dq, to, from, p->dim - x)) return;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) /* unrolled: from is registers */
+        if (e < p->dim - x) store_any(p->dq.data, p->dq.dtype, to + e, from[e]);
+}
+
+/* A thread has eight columns of two rows at a time, which lie in one run, with four lanes. */
+extern "C" __global__ void __launch_bounds__(256) strobe__dq_round(const __grid_constant__ struct params p) {
+    const int eights = p.dq_columns / 8;
+    struct job t;
+    const int first = rows_of_block(&t, &p);
+    const float *sums = p.dq_sum + statistic_at(&p, &t, first) * p.dq_columns;
+#pragma unroll 2
+    for (int n = (int)threadIdx.x; n < PACKED_PADDING / 2 * eights; n += 256) {
+        const int g = n % 8, run = n / 8, column = run % eights * 8, row = first + run / eights * 16 + g;
+        __align__(16) float low[8], high[8];
+        if (column >= p.dim) continue;
+#pragma unroll
+        for (int lane = 0; lane < 4; ++lane) {
+            const float4 four = red_read_4(sums + run * 128, 4 * g + lane);
+            low[2 * lane] = four.x * p.scale, low[2 * lane + 1] = four.y * p.scale;
+            high[2 * lane] = four.z * p.scale, high[2 * lane + 1] = four.w * p.scale;
+        }
+        round_eight(&p, &t, row, column, low);
+        round_eight(&p, &t, row + 8, column, high);
+    }
+}
+
+/* Extents of the bias are 1 where its stride is 0. */
+extern "C" __global__ void __launch_bounds__(256) strobe__dbias_round(const __grid_constant__ struct params p) {
+    const int64_t rows = p.dbias_sum.row ? p.seq_q : 1, heads = p.dbias_sum.head ? p.heads_kv * p.group : 1;
+    const int64_t batch = p.dbias_sum.batch ? p.batch : 1, all = batch * heads * rows * p.seq_k;
+    for (int64_t at = (int64_t)blockIdx.x * 256 + threadIdx.x; at < all; at += (int64_t)gridDim.x * 256) {
+        const int64_t j = at % p.seq_k, i = at / p.seq_k % rows, h = at / p.seq_k / rows % heads,
+                      b = at / p.seq_k / rows / heads;
+        store_any(p.dbias.data, p.dbias.dtype, b * p.dbias.batch + h * p.dbias.head + i * p.dbias.row + j,
+                  ((const float *)p.dbias_sum.data)[at]);
+    }
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * merge.cu: partial results over disjoint keys become one (math/lse.h): lse = log sum_n exp(lse_n),
+ * out = sum_n exp(lse_n - lse) out_n. A warp a row, or the block's; sums in fp32 and in a fixed order. All of a row's 32 * 4
+ * columns are read before they are written, and its lse by every lane, so that the result may lie over part 0. Few rows wait
+ * for memory and nothing else: many parts of split keys, whose type and place are known, are shared by the warps of a block,
+ * and each reads eight at a time. */
+#include "cuda/device/merge.h"
+
+#include "cuda/device/element.h"
+
+INLINE int64_t offset(const struct view *x, int64_t b, int64_t i, int64_t h) {
+    return b * x->batch + i * x->row + h * x->head;
+}
+
+struct row {
+    int64_t b, i, h; /* b and i in the tensors: 0 and the packed row where they are packed */
+};
+
+INLINE int64_t entry(const void *entries, int index64, int64_t at) {
+    return index64 ? ((const int64_t *)entries)[at] : ((const int32_t *)entries)[at];
+}
+
+/* The lowest digit of a number of mixed base; 32 bits where they do, because division is long enough with them. */
+INLINE int take_digit(int64_t *number, int base) {
+    const int64_t before = *number;
+    *number = before >> 32 ? before / base : (int64_t)((uint32_t)before / (uint32_t)base);
+    return (int)(before - *number * base);
+}
+
+/* False past the end of a short sequence. */
+INLINE bool row_of(const struct merge_params *p, int64_t index, struct row *r) {
+    r->h = take_digit(&index, p->heads_q), r->i = take_digit(&index, p->seq_q), r->b = index;
+    int64_t rows = p->seq_q, first = 0;
+    if (p->cu_q) first = entry(p->cu_q, p->index64, r->b), rows = entry(p->cu_q, p->index64, r->b + 1) - first;
+    if (p->used_q) rows = entry(p->used_q, p->index64, r->b);
+    if (r->i >= rows) return false;
+    if (p->cu_q) r->b = 0, r->i += first;
+    return true;
+}
+
+INLINE float part_lse(const struct merge_params *p, int n, struct row r) {
+    const struct view *x = &p->part[p->evenly ? 0 : n].lse;
+    return ((const float *)x->data)[offset(x, r.b, r.i, r.h) + (p->evenly ? n * p->step_lse : 0)];
+}
+
+/* log sum exp over parts, by the whole warp: the largest first, then the sum in a fixed order. */
+INLINE float whole_lse(const struct merge_params *p, struct row r) {
+    const int lane = (int)threadIdx.x % 32;
+    float most = p->sinks ? p->sinks[r.h] : -INFINITY, sum = 0, poison = 0;
+    for (int n = lane; n < p->count; n += 32) {
+        const float lse = part_lse(p, n, r);
+        most = fmaxf(most, lse);
+        if (lse != lse) poison = lse;
+    }
+    for (int d = 16; d; d /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
+    if (most > -INFINITY)
+        for (int n = lane; n < p->count; n += 32) sum += expf(part_lse(p, n, r) - most);
+    sum += poison;
+    for (int d = 16; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    if (p->sinks && most > -INFINITY) sum += expf(p->sinks[r.h] - most);
+    if (sum != sum) return sum;
+    return most == -INFINITY || most == INFINITY ? most : most + logf(sum);
+}
+
+/* The weights of parts n0 to n0 + 31, one a lane. An empty part may hold anything, and has none. */
+INLINE float weight_of(const struct merge_params *p, int n, struct row r, float whole) {
+    const float lse = n < p->count ? part_lse(p, n, r) : -INFINITY;
+    return lse == -INFINITY ? 0 : expf(lse - whole);
+}
+
+/* Columns x + 32 c of a part anywhere. */
+INLINE void add_part(const struct merge_params *p, int n, struct row r, int x, float weight, float sum[4]) {
+    const struct view *part = &p->part[p->evenly ? 0 : n].out;
+    const int64_t at = offset(part, r.b, r.i, r.h) + (p->evenly ? n * p->step_out : 0) + x;
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+        if (weight != 0 && x + 32 * c < p->dim_v) sum[c] += weight * load_any(part->data, part->dtype, at + 32 * c);
+}
+
+INLINE void merge_any(const struct merge_params *p, struct row r, float whole) {
+    const int lane = (int)threadIdx.x % 32;
+    for (int x0 = 0; x0 < p->dim_v; x0 += 128) {
+        float sum[4] = {0, 0, 0, 0};
+        for (int n0 = 0; n0 < p->count; n0 += 32) {
+            const float weights = weight_of(p, n0 + lane, r, whole);
+            const int parts = p->count - n0 < 32 ? p->count - n0 : 32;
+            for (int n = 0; n < parts; ++n) add_part(p, n0 + n, r, x0 + lane, __shfl_sync(0xffffffffu, weights, n), sum);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+            if (x0 + lane + 32 * c < p->dim_v)
+                store_any(p->out.data, p->out.dtype, offset(&p->out, r.b, r.i, r.h) + x0 + lane + 32 * c, sum[c]);
+    }
+}
+
+/* The warps' sums of a row become one, in the first, in the order of the warps. All threads of the block. */
+INLINE void add_up(float4 *sum) {
+    __shared__ float4 sums[MERGE_WARPS][32];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    sums[warp][lane] = *sum;
+    __syncthreads();
+    for (int w = 1; w < MERGE_WARPS && warp == 0; ++w) {
+        const float4 more = sums[w][lane];
+        sum->x += more.x, sum->y += more.y, sum->z += more.z, sum->w += more.w;
+    }
+    __syncthreads();
+}
+
+/* Parts of split keys: fp32, rows of whole 16 bytes; columns x to x + 3 a lane. Of `warps` that share the row, warp `own`
+ * takes every warps-th part. */
+INLINE void merge_even(const struct merge_params *p, struct row r, float whole, int warps, int own) {
+    const int lane = (int)threadIdx.x % 32;
+    const float *from = (const float *)p->part[0].out.data + offset(&p->part[0].out, r.b, r.i, r.h);
+    for (int x0 = 0; x0 < p->dim_v; x0 += 128) {
+        const int x = x0 + 4 * lane;
+        float4 sum = make_float4(0, 0, 0, 0);
+        for (int n0 = 0; n0 < p->count; n0 += 32) {
+            const float weights = weight_of(p, n0 + lane, r, whole);
+            const int parts = p->count - n0 < 32 ? p->count - n0 : 32;
+#pragma unroll 8
+            for (int n = own; n < parts; n += warps) {
+                const float weight = __shfl_sync(0xffffffffu, weights, n);
+                float4 part = make_float4(0, 0, 0, 0);
+                if (weight != 0 && x < p->dim_v) part = *(const float4 *)(from + (n0 + n) * p->step_out + x);
+                sum.x += weight * part.x, sum.y += weight * part.y;
+                sum.z += weight * part.z, sum.w += weight * part.w;
+            }
+        }
+        if (warps > 1) add_up(&sum);
+        if (own > 0 || x >= p->dim_v) continue;
+        const int64_t to = offset(&p->out, r.b, r.i, r.h) + x;
+        store_any(p->out.data, p->out.dtype, to, sum.x), store_any(p->out.data, p->out.dtype, to + 1, sum.y);
+        store_any(p->out.data, p->out.dtype, to + 2, sum.z), store_any(p->out.data, p->out.dtype, to + 3, sum.w);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * MERGE_WARPS) KERNEL(const __grid_constant__ struct merge_params p) {
+    const int warp = (int)threadIdx.x / 32, warps = merge_warps(&p), own = warp % warps;
+    const int64_t index = (int64_t)blockIdx.x * (MERGE_WARPS / warps) + warp / warps;
+    struct row r;
+    if (index >= (int64_t)p.batch * p.seq_q * p.heads_q || !row_of(&p, index, &r)) return;
+    const float whole = whole_lse(&p, r);
+    if (merge_is_even(&p))
+        merge_even(&p, r, whole, warps, own);
+    else
+        merge_any(&p, r, whole);
+    __syncwarp();
+    if (p.lse.data && own == 0 && threadIdx.x % 32 == 0) ((float *)p.lse.data)[offset(&p.lse, r.b, r.i, r.h)] = whole;
+}

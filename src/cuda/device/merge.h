@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * merge.h (common): what common/merge.cu is given. */
+#ifndef STROBE_CUDA_COMMON_MERGE_H
+#define STROBE_CUDA_COMMON_MERGE_H
+
+#include <stdbool.h>
+
+#include "cuda/device/params.h"
+#include "math/inline.h"
+
+/* Parts of a strobe_merge with places of their own; the parts of split keys are evenly spaced and have no limit. The kernel
+ * is compiled for FEW and for MOST of them, 80 bytes each: kernels with little in their parameters start sooner. */
+enum { FEW_MERGE_PARTS = 32, MOST_MERGE_PARTS = 256 };
+
+#if !defined(MERGE_PARTS)
+#define MERGE_PARTS MOST_MERGE_PARTS
+#endif
+
+struct merge_params {
+    struct view out, lse;  /* written; lse.data NULL: not wanted */
+    int32_t count, evenly; /* evenly: part n is part 0, n steps on */
+    int64_t step_out, step_lse;
+    const float *sinks;        /* NULL, or a part more of logit sinks[head] and no value */
+    const void *cu_q, *used_q; /* as in struct params */
+    int32_t index64, batch, seq_q, heads_q, dim_v;
+    struct {
+        struct view out, lse;
+    } part[MERGE_PARTS]; /* last, so that what is filled in for MOST is right for FEW */
+};
+
+/* Blocks of threads have so many warps, and a row one of them, or all where it has many parts. */
+enum { MERGE_WARPS = 4 };
+
+/* Whether parts are fp32, one step apart, of rows of whole 16 bytes. */
+STROBE_INLINE bool merge_is_even(const struct merge_params *p) { return p->evenly && p->dim_v % 4 == 0; }
+
+STROBE_INLINE int merge_warps(const struct merge_params *p) {
+    return merge_is_even(p) && p->count >= 2 * MERGE_WARPS ? MERGE_WARPS : 1;
+}
+
+#endif

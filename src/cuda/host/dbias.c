@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * dbias.c (cuda): see dbias.h. */
+#include "cuda/host/dbias.h"
+
+#include "cuda/host/device.h"
+
+#define VARIANT(name, dtype) void strobe__##name(struct params p);
+#include "cuda_backward_dbias_variants.h"
+#undef VARIANT
+
+void strobe__dbias_round(struct params p);
+
+typedef void (*kernel_symbol)(struct params p);
+
+static kernel_symbol choose(const struct problem *p) {
+    static const struct {
+        int32_t dtype;
+        kernel_symbol symbol;
+    } kernels[] = {
+#define VARIANT(name, dtype_) {STROBE_##dtype_, strobe__##name},
+#include "cuda_backward_dbias_variants.h"
+#undef VARIANT
+        {0},
+    };
+    for (size_t i = 0; kernels[i].symbol; ++i)
+        if (kernels[i].dtype == p->a.q.dtype) return kernels[i].symbol;
+    return NULL;
+}
+
+bool strobe__cuda_dbias_is_ordered(const struct problem *p) {
+    const int64_t extent[3] = {p->a.batch, p->a.heads_q, p->a.seq_q};
+    if (!p->g.dbias || !(p->a.flags & STROBE_DETERMINISTIC)) return false;
+    for (int axis = 0; axis < 3; ++axis)
+        if (p->bias.stride[axis] == 0 && extent[axis] > 1) return true;
+    return false;
+}
+
+const char *strobe__cuda_dbias_lacks(const struct problem *p) {
+    return strobe__cuda_dbias_is_ordered(p) && !choose(p) ? "no variant for an ordered dbias was built (STROBE_CUDA_ONLY)"
+                                                          : NULL;
+}
+
+int64_t strobe__cuda_dbias_sums(const struct problem *p, struct view *sums) {
+    const strobe_attention *a = &p->a;
+    if (!p->g.dbias || strobe__cuda_dbias_is_ordered(p)) return 0;
+    const int64_t *from = p->bias.stride;
+    int64_t elements = a->seq_k;
+    sums->row = from[2] && a->seq_q > 1 ? elements : 0;
+    elements *= sums->row ? a->seq_q : 1;
+    sums->head = from[1] && a->heads_q > 1 ? elements : 0;
+    elements *= sums->head ? a->heads_q : 1;
+    sums->batch = from[0] && a->batch > 1 ? elements : 0;
+    return elements * (sums->batch ? a->batch : 1);
+}
+
+strobe_status strobe__cuda_dbias_begin(const struct problem *p, const struct params *params, void *stream) {
+    struct view sums;
+    const int64_t elements = strobe__cuda_dbias_sums(p, &sums);
+    if (elements == 0) return STROBE_OK;
+    return strobe__cuda_check(
+        cudaMemsetAsync(params->dbias_sum.data, 0, (size_t)elements * sizeof(float), (cudaStream_t)stream),
+        "cudaMemsetAsync");
+}
+
+static strobe_status launch_ordered(const struct problem *p, struct params params, void *stream) {
+    enum { TILE = 64, COLUMNS = 64, THREADS = 128 };
+    const int64_t *stride = p->bias.stride;
+    const int64_t batch = stride[0] ? p->a.batch : 1, heads = stride[1] ? p->a.heads_q : 1;
+    const int64_t rows = stride[2] ? ceil_div(p->a.seq_q, TILE) : 1;
+    params.kv_group = params.group, params.group = 1, params.heads_kv = (int32_t)p->a.heads_q;
+    params.tiles = (int32_t)ceil_div(p->a.seq_k, TILE);
+    params.slices = (int32_t)rows, params.splits = (int32_t)heads;
+    return strobe__cuda_launch((void (*)(void))choose(p), params.tiles * rows * heads * batch, THREADS,
+                               4 * TILE * COLUMNS * (int32_t)strobe__dtype_bytes(p->a.q.dtype), &params, stream);
+}
+
+strobe_status strobe__cuda_dbias_end(const struct problem *p, const struct params *params, void *stream) {
+    struct view sums;
+    if (strobe__cuda_dbias_is_ordered(p)) return launch_ordered(p, *params, stream);
+    const int64_t blocks = ceil_div(strobe__cuda_dbias_sums(p, &sums), 256);
+    return strobe__cuda_launch((void (*)(void))strobe__dbias_round, blocks < 65536 ? blocks : 65536, 256, 0, params, stream);
+}

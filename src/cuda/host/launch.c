@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * launch.c: fills in struct params, and launches a kernel by its symbol from C; see launch.h. */
+#include "cuda/host/launch.h"
+
+#include "core/refusals.h"
+#include "cuda/host/device.h"
+
+_Static_assert((int)CUDA_FP32 == (int)STROBE_FP32 && (int)CUDA_FP16 == (int)STROBE_FP16 &&
+                   (int)CUDA_BF16 == (int)STROBE_BF16 && (int)CUDA_FP64 == (int)STROBE_FP64,
+               "params.h numbers dtypes as the public header does");
+
+/* Positions inside a sequence, and packed rows, are int on the device, with room for a tile. */
+enum { MOST_ROWS = INT32_MAX - 1024 };
+
+static bool is_own_or_fp32(const strobe_tensor *t, const struct problem *p) {
+    return t->dtype == p->a.q.dtype || t->dtype == STROBE_FP32;
+}
+
+const char *strobe__cuda_refuses(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const strobe_gradients *g = &p->g;
+    const char *reason = strobe__refuse_what_is_to_come(p);
+    if (!reason) reason = strobe__refuse_fp64(p);
+    if (reason) return reason;
+    if (a->seq_q * p->group > MOST_ROWS || a->seq_q > MOST_ROWS)
+        return "seq_q times the query heads of a K/V head is above 2^31; less is taken";
+    if (a->seq_k > MOST_ROWS) return "seq_k is above 2^31; less is taken";
+    if (a->batch * a->heads_kv > MOST_ROWS) return "batch times heads_kv is above 2^31; less is taken";
+    if (!is_own_or_fp32(&a->out, p)) return "out's dtype is not q's; q's or fp32 is taken";
+    if (a->lse.dtype == STROBE_FP64) return "lse is fp64; fp32 is taken";
+    if (a->sinks && p->sinks.dtype != STROBE_FP32) return "sinks are fp64; fp32 is taken";
+    if (a->varlen && a->varlen->cu_seqlens_q && a->varlen->total_q == 0)
+        return "varlen.total_q is 0 with cu_seqlens_q in device memory, which the host cannot read; the rows of the packed "
+               "tensors are taken";
+    if (p->operation == STROBE_FORWARD) return NULL;
+    if (g->dlse.data && g->dlse.dtype == STROBE_FP64) return "dlse is fp64; fp32 is taken";
+    if (g->dsinks && p->dsinks.dtype != STROBE_FP32) return "dsinks are fp64; fp32 is taken";
+    if (g->dout.dtype != a->q.dtype) return "dout's dtype is not q's; q's is taken";
+    if (!is_own_or_fp32(&g->dq, p) || !is_own_or_fp32(&g->dk, p) || !is_own_or_fp32(&g->dv, p))
+        return "the dtype of dq, dk or dv is not q's; q's or fp32 is taken";
+    return NULL;
+}
+
+/* extent: batch, rows, heads; the strides of axes with one entry do not matter. */
+static struct view tensor_view(const strobe_tensor *t, int64_t batch, int64_t rows, int64_t heads) {
+    const int64_t bytes = (int64_t)strobe__dtype_bytes(t->dtype);
+    struct view v = {.data = t->data, .batch = t->stride[0], .row = t->stride[1], .head = t->stride[2], .dtype = t->dtype};
+    v.aligned = (uintptr_t)t->data % 16 == 0 && (batch <= 1 || v.batch * bytes % 16 == 0) &&
+                (rows <= 1 || v.row * bytes % 16 == 0) && (heads <= 1 || v.head * bytes % 16 == 0);
+    return v;
+}
+
+struct view strobe__cuda_scores_view(const void *data, const int64_t stride[3], int32_t dtype) {
+    return (struct view){
+        .data = (void *)(uintptr_t)data, .batch = stride[0], .head = stride[1], .row = stride[2], .dtype = dtype};
+}
+
+static void set_mask(struct params *to, const struct problem *p) {
+    const int32_t mask = p->a.mask;
+    const struct sequence nothing = {0};
+    const struct band band = strobe__band(p, &nothing); /* its diagonal is without keys - rows, which the device adds */
+    to->left = band.left, to->right = band.right, to->start_shift = band.diagonal;
+    to->bottom_right = mask == STROBE_MASK_CAUSAL_BOTTOM_RIGHT || mask == STROBE_MASK_WINDOW_BOTTOM_RIGHT;
+}
+
+static void set_features(struct params *to, const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    if (a->bias) to->bias = strobe__cuda_scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
+    if (a->bool_mask) to->bool_mask = strobe__cuda_scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
+    if (a->block_mask) {
+        to->block_mask = strobe__cuda_scores_view(p->block_mask.data, p->block_mask.stride, STROBE_INT8);
+        to->block_q = (int32_t)(p->block_mask.block_q < MOST_ROWS ? p->block_mask.block_q : MOST_ROWS);
+        to->block_k = (int32_t)(p->block_mask.block_k < MOST_ROWS ? p->block_mask.block_k : MOST_ROWS);
+    }
+    if (a->alibi) to->slopes = p->alibi.slopes, to->slopes_batch = p->alibi.stride_batch;
+    if (a->sinks) to->sinks = p->sinks.data;
+    if (a->dropout) to->dropout = 1, to->place = strobe__dropout_place(p);
+    if (!a->varlen) return;
+    to->cu_q = a->varlen->cu_seqlens_q, to->cu_k = a->varlen->cu_seqlens_k;
+    to->used_q = a->varlen->used_q, to->used_k = a->varlen->used_k;
+    to->index64 = a->varlen->index_bits == 64;
+}
+
+static void set_gradients(struct params *to, const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const strobe_gradients *g = &p->g;
+    to->dout = tensor_view(&g->dout, a->batch, a->seq_q, a->heads_q);
+    to->dlse = tensor_view(&g->dlse, a->batch, a->seq_q, a->heads_q);
+    to->dq = tensor_view(&g->dq, a->batch, a->seq_q, a->heads_q);
+    to->dk = tensor_view(&g->dk, a->batch, a->seq_k, a->heads_kv);
+    to->dv = tensor_view(&g->dv, a->batch, a->seq_k, a->heads_kv);
+    if (g->dbias) to->dbias = strobe__cuda_scores_view(p->dbias.data, p->dbias.stride, p->dbias.dtype);
+    if (g->dsinks) to->dsinks = p->dsinks.data;
+}
+
+struct params strobe__cuda_params(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    struct params to = {.batch = (int32_t)a->batch,
+                        .heads_kv = (int32_t)a->heads_kv,
+                        .group = (int32_t)p->group,
+                        .seq_q = (int32_t)a->seq_q,
+                        .seq_k = (int32_t)a->seq_k,
+                        .dim = (int32_t)a->dim,
+                        .dim_v = (int32_t)a->dim_v,
+                        .scale = (float)a->scale,
+                        .softcap = (float)a->softcap,
+                        .splits = 1,
+                        .slices = 1};
+    to.q = tensor_view(&a->q, a->batch, a->seq_q, a->heads_q);
+    to.k = tensor_view(&a->k, a->batch, a->seq_k, a->heads_kv);
+    to.v = tensor_view(&a->v, a->batch, a->seq_k, a->heads_kv);
+    to.out = tensor_view(&a->out, a->batch, a->seq_q, a->heads_q);
+    to.lse = tensor_view(&a->lse, a->batch, a->seq_q, a->heads_q);
+    /* With nothing between the product and softmax, scale is part of the exponent, where it costs nothing; a negative one
+     * would turn the largest score into the least weight. */
+    to.scaled = a->softcap > 0 || a->bias || a->alibi || a->scale < 0;
+    to.exponent = (float)((to.scaled ? 1 : a->scale) * 1.4426950408889634);
+    set_mask(&to, p);
+    set_features(&to, p);
+    if (p->operation == STROBE_BACKWARD) set_gradients(&to, p);
+    return to;
+}
+
+bool strobe__cuda_needs_features(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    if (a->softcap > 0 || a->bias || a->alibi || a->bool_mask || a->block_mask || a->dropout || a->scale < 0) return true;
+    const struct params params = strobe__cuda_params(p);
+    if (!params.q.aligned || !params.k.aligned || !params.v.aligned) return true;
+    if (p->operation == STROBE_FORWARD) return false;
+    const bool whole = a->dim % 8 == 0 && a->dim_v % 8 == 0; /* chunks of 16 bytes */
+    return !params.dout.aligned || !params.dk.aligned || !params.dv.aligned || !whole || p->g.dk.dtype != a->q.dtype ||
+           p->g.dv.dtype != a->q.dtype;
+}
+
+strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct execution *execution) {
+    const strobe_attention *a = &p->a;
+    const struct {
+        const char *name;
+        const void *data;
+    } pointers[] = {
+        {"q", a->seq_q ? a->q.data : NULL},
+        {"k", a->seq_k ? a->k.data : NULL},
+        {"v", a->seq_k ? a->v.data : NULL},
+        {"out", a->seq_q ? a->out.data : NULL},
+        {"lse", a->seq_q ? a->lse.data : NULL},
+        {"dout", a->seq_q ? p->g.dout.data : NULL},
+        {"dlse", a->seq_q ? p->g.dlse.data : NULL},
+        {"dq", a->seq_q ? p->g.dq.data : NULL},
+        {"dk", a->seq_k ? p->g.dk.data : NULL},
+        {"dv", a->seq_k ? p->g.dv.data : NULL},
+        {"bias", a->bias ? p->bias.data : NULL},
+        {"dbias", p->g.dbias ? p->dbias.data : NULL},
+        {"bool_mask", a->bool_mask ? p->bool_mask.data : NULL},
+        {"block_mask", a->block_mask ? p->block_mask.data : NULL},
+        {"alibi.slopes", a->alibi ? p->alibi.slopes : NULL},
+        {"sinks", a->sinks ? p->sinks.data : NULL},
+        {"dsinks", p->g.dsinks ? p->dsinks.data : NULL},
+        {"varlen.cu_seqlens_q", a->varlen ? a->varlen->cu_seqlens_q : NULL},
+        {"varlen.cu_seqlens_k", a->varlen ? a->varlen->cu_seqlens_k : NULL},
+        {"varlen.used_q", a->varlen ? a->varlen->used_q : NULL},
+        {"varlen.used_k", a->varlen ? a->varlen->used_k : NULL},
+        {"workspace", execution->workspace},
+    };
+    for (size_t i = 0; i < sizeof pointers / sizeof pointers[0]; ++i) {
+        const strobe_status status = strobe__cuda_check_pointer(pointers[i].name, pointers[i].data, a->device_index);
+        if (status) return status;
+    }
+    return STROBE_OK;
+}
+
+/* More shared memory than the 48 KiB, with a kernel's own variables, that are there without a request. A request takes a
+ * tenth of a launch's time, so that those that were made are remembered: of each function with each amount, in one of a few
+ * places that others may take over. */
+static strobe_status allow_shared(const void *function, int32_t bytes) {
+    static _Atomic uint64_t requests[256];
+    int device = 0;
+    if (bytes <= 40 * 1024) return STROBE_OK;
+    strobe_status status = strobe__cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    const uint64_t request = ((uint64_t)(uintptr_t)function << 6 ^ (uint64_t)device) * 0x9e3779b97f4a7c15u + (uint64_t)bytes;
+    _Atomic uint64_t *place = &requests[request >> 56];
+    if (status || *place == request) return status;
+    status = strobe__cuda_check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                                "cudaFuncSetAttribute");
+    if (!status) *place = request;
+    return status;
+}
+
+static strobe_status launch(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes, const void *params,
+                            void *stream, bool early) {
+    const void *function = (const void *)(uintptr_t)symbol;
+    if (blocks == 0) return STROBE_OK;
+    if (blocks > INT32_MAX)
+        return strobe__fail(STROBE_UNSUPPORTED, "the problem takes %lld blocks of threads; below 2^31 is taken",
+                            (long long)blocks);
+    const strobe_status status = allow_shared(function, shared_bytes);
+    if (status) return status;
+    cudaLaunchAttribute overlap = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+                                   .val = {.programmaticStreamSerializationAllowed = 1}};
+    const cudaLaunchConfig_t config = {.gridDim = {(unsigned)blocks, 1, 1},
+                                       .blockDim = {(unsigned)threads, 1, 1},
+                                       .dynamicSmemBytes = (size_t)shared_bytes,
+                                       .stream = (cudaStream_t)stream,
+                                       .attrs = &overlap,
+                                       .numAttrs = early};
+    void *arguments[] = {(void *)(uintptr_t)params};
+    return strobe__cuda_check(cudaLaunchKernelExC(&config, function, arguments), "the launch of a kernel");
+}
+
+strobe_status strobe__cuda_launch(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
+                                  const void *params, void *stream) {
+    return launch(symbol, blocks, threads, shared_bytes, params, stream, false);
+}
+
+strobe_status strobe__cuda_launch_early(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
+                                        const void *params, void *stream) {
+    return launch(symbol, blocks, threads, shared_bytes, params, stream, true);
+}

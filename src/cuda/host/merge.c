@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * merge.c (cuda): the launches of common/merge.cu; see merge.h. */
+#include "cuda/host/merge.h"
+
+#include "cuda/device/merge.h"
+#include "cuda/host/device.h"
+#include "cuda/host/launch.h"
+
+void strobe__merge_few(struct merge_params p);
+void strobe__merge_most(struct merge_params p);
+
+static strobe_status launch(const struct merge_params *params, void *stream) {
+    const int64_t rows = (int64_t)params->batch * params->seq_q * params->heads_q;
+    const bool few = params->evenly || params->count <= FEW_MERGE_PARTS;
+    return strobe__cuda_launch((void (*)(void))(few ? strobe__merge_few : strobe__merge_most),
+                               ceil_div(rows * merge_warps(params), MERGE_WARPS), 32 * MERGE_WARPS, 0, params, stream);
+}
+
+static struct view view_of(const strobe_tensor *t) {
+    return (struct view){
+        .data = t->data, .batch = t->stride[0], .row = t->stride[1], .head = t->stride[2], .dtype = t->dtype};
+}
+
+strobe_status strobe__cuda_merge_splits(const struct params *whole, const struct params *parts, void *stream) {
+    struct merge_params to = {.out = whole->out,
+                              .lse = whole->lse,
+                              .count = parts->splits,
+                              .evenly = 1,
+                              .step_out = parts->split_out,
+                              .step_lse = parts->split_lse,
+                              .sinks = whole->sinks,
+                              .cu_q = whole->cu_q,
+                              .used_q = whole->used_q,
+                              .index64 = whole->index64,
+                              .batch = whole->batch,
+                              .seq_q = whole->seq_q,
+                              .heads_q = whole->heads_kv * whole->group,
+                              .dim_v = whole->dim_v};
+    to.part[0].out = parts->out, to.part[0].lse = parts->lse;
+    return launch(&to, stream);
+}
+
+strobe_status strobe__cuda_merge(const struct merge *m, void *stream) {
+    const strobe_partials *p = &m->p;
+    const char *lack = strobe__cuda_lacks();
+    if (lack) return strobe__fail(STROBE_UNSUPPORTED, "device is %d; %s", p->device, lack);
+    if (p->count > MOST_MERGE_PARTS)
+        return strobe__fail(STROBE_UNSUPPORTED, "count is %lld; 1 to %d is taken on the GPU", (long long)p->count,
+                            MOST_MERGE_PARTS);
+    if (p->batch > INT32_MAX || p->seq_q > INT32_MAX)
+        return strobe__fail(STROBE_UNSUPPORTED, "batch or seq_q is above 2^31; less is taken on the GPU");
+    struct merge_params to = {.out = view_of(&p->out),
+                              .lse = view_of(&p->lse),
+                              .count = (int32_t)p->count,
+                              .batch = (int32_t)p->batch,
+                              .seq_q = (int32_t)p->seq_q,
+                              .heads_q = (int32_t)p->heads_q,
+                              .dim_v = (int32_t)p->dim_v};
+    for (int64_t n = 0; n < p->count; ++n) {
+        const strobe_partial part = strobe__merge_part(m, n);
+        to.part[n].out = view_of(&part.out), to.part[n].lse = view_of(&part.lse);
+    }
+    int before;
+    strobe_status status = strobe__cuda_check_pointer("out", p->out.data, p->device_index);
+    if (!status) status = strobe__cuda_check_pointer("parts[0].out", to.part[0].out.data, p->device_index);
+    if (!status) status = strobe__cuda_enter(p->device_index, &before);
+    if (status) return status;
+    status = launch(&to, stream);
+    strobe__cuda_leave(before);
+    return status;
+}

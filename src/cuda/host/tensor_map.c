@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * tensor_map.c: see tensor_map.h. The driver's encoder of tensor maps is found through the runtime, so that nothing links
+ * against libcuda and the same library loads without one. */
+#include "cuda/host/tensor_map.h"
+
+#include <cudaTypedefs.h>
+#include <pthread.h>
+
+#include "cuda/host/device.h"
+
+bool strobe__rows_are_aligned(const strobe_tensor *t) {
+    return (uintptr_t)t->data % 16 == 0 && t->stride[0] % 8 == 0 && t->stride[1] % 8 == 0 && t->stride[2] % 8 == 0;
+}
+
+bool strobe__can_be_copied(const strobe_tensor *t) {
+    const int64_t most = (int64_t)1 << 38;
+    return strobe__rows_are_aligned(t) && t->stride[0] >= 0 && t->stride[1] > 0 && t->stride[2] >= 0 &&
+           t->stride[0] < most && t->stride[1] < most && t->stride[2] < most;
+}
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static PFN_cuTensorMapEncodeTiled_v12000 encode;
+
+static void find_encoder(void) { (void)strobe__cuda_driver_function("cuTensorMapEncodeTiled", 12000, &encode); }
+
+/* A stride of 0 is that of an axis of extent 1, which may have any: 16 bytes will do. */
+bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
+                        int64_t rows) {
+    const cuuint64_t extent[4] = {(cuuint64_t)dim, (cuuint64_t)seq, (cuuint64_t)heads, (cuuint64_t)batch};
+    cuuint64_t stride[3] = {(cuuint64_t)t->stride[1] * 2, (cuuint64_t)t->stride[2] * 2, (cuuint64_t)t->stride[0] * 2};
+    for (int axis = 0; axis < 3; ++axis)
+        if (stride[axis] == 0) stride[axis] = 16;
+    const cuuint32_t box[4] = {64, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
+    const CUtensorMapDataType type = t->dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                             : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    pthread_once(&once, find_encoder);
+    return encode && encode(map, type, 4, t->data, extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}

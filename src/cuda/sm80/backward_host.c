@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * backward.c (cuda): the launches of the backward pass, in stream order:
+ *
+ *   row_terms      D and lse of every row, into the workspace, and zeros where dQ is summed
+ *   sink_sums      dsinks, where asked
+ *   backward_fused dQ's sums, dK, dV; dq_round, dQ; what had NaN is marked, and done again by the next two
+ *     or, with STROBE_DETERMINISTIC, in fp32, or where its tile does not fit the GPU,
+ *   backward_keys  dK, dV                     backward_rows  dQ, and fp32 sums of dbias, where asked
+ *   dbias_round    dbias, where asked; or backward_dbias, where it is broadcast and its sums must be in order
+ *
+ * Memory is linear in the sequence: two fp32 a query row and head, dQ in fp32 for the one pass, and dbias in fp32. */
+#include "cuda/sm80/backward_host.h"
+
+#include "cuda/host/dbias.h"
+#include "cuda/host/device.h"
+#include "cuda/host/launch.h"
+
+#define VARIANT(kind, name, dtype, dim, slice, tiles, warps, stages, features) void strobe__##name(struct params p);
+#include "cuda_backward_variants.h"
+#undef VARIANT
+#define VARIANT(name, dtype, dim, keys, rows, warps, stored, stages, skewed, features) void strobe__##name(struct params p);
+#include "cuda_backward_fused_variants.h"
+#undef VARIANT
+
+void strobe__row_terms(struct params p);
+void strobe__dq_round(struct params p);
+void strobe__sink_sums(struct params p);
+
+enum side { SIDE_rows, SIDE_keys, SIDE_fused };
+
+/* own: rows or keys that a block of threads owns; slices: its columns are cut in that many. */
+struct backward_variant {
+    enum side side;
+    int32_t dtype, dim, features, own, slices, threads, shared_bytes;
+    void (*symbol)(struct params p);
+};
+
+/* Both kernels lay out their own tile twice and stages of the other side's; keys have lse and D of rows beside them. */
+#define BYTES(dtype) (STROBE_##dtype == STROBE_FP32 ? 4 : 2)
+#define VARIANT(kind, name, dtype_, dim_, slice, tiles, warps, stages, features_)       \
+    {.side = SIDE_##kind,                                                               \
+     .dtype = STROBE_##dtype_,                                                          \
+     .dim = dim_,                                                                       \
+     .features = features_,                                                             \
+     .own = 16 * (warps),                                                               \
+     .slices = ((dim_) / (slice)) * (SIDE_##kind == SIDE_keys && (dim_) > 128 ? 2 : 1), \
+     .threads = 32 * (warps),                                                           \
+     .shared_bytes = 2 * (16 * (warps) + (stages)*8 * (tiles)) * (dim_)*BYTES(dtype_) + \
+                     (SIDE_##kind == SIDE_keys ? (stages)*2 * 8 * (tiles)*4 : 0),       \
+     .symbol = strobe__##name},
+
+static const struct backward_variant variants[] = {
+#include "cuda_backward_variants.h"
+#undef VARIANT
+/* K, V, stages of Q and lse, D, and of dO; dS^T and, where it is stored, P^T, two of them where warps are skewed. */
+#define PAIRS(keys, rows, stored, skewed) (2 * (keys) * (rows) * (1 + (stored)) * (1 + (skewed)))
+#define VARIANT(name, dtype_, dim_, keys, rows, warps, stored, stages, skewed, features_)                                  \
+    {.side = SIDE_fused,                                                                                                   \
+     .dtype = STROBE_##dtype_,                                                                                             \
+     .dim = dim_,                                                                                                          \
+     .features = features_,                                                                                                \
+     .own = keys,                                                                                                          \
+     .slices = 1,                                                                                                          \
+     .threads = 32 * (warps),                                                                                              \
+     .shared_bytes = 4 * (keys) * (dim_) + (2 + (skewed) + (stages)) * 2 * (rows) * (dim_) + (2 + (skewed)) * 8 * (rows) + \
+                     PAIRS(keys, rows, stored, skewed),                                                                    \
+     .symbol = strobe__##name},
+#include "cuda_backward_fused_variants.h"
+#undef VARIANT
+    {0},
+};
+
+static bool takes(const struct backward_variant *v, const struct problem *p, enum side side, bool features) {
+    const strobe_attention *a = &p->a;
+    return v->side == side && v->dtype == a->q.dtype && v->dim >= a->dim && v->dim >= a->dim_v &&
+           (!features || v->features) && v->shared_bytes <= strobe__cuda_limits(a->device_index).shared_bytes;
+}
+
+/* The first of the fewest columns. */
+static const struct backward_variant *choose(const struct problem *p, enum side side, bool features) {
+    const struct backward_variant *best = NULL;
+    for (const struct backward_variant *v = variants; v->symbol; ++v)
+        if (takes(v, p, side, features) && (!best || v->dim < best->dim)) best = v;
+    return best;
+}
+
+/* dQ, dK and dV in one pass, by atomics: its variant, or NULL where two passes in a fixed order are wanted or needed. */
+static const struct backward_variant *choose_fused(const struct problem *p, bool features) {
+    return p->a.flags & STROBE_DETERMINISTIC ? NULL : choose(p, SIDE_fused, features);
+}
+
+typedef void (*kernel_symbol)(struct params p);
+
+const char *strobe__cuda_backward_lacks(const struct problem *p) {
+    const bool features = strobe__cuda_needs_features(p);
+    if (!choose(p, SIDE_rows, features) || !choose(p, SIDE_keys, features))
+        return "no variant for its dtype and dim was built (STROBE_CUDA_ONLY), or fits the shared memory of this GPU";
+    return strobe__cuda_dbias_lacks(p);
+}
+
+/* The workspace: lse and D of packed rows, the sums of dbias, and for one pass marks and the sums of dQ. Words of 4 bytes.
+ */
+struct layout {
+    const struct backward_variant *fused; /* NULL: two passes */
+    struct view dbias_sum;
+    int64_t packed_rows, heads, dbias, key_units, row_units, marks_at, dq_at, words;
+};
+
+static struct layout lay_out(const struct problem *p, bool features) {
+    struct layout l = {.fused = choose_fused(p, features),
+                       .packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING,
+                       .heads = p->a.batch * p->a.heads_kv};
+    l.dbias = strobe__cuda_dbias_sums(p, &l.dbias_sum);
+    l.words = 2 * l.heads * l.packed_rows + l.dbias;
+    if (!l.fused) return l;
+    l.key_units = ceil_div(p->a.seq_k, AGAIN_UNIT), l.row_units = l.packed_rows / AGAIN_UNIT;
+    l.marks_at = l.words;
+    l.dq_at = ceil_div(l.marks_at + 2 + l.heads * (l.key_units + l.row_units), 16) * 16;
+    l.words = l.dq_at + l.heads * l.packed_rows * l.fused->dim;
+    return l;
+}
+
+/* A query without data cannot know whether the call will need features. */
+size_t strobe__cuda_backward_workspace(const struct problem *p) {
+    const int64_t without = lay_out(p, false).words, with = lay_out(p, true).words;
+    return (size_t)(without > with ? without : with) * sizeof(float);
+}
+
+static struct params fill_in(const struct problem *p, const struct layout *l, float *workspace) {
+    struct params to = strobe__cuda_params(p);
+    to.packed_rows = (int32_t)l->packed_rows;
+    to.row_lse = workspace, to.row_term = workspace + l->heads * l->packed_rows;
+    to.dbias_sum = l->dbias_sum;
+    if (l->dbias) to.dbias_sum.data = workspace + 2 * l->heads * l->packed_rows;
+    if (!l->fused) return to;
+    to.dq_sum = workspace + l->dq_at, to.dq_columns = l->fused->dim;
+    to.key_units = (int32_t)l->key_units, to.row_units = (int32_t)l->row_units;
+    to.again_keys = (int32_t *)workspace + l->marks_at;
+    to.again_rows = to.again_keys + 1 + l->heads * l->key_units;
+    to.again_count = 2 + l->heads * (l->key_units + l->row_units);
+    return to;
+}
+
+/* marked: 0, or the blocks of threads that look for marked jobs, as many as the device holds: nearly always none has work.
+ */
+static strobe_status launch_main(const struct problem *p, struct params params, const struct backward_variant *v,
+                                 int64_t marked, void *stream) {
+    params.tiles = (int32_t)ceil_div(v->side == SIDE_rows ? p->a.seq_q * p->group : p->a.seq_k, v->own);
+    params.slices = v->slices;
+    const int64_t jobs = (int64_t)params.tiles * v->slices * p->a.batch * p->a.heads_kv;
+    if (marked) params.jobs = (int32_t)jobs;
+    return strobe__cuda_launch((void (*)(void))v->symbol, marked && marked < jobs ? marked : jobs, v->threads,
+                               v->shared_bytes, &params, stream);
+}
+
+/* dK and dV by their keys, dQ by its rows: all of them, or what is marked. */
+static strobe_status launch_two(const struct problem *p, const struct params *params, int64_t marked, void *stream) {
+    const bool features = strobe__cuda_needs_features(p);
+    const strobe_status status = launch_main(p, *params, choose(p, SIDE_keys, features), marked, stream);
+    return status ? status : launch_main(p, *params, choose(p, SIDE_rows, features), marked, stream);
+}
+
+/* The kernels of common/row_terms.cu that have PACKED_PADDING packed rows a block of threads. */
+static strobe_status launch_rows(kernel_symbol symbol, const struct layout *l, const struct params *params, void *stream) {
+    return strobe__cuda_launch((void (*)(void))symbol, l->heads * l->packed_rows / PACKED_PADDING, 256, 0, params, stream);
+}
+
+static strobe_status launch_fused(const struct problem *p, const struct params *params, const struct layout *l,
+                                  void *stream) {
+    strobe_status status = launch_main(p, *params, l->fused, 0, stream);
+    if (!status) status = launch_rows(strobe__dq_round, l, params, stream);
+    if (!status) status = launch_two(p, params, 2 * strobe__cuda_limits(p->a.device_index).multiprocessors, stream);
+    return status;
+}
+
+static strobe_status launch_all(const struct problem *p, const struct params *params, const struct layout *l, void *stream) {
+    strobe_status status = strobe__cuda_dbias_begin(p, params, stream);
+    if (!status) status = launch_rows(strobe__row_terms, l, params, stream);
+    if (!status && p->g.dsinks)
+        status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, 256, 0, params, stream);
+    if (!status) status = l->fused ? launch_fused(p, params, l, stream) : launch_two(p, params, 0, stream);
+    if (!status) status = strobe__cuda_dbias_end(p, params, stream);
+    return status;
+}
+
+strobe_status strobe__cuda_backward(const struct problem *p, const struct execution *execution) {
+    const struct layout l = lay_out(p, strobe__cuda_needs_features(p));
+    const struct params params = fill_in(p, &l, execution->workspace);
+    int before;
+    strobe_status status = strobe__cuda_check_pointers(p, execution);
+    if (!status) status = strobe__cuda_enter(p->a.device_index, &before);
+    if (status) return status;
+    status = launch_all(p, &params, &l, execution->stream);
+    strobe__cuda_leave(before);
+    return status;
+}

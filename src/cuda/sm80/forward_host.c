@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * forward.c (cuda): chooses among the compiled variants of sm80/forward.cu, splits the keys where there are too few blocks
+ * of threads to fill the device, and launches; the parts of a split meet in common/merge.cu. All of it depends on sizes and
+ * features alone: a call can be captured in a graph, and gives the same bits every time. */
+#include "cuda/sm80/forward_host.h"
+
+#include "cuda/host/device.h"
+#include "cuda/host/launch.h"
+#include "cuda/host/merge.h"
+
+#define VARIANT(name, dtype, dim, dim_v, m, n, warps_m, warps_n, stages, blocks, features, small) \
+    void strobe__##name(struct params p);
+#include "cuda_forward_variants.h"
+#undef VARIANT
+
+/* Bytes of shared memory as sm80/forward.cu lays it out: Q, and stages of K and V. */
+#define SHARED(bytes, dim, dim_v, rows, keys, stages) ((bytes) * ((rows) * (dim) + (stages) * (keys) * ((dim) + (dim_v))))
+#define VARIANT(name, dtype_, dim_, dim_v_, m, n, warps_m, warps_n, stages, blocks, features_, small_)  \
+    {.dtype = STROBE_##dtype_,                                                                          \
+     .dim = dim_,                                                                                       \
+     .dim_v = dim_v_,                                                                                   \
+     .features = features_,                                                                             \
+     .few_rows = (warps_n) > 1,                                                                         \
+     .small = small_,                                                                                   \
+     .rows = 16 * (m) * (warps_m),                                                                      \
+     .keys = 8 * (n) * (warps_n),                                                                       \
+     .threads = 32 * (warps_m) * (warps_n),                                                             \
+     .shared_bytes = SHARED(STROBE_##dtype_ == STROBE_FP32 ? 4 : 2, dim_, dim_v_, 16 * (m) * (warps_m), \
+                            8 * (n) * (warps_n), stages),                                               \
+     .symbol = strobe__##name},
+
+static const struct variant variants[] = {
+#include "cuda_forward_variants.h"
+    {0},
+};
+
+/* Whether small tiles are better than large ones, which read shared memory less: the mask's edge, of which whole blocks are
+ * multiplied, is a large part of short sequences, and few rows leave multiprocessors without a tile. With a fixed size of
+ * splits the batch has no say. */
+static bool wants_small(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    if (a->mask != STROBE_MASK_NONE && a->seq_k <= 1024) return true;
+    return p->tuning.split_keys == 0 && ceil_div(a->seq_q * p->group, 128) * a->batch * a->heads_kv <
+                                            strobe__cuda_limits(a->device_index).multiprocessors;
+}
+
+/* The first that takes the problem and fits the GPU: they stand from few columns to many, then from few rows to many, then
+ * from no features to all. Value columns beyond a variant's are slices of their own. */
+static const struct variant *choose(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
+    const bool features = strobe__cuda_needs_features(p), many_rows = a->seq_q * p->group > 16, small = wants_small(p);
+    for (const struct variant *v = variants; v->symbol; ++v) {
+        if (v->dtype != a->q.dtype || v->dim < a->dim || (v->dim_v < a->dim_v && v->dim_v < 256)) continue;
+        if ((features && !v->features) || (many_rows && v->few_rows) || (v->small && !small) ||
+            v->shared_bytes > shared_bytes)
+            continue;
+        return v;
+    }
+    return NULL;
+}
+
+/* Whole blocks of every variant. */
+enum { SPLIT_UNIT = 64, LEAST_SPLIT = 128, MOST_SPLITS = 1024 };
+
+struct plan {
+    const struct variant *variant;
+    int64_t tiles, slices, heads, split_keys, splits;
+    int64_t rows_of_part; /* rows of a head in a part of the workspace */
+};
+
+/* Few rows wait for memory: splits such that waves of blocks on the device are nearly full. Many rows: only as long as
+ * multiprocessors idle. The least number within 5 % of the best is taken. */
+static int64_t splits_for(int64_t blocks, const strobe_attention *a, const struct variant *v) {
+    const struct cuda_limits limits = strobe__cuda_limits(a->device_index);
+    const int64_t a_multiprocessor = v->few_rows ? 3 : 1, slots = limits.multiprocessors * a_multiprocessor;
+    int64_t most = a->seq_k / LEAST_SPLIT;
+    if (most > MOST_SPLITS) most = MOST_SPLITS;
+    if (blocks == 0 || blocks >= 4 * slots || (!v->few_rows && 2 * blocks > slots)) return 1;
+    double best = 0, efficiency[2] = {0};
+    for (int pass = 0; pass < 2; ++pass)
+        for (int64_t s = 1; s <= most && blocks * s <= 8 * slots; ++s) {
+            const double waves = (double)(blocks * s) / (double)slots;
+            efficiency[pass] = waves / (double)ceil_div(blocks * s, slots);
+            if (pass == 1 && efficiency[1] >= 0.95 * best) return s;
+            if (efficiency[pass] > best) best = efficiency[pass];
+        }
+    return 1;
+}
+
+static struct plan plan_of(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    struct plan plan = {.variant = choose(p), .split_keys = p->tuning.split_keys, .splits = 1};
+    const bool packed = a->varlen && a->varlen->cu_seqlens_q;
+    plan.tiles = ceil_div(a->seq_q * p->group, plan.variant->rows);
+    plan.slices = ceil_div(a->dim_v, plan.variant->dim_v);
+    plan.heads = a->batch * a->heads_kv;
+    plan.rows_of_part = packed ? a->varlen->total_q : a->batch * a->seq_q;
+    /* Whatever the variant, so that a query without data and the call agree. */
+    const int64_t tiles = plan.variant->few_rows ? plan.tiles : ceil_div(a->seq_q * p->group, 64);
+    const int64_t blocks = tiles * plan.slices * plan.heads;
+    if (plan.split_keys == 0) {
+        const int64_t splits = splits_for(blocks, a, plan.variant);
+        if (splits == 1) return plan;
+        plan.split_keys = ceil_div(a->seq_k, splits);
+    }
+    plan.split_keys = ceil_div(plan.split_keys, SPLIT_UNIT) * SPLIT_UNIT;
+    plan.splits = ceil_div(a->seq_k, plan.split_keys);
+    if (plan.splits < 1) plan.splits = 1;
+    return plan;
+}
+
+const char *strobe__cuda_forward_lacks(const struct problem *p) {
+    if (!choose(p))
+        return "no variant for its dtype and dim was built (STROBE_CUDA_ONLY), or fits the shared memory of this GPU";
+    if (p->tuning.split_keys > 0 && plan_of(p).splits > MOST_SPLITS)
+        return "tuning.split_keys makes more than 1024 splits; larger ones are taken";
+    return NULL;
+}
+
+size_t strobe__cuda_forward_workspace(const struct problem *p) {
+    const struct plan plan = plan_of(p);
+    if (plan.splits == 1) return 0;
+    return (size_t)(plan.splits * plan.rows_of_part * p->a.heads_q * (p->a.dim_v + 1)) * sizeof(float);
+}
+
+/* out and lse become parts in the workspace: out [splits][rows][heads][dim_v], then lse [splits][rows][heads]. */
+static void into_parts(struct params *to, const struct plan *plan, const struct problem *p, float *workspace) {
+    const strobe_attention *a = &p->a;
+    const int64_t row = a->heads_q * a->dim_v;
+    to->splits = (int32_t)plan->splits, to->split_keys = (int32_t)plan->split_keys;
+    to->split_out = plan->rows_of_part * row, to->split_lse = plan->rows_of_part * a->heads_q;
+    to->out = (struct view){.data = workspace,
+                            .batch = a->seq_q * row,
+                            .row = row,
+                            .head = a->dim_v,
+                            .dtype = STROBE_FP32,
+                            .aligned = a->dim_v % 4 == 0};
+    to->lse = (struct view){.data = workspace + plan->splits * to->split_out,
+                            .batch = a->seq_q * a->heads_q,
+                            .row = a->heads_q,
+                            .head = 1,
+                            .dtype = STROBE_FP32};
+}
+
+strobe_status strobe__cuda_forward(const struct problem *p, const struct execution *execution) {
+    const struct plan plan = plan_of(p);
+    struct params params = strobe__cuda_params(p);
+    const struct params whole = params;
+    params.tiles = (int32_t)plan.tiles, params.slices = (int32_t)plan.slices;
+    if (plan.splits > 1) into_parts(&params, &plan, p, execution->workspace);
+    int before;
+    strobe_status status = strobe__cuda_check_pointers(p, execution);
+    if (!status) status = strobe__cuda_enter(p->a.device_index, &before);
+    if (status) return status;
+    status = strobe__cuda_launch((void (*)(void))plan.variant->symbol, plan.tiles * plan.slices * plan.heads * plan.splits,
+                                 plan.variant->threads, plan.variant->shared_bytes, &params, execution->stream);
+    if (!status && plan.splits > 1) status = strobe__cuda_merge_splits(&whole, &params, execution->stream);
+    strobe__cuda_leave(before);
+    return status;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * finish.h: dQ's fp32 sums, scaled and rounded, to where the caller wants them; bound by memory. A CTA has a block
+ * of ROWS rows of a query head, a thread what the thread of its number had of it in backward.cu.
+ *
+ * A warp whose sixteen rows are not all finite works them out again, from the keys that they see alone, and the same is done
+ * for keys that the main kernel has marked: see backward/exact_row.h. */
+#ifndef STROBE_CUDA_SM90_BACKWARD_FINISH_H
+#define STROBE_CUDA_SM90_BACKWARD_FINISH_H
+
+#include "cuda/ptx/dependent.h"
+#include "cuda/sm90/backward/exact_row.h"
+
+#define FINISH_(name) name##_finish
+#define FINISH(name)  FINISH_(name)
+
+extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
+    FINISH(KERNEL)(const __grid_constant__ struct sm90_backward_params p) {
+    __shared__ __align__(128) unsigned char staging[BLOCK_ELEMENTS * 2];
+    __shared__ int not_finite[ROWS / 16];
+    const struct row_block block = row_block_of_cta(&p);
+    const int tile = (int)threadIdx.x / 128, thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+    const float *sum = p.dq_sum + block.number * BLOCK_ELEMENTS + tile * DQ_TILE;
+    const int first_row = (ROW_PARTS == 2 ? 64 * tile : 0), first_column = (ROW_PARTS == 1 ? 64 * tile : 0);
+    const bool summed = p.tiles > 0; /* else nobody has been there */
+    float4 dq[8];
+    float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
+    wait_for_previous();
+#pragma unroll
+    for (int n = 0; n < 8; ++n) dq[n] = summed ? *(const float4 *)(sum + n * 512 + thread * 4) : make_float4(0, 0, 0, 0);
+    if (threadIdx.x < ROWS / 16) not_finite[threadIdx.x] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+        const int row = first_row + 16 * warp + lane / 4, column = first_column + 8 * n + 2 * (lane % 4);
+        *(uint32_t *)(staging + swizzled(row, column, ROWS)) = pack(dq[n].x * p.scale, dq[n].y * p.scale);
+        *(uint32_t *)(staging + swizzled(row + 8, column, ROWS)) = pack(dq[n].z * p.scale, dq[n].w * p.scale);
+        nothing = fmaf(dq[n].x, 0, fmaf(dq[n].y, 0, fmaf(dq[n].z, 0, fmaf(dq[n].w, 0, nothing))));
+    }
+    if (p.may_hide && nothing != 0) not_finite[first_row / 16 + warp] = 1;
+    __syncthreads();
+    const struct pair_of_spans in = spans_of(&p, block.batch);
+    for (int part = (int)threadIdx.x / 32; part < ROWS / 16; part += 4 * DQ_TILES) {
+        const int i = block.m * ROWS + 16 * part;
+        if (!not_finite[part]) {
+            store_warp_rows(&p.dq_rows, staging, 16 * part, ROWS, &in.rows, block.head, i);
+            continue;
+        }
+        for (int row = 0; row < 16 && i + row < in.rows.count; ++row) {
+            exact_row(&p, &in, block.batch, block.head, i + row);
+        }
+    }
+    const int warps = 4 * DQ_TILES;
+    if (p.may_hide) exact_keys(&p, (int64_t)blockIdx.x * warps + threadIdx.x / 32, (int64_t)gridDim.x * warps);
+}
+
+#endif

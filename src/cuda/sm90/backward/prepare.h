@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * prepare.h: what backward.cu needs of every row before it starts, bound by memory: lse in base 2, negated, and
+ * D = rowsum(dO out) - dlse; and counters and marks set to 0, and dQ's sums where the main kernel does not do so itself. A
+ * CTA has a block of ROWS rows of a query head. */
+#ifndef STROBE_CUDA_SM90_BACKWARD_PREPARE_H
+#define STROBE_CUDA_SM90_BACKWARD_PREPARE_H
+
+#include "cuda/ptx/dependent.h"
+#include "cuda/sm90/backward/exact_row.h"
+
+enum {
+    PREPARE_THREADS = 256,
+    ROW_LANES = HEAD_DIM > 128 ? 32 : HEAD_DIM / 8, /* threads of a row, eight elements each */
+    ROWS_AT_A_TIME = PREPARE_THREADS / ROW_LANES,
+};
+
+INLINE float dot_of_pair(uint32_t a, uint32_t b) {
+    return element_to_float((element)a) * element_to_float((element)b) +
+           element_to_float((element)(a >> 16)) * element_to_float((element)(b >> 16));
+}
+
+/* rowsum(dO out), the same in all lanes of the row. */
+INLINE float row_product(uint4 a, uint4 b) {
+    float sum = dot_of_pair(a.x, b.x) + dot_of_pair(a.y, b.y) + dot_of_pair(a.z, b.z) + dot_of_pair(a.w, b.w);
+#pragma unroll
+    for (int lanes = ROW_LANES / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
+    return sum;
+}
+
+/* Elements from the first lse, or dlse, to that of row i. */
+INLINE int64_t statistic_start(const int64_t (&stride)[3], const struct span *rows, int i, int head) {
+    return rows->batch * stride[0] + (int64_t)(rows->first + i) * stride[1] + head * stride[2];
+}
+
+/* A row's lse in base 2, negated, and D less dlse; a row that sees nothing may hold anything. */
+INLINE void store_statistics(const struct sm90_backward_params *p, int64_t to, float product, float lse, float dlse) {
+    p->row_lse[to] = lse == -INFINITY ? -INFINITY : -lse * (float)LOG2_E;
+    p->row_term[to] = lse == -INFINITY ? 0 : product - dlse;
+}
+
+/* Counters and marks; and the block's sums, where the main kernel does not clear them itself. */
+INLINE void clear_block(const struct sm90_backward_params *p, int64_t block) {
+    for (int64_t n = (int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x; n < p->counts;
+         n += (int64_t)gridDim.x * PREPARE_THREADS)
+        p->next_tile[n] = 0;
+    if (p->clears_itself) return;
+    float4 *sum = (float4 *)(p->dq_sum + block * BLOCK_ELEMENTS);
+#pragma unroll
+    for (int n = 0; n < BLOCK_ELEMENTS / 4 / PREPARE_THREADS; ++n)
+        sum[n * PREPARE_THREADS + threadIdx.x] = make_float4(0, 0, 0, 0);
+}
+
+#define PREPARE_(name) name##_prepare
+#define PREPARE(name)  PREPARE_(name)
+
+/* All loads are sent for before the first is waited for. */
+extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, HEAD_DIM > 128 ? 2 : 4)
+    PREPARE(KERNEL)(const __grid_constant__ struct sm90_backward_params p) {
+    enum { TIMES = ROWS / ROWS_AT_A_TIME };
+    const struct row_block block = row_block_of_cta(&p);
+    const struct span rows = rows_of(&p, block.batch);
+    const int lane = (int)threadIdx.x % ROW_LANES, first = (int)threadIdx.x / ROW_LANES;
+    uint4 out[TIMES], dout[TIMES];
+    float lse[TIMES], dlse[TIMES];
+    let_next_start();
+#pragma unroll
+    for (int n = 0; n < TIMES; ++n) {
+        const int i = block.m * ROWS + n * ROWS_AT_A_TIME + first;
+        out[n] = dout[n] = make_uint4(0, 0, 0, 0), lse[n] = -INFINITY, dlse[n] = 0;
+        if (i >= rows.count) continue;
+        out[n] = load_piece(&p.out_rows, row_start(&p.out_rows, &rows, i, block.head), lane * 8);
+        dout[n] = load_piece(&p.dout_rows, row_start(&p.dout_rows, &rows, i, block.head), lane * 8);
+        lse[n] = p.lse[statistic_start(p.lse_stride, &rows, i, block.head)];
+        if (p.dlse) dlse[n] = p.dlse[statistic_start(p.dlse_stride, &rows, i, block.head)];
+    }
+    clear_block(&p, block.number);
+#pragma unroll
+    for (int n = 0; n < TIMES; ++n) {
+        const float product = row_product(out[n], dout[n]);
+        if (lane == 0) store_statistics(&p, block.number * ROWS + n * ROWS_AT_A_TIME + first, product, lse[n], dlse[n]);
+    }
+}
+
+#endif

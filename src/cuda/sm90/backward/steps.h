@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * steps.h: the steps that both forms of the Hopper backward, backward.cu and backward/backward_pair.cu, take: what the
+ * producer copies, products, weights and gradients from accumulators, results to memory. Included by them alone, after the
+ * constants and struct shared. */
+#ifndef STROBE_CUDA_SM90_BACKWARD_STEPS_H
+#define STROBE_CUDA_SM90_BACKWARD_STEPS_H
+
+#include "cuda/ptx/bulk.h"
+#include "cuda/ptx/mbarrier.h"
+#include "cuda/ptx/stmatrix.h"
+#include "cuda/ptx/tma.h"
+#include "cuda/ptx/wgmma_transposed.h"
+#include "cuda/sm90/backward/exact_row.h"
+#include "cuda/sm90/trace.h"
+
+#define JOIN_(a, b)  a##b
+#define JOIN(a, b)   JOIN_(a, b)
+#define SCORES_STEP  JOIN(wgmma_ss_, ROWS)
+#define SCORES_FIRST JOIN(SCORES_STEP, _first)
+#if COLUMNS == 96
+#define SUM_COLUMNS 96
+#elif COLUMNS % 128
+#define SUM_COLUMNS 64
+#else
+#define SUM_COLUMNS 128
+#endif
+#define SUM_STEP JOIN(wgmma_rs_, SUM_COLUMNS)
+
+#define STAGE_STEP (SLABS * Q_SLAB / 16) /* from stage to stage in a descriptor of Q or dO */
+
+/* Blocks are counted by both sides. A reader waits for `full`, the writer for `empty`, one phase behind. */
+INLINE uint32_t stage_of(uint32_t count) { return count % STAGES; }
+INLINE uint32_t full_parity(uint32_t count) { return count / STAGES % 2; }
+INLINE uint32_t empty_parity(uint32_t count) { return full_parity(count) ^ 1; }
+INLINE uint32_t dout_stage_of(uint32_t count) { return count % DOUT_STAGES; }
+INLINE uint32_t dout_parity(uint32_t count) { return count / DOUT_STAGES % 2; }
+
+INLINE void load_tile(unsigned char *to, const CUtensorMap *map, uint64_t *full, int slab_bytes, int row, int head,
+                      int batch, uint64_t policy) {
+    for (int slab = 0; slab < SLABS; ++slab)
+        tma_load_4d(to + slab * slab_bytes, map, full, slab * 64, row, head, batch, policy);
+}
+
+/* The last block of a packed or shortened sequence row by row: past its end stand other rows, of which a NaN would reach
+ * this one's sums with a weight of 0. From beyond the tensor come zeros, and bytes that count. */
+INLINE void load_last_rows(unsigned char *to, const CUtensorMap *map, uint64_t *full, const struct span *rows, int row,
+                           int head) {
+    const int beyond = 1 << 30;
+#pragma unroll 1
+    for (int at = 0; at < SLABS * ROWS; ++at) {
+        const int i = row + at % ROWS;
+        tma_load_4d(to + at / ROWS * Q_SLAB + at % ROWS * ROW_BYTES, map, full, at / ROWS * 64,
+                    i < rows->count ? rows->first + i : beyond, head, rows->batch, TMA_EVICT_LAST);
+    }
+}
+
+INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtensorMap *row_map, uint64_t *full,
+                         const struct span *rows, int row, int head, bool cut) {
+    if (cut && row + ROWS > rows->count)
+        load_last_rows(to, row_map, full, rows, row, head);
+    else
+        load_tile(to, map, full, Q_SLAB, rows->first + row, head, rows->batch, TMA_EVICT_LAST);
+}
+
+/* K or V of the tile. */
+INLINE void load_keys(unsigned char *to, const CUtensorMap *map, uint64_t *full, const struct tile *t) {
+    mbarrier_expect(full, SLABS * K_SLAB);
+    load_tile(to, map, full, K_SLAB, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch, TMA_EVICT_FIRST);
+}
+
+/* The same to the L2 cache alone. */
+INLINE void prefetch_keys(const CUtensorMap *map, const struct tile *t) {
+    for (int slab = 0; slab < SLABS; ++slab)
+        tma_prefetch_4d(map, slab * 64, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch);
+}
+
+INLINE bool rows_are_cut(const struct sm90_backward_params *p) { return p->cu_seqlens_q || p->used_q; }
+
+/* A block of rows: its first row, and where its lse and D lie. */
+struct block {
+    int head, row;
+    int64_t statistics;
+};
+
+INLINE struct block block_at(int head, int m, int64_t head_statistics) {
+    const struct block block = {head, m * ROWS, head_statistics + m * ROWS};
+    return block;
+}
+
+/* Q with lse of a block, the `count`th that the CTA meets, when there is room. */
+INLINE void load_q(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, struct block block,
+                   uint32_t count, struct tracer *tracer) {
+    const uint32_t stage = stage_of(count);
+    trace(tracer, STROBE_TRACE_WAIT_ROOM, count);
+    mbarrier_wait(&s->q_empty[stage], empty_parity(count));
+    trace(tracer, STROBE_TRACE_LOAD_Q, count);
+    mbarrier_expect(&s->q_full[stage], SLABS * Q_SLAB + ROWS * sizeof(float));
+    load_rows_of(s->q[stage], &p->q, &p->q_row, &s->q_full[stage], &t->in.rows, block.row, block.head, rows_are_cut(p));
+    bulk_load(s->lse[stage], p->row_lse + block.statistics, ROWS * sizeof(float), &s->q_full[stage]);
+}
+
+/* The same for dO with D. */
+INLINE void load_dout(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, struct block block,
+                      uint32_t count, struct tracer *tracer) {
+    const uint32_t slot = dout_stage_of(count);
+    trace(tracer, STROBE_TRACE_WAIT_ROOM, count);
+    mbarrier_wait(&s->dout_empty[slot], dout_parity(count) ^ 1);
+    trace(tracer, STROBE_TRACE_LOAD_DOUT, count);
+    mbarrier_expect(&s->dout_full[slot], SLABS * Q_SLAB + ROWS * sizeof(float));
+    load_rows_of(s->dout[slot], &p->dout, &p->dout_row, &s->dout_full[slot], &t->in.rows, block.row, block.head,
+                 rows_are_cut(p));
+    bulk_load(s->term[stage_of(count)], p->row_term + block.statistics, ROWS * sizeof(float), &s->dout_full[slot]);
+}
+
+/* Arrivals of a warp that releases something. One lane speaks for all behind a barrier of the warp, which the sanitizer's
+ * racecheck does not follow: in builds for it every lane arrives. */
+#if defined(STROBE_RACECHECK)
+#define ARRIVALS 32
+#else
+#define ARRIVALS 1
+#endif
+
+/* The warp is done with what the barrier guards, or has written it. */
+INLINE void release(uint64_t *barrier) {
+    __syncwarp();
+    if (ARRIVALS == 32 || threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
+}
+
+/* S^T = K Q^T, or dP^T = V dO^T, of the group's keys. */
+INLINE void issue_scores(float (&s)[SCORES], uint64_t keys, uint64_t rows) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < COLUMNS / 16; ++step) {
+        const int columns = step % 4 * 2;
+        if (step == 0)
+            SCORES_FIRST(s, keys, rows);
+        else
+            SCORES_STEP(s, keys + step / 4 * (K_SLAB / 16) + columns, rows + step / 4 * (Q_SLAB / 16) + columns, 1);
+    }
+    wgmma_commit();
+}
+
+/* A thread's part of dK or dV of 64 keys, in parts of as many columns as one product has: with 512 threads no more than 128.
+ */
+enum { SUM_PARTS = COLUMNS / SUM_COLUMNS };
+struct sums {
+    float part[SUM_PARTS][SUM_COLUMNS / 2];
+};
+
+INLINE void clear(struct sums *sums) {
+#pragma unroll
+    for (int n = 0; n < SUM_PARTS; ++n)
+#pragma unroll
+        for (int v = 0; v < SUM_COLUMNS / 2; ++v) sums->part[n][v] = 0;
+}
+
+/* dV += P^T dO, or dK += dS^T Q. */
+INLINE void issue_sum(struct sums *sums, const uint32_t (&weights)[SCORES / 2], uint64_t rows, int part) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = part * (PART / 8); step < (part + 1) * (PART / 8); ++step)
+#pragma unroll
+        for (int n = 0; n < SUM_PARTS; ++n)
+            SUM_STEP(sums->part[n], &weights[4 * step],
+                     rows + n * (SUM_COLUMNS / 64 * Q_SLAB / 16) + step * (16 * ROW_BYTES / 16));
+    wgmma_commit();
+}
+
+/* dQ = dS K: a tile. */
+INLINE void issue_dq(float (&dq)[32], uint64_t ds, uint64_t keys) {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < KEYS / 16; ++step)
+        if (step == 0)
+            wgmma_st_64_first(dq, ds, keys);
+        else
+            wgmma_st_64(dq, ds + step / 4 * (Q_SLAB / 16) + step % 4 * 2, keys + step * (16 * ROW_BYTES / 16));
+    wgmma_commit();
+}
+
+/* Where a lane's row goes when sixteen rows of a warp's sixteen keys, of the 64 in a slab of dS, are stored with stmatrix:
+ * matrix l / 8 has the keys 8 (l / 8 % 2) and the rows 8 (l / 16) and following. */
+INLINE uint32_t transposed_store(uint32_t slab) {
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x % 128 / 32;
+    return slab + (lane / 16 * 8 + lane % 8) * ROW_BYTES + ((2 * warp + lane / 8 % 2) ^ (lane % 8)) * 16;
+}
+
+INLINE void store_transposed(uint32_t to, const uint32_t (&gradients)[SCORES / 2], int part) {
+#pragma unroll
+    for (int step = part * (PART / 8); step < (part + 1) * (PART / 8); ++step)
+        stmatrix_x4_trans(to + step * (16 * ROW_BYTES), &gradients[4 * step]);
+}
+
+/* lse, term: from the thread's first row on. */
+INLINE void to_weights(const struct sm90_backward_params *p, float (&s)[SCORES], const float *lse, int part) {
+#pragma unroll
+    for (int c = part * (PART / 4); c < (part + 1) * (PART / 4); ++c) {
+        const float2 shift = *(const float2 *)(lse + 8 * c);
+#pragma unroll
+        for (int v = 4 * c; v < 4 * c + 4; ++v) s[v] = ex2(fmaf(s[v], p->exponent, v % 2 ? shift.y : shift.x));
+    }
+}
+
+INLINE void to_gradients(const struct sm90_backward_params *p, float (&dp)[SCORES], const float (&s)[SCORES],
+                         const float *term, int part) {
+#pragma unroll
+    for (int c = part * (PART / 4); c < (part + 1) * (PART / 4); ++c) {
+        const float2 shift = *(const float2 *)(term + 8 * c);
+#pragma unroll
+        for (int v = 4 * c; v < 4 * c + 4; ++v)
+            dp[v] = (TERMS == 2 ? fabsf(s[v]) : s[v]) * (undropped(p, s[v], dp[v]) - (v % 2 ? shift.y : shift.x));
+    }
+}
+
+INLINE void pack_part(uint32_t (&packed)[SCORES / 2], const float (&x)[SCORES], int part) {
+#pragma unroll
+    for (int i = part * (PART / 2); i < (part + 1) * (PART / 2); ++i) packed[i] = pack(x[2 * i], x[2 * i + 1]);
+}
+
+INLINE void unpack_part(float (&x)[SCORES], const uint32_t (&packed)[SCORES / 2], int part) {
+#pragma unroll
+    for (int i = part * (PART / 2); i < (part + 1) * (PART / 2); ++i) {
+        x[2 * i] = element_to_float((element)packed[i]);
+        x[2 * i + 1] = element_to_float((element)(packed[i] >> 16));
+    }
+}
+
+/* P of a part, from S. */
+INLINE void make_weights(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
+                         const struct slope *slope, const struct meeting *at, float (&s)[SCORES],
+                         uint32_t (&packed)[SCORES / 2], int part) {
+    finish_scores(p, t, slope, at, s, part);
+    to_weights(p, s, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
+    finish_weights(p, t, slope, at, s, part);
+    pack_part(packed, s, part);
+}
+
+/* dS of a part, from dP and P. */
+INLINE void make_gradients(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
+                           const struct slope *slope, const struct meeting *at, float (&dp)[SCORES],
+                           const float (&weights)[SCORES], uint32_t (&packed)[SCORES / 2], int part) {
+    to_gradients(p, dp, weights, shared->term[at->stage] + 2 * (threadIdx.x % 4), part);
+    finish_gradients(p, t, slope, at, dp, weights, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
+    pack_part(packed, dp, part);
+}
+
+/* Four lanes, neighbours, hold a word each of four pieces of 16 bytes; returns the whole piece of the lane's number. */
+INLINE uint4 gather_piece(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
+    const uint32_t ab = __shfl_xor_sync(0xffffffffu, odd ? a : b, 1), cd = __shfl_xor_sync(0xffffffffu, odd ? c : d, 1);
+    const uint32_t low[2] = {odd ? ab : a, odd ? b : ab}, up[2] = {odd ? cd : c, odd ? d : cd};
+    const uint32_t x = __shfl_xor_sync(0xffffffffu, high ? low[0] : up[0], 2);
+    const uint32_t y = __shfl_xor_sync(0xffffffffu, high ? low[1] : up[1], 2);
+    return high ? make_uint4(x, y, up[0], up[1]) : make_uint4(low[0], low[1], x, y);
+}
+
+/* A thread's part of a row from `column` on, of all that are stored of it: whole pieces, if they can be stored so. */
+template <int count>
+INLINE void store_pieces(const struct sm90_rows *rows, element *to, bool there, const float (&sums)[count], int half,
+                         int column, float factor) {
+#pragma unroll
+    for (int v = 2 * half; v < count; v += 16) {
+        const uint4 piece = gather_piece(
+            pack(sums[v] * factor, sums[v + 1] * factor), pack(sums[v + 4] * factor, sums[v + 5] * factor),
+            pack(sums[v + 8] * factor, sums[v + 9] * factor), pack(sums[v + 12] * factor, sums[v + 13] * factor));
+        const int from = column + 2 * (v - 2 * half) + (int)threadIdx.x % 4 * 8;
+        if (there && from < rows->columns) *(uint4 *)(to + from) = piece;
+    }
+}
+
+template <int count>
+INLINE void store_elements(const struct sm90_rows *rows, element *to, bool there, const float (&sums)[count], int half,
+                           int column, float factor) {
+#pragma unroll
+    for (int v = 2 * half; v < count; v += 4)
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+            const int at = column + 2 * (v - 2 * half) + (int)threadIdx.x % 4 * 2 + x;
+            if (there && at < rows->columns) to[at] = (element)pack(sums[v + x] * factor, 0);
+        }
+}
+
+/* A warp's sums of sixteen keys from `key` on, rounded, to the tensor: from registers, so that nothing of the tile's shared
+ * memory is needed for it. */
+INLINE void store_sums(const struct sm90_backward_params *p, const struct sm90_rows *to, const struct tile *t,
+                       const struct sums *sums, float factor, int key) {
+    const bool whole = to->aligned && to->columns % 8 == 0;
+    if (p->may_hide) {
+#pragma unroll
+        for (int n = 0; n < SUM_PARTS; ++n) mark_keys(p, t, key, sums->part[n]);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int j = key + (int)threadIdx.x % 32 / 4 + 8 * half;
+        element *row = (element *)to->data + row_start(to, &t->in.keys, j, t->head_kv);
+#pragma unroll
+        for (int n = 0; n < SUM_PARTS; ++n)
+            if (whole)
+                store_pieces(to, row, j < t->in.keys.count, sums->part[n], half, n * SUM_COLUMNS, factor);
+            else
+                store_elements(to, row, j < t->in.keys.count, sums->part[n], half, n * SUM_COLUMNS, factor);
+    }
+}
+
+#endif

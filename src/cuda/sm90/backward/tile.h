@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * tile.h: which keys a CTA of backward.cu has and which rows see them, and how rows of 16-bit elements are read and
+ * written. Included by backward.cu alone, which defines ROWS and
+ * TILE_KEYS. */
+#ifndef STROBE_CUDA_SM90_BACKWARD_TILE_H
+#define STROBE_CUDA_SM90_BACKWARD_TILE_H
+
+#include "cuda/device/job.h"
+#include "cuda/sm90/backward/params.h"
+
+/* dQ of a block of rows is worked out, and its sums are kept, in tiles of 64 x 64 elements: of one row of tiles or of one
+ * column. */
+enum {
+    DQ_TILE = 64 * 64,
+    BLOCK_ELEMENTS = ROWS * HEAD_DIM,
+    DQ_TILES = BLOCK_ELEMENTS / DQ_TILE,
+    ROW_PARTS = ROWS / 64, /* 1: a tile has 64 of the columns, 2: it has 64 of the rows */
+};
+
+/* A sequence's rows or keys in its tensor. */
+struct span {
+    int batch; /* index of the first axis, 0 where sequences are packed */
+    int first, count;
+};
+
+INLINE struct span span_of(const void *offsets, const void *used, int index64, int batch, int all) {
+    struct span span = {batch, 0, all};
+    int64_t count = all;
+    if (offsets) {
+        span.batch = 0, span.first = (int)entry(offsets, index64, batch);
+        count = entry(offsets, index64, batch + 1) - span.first;
+    }
+    if (used) count = entry(used, index64, batch);
+    span.count = (int)(count < 0     ? 0
+                       : count < all ? count
+                                     : all); /* the host cannot read them: nothing out of place is written */
+    return span;
+}
+
+INLINE struct span rows_of(const struct sm90_backward_params *p, int batch) {
+    return span_of(p->cu_seqlens_q, p->used_q, p->index64, batch, p->seq_q);
+}
+
+/* A batch entry, and who sees whom in it. */
+struct pair_of_spans {
+    struct span rows, keys;
+    int first_shift, end_shift;
+};
+
+INLINE struct pair_of_spans spans_of(const struct sm90_backward_params *p, int batch) {
+    struct pair_of_spans s;
+    s.rows = rows_of(p, batch), s.keys = span_of(p->cu_seqlens_k, p->used_k, p->index64, batch, p->seq_k);
+    const int diagonal = p->bottom_right ? s.keys.count - s.rows.count : 0;
+    s.first_shift = p->first_shift + diagonal, s.end_shift = p->end_shift + diagonal;
+    return s;
+}
+
+/* What a CTA works on; in shared memory, since registers are short. */
+struct tile {
+    struct pair_of_spans in;
+    int head_kv, batch, key;
+    int first_block, end_block; /* blocks of ROWS rows of which some see some of the keys */
+    int start_block;            /* of these, the one that is met first where any order will do */
+};
+
+/* Tile `number`. Heads are taken a section at a time, the last ones in one large section; in a section the first keys first,
+ * since under a causal mask most rows see them. */
+INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
+    const int all_heads = p->heads_kv * p->batch, early_heads = all_heads - p->last_heads;
+    const bool is_late = number >= early_heads * p->key_blocks;
+    const int section = is_late ? 0 : number / (p->section_heads * p->key_blocks);
+    const int first_head = is_late ? early_heads : section * p->section_heads;
+    const int left = early_heads - first_head, heads = is_late                   ? p->last_heads
+                                                       : left < p->section_heads ? left
+                                                                                 : p->section_heads;
+    const int in_section = number - first_head * p->key_blocks, head = first_head + in_section % heads;
+    struct tile t;
+    t.head_kv = head % p->heads_kv, t.batch = head / p->heads_kv, t.key = in_section / heads * TILE_KEYS;
+    t.in = spans_of(p, t.batch);
+    const int rows = t.in.rows.count, keys = t.in.keys.count,
+              last = t.key + TILE_KEYS < keys ? t.key + TILE_KEYS - 1 : keys - 1;
+    const int first_row = t.key - t.in.end_shift + 1, end_row = last - t.in.first_shift + 1;
+    t.first_block = first_row > 0 ? first_row / ROWS : 0;
+    t.end_block = end_row < 0 ? 0 : ((end_row < rows ? end_row : rows) + ROWS - 1) / ROWS;
+    if (t.key >= keys || t.end_block < t.first_block) t.end_block = t.first_block;
+    t.start_block = p->may_hide ? t.first_block : t.key / ROWS % p->row_blocks;
+    return t;
+}
+
+/* What is the same for all lanes of a warp, told to the compiler: branches and descriptors of products then are scalar. */
+INLINE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+/* The blocks of rows that a CTA goes through, for each query head of its group. Where all rows see all keys, tiles start at
+ * different blocks, so that they do not add to the same dQ at the same time. */
+struct walk {
+    int first, step, blocks; /* of rows; from the last to the first where key blocks take turns */
+};
+
+INLINE struct walk walk_of(const struct sm90_backward_params *p, const struct tile *t) {
+    const struct walk w = {p->turns ? t->end_block - 1 : t->start_block, p->turns ? -1 : 1, t->end_block - t->first_block};
+    return w;
+}
+
+/* Behind the last block comes the first, which is 0 for a tile that did not start there. */
+INLINE int next_block(const struct sm90_backward_params *p, const struct walk *walk, int m) {
+    const int next = m + walk->step;
+    return next == p->row_blocks ? 0 : next;
+}
+
+/* Where a consumer is: its block's first row, blocks of the query head and heads of the group that are left, with these. */
+struct progress {
+    int row, left, heads;
+};
+
+INLINE struct progress start(const struct sm90_backward_params *p, const struct tile *t) {
+    const struct walk walk = walk_of(p, t);
+    const struct progress at = {uniform(walk.first) * ROWS, uniform(walk.blocks), p->group};
+    return at;
+}
+
+INLINE bool is_last(const struct progress *at) { return at->left == 1 && at->heads == 1; }
+
+/* Returns whether a new query head begins. */
+INLINE bool go_on(const struct sm90_backward_params *p, const struct tile *t, struct progress *at) {
+    at->row += p->turns ? -ROWS : ROWS;
+    if (at->row == p->row_blocks * ROWS) at->row = 0;
+    if (--at->left > 0) return false;
+    const struct walk walk = walk_of(p, t);
+    at->row = uniform(walk.first) * ROWS, at->left = uniform(walk.blocks), --at->heads;
+    return true;
+}
+
+/* A block of ROWS rows of a query head. */
+struct row_block {
+    int batch, head, m;
+    int64_t number; /* among all: [batch][heads_q][row_blocks] */
+};
+
+/* The block that a CTA of KERNEL_prepare or KERNEL_finish has: neighbours have the same rows of other heads, which are
+ * neighbours in memory too. */
+INLINE struct row_block row_block_of_cta(const struct sm90_backward_params *p) {
+    const int heads = p->heads_kv * p->group, all = heads * p->batch, head = (int)(blockIdx.x % (unsigned)all);
+    struct row_block b;
+    b.batch = head / heads, b.head = head % heads, b.m = (int)(blockIdx.x / (unsigned)all);
+    b.number = (int64_t)head * p->row_blocks + b.m;
+    return b;
+}
+
+/* How many tiles' keys that rows of block m see come before the tile's. */
+INLINE int turn_of(const struct tile *t, int m) {
+    const int first_key = m * ROWS + t->in.first_shift;
+    return t->key / TILE_KEYS - (first_key > 0 ? first_key / TILE_KEYS : 0);
+}
+
+/* First rows of blocks of which all rows see all of a warp's sixteen keys: from low to high. Uniform. */
+struct full_rows {
+    int low, high;
+};
+
+INLINE struct full_rows full_rows_of(const struct tile *t, int key) {
+    const struct pair_of_spans *in = &t->in;
+    const int end = key - in->first_shift + 1, rows = in->rows.count;
+    const struct full_rows full = {uniform(key + 16 - in->end_shift),
+                                   uniform(key + 16 <= in->keys.count ? (end < rows ? end : rows) - ROWS : -1)};
+    return full;
+}
+
+/* Elements from a tensor's data to row `row` of a sequence. */
+INLINE int64_t row_start(const struct sm90_rows *rows, const struct span *in, int row, int head) {
+    return in->batch * rows->stride[0] + (int64_t)(in->first + row) * rows->stride[1] + head * rows->stride[2];
+}
+
+/* Eight elements of a row, zeros past its end. */
+INLINE uint4 load_piece(const struct sm90_rows *rows, int64_t start, int column) {
+    const uint16_t *from = (const uint16_t *)rows->data + start + column;
+    if (column + 8 <= rows->columns && rows->aligned) return *(const uint4 *)from;
+    uint32_t piece[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int x = 0; x < 8; ++x)
+        if (column + x < rows->columns) piece[x / 2] |= (uint32_t)from[x] << (x % 2 * 16);
+    return make_uint4(piece[0], piece[1], piece[2], piece[3]);
+}
+
+INLINE void store_piece(const struct sm90_rows *rows, int64_t start, int column, const unsigned char *piece) {
+    uint16_t *to = (uint16_t *)rows->data + start + column;
+    if (column + 8 <= rows->columns && rows->aligned) {
+        *(uint4 *)to = *(const uint4 *)piece;
+        return;
+    }
+#pragma unroll 1
+    for (int x = 0; x < 8 && column + x < rows->columns; ++x) to[x] = ((const uint16_t *)piece)[x];
+}
+
+/* Bytes to (row, column) of a tile in slabs of 64 columns and `rows` rows, swizzled as the copy engine does it. */
+INLINE int swizzled(int row, int column, int rows) {
+    return column / 64 * rows * 128 + row * 128 + ((column % 64 / 8) ^ (row % 8)) * 16 + column % 8 * 2;
+}
+
+/* A warp's sixteen rows from `row` on of the staging memory, to the sequence's rows from `to` on. */
+INLINE void store_warp_rows(const struct sm90_rows *rows, const unsigned char *staging, int row, int staging_rows,
+                            const struct span *in, int head, int to) {
+    for (int at = (int)threadIdx.x % 32; at < 16 * (HEAD_DIM / 8); at += 32) {
+        const int i = at / (HEAD_DIM / 8), column = at % (HEAD_DIM / 8) * 8;
+        if (to + i < in->count && column < rows->columns)
+            store_piece(rows, row_start(rows, in, to + i, head), column, staging + swizzled(row + i, column, staging_rows));
+    }
+}
+
+#endif

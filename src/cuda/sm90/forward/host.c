@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * host.c: the host side of the Hopper forward: what it takes, its tensors described, the launch. */
+#include "cuda/sm90/forward/host.h"
+
+#include <cuda_runtime_api.h>
+#include <string.h>
+
+#include "core/refusals.h"
+#include "cuda/host/device.h"
+#include "cuda/host/launch.h"
+#include "cuda/host/tensor_map.h"
+#include "cuda/sm90/band.h"
+#include "cuda/sm90/forward/params.h"
+#include "cuda/sm90/trace_host.h"
+
+#define VARIANT(name, ...) void strobe__##name(struct sm90_forward_params);
+#include "sm90_forward_variants.h"
+#undef VARIANT
+
+/* A compiled form of forward.cu, with what it is best for; the build writes the list, each dtype from few columns to many,
+ * special ones before the general one. */
+struct form {
+    int32_t dtype, terms; /* 1: with softcap, ALiBi and a negative scale; 2: with bias, boolean mask and dropout too */
+    int64_t dim, keys, groups, stages, q_slots, ctas;
+    int64_t most_full, most_masked; /* keys that a row sees at most, without and with a mask; -1: as many as there are */
+    void (*symbol)(struct sm90_forward_params);
+};
+
+#define VARIANT(name, dtype, ...) {STROBE_##dtype, __VA_ARGS__, strobe__##name},
+static const struct form forms[] = {
+#include "sm90_forward_variants.h"
+    {0},
+};
+
+/* Keys that a row may see. */
+static int64_t visible_keys(const struct problem *p) {
+    const struct sequence nothing = {0};
+    const struct band band = strobe__band(p, &nothing);
+    const int64_t span = band.left < p->a.seq_k && band.right < p->a.seq_k ? band.left + band.right + 1 : p->a.seq_k;
+    return span < p->a.seq_k ? span : p->a.seq_k;
+}
+
+static const struct form *choose(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int64_t dim = a->dim > a->dim_v ? a->dim : a->dim_v, keys = visible_keys(p);
+    const bool masked = a->mask != STROBE_MASK_NONE || a->varlen;
+    const int32_t terms = a->bias || a->bool_mask || a->block_mask || a->dropout
+                              ? 2
+                              : a->softcap > 0 || a->alibi || a->scale < 0;
+    for (const struct form *f = forms; f->symbol; ++f) {
+        const int64_t most = masked ? f->most_masked : f->most_full;
+        if (f->dtype == a->q.dtype && f->terms == terms && f->dim >= dim && (most < 0 || keys <= most)) return f;
+    }
+    return NULL;
+}
+
+static int64_t row_tiles(const strobe_attention *a, const struct form *form) {
+    return ceil_div(a->seq_q, 64 * form->groups);
+}
+
+/* Four columns of a row are 8 bytes at a multiple of 8. */
+static bool has_aligned_columns(const strobe_tensor *t, int64_t columns) {
+    return (uintptr_t)t->data % 8 == 0 && t->stride[0] % 4 == 0 && t->stride[1] % 4 == 0 && t->stride[2] % 4 == 0 &&
+           columns % 4 == 0;
+}
+
+enum { FEWEST_ROWS = 64, MOST_POSITIONS = 1 << 28 };
+
+static const char *reject_features(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int64_t most_distance = (int64_t)1 << 28, start = a->q_start - a->k_start;
+    if (a->block_mask && (p->block_mask.block_k % 8 != 0 || p->block_mask.block_k > MOST_POSITIONS))
+        return "block_mask.block_k is not a multiple of 8 up to 2^28; these are taken";
+    if (a->alibi && (start > most_distance || start < -most_distance))
+        return "q_start and k_start are further apart than 2^28, with ALiBi; up to that is taken";
+    if (a->bias && p->bias.dtype != STROBE_FP32 && p->bias.dtype != a->q.dtype)
+        return "the bias is neither fp32 nor of q's dtype; these are taken";
+    if (a->dropout && p->dropout.key_start % 4 != 0)
+        return "dropout.key_start is not a multiple of 4; multiples of 4 are taken";
+    return NULL;
+}
+
+const char *strobe__sm90_forward_reject(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const char *reason = strobe__refuse_what_no_kernel_has(p);
+    if (!reason) reason = strobe__cuda_refuses(p);
+    if (!reason) reason = reject_features(p);
+    if (reason) return reason;
+    if (strobe__cuda_limits(a->device_index).major != 9) return "this GPU is not of compute capability 9.0; that is taken";
+    if (a->q.dtype == STROBE_FP32) return "q is fp32; fp16 and bf16 are taken";
+    if (a->out.dtype != a->q.dtype) return "out's dtype is not q's; q's is taken";
+    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
+    if (!choose(p)) return "no form for its dtype and dim was built (STROBE_CUDA_ONLY)";
+    if (a->seq_q < FEWEST_ROWS) return "seq_q is below 64, a tile's rows; 64 and more are taken";
+    if (a->seq_k == 0) return "seq_k is 0; 1 and more is taken";
+    if (a->seq_q > MOST_POSITIONS || a->seq_k > MOST_POSITIONS) return "seq_q or seq_k is above 2^28; up to that is taken";
+    if (p->varlen.total_q > INT32_MAX || p->varlen.total_k > INT32_MAX)
+        return "varlen.total_q or total_k is above 2^31; less is taken";
+    if (strobe__product(strobe__product(a->batch, a->heads_q), row_tiles(a, choose(p))) > INT32_MAX)
+        return "there are more than 2^31 tiles of rows; fewer are taken";
+    if (!strobe__can_be_copied(&a->q) || !strobe__can_be_copied(&a->k) || !strobe__can_be_copied(&a->v))
+        return "rows of q, k or v do not start at ascending multiples of 16 bytes; rows that do are taken";
+    return NULL;
+}
+
+static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, const struct form *form) {
+    const strobe_attention *a = &p->a;
+    const strobe_varlen *v = &p->varlen;
+    /* A packed tensor's total, where the caller does not give it, is at most batch times the longest. */
+    const int64_t rows = !v->cu_seqlens_q ? a->seq_q : v->total_q ? v->total_q : a->batch * a->seq_q;
+    const int64_t keys = !v->cu_seqlens_k ? a->seq_k : v->total_k ? v->total_k : a->batch * a->seq_k;
+    const int64_t batch_q = v->cu_seqlens_q ? 1 : a->batch, batch_k = v->cu_seqlens_k ? 1 : a->batch;
+    return strobe__encode_map(&m->q, &a->q, a->dim, rows, a->heads_q, batch_q, 64) &&
+           strobe__encode_map(&m->k, &a->k, a->dim, keys, a->heads_kv, batch_k, form->keys) &&
+           strobe__encode_map(&m->v, &a->v, a->dim_v, keys, a->heads_kv, batch_k, form->keys);
+}
+
+/* Heads that are worked on at a time, whole groups of them, as many as keep K and V in half of the L2 cache: under a causal
+ * mask the more, the better tiles of all lengths level out. Where all are alike, or short, no more than two rounds of tiles,
+ * so that new K and V come from memory at an even pace, but four heads of K and V, lest all CTAs ask one part of the cache
+ * for the same lines. */
+static int64_t section_heads(const struct problem *p, const struct form *form, bool alike) {
+    const strobe_attention *a = &p->a;
+    const int64_t head_bytes = a->seq_k * (a->dim + a->dim_v) * 2, cache_bytes = (int64_t)(alike ? 18 : 32) << 20;
+    const bool is_even = alike || visible_keys(p) <= 512;
+    const int64_t ctas = strobe__cuda_limits(a->device_index).multiprocessors * form->ctas, all = a->batch * a->heads_q;
+    const int64_t cached = cache_bytes / head_bytes, rounds = ceil_div(2 * ctas, row_tiles(a, form) * p->group);
+    const int64_t enough = rounds > 4 ? rounds : 4, some = is_even && enough < cached ? enough : cached;
+    const int64_t kv_heads = some > 0 ? some : 1;
+    return kv_heads * p->group < all ? kv_heads * p->group : all;
+}
+
+/* Whether some key that is loaded may be hidden from a row. Keys past the end of a dense tensor arrive as zeros; masks,
+ * dropout and neighbours in memory can bring others. */
+static bool may_hide(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    return a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask || a->bias || a->dropout;
+}
+
+/* A tensor over scores whose rows all start at multiples of 16 bytes is read many elements at a time. */
+static struct view scores_view(const void *data, const int64_t stride[3], int32_t dtype) {
+    struct view view = strobe__cuda_scores_view(data, stride, dtype);
+    const int64_t elements = 16 / (int64_t)strobe__dtype_bytes(dtype);
+    view.aligned = (uintptr_t)data % 16 == 0 && view.batch % elements == 0 && view.head % elements == 0 &&
+                   view.row % elements == 0;
+    return view;
+}
+
+static void fill(struct sm90_forward_params *m, const struct problem *p, const struct form *form) {
+    const strobe_attention *a = &p->a;
+    const struct sm90_band band = strobe__sm90_band(p);
+    m->start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
+    m->first_shift = band.first_shift, m->end_shift = band.end_shift, m->bottom_right = band.bottom_right;
+    m->may_hide = may_hide(p);
+    m->out = a->out.data, m->lse = a->lse.data, m->out_is_aligned = has_aligned_columns(&a->out, a->dim_v);
+    m->q_data = a->q.data, m->k_data = a->k.data, m->v_data = a->v.data;
+    memcpy(m->out_stride, a->out.stride, sizeof m->out_stride), memcpy(m->lse_stride, a->lse.stride, sizeof m->lse_stride);
+    memcpy(m->q_stride, a->q.stride, sizeof m->q_stride);
+    memcpy(m->k_stride, a->k.stride, sizeof m->k_stride), memcpy(m->v_stride, a->v.stride, sizeof m->v_stride);
+    m->batch = (int32_t)a->batch, m->seq_q = (int32_t)a->seq_q, m->seq_k = (int32_t)a->seq_k, m->group = (int32_t)p->group;
+    m->heads_q = (int32_t)a->heads_q, m->all_heads = (int32_t)(a->heads_q * a->batch);
+    m->dim = (int32_t)a->dim, m->dim_v = (int32_t)a->dim_v;
+    m->row_tiles = (int32_t)row_tiles(a, form), m->tiles = m->row_tiles * m->all_heads;
+    m->draws = a->mask != STROBE_MASK_NONE || a->varlen;
+    m->known_tiles = m->draws && form->dim <= 128 && visible_keys(p) <= 1024 ? 3 : 2;
+    m->section_heads = (int32_t)section_heads(p, form, !m->draws);
+    m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
+    m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
+    m->scale = (float)a->scale, m->exponent = (float)(a->scale * 1.4426950408889634);
+    m->growth_limit = (float)(8 / (a->scale * 1.4426950408889634)), m->softcap = (float)a->softcap;
+    if (a->bias) m->bias = scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
+    if (a->bool_mask) m->mask = scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
+    if (a->block_mask) {
+        const int64_t rows = p->block_mask.block_q;
+        m->blocks = strobe__cuda_scores_view(p->block_mask.data, p->block_mask.stride, STROBE_INT8);
+        m->block_q = (int32_t)(rows < MOST_POSITIONS ? rows : MOST_POSITIONS), m->block_k = (int32_t)p->block_mask.block_k;
+    }
+    if (a->dropout) m->dropout = 1, m->place = strobe__dropout_place(p);
+    m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch, m->sinks = p->sinks.data;
+}
+
+/* Q, stages of K and V, barriers, and what it takes to align to 1024 bytes. */
+static int32_t shared_bytes(const struct form *f) {
+    const int64_t slabs = (f->dim + 63) / 64;
+    return (int32_t)(slabs * 128 * (64 * f->q_slots + 2 * f->stages * f->keys)) + 1024 + 1024;
+}
+
+size_t strobe__sm90_forward_workspace(const struct problem *p) {
+    const struct form *form = choose(p);
+    const int64_t warps = row_tiles(&p->a, form) * p->a.heads_q * p->a.batch * 4 * form->groups;
+    return TRACE_BYTES + sizeof(struct sm90_workspace) + (may_hide(p) ? (size_t)warps * sizeof(int32_t) : 0);
+}
+
+/* Another one each time, never 0, and no small number that memory may hold by chance. */
+static uint64_t launch_number(void) {
+    static _Atomic uint64_t launches;
+    return ++launches * 0x9e3779b97f4a7c15u;
+}
+
+static strobe_status launch(const struct problem *p, const struct execution *execution) {
+    const struct form *form = choose(p);
+    struct sm90_forward_params params;
+    memset(&params, 0, sizeof params);
+    fill(&params, p, form);
+    params.launch = launch_number();
+    params.workspace = (struct sm90_workspace *)((char *)execution->workspace + TRACE_BYTES);
+#if defined(STROBE_TRACE)
+    params.trace = execution->workspace;
+    const strobe_status cleared = clear_trace(params.trace, execution->stream);
+    if (cleared) return cleared;
+#endif
+    if (!encode_maps(&params, p, form))
+        return strobe__fail(STROBE_DEVICE_ERROR, "q, k or v could not be described to the tensor copy engine");
+    const int64_t ctas = strobe__cuda_limits(p->a.device_index).multiprocessors * form->ctas;
+    return strobe__cuda_launch((void (*)(void))form->symbol, params.tiles < ctas ? params.tiles : ctas,
+                               (int32_t)(128 * (form->groups + 1)), shared_bytes(form), &params, execution->stream);
+}
+
+strobe_status strobe__sm90_forward(const struct problem *p, const struct execution *execution) {
+    int before;
+    strobe_status status = strobe__cuda_check_pointers(p, execution);
+    if (!status) status = strobe__cuda_enter(p->a.device_index, &before);
+    if (status) return status;
+    status = launch(p, execution);
+    strobe__cuda_leave(before);
+    return status;
+}

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * host.h: the Hopper forward, as its record in the table needs it. */
+#ifndef STROBE_CUDA_SM90_FORWARD_HOST_H
+#define STROBE_CUDA_SM90_FORWARD_HOST_H
+
+#include "core/kernel.h"
+
+const char *strobe__sm90_forward_reject(const struct problem *problem);
+size_t strobe__sm90_forward_workspace(const struct problem *problem);
+strobe_status strobe__sm90_forward(const struct problem *problem, const struct execution *execution);
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * load.h: the producers, a warp or a thread of one each: tiles, K and V, Q. Included by forward.cu alone, after its
+ * -D constants. */
+#ifndef STROBE_CUDA_SM90_FORWARD_LOAD_H
+#define STROBE_CUDA_SM90_FORWARD_LOAD_H
+
+#include "cuda/ptx/tma.h"
+#include "cuda/sm90/forward/schedule.h"
+#include "cuda/sm90/forward/shared.h"
+#include "cuda/sm90/trace.h"
+
+/* One warp: tiles are chosen and described for all others. The first is the CTA's number, the next ones follow by the grid's
+ * size or, where tiles differ in length, are drawn from a counter; past the last one a description of none ends it. */
+static __device__ __forceinline__ void scheduler(const struct sm90_forward_params *p, struct shared *s) {
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_SCHEDULER, threadIdx.x % 32 == 0);
+    struct cursor cursor = {0, 0};
+    int number = blockIdx.x;
+    bool going = true;
+#pragma unroll 1
+    for (uint32_t told = 0; going; ++told) {
+        const uint32_t done = told - p->known_tiles;
+        trace(&tracer, STROBE_TRACE_WAIT_ROOM, told);
+        if (told >= p->known_tiles) mbarrier_wait(&s->tile_empty[slot_of(done)], slot_parity(done));
+        trace(&tracer, STROBE_TRACE_DESCRIBE, told);
+        if (told > 0) number = next_tile(p, number);
+        going = describe_tile(p, number, &cursor, &s->tile[slot_of(told)], threadIdx.x % 32 == 0);
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_full[slot_of(told)]);
+    }
+    close_counter(p, number, has_lengths(p) ? cursor.tiles : p->tiles);
+    trace(&tracer, STROBE_TRACE_END, 0);
+}
+
+static __device__ __forceinline__ void load_block(unsigned char *to, const CUtensorMap *map, uint64_t *full, int slab_bytes,
+                                                  int row, int head, int batch, uint64_t policy) {
+    mbarrier_expect(full, SLABS * slab_bytes);
+#pragma unroll 1
+    for (int slab = 0; slab < SLABS; ++slab)
+        tma_load_4d(to + slab * slab_bytes, map, full, slab * 64, row, head, batch, policy);
+}
+
+/* One thread: K and V of every block of a tile, V a block behind K. `count`: blocks before this tile. */
+static __device__ __forceinline__ void load_tile(const struct sm90_forward_params *p, struct shared *s, const struct tile *t,
+                                                 uint32_t count, struct tracer *tracer) {
+    const int kv_head = t->kv_head, first_key = t->first_key, blocks = t->end_block - t->first_block;
+    const int batch_k = p->cu_seqlens_k ? 0 : t->batch;
+    int key = first_key + (t->end_block - 1) * KEYS;
+#pragma unroll 1
+    for (int n = 0; n <= blocks; ++n, key -= KEYS) {
+        if (n < blocks) {
+            const uint32_t stage = stage_of(count + n);
+            trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n);
+            mbarrier_wait(&s->k_empty[stage], empty_parity(count + n));
+            trace(tracer, STROBE_TRACE_LOAD_K, count + n);
+            load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, key, kv_head, batch_k, TMA_EVICT_LAST);
+        }
+        if (n > 0) {
+            const uint32_t stage = stage_of(count + n - 1);
+            trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n - 1);
+            mbarrier_wait(&s->v_empty[stage], empty_parity(count + n - 1));
+            trace(tracer, STROBE_TRACE_LOAD_V, count + n - 1);
+            load_block(s->v[stage], &p->v, &s->v_full[stage], KV_SLAB, key + KEYS, kv_head, batch_k, TMA_EVICT_LAST);
+        }
+    }
+}
+
+static __device__ __forceinline__ void loader(const struct sm90_forward_params *p, struct shared *s) {
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
+    uint32_t count = 0;
+#pragma unroll 1
+    for (uint32_t tiles = 0;; ++tiles) {
+        const struct tile *t = &s->tile[slot_of(tiles)];
+        trace(&tracer, STROBE_TRACE_WAIT_TILE, tiles);
+        mbarrier_wait(&s->tile_full[slot_of(tiles)], slot_parity(tiles));
+        if (t->number == NO_TILE) break;
+        load_tile(p, s, t, count, &tracer);
+        count += t->end_block - t->first_block;
+        mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);
+    }
+    trace(&tracer, STROBE_TRACE_END, 0);
+}
+
+/* One thread: Q of a tile, as soon as the tile is known and there is room. */
+static __device__ __forceinline__ void query_loader(const struct sm90_forward_params *p, struct shared *s) {
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_QUERY_LOADER, true);
+    uint32_t piece = 0;
+#pragma unroll 1
+    for (uint32_t tiles = 0;; ++tiles) {
+        const struct tile *t = &s->tile[slot_of(tiles)];
+        trace(&tracer, STROBE_TRACE_WAIT_TILE, tiles);
+        mbarrier_wait(&s->tile_full[slot_of(tiles)], slot_parity(tiles));
+        if (t->number == NO_TILE) break;
+#pragma unroll 1
+        for (int group = 0, row = t->first_row + t->row; group < GROUPS; ++group, row += 64, ++piece) {
+            const uint32_t slot = q_slot_of(piece);
+            trace(&tracer, STROBE_TRACE_WAIT_ROOM, tiles);
+            mbarrier_wait(&s->q_empty[slot], q_parity(piece) ^ 1);
+            trace(&tracer, STROBE_TRACE_LOAD_Q, tiles);
+            load_block(s->q[slot], &p->q, &s->q_full[slot], Q_SLAB, row, t->head, p->cu_seqlens_q ? 0 : t->batch,
+                       TMA_EVICT_FIRST);
+        }
+        mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);
+    }
+    trace(&tracer, STROBE_TRACE_END, 0);
+}
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * shared.h: what the warps of a CTA share: operands in shared memory, the barriers that hand them over, and the
+ * tiles known. Included by forward.cu alone, after its -D constants. */
+#ifndef STROBE_CUDA_SM90_FORWARD_SHARED_H
+#define STROBE_CUDA_SM90_FORWARD_SHARED_H
+
+#include "cuda/ptx/mbarrier.h"
+#include "cuda/sm90/forward/tile.h"
+
+enum {
+    SLABS = (HEAD_DIM + 63) / 64,
+    THREADS = 128 * (GROUPS + 1),
+    ROW_BYTES = 128,         /* of a slab */
+    Q_SLAB = 64 * ROW_BYTES, /* of one group */
+    GROUP_BYTES = SLABS * Q_SLAB,
+    KV_SLAB = KEYS * ROW_BYTES,
+    SCORES = KEYS / 2, /* accumulators of a thread */
+    OUTPUTS = HEAD_DIM / 2,
+    TURN_BARRIER = 1, /* TURN_BARRIER + g: group g may issue */
+    TILES = 4,        /* that may be known at a time */
+};
+
+/* Of a thread: at launch, and after they have moved. */
+#define REGISTERS          (65536 / (THREADS * CTAS) / 8 * 8)
+#define PRODUCER_REGISTERS (REGISTERS == 168 ? 24 : 32)
+#define MOVED_REGISTERS    ((REGISTERS * (GROUPS + 1) - PRODUCER_REGISTERS) / GROUPS / 8 * 8)
+#define CONSUMER_REGISTERS (MOVED_REGISTERS < 240 ? MOVED_REGISTERS : 240)
+
+struct shared {
+    unsigned char q[Q_SLOTS][GROUP_BYTES];
+    unsigned char k[STAGES][SLABS * KV_SLAB];
+    unsigned char v[STAGES][SLABS * KV_SLAB];
+    uint64_t q_full[Q_SLOTS], q_empty[Q_SLOTS];
+    uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+    uint64_t tile_full[TILES], tile_empty[TILES];
+    struct tile tile[TILES];
+    int32_t chain[4 * GROUPS]; /* of each warp: the last tile that it has to compute again */
+};
+
+/* Blocks and tiles are counted from the kernel's start by all; from a count follow the stage and the parity of its phase. A
+ * reader waits for `full`, the writer for `empty`, which is one phase behind: a fresh barrier has completed that. */
+static __device__ __forceinline__ uint32_t stage_of(uint32_t count) { return count % STAGES; }
+static __device__ __forceinline__ uint32_t full_parity(uint32_t count) { return count / STAGES % 2; }
+static __device__ __forceinline__ uint32_t empty_parity(uint32_t count) { return full_parity(count) ^ 1; }
+static __device__ __forceinline__ uint32_t slot_of(uint32_t tiles) { return tiles % TILES; }
+static __device__ __forceinline__ uint32_t slot_parity(uint32_t tiles) { return tiles / TILES % 2; }
+/* Pieces of Q, a group's rows of a tile each, lie in a ring. */
+static __device__ __forceinline__ uint32_t piece_of(uint32_t tiles, int group) { return tiles * GROUPS + group; }
+static __device__ __forceinline__ uint32_t q_slot_of(uint32_t piece) { return piece % Q_SLOTS; }
+static __device__ __forceinline__ uint32_t q_parity(uint32_t piece) { return piece / Q_SLOTS % 2; }
+
+#endif

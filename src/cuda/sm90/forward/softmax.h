@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * softmax.h: online softmax on the accumulators of a warp (Milakov and Gimelshein, 2018), in base 2, with a stale
+ * maximum: O is multiplied only when a row has grown by 2^8, since weights below 2^8, their sums and O may all be too large
+ * alike. A constant: part of the numerics. Included by forward.cu alone, after its -D constants. */
+#ifndef STROBE_CUDA_SM90_FORWARD_SOFTMAX_H
+#define STROBE_CUDA_SM90_FORWARD_SOFTMAX_H
+
+#include <math.h>
+
+#include "cuda/sm90/forward/element.h"
+
+#include "cuda/ptx/wgmma.h" /* for the type that forward/element.h names */
+
+/* What a consumer thread keeps of its two rows, l / 4 and l / 4 + 8 of its warp's sixteen. */
+struct rows {
+    float bound[2];  /* raw scores up to this leave the maximum as it is; -inf before the row has seen a key */
+    float shift[2];  /* the maximum, perhaps stale, in base 2: weights are 2^(s c - shift) */
+    float sum[2];    /* of the weights that this thread holds */
+    float growth[2]; /* what O has to be multiplied by, where `rescale` */
+    bool rescale;    /* the same for the whole warp */
+};
+
+#define NO_ROWS \
+    { {-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {1, 1}, false }
+
+/* Where some row of the warp has seen a score above its bound. */
+static __device__ __forceinline__ void raise_maxima(const float (&s)[KEYS / 2], struct rows *r, float c, float limit) {
+    float seen[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}; /* of even and odd columns: chains of half the length */
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; ++v) seen[v % 4] = fmaxf(seen[v % 4], s[v]);
+    seen[0] = fmaxf(seen[0], seen[1]), seen[1] = fmaxf(seen[2], seen[3]);
+#pragma unroll
+    for (int lanes = 1; lanes < 4; lanes *= 2)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) seen[i] = fmaxf(seen[i], __shfl_xor_sync(0xffffffffu, seen[i], lanes));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const float before = r->bound[i] == -INFINITY ? -INFINITY : r->shift[i], now = fmaxf(before, seen[i] * c);
+        const float shift = now == -INFINITY ? r->shift[i] : now;
+        r->growth[i] = ex2(before - shift);
+        r->shift[i] = shift;
+        r->bound[i] = fmaxf(r->bound[i], seen[i] + limit);
+        r->sum[i] *= r->growth[i];
+    }
+}
+
+/* Scores become weights; `rows` moves on. Whether some score is above its bound is asked of their bits, as integers: three
+ * are compared at a time, and where the bound is not negative the order is that of the numbers. */
+static __device__ __forceinline__ void online_softmax(float (&s)[KEYS / 2], struct rows *r, float c, float limit) {
+    int most[2] = {(int)0x80000000, (int)0x80000000};
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; ++v) wgmma_keep(s[v]);
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; v += 2)
+        most[v / 2 % 2] = max(max(most[v / 2 % 2], __float_as_int(s[v])), __float_as_int(s[v + 1]));
+    const bool above = r->bound[0] < 0 || r->bound[1] < 0 || most[0] > __float_as_int(r->bound[0]) ||
+                       most[1] > __float_as_int(r->bound[1]);
+    r->rescale = __any_sync(0xffffffffu, above);
+    if (r->rescale) raise_maxima(s, r, c, limit);
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; ++v) {
+        s[v] = ex2(fmaf(s[v], c, -r->shift[v / 2 % 2]));
+        r->sum[v / 2 % 2] += s[v];
+    }
+}
+
+static __device__ __forceinline__ void pack_weights(uint32_t (&w)[KEYS / 4], const float (&s)[KEYS / 2]) {
+#pragma unroll
+    for (int i = 0; i < KEYS / 4; ++i) w[i] = pack16(s[2 * i], s[2 * i + 1]);
+}
+
+static __device__ __forceinline__ void rescale(float (&o)[HEAD_DIM / 2], const struct rows *r) {
+    if (!r->rescale) return;
+#pragma unroll
+    for (int v = 0; v < HEAD_DIM / 2; ++v) o[v] *= r->growth[v / 2 % 2];
+}
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * store.h: the end of a tile: O / l and lse from the registers of a warp to where they belong. This code runs once a
+ * tile and is fetched anew each time: it costs by its length, and is short before all. Included by forward.cu alone. */
+#ifndef STROBE_CUDA_SM90_FORWARD_STORE_H
+#define STROBE_CUDA_SM90_FORWARD_STORE_H
+
+#include <math.h>
+
+#include "cuda/sm90/forward/softmax.h"
+#include "cuda/sm90/forward/tile.h"
+#include "math/exp2.h"
+
+/* lse of a row, and what its O has to be multiplied by: 0 for a row that saw no key. */
+static __device__ __forceinline__ float finish_row(const struct sm90_forward_params *p, const struct tile *t, float shift,
+                                                   float sum, float *lse) {
+    float factor = sum == 0 ? 0 : 1 / sum;
+    *lse = sum == 0 ? -INFINITY : shift * (float)LN_2 + logf(sum);
+    if (p->sinks) {
+        const float sink = p->sinks[t->head], high = fmaxf(*lse, sink);
+        const float whole = high == -INFINITY ? high : high + logf(expf(*lse - high) + expf(sink - high));
+        factor *= sum == 0 ? 0 : expf(*lse - whole);
+        *lse = whole;
+    }
+    return TERMS == 2 && p->dropout ? factor * p->place.keep_scale : factor;
+}
+
+/* Rows l / 4 and l / 4 + 8 of a warp, of which neighbouring lanes finish one each: code that runs once a tile is fetched
+ * anew each time, and costs by its length. */
+static __device__ __forceinline__ void finish_rows(const struct sm90_forward_params *p, const struct tile *t, int first,
+                                                   const float (&shift)[2], float (&sum)[2], float (&factor)[2]) {
+    const int lane = threadIdx.x % 32, odd = lane % 2;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
+        sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
+    }
+    float lse;
+    const float own = finish_row(p, t, odd ? shift[1] : shift[0], odd ? sum[1] : sum[0], &lse);
+    const float other = __shfl_xor_sync(0xffffffffu, own, 1);
+    const int64_t row = t->row + first + lane / 4 + 8 * odd;
+    factor[0] = odd ? other : own, factor[1] = odd ? own : other;
+    if (p->lse && lane % 4 < 2 && row < t->rows)
+        p->lse[(p->cu_seqlens_q ? 0 : t->batch * p->lse_stride[0]) + (t->first_row + row) * p->lse_stride[1] +
+               t->head * p->lse_stride[2]] = lse;
+}
+
+/* Four columns of a row, where `columns` are left. */
+static __device__ __forceinline__ void store_few(uint16_t *to, uint2 four, int columns) {
+    const uint64_t bits = four.x | (uint64_t)four.y << 32;
+#pragma unroll
+    for (int x = 0; x < 4; ++x)
+        if (x < columns) to[x] = (uint16_t)(bits >> 16 * x);
+}
+
+/* Sixteen rows of a warp, times `factor`, to out. Neighbouring lanes swap pairs of columns, so that each has four of a row
+ * and a quad fills a sector of 32 bytes: columns 16 n + 8 (lane % 2) + 4 (lane % 4 / 2) + 0..3 of half n. */
+static __device__ __forceinline__ uint2 four_columns(const float (&o)[HEAD_DIM / 2], float factor, int i, int n) {
+    const int odd = threadIdx.x % 2;
+    const uint32_t low = pack16(o[8 * n + 2 * i] * factor, o[8 * n + 2 * i + 1] * factor);
+    const uint32_t high = pack16(o[8 * n + 4 + 2 * i] * factor, o[8 * n + 5 + 2 * i] * factor);
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
+    return make_uint2(odd ? got : low, odd ? high : got);
+}
+
+static __device__ __forceinline__ void store_rows(const struct sm90_forward_params *p, const struct tile *t,
+                                                  const float (&o)[HEAD_DIM / 2], const float (&factor)[2], int first) {
+    const int lane = threadIdx.x % 32, column = 8 * (lane % 2) + 4 * (lane % 4 / 2);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const int64_t row = t->row + first + lane / 4 + 8 * i;
+        uint16_t *to = (uint16_t *)p->out + (p->cu_seqlens_q ? 0 : t->batch * p->out_stride[0]) +
+                       (t->first_row + row) * p->out_stride[1] + t->head * p->out_stride[2] + column;
+        const int columns = row < t->rows ? p->dim_v - column : 0;
+        if (p->out_is_aligned) {
+#pragma unroll
+            for (int n = 0; n < HEAD_DIM / 16; ++n) {
+                const uint2 four = four_columns(o, factor[i], i, n);
+                if (16 * n < columns) *(uint2 *)(to + 16 * n) = four;
+            }
+        } else {
+#pragma unroll
+            for (int n = 0; n < HEAD_DIM / 16; ++n)
+                store_few(to + 16 * n, four_columns(o, factor[i], i, n), columns - 16 * n);
+        }
+    }
+}
+
+/* O / l, rounded, to where it belongs; lse beside. Returns whether the warp's O was finite, as far as that is asked. */
+static __device__ __forceinline__ bool epilogue(const struct sm90_forward_params *p, const struct tile *t,
+                                                float (&o)[HEAD_DIM / 2], struct rows *r, int first) {
+    float factor[2];
+    float nothing[4] = {0}; /* 0 x = 0 unless x is an infinity or a NaN; four sums, which do not wait for each other */
+    finish_rows(p, t, first, r->shift, r->sum, factor);
+    store_rows(p, t, o, factor, first);
+    if (!p->may_hide) return true;
+#pragma unroll
+    for (int v = 0; v < HEAD_DIM / 2; ++v) nothing[v % 4] = fmaf(o[v], 0, nothing[v % 4]);
+    return !__any_sync(0xffffffffu, nothing[0] + nothing[1] + nothing[2] + nothing[3] != 0);
+}
+
+#endif
