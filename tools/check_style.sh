@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# check_style.sh: everything about the tree that a compiler does not check: the rules of check_tree.py, and clang-format. One
-# line a finding, "file:line: message"; fails when there is one.
+# check_style.sh: everything about the tree that a compiler does not check: the rules of check_tree.py, the pages and words of
+# check_docs.py, and clang-format. One line a finding, "file:line: message"; fails when there is one.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 failed=0
 python3 tools/check_tree.py || failed=1
+python3 tools/check_docs.py || failed=1
 
 # Every version of clang-format has opinions of its own; the tree is formatted with 14.
 if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then

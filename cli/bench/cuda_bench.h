@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * cuda_bench.h: measuring on a GPU: the time of a call by the device's own clock, L2 emptied before each, and what the GPU
- * does at best in loops of ours (cuda/peaks.cu). Each function returns false, with a sentence, if something failed. */
+ * does at best in loops of ours (bench/cuda_peaks.cu). Each function returns false, with a sentence, if something failed. */
 #ifndef STROBE_CLI_CUDA_BENCH_H
 #define STROBE_CLI_CUDA_BENCH_H
 

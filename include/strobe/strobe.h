@@ -3,8 +3,9 @@
  * strobe.h: the whole public interface of Strobe, and its manual.
  *
  * Strobe computes exact attention, softmax(scale * Q K^T) V, and its gradients, by the FlashAttention algorithms: the
- * matrix of scores is never stored, extra memory is a few tiles a thread. This header compiles alone as C11 and as C++17
- * and includes no header of any framework or of CUDA.
+ * matrix of scores is never stored. Extra memory is a few tiles a thread; what is kept between tiles, such as the sums of
+ * dQ, is linear in the sequence. This header compiles alone as C11 and as C++17 and includes no header of any framework or
+ * of CUDA.
  *
  *     float q[6 * 64], k[6 * 64], v[6 * 64], out[6 * 64];          // one head, six tokens, 64 wide
  *     strobe_attention a = {.struct_size = sizeof a};              // C++17: a = {}; a.struct_size = sizeof a;
@@ -20,8 +21,10 @@
  * - Sizes and strides count elements and are 64-bit; only names that end in _bytes count bytes.
  * - Calls return a strobe_status. Every argument is checked before any work; after a refusal nothing has been written and
  *   strobe_last_error() holds one sentence that names the argument, its value and what is accepted.
- * - Nothing is kept between calls. Calls are re-entrant and may run at the same time from any number of threads. The caller
- *   owns every pointer; the library reads descriptors during the call only. It prints nothing and ends no process.
+ * - No call depends on another, and nothing of a problem is kept. Calls are re-entrant and may run at the same time from any
+ *   number of threads. The caller owns every pointer; the library reads descriptors during the call only. It prints nothing
+ *   and ends no process. What a process keeps is the log callback, the last error of each thread, and what was found out
+ *   about the machine.
  * - A feature that no kernel offers for a problem is refused with STROBE_UNSUPPORTED, never ignored.
  * - CPU results do not depend on the number of threads, bit for bit, forward and backward.
  * - After a fork the child may call. OpenMP's threads stay with the parent: if it has used them, the child's calls run on
@@ -178,7 +181,8 @@ typedef struct strobe_bool_mask {
     int64_t stride[3]; /* batch, head, row */
 } strobe_bool_mask;
 
-/* FlashAttention-1's block mask: one byte a block of block_q x block_k scores, zero = the block is invisible and skipped.
+/* FlashAttention-1's block mask: one byte a block of block_q x block_k scores, zero = the block is invisible. It says who
+ * sees whom; it does not promise speed: most kernels compute a hidden block and then hide it.
  * Shape [batch, heads_q, ceil(seq_q / block_q), ceil(seq_k / block_k)], last axis contiguous, 0 = broadcast. */
 typedef struct strobe_block_mask {
     size_t struct_size;
@@ -326,8 +330,9 @@ STROBE_API strobe_status strobe_forward(const strobe_attention *attention, void 
 STROBE_API strobe_status strobe_backward(const strobe_attention *attention, const strobe_gradients *gradients,
                                          void *workspace, size_t workspace_bytes, void *stream);
 
-/* The bytes of workspace that a call needs, into *bytes. gradients: NULL for the forward. Depends on sizes, features and
- * thread count, not on data: data pointers may be NULL.
+/* The bytes of workspace that a call needs, into *bytes. gradients: NULL for the forward. Depends on sizes, strides,
+ * features and thread count, not on what tensors hold: data pointers may be NULL. A pointer that is not NULL counts by its
+ * alignment, since some kernels take aligned tensors only.
  *     size_t bytes;
  *     if (strobe_workspace(&a, NULL, &bytes) == STROBE_OK) work = aligned_alloc(64, bytes);   // a multiple of 64 */
 STROBE_API strobe_status strobe_workspace(const strobe_attention *attention, const strobe_gradients *gradients,
