@@ -10,6 +10,19 @@
 
 enum { MOST_DEVICES = 64, LEAST_MAJOR = 8 };
 
+/* The driver's own calls, of which the runtime has none: which context is current, and another one for a while. */
+static struct {
+    PFN_cuPointerGetAttributes_v7000 pointer_attributes;
+    PFN_cuDeviceGet_v2000 get_device;
+    PFN_cuCtxGetDevice_v2000 current_device;
+    PFN_cuCtxGetId_v12000 context_id;
+    PFN_cuCtxPushCurrent_v4000 push;
+    PFN_cuCtxPopCurrent_v4000 pop;
+    PFN_cuDevicePrimaryCtxRetain_v7000 retain;
+    PFN_cuDevicePrimaryCtxRelease_v11000 release;
+    PFN_cuDevicePrimaryCtxGetState_v7000 state;
+} driver;
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const char *lack;
 static int device_count;
@@ -17,8 +30,8 @@ static struct {
     char name[256], level[16];
     int64_t memory_bytes;
     struct cuda_limits limits;
+    CUdevice handle; /* the driver's */
 } devices[MOST_DEVICES];
-static PFN_cuPointerGetAttributes_v7000 pointer_attributes;
 
 bool strobe__cuda_driver_function(const char *name, unsigned version, void *function) {
     void *found = NULL;
@@ -28,6 +41,18 @@ bool strobe__cuda_driver_function(const char *name, unsigned version, void *func
         return false;
     memcpy(function, &found, sizeof found); /* ISO C has no cast from an object to a function pointer */
     return true;
+}
+
+static bool find_driver(void) {
+    return strobe__cuda_driver_function("cuPointerGetAttributes", 7000, &driver.pointer_attributes) &&
+           strobe__cuda_driver_function("cuDeviceGet", 2000, &driver.get_device) &&
+           strobe__cuda_driver_function("cuCtxGetDevice", 2000, &driver.current_device) &&
+           strobe__cuda_driver_function("cuCtxGetId", 12000, &driver.context_id) &&
+           strobe__cuda_driver_function("cuCtxPushCurrent", 4000, &driver.push) &&
+           strobe__cuda_driver_function("cuCtxPopCurrent", 4000, &driver.pop) &&
+           strobe__cuda_driver_function("cuDevicePrimaryCtxRetain", 7000, &driver.retain) &&
+           strobe__cuda_driver_function("cuDevicePrimaryCtxRelease", 11000, &driver.release) &&
+           strobe__cuda_driver_function("cuDevicePrimaryCtxGetState", 7000, &driver.state);
 }
 
 static void look(void) {
@@ -40,11 +65,18 @@ static void look(void) {
                    : "there is no NVIDIA GPU that CUDA can use";
         return;
     }
+    if (!find_driver()) {
+        lack = "the NVIDIA driver is older than the CUDA this was built with";
+        device_count = 0;
+        return;
+    }
     bool any = false;
     if (device_count > MOST_DEVICES) device_count = MOST_DEVICES;
     for (int i = 0; i < device_count; ++i) {
         struct cudaDeviceProp properties;
-        if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+        if (cudaGetDeviceProperties(&properties, i) != cudaSuccess ||
+            driver.get_device(&devices[i].handle, i) != CUDA_SUCCESS)
+            continue;
         snprintf(devices[i].name, sizeof devices[i].name, "%s", properties.name);
         snprintf(devices[i].level, sizeof devices[i].level, "sm_%d%d", properties.major, properties.minor);
         devices[i].memory_bytes = (int64_t)properties.totalGlobalMem;
@@ -53,7 +85,6 @@ static void look(void) {
         any = any || properties.major >= LEAST_MAJOR;
     }
     if (!any) lack = "no GPU here has compute capability 8.0 or later";
-    (void)strobe__cuda_driver_function("cuPointerGetAttributes", 7000, &pointer_attributes);
 }
 
 const char *strobe__cuda_lacks(void) {
@@ -83,23 +114,55 @@ strobe_status strobe__cuda_check(cudaError_t error, const char *what) {
     return strobe__fail(STROBE_DEVICE_ERROR, "%s: %s", what, cudaGetErrorString(error));
 }
 
-strobe_status strobe__cuda_enter(int32_t index, int *before) {
-    *before = -1;
+static strobe_status check_device(int32_t index) {
     if (index >= device_count)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "device_index is %d; 0 to %d is accepted", index, device_count - 1);
     if (devices[index].limits.major < LEAST_MAJOR)
         return strobe__fail(STROBE_UNSUPPORTED, "device %d is %s; compute capability 8.0 or later is taken", index,
                             devices[index].level);
-    int current = 0;
-    strobe_status status = strobe__cuda_check(cudaGetDevice(&current), "cudaGetDevice");
-    if (status || current == index) return status;
-    status = strobe__cuda_check(cudaSetDevice(index), "cudaSetDevice");
-    if (!status) *before = current;
-    return status;
+    return STROBE_OK;
 }
 
-void strobe__cuda_leave(int before) {
-    if (before >= 0) (void)cudaSetDevice(before);
+/* Another context is current, or none, and the runtime would choose another device: the named device's primary context for
+ * the call alone. The runtime follows it, and its own choice is left alone, unlike by cudaSetDevice(), which would also
+ * replace a context that the caller has made. A primary context that nobody holds yet stays, for kernels run in it. */
+static strobe_status push_primary(struct cuda_visit *visit) {
+    CUcontext context;
+    unsigned flags;
+    int active = 0;
+    CUresult error = driver.state(devices[visit->index].handle, &flags, &active);
+    if (!error) error = driver.retain(&context, devices[visit->index].handle);
+    if (!error) error = driver.push(context);
+    if (error)
+        return strobe__fail(STROBE_DEVICE_ERROR, "the primary context of device %d cannot be made current: CUresult %d",
+                            visit->index, (int)error);
+    visit->pushed = true, visit->releases = active;
+    return STROBE_OK;
+}
+
+strobe_status strobe__cuda_enter(int32_t index, struct cuda_visit *visit) {
+    CUdevice current;
+    int chosen;
+    *visit = (struct cuda_visit){.index = index};
+    const strobe_status status = check_device(index);
+    if (status) return status;
+    const CUresult found = driver.current_device(&current);
+    if (found == CUDA_SUCCESS && current == devices[index].handle) return STROBE_OK;
+    if (found != CUDA_SUCCESS && cudaGetDevice(&chosen) == cudaSuccess && chosen == index)
+        return strobe__cuda_check(cudaSetDevice(index), "cudaSetDevice"); /* as the thread's first runtime call would */
+    return push_primary(visit);
+}
+
+void strobe__cuda_leave(const struct cuda_visit *visit) {
+    CUcontext context;
+    if (!visit->pushed) return;
+    (void)driver.pop(&context);
+    if (visit->releases) (void)driver.release(devices[visit->index].handle);
+}
+
+uint64_t strobe__cuda_context(void) {
+    unsigned long long id;
+    return driver.context_id(NULL, &id) == CUDA_SUCCESS ? id : UINT64_MAX;
 }
 
 /* The driver's answer takes half the time of the runtime's, and a call asks for six pointers: where it is the usual one,
@@ -109,7 +172,7 @@ static bool is_memory_of(const void *data, int32_t index) {
     unsigned type = 0;
     int owner = -1;
     void *answers[2] = {&type, &owner};
-    return pointer_attributes && pointer_attributes(2, wanted, answers, (CUdeviceptr)(uintptr_t)data) == CUDA_SUCCESS &&
+    return driver.pointer_attributes(2, wanted, answers, (CUdeviceptr)(uintptr_t)data) == CUDA_SUCCESS &&
            type == CU_MEMORYTYPE_DEVICE && owner == index;
 }
 

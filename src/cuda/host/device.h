@@ -25,9 +25,19 @@ bool strobe__cuda_describe(int32_t device, int32_t index, strobe_device_info *in
 /* *function, a pointer to a function, from the driver, which nothing links against; false if it has none. */
 bool strobe__cuda_driver_function(const char *name, unsigned version, void *function);
 
-/* Makes device `index` current for a call, and the one before it again. */
-strobe_status strobe__cuda_enter(int32_t index, int *before);
-void strobe__cuda_leave(int before);
+/* A call on a device, whatever the thread has current: nothing, when no CUDA call was made on it, or another device. A
+ * context of the device itself that is current is used as it is, be it the primary one or the caller's own; else the primary
+ * one is current during the call. Afterwards the thread's current device and context are as before, but for a thread that
+ * had no context: it keeps the primary one of the device that the runtime had chosen for it. */
+struct cuda_visit {
+    int32_t index;
+    bool pushed, releases;
+};
+strobe_status strobe__cuda_enter(int32_t index, struct cuda_visit *visit);
+void strobe__cuda_leave(const struct cuda_visit *visit);
+
+/* A number of the current context that no other has in this process, UINT64_MAX if none is current. */
+uint64_t strobe__cuda_context(void);
 
 /* STROBE_OK, or STROBE_DEVICE_ERROR with the runtime's sentence. */
 strobe_status strobe__cuda_check(cudaError_t error, const char *what);

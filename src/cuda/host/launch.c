@@ -170,18 +170,17 @@ strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct 
 }
 
 /* More shared memory than the 48 KiB, with a kernel's own variables, that are there without a request. A request takes a
- * tenth of a launch's time, so that those that were made are remembered: of each function with each amount, in one of a few
- * places that others may take over. */
+ * tenth of a launch's time, so that those that were made are remembered: of each function with each amount in each context,
+ * in one of a few places that others may take over. */
 static strobe_status allow_shared(const void *function, int32_t bytes) {
     static _Atomic uint64_t requests[256];
-    int device = 0;
     if (bytes <= 40 * 1024) return STROBE_OK;
-    strobe_status status = strobe__cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-    const uint64_t request = ((uint64_t)(uintptr_t)function << 6 ^ (uint64_t)device) * 0x9e3779b97f4a7c15u + (uint64_t)bytes;
+    const uint64_t mixed = (uint64_t)(uintptr_t)function * 0xbf58476d1ce4e5b9u ^ strobe__cuda_context();
+    const uint64_t request = mixed * 0x9e3779b97f4a7c15u + (uint64_t)bytes;
     _Atomic uint64_t *place = &requests[request >> 56];
-    if (status || *place == request) return status;
-    status = strobe__cuda_check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-                                "cudaFuncSetAttribute");
+    if (*place == request) return STROBE_OK;
+    const strobe_status status = strobe__cuda_check(
+        cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
     if (!status) *place = request;
     return status;
 }

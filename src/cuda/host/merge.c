@@ -41,6 +41,18 @@ strobe_status strobe__cuda_merge_splits(const struct params *whole, const struct
     return launch(&to, stream);
 }
 
+/* All tensors, of which there may be hundreds: what is not there could only be found by a fault of the device. */
+static strobe_status check_pointers(const struct merge_params *to, int32_t index) {
+    if (to->batch == 0 || to->seq_q == 0) return STROBE_OK; /* no elements, any address */
+    strobe_status status = strobe__cuda_check_pointer("out", to->out.data, index);
+    if (!status) status = strobe__cuda_check_pointer("lse", to->lse.data, index);
+    for (int32_t n = 0; n < to->count && !status; ++n) {
+        status = strobe__cuda_check_pointer("parts[].out", to->part[n].out.data, index);
+        if (!status) status = strobe__cuda_check_pointer("parts[].lse", to->part[n].lse.data, index);
+    }
+    return status;
+}
+
 strobe_status strobe__cuda_merge(const struct merge *m, void *stream) {
     const strobe_partials *p = &m->p;
     const char *lack = strobe__cuda_lacks();
@@ -61,12 +73,10 @@ strobe_status strobe__cuda_merge(const struct merge *m, void *stream) {
         const strobe_partial part = strobe__merge_part(m, n);
         to.part[n].out = view_of(&part.out), to.part[n].lse = view_of(&part.lse);
     }
-    int before;
-    strobe_status status = strobe__cuda_check_pointer("out", p->out.data, p->device_index);
-    if (!status) status = strobe__cuda_check_pointer("parts[0].out", to.part[0].out.data, p->device_index);
-    if (!status) status = strobe__cuda_enter(p->device_index, &before);
-    if (status) return status;
-    status = launch(&to, stream);
-    strobe__cuda_leave(before);
+    struct cuda_visit visit;
+    strobe_status status = strobe__cuda_enter(p->device_index, &visit);
+    if (!status) status = check_pointers(&to, p->device_index);
+    if (!status) status = launch(&to, stream);
+    strobe__cuda_leave(&visit);
     return status;
 }

@@ -187,11 +187,10 @@ static strobe_status launch_all(const struct problem *p, const struct params *pa
 strobe_status strobe__cuda_backward(const struct problem *p, const struct execution *execution) {
     const struct layout l = lay_out(p, strobe__cuda_needs_features(p));
     const struct params params = fill_in(p, &l, execution->workspace);
-    int before;
-    strobe_status status = strobe__cuda_check_pointers(p, execution);
-    if (!status) status = strobe__cuda_enter(p->a.device_index, &before);
-    if (status) return status;
-    status = launch_all(p, &params, &l, execution->stream);
-    strobe__cuda_leave(before);
+    struct cuda_visit visit;
+    strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
+    if (!status) status = strobe__cuda_check_pointers(p, execution);
+    if (!status) status = launch_all(p, &params, &l, execution->stream);
+    strobe__cuda_leave(&visit);
     return status;
 }

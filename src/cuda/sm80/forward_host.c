@@ -150,13 +150,14 @@ strobe_status strobe__cuda_forward(const struct problem *p, const struct executi
     const struct params whole = params;
     params.tiles = (int32_t)plan.tiles, params.slices = (int32_t)plan.slices;
     if (plan.splits > 1) into_parts(&params, &plan, p, execution->workspace);
-    int before;
-    strobe_status status = strobe__cuda_check_pointers(p, execution);
-    if (!status) status = strobe__cuda_enter(p->a.device_index, &before);
-    if (status) return status;
-    status = strobe__cuda_launch((void (*)(void))plan.variant->symbol, plan.tiles * plan.slices * plan.heads * plan.splits,
-                                 plan.variant->threads, plan.variant->shared_bytes, &params, execution->stream);
+    struct cuda_visit visit;
+    strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
+    if (!status) status = strobe__cuda_check_pointers(p, execution);
+    if (!status)
+        status = strobe__cuda_launch((void (*)(void))plan.variant->symbol,
+                                     plan.tiles * plan.slices * plan.heads * plan.splits, plan.variant->threads,
+                                     plan.variant->shared_bytes, &params, execution->stream);
     if (!status && plan.splits > 1) status = strobe__cuda_merge_splits(&whole, &params, execution->stream);
-    strobe__cuda_leave(before);
+    strobe__cuda_leave(&visit);
     return status;
 }

@@ -218,11 +218,10 @@ static strobe_status launch(const struct problem *p, const struct execution *exe
 }
 
 strobe_status strobe__sm90_forward(const struct problem *p, const struct execution *execution) {
-    int before;
-    strobe_status status = strobe__cuda_check_pointers(p, execution);
-    if (!status) status = strobe__cuda_enter(p->a.device_index, &before);
-    if (status) return status;
-    status = launch(p, execution);
-    strobe__cuda_leave(before);
+    struct cuda_visit visit;
+    strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
+    if (!status) status = strobe__cuda_check_pointers(p, execution);
+    if (!status) status = launch(p, execution);
+    strobe__cuda_leave(&visit);
     return status;
 }
