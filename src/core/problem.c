@@ -187,6 +187,11 @@ struct sequence strobe__sequence(const struct problem *p, int64_t b) {
     return s;
 }
 
+void strobe__dbias_extent(const struct problem *p, int64_t extent[3]) {
+    const int64_t whole[3] = {p->a.batch, p->a.heads_q, p->a.seq_q};
+    for (int axis = 0; axis < 3; ++axis) extent[axis] = p->dbias.stride[axis] ? whole[axis] : 1;
+}
+
 struct dropout_place strobe__dropout_place(const struct problem *p) {
     const strobe_dropout *d = &p->dropout;
     const double threshold = ceil(d->p * 4294967296.0); /* the least word that is kept */

@@ -82,6 +82,10 @@ struct band strobe__band(const struct problem *problem, const struct sequence *s
 
 struct sequence strobe__sequence(const struct problem *problem, int64_t b);
 
+/* Extents of dbias in the order of its strides, batch, head, row: 1 where it is broadcast, by a stride of 0. An axis of no
+ * entries that is broadcast has one as well, whose gradient is 0; any other leaves dbias without elements. */
+void strobe__dbias_extent(const struct problem *problem, int64_t extent[3]);
+
 /* The key at which ALiBi's distance from row 0 is zero: always on the bottom-right diagonal. */
 static inline int64_t strobe__alibi_diagonal(const struct problem *p, const struct sequence *s) {
     return p->a.q_start - p->a.k_start + s->keys - s->rows;

@@ -58,16 +58,13 @@ static strobe_status check_varlen(const struct problem *p) {
 
 /* Offsets of a [batch, heads, rows, keys] view fit: the same arithmetic as a tensor's, its inner axis being the keys. */
 static strobe_status check_scores(const char *name, const struct problem *p, const void *data, const int64_t stride[3],
-                                  int64_t rows, int64_t keys, int32_t dtype, bool written) {
-    const strobe_attention *a = &p->a;
+                                  const int64_t extent[3], int64_t keys, int32_t dtype, bool written) {
     const strobe_tensor view = {
         .data = (void *)(uintptr_t)data, .stride = {stride[0], stride[2], stride[1]}, .dtype = dtype};
-    /* A written view may repeat, where it sums; the axes that repeat are left out of the overlap check. */
     const struct tensor_check check = {
         .name = name,
         .tensor = &view,
-        .extent = {written && !stride[0] ? a->batch > 0 : a->batch, written && !stride[2] ? rows > 0 : rows,
-                   written && !stride[1] ? 1 : a->heads_q},
+        .extent = {extent[0], extent[2], extent[1]},
         .inner = keys,
         .dtypes = FLOAT_DTYPES | DTYPE_BIT(STROBE_INT8),
         .written = written,
@@ -75,25 +72,42 @@ static strobe_status check_scores(const char *name, const struct problem *p, con
     return keys == 0 ? STROBE_OK : strobe__check_tensor(&check, p->runs);
 }
 
-static strobe_status check_bias(const char *name, const struct problem *p, const strobe_bias *bias, bool written) {
+static strobe_status check_bias_type(const char *name, const strobe_bias *bias) {
     TRY(strobe__check_dtype(name, bias->dtype, FLOAT_DTYPES));
-    if (bias->reserved != 0)
-        return strobe__fail(STROBE_INVALID_ARGUMENT, "%s.reserved is %d; 0 is accepted", name, bias->reserved);
-    return check_scores(name, p, bias->data, bias->stride, p->a.seq_q, p->a.seq_k, bias->dtype, written);
+    if (bias->reserved == 0) return STROBE_OK;
+    return strobe__fail(STROBE_INVALID_ARGUMENT, "%s.reserved is %d; 0 is accepted", name, bias->reserved);
 }
 
+static strobe_status check_bias(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int64_t extent[3] = {a->batch, a->heads_q, a->seq_q};
+    TRY(check_bias_type("bias", &p->bias));
+    return check_scores("bias", p, p->bias.data, p->bias.stride, extent, a->seq_k, p->bias.dtype, false);
+}
+
+/* Of a dbias without elements the strides mean nothing. It may repeat, where it sums: its extents are 1 there. */
 static strobe_status check_dbias(const struct problem *p) {
     if (!p->a.bias) return strobe__fail(STROBE_INVALID_ARGUMENT, "dbias is given without a bias; both or none is accepted");
     static const char *const axes[3] = {"batch", "head", "row"};
-    const int64_t extent[3] = {p->a.batch, p->a.heads_q, p->a.seq_q};
+    const int64_t whole[3] = {p->a.batch, p->a.heads_q, p->a.seq_q};
+    int64_t extent[3];
+    strobe__dbias_extent(p, extent);
+    TRY(check_bias_type("dbias", &p->dbias));
+    if (extent[0] == 0 || extent[1] == 0 || extent[2] == 0 || p->a.seq_k == 0) return STROBE_OK;
     for (int axis = 0; axis < 3; ++axis)
-        if (extent[axis] > 1 && (p->bias.stride[axis] == 0) != (p->dbias.stride[axis] == 0))
+        if (whole[axis] > 1 && (p->bias.stride[axis] == 0) != (p->dbias.stride[axis] == 0))
             return strobe__fail(
                 STROBE_INVALID_ARGUMENT,
                 "dbias.stride is %lld on the %s axis, where bias.stride is %lld; both zero (broadcast, summed) or "
                 "neither is accepted",
                 (long long)p->dbias.stride[axis], axes[axis], (long long)p->bias.stride[axis]);
-    return check_bias("dbias", p, &p->dbias, true);
+    return check_scores("dbias", p, p->dbias.data, p->dbias.stride, extent, p->a.seq_k, p->dbias.dtype, true);
+}
+
+static strobe_status check_bool_mask(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int64_t extent[3] = {a->batch, a->heads_q, a->seq_q};
+    return check_scores("bool_mask", p, p->bool_mask.data, p->bool_mask.stride, extent, a->seq_k, STROBE_INT8, false);
 }
 
 static strobe_status check_block_mask(const struct problem *p) {
@@ -101,7 +115,8 @@ static strobe_status check_block_mask(const struct problem *p) {
     TRY(strobe__check_range("block_mask.block_q", m->block_q, 1, LARGEST_EXTENT));
     TRY(strobe__check_range("block_mask.block_k", m->block_k, 1, LARGEST_EXTENT));
     const int64_t rows = (p->a.seq_q + m->block_q - 1) / m->block_q, keys = (p->a.seq_k + m->block_k - 1) / m->block_k;
-    return check_scores("block_mask", p, m->data, m->stride, rows, keys, STROBE_INT8, false);
+    const int64_t extent[3] = {p->a.batch, p->a.heads_q, rows};
+    return check_scores("block_mask", p, m->data, m->stride, extent, keys, STROBE_INT8, false);
 }
 
 static strobe_status check_sinks(const char *name, const struct problem *p, const strobe_sinks *sinks) {
@@ -165,9 +180,8 @@ strobe_status strobe__check_parallel(const strobe_parallel *parallel) {
 strobe_status strobe__check_features(const struct problem *p) {
     const strobe_attention *a = &p->a;
     if (a->varlen) TRY(check_varlen(p));
-    if (a->bias) TRY(check_bias("bias", p, a->bias, false));
-    if (a->bool_mask)
-        TRY(check_scores("bool_mask", p, p->bool_mask.data, p->bool_mask.stride, a->seq_q, a->seq_k, STROBE_INT8, false));
+    if (a->bias) TRY(check_bias(p));
+    if (a->bool_mask) TRY(check_bool_mask(p));
     if (a->block_mask) TRY(check_block_mask(p));
     if (a->alibi && p->runs) TRY(strobe__check_pointer("alibi.slopes", p->alibi.slopes, sizeof(float)));
     if (a->sinks) TRY(check_sinks("sinks", p, a->sinks));

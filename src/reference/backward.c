@@ -47,12 +47,11 @@ static struct scratch scratch_of(const struct backward *w, int32_t worker) {
     return s;
 }
 
-/* The bias's extents, 1 where it is broadcast, and the strides of a contiguous array of them; returns its elements. */
+/* The extents of dbias, 1 where it is broadcast, and the strides of a contiguous array of them; returns its elements. */
 static int64_t dbias_shape(const struct problem *p, int64_t extent[3], int64_t stride[3]) {
-    const int64_t whole[3] = {p->a.batch, p->a.heads_q, p->a.seq_q};
     int64_t elements = p->a.seq_k;
+    strobe__dbias_extent(p, extent);
     for (int axis = 2; axis >= 0; --axis) {
-        extent[axis] = p->bias.stride[axis] ? whole[axis] : 1;
         stride[axis] = extent[axis] > 1 ? elements : 0;
         elements *= extent[axis];
     }

@@ -3,6 +3,7 @@
  * test_empty.c: rows that see no key, keys that no row sees, and tensors without elements, in every kernel. Such a row has
  * out = 0, lse = -inf or its sink's logit, dq = 0; such a key has dk = dv = 0: exactly, and written. */
 #include <math.h>
+#include <string.h>
 
 #include "kernel_table.h"
 #include "naive.h"
@@ -32,6 +33,8 @@ static const struct shape cases[] = {
     {"no batch", .batch = 0, .seq_q = 5, .seq_k = 7, HEADS},
     {"no batch, sinks", .batch = 0, .seq_q = 5, .seq_k = 7, HEADS, .features = SINKS | WITH_DLSE},
     {"no batch, bias of each entry", .batch = 0, .seq_q = 5, .seq_k = 7, HEADS, .features = BIAS | PER_SCORE},
+    {"no batch, bias of all entries", .batch = 0, .seq_q = 5, .seq_k = 7, HEADS, .features = BIAS | PER_HEAD | PER_ROW},
+    {"no rows, bias of each row", .batch = 2, .seq_q = 0, .seq_k = 7, HEADS, .features = BIAS | PER_SCORE},
     {"no batch, packed", .batch = 0, .seq_q = 5, .seq_k = 7, HEADS, .features = PACKED},
 };
 
@@ -86,7 +89,7 @@ static int64_t check_keys(const struct fixture *f, const struct piece *s, int64_
 /* Gradients of what is shared are written, with zeros where nothing adds to them. Without keys a sink has all the weight. */
 static void check_shared(const struct fixture *f, const char *kernel) {
     for (int64_t e = 0; f->slot[DBIAS].base && e < slot_count(&f->slot[DBIAS]); ++e)
-        if (f->a.seq_q == 0) expect(f, DBIAS, e, 0, kernel);
+        if (f->a.seq_q == 0 || f->a.batch == 0) expect(f, DBIAS, e, 0, kernel);
     if (!f->slot[DSINKS].base || (f->a.seq_q > 0 && f->a.seq_k > 0 && f->a.batch > 0)) return;
     for (int64_t h = 0; h < f->a.heads_q; ++h) {
         double sum = 0;
@@ -137,8 +140,30 @@ static void test_case(void **state) {
     fixture_free(&f);
 }
 
+/* Its own strides say whether dbias has elements, not those of the bias, which may be a view that repeats. */
+static void test_dbias_of_no_rows(void **state) {
+    static const struct shape shape = {
+        .batch = 2, .seq_q = 0, .seq_k = 7, HEADS, .dtype = STROBE_FP32, .features = BIAS | PER_HEAD};
+    const char *names[MOST_KERNELS];
+    struct fixture f;
+    (void)state;
+    fixture_make(&f, &shape);
+    const int kernels = kernels_for(&f, STROBE_BACKWARD, names);
+    f.dbias.data = NULL;
+    for (int k = 0; k < kernels; ++k) {
+        const int64_t none[3] = {14, 0, 7}, one[3] = {0, 7, 0};
+        memcpy(f.dbias.stride, none, sizeof none);
+        if (fixture_backward(&f, names[k])) fail_msg("%s: %s", names[k], strobe_last_error());
+        memcpy(f.dbias.stride, one, sizeof one);
+        assert_int_equal(fixture_backward(&f, names[k]), STROBE_INVALID_ARGUMENT);
+        assert_string_equal(strobe_last_error(), "dbias is NULL; a pointer to its elements is accepted");
+    }
+    fixture_free(&f);
+}
+
 int main(void) {
-    struct CMUnitTest tests[COUNT(cases)];
+    struct CMUnitTest tests[COUNT(cases) + 1];
     for (size_t n = 0; n < COUNT(cases); ++n) tests[n] = test_of_row(cases[n].name, test_case, &cases[n]);
+    tests[COUNT(cases)] = (struct CMUnitTest)cmocka_unit_test(test_dbias_of_no_rows);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,10 +27,9 @@ static inline size_t score_gradients_lay_out(struct score_gradients *g, void *ba
     *g = (struct score_gradients){.p = p};
     if (p->g.dsinks) g->dsinks = (double *)(void *)take(base, &floats, 2 * strobe__product(a->batch, a->heads_q));
     if (!p->g.dbias) return floats * sizeof(float);
-    const int64_t *from = p->bias.stride;
-    g->batch = from[0] ? a->batch : 1;
-    g->heads = from[1] ? a->heads_q : 1;
-    g->rows = from[2] ? a->seq_q : 1;
+    int64_t extent[3];
+    strobe__dbias_extent(p, extent);
+    g->batch = extent[0], g->heads = extent[1], g->rows = extent[2];
     g->across_batch = g->batch < a->batch;
     g->across_heads = g->heads < a->heads_q;
     if (p->dbias.dtype == STROBE_FP32) {

@@ -29,10 +29,13 @@ static kernel_symbol choose(const struct problem *p) {
 }
 
 bool strobe__cuda_dbias_is_ordered(const struct problem *p) {
-    const int64_t extent[3] = {p->a.batch, p->a.heads_q, p->a.seq_q};
+    const int64_t whole[3] = {p->a.batch, p->a.heads_q, p->a.seq_q};
+    int64_t extent[3];
     if (!p->g.dbias || !(p->a.flags & STROBE_DETERMINISTIC)) return false;
+    if (whole[0] == 0 || whole[2] == 0) return false; /* sums of nothing */
+    strobe__dbias_extent(p, extent);
     for (int axis = 0; axis < 3; ++axis)
-        if (p->bias.stride[axis] == 0 && extent[axis] > 1) return true;
+        if (extent[axis] < whole[axis]) return true;
     return false;
 }
 
@@ -42,16 +45,13 @@ const char *strobe__cuda_dbias_lacks(const struct problem *p) {
 }
 
 int64_t strobe__cuda_dbias_sums(const struct problem *p, struct view *sums) {
-    const strobe_attention *a = &p->a;
     if (!p->g.dbias || strobe__cuda_dbias_is_ordered(p)) return 0;
-    const int64_t *from = p->bias.stride;
-    int64_t elements = a->seq_k;
-    sums->row = from[2] && a->seq_q > 1 ? elements : 0;
-    elements *= sums->row ? a->seq_q : 1;
-    sums->head = from[1] && a->heads_q > 1 ? elements : 0;
-    elements *= sums->head ? a->heads_q : 1;
-    sums->batch = from[0] && a->batch > 1 ? elements : 0;
-    return elements * (sums->batch ? a->batch : 1);
+    int64_t extent[3], elements = p->a.seq_k;
+    strobe__dbias_extent(p, extent);
+    sums->row = extent[2] > 1 ? elements : 0, elements *= extent[2];
+    sums->head = extent[1] > 1 ? elements : 0, elements *= extent[1];
+    sums->batch = extent[0] > 1 ? elements : 0;
+    return elements * extent[0];
 }
 
 strobe_status strobe__cuda_dbias_begin(const struct problem *p, const struct params *params, void *stream) {
@@ -65,7 +65,7 @@ strobe_status strobe__cuda_dbias_begin(const struct problem *p, const struct par
 
 static strobe_status launch_ordered(const struct problem *p, struct params params, void *stream) {
     enum { TILE = 64, COLUMNS = 64, THREADS = 128 };
-    const int64_t *stride = p->bias.stride;
+    const int64_t *stride = p->bias.stride; /* as the kernel asks */
     const int64_t batch = stride[0] ? p->a.batch : 1, heads = stride[1] ? p->a.heads_q : 1;
     const int64_t rows = stride[2] ? ceil_div(p->a.seq_q, TILE) : 1;
     params.kv_group = params.group, params.group = 1, params.heads_kv = (int32_t)p->a.heads_q;

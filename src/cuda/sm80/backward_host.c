@@ -169,6 +169,7 @@ static strobe_status launch_rows(kernel_symbol symbol, const struct layout *l, c
 static strobe_status launch_fused(const struct problem *p, const struct params *params, const struct layout *l,
                                   void *stream) {
     strobe_status status = launch_main(p, *params, l->fused, 0, stream);
+    if (l->packed_rows == 0) return status; /* without rows nothing is marked, nor have the marks been cleared */
     if (!status) status = launch_rows(strobe__dq_round, l, params, stream);
     if (!status) status = launch_two(p, params, 2 * strobe__cuda_limits(p->a.device_index).multiprocessors, stream);
     return status;

@@ -184,8 +184,8 @@ static int64_t last_heads(const struct problem *p) {
 static void fill_mask(struct sm90_backward_params *m, const struct problem *p) {
     const struct sm90_band band = strobe__sm90_band(p);
     m->first_shift = band.first_shift, m->end_shift = band.end_shift, m->bottom_right = band.bottom_right;
-    m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen ||
-                  choose(p)->terms == 2; /* a neighbour's keys are in a block */
+    /* A neighbour's keys are in a block; and of no rows no tile asks for its place among their blocks. */
+    m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || choose(p)->terms == 2 || p->a.seq_q == 0;
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k;
     m->index64 = p->varlen.index_bits == 64;
