@@ -21,7 +21,7 @@ ELSEWHERE = ("build", "lib/cmake/")
 CODE = {".c", ".h", ".cpp", ".cu"}
 
 # Folders that are free of retired words, and of figures; the aim is all of src, cli, lab and python.
-CLEAN_OF_WORDS = ["lab"]
+CLEAN_OF_WORDS = ["bench", "cli", "examples", "include", "lab", "python", "tests", "src/math", "src/reference"]
 CLEAN_OF_FIGURES = ["include", "cli", "src/core", "src/math", "src/reference"]
 
 # Word of a name in snake case -> what to say instead, and the folder where it is retired ("" is everywhere).
@@ -39,7 +39,6 @@ RETIRED_IN_NAMES = {
     "meet": ("the loop over blocks, or process", "src"),
     "meets": ("the loop over blocks, or process", "src"),
     "meeting": ("block_pair", "src"),
-    "place": ("slot, stage or position", "src"),
     "places": ("slots, stages or positions", "src"),
 }
 # In comments the same words are looked for where they can have no other sense.
@@ -57,7 +56,7 @@ PAGES_WITH_FIGURES = ["docs/benchmarks.md", "docs/kernels/", "docs/lab.md"]
 
 
 def in_folder(path, folder):
-    return folder == "" or path == folder or path.startswith(folder.rstrip("/") + "/") or folder.endswith("/") and path.startswith(folder)
+    return folder == "" or path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def anchors(text):
