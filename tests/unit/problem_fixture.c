@@ -13,9 +13,9 @@ const char *const tensor_names[TENSORS] = {"q",  "k",  "v",  "out",  "lse",   "d
                                            "dq", "dk", "dv", "bias", "dbias", "sinks", "dsinks"};
 
 static void *allocate(struct fixture *f, size_t bytes) {
-    void *piece = calloc(1, bytes + 1);
-    if (!piece || f->pieces == (int)COUNT(f->memory)) abort();
-    return f->memory[f->pieces++] = piece;
+    if (f->pieces == (int)COUNT(f->memory)) abort();
+    f->memory[f->pieces] = fenced_make(bytes);
+    return f->memory[f->pieces++].data;
 }
 
 static bool has(const struct fixture *f, unsigned features) { return (f->shape.features & features) != 0; }
@@ -26,14 +26,15 @@ static bool has(const struct fixture *f, unsigned features) { return (f->shape.f
 static int64_t length_of(int64_t b, int64_t longest) { return b == 0 ? longest : (b * 7 + 2) % (longest + 1); }
 
 static const void *indices(struct fixture *f, const int64_t *values, int64_t count) {
-    int64_t *wide = allocate(f, (size_t)count * sizeof *wide);
-    int32_t *narrow = (int32_t *)(void *)wide;
+    void *memory = allocate(f, (size_t)count * (has(f, INDEX64) ? sizeof(int64_t) : sizeof(int32_t)));
+    int64_t *wide = memory;
+    int32_t *narrow = memory;
     for (int64_t n = 0; n < count; ++n)
         if (has(f, INDEX64))
             wide[n] = values[n];
         else
             narrow[n] = (int32_t)values[n];
-    return wide;
+    return memory;
 }
 
 /* One side's arrays; returns the rows of its packed tensors. A row that belongs to no sequence stands at each end. */
@@ -61,13 +62,18 @@ static void make_varlen(struct fixture *f) {
 
 /* ----------------------------------------------------------------------------------------------------------- tensors -- */
 
+static struct slot make_slot(const struct fixture *f, int32_t dtype, const int64_t extent[3], const int64_t stride[3],
+                             int64_t inner) {
+    return has(f, TIGHT) ? slot_make_tight(dtype, extent, stride, inner) : slot_make(dtype, extent, stride, inner, 0);
+}
+
 /* In the order batch, sequence, head in memory; lse has the heads before the sequence. */
 static void make_rows(struct fixture *f, enum tensor t, int32_t dtype, int64_t seq, int64_t packed, int64_t heads,
                       int64_t inner) {
     const int64_t extent[3] = {packed ? f->shape.batch > 0 : f->shape.batch, packed ? packed : seq, heads};
     const int64_t as_out[3] = {extent[1] * heads * inner, heads * inner, inner};
     const int64_t as_lse[3] = {heads * extent[1], 1, extent[1]};
-    f->slot[t] = slot_make(dtype, extent, t == LSE || t == DLSE ? as_lse : as_out, inner, 0);
+    f->slot[t] = make_slot(f, dtype, extent, t == LSE || t == DLSE ? as_lse : as_out, inner);
 }
 
 static void make_tensors(struct fixture *f) {
@@ -88,16 +94,16 @@ static void make_tensors(struct fixture *f) {
     make_rows(f, DV, out, s->seq_k, total_k, s->heads_kv, s->dim_v);
     if (has(f, SINKS)) {
         const int64_t extent[3] = {1, 1, 1}, stride[3] = {0};
-        f->slot[SINK_LOGITS] = slot_make(dlse, extent, stride, s->heads_q, 0);
-        f->slot[DSINKS] = slot_make(lse, extent, stride, s->heads_q, 0);
+        f->slot[SINK_LOGITS] = make_slot(f, dlse, extent, stride, s->heads_q);
+        f->slot[DSINKS] = make_slot(f, lse, extent, stride, s->heads_q);
     }
     if (has(f, BIAS)) {
         const int64_t extent[3] = {has(f, PER_BATCH) ? s->batch : 1, has(f, PER_HEAD) ? s->heads_q : 1,
                                    has(f, PER_ROW) ? s->seq_q : 1};
         const int64_t stride[3] = {has(f, PER_BATCH) ? extent[1] * extent[2] * s->seq_k : 0,
                                    has(f, PER_HEAD) ? extent[2] * s->seq_k : 0, has(f, PER_ROW) ? s->seq_k : 0};
-        f->slot[BIAS_TERM] = slot_make(s->dtype, extent, stride, s->seq_k, 0);
-        f->slot[DBIAS] = slot_make(out, extent, stride, s->seq_k, 0);
+        f->slot[BIAS_TERM] = make_slot(f, s->dtype, extent, stride, s->seq_k);
+        f->slot[DBIAS] = make_slot(f, out, extent, stride, s->seq_k);
     }
 }
 
@@ -228,7 +234,7 @@ void fixture_make(struct fixture *f, const struct shape *shape) {
 
 void fixture_free(struct fixture *f) {
     for (int t = 0; t < TENSORS; ++t) slot_free(&f->slot[t]);
-    while (f->pieces > 0) free(f->memory[--f->pieces]);
+    while (f->pieces > 0) fenced_free(&f->memory[--f->pieces]);
 }
 
 bool is_output(const struct fixture *f, enum tensor t, strobe_operation operation) {
@@ -259,6 +265,35 @@ strobe_status fixture_backward(struct fixture *f, const char *kernel) {
 
 strobe_status fixture_run(struct fixture *f, strobe_operation operation, const char *kernel) {
     return operation == STROBE_FORWARD ? fixture_forward(f, kernel) : fixture_backward(f, kernel);
+}
+
+/* A caller's threads, of which the last does all the work: the far end of the workspace. */
+static void run_by_last(void *self, int64_t tasks, void (*task)(void *context, int64_t index, int32_t worker),
+                        void *context) {
+    const strobe_parallel *parallel = self;
+    for (int64_t n = 0; n < tasks; ++n) task(context, n, parallel->threads - 1);
+}
+
+strobe_status fixture_run_fenced(struct fixture *f, strobe_operation operation, const char *kernel, int32_t workers,
+                                 bool *whole) {
+    const strobe_parallel before = f->parallel;
+    size_t bytes = 0;
+    f->tuning.kernel = kernel;
+    f->parallel = (strobe_parallel){
+        .struct_size = sizeof f->parallel, .threads = workers, .run = run_by_last, .self = &f->parallel};
+    reset_outputs(f, operation);
+    f->a.lse.data = operation == STROBE_FORWARD && has(f, NO_LSE) ? NULL : f->slot[LSE].data;
+    strobe_status status = strobe_workspace(&f->a, operation == STROBE_BACKWARD ? &f->g : NULL, &bytes);
+    struct fenced workspace = fenced_make(bytes);
+    memset(workspace.data, 0xff, bytes);
+    void *data = bytes ? workspace.data : NULL;
+    if (!status)
+        status = operation == STROBE_FORWARD ? strobe_forward(&f->a, data, bytes, NULL)
+                                             : strobe_backward(&f->a, &f->g, data, bytes, NULL);
+    *whole = fenced_is_whole(&workspace);
+    fenced_free(&workspace);
+    f->parallel = before;
+    return status;
 }
 
 bool fixture_guards_hold(const struct fixture *f) {

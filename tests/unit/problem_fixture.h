@@ -29,6 +29,7 @@ enum feature {
     HOLES = 1 << 18,  /* a bias of -inf here and there */
     NO_LSE = 1 << 19, /* forward does not write lse */
     WIDE = 1 << 20,   /* outputs in fp64, whatever the inputs are */
+    TIGHT = 1 << 21,  /* every tensor ends where nobody may read on */
     PER_SCORE = PER_BATCH | PER_HEAD | PER_ROW,
     PACKED = PACKED_Q | PACKED_K,
     USED = USED_Q | USED_K,
@@ -60,7 +61,7 @@ struct fixture {
 
     struct shape shape; /* defaults filled in */
     struct slot slot[TENSORS];
-    void *memory[8]; /* everything that is not in a slot */
+    struct fenced memory[8]; /* everything that is not in a slot */
     int pieces;
 };
 
@@ -79,6 +80,11 @@ strobe_status fixture_backward(struct fixture *f, const char *kernel);
 
 /* One or the other. */
 strobe_status fixture_run(struct fixture *f, strobe_operation operation, const char *kernel);
+
+/* In a workspace of exactly the bytes that strobe_workspace names, full of NaN, between pages that nobody may touch, all
+ * tasks by the last of so many workers. whole: nothing was written before it. */
+strobe_status fixture_run_fenced(struct fixture *f, strobe_operation operation, const char *kernel, int32_t workers,
+                                 bool *whole);
 
 /* The guard bands of every tensor hold. */
 bool fixture_guards_hold(const struct fixture *f);

@@ -23,10 +23,16 @@ static const struct {
 double dtype_rounding(int32_t dtype) { return dtypes[dtype].rounding; }
 size_t dtype_bytes(int32_t dtype) { return dtypes[dtype].bytes; }
 
-struct slot slot_make(int32_t dtype, const int64_t extent[3], const int64_t stride[3], int64_t inner, int shift) {
+/* Elements from element 0 to the first one in memory, and past the last. */
+struct reach {
+    size_t before, after;
+};
+
+static struct slot slot_of(int32_t dtype, const int64_t extent[3], const int64_t stride[3], int64_t inner,
+                           struct reach *reach_of) {
     struct slot s = {.dtype = dtype, .inner = inner, .contiguous = true};
-    int64_t before = 0, after = inner; /* elements from data to the first and past the last */
-    int64_t below = inner;             /* elements of one index of the axis at hand */
+    int64_t before = 0, after = inner;
+    int64_t below = inner; /* elements of one index of the axis at hand */
     for (int axis = 2; axis >= 0; --axis) {
         if (extent[axis] > 1 && stride[axis] != below) s.contiguous = false;
         below *= extent[axis];
@@ -36,8 +42,15 @@ struct slot slot_make(int32_t dtype, const int64_t extent[3], const int64_t stri
         if (reach < 0) before -= reach;
         if (reach > 0) after += reach;
     }
-    const size_t bytes = dtype_bytes(dtype), lead = ((size_t)before * bytes + GUARD + 63) / 64 * 64 + (size_t)shift * bytes;
-    s.bytes = (lead + (size_t)after * bytes + GUARD + 63) / 64 * 64;
+    *reach_of = (struct reach){(size_t)before, (size_t)after};
+    return s;
+}
+
+struct slot slot_make(int32_t dtype, const int64_t extent[3], const int64_t stride[3], int64_t inner, int shift) {
+    struct reach reach;
+    struct slot s = slot_of(dtype, extent, stride, inner, &reach);
+    const size_t bytes = dtype_bytes(dtype), lead = (reach.before * bytes + GUARD + 63) / 64 * 64 + (size_t)shift * bytes;
+    s.bytes = (lead + reach.after * bytes + GUARD + 63) / 64 * 64;
     s.base = aligned_alloc(64, s.bytes);
     if (!s.base) abort();
     s.data = s.base + lead;
@@ -45,8 +58,23 @@ struct slot slot_make(int32_t dtype, const int64_t extent[3], const int64_t stri
     return s;
 }
 
+struct slot slot_make_tight(int32_t dtype, const int64_t extent[3], const int64_t stride[3], int64_t inner) {
+    struct reach reach;
+    struct slot s = slot_of(dtype, extent, stride, inner, &reach);
+    const size_t bytes = dtype_bytes(dtype);
+    s.bytes = GUARD + (reach.before + (slot_count(&s) ? reach.after : 0)) * bytes;
+    s.fence = fenced_make(s.bytes);
+    s.base = s.fence.data;
+    s.data = s.base + GUARD + reach.before * bytes;
+    slot_reset(&s);
+    return s;
+}
+
 void slot_free(struct slot *slot) {
-    free(slot->base);
+    if (slot->fence.pages)
+        fenced_free(&slot->fence);
+    else
+        free(slot->base);
     slot->base = NULL;
 }
 

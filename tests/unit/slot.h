@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fenced.h"
 #include "strobe/strobe.h"
 
 struct slot {
@@ -20,10 +21,13 @@ struct slot {
     int64_t extent[3], stride[3]; /* as in strobe_tensor or strobe_bias; a stride of 0 where the extent is 1 */
     int64_t inner;
     bool contiguous; /* in logical order: the way an element is found quickly */
+    struct fenced fence;
 };
 
 /* Elements start `shift` elements after a multiple of 64 bytes. */
 struct slot slot_make(int32_t dtype, const int64_t extent[3], const int64_t stride[3], int64_t inner, int shift);
+/* The last element, in memory, ends where nobody may read on; elements are aligned as they come. */
+struct slot slot_make_tight(int32_t dtype, const int64_t extent[3], const int64_t stride[3], int64_t inner);
 void slot_free(struct slot *slot);
 
 /* Elements in logical order: [extent 0][extent 1][extent 2][inner]. */

@@ -8,11 +8,6 @@
 #include "cpu/amx/pack_gradients.h"
 #include "cpu/vector/backward_tasks.h"
 
-enum {
-    BLOCK_TILES = 8,  /* of rows that meet keys together */
-    BATCH_STRIPS = 8, /* of keys that dQ is summed over at once */
-};
-
 /* One worker's memory. */
 struct scratch {
     uint16_t *k, *v;                /* super-block: [keys / 64] blocks of operands A */

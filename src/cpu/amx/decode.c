@@ -27,10 +27,7 @@
 #include "cpu/table.h"
 #include "cpu/vector/nonfinite.h"
 
-enum {
-    MOST_HEADS = 16, /* of a task */
-    FEW_ROWS = TILE_SIDE / 2,
-};
+enum { FEW_ROWS = TILE_SIDE / 2 };
 
 struct decode {
     struct split_kv split;
@@ -54,7 +51,7 @@ struct scratch {
     float *s;    /* [64 keys][16 queries] */
     uint16_t *p; /* [even columns, odd columns][4][16 queries][16 keys] pairs of a weight and a zero */
     uint16_t *v; /* [64][v_padded] a block that cannot be read in place */
-    struct head head[MOST_HEADS];
+    struct head head[HEADS_A_TASK_ON_TILES];
 };
 
 /* The block at hand. */
@@ -248,7 +245,7 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
 }
 
 static struct decode decode_of(const struct problem *p, int64_t longest) {
-    return (struct decode){.split = split_kv_of(p, longest, MOST_HEADS),
+    return (struct decode){.split = split_kv_of(p, longest, HEADS_A_TASK_ON_TILES),
                            .far = worth_asking(&p->a, longest),
                            .few = p->a.seq_q * p->group <= FEW_ROWS,
                            .k_padded = up_to(p->a.dim, TILE_DEPTH),
@@ -258,7 +255,7 @@ static struct decode decode_of(const struct problem *p, int64_t longest) {
 size_t LEVEL_KERNEL(decode_workspace)(const struct problem *p) {
     struct scratch c;
     const struct decode f = decode_of(p, p->a.seq_k);
-    return (size_t)strobe__workers(p->a.parallel) * lay_out(&c, NULL, &f, heads_side_by_side(&p->a, MOST_HEADS)) +
+    return (size_t)strobe__workers(p->a.parallel) * lay_out(&c, NULL, &f, heads_side_by_side(&p->a, HEADS_A_TASK_ON_TILES)) +
            parts_bytes(p);
 }
 

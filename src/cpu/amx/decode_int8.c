@@ -23,7 +23,7 @@
 #include "cpu/table.h"
 #include "cpu/vector/nonfinite.h"
 
-enum { MOST_HEADS = 16, /* of a task */ LARGEST_DIM = 256 };
+enum { LARGEST_DIM = 256 };
 #define LEAST 0x1p-90f /* of the greatest magnitude of a row, or its unit, or one over it, is none */
 
 struct decode {
@@ -312,7 +312,7 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
 }
 
 static struct decode decode_of(const struct problem *p, int64_t longest) {
-    return (struct decode){.split = split_kv_of(p, longest, MOST_HEADS),
+    return (struct decode){.split = split_kv_of(p, longest, HEADS_A_TASK_ON_TILES),
                            .far = worth_asking(&p->a, longest),
                            .teams = (p->a.seq_q * p->group + TEAM - 1) / TEAM,
                            .k_padded = (p->a.dim + LINE - 1) / LINE * LINE,
@@ -324,7 +324,7 @@ size_t LEVEL_KERNEL(decode_workspace_int8)(const struct problem *p) {
     struct scratch c;
     const struct decode f = decode_of(p, p->a.seq_k);
     const size_t bytes = (size_t)strobe__workers(p->a.parallel) *
-                             lay_out(&c, NULL, &f, heads_side_by_side(&p->a, MOST_HEADS)) +
+                             lay_out(&c, NULL, &f, heads_side_by_side(&p->a, HEADS_A_TASK_ON_TILES)) +
                          parts_bytes(p);
     const size_t by_vectors = strobe__cpu_decode_workspace_avx512(p);
     return bytes > by_vectors ? bytes : by_vectors;

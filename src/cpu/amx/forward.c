@@ -26,17 +26,13 @@
  * docs/kernels/cpu.md has the rounds and what was tried. */
 #include "core/parallel.h"
 #include "cpu/amx/pack.h"
+#include "cpu/amx/sizes.h"
 #include "cpu/amx/step.h"
 #include "cpu/scratch.h"
 #include "cpu/table.h"
 #include "cpu/vector/finish.h"
 
-enum {
-    SUPER_BYTES = 1 << 20, /* of K and V in a super-block: half of L2 */
-    MOST_ROWS = 2048,      /* of a task: its O^T waits in memory between super-blocks */
-    LEAST_ROWS = 256,      /* of a task: with fewer, packing V would show */
-    TASKS_A_WORKER = 4,
-};
+enum { TASKS_A_WORKER = 4 };
 #define RESCALE_ABOVE (256.0f * BLOCK_KEYS)
 
 /* What a tile keeps between super-blocks. */
@@ -325,7 +321,7 @@ static void pack_tile(const struct forward *f, const struct scratch *c, const st
 
 /* Packed rows [first, first + rows) of a K/V head. */
 static void forward_rows(const struct forward *f, const struct scratch *c, struct keys *k, int64_t first, int64_t rows) {
-    struct tile tiles[MOST_ROWS / TILE_ROWS];
+    struct tile tiles[FORWARD_MOST_ROWS / TILE_ROWS];
     const int64_t count = (rows + TILE_ROWS - 1) / TILE_ROWS, stride = state_floats(f);
     const struct tile_rows top = tile_rows_at(f->p, &k->s, k->kv, first);
     const struct tile_rows bottom = tile_rows_at(f->p, &k->s, k->kv, first + (count - 1) * TILE_ROWS);
@@ -372,17 +368,18 @@ static struct forward forward_of(const struct problem *p) {
     struct forward f = {.p = p, .k_padded = up_to(a->dim, TILE_DEPTH)};
     f.v_padded = up_to(a->dim_v, PARTS == 1 ? TILE_SIDE : 2 * TILE_SIDE);
     const int64_t keys = up_to(a->seq_k > 0 ? a->seq_k : 1, BLOCK_KEYS), rows = a->seq_q * p->group;
-    f.super_keys = SUPER_BYTES / 2 / PARTS / (f.k_padded + f.v_padded) / BLOCK_KEYS * BLOCK_KEYS;
+    f.super_keys = FORWARD_SUPER_BYTES / 2 / PARTS / (f.k_padded + f.v_padded) / BLOCK_KEYS * BLOCK_KEYS;
     if (f.super_keys > keys) f.super_keys = keys;
     /* Rows of K that lie far apart fall into few sets of the cache; lines are 64 bytes. */
     f.k_in_place = PARTS == 1 && a->k.stride[1] == a->dim && a->dim == f.k_padded && (uintptr_t)a->k.data % 64 == 0;
     f.may_hide = a->mask || scores_have_holes(p);
     f.has_terms = scores_have_terms(p);
     f.factor = exponent_factor(p);
-    f.streams = a->batch * a->seq_q * a->heads_q * a->dim_v * (int64_t)sizeof(number) > SUPER_BYTES / 2;
-    f.rows_a_task = MOST_ROWS;
+    f.streams = a->batch * a->seq_q * a->heads_q * a->dim_v * (int64_t)sizeof(number) > FORWARD_SUPER_BYTES / 2;
+    f.rows_a_task = FORWARD_MOST_ROWS;
     const int64_t wanted = TASKS_A_WORKER * (int64_t)strobe__workers(a->parallel), heads = a->batch * a->heads_kv;
-    while (f.rows_a_task > LEAST_ROWS && heads * ((rows + f.rows_a_task - 1) / f.rows_a_task) < wanted) f.rows_a_task /= 2;
+    while (f.rows_a_task > FORWARD_LEAST_ROWS && heads * ((rows + f.rows_a_task - 1) / f.rows_a_task) < wanted)
+        f.rows_a_task /= 2;
     f.tasks_a_head = (rows + f.rows_a_task - 1) / f.rows_a_task;
     f.states = keys <= f.super_keys ? 1 : (f.rows_a_task < rows ? f.rows_a_task : rows + TILE_ROWS - 1) / TILE_ROWS;
     if (a->dropout) f.place = strobe__dropout_place(p);

@@ -21,10 +21,10 @@
 
 #include <math.h>
 
+#include "cpu/amx/sizes.h"
 #include "cpu/vector/tile.h"
 
 enum {
-    STRIP_KEYS = 32,
     UNIT_FLOATS = STRIP_KEYS * TILE_ROWS,    /* S^T or dP^T of a unit */
     FORM_WORDS = STRIP_KEYS * TILE_ROWS / 2, /* P^T or dS^T: pairs of bf16 */
 };

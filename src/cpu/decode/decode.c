@@ -20,10 +20,7 @@
 #include "cpu/scratch.h"
 #include "cpu/table.h"
 
-enum {
-    MOST_HEADS = 32,    /* of a task */
-    BYTES_AHEAD = 4096, /* of one head: a page ahead of what is read */
-};
+enum { BYTES_AHEAD = 4096 }; /* of one head: a page ahead of what is read */
 
 struct decode {
     struct split_kv split;
@@ -204,7 +201,7 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
     if (t->heads == 0) return;
     const float_mode mode = enter_flush_to_zero();
     /* By the shape, not by heads a task, which follow from the number of threads: it decides what is summed when. */
-    b.most_keys = heads_side_by_side(&f->split.p->a, MOST_HEADS) > 1 ? BLOCK_KEYS : MOST_KEYS;
+    b.most_keys = heads_side_by_side(&f->split.p->a, HEADS_A_TASK) > 1 ? BLOCK_KEYS : MOST_KEYS;
     b.chunk = f->split.rows > 1 ? BLOCK_KEYS : b.most_keys;
     lay_out(&b.c, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f->split.p, f->split.heads_a_task);
     pack_queries(&b);
@@ -221,13 +218,13 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
 
 size_t LEVEL_KERNEL(decode_workspace)(const struct problem *p) {
     struct scratch t;
-    return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, p, heads_side_by_side(&p->a, MOST_HEADS)) +
+    return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, p, heads_side_by_side(&p->a, HEADS_A_TASK)) +
            parts_bytes(p);
 }
 
 strobe_status LEVEL_KERNEL(decode)(const struct problem *p, const struct execution *execution) {
     struct scratch t;
-    struct decode f = {.split = split_kv_of(p, longest_sequence(p), MOST_HEADS), .workspace = execution->workspace};
+    struct decode f = {.split = split_kv_of(p, longest_sequence(p), HEADS_A_TASK), .workspace = execution->workspace};
     f.q_padded = padded_columns(p->a.dim);
     f.scratch_bytes = lay_out(&t, NULL, p, f.split.heads_a_task);
     f.split.parts = (float *)(void *)(f.workspace + (size_t)strobe__workers(p->a.parallel) * f.scratch_bytes);

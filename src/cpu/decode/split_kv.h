@@ -19,7 +19,9 @@
 enum {
     DEFAULT_SPLIT = 1024,
     MOST_SPLITS = 128,           /* of a sequence, unless split_keys is given */
-    TASKS_A_WORKER = 2,          /* at least, or fewer heads share a task */
+    LEAST_TASKS_A_WORKER = 2,    /* at least, or fewer heads share a task */
+    HEADS_A_TASK = 32,           /* at most, of decode.c */
+    HEADS_A_TASK_ON_TILES = 16,  /* at most, of amx/decode.c and amx/decode_int8.c */
     BYTES_WORTH_WAKING = 2 << 20 /* of K and V: below, waking threads costs more than it gains */
 };
 
@@ -75,7 +77,8 @@ static inline struct split_kv split_kv_of(const struct problem *p, int64_t longe
     struct split_kv f = {.p = p, .rows = a->seq_q * p->group, .split = split_keys_for(p, longest)};
     f.splits = splits_of(longest, f.split);
     f.part_floats = LANES + padded_columns(a->dim_v);
-    const int64_t most = heads_side_by_side(a, most_heads), tasks = TASKS_A_WORKER * (int64_t)strobe__workers(a->parallel);
+    const int64_t most = heads_side_by_side(a, most_heads),
+                  tasks = LEAST_TASKS_A_WORKER * (int64_t)strobe__workers(a->parallel);
     f.heads_a_task = strobe__product(a->batch * a->heads_kv, f.splits) / tasks;
     f.heads_a_task = f.heads_a_task < 1 ? 1 : f.heads_a_task < most ? f.heads_a_task : most;
     return f;

@@ -16,12 +16,8 @@
 #include "cpu/scratch.h"
 #include "cpu/table.h"
 #include "cpu/vector/finish.h"
+#include "cpu/vector/forward_tasks.h"
 #include "cpu/vector/nonfinite.h"
-
-enum {
-    MOST_TILES = 4,    /* a task's: K and V blocks are read from L2 that many times less often */
-    ENOUGH_TASKS = 64, /* to balance over threads; with fewer, tasks get fewer tiles */
-};
 
 /* A tile on its way: accumulators of its rows. */
 struct tile {

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * against_oracle.c: see against_oracle.h. */
+#include "against_oracle.h"
+
+#include <math.h>
+
+#include "kernel_table.h"
+#include "test.h"
+
+/* The largest distance of two tensors; infinite where one of them is NaN, or infinite alone. */
+static double largest_error(const struct slot *x, const struct slot *oracle) {
+    double largest = 0;
+    for (int64_t e = 0; e < slot_count(x); ++e) {
+        if (slot_is_untouched(oracle, e)) continue;
+        const double found = slot_get(x, e), truth = slot_get(oracle, e), error = found == truth ? 0 : fabs(found - truth);
+        if (!(error <= largest)) largest = isnan(error) ? (double)INFINITY : error;
+    }
+    return largest;
+}
+
+static double largest_value(const struct slot *oracle) {
+    double largest = 0;
+    for (int64_t e = 0; e < slot_count(oracle); ++e)
+        if (isfinite(slot_get(oracle, e)) && fabs(slot_get(oracle, e)) > largest) largest = fabs(slot_get(oracle, e));
+    return largest;
+}
+
+static void check_untouched(const struct slot *x, const struct slot *oracle, const char *kernel, enum tensor t) {
+    for (int64_t e = 0; e < slot_count(x); ++e)
+        if (slot_is_untouched(x, e) != slot_is_untouched(oracle, e))
+            fail_msg("%s: %s[%lld] was %swritten", kernel, tensor_names[t], (long long)e,
+                     slot_is_untouched(x, e) ? "not " : "");
+}
+
+/* One problem and its truth; standard attention of the same problem; gradients by which errors of out and lse move it. */
+struct measured {
+    struct fixture x, again, oracle, standard, moved;
+};
+
+/* How far from the truth the lse is that standard attention finds in fp32: lse is fp32 whatever the dtype of q. */
+static double fp32_lse_error(const struct measured *m) {
+    static const enum tensor inputs[] = {Q, K, V, BIAS_TERM, SINK_LOGITS};
+    struct shape shape = m->x.shape;
+    struct fixture single;
+    shape.dtype = STROBE_FP32, shape.features &= ~(unsigned)NO_LSE;
+    fixture_make(&single, &shape);
+    for (size_t n = 0; n < COUNT(inputs); ++n)
+        for (int64_t e = 0; single.slot[inputs[n]].base && e < slot_count(&single.slot[inputs[n]]); ++e)
+            slot_set(&single.slot[inputs[n]], e, slot_get(&m->x.slot[inputs[n]], e));
+    if (fixture_forward(&single, "standard_forward")) fail_msg("%s", strobe_last_error());
+    const double error = largest_error(&single.slot[LSE], &m->oracle.slot[LSE]);
+    fixture_free(&single);
+    return error;
+}
+
+/* A kernel reads out and lse as a forward left them, rounded; standard attention recomputes both, and its errors cancel
+ * where a kernel's cannot. An error of lse scales a row's weights and so its gradients; one of out moves D = rowsum(dO * O),
+ * which acts as a dlse. Gradients are linear in (dout, dlse): what these errors move is itself a gradient. */
+static void set_moved(struct measured *m) {
+    const struct slot *out = &m->oracle.slot[OUT], *lse = &m->oracle.slot[LSE];
+    struct slot *dout = &m->moved.slot[DOUT], *dlse = &m->moved.slot[DLSE];
+    const bool has_dlse = m->oracle.slot[DLSE].base;
+    const double found_error = fp32_lse_error(m);
+    for (int64_t r = 0; r < slot_count(lse); ++r) {
+        if (slot_is_untouched(lse, r)) continue;
+        const double sign = r % 2 ? 1 : -1, size = fabs(slot_get(lse, r));
+        const double lse_error = isfinite(size) ? sign * (found_error + 0x1p-24 * size) : 0;
+        double d = 0;
+        for (int64_t x = 0; x < out->inner; ++x) {
+            const int64_t e = r * out->inner + x;
+            d += fabs(slot_get(out, e) * slot_get(dout, e)) * dtype_rounding(m->x.shape.dtype);
+            slot_set(dout, e, lse_error * slot_get(dout, e));
+        }
+        slot_set(dlse, r, sign * d + (has_dlse ? lse_error * slot_get(dlse, r) : 0));
+    }
+}
+
+static void check_kernel(struct measured *m, strobe_operation operation, const char *kernel) {
+    const double factor = m->x.shape.features & SOFTCAP ? 3 : 2;
+    bool whole = true;
+    if (fixture_run_fenced(&m->x, operation, kernel, 1, &whole)) fail_msg("%s: %s", kernel, strobe_last_error());
+    if (!whole) fail_msg("%s wrote before its workspace", kernel);
+    for (enum tensor t = 0; t < TENSORS; ++t) {
+        if (!is_output(&m->x, t, operation) || (t == LSE && m->x.shape.features & NO_LSE)) continue;
+        const struct slot *x = &m->x.slot[t], *oracle = &m->oracle.slot[t];
+        check_untouched(x, oracle, kernel, t);
+        const double standard = largest_error(&m->standard.slot[t], oracle), error = largest_error(x, oracle);
+        const double moved = operation == STROBE_BACKWARD ? largest_value(&m->moved.slot[t]) : 0;
+        const double rounding = dtype_rounding(x->dtype) * (0.3 + largest_value(oracle));
+        const double allowed = factor * (standard + moved) + 2 * rounding;
+        if (!(error <= allowed))
+            fail_msg("%s: %s is off by %.3g; allowed are %.3g: standard attention is off by %.3g, the largest value is %.3g",
+                     kernel, tensor_names[t], error, allowed, standard, largest_value(oracle));
+    }
+    if (!fixture_guards_hold(&m->x)) fail_msg("%s wrote outside its outputs", kernel);
+}
+
+/* Three workers, of whose workspace the last one's part is used: the same bits. */
+static void check_last_worker(struct measured *m, strobe_operation operation, const char *kernel) {
+    bool whole = true;
+    if (fixture_run_fenced(&m->again, operation, kernel, 3, &whole)) fail_msg("%s: %s", kernel, strobe_last_error());
+    if (!whole) fail_msg("%s with 3 workers wrote before its workspace", kernel);
+    for (enum tensor t = 0; t < TENSORS; ++t)
+        if (is_output(&m->x, t, operation) && !slot_equal(&m->x.slot[t], &m->again.slot[t]))
+            fail_msg("%s: %s has other bits with 3 workers", kernel, tensor_names[t]);
+}
+
+static void check_operation(struct measured *m, strobe_operation operation) {
+    static const char *const oracles[] = {"reference_forward", "reference_backward"};
+    static const char *const standards[] = {"standard_forward", "standard_backward"};
+    const char *names[MOST_KERNELS];
+    if (fixture_run(&m->oracle, operation, oracles[operation])) fail_msg("%s", strobe_last_error());
+    if (operation == STROBE_BACKWARD && fixture_run(&m->moved, operation, oracles[operation]))
+        fail_msg("%s", strobe_last_error());
+    if (fixture_run(&m->standard, operation, standards[operation])) fail_msg("%s", strobe_last_error());
+    const int kernels = kernels_for(&m->x, operation, names);
+    int checked = 0;
+    for (int k = 0; k < kernels; ++k) {
+        if (is_yardstick(names[k])) continue;
+        check_kernel(m, operation, names[k]);
+        check_last_worker(m, operation, names[k]);
+        ++checked;
+    }
+    if (checked == 0) fail_msg("no kernel but the yardsticks takes this problem");
+}
+
+void check_against_oracle(const struct shape *shape, enum operations operations) {
+    struct measured m;
+    struct shape wide = *shape, tight = *shape;
+    tight.features |= TIGHT;
+    wide.features = (wide.features | WIDE) & ~(unsigned)NO_LSE;
+    fixture_make(&m.x, &tight), fixture_make(&m.again, &tight), fixture_make(&m.standard, shape);
+    fixture_make(&m.oracle, &wide);
+    wide.features |= WITH_DLSE;
+    fixture_make(&m.moved, &wide);
+    check_operation(&m, STROBE_FORWARD);
+    if (operations == BOTH_OPERATIONS) {
+        set_moved(&m);
+        m.x.shape.features &= ~(unsigned)NO_LSE, m.again.shape.features &= ~(unsigned)NO_LSE; /* backward reads it */
+        if (fixture_forward(&m.x, NULL) || fixture_forward(&m.again, NULL)) fail_msg("%s", strobe_last_error());
+        check_operation(&m, STROBE_BACKWARD);
+    }
+    fixture_free(&m.x), fixture_free(&m.again), fixture_free(&m.standard), fixture_free(&m.oracle), fixture_free(&m.moved);
+}

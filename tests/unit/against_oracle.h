@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * against_oracle.h: one problem, every kernel of the table that takes it, against the float64 oracle. The allowance is that
+ * of the flash-attn tests: twice the error that standard attention makes in the same dtype (three times with softcap), and
+ * twice the rounding of the output's dtype at the largest value, or near 0.3 if that is smaller. Outputs are poisoned
+ * before, guard bands are looked at after, and what the oracle leaves alone has to be left alone. Tensors and a workspace of
+ * exactly the bytes that were asked for end where nobody may read on; the workspace holds NaN; with three workers, of which
+ * the last does everything, the bits are the same. */
+#ifndef STROBE_TESTS_UNIT_AGAINST_ORACLE_H
+#define STROBE_TESTS_UNIT_AGAINST_ORACLE_H
+
+#include "problem_fixture.h"
+
+enum operations { FORWARD_ALONE, BOTH_OPERATIONS };
+
+/* Fails the test at hand where a kernel is wrong, or where none takes the problem. */
+void check_against_oracle(const struct shape *shape, enum operations operations);
+
+#endif
