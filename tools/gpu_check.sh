@@ -3,9 +3,10 @@
 #
 # gpu_check.sh BUILD [--quick]: what CI cannot see, on a machine with an NVIDIA GPU: the check grid on every CUDA kernel, the
 # four tools of compute-sanitizer on small problems, 1000 repeats of the deterministic backward beside a busy stream and 100 of
-# two at once, capture in a CUDA graph, and speed beside PyTorch's FlashAttention-2 and cuDNN in one process. BUILD: a build
-# folder with the command and libstrobe.so. Totals come last; exit code 0 all passed, 1 something failed, 77 there is no GPU.
-# Needs compute-sanitizer, and python3 with PyTorch, for their parts; says what it left out. racecheck cannot follow how warps
+# two at once, calls from any thread and with any device current, capture in a CUDA graph, and speed beside PyTorch's
+# FlashAttention-2 and cuDNN in one process. BUILD: a build folder with the command and libstrobe.so. Totals come last; exit code
+# 0 all passed, 1 something failed, 77 there is no GPU. Needs compute-sanitizer, python3 with PyTorch, and a C compiler or
+# BUILD/tests, for their parts; says what it left out. racecheck cannot follow how warps
 # of the Hopper backward release memory: it sees that kernel in RACECHECK_BUILD alone, a folder built with
 # -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK. --quick: the quick grid, two of the tools on a third of the problems, a corner of the
 # table of speeds; two minutes on 16 cores.
@@ -65,6 +66,19 @@ if command -v compute-sanitizer >/dev/null; then
     done
 else
     echo "gpu_check: no compute-sanitizer here, left out"
+fi
+
+# Calls from threads that have made no CUDA call, with other devices current; the test's program, or its text.
+threads_test=$build/tests/cuda_threads
+if [ ! -x "$threads_test" ] && command -v cc >/dev/null; then
+    threads_test=$work/cuda_threads
+    cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -I "$here/include" "$here/tests/cuda/threads.c" -o "$threads_test" \
+        -L "$build" -lstrobe -ldl -lpthread || failed=1
+fi
+if [ -x "$threads_test" ]; then
+    LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$threads_test" || failed=1
+else
+    echo "gpu_check: neither tests/cuda_threads nor a compiler here, calls from other threads left out"
 fi
 
 # Graphs and speed.

@@ -317,7 +317,9 @@ typedef struct strobe_gradients {
 /* Attention. workspace: at least strobe_workspace() bytes, 64-byte aligned, of the descriptor's device; its content before
  * and after means nothing. On the CPU NULL with 0 bytes lets the library allocate and free it itself. stream: a CUDA stream
  * (cudaStream_t), NULL on the CPU, on CUDA NULL is the default stream. No output may overlap another tensor; one that begins
- * where another does is refused.
+ * where another does is refused. Any thread may call, also one without a CUDA call before, with any device current: the call
+ * runs on device_index, in that device's current context if it is the thread's, else in its primary one, and the thread's
+ * current device is the same afterwards.
  * Returns INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY, WORKSPACE_TOO_SMALL, DEVICE_ERROR. Example: at the top. */
 STROBE_API strobe_status strobe_forward(const strobe_attention *attention, void *workspace, size_t workspace_bytes,
                                         void *stream);
