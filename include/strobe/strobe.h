@@ -145,12 +145,14 @@ typedef struct strobe_tensor {
  *   of one packed tensor [total, heads, dim]; stride[0] is not used. Packed lse is [heads_q, total_q] in memory.
  * used_*: NULL, or batch lengths: the first used[b] rows of the sequence count, the others do not exist: they are not read,
  *   and out, lse and gradients are not written there.
- * seq_q and seq_k of the descriptor are upper bounds of the lengths (flash-attn's max_seqlen). */
+ * seq_q and seq_k of the descriptor are upper bounds of the lengths (flash-attn's max_seqlen).
+ * total_*: rows of a packed tensor; total_q is also the default head stride of lse. The default is cu_seqlens[batch], which
+ *   the host cannot read on CUDA: there total_q is required where cu_seqlens_q is given. */
 typedef struct strobe_varlen {
     size_t struct_size;
     const void *cu_seqlens_q, *cu_seqlens_k;
     const void *used_q, *used_k;
-    int64_t total_q, total_k; /* rows of the packed tensors (the default head stride of lse); default: cu_seqlens[batch] */
+    int64_t total_q, total_k;
     int32_t index_bits;       /* 32 (default) or 64: the integers behind the four pointers */
     int32_t reserved;
 } strobe_varlen;
@@ -252,8 +254,9 @@ typedef struct strobe_parallel {
 } strobe_parallel;
 
 /* Choices that the library otherwise makes. kernel: take the kernel of this name or refuse (names: strobe_kernel_at).
- * split_keys: keys in one split of split-KV decoding, so that results do not depend on the batch; on CUDA rounded up
- * to a multiple of 64, on the CPU taken by the cpu_decode kernels (up to 16 query rows a K/V head). */
+ * split_keys: keys in one split of split-KV decoding, so that results do not depend on the batch. It is taken by the
+ * cpu_decode kernels (up to 16 query rows a K/V head), and by cuda_forward_sm80 and cuda_forward_fp32, which round it up
+ * to a multiple of 64. */
 typedef struct strobe_tuning {
     size_t struct_size;
     const char *kernel;
