@@ -4,6 +4,7 @@
 
     links     a relative link of a page leads to a file, and to a heading of it
     files     a file of this tree that a page or a comment names is there
+    names     a name of ours in a page, strobe_*, STROBE_*, or a kernel's, stands in the code too
     words     no name and no comment uses a word that docs/glossary.md retires
     figures   measured speeds stand in docs/benchmarks.md and in the notebooks of docs/kernels/, and nowhere else
 
@@ -18,6 +19,11 @@ ENDINGS = "c|cmake|cpp|cu|h|map|md|png|py|sh|svg|toml|txt"
 # A file with its folder, anywhere in a text: one of this tree unless it begins as one of ELSEWHERE.
 NAMED = re.compile(rf"(?<![\w./<>$@{{}}*-])((?:[\w*-]+/)+[\w*-]+\.(?:{ENDINGS}))\b(?![\w</]|\.in\b)")
 ELSEWHERE = ("build", "lib/cmake/")
+# Names of ours; not the beginnings of names, as in "standard_*", nor those that src/cpu/level.h puts together.
+OURS = re.compile(r"\b(?:(?:STROBE_|strobe_(?!_cpu_))\w+"
+                  r"|(?:cpu|cuda|reference|standard)_(?:forward|backward|decode)(?:_\w+)?)\b(?!\*)(?<!_)")
+# Notebooks and the changelog tell of names as they were.
+HISTORY = ("CHANGELOG.md", "docs/kernels/")
 CODE = {".c", ".h", ".cpp", ".cu"}
 
 # Folders that are free of retired words, and of figures; the aim is all of src, cli, lab and python.
@@ -102,6 +108,13 @@ def check_files(path, lines, tree):
                 yield number, f"names {name}, which is not there"
 
 
+def check_names(lines, tree):
+    for number, line in enumerate(lines, 1):
+        for name in sorted(set(OURS.findall(line))):
+            if name not in tree["names"]:
+                yield number, f"names {name}, which the code does not have"
+
+
 def split_code(text):
     """The text as code without comments and strings, and as comments alone; lines are kept."""
     blank = lambda piece: re.sub(r"[^\n]", " ", piece)
@@ -143,7 +156,8 @@ def check_file(path, text, tree):
         yield from check_links(path, lines)
         if not any(in_folder(path, page) for page in PAGES_WITH_FIGURES):
             yield from check_figures(lines)
-    # The changelog tells of files as they were.
+        if not path.startswith(HISTORY):
+            yield from check_names(lines, tree)
     if path != "CHANGELOG.md" and not path.startswith("src/cuda/"):
         yield from check_files(path, lines, tree)
     if Path(path).suffix in CODE:
@@ -158,18 +172,16 @@ def main():
     listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], check=True,
                             capture_output=True, text=True).stdout
     paths = [path for path in sorted(filter(None, listed.split("\0"))) if Path(path).is_file()]
-    ends = set()
-    for path in paths:
-        parts = path.split("/")
-        for last in range(1, len(parts) + 1):
-            for first in range(last):
-                ends.add("/".join(parts[first:last]))
+    data = {path: Path(path).read_bytes() for path in paths if not path.startswith("tests/fuzz/seeds/")}
+    texts = {path: bytes.decode(errors="replace") for path, bytes in data.items() if b"\0" not in bytes}
+    # Of support.md, which the command writes, come the names of kernels that the code puts together.
+    tree = {"ends": {"/".join(path.split("/")[first:last]) for path in paths for last in range(1, path.count("/") + 2)
+                     for first in range(last)},
+            "names": {name for path, text in texts.items() if not path.endswith(".md") or path == "docs/support.md"
+                      for name in re.findall(r"\w+", text)}}
     failed = False
-    for path in paths:
-        data = Path(path).read_bytes()
-        if b"\0" in data or path.startswith("tests/fuzz/seeds/"):
-            continue
-        for number, message in check_file(path, data.decode(errors="replace"), {"ends": ends}):
+    for path, text in texts.items():
+        for number, message in check_file(path, text, tree):
             print(f"{path}:{number}: {message}")
             failed = True
     return 1 if failed else 0
