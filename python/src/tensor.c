@@ -65,6 +65,12 @@ static bool refuse_axes(const struct tensor *t, int ndim) {
     return false;
 }
 
+static bool is_empty(const struct tensor *t) {
+    for (int axis = 0; axis < t->ndim; ++axis)
+        if (t->shape[axis] == 0) return true;
+    return false;
+}
+
 bool tensor_describe(struct tensor *t, const struct dlpack_tensor *from) {
     if (from->ndim > MOST_AXES) return refuse_axes(t, from->ndim);
     t->ndim = from->ndim;
@@ -142,14 +148,14 @@ static bool open_buffer(struct tensor *t, PyObject *object) {
     t->data = b->data, t->ndim = b->ndim, t->read_only = b->read_only;
     t->device = STROBE_CPU, t->device_index = 0;
     t->element = bfloat16 ? STROBE_BF16 : element_of_format(b->format, b->itemsize);
+    if (b->itemsize == 0) return refuse_dtype(t, "a dtype with a size");
+    for (int axis = 0; axis < b->ndim; ++axis) t->shape[axis] = b->shape[axis];
     for (int axis = 0; axis < b->ndim; ++axis) {
-        t->shape[axis] = b->shape[axis];
-        if (b->itemsize == 0 || b->strides[axis] % b->itemsize != 0) {
-            PyErr_Format(PyExc_ValueError, "%s.strides[%d] is %zd bytes; a multiple of the element's %zd is accepted",
-                         t->name, axis, b->strides[axis], b->itemsize);
-            return false;
-        }
         t->stride[axis] = b->strides[axis] / b->itemsize;
+        if (b->strides[axis] % b->itemsize == 0 || b->shape[axis] == 1 || is_empty(t)) continue;
+        PyErr_Format(PyExc_ValueError, "%s.strides[%d] is %zd bytes; a multiple of the element's %zd is accepted", t->name,
+                     axis, b->strides[axis], b->itemsize);
+        return false;
     }
     return true;
 }
@@ -197,6 +203,16 @@ static bool open_capsule(struct tensor *t, PyObject *object) {
     return taken;
 }
 
+/* The strides of a tensor without elements say nothing, and frameworks put anything there: contiguous ones take their place.
+ */
+static void set_contiguous(struct tensor *t) {
+    int64_t contiguous = 1;
+    for (int axis = t->ndim - 1; axis >= 0; --axis) {
+        t->stride[axis] = contiguous;
+        if (t->shape[axis] > 0 && __builtin_mul_overflow(contiguous, t->shape[axis], &contiguous)) contiguous = 1;
+    }
+}
+
 bool tensor_open(struct state *state, struct tensor *t, PyObject *object, const char *name) {
     t->name = name, t->object = object, t->read_only = false;
     memset(&t->held, 0, sizeof t->held);
@@ -207,7 +223,10 @@ bool tensor_open(struct state *state, struct tensor *t, PyObject *object, const 
     case ROUTE_BUFFER: open = open_buffer(t, object); break;
     case ROUTE_CAPSULE: open = open_capsule(t, object); break;
     }
-    if (!open) tensor_close(t);
+    if (!open)
+        tensor_close(t);
+    else if (is_empty(t))
+        set_contiguous(t);
     return open;
 }
 

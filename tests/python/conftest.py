@@ -9,6 +9,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models come from packages
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import pytest
+import strobe
+import torch
 from hypothesis import HealthCheck, settings
 
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "derandomize": True}
@@ -37,3 +39,31 @@ def python():
         return done.stdout
 
     return run
+
+
+def missing(device: str) -> str:
+    """Why tests on the device cannot run here; nothing where they can."""
+    if device == "cpu":
+        return ""
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    usable = any(kernel.device == "cuda" and not kernel.unavailable for kernel in strobe.kernels())
+    return "" if usable else "a build without CUDA kernels for this device"
+
+
+@pytest.fixture
+def device_or_skip():
+    """A function that skips the test where it is given a device that is not here."""
+
+    def check(device: str) -> str:
+        if why := missing(device):
+            pytest.skip(why)
+        return device
+
+    return check
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request, device_or_skip):
+    """Each device in turn, as PyTorch names it."""
+    return device_or_skip(request.param)
