@@ -19,24 +19,25 @@ static const struct dlpack_exchange_api *exchange_api(PyObject *type) {
     return (const struct dlpack_exchange_api *)header;
 }
 
-/* NumPy's arrays have __dlpack__ too, but it refuses what is read-only, and it is slower. */
-static bool is_numpy_array(PyObject *object) {
-    PyObject *modules = PyImport_GetModuleDict(); /* borrowed */
-    PyObject *numpy = PyDict_GetItemString(modules, "numpy");
-    PyObject *array = numpy ? PyObject_GetAttrString(numpy, "ndarray") : NULL;
-    const bool is = array && PyObject_IsInstance(object, array) == 1;
-    Py_XDECREF(array);
+/* Whether a type is this class of a module, or a subclass of it; a module that nobody imported has no objects. */
+static bool is_a(PyObject *type, const char *module, const char *class) {
+    PyObject *imported = PyDict_GetItemString(PyImport_GetModuleDict(), module); /* both borrowed */
+    PyObject *base = imported ? PyObject_GetAttrString(imported, class) : NULL;
+    const bool is = base && PyObject_IsSubclass(type, base) == 1;
+    Py_XDECREF(base);
     PyErr_Clear();
     return is;
 }
 
-static void look_up(struct framework *f, PyObject *object) {
+/* NumPy's arrays have __dlpack__ too, but it refuses what is read-only, and it is slower. */
+static void look_up(struct framework *f) {
+    f->is_torch = is_a(f->type, "torch", "Tensor");
     f->api = exchange_api(f->type);
     f->is_neg = f->api ? PyObject_GetAttrString(f->type, "is_neg") : NULL;
     PyErr_Clear();
     if (f->api)
         f->route = ROUTE_EXCHANGE;
-    else if (!is_numpy_array(object) && PyObject_HasAttrString(f->type, "__dlpack__"))
+    else if (!is_a(f->type, "numpy", "ndarray") && PyObject_HasAttrString(f->type, "__dlpack__"))
         f->route = ROUTE_CAPSULE;
     else
         f->route = ROUTE_BUFFER;
@@ -48,7 +49,7 @@ struct framework *framework_of(struct state *state, PyObject *object) {
     for (size_t n = 0; n < FRAMEWORKS && f[n].type; ++n)
         if (f[n].type == type) return &f[n];
     struct framework found = {.type = type};
-    look_up(&found, object);
+    look_up(&found);
     Py_INCREF(type);
     struct framework *entry = &f[state->next_framework++ % FRAMEWORKS];
     const struct framework old = *entry;

@@ -51,6 +51,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->error);
     Py_VISIT(state->exporter_type);
     Py_VISIT(state->numpy_empty);
+    Py_VISIT(state->torch_empty);
+    Py_VISIT(state->torch_keywords);
     for (int n = 0; n < FRAMEWORKS; ++n) {
         Py_VISIT(state->frameworks[n].type);
         Py_VISIT(state->frameworks[n].is_neg);
@@ -64,6 +66,8 @@ static int clear(PyObject *module) {
     Py_CLEAR(state->error);
     Py_CLEAR(state->exporter_type);
     Py_CLEAR(state->numpy_empty);
+    Py_CLEAR(state->torch_empty);
+    Py_CLEAR(state->torch_keywords);
     for (int n = 0; n < FRAMEWORKS; ++n) {
         Py_CLEAR(state->frameworks[n].type);
         Py_CLEAR(state->frameworks[n].is_neg);

@@ -33,6 +33,7 @@ struct framework {
     PyObject *type; /* NULL: an unused entry */
     enum route route;
     const struct dlpack_exchange_api *api; /* ROUTE_EXCHANGE */
+    bool is_torch;                         /* torch.Tensor, or a subclass of it */
     PyObject *is_neg;                      /* PyTorch's method, or NULL */
     PyObject *from_dlpack;                 /* ROUTE_CAPSULE: makes a tensor of the framework; NULL until it is needed */
 };
@@ -43,7 +44,9 @@ enum { FRAMEWORKS = 16 };
 struct state {
     PyObject *error; /* strobe.Error */
     PyObject *exporter_type;
-    PyObject *numpy_empty; /* NULL until a NumPy array was seen */
+    PyObject *numpy_empty;    /* NULL until a NumPy array was seen */
+    PyObject *torch_empty;    /* torch.Tensor.new_empty; NULL until a result of PyTorch's was made */
+    PyObject *torch_keywords; /* its keywords by the dtype's name: {"float32": {"dtype": torch.float32}} */
     struct framework frameworks[FRAMEWORKS];
     unsigned next_framework; /* the entry that is filled or replaced next */
 };

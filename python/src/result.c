@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * result.c: a new tensor of the caller's framework. By the exchange API the framework allocates it itself; NumPy's empty()
- * does for what came as a buffer; any other framework takes memory of ours through its own from_dlpack(). */
+ * result.c: a new tensor of the caller's framework. PyTorch makes its own by new_empty(), NumPy by empty(). Another
+ * framework allocates by the exchange API where it has one, and else takes memory of ours through its from_dlpack().
+ *
+ * PyTorch could allocate by the exchange API too. A tensor that came through DLPack cannot be resized, though, and a CUDA
+ * graph of torch.compile refuses it: its memory is not known to PyTorch's allocator. */
 #include <string.h>
 
 #include "tensor.h"
@@ -36,6 +39,47 @@ static PyObject *new_by_exchange(struct tensor *t, const struct tensor *like, in
     if (api->to_object(made, &object) != 0) return NULL;
     if (!described) Py_CLEAR(object);
     return object;
+}
+
+/* torch.Tensor.new_empty and its keywords for a dtype, which are NULL where it is that of `like`. New references. */
+static bool find_torch(struct state *state, const struct tensor *like, int32_t element, PyObject **function,
+                       PyObject **keywords) {
+    PyObject *torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch"), *dtype; /* torch is borrowed */
+    if (!state->torch_keywords) state->torch_keywords = PyDict_New();
+    if (!state->torch_empty) {
+        PyObject *base = torch ? PyObject_GetAttrString(torch, "Tensor") : NULL;
+        state->torch_empty = base ? PyObject_GetAttrString(base, "new_empty") : NULL;
+        Py_XDECREF(base);
+    }
+    if (!state->torch_keywords || !state->torch_empty) return false;
+    *keywords = NULL, *function = state->torch_empty;
+    Py_INCREF(*function);
+    if (element == like->element) return true;
+    const char *name = element_name(element);
+    *keywords = PyDict_GetItemString(state->torch_keywords, name);
+    if (!*keywords && (dtype = PyObject_GetAttrString(torch, name))) {
+        *keywords = Py_BuildValue("{sN}", "dtype", dtype);
+        if (*keywords && PyDict_SetItemString(state->torch_keywords, name, *keywords) == 0) return true;
+    }
+    Py_XINCREF(*keywords);
+    return *keywords != NULL;
+}
+
+/* like.new_empty(*shape, dtype=...): on the device of `like`, from PyTorch's allocator for the current stream there. */
+static PyObject *new_by_torch(struct state *state, const struct tensor *like, int32_t element, int ndim,
+                              const int64_t *shape) {
+    PyObject *function = NULL, *keywords = NULL, *tensor = NULL;
+    PyObject *arguments = PyTuple_New(1 + ndim);
+    if (arguments && find_torch(state, like, element, &function, &keywords)) {
+        Py_INCREF(like->object);
+        PyTuple_SetItem(arguments, 0, like->object); /* takes the references */
+        for (int axis = 0; axis < ndim; ++axis) PyTuple_SetItem(arguments, 1 + axis, PyLong_FromLongLong(shape[axis]));
+        tensor = PyObject_Call(function, arguments, keywords);
+    }
+    Py_XDECREF(arguments);
+    Py_XDECREF(keywords);
+    Py_XDECREF(function);
+    return tensor;
 }
 
 /* The dtype is that of `like` where it is the same, so that ml_dtypes' bfloat16 needs no name. */
@@ -93,12 +137,16 @@ static PyObject *new_by_capsule(struct state *state, const struct tensor *like, 
 PyObject *result_new(struct state *state, struct tensor *t, const struct tensor *like, const char *name, int32_t element,
                      int ndim, const int64_t *shape) {
     t->name = name, t->read_only = false, t->object = NULL;
-    if (like->framework.route == ROUTE_EXCHANGE) {
+    PyObject *object;
+    if (like->framework.is_torch) {
+        object = new_by_torch(state, like, element, ndim, shape);
+    } else if (like->framework.route == ROUTE_EXCHANGE) {
         memset(&t->held, 0, sizeof t->held);
         return new_by_exchange(t, like, element, ndim, shape); /* stays where it is as long as the object lives */
+    } else {
+        object = like->framework.route == ROUTE_BUFFER ? new_by_numpy(state, like, element, ndim, shape)
+                                                       : new_by_capsule(state, like, element, ndim, shape);
     }
-    PyObject *object = like->framework.route == ROUTE_BUFFER ? new_by_numpy(state, like, element, ndim, shape)
-                                                             : new_by_capsule(state, like, element, ndim, shape);
     if (!object || tensor_open(state, t, object, name)) return object;
     Py_DECREF(object);
     return NULL;

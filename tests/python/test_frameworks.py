@@ -137,6 +137,60 @@ def test_results_are_written_through_views():
     assert written.dq is dq and all(np.array_equal(x, y) for x, y in zip(written[:3], own[:3], strict=True))
 
 
+def test_strides_that_are_no_multiple_of_the_element():
+    """A field of records lies 5 bytes apart; where there is one entry, or none, the stride is never taken."""
+    records = np.zeros((2, 9, 4, 16), [("x", np.float32), ("tag", np.int8)])
+    field = records["x"]
+    assert field.strides == (2880, 320, 80, 5)
+    with pytest.raises(ValueError, match=r"k.strides\[3\] is 5 bytes; a multiple of the element's 4 is accepted"):
+        strobe.attention(NUMPY[0], field, NUMPY[2])
+    padded = np.zeros((3, 2 * 9 * 4 * 16 * 4 + 2), np.uint8)
+    odd = np.ndarray((2, 9, 4, 16), np.float32, padded, 0, (9 * 4 * 16 * 4 + 2, 4 * 16 * 4, 16 * 4, 4))
+    with pytest.raises(ValueError, match=r"v.strides\[0\] is 2306 bytes; a multiple of the element's 4 is accepted"):
+        strobe.attention(NUMPY[0], NUMPY[1], odd)
+    with pytest.raises(ValueError, match=r"out.strides\[0\] is 2306 bytes; a multiple of the element's 4 is accepted"):
+        strobe.attention(*NUMPY, out=odd)
+    one = np.ndarray((1, 9, 4, 16), np.float32, padded, 0, odd.strides)
+    one[:] = NUMPY[2, :1]
+    assert np.array_equal(strobe.attention(NUMPY[0, :1], NUMPY[1, :1], one), strobe.attention(*NUMPY[:, :1]))
+    none = np.ndarray((0, 9, 4, 16), np.float32, padded, 0, odd.strides)
+    assert strobe.attention(NUMPY[0, :0], NUMPY[1, :0], none).shape == (0, 9, 4, 16)
+    misaligned = np.ndarray((2, 9, 4, 16), np.float32, np.zeros(2 * 9 * 4 * 16 * 4 + 2, np.uint8), 2)
+    with pytest.raises(ValueError, match=r"q is 0x.*; a multiple of its element's 4 bytes is accepted"):
+        strobe.attention(misaligned, NUMPY[1], NUMPY[2])
+
+
+def own_memory(x):
+    """Whether PyTorch's allocator made it: only such a tensor can be resized, and only such a one can a CUDA graph hold."""
+    return x.untyped_storage().resizable()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_results_are_of_pytorchs_allocator(dtype):
+    q, k, v = (torch.from_numpy(x).to(dtype) for x in NUMPY)
+    assert own_memory(q.clone()) and not own_memory(torch.from_dlpack(q.clone()))
+    bias, sinks = torch.zeros(9, 9, dtype=dtype), torch.zeros(4)
+    out, lse = strobe.attention(q, k, v, bias=bias, sinks=sinks, return_lse=True)
+    gradients = strobe.attention_backward(out, q, k, v, out, lse, bias=bias, sinks=sinks, bias_gradient=True)
+    merged = strobe.merge([out.float()], [lse.float()])
+    for x in (out, lse, *gradients, *merged):
+        assert own_memory(x) and x.is_contiguous() and not x.requires_grad and x.layout == torch.strided
+    assert out.dtype == dtype and all(g.dtype == x.dtype for g, x in zip(gradients, (q, k, v, bias, sinks), strict=True))
+    with torch.inference_mode():
+        assert strobe.attention(q, k, v).is_inference()
+    with torch.device("meta"):  # a default device is for those who name none
+        assert strobe.attention(q, k, v).device == q.device
+
+
+def test_a_subclass_gives_its_like():
+    class Named(torch.Tensor):
+        pass
+
+    q, k, v = (torch.from_numpy(x).as_subclass(Named) for x in NUMPY)
+    out, lse = strobe.attention(q, k, v, return_lse=True)
+    assert type(out) is type(lse) is Named and np.array_equal(out.numpy(), strobe.attention(*NUMPY))
+
+
 def test_broadcast_tensors():
     q, k, _ = NUMPY
     row = torch.from_numpy(k[:1, :1]).expand(2, 9, 4, 16)  # stride 0 along batch and rows, a stride along heads

@@ -14,7 +14,7 @@ from strobe import _strobe
 _SHARED = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask, Tensor? alibi_slopes, Tensor? sinks, "
     "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? used_q, Tensor? used_k, Tensor? seed, "
-    "int max_seqlen_q, int max_seqlen_k, bool causal, int window_left, int window_right, bool top_left, "
+    "SymInt max_seqlen_q, SymInt max_seqlen_k, bool causal, int window_left, int window_right, bool top_left, "
     "float softcap, float dropout, float? scale, bool deterministic"
 )
 _TENSORS = _SHARED.count("Tensor")  # the first so many of them
