@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cpuid.c: CPUID leaves 1 and 7 say what the processor decodes, XCR0 what state the operating system saves; both are needed.
- * Bits: Intel SDM volume 2A, CPUID; volume 1, 13.3 "Enabling the XSAVE feature set". Other architectures have the baseline,
- * which the compiler maps to the vectors that the architecture guarantees. */
+ * cpuid.c: detection of the level. CPUID leaves 1 and 7 say what the processor decodes, XCR0 says which registers the
+ * operating system saves, and a level needs both. The bits are from the Intel SDM, volume 2A, CPUID, and volume 1, 13.3
+ * "Enabling the XSAVE feature set". Other architectures have the baseline, which the compiler maps to the vectors that they
+ * guarantee. */
 #define _DEFAULT_SOURCE /* syscall() */
 #include "cpu/cpuid.h"
 
@@ -32,8 +33,8 @@ enum {
     LEAF7_EBX_AVX512 = 1u << 16 /* F */ | 1u << 17 /* DQ */ | 1u << 30 /* BW */,
     LEAF7_EDX_AMX = 1u << 22 /* BF16 */ | 1u << 24 /* TILE */ | 1u << 25 /* INT8 */,
     XCR0_AVX = 0x06,    /* SSE and AVX state */
-    XCR0_AVX512 = 0xe6, /* and opmask, upper halves, upper registers */
-    XCR0_AMX = 0x600e6, /* and tile configuration, tile data */
+    XCR0_AVX512 = 0xe6, /* the same, and opmask, upper halves, upper registers */
+    XCR0_AMX = 0x600e6, /* the same, and tile configuration, tile data */
     REQUEST_STATE = 0x1023,
     TILE_DATA = 18, /* arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA) */
 };
@@ -57,7 +58,7 @@ static bool may_use_tiles(void) { return syscall(SYS_arch_prctl, REQUEST_STATE, 
 static bool may_use_tiles(void) { return false; }
 #endif
 
-/* The brand string of leaves 0x80000002 to 0x80000004. */
+/* Reads the brand string, leaves 0x80000002 to 0x80000004. */
 static void read_name(char name[49]) {
     unsigned words[12] = {0};
     for (unsigned leaf = 0; leaf < 3; ++leaf)
@@ -85,7 +86,7 @@ static enum cpu_level allowed_level(void) {
 }
 
 enum cpu_level strobe__cpu_level(void) {
-    static _Atomic int known = -1; /* two first callers find the same answer */
+    static _Atomic int known = -1; /* two threads that both come first find the same answer */
     int level = atomic_load_explicit(&known, memory_order_relaxed);
     if (level < 0) {
         level = (int)allowed_level();
@@ -104,7 +105,7 @@ const char *strobe__cpu_lacks(enum cpu_level level) {
 }
 
 const char *strobe__cpu_refuses_tiles(void) {
-    static _Atomic int known = -1; /* asking twice does no harm */
+    static _Atomic int known = -1; /* two threads that both come first may both ask */
     int granted = atomic_load_explicit(&known, memory_order_relaxed);
     if (granted < 0) {
         granted = may_use_tiles();
@@ -113,7 +114,7 @@ const char *strobe__cpu_refuses_tiles(void) {
     return granted ? NULL : "the operating system refused this process the use of AMX tiles";
 }
 
-static char brand[49]; /* callers keep the pointer: it is the process's, not a thread's */
+static char brand[49]; /* of the process, since callers keep the pointer */
 static void read_brand(void) { read_name(brand); }
 
 const char *strobe__cpu_name(void) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cpuid.h: which level of vector instructions this machine has, by feature bits only, never by a model number: virtual
- * machines claim any model. */
+ * cpuid.h: the level of vector instructions that this machine has. It is found by feature bits alone, since virtual machines
+ * claim any model number. */
 #ifndef STROBE_CPU_CPUID_H
 #define STROBE_CPU_CPUID_H
 
@@ -18,11 +18,11 @@ enum cpu_level strobe__cpu_level(void);
 /* NULL, or why kernels of a level cannot run here. */
 const char *strobe__cpu_lacks(enum cpu_level level);
 
-/* NULL, or why this process may not use AMX tiles. The first call asks the operating system for permission, for the process
- * and for good: only a call that is about to use tiles asks. Needs the level CPU_AMX. */
+/* NULL, or why this process may not use AMX tiles. The first call asks the operating system for permission, which the
+ * process then keeps for good; so call it only for a problem that is about to use tiles. The level must be CPU_AMX. */
 const char *strobe__cpu_refuses_tiles(void);
 
-/* The processor as it calls itself. */
+/* The name that the processor gives itself. */
 const char *strobe__cpu_name(void);
 
 #endif

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * level.h: the level of vector instructions that a file is compiled for, by -DSTROBE_LEVEL_<level> and the compiler flags of
- * src/CMakeLists.txt. The algorithms are one text over the vocabulary of isa/<level>.h:
+ * src/CMakeLists.txt. The algorithms are one text over the vector operations of isa/<level>.h:
  *
  *   LANES, VECTORS, UNROLL   floats in a vector; the register tile of the matrix products, UNROLL x VECTORS accumulators
  *   v_load v_store v_set v_add v_sub v_mul v_div v_fma v_max v_abs v_select_less v_select_equal
  *   v_load_bf16 v_load_fp16  LANES elements, widened
  *   v_load2_bf16 _fp16 _int8 2 LANES elements, widened: a struct vec2
- *   v_sum v_highest v_sums   of the lanes of a vector, which holds no NaN for v_highest; of LANES vectors, as a vector
+ *   v_sum v_highest          the sum and the maximum of a vector's lanes, without a NaN for v_highest
+ *   v_sums                   the sums of the lanes of LANES vectors, as one vector
  *   v_exp2                   2^x for x <= 127, relative error 1.5e-7, 0 below -125, NaN to NaN
  *
- * Everything here and in the headers of this folder is static: an inline function with linkage, compiled for AVX-512, could
- * be picked by the linker for everybody. */
+ * Every function here and in the headers of src/cpu is static. Of inline functions with linkage the linker keeps one copy
+ * for all files, which could be the one compiled for AVX-512. */
 #ifndef STROBE_CPU_LEVEL_H
 #define STROBE_CPU_LEVEL_H
 
@@ -32,11 +33,11 @@
 #define LEVEL_KERNEL(name) strobe__cpu_##name##_baseline
 #endif
 
-/* A function that is compiled once for each value of its constant arguments. */
+/* A function that is inlined everywhere, and so compiled for each value of its constant arguments. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* Denormals are a cliff (60 times slower) and mean nothing here: flush them while a task runs, then restore the caller's
- * mode. */
+/* Denormals are 60 times as slow as other numbers and mean nothing here. So they are flushed to zero while a task runs, and
+ * then the caller's mode is restored. */
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 typedef unsigned float_mode;

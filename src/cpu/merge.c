@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * merge.c: partial results over disjoint keys become one, by the identity of math/lse.h. A row at a time: first the whole's
- * lse from the parts', in index order, then the weighted sum; all of a row is read before any of it is written, so that the
- * result may be stored over the first part. */
+ * merge.c (cpu): strobe_merge: partial results over disjoint keys become one, by the identity of math/lse.h. For each row,
+ * first the lse of the whole is computed from those of the parts, in the order of their index, and then the sum of the
+ * parts' out, rescaled. A piece of a row is read from all parts before it is written, so that the result may be stored over
+ * the first part. */
 #include "cpu/merge.h"
 
 #include "core/element.h"
 #include "core/parallel.h"
 #include "math/lse.h"
 
-/* Elements of a row that are summed at a time. */
+/* The elements of a row that are summed at a time. */
 enum { CHUNK = 64 };
 
 static float load(const strobe_tensor *t, int64_t index) { return (float)element_load(t->data, t->dtype, index); }
@@ -32,8 +33,8 @@ static void merge_row(const struct merge *m, int64_t b, int64_t i, int64_t h) {
             const strobe_partial part = strobe__merge_part(m, n);
             const float lse = load(&part.lse, offset(&part.lse, b, i, h));
             if (lse == -INFINITY) continue; /* an empty part may hold anything */
-            const float weight = lse_weight(lse, whole);
-            for (int64_t x = 0; x < width; ++x) sum[x] += weight * load(&part.out, offset(&part.out, b, i, h) + x0 + x);
+            const float rescale = lse_rescale(lse, whole);
+            for (int64_t x = 0; x < width; ++x) sum[x] += rescale * load(&part.out, offset(&part.out, b, i, h) + x0 + x);
         }
         for (int64_t x = 0; x < width; ++x)
             element_store(p->out.data, p->out.dtype, offset(&p->out, b, i, h) + x0 + x, sum[x]);

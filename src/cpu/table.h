@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * table.h: the entries of the CPU's kernels, one set a level. */
+ * table.h: the functions of the CPU's kernels, for each level. */
 #ifndef STROBE_CPU_CPU_KERNELS_H
 #define STROBE_CPU_CPU_KERNELS_H
 
 #include "core/kernel.h"
 
-/* Query rows that share a K/V head, at most, for the decode kernels. */
+/* The most query rows that share a K/V head in the decode kernels. */
 enum { MOST_DECODE_ROWS = 16 };
 
 #define DECLARE_FORWARD(level)                                                   \

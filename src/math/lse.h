@@ -16,7 +16,7 @@ STROBE_INLINE float log_add_exp(float a, float b) {
     return high + log1pf(expf(low - high));
 }
 
-/* e^(part - whole), the weight of a part in the whole; 0 for an empty part, in an empty whole too. */
-STROBE_INLINE float lse_weight(float part, float whole) { return part == -INFINITY ? 0.0f : expf(part - whole); }
+/* The rescale of a part in a merge, e^(lse of the part - lse of the whole); 0 for an empty part, in an empty whole too. */
+STROBE_INLINE float lse_rescale(float part, float whole) { return part == -INFINITY ? 0.0f : expf(part - whole); }
 
 #endif

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward.c: FlashAttention-2's backward (Dao, 2023, algorithm 2) in bf16 on AMX tiles. backward_tasks.h cuts it into
- * tasks; amx/block_loop.h has the loop, amx/gradients.h the products and the form of their operands.
+ * backward.c (amx): FlashAttention-2's backward (Dao, 2023, algorithm 2) in bf16 on AMX tiles. cpu/vector/backward_tasks.h
+ * cuts it into tasks, amx/block_loop.h has the pipeline, amx/gradients.h the products, tile shapes and layouts of operands,
+ * and amx/backward.h the memory map.
  *
  *   for a super-block of keys:                             K, V, K^T packed once;  dK = dV = 0
- *     for each block of BLOCK_TILES tiles of 32 rows:      Q^T, dO^T, and Q, dO as pairs of rows, packed once
+ *     for each block of BLOCK_TILES tiles of 32 rows:      Q^T, dO^T, and Q, dO in pairs of rows, packed once
  *       for each strip of 32 keys and tile that sees it:
  *         S^T = K Q^T;  softcap, bias, ALiBi, mask where there are any;  dP^T = V dO^T
- *         P = 2^(S c - lse log2 e);  dS = P (Z dP - D)
+ *         P = exp(S - lse) = 2^(S c - lse log2 e);  dS = P (Z dP - delta), Z from dropout, delta = rowsum(dO * O) - dlse
  *         dV += (Z P)^T dO     dK += dS^T Q     dQ^T += K^T dS^T
  *   dK, times the scale, and dV are written
  *
- * Products are exact and summed in fp32; P and dS are rounded to bf16 once, gradients once, after the sum over a group.
+ * Products of bf16 are exact and summed in fp32. P and dS are rounded to bf16 once, and gradients once, after the sum over a
+ * group. Causal skip: tiles and strips that do not see each other make no block pair.
  *
- * 4-core Xeon VM with AMX, in use by others, one thread, 2026-11-22, calm rounds: 37 % of the AMX peak at d = 64 and 38 % at
- * d = 128 at s = 2048, 43 % at s = 8192, d = 128. docs/kernels/cpu.md has what was tried, and PyTorch beside it. */
+ * docs/kernels/cpu.md has the versions and what was tried, docs/benchmarks.md the figures. */
 #include "cpu/amx/block_loop.h"
 #include "cpu/table.h"
 
-/* The rows of a head meet a super-block. */
-static void rows_meet_keys(const struct backward *f, const struct scratch *c, const struct keys *k) {
+/* The loop over blocks of a head's rows, for a super-block of keys. */
+static void loop_over_rows(const struct backward *f, const struct scratch *c, const struct keys *k) {
     const int64_t tiles = up_to(packed_rows(f->p, &k->s), TILE_ROWS) / TILE_ROWS;
     struct row_block rows;
     for (rows.first = 0; rows.first < tiles; rows.first += BLOCK_TILES) {
@@ -31,23 +32,24 @@ static void rows_meet_keys(const struct backward *f, const struct scratch *c, co
         if (end > k->end) end = k->end;
         if (begin >= end) continue;
         start_rows(f, c, &rows, k);
-        rows_meet_strips(f, c, &rows, k, begin, end);
+        loop_over_strips(f, c, &rows, k, begin, end);
     }
 }
 
-/* The kernel's part of a task. */
-static void meet_keys(const struct gradient_tasks *g, float *memory, const struct keys *k) {
+/* The kernel's part of a task: dK and dV of a super-block of keys, and its part of dQ. */
+static void super_block_gradients(const struct gradient_tasks *g, float *memory, const struct keys *k) {
     const struct backward *f = (const struct backward *)(const void *)g;
     struct scratch c;
     lay_out(&c, memory, f);
     tiles_enter();
     start_keys(f, &c, k);
-    rows_meet_keys(f, &c, k);
+    loop_over_rows(f, &c, k);
     finish_keys(f, &c, k);
-    if (f->streams) _mm_sfence(); /* such stores are ordered only by this */
+    if (f->streams) _mm_sfence(); /* orders the non-temporal stores before whatever the caller does next */
     tiles_leave();
 }
 
+/* Writes dQ of a tile, times the scale. */
 static void write_dq(const struct tile_rows *t, const float *dq) {
     float scale[TILE_ROWS];
     for (int r = 0; r < TILE_ROWS; ++r) scale[r] = (float)t->p->a.scale;
@@ -60,12 +62,13 @@ static struct backward backward_of(const struct problem *p) {
     const strobe_attention *a = &p->a;
     struct backward f = {.p = p, .k_padded = up_to(a->dim, TILE_DEPTH), .v_padded = up_to(a->dim_v, TILE_DEPTH)};
     f.tasks = gradient_tasks_of(p, f.k_padded, 8 * f.k_padded + 6 * f.v_padded); /* K, K^T, V in bf16, dK, dV in fp32 */
-    f.tasks.meet_keys = meet_keys, f.tasks.write_dq = write_dq;
+    f.tasks.super_block_gradients = super_block_gradients;
+    f.tasks.write_dq = write_dq;
     f.streams = streams_gradients(p);
-    f.may_hide = a->mask || scores_have_holes(p);
+    f.some_hidden = a->mask || scores_have_element_masks(p);
     f.has_terms = scores_have_terms(p);
-    f.has_more = a->softcap > 0 || a->dropout || p->g.dbias;
-    f.has_features = f.has_terms || f.has_more || scores_have_holes(p);
+    f.has_ds_features = a->softcap > 0 || a->dropout || p->g.dbias;
+    f.has_features = f.has_terms || f.has_ds_features || scores_have_element_masks(p);
     return f;
 }
 

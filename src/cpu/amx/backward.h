@@ -1,49 +1,54 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward.h: the memory of the AMX backward, and its operands into and out of it: a block of query rows is packed when
- * it meets a super-block of keys, the keys once a super-block. */
+ * backward.h: the memory of the AMX backward, the packing of its operands and the writing of dK and dV. K and V are packed
+ * once a super-block, and a block of query rows once for each super-block of keys. */
 #ifndef STROBE_CPU_AMX_BACKWARD_H
 #define STROBE_CPU_AMX_BACKWARD_H
 
 #include "cpu/amx/pack_gradients.h"
 #include "cpu/vector/backward_tasks.h"
 
+enum { STREAM_ABOVE = 1 << 19 }; /* bytes of gradients: beyond, they bypass the caches; as for the forward's output */
+
 /* One worker's memory. */
 struct scratch {
-    uint16_t *k, *v;                /* super-block: [keys / 64] blocks of operands A */
+    uint16_t *k, *v;                /* of the super-block: [keys / 64] blocks of operands A */
     uint16_t *k_columns;            /* K^T, [keys / 64][dim / 16][2] tiles */
-    uint64_t *held;                 /* a block each: keys whose K is not finite, left out of K^T */
+    uint64_t *k_nonfinite;          /* [keys / 64] one bit a key: its K is not finite and left out of K^T */
     float *dk, *dv;                 /* [keys / 64] blocks */
-    bool *summed;                   /* a strip of dK and dV each: something was; before, they are not even zero */
+    bool *summed;                   /* [keys / 32] dK and dV of the strip hold sums; false: they hold anything */
     uint16_t *q, *dout;             /* [BLOCK_TILES] operands B: pairs of columns */
     uint16_t *q_pairs, *dout_pairs; /* [BLOCK_TILES] operands B: pairs of rows */
-    uint32_t *p, *ds;               /* [2 strips][BLOCK_TILES] operands A */
-    uint32_t *pairs;                /* [BATCH_STRIPS][BLOCK_TILES] operands B */
-    struct block block;             /* S^T and dP^T of a unit, and their features */
+    uint32_t *p, *ds;               /* [2 strips][BLOCK_TILES] operands A: P^T and dS^T */
+    uint32_t *pairs;                /* [BATCH_STRIPS][BLOCK_TILES] operands B: dS^T in pairs of keys */
+    struct block block;             /* S^T and dP^T of a block pair, and what features add */
 };
 
 struct backward {
-    struct gradient_tasks tasks; /* first: what the tasks are given leads here */
+    struct gradient_tasks tasks; /* the first field: a pointer to it is a pointer to this */
     const struct problem *p;
-    int64_t k_padded, v_padded;
-    bool streams;                                     /* gradients are written past the caches, as the forward's output is */
-    bool may_hide, has_terms, has_more, has_features; /* has_more: what block_gradients() is needed for */
+    int64_t k_padded, v_padded; /* dim and dim_v up to whole tiles */
+    bool streams;               /* gradients bypass the caches (non-temporal stores), as the forward's output does */
+    bool some_hidden;           /* a key may be hidden from some row of its block */
+    bool has_terms;             /* scores_have_terms() */
+    bool has_ds_features;       /* softcap, dropout or dbias, for which block_gradients() is needed */
+    bool has_features;          /* has_terms, has_ds_features, or a mask by element */
 };
 
 /* The keys that some row of a tile sees, [first, end), and those that every row sees. */
-struct sight {
+struct visible {
     int64_t first, end, all_first, all_end;
 };
 
-/* Rows that meet keys together. */
+/* A block of query rows: `tiles` tiles from tile `first` of the head on. */
 struct row_block {
     struct tile_rows tile[BLOCK_TILES];
-    struct sight sight[BLOCK_TILES];
-    int64_t first, tiles; /* number of the first tile */
-    uint32_t q_held[BLOCK_TILES], dout_held[BLOCK_TILES];
+    struct visible visible[BLOCK_TILES];
+    int64_t first, tiles;
+    uint32_t q_nonfinite[BLOCK_TILES], dout_nonfinite[BLOCK_TILES]; /* one bit a row: left out of the pairs of rows */
 };
 
-/* The floats of a worker. */
+/* Lays out a worker's memory; with base NULL only counts. Returns floats. */
 static size_t lay_out(struct scratch *t, float *base, const struct backward *f) {
     const int64_t k = f->k_padded, v = f->v_padded, rows = BLOCK_TILES * TILE_ROWS;
     const int64_t keys = f->tasks.super_keys;
@@ -51,7 +56,7 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->k = (uint16_t *)take(base, &used, keys * k / 2);
     t->v = (uint16_t *)take(base, &used, keys * v / 2);
     t->k_columns = (uint16_t *)take(base, &used, keys * k / 2);
-    t->held = (uint64_t *)(void *)take(base, &used, keys / BLOCK_KEYS * 2);
+    t->k_nonfinite = (uint64_t *)(void *)take(base, &used, keys / BLOCK_KEYS * 2);
     t->dk = take(base, &used, keys * k);
     t->dv = take(base, &used, keys * v);
     t->summed = (bool *)(void *)take(base, &used, keys / STRIP_KEYS);
@@ -59,17 +64,17 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->dout = (uint16_t *)take(base, &used, rows * v / 2);
     t->q_pairs = (uint16_t *)take(base, &used, rows * k / 2);
     t->dout_pairs = (uint16_t *)take(base, &used, rows * v / 2);
-    t->p = (uint32_t *)take(base, &used, 2 * BLOCK_TILES * FORM_WORDS);
-    t->ds = (uint32_t *)take(base, &used, 2 * BLOCK_TILES * FORM_WORDS);
-    t->pairs = (uint32_t *)take(base, &used, BATCH_STRIPS * BLOCK_TILES * FORM_WORDS);
-    t->block.p = take(base, &used, UNIT_FLOATS);
-    t->block.ds = take(base, &used, UNIT_FLOATS);
-    t->block.z = take(base, &used, UNIT_FLOATS);
-    t->block.slope = take(base, &used, UNIT_FLOATS);
+    t->p = (uint32_t *)take(base, &used, 2 * BLOCK_TILES * OPERAND_WORDS);
+    t->ds = (uint32_t *)take(base, &used, 2 * BLOCK_TILES * OPERAND_WORDS);
+    t->pairs = (uint32_t *)take(base, &used, BATCH_STRIPS * BLOCK_TILES * OPERAND_WORDS);
+    t->block.p = take(base, &used, PAIR_FLOATS);
+    t->block.ds = take(base, &used, PAIR_FLOATS);
+    t->block.z = take(base, &used, PAIR_FLOATS);
+    t->block.slope = take(base, &used, PAIR_FLOATS);
     return used;
 }
 
-/* Packs the rows of a block of tiles. */
+/* Packs a block of rows. */
 static void start_rows(const struct backward *f, const struct scratch *c, struct row_block *rows, const struct keys *k) {
     const strobe_attention *a = &f->p->a;
     const bool flip = !f->has_terms && a->scale < 0;
@@ -78,33 +83,35 @@ static void start_rows(const struct backward *f, const struct scratch *c, struct
         const int64_t n = rows->tiles, k_at = n * TILE_ROWS * f->k_padded, v_at = n * TILE_ROWS * f->v_padded;
         rows->tile[n] = tile_rows_at(f->p, &k->s, k->kv, (rows->first + n) * TILE_ROWS);
         const struct tile_rows *t = &rows->tile[n];
-        rows->sight[n] = (struct sight){tile_first_key(t), tile_end_key(t), band_first(&t->s.band, packed_row(t, t->n - 1)),
-                                        band_end(&t->s.band, packed_row(t, 0))};
-        rows->q_held[n] = f->may_hide ? rows_not_finite(t, &a->q, a->dim) : 0;
-        rows->dout_held[n] = f->may_hide ? rows_not_finite(t, &f->p->g.dout, a->dim_v) : 0;
+        rows->visible[n] = (struct visible){tile_first_key(t), tile_end_key(t),
+                                            band_first(&t->s.band, packed_row(t, t->n - 1)),
+                                            band_end(&t->s.band, packed_row(t, 0))};
+        rows->q_nonfinite[n] = f->some_hidden ? rows_not_finite(t, &a->q, a->dim) : 0;
+        rows->dout_nonfinite[n] = f->some_hidden ? rows_not_finite(t, &f->p->g.dout, a->dim_v) : 0;
         pack_queries(c->q + k_at, t, &a->q, a->dim, flip);
         pack_queries(c->dout + v_at, t, &f->p->g.dout, a->dim_v, false);
-        pack_row_pairs(c->q_pairs + k_at, t, &a->q, a->dim, f->k_padded, rows->q_held[n]);
-        pack_row_pairs(c->dout_pairs + v_at, t, &f->p->g.dout, a->dim_v, f->v_padded, rows->dout_held[n]);
+        pack_row_pairs(c->q_pairs + k_at, t, &a->q, a->dim, f->k_padded, rows->q_nonfinite[n]);
+        pack_row_pairs(c->dout_pairs + v_at, t, &f->p->g.dout, a->dim_v, f->v_padded, rows->dout_nonfinite[n]);
     }
 }
 
+/* Packs a super-block of keys. */
 static void start_keys(const struct backward *f, const struct scratch *c, const struct keys *k) {
     const strobe_attention *a = &f->p->a;
     for (int64_t j0 = k->first; j0 < k->end; j0 += BLOCK_KEYS) {
         const int64_t left = k->s.keys - j0, n = left < BLOCK_KEYS ? left : BLOCK_KEYS, at = j0 - k->first;
         const uint16_t *key = (const uint16_t *)a->k.data + strobe__key_offset(&a->k, &k->s, j0, k->kv);
         const uint16_t *value = (const uint16_t *)a->v.data + strobe__key_offset(&a->v, &k->s, j0, k->kv);
-        const uint64_t held = f->may_hide ? keys_not_finite(key, a->k.stride[1], n, a->dim) : 0;
-        c->held[at / BLOCK_KEYS] = held;
+        const uint64_t k_nonfinite = f->some_hidden ? keys_not_finite(key, a->k.stride[1], n, a->dim) : 0;
+        c->k_nonfinite[at / BLOCK_KEYS] = k_nonfinite;
         pack_key_tiles(c->k + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded);
         pack_key_tiles(c->v + at * f->v_padded, value, a->v.stride[1], n, a->dim_v, f->v_padded);
-        pack_values(c->k_columns + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded, held);
+        pack_values(c->k_columns + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded, k_nonfinite);
     }
     memset(c->summed, 0, (size_t)(up_to(k->end - k->first, BLOCK_KEYS) / STRIP_KEYS));
 }
 
-/* dK and dV of the strip that is `at` keys into the super-block have something to add to. */
+/* Clears dK and dV of the strip that is `at` keys into the super-block, unless they hold sums. */
 static void start_sums(const struct backward *f, const struct scratch *c, int64_t at) {
     if (c->summed[at / STRIP_KEYS]) return;
     memset(c->dk + at * f->k_padded, 0, (size_t)(STRIP_KEYS * f->k_padded) * sizeof *c->dk);
@@ -112,13 +119,15 @@ static void start_sums(const struct backward *f, const struct scratch *c, int64_
     c->summed[at / STRIP_KEYS] = true;
 }
 
+/* Whether gradients are too large to stay in L2 beside the operands. */
 static bool streams_gradients(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t queries = a->batch * a->seq_q * a->heads_q * a->dim;
     const int64_t keys = a->batch * a->seq_k * a->heads_kv * (a->dim + a->dim_v);
-    return (queries + keys) * (int64_t)sizeof(uint16_t) > SUPER_BYTES / 2;
+    return (queries + keys) * (int64_t)sizeof(uint16_t) > STREAM_ABOVE;
 }
 
+/* Writes dK, times the scale, and dV of a super-block. */
 static void finish_keys(const struct backward *f, const struct scratch *c, const struct keys *k) {
     const strobe_tensor *dk = &f->p->g.dk, *dv = &f->p->g.dv;
     for (int64_t j0 = k->first; j0 < k->end; j0 += BLOCK_KEYS) {

@@ -1,296 +1,312 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * block_loop.h: a block of query rows meets the keys of a super-block: strips of 32 keys, tiles of 32 rows, a unit of both
- * after the other, in three stages. While tiles multiply dV and dK of the strip before, vectors make weights of the unit
- * before.
+ * block_loop.h: the loop over blocks of the AMX backward, for a block of query rows and the keys of a super-block. Rows are
+ * cut into tiles of 32, keys into strips of 32. The loop takes one block pair, a tile and a strip, after another through a
+ * software pipeline of three stages: S^T and dP^T of a pair (tile products), P and dS of the pair before it (vectors), and
+ * dV and dK of the strip before it (tile products, between which the vector work is done).
  *
- *     time ->     step u                              step u + 1
- *     tiles       dV, dK (strip - 1)  S, dP (u)       dV, dK (strip - 1)  S, dP (u + 1)      at the end of a batch of
- *     vectors     P, dS (u - 1)                       P, dS (u)                              strips: dQ, tile by tile
+ *     time ->     step n                              step n + 1
+ *     tiles       dV, dK (strip - 1)  S, dP (n)       dV, dK (strip - 1)  S, dP (n + 1)      at the end of a batch of
+ *     vectors     P, dS (n - 1)                       P, dS (n)                              strips: dQ, tile by tile
  *
- * What dV and dK leave of the vector work is done under S. S^T and dP^T, 8 KiB, are read before they are written again, and
- * stay in L1: a tile is stored when its turn comes in the next chain of products (amx/gradients.h). P^T and dS^T are kept
- * for two strips, dS^T as pairs of keys for a batch, so that dQ, 8 KiB a tile at dim 64, is loaded and stored once for 256
- * keys. */
-#ifndef STROBE_CPU_AMX_MEETING_H
-#define STROBE_CPU_AMX_MEETING_H
+ * Vector work that dV and dK leave over is done under S. S^T and dP^T have one buffer, 8 KiB that stay in L1: P and dS of a
+ * pair are computed before the next S^T is stored there. P^T and dS^T have two buffers of a strip each, and dS^T as pairs of
+ * keys has one for a whole batch of strips, so that dQ, 8 KiB a tile at dim 64, is loaded and stored once in 256 keys. */
+#ifndef STROBE_CPU_AMX_BLOCK_LOOP_H
+#define STROBE_CPU_AMX_BLOCK_LOOP_H
 
 #include "cpu/amx/backward.h"
 
-/* A strip of keys and the tiles [begin, end) that see some of it. */
+/* A strip of keys from j0 on, and the tiles [begin, end) that see some of it. */
 struct strip {
     int64_t j0, begin, end;
-    uint32_t full; /* tiles, as bits, of which every row sees every key */
+    uint32_t full; /* one bit a tile: each of its rows sees each key of the strip */
 };
 
-/* A strip's tile on its way; form: which of two strips' weights. */
-struct unit {
+/* A strip and a tile; `buffer` is the one of two that takes the pair's P^T and dS^T. */
+struct block_pair {
     const struct strip *strip;
-    int64_t tile, form;
+    int64_t tile, buffer;
 };
 
-/* dV and dK of a strip, 32 columns at a time: `next` of `groups` is to come. */
-struct outer {
+/* The products for dV and dK of a strip, in groups of 32 columns, of which `next` is the next one. */
+struct dkdv {
     const struct strip *strip;
-    int64_t form, next, groups;
+    int64_t buffer, next, groups;
 };
 
-/* Rows and keys at hand. */
-struct meeting {
+/* The state of the loop. */
+struct block_loop {
     const struct backward *f;
     const struct scratch *c;
     const struct row_block *rows;
     const struct keys *k;
-    float factor; /* exponent_factor() */
-    struct strip strips[BATCH_STRIPS];
-    int64_t count;
-    struct quad open; /* what T0 to T3 hold and where it belongs */
+    float factor;                      /* exponent_factor() */
+    struct strip strips[BATCH_STRIPS]; /* the batch */
+    int64_t count;                     /* of its strips */
+    struct tiles_2x2 pending;          /* where the sums in T0 to T3 are still to be stored */
 };
 
-static struct weights weights_of(const struct meeting *m, const struct strip *strip, int64_t tile, int64_t form) {
-    const struct scratch *c = m->c;
-    const int64_t at = (form * BLOCK_TILES + tile) * FORM_WORDS, n = strip - m->strips;
-    return (struct weights){c->p + at, c->ds + at, c->pairs + (n * BLOCK_TILES + tile) * FORM_WORDS};
+static struct gradient_operands operands_of(const struct block_loop *loop, const struct strip *strip, int64_t tile,
+                                            int64_t buffer) {
+    const struct scratch *c = loop->c;
+    const int64_t at = (buffer * BLOCK_TILES + tile) * OPERAND_WORDS, n = strip - loop->strips;
+    return (struct gradient_operands){c->p + at, c->ds + at, c->pairs + (n * BLOCK_TILES + tile) * OPERAND_WORDS};
 }
 
+/* Finds the tiles that see some of the strip. Returns whether there are any: a strip that the causal mask hides is skipped.
+ */
 static bool find_tiles(const struct row_block *rows, struct strip *strip) {
-    strip->begin = strip->end = 0, strip->full = 0;
+    strip->begin = strip->end = 0;
+    strip->full = 0;
     for (int64_t n = 0; n < rows->tiles; ++n) {
-        const struct sight *sight = &rows->sight[n];
+        const struct visible *visible = &rows->visible[n];
         const int64_t left = rows->tile[n].s.keys - strip->j0, j1 = strip->j0 + (left < STRIP_KEYS ? left : STRIP_KEYS);
-        if (j1 <= sight->first || strip->j0 >= sight->end) continue;
+        if (j1 <= visible->first || strip->j0 >= visible->end) continue;
         if (strip->end == 0) strip->begin = n;
         strip->end = n + 1;
-        if (left >= STRIP_KEYS && strip->j0 >= sight->all_first && j1 <= sight->all_end) strip->full |= 1u << n;
+        if (left >= STRIP_KEYS && strip->j0 >= visible->all_first && j1 <= visible->all_end) strip->full |= 1u << n;
     }
     return strip->end > 0;
 }
 
-/* The vector work of a unit. */
-ALWAYS_INLINE struct weighing_gradients weighing_of(const struct meeting *m, const struct unit *u) {
-    const struct tile_rows *t = &m->rows->tile[u->tile];
-    const struct row_statistics of_rows = statistics_of(&m->f->tasks, &t->s, t->kv, m->rows->first + u->tile);
-    struct weighing_gradients w = {.s = m->c->block.p, .dp = m->c->block.ds, .left = STRIP_KEYS / 2};
-    w.to = weights_of(m, u->strip, u->tile, u->form);
-    w.factor = v_set(m->factor);
+/* The vector work of a pair: P and dS from S and dP. */
+ALWAYS_INLINE struct softmax_gradients softmax_gradients_of(const struct block_loop *loop, const struct block_pair *pair) {
+    const struct tile_rows *t = &loop->rows->tile[pair->tile];
+    const struct row_statistics of_rows = statistics_of(&loop->f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
+    struct softmax_gradients work = {.s = loop->c->block.p, .dp = loop->c->block.ds, .left = STRIP_KEYS / 2};
+    work.to = operands_of(loop, pair->strip, pair->tile, pair->buffer);
+    work.factor = v_set(loop->factor);
     for (int i = 0; i < VECTORS; ++i) {
-        w.lse2[i] = v_load(of_rows.lse2 + i * LANES);
-        w.rows[i] = (__mmask16)columns_mask(t->n - i * LANES);
+        work.lse2[i] = v_load(of_rows.lse2 + i * LANES);
+        work.rows[i] = (__mmask16)columns_mask(t->n - i * LANES);
     }
-    return w;
+    return work;
 }
 
-/* Whether a unit's scores are finished by the vector work above: no feature, every row sees every key. */
-static inline bool is_plain(const struct meeting *m, const struct unit *u) {
-    return !m->f->has_features && u->strip->full >> u->tile & 1;
+/* Whether a pair is plain: without a feature, and every row sees every key. Its S needs nothing before the exponential. */
+static inline bool is_plain(const struct block_loop *loop, const struct block_pair *pair) {
+    return !loop->f->has_features && pair->strip->full >> pair->tile & 1;
 }
 
-/* All vector work of a unit that is not. */
-static void weigh_unit(struct meeting *m, const struct unit *u) {
-    const struct backward *f = m->f;
-    const struct tile_rows *t = &m->rows->tile[u->tile];
-    const struct block block = m->c->block;
-    const int64_t j0 = u->strip->j0, left = t->s.keys - j0, keys = left < STRIP_KEYS ? left : STRIP_KEYS;
-    const struct row_statistics of_rows = statistics_of(&f->tasks, &t->s, t->kv, m->rows->first + u->tile);
-    const enum coverage coverage = u->strip->full >> u->tile & 1 ? BLOCK_FULL : BLOCK_PARTIAL;
-    struct weighing_gradients w = weighing_of(m, u);
-    quad_store(&m->open);
+/* All vector work of a pair that is not plain: features, mask, P and dS. */
+static void finish_with_features(struct block_loop *loop, const struct block_pair *pair) {
+    const struct backward *f = loop->f;
+    const struct tile_rows *t = &loop->rows->tile[pair->tile];
+    const struct block block = loop->c->block;
+    const int64_t j0 = pair->strip->j0, left = t->s.keys - j0, keys = left < STRIP_KEYS ? left : STRIP_KEYS;
+    const struct row_statistics of_rows = statistics_of(&f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
+    const enum coverage coverage = pair->strip->full >> pair->tile & 1 ? BLOCK_FULL : BLOCK_PARTIAL;
+    struct softmax_gradients work = softmax_gradients_of(loop, pair);
+    store_pending(&loop->pending);
     tile_barrier();
     if (f->has_terms)
-        for (int64_t at = 0; at < UNIT_FLOATS; at += LANES)
+        for (int64_t at = 0; at < PAIR_FLOATS; at += LANES)
             v_store(block.p + at, v_mul(v_load(block.p + at), v_set((float)f->p->a.scale)));
     const bool hidden = scores_finish(block.p, block.slope, t, j0, keys, coverage);
-    if (f->has_more) block_gradients(&f->tasks.sums, &block, t, &of_rows, &f->tasks.place, j0, keys, hidden);
-    for (int64_t at = keys * TILE_ROWS; at < UNIT_FLOATS; at += LANES) v_store(block.p + at, v_set(-INFINITY));
-    if (f->has_more)
-        weigh_gradients(&w, STRIP_KEYS, true, true);
+    if (f->has_ds_features) block_gradients(&f->tasks.sums, &block, t, &of_rows, &f->tasks.place, j0, keys, hidden);
+    for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(block.p + at, v_set(-INFINITY));
+    if (f->has_ds_features)
+        softmax_gradients_step(&work, STRIP_KEYS, true, true);
     else
-        weigh_gradients(&w, STRIP_KEYS, true, false);
+        softmax_gradients_step(&work, STRIP_KEYS, true, false);
 }
 
-/* The vector work of a unit: all of it is done where scores have features, none yet where they have not. */
-ALWAYS_INLINE struct weighing_gradients start_weighing(struct meeting *m, const struct unit *u) {
-    struct weighing_gradients w = weighing_of(m, u);
-    if (!is_plain(m, u)) weigh_unit(m, u), w.left = 0;
-    return w;
+/* Starts the vector work of a pair. A plain pair's work is all left for the tile products to cover. The work of any other
+ * pair, with features or partly hidden, is done here at once. */
+ALWAYS_INLINE struct softmax_gradients start_softmax_gradients(struct block_loop *loop, const struct block_pair *pair) {
+    struct softmax_gradients work = softmax_gradients_of(loop, pair);
+    if (!is_plain(loop, pair)) {
+        finish_with_features(loop, pair);
+        work.left = 0;
+    }
+    return work;
 }
 
-/* The next group of dV or dK. */
-ALWAYS_INLINE void outer_step(struct meeting *m, struct outer *o, struct weighing_gradients *w) {
-    const struct backward *f = m->f;
-    const struct scratch *c = m->c;
-    const int64_t k = f->k_padded, v = f->v_padded, begin = o->strip->begin, depth = o->strip->end - begin;
-    const int64_t at = o->strip->j0 - m->k->first, v_groups = v / TILE_DEPTH, n = o->next++;
-    const struct weights weights = weights_of(m, o->strip, begin, o->form);
+/* The next group of 32 columns of dV or dK, with vector work between its products. */
+ALWAYS_INLINE void dkdv_step(struct block_loop *loop, struct dkdv *dkdv, struct softmax_gradients *work) {
+    const struct backward *f = loop->f;
+    const struct scratch *c = loop->c;
+    const int64_t k = f->k_padded, v = f->v_padded, begin = dkdv->strip->begin, depth = dkdv->strip->end - begin;
+    const int64_t at = dkdv->strip->j0 - loop->k->first, v_groups = v / TILE_DEPTH, n = dkdv->next++;
+    const struct gradient_operands operands = operands_of(loop, dkdv->strip, begin, dkdv->buffer);
     const bool summed = c->summed[at / STRIP_KEYS];
     if (n < v_groups)
-        product_outer(&m->open, c->dv + at * v, weights.p, c->dout_pairs + begin * TILE_ROWS * v, n, v / TILE_SIDE, depth,
-                      summed, w);
+        product_dkdv(&loop->pending, c->dv + at * v, operands.p, c->dout_pairs + begin * TILE_ROWS * v, n, v / TILE_SIDE,
+                     depth, summed, work);
     else
-        product_outer(&m->open, c->dk + at * k, weights.ds, c->q_pairs + begin * TILE_ROWS * k, n - v_groups, k / TILE_SIDE,
-                      depth, summed, w);
-    if (o->next == o->groups) c->summed[at / STRIP_KEYS] = true;
+        product_dkdv(&loop->pending, c->dk + at * k, operands.ds, c->q_pairs + begin * TILE_ROWS * k, n - v_groups,
+                     k / TILE_SIDE, depth, summed, work);
+    if (dkdv->next == dkdv->groups) c->summed[at / STRIP_KEYS] = true;
 }
 
-/* S^T and dP^T of a unit, some groups of dV and dK of the strip before, and the vector work of the unit before. */
-static void unit_step(struct meeting *m, const struct unit *u, struct outer *o, int64_t until,
-                      const struct weighing_gradients *weighing) {
-    struct weighing_gradients w = *weighing;
-    const struct backward *f = m->f;
-    const struct scratch *c = m->c;
-    const int64_t k = f->k_padded, v = f->v_padded, at = u->strip->j0 - m->k->first, row = u->tile * TILE_ROWS;
-    float *minus_d = statistics_of(&f->tasks, &m->k->s, m->k->kv, m->rows->first + u->tile).minus_D;
+/* One step of the pipeline: groups of dV and dK of the strip before up to `until`, then S^T and dP^T of the pair. `from` is
+ * the vector work of the pair before. */
+static void pair_step(struct block_loop *loop, const struct block_pair *pair, struct dkdv *dkdv, int64_t until,
+                      const struct softmax_gradients *from) {
+    struct softmax_gradients work = *from;
+    const struct backward *f = loop->f;
+    const struct scratch *c = loop->c;
+    const int64_t k = f->k_padded, v = f->v_padded, at = pair->strip->j0 - loop->k->first, row = pair->tile * TILE_ROWS;
+    float *minus_delta = statistics_of(&f->tasks, &loop->k->s, loop->k->kv, loop->rows->first + pair->tile).minus_delta;
     tile_barrier();
-    while (o->next < until) outer_step(m, o, &w);
-    product_scores(&m->open, c->block.p, NULL, c->k + at * k, c->q + row * k, k / TILE_DEPTH, &w);
-    product_scores(&m->open, c->block.ds, f->has_more ? NULL : minus_d, c->v + at * v, c->dout + row * v, v / TILE_DEPTH,
-                   NULL);
+    while (dkdv->next < until) dkdv_step(loop, dkdv, &work);
+    product_scores(&loop->pending, c->block.p, NULL, c->k + at * k, c->q + row * k, k / TILE_DEPTH, &work);
+    product_scores(&loop->pending, c->block.ds, f->has_ds_features ? NULL : minus_delta, c->v + at * v, c->dout + row * v,
+                   v / TILE_DEPTH, NULL);
     tile_barrier();
 }
 
-/* G[j] += P[j][r] Y_r for the rows of a tile that are not finite: they were left out of Y, lest 0 * NaN reach a key that the
- * row does not see. */
-static void add_held_rows(float *g, const struct tile_rows *t, const uint32_t *form, const strobe_tensor *y, uint32_t held,
-                          int64_t columns, int64_t padded) {
-    for (int64_t r = 0; held; ++r, held >>= 1) {
-        if (!(held & 1)) continue;
+/* G[j] += P[j][r] Y_r for the rows of a tile that are not finite, where P[j][r] is not 0. They were left out of the operand
+ * made of Y, since 0 * NaN would reach keys that such a row does not see. `operand` is P^T or dS^T. */
+static void add_nonfinite_rows(float *g, const struct tile_rows *t, const uint32_t *operand, const strobe_tensor *y,
+                               uint32_t nonfinite, int64_t columns, int64_t padded) {
+    for (int64_t r = 0; nonfinite; ++r, nonfinite >>= 1) {
+        if (!(nonfinite & 1)) continue;
         const uint16_t *row = (const uint16_t *)y->data + tile_offset(t, y, r);
         for (int64_t j = 0; j < STRIP_KEYS; ++j) {
-            const float weight = weight_of(form, j, r);
+            const float element = operand_element(operand, j, r);
             float *to = g + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_SIDE;
-            for (int64_t x = 0; weight != 0 && x < columns; ++x)
-                to[x / TILE_SIDE * TILE_SIDE * TILE_SIDE + x % TILE_SIDE] += weight * bf16_to_float(row[x]);
+            for (int64_t x = 0; element != 0 && x < columns; ++x)
+                to[x / TILE_SIDE * TILE_SIDE * TILE_SIDE + x % TILE_SIDE] += element * bf16_to_float(row[x]);
         }
     }
 }
 
-/* dQ += dS K for the keys of a strip that were left out of K^T, to the rows that see them. */
-static void add_held_keys(const struct backward *f, float *dq, const struct tile_rows *t, const uint32_t *form, int64_t j0,
-                          uint32_t held) {
+/* dQ += dS K for the keys of a strip that were left out of K^T because they are not finite, in rows where their dS is not 0.
+ */
+static void add_nonfinite_keys(const struct backward *f, float *dq, const struct tile_rows *t, const uint32_t *operand,
+                               int64_t j0, uint32_t nonfinite) {
     const strobe_tensor *k = &f->p->a.k;
-    for (int64_t j = 0; held; ++j, held >>= 1) {
-        if (!(held & 1)) continue;
+    for (int64_t j = 0; nonfinite; ++j, nonfinite >>= 1) {
+        if (!(nonfinite & 1)) continue;
         const uint16_t *row = (const uint16_t *)k->data + strobe__key_offset(k, &t->s, j0 + j, t->kv);
         for (int64_t r = 0; r < t->n; ++r) {
-            const float weight = weight_of(form, j, r);
-            for (int64_t x = 0; weight != 0 && x < f->p->a.dim; ++x) dq[x * TILE_ROWS + r] += weight * bf16_to_float(row[x]);
+            const float element = operand_element(operand, j, r);
+            for (int64_t x = 0; element != 0 && x < f->p->a.dim; ++x)
+                dq[x * TILE_ROWS + r] += element * bf16_to_float(row[x]);
         }
     }
 }
 
-/* The weights of a strip are there: what is left of the strip before is done, then what was left out of this one's operands.
- */
-static void next_outer(struct meeting *m, struct outer *o, const struct unit *last) {
-    const struct backward *f = m->f;
+/* Turns to dV and dK of the strip of `last`, the last pair of a strip whose P and dS are complete. First the products left
+ * of the strip before are done. Then the rows and keys that are not finite are added to this strip's dV and dK and to dQ.
+ * Without `last` only the products left are done. */
+static void next_dkdv(struct block_loop *loop, struct dkdv *dkdv, const struct block_pair *last) {
+    const struct backward *f = loop->f;
     const strobe_attention *a = &f->p->a;
-    struct weighing_gradients none = {.left = 0};
-    while (o->next < o->groups) outer_step(m, o, &none);
+    struct softmax_gradients none = {.left = 0};
+    while (dkdv->next < dkdv->groups) dkdv_step(loop, dkdv, &none);
     if (!last) return;
-    *o = (struct outer){.strip = last->strip, .form = last->form, .groups = (f->k_padded + f->v_padded) / TILE_DEPTH};
-    if (!f->may_hide) return;
+    *dkdv = (struct dkdv){.strip = last->strip, .buffer = last->buffer, .groups = (f->k_padded + f->v_padded) / TILE_DEPTH};
+    if (!f->some_hidden) return;
     tile_barrier();
-    const int64_t at = last->strip->j0 - m->k->first;
+    const int64_t at = last->strip->j0 - loop->k->first;
     for (int64_t n = last->strip->begin; n < last->strip->end; ++n) {
-        const struct weights weights = weights_of(m, last->strip, n, last->form);
-        const struct tile_rows *t = &m->rows->tile[n];
-        const uint32_t held = (uint32_t)(m->c->held[at / BLOCK_KEYS] >> at % BLOCK_KEYS);
-        if (held)
-            add_held_keys(f, dq_of_tile(&f->tasks, &m->k->dq, m->rows->first + n), t, weights.ds, last->strip->j0, held);
-        if (m->rows->dout_held[n] | m->rows->q_held[n]) start_sums(f, m->c, at);
-        add_held_rows(m->c->dv + at * f->v_padded, t, weights.p, &f->p->g.dout, m->rows->dout_held[n], a->dim_v,
-                      f->v_padded);
-        add_held_rows(m->c->dk + at * f->k_padded, t, weights.ds, &a->q, m->rows->q_held[n], a->dim, f->k_padded);
+        const struct gradient_operands operands = operands_of(loop, last->strip, n, last->buffer);
+        const struct tile_rows *t = &loop->rows->tile[n];
+        const uint32_t nonfinite = (uint32_t)(loop->c->k_nonfinite[at / BLOCK_KEYS] >> at % BLOCK_KEYS);
+        if (nonfinite)
+            add_nonfinite_keys(f, dq_of_tile(&f->tasks, &loop->k->dq, loop->rows->first + n), t, operands.ds,
+                               last->strip->j0, nonfinite);
+        if (loop->rows->dout_nonfinite[n] | loop->rows->q_nonfinite[n]) start_sums(f, loop->c, at);
+        add_nonfinite_rows(loop->c->dv + at * f->v_padded, t, operands.p, &f->p->g.dout, loop->rows->dout_nonfinite[n],
+                           a->dim_v, f->v_padded);
+        add_nonfinite_rows(loop->c->dk + at * f->k_padded, t, operands.ds, &a->q, loop->rows->q_nonfinite[n], a->dim,
+                           f->k_padded);
     }
     tile_barrier();
 }
 
-/* dQ^T += K^T dS^T of 32 columns of K, over a strip. */
-ALWAYS_INLINE void queries_step(const uint16_t *k, const uint32_t *pairs, const struct turn *turn) {
+/* dQ^T += K^T dS^T over one strip, for 32 columns of K. rotation: NULL but for the first strip. */
+ALWAYS_INLINE void dq_step(const uint16_t *k, const uint32_t *pairs, const struct tile_rotation *rotation) {
     _tile_stream_loadd(4, k, 64);
     _tile_loadd(6, pairs, TILE_ROWS * sizeof *pairs);
-    if (turn) TURN_TILE(0, turn, 0, 0);
+    if (rotation) ROTATE_TILE(0, rotation, 0, 0);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, pairs + LANES, TILE_ROWS * sizeof *pairs);
-    if (turn) TURN_TILE(1, turn, 1, 0);
+    if (rotation) ROTATE_TILE(1, rotation, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
     _tile_stream_loadd(5, k + 2 * TILE_ELEMENTS, 64);
-    if (turn) TURN_TILE(2, turn, 0, 1);
+    if (rotation) ROTATE_TILE(2, rotation, 0, 1);
     _tile_dpbf16ps(2, 5, 6);
-    if (turn) TURN_TILE(3, turn, 1, 1);
+    if (rotation) ROTATE_TILE(3, rotation, 1, 1);
     _tile_dpbf16ps(3, 5, 7);
 }
 
-/* dQ^T += K^T dS^T of a tile, over the strips of the batch. */
-static void product_queries(struct meeting *m, int64_t tile) {
-    const int64_t padded = m->f->k_padded;
-    const struct strip *first = m->strips, *end = m->strips + m->count;
+/* dQ^T += K^T dS^T of a tile, over the strips of the batch that it sees. */
+static void product_dq(struct block_loop *loop, int64_t tile) {
+    const int64_t padded = loop->f->k_padded;
+    const struct strip *first = loop->strips, *end = loop->strips + loop->count;
     while (first < end && (tile < first->begin || tile >= first->end)) ++first;
     while (first < end && (tile < end[-1].begin || tile >= end[-1].end)) --end;
     if (first == end) return;
-    const int64_t of_head = m->rows->first + tile;
-    const bool summed = m->k->dq.summed[of_head];
-    float *dq = m->k->dq.dq + of_head * TILE_ROWS * padded;
+    const int64_t of_head = loop->rows->first + tile;
+    const bool summed = loop->k->dq.summed[of_head];
+    float *dq = loop->k->dq.dq + of_head * TILE_ROWS * padded;
     for (int64_t x = 0; x < padded; x += TILE_DEPTH) {
-        const struct quad c = {dq + x * TILE_ROWS, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *dq};
-        struct turn turn = {&m->open, summed ? &c : NULL};
-        for (const struct strip *s = first; s < end; ++s, turn.open = NULL) {
-            const int64_t at = s->j0 - m->k->first, n = s - m->strips;
-            const uint16_t *k = m->c->k_columns + at / BLOCK_KEYS * BLOCK_KEYS * padded + at % BLOCK_KEYS * TILE_SIDE +
+        const struct tiles_2x2 c = {dq + x * TILE_ROWS, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *dq};
+        struct tile_rotation rotation = {&loop->pending, summed ? &c : NULL};
+        for (const struct strip *s = first; s < end; ++s, rotation.pending = NULL) {
+            const int64_t at = s->j0 - loop->k->first, n = s - loop->strips;
+            const uint16_t *k = loop->c->k_columns + at / BLOCK_KEYS * BLOCK_KEYS * padded + at % BLOCK_KEYS * TILE_SIDE +
                                 x * BLOCK_KEYS;
-            const uint32_t *pairs = m->c->pairs + (n * BLOCK_TILES + tile) * FORM_WORDS;
-            if (turn.open)
-                queries_step(k, pairs, &turn);
+            const uint32_t *pairs = loop->c->pairs + (n * BLOCK_TILES + tile) * OPERAND_WORDS;
+            if (rotation.pending)
+                dq_step(k, pairs, &rotation);
             else
-                queries_step(k, pairs, NULL);
+                dq_step(k, pairs, NULL);
         }
-        m->open = c;
+        loop->pending = c;
     }
-    m->k->dq.summed[of_head] = true;
+    loop->k->dq.summed[of_head] = true;
 }
 
-/* The rows meet a batch of strips, unit after unit: a pipeline of three stages, S^T and dP^T of a unit, the weights of the
- * unit before, dV and dK of the strip before. */
-static void rows_meet_batch(struct meeting *m) {
-    struct unit before = {.strip = NULL};
-    struct outer o = {.strip = NULL};
-    int64_t form = 0;
-    for (int64_t n = 0; n < m->count; ++n) {
-        const struct strip *s = &m->strips[n];
+/* The pipeline over a batch of strips, pair after pair, and then dQ of each tile. */
+static void loop_over_batch(struct block_loop *loop) {
+    struct block_pair before = {.strip = NULL};
+    struct dkdv dkdv = {.strip = NULL};
+    int64_t buffer = 0;
+    for (int64_t n = 0; n < loop->count; ++n) {
+        const struct strip *s = &loop->strips[n];
         for (int64_t tile = s->begin; tile < s->end; ++tile) {
-            const struct unit u = {.strip = s, .tile = tile, .form = form};
-            struct weighing_gradients w = {.left = 0};
-            if (before.strip) w = start_weighing(m, &before);
-            const int64_t done = tile - s->begin, units = s->end - s->begin - 1;
-            unit_step(m, &u, &o, done == 0 ? 0 : o.groups * done / units, &w);
-            if (before.strip && before.strip != s) next_outer(m, &o, &before);
-            before = u;
+            const struct block_pair pair = {.strip = s, .tile = tile, .buffer = buffer};
+            struct softmax_gradients work = {.left = 0};
+            if (before.strip) work = start_softmax_gradients(loop, &before);
+            const int64_t done = tile - s->begin, pairs = s->end - s->begin - 1;
+            pair_step(loop, &pair, &dkdv, done == 0 ? 0 : dkdv.groups * done / pairs, &work);
+            if (before.strip && before.strip != s) next_dkdv(loop, &dkdv, &before);
+            before = pair;
         }
-        if (s->end > s->begin) form ^= 1;
+        if (s->end > s->begin) buffer ^= 1;
     }
     if (!before.strip) return;
-    struct weighing_gradients w = start_weighing(m, &before);
-    quad_store(&m->open);
-    weigh_gradients(&w, STRIP_KEYS, false, false);
+    struct softmax_gradients work = start_softmax_gradients(loop, &before);
+    store_pending(&loop->pending);
+    softmax_gradients_step(&work, STRIP_KEYS, false, false);
     tile_barrier();
-    next_outer(m, &o, &before);
-    next_outer(m, &o, NULL);
-    for (int64_t tile = 0; tile < m->rows->tiles; ++tile) product_queries(m, tile);
-    quad_store(&m->open);
+    next_dkdv(loop, &dkdv, &before);
+    next_dkdv(loop, &dkdv, NULL);
+    for (int64_t tile = 0; tile < loop->rows->tiles; ++tile) product_dq(loop, tile);
+    store_pending(&loop->pending);
     tile_barrier();
 }
 
-/* The rows meet the keys [begin, end) of the super-block. */
-static void rows_meet_strips(const struct backward *f, const struct scratch *c, const struct row_block *rows,
+/* The gradients of a block of rows and the keys [begin, end) of a super-block, in batches of about the same size. */
+static void loop_over_strips(const struct backward *f, const struct scratch *c, const struct row_block *rows,
                              const struct keys *k, int64_t begin, int64_t end) {
-    struct meeting m = {.f = f, .c = c, .rows = rows, .k = k, .factor = exponent_factor(f->p)};
+    struct block_loop loop = {.f = f, .c = c, .rows = rows, .k = k, .factor = exponent_factor(f->p)};
     const int64_t strips = (end - begin + STRIP_KEYS - 1) / STRIP_KEYS, batches = (strips + BATCH_STRIPS - 1) / BATCH_STRIPS;
     const int64_t batch = (strips + batches - 1) / batches;
     for (int64_t j0 = begin; j0 < end; j0 += STRIP_KEYS) {
-        m.strips[m.count].j0 = j0;
-        if (find_tiles(rows, &m.strips[m.count])) ++m.count;
-        if (m.count == batch) rows_meet_batch(&m), m.count = 0;
+        loop.strips[loop.count].j0 = j0;
+        if (find_tiles(rows, &loop.strips[loop.count])) ++loop.count;
+        if (loop.count == batch) {
+            loop_over_batch(&loop);
+            loop.count = 0;
+        }
     }
-    rows_meet_batch(&m);
+    loop_over_batch(&loop);
 }
 
 #endif

@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * decode.c: decoding of up to 16 bf16 query rows that share a K/V head, as one tile, K and V multiplied as they lie in
- * memory. split_kv.h has the splits and how they are merged.
+ * decode.c (amx): split-KV decoding (Flash-Decoding, Dao et al., 2023) of up to 16 bf16 query rows that share a K/V head.
+ * The rows are one tile, and K and V are multiplied as they lie in memory. cpu/decode/split_kv.h has the splits and their
+ * merge.
  *
  *   for each block of BLOCK_KEYS keys, for each head of the task:
- *     S^T = K Q^T                              tiles    16 keys at a time: T0..T3 += (T4, T5: K) (T6: Q^T)
- *     m' = max(m, S);  P^T = 2^(S^T c - m' c)  vectors  queries across the lanes; l and, where m moved, O follow
- *     P^T transposed                           vectors  16 keys at a time, in two forms
- *     O += P V                                 tiles    16 keys x 32 columns of V at a time
+ *     S^T = K Q^T                              tiles    16 keys at a time: T0..T3 += (T4: K) (T6: Q^T)
+ *     m' = max(m, S);  P^T = 2^(S^T c - m' c)  vectors  queries across the lanes; l, and O where m grew, are rescaled
+ *     P^T transposed                           vectors  16 keys at a time, into two operands
+ *     O += P V                                 tiles    T0..T3 += (T4, T5: P) (T6, T7: V), 16 keys x 64 columns at a time
  *
- * A row of V is 32 columns where a tile wants pairs of neighbouring keys. Interleaving rows costs a load, a shuffle and a
- * store a line, and tile loads wait for the stores; instead the line is taken for 16 pairs of neighbouring columns of one
- * key, and P has a zero in every pair: (p, 0) gives O's even columns, (0, p) its odd ones. Half of the products are with
- * zeros; the tile unit has the time. With up to 8 rows both forms fit into one tile, eight rows each, and nothing is lost.
- * 0 times what is not finite is NaN: where O is not finite at the end of a split, the split is done again with care, each
- * such V left out and added to the rows and columns that it belongs to.
+ * V is read without interleaving. A tile product wants pairs of neighbouring keys of one column, while a row of V holds
+ * neighbouring columns of one key. Interleaving two rows would cost a load, a shuffle and a store a line, and tile loads
+ * would wait for the stores. Instead a line of V counts as 16 pairs of columns, and P has a zero in every pair: the operand
+ * (p, 0) gives the even columns of O, (0, p) the odd ones. Half of the products multiply zeros, for which the tile unit has
+ * the time. With up to 8 rows both operands fit one tile, and no product is wasted.
  *
- * K and V are streamed past L1. Memory of a worker, d = 128: S 4 KiB, P 8; a head's Q 8 and O 8.
+ * 0 * NaN is NaN. Where O is not finite at the end of a split, the split is computed again with every V that is not finite
+ * left out of the product and added to the rows and columns that it belongs to.
  *
- * 4-core Xeon VM with AMX, one thread, 2026-11-21, d 128, 8192 keys, 32/4 and 32/8 heads: 145 and 71 GFLOP/s, 79 % of the
- * bandwidth of reading; from L2 280 GFLOP/s. docs/kernels/cpu.md has what was tried. */
+ * K and V are streamed past L1. Memory of a worker at d = 128: S 4 KiB, P 8 KiB; for each head Q 8 KiB, O 8 KiB.
+ *
+ * docs/kernels/cpu.md has the versions and what was tried, docs/benchmarks.md the figures. */
 #include "cpu/amx/decode.h"
 #include "cpu/amx/pack.h"
 #include "cpu/decode/split_kv.h"
@@ -27,39 +29,39 @@
 #include "cpu/table.h"
 #include "cpu/vector/nonfinite.h"
 
-enum { FEW_ROWS = TILE_SIDE / 2 };
+enum { HALF_TILE_ROWS = TILE_SIDE / 2 };
 
 struct decode {
     struct split_kv split;
     char *workspace;
     size_t scratch_bytes;
     int64_t k_padded, v_padded;
-    bool few; /* rows: half a tile holds them */
-    bool far; /* K and V are not in L2 */
+    bool half_tile;  /* half a tile holds all rows of a head */
+    bool prefetches; /* K and V are too large for L2 */
 };
 
-/* A head's queries and accumulators. */
+/* The queries and sums of one head. */
 struct head {
-    uint16_t *q;  /* as pack_queries has it; its second half is not used */
-    float *o;     /* [16][v_padded], or [2][8][v_padded / 2] for few rows: columns_at */
+    uint16_t *q;  /* as pack_queries() leaves it; the second half is not used */
+    float *o;     /* [16][v_padded], or [2][8][v_padded / 2] with half_tile: see columns_at() */
     float *m, *l; /* [16] */
 };
 
 /* One worker's memory. */
 struct scratch {
-    uint16_t *k; /* [64][k_padded] a block that cannot be read in place */
+    uint16_t *k; /* [64 keys][k_padded] a block that cannot be read in place */
     float *s;    /* [64 keys][16 queries] */
-    uint16_t *p; /* [even columns, odd columns][4][16 queries][16 keys] pairs of a weight and a zero */
-    uint16_t *v; /* [64][v_padded] a block that cannot be read in place */
+    uint16_t *p; /* [even columns, odd columns][4][16 queries][16 keys] pairs of an element of P and a zero */
+    uint16_t *v; /* [64 keys][v_padded] a block that cannot be read in place */
     struct head head[HEADS_A_TASK_ON_TILES];
 };
 
-/* The block at hand. */
+/* The current block of keys. */
 struct block {
     const struct decode *f;
     struct split_task t;
     int64_t j0, keys;
-    bool careful; /* V is looked through for what is not finite */
+    bool checks_v; /* the split is computed again, and each block's V is searched for what is not finite */
     struct scratch c;
 };
 
@@ -78,7 +80,7 @@ static size_t lay_out(struct scratch *c, float *base, const struct decode *f, in
     return used * sizeof(float);
 }
 
-/* Raw scores of keys that a row does not see become -inf; keys past the block's too. */
+/* Sets the scores of keys that a row does not see, or that do not exist, to -inf. */
 static void hide(const struct block *b, const struct tile_rows *t, float *s) {
     int32_t first[LANES] = {0}, end[LANES] = {0};
     for (int64_t r = 0; r < t->n; ++r) {
@@ -96,18 +98,19 @@ static void hide(const struct block *b, const struct tile_rows *t, float *s) {
     }
 }
 
-/* The weights of 16 keys, [16 queries][16 keys], bf16 in the upper half of each word, to the operands of values(). */
-static inline void store_weights(uint16_t *p, const __m512i words[TILE_SIDE], bool few) {
-    uint16_t *of_odd = few ? p + FEW_ROWS * TILE_DEPTH : p + KEY_TILES * TILE_ELEMENTS;
-    for (int64_t i = 0; i < (few ? FEW_ROWS : TILE_SIDE); ++i) {
+/* Stores P of 16 keys, [16 queries][16 keys] bf16 in the upper halves of words, as the two operands of values(). */
+static inline void store_p(uint16_t *p, const __m512i words[TILE_SIDE], bool half_tile) {
+    uint16_t *of_odd = half_tile ? p + HALF_TILE_ROWS * TILE_DEPTH : p + KEY_TILES * TILE_ELEMENTS;
+    for (int64_t i = 0; i < (half_tile ? HALF_TILE_ROWS : TILE_SIDE); ++i) {
         _mm512_store_si512(p + i * TILE_DEPTH, _mm512_srli_epi32(words[i], 16));
         _mm512_store_si512(of_odd + i * TILE_DEPTH, _mm512_and_si512(words[i], _mm512_set1_epi32(-0x10000)));
     }
 }
 
-/* Scores become weights, bf16, in p; m and l move on, and O where m did. l sums the weights before they are rounded. */
-static void online_softmax(struct head *h, const float *s, uint16_t *p, float factor, int64_t padded, bool few,
-                           const struct ahead *ahead) {
+/* The online softmax of a block of scores: P, rounded to bf16, goes to p, and m and l are updated. Where m grows, l and O
+ * are rescaled. l sums P before it is rounded. */
+static void online_softmax(struct head *h, const float *s, uint16_t *p, float factor, int64_t padded, bool half_tile,
+                           const struct prefetch *prefetch) {
     const vec c = v_set(factor), none = v_set(-INFINITY), before = v_load(h->m);
     vec high[4] = {before, before, before, before}, sum[2] = {v_set(0), v_set(0)};
     for (int64_t j = 0; j < BLOCK_KEYS; j += 4)
@@ -115,51 +118,52 @@ static void online_softmax(struct head *h, const float *s, uint16_t *p, float fa
     const vec m = v_max(v_max(high[0], high[1]), v_max(high[2], high[3]));
     const vec shift = v_select_equal(m, none, v_set(0), v_mul(m, c));
     for (int64_t tile = 0; tile < KEY_TILES; ++tile, p += TILE_ELEMENTS) {
-        ask_rows(ahead, OF_EXPONENTIALS, tile * TILE_SIDE / KEY_TILES, (tile + 1) * TILE_SIDE / KEY_TILES);
+        prefetch_rows(prefetch, SLOT_EXPONENTIALS, tile * TILE_SIDE / KEY_TILES, (tile + 1) * TILE_SIDE / KEY_TILES);
         __m512i words[TILE_SIDE];
         for (int64_t i = 0; i < TILE_SIDE; ++i, s += LANES) {
-            const vec weight = v_exp2(_mm512_fmsub_ps(v_load(s), c, shift));
-            sum[i % 2] = v_add(sum[i % 2], weight);
-            words[i] = _mm512_add_epi32(_mm512_castps_si512(weight), _mm512_set1_epi32(0x8000)); /* to nearest */
+            const vec p_ij = v_exp2(_mm512_fmsub_ps(v_load(s), c, shift));
+            sum[i % 2] = v_add(sum[i % 2], p_ij);
+            words[i] = _mm512_add_epi32(_mm512_castps_si512(p_ij), _mm512_set1_epi32(0x8000)); /* to nearest */
         }
         v_transpose(words);
-        store_weights(p, words, few);
+        store_p(p, words, half_tile);
     }
-    const vec correction = v_select_equal(m, before, v_set(1), v_exp2(_mm512_fmsub_ps(before, c, shift)));
+    const vec rescale = v_select_equal(m, before, v_set(1), v_exp2(_mm512_fmsub_ps(before, c, shift)));
     v_store(h->m, m);
-    v_store(h->l, v_fma(v_load(h->l), correction, v_add(sum[0], sum[1])));
+    v_store(h->l, v_fma(v_load(h->l), rescale, v_add(sum[0], sum[1])));
     if (_mm512_cmp_ps_mask(m, before, _CMP_EQ_OQ) == 0xffff) return;
     float factors[LANES];
-    v_store(factors, correction);
-    const int64_t width = few ? padded / 2 : padded;
+    v_store(factors, rescale);
+    const int64_t width = half_tile ? padded / 2 : padded;
     for (int64_t r = 0; r < TILE_SIDE; ++r)
         for (int64_t x = 0; x < width; x += LANES) {
             float *o = h->o + r * width + x;
-            v_store(o, v_mul(v_load(o), v_set(factors[few ? r % FEW_ROWS : r])));
+            v_store(o, v_mul(v_load(o), v_set(factors[half_tile ? r % HALF_TILE_ROWS : r])));
         }
 }
 
-/* Where 16 even (odd = 0) or odd columns of row r lie in O: of the 32 columns from x on. */
+/* Where the 16 even (odd = 0) or odd columns of row r lie in O, of the 32 columns from x on. */
 static int64_t columns_at(const struct decode *f, int64_t r, int64_t x, int64_t odd) {
-    return f->few ? (odd * FEW_ROWS + r) * (f->v_padded / 2) + x / 2 : r * f->v_padded + x + odd * TILE_SIDE;
+    return f->half_tile ? (odd * HALF_TILE_ROWS + r) * (f->v_padded / 2) + x / 2 : r * f->v_padded + x + odd * TILE_SIDE;
 }
 
-/* O += P V for the keys that were left out of V, to the rows that give them a weight. */
-static void add_held_keys(const struct block *b, struct head *h, const struct tile_rows *t, const uint16_t *v,
-                          uint64_t held) {
+/* O += P V for the keys that were left out of V because they are not finite, in rows where their P is not 0. */
+static void add_nonfinite_keys(const struct block *b, struct head *h, const struct tile_rows *t, const uint16_t *v,
+                               uint64_t v_nonfinite) {
     const strobe_tensor *tensor = &b->f->split.p->a.v;
-    for (int64_t j = 0; held; ++j, held >>= 1, v += tensor->stride[1])
-        for (int64_t r = 0; r < t->n && held & 1; ++r) {
+    for (int64_t j = 0; v_nonfinite; ++j, v_nonfinite >>= 1, v += tensor->stride[1])
+        for (int64_t r = 0; r < t->n && v_nonfinite & 1; ++r) {
             const uint16_t *p = b->c.p + j / TILE_SIDE * TILE_ELEMENTS + r * TILE_DEPTH + j % TILE_SIDE * 2;
-            const float weight = bf16_to_float(*p);
-            for (int64_t x = 0; x < b->f->split.p->a.dim_v && weight != 0; ++x) {
+            const float p_ij = bf16_to_float(*p);
+            for (int64_t x = 0; x < b->f->split.p->a.dim_v && p_ij != 0; ++x) {
                 const int64_t group = x - x % TILE_DEPTH;
-                h->o[columns_at(b->f, r, group, x % 2) + x % TILE_DEPTH / 2] += weight * bf16_to_float(v[x]);
+                h->o[columns_at(b->f, r, group, x % 2) + x % TILE_DEPTH / 2] += p_ij * bf16_to_float(v[x]);
             }
         }
 }
 
-static void head_meets_keys(const struct block *b, struct head *h, int64_t kv) {
+/* One head attends to the current block of keys. */
+static void attend_block(const struct block *b, struct head *h, int64_t kv) {
     const struct decode *f = b->f;
     const strobe_attention *a = &f->split.p->a;
     const struct tile_rows t = decode_rows(f->split.p, &b->t.s, kv);
@@ -167,63 +171,67 @@ static void head_meets_keys(const struct block *b, struct head *h, int64_t kv) {
     if (coverage == BLOCK_SKIPPED) return;
     const uint16_t *k = (const uint16_t *)a->k.data + strobe__key_offset(&a->k, &b->t.s, b->j0, kv);
     const uint16_t *v = (const uint16_t *)a->v.data + strobe__key_offset(&a->v, &b->t.s, b->j0, kv);
-    const bool partial = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS;
+    const bool some_hidden = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS;
     const bool k_in_place = b->keys == BLOCK_KEYS && f->k_padded == a->dim;
     if (!k_in_place) pack_keys(b->c.k, k, a->k.stride[1], b->keys, a->dim, f->k_padded);
-    struct ahead ahead = {.bytes = 0};
-    if (f->far) ahead = look_ahead(a, k, v, h - b->c.head, b->t.heads);
+    struct prefetch prefetch = {.bytes = 0};
+    if (f->prefetches) prefetch = plan_prefetch(a, k, v, h - b->c.head, b->t.heads);
     tile_barrier();
-    scores(b->c.s, k_in_place ? k : b->c.k, k_in_place ? a->k.stride[1] : f->k_padded, h->q, f->k_padded, &ahead);
+    scores(b->c.s, k_in_place ? k : b->c.k, k_in_place ? a->k.stride[1] : f->k_padded, h->q, f->k_padded, &prefetch);
     tile_barrier();
-    if (partial) hide(b, &t, b->c.s);
-    online_softmax(h, b->c.s, b->c.p, exponent_factor(f->split.p), f->v_padded, f->few, &ahead);
-    const uint64_t held = partial || b->careful ? keys_not_finite(v, a->v.stride[1], b->keys, a->dim_v) : 0;
-    const bool v_in_place = b->keys == BLOCK_KEYS && f->v_padded == a->dim_v && !held;
+    if (some_hidden) hide(b, &t, b->c.s);
+    online_softmax(h, b->c.s, b->c.p, exponent_factor(f->split.p), f->v_padded, f->half_tile, &prefetch);
+    const uint64_t v_nonfinite = some_hidden || b->checks_v ? keys_not_finite(v, a->v.stride[1], b->keys, a->dim_v) : 0;
+    const bool v_in_place = b->keys == BLOCK_KEYS && f->v_padded == a->dim_v && !v_nonfinite;
     if (!v_in_place) pack_keys(b->c.v, v, a->v.stride[1], b->keys, a->dim_v, f->v_padded);
     for (int64_t j = 0; j < BLOCK_KEYS; ++j)
-        if (held >> j & 1) memset(b->c.v + j * f->v_padded, 0, (size_t)f->v_padded * sizeof *v);
+        if (v_nonfinite >> j & 1) memset(b->c.v + j * f->v_padded, 0, (size_t)f->v_padded * sizeof *v);
     tile_barrier();
-    (f->few ? values_of_few : values)(h->o, f->v_padded, b->c.p, v_in_place ? v : b->c.v,
-                                      v_in_place ? a->v.stride[1] : f->v_padded, &ahead);
+    (f->half_tile ? values_half_tile : values)(h->o, f->v_padded, b->c.p, v_in_place ? v : b->c.v,
+                                               v_in_place ? a->v.stride[1] : f->v_padded, &prefetch);
     tile_barrier();
-    if (held) add_held_keys(b, h, &t, v, held);
+    if (v_nonfinite) add_nonfinite_keys(b, h, &t, v, v_nonfinite);
 }
 
 static void start_head(const struct decode *f, struct head *h, const struct tile_rows *t) {
     const strobe_attention *a = &f->split.p->a;
     pack_queries(h->q, t, &a->q, a->dim, a->scale < 0);
     memset(h->o, 0, (size_t)(TILE_SIDE * f->v_padded) * sizeof *h->o);
-    for (int r = 0; r < TILE_SIDE; ++r) h->m[r] = -INFINITY, h->l[r] = 0;
+    for (int r = 0; r < TILE_SIDE; ++r) {
+        h->m[r] = -INFINITY;
+        h->l[r] = 0;
+    }
 }
 
-/* A head's accumulators become the part of its rows. */
+/* Writes the partial result of a head's rows. */
 static void finish_head(const struct decode *f, const struct head *h, const struct split_task *t, int64_t kv) {
     const int64_t dim = f->split.p->a.dim_v;
     for (int64_t r = 0; r < f->split.rows; ++r) {
-        const struct part part = part_at(&f->split, t->s.b * f->split.p->a.heads_kv + kv, t->split, r);
-        *part.m = h->m[r], *part.l = h->l[r];
-        float places[256], row[256];
-        float *to = dim == f->v_padded ? part.o : places;
+        const struct partial partial = partial_at(&f->split, t->s.b * f->split.p->a.heads_kv + kv, t->split, r);
+        *partial.m = h->m[r];
+        *partial.l = h->l[r];
+        float lanes[256], row[256];
+        float *to = dim == f->v_padded ? partial.o : lanes;
         for (int64_t x = 0; x < f->v_padded; x += TILE_DEPTH)
             for (int64_t odd = 0; odd < 2; ++odd)
                 memcpy(to + x + odd * TILE_SIDE, h->o + columns_at(f, r, x, odd), TILE_SIDE * sizeof *to);
         if (dim == f->v_padded) continue;
-        from_places(row, places, STROBE_BF16, f->v_padded, 1); /* the last pair of a part overlaps the one before */
-        to_places(part.o, row, STROBE_BF16, dim, 1);
+        from_lane_order(row, lanes, STROBE_BF16, f->v_padded, 1); /* in a partial the last pair overlaps the one before */
+        to_lane_order(partial.o, row, STROBE_BF16, dim, 1);
     }
 }
 
-/* Heads [first, end) of the task meet its keys, block by block. */
-static void heads_meet_keys(struct block *b, int64_t first, int64_t end, bool careful) {
+/* Heads [first, end) of the task attend to the keys of its split, block by block. */
+static void attend_split(struct block *b, int64_t first, int64_t end, bool checks_v) {
     const struct split_task *t = &b->t;
-    b->careful = careful;
+    b->checks_v = checks_v;
     for (int64_t h = first; h < end; ++h) {
         const struct tile_rows rows = decode_rows(b->f->split.p, &t->s, t->first_head + h);
         start_head(b->f, &b->c.head[h], &rows);
     }
     for (b->j0 = t->first; b->j0 < t->end; b->j0 += BLOCK_KEYS) {
         b->keys = t->end - b->j0 < BLOCK_KEYS ? t->end - b->j0 : BLOCK_KEYS;
-        for (int64_t h = first; h < end; ++h) head_meets_keys(b, &b->c.head[h], t->first_head + h);
+        for (int64_t h = first; h < end; ++h) attend_block(b, &b->c.head[h], t->first_head + h);
     }
 }
 
@@ -234,10 +242,10 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
     const float_mode mode = enter_flush_to_zero();
     tiles_enter();
     lay_out(&b.c, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f, f->split.heads_a_task);
-    heads_meet_keys(&b, 0, b.t.heads, false);
+    attend_split(&b, 0, b.t.heads, false);
     for (int64_t h = 0; h < b.t.heads; ++h) {
-        if (!row_is_finite(b.c.head[h].o, (f->few ? FEW_ROWS : TILE_SIDE) * f->v_padded))
-            heads_meet_keys(&b, h, h + 1, true);
+        if (!row_is_finite(b.c.head[h].o, (f->half_tile ? HALF_TILE_ROWS : TILE_SIDE) * f->v_padded))
+            attend_split(&b, h, h + 1, true);
         finish_head(f, &b.c.head[h], &b.t, b.t.first_head + h);
     }
     tiles_leave();
@@ -246,8 +254,8 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
 
 static struct decode decode_of(const struct problem *p, int64_t longest) {
     return (struct decode){.split = split_kv_of(p, longest, HEADS_A_TASK_ON_TILES),
-                           .far = worth_asking(&p->a, longest),
-                           .few = p->a.seq_q * p->group <= FEW_ROWS,
+                           .prefetches = worth_prefetching(&p->a, longest),
+                           .half_tile = p->a.seq_q * p->group <= HALF_TILE_ROWS,
                            .k_padded = up_to(p->a.dim, TILE_DEPTH),
                            .v_padded = up_to(p->a.dim_v, TILE_DEPTH)};
 }
@@ -256,7 +264,7 @@ size_t LEVEL_KERNEL(decode_workspace)(const struct problem *p) {
     struct scratch c;
     const struct decode f = decode_of(p, p->a.seq_k);
     return (size_t)strobe__workers(p->a.parallel) * lay_out(&c, NULL, &f, heads_side_by_side(&p->a, HEADS_A_TASK_ON_TILES)) +
-           parts_bytes(p);
+           partials_bytes(p);
 }
 
 strobe_status LEVEL_KERNEL(decode)(const struct problem *p, const struct execution *execution) {
@@ -264,7 +272,7 @@ strobe_status LEVEL_KERNEL(decode)(const struct problem *p, const struct executi
     struct decode f = decode_of(p, longest_sequence(p));
     f.workspace = execution->workspace;
     f.scratch_bytes = lay_out(&c, NULL, &f, f.split.heads_a_task);
-    f.split.parts = (float *)(void *)(f.workspace + (size_t)strobe__workers(p->a.parallel) * f.scratch_bytes);
+    f.split.partials = (float *)(void *)(f.workspace + (size_t)strobe__workers(p->a.parallel) * f.scratch_bytes);
     run_splits(&f.split, decode_task, &f);
     return STROBE_OK;
 }

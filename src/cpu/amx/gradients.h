@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * gradients.h: the tile products of the AMX backward, and the vector work between them. A strip of 32 keys meets a tile
- * of 32 query rows (a unit):
+ * gradients.h: the tile products of the AMX backward and the vector work between them, for a block pair, which is a strip of
+ * 32 keys and a tile of 32 query rows:
  *
  *     product                  C, fp32             A, 16 rows x 32 bf16        B, 16 pairs x 16 columns
  *     S^T    = K Q^T           [32 keys][32 rows]  K: 32 columns               Q^T: pairs of columns
@@ -10,12 +10,15 @@
  *     dK    += dS^T Q          [32 keys][dim]      dS^T                        Q
  *     dQ^T  += K^T dS^T        [dim][32 rows]      K^T: 32 keys                dS^T: pairs of keys
  *
- * So P^T and dS^T leave the vector units as rows of a key, and dS^T once more as pairs of keys. Which rows make a pair is
- * free as long as A and B agree: here rows r and r + 16, so that a row of A is made of a key's two vectors by v_pair. All
- * operands lie tile by tile, 1 KiB each, except S^T, dP^T and dQ^T, whose rows are TILE_ROWS floats.
+ * The vector work is P = exp(S - lse) and dS = P (dP - delta). The chain of dP^T starts from -delta, so delta takes no
+ * vector instruction. P^T and dS^T are stored as operands A, a row for each key, and dS^T a second time as operand B, in
+ * pairs of keys. Which two rows make a pair is free as long as A and B agree: here rows r and r + 16, so that v_pair makes a
+ * row of A from the two vectors of a key.
  *
- * Every product is made of one step, 2 x 2 tiles: C in T0 to T3, A in T4 and T5, B in T6 and T7. Between its four tile
- * products, 16 cycles each, the vector units take a pair of keys of another unit's weights. */
+ * All operands are stored tile by tile, 1 KiB each. S^T, dP^T and dQ^T are stored in rows of TILE_ROWS floats.
+ *
+ * Every product is made of one step, 2 x 2 tiles: C in T0 to T3, A in T4 and T5, B in T6 and T7. A tile product takes 16
+ * cycles; between the four of a step the vector units work on keys of another block pair. */
 #ifndef STROBE_CPU_AMX_GRADIENTS_H
 #define STROBE_CPU_AMX_GRADIENTS_H
 
@@ -25,194 +28,204 @@
 #include "cpu/vector/tile.h"
 
 enum {
-    UNIT_FLOATS = STRIP_KEYS * TILE_ROWS,    /* S^T or dP^T of a unit */
-    FORM_WORDS = STRIP_KEYS * TILE_ROWS / 2, /* P^T or dS^T: pairs of bf16 */
+    PAIR_FLOATS = STRIP_KEYS * TILE_ROWS,       /* S^T or dP^T of a block pair */
+    OPERAND_WORDS = STRIP_KEYS * TILE_ROWS / 2, /* P^T or dS^T of a block pair, in pairs of bf16 */
 };
 
-/* P^T and dS^T of a unit in the forms of operands. */
-struct weights {
+/* P^T and dS^T of a block pair, in the layouts of operands. */
+struct gradient_operands {
     uint32_t *p, *ds; /* A: [32 keys][16 pairs of rows] */
     uint32_t *pairs;  /* B, dS^T: [16 pairs of keys][32 rows] */
 };
 
-/* What the vector units do to a unit: weights and dS from S^T and dP^T, rounded into the three forms; `left` pairs of keys
- * are still to come. */
-struct weighing_gradients {
-    const float *s, *dp;
-    struct weights to;
-    vec factor, lse2[VECTORS];
-    __mmask16 rows[VECTORS]; /* those that exist */
-    int left;
+/* The vector work of a block pair: P and dS from S^T and dP^T, two keys at a time, rounded into the three operands. */
+struct softmax_gradients {
+    const float *s, *dp; /* of the next two keys */
+    struct gradient_operands to;
+    vec factor, lse2[VECTORS]; /* P = 2^(S factor - lse2) */
+    __mmask16 rows[VECTORS];   /* the rows that exist */
+    int left;                  /* pairs of keys still to come */
 };
 
-/* The next two keys. `hidden`: a score may be -inf; P and dS are 0 there whatever dP and D are, and in rows that do not
- * exist, for which nobody hid the NaN of a key. `ready`: s and dp hold weights and dS already. */
-ALWAYS_INLINE void weigh_gradients_pair(struct weighing_gradients *w, bool hidden, bool ready) {
+/* The vector work of the next two keys. `hidden`: a score may be -inf. P and dS are 0 there, whatever dP and delta are, and
+ * in rows that do not exist, where a key's NaN is not masked. `ready`: s and dp hold P and dS already. */
+ALWAYS_INLINE void softmax_gradients_two_keys(struct softmax_gradients *work, bool hidden, bool ready) {
     vec p[2][VECTORS], ds[2][VECTORS];
     for (int j = 0; j < 2; ++j)
         for (int n = 0; n < VECTORS; ++n) {
-            const vec score = v_load(w->s + j * TILE_ROWS + n * LANES);
-            p[j][n] = score, ds[j][n] = v_load(w->dp + j * TILE_ROWS + n * LANES);
+            const vec score = v_load(work->s + j * TILE_ROWS + n * LANES);
+            p[j][n] = score;
+            ds[j][n] = v_load(work->dp + j * TILE_ROWS + n * LANES);
             if (!ready) {
-                p[j][n] = v_exp2_coarse(_mm512_fmsub_ps(score, w->factor, w->lse2[n]));
+                p[j][n] = v_exp2_coarse(_mm512_fmsub_ps(score, work->factor, work->lse2[n]));
                 ds[j][n] = v_mul(p[j][n], ds[j][n]);
             }
             if (!hidden) continue;
-            const __mmask16 seen = _mm512_mask_cmp_ps_mask(w->rows[n], score, v_set(-INFINITY), _CMP_NEQ_UQ);
+            const __mmask16 seen = _mm512_mask_cmp_ps_mask(work->rows[n], score, v_set(-INFINITY), _CMP_NEQ_UQ);
             p[j][n] = _mm512_maskz_mov_ps(seen, p[j][n]);
             ds[j][n] = _mm512_maskz_mov_ps(seen, ds[j][n]);
         }
     for (int j = 0; j < 2; ++j) {
-        _mm512_store_si512(w->to.p + j * LANES, v_pair(p[j][0], p[j][1]));
-        _mm512_store_si512(w->to.ds + j * LANES, v_pair(ds[j][0], ds[j][1]));
+        _mm512_store_si512(work->to.p + j * LANES, v_pair(p[j][0], p[j][1]));
+        _mm512_store_si512(work->to.ds + j * LANES, v_pair(ds[j][0], ds[j][1]));
     }
-    for (int n = 0; n < VECTORS; ++n) _mm512_store_si512(w->to.pairs + n * LANES, v_pair(ds[0][n], ds[1][n]));
-    w->s += 2 * TILE_ROWS, w->dp += 2 * TILE_ROWS;
-    w->to.p += 2 * LANES, w->to.ds += 2 * LANES, w->to.pairs += TILE_ROWS;
-    --w->left;
+    for (int n = 0; n < VECTORS; ++n) _mm512_store_si512(work->to.pairs + n * LANES, v_pair(ds[0][n], ds[1][n]));
+    work->s += 2 * TILE_ROWS;
+    work->dp += 2 * TILE_ROWS;
+    work->to.p += 2 * LANES;
+    work->to.ds += 2 * LANES;
+    work->to.pairs += TILE_ROWS;
+    --work->left;
 }
 
-ALWAYS_INLINE void weigh_gradients(struct weighing_gradients *w, int pairs, bool hidden, bool ready) {
-    for (; pairs > 0 && w->left > 0; --pairs) weigh_gradients_pair(w, hidden, ready);
+/* The same for up to `pairs` pairs of keys. */
+
+ALWAYS_INLINE void softmax_gradients_step(struct softmax_gradients *work, int pairs, bool hidden, bool ready) {
+    for (; pairs > 0 && work->left > 0; --pairs) softmax_gradients_two_keys(work, hidden, ready);
 }
 
-/* The weight, or dS, of key j and row r out of a form of A. */
-static inline float weight_of(const uint32_t *form, int64_t j, int64_t r) {
-    const uint32_t word = form[j * LANES + r % LANES];
+/* P or dS of key j and row r, from an operand A. */
+static inline float operand_element(const uint32_t *operand, int64_t j, int64_t r) {
+    const uint32_t word = operand[j * LANES + r % LANES];
     return bf16_to_float((uint16_t)(r < LANES ? word : word >> 16));
 }
 
-/* Where four tiles of C lie, floats apart; row: bytes. */
-struct quad {
-    float *at;
-    int64_t right, below;
-    size_t row;
+/* Four tiles of C in memory. */
+struct tiles_2x2 {
+    float *at;            /* NULL: none */
+    int64_t right, below; /* floats to the next tile */
+    size_t row;           /* bytes to the next row of a tile */
 };
 
-ALWAYS_INLINE float *quad_at(const struct quad *c, int64_t x, int64_t y) { return c->at + x * c->right + y * c->below; }
+ALWAYS_INLINE float *tile_at(const struct tiles_2x2 *c, int64_t x, int64_t y) { return c->at + x * c->right + y * c->below; }
 
-/* T0 to T3 are stored to `open`, where they hold something that is not. */
-ALWAYS_INLINE void quad_store(struct quad *open) {
-    if (!open->at) return;
-    _tile_stored(0, quad_at(open, 0, 0), open->row);
-    _tile_stored(1, quad_at(open, 1, 0), open->row);
-    _tile_stored(2, quad_at(open, 0, 1), open->row);
-    _tile_stored(3, quad_at(open, 1, 1), open->row);
-    open->at = NULL;
+/* Stores T0 to T3 to `pending`, where their sums are not stored yet. */
+ALWAYS_INLINE void store_pending(struct tiles_2x2 *pending) {
+    if (!pending->at) return;
+    _tile_stored(0, tile_at(pending, 0, 0), pending->row);
+    _tile_stored(1, tile_at(pending, 1, 0), pending->row);
+    _tile_stored(2, tile_at(pending, 0, 1), pending->row);
+    _tile_stored(3, tile_at(pending, 1, 1), pending->row);
+    pending->at = NULL;
 }
 
-/* Between two chains of steps a tile of T0 to T3 is stored to `open` and starts from `from`, zeros where that is NULL, only
- * when its turn comes: a store waits for the product before it, and so would all that follows. */
-struct turn {
-    const struct quad *open, *from;
+/* Tile rotation between two chains of steps: the sums of the old chain are stored to `pending`, those of the new one start
+ * from `from`, or from zero where it is NULL. Each tile is stored and loaded just before its first product of the new chain.
+ * A store waits for the last product into its tile; directly behind that product it would hold up all instructions that
+ * follow. */
+struct tile_rotation {
+    const struct tiles_2x2 *pending, *from;
 };
 
-#define TURN_TILE(tile, turn, x, y)                                                               \
-    do {                                                                                          \
-        if ((turn)->open->at) _tile_stored(tile, quad_at((turn)->open, x, y), (turn)->open->row); \
-        if ((turn)->from)                                                                         \
-            _tile_loadd(tile, quad_at((turn)->from, x, y), (turn)->from->row);                    \
-        else                                                                                      \
-            _tile_zero(tile);                                                                     \
+#define ROTATE_TILE(tile, rotation, x, y)                                                                              \
+    do {                                                                                                               \
+        if ((rotation)->pending->at) _tile_stored(tile, tile_at((rotation)->pending, x, y), (rotation)->pending->row); \
+        if ((rotation)->from)                                                                                          \
+            _tile_loadd(tile, tile_at((rotation)->from, x, y), (rotation)->from->row);                                 \
+        else                                                                                                           \
+            _tile_zero(tile);                                                                                          \
     } while (0)
 
-/* C += A B over 32 of the inner dimension, a pair of keys of vector work after every second tile product where `weighs`;
- * turn: NULL within a chain. B is streamed: it is not read again soon, and leaves L1 to the rest; so is A with `stream`. */
-ALWAYS_INLINE void quad_step(const uint16_t *a, int64_t a_below, const uint16_t *b, const struct turn *turn,
-                             struct weighing_gradients *w, bool weighs, bool stream) {
+/* C += A B over 32 of the inner dimension; with_work: two keys of vector work after every second tile product. rotation:
+ * NULL within a chain. B is streamed past L1, since it is not read again soon; stream: A too. */
+ALWAYS_INLINE void multiply_2x2(const uint16_t *a, int64_t a_below, const uint16_t *b, const struct tile_rotation *rotation,
+                                struct softmax_gradients *work, bool with_work, bool stream) {
     if (stream)
         _tile_stream_loadd(4, a, 64);
     else
         _tile_loadd(4, a, 64);
     _tile_stream_loadd(6, b, 64);
-    if (turn) TURN_TILE(0, turn, 0, 0);
+    if (rotation) ROTATE_TILE(0, rotation, 0, 0);
     _tile_dpbf16ps(0, 4, 6);
     _tile_stream_loadd(7, b + TILE_ELEMENTS, 64);
-    if (turn) TURN_TILE(1, turn, 1, 0);
+    if (rotation) ROTATE_TILE(1, rotation, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
-    if (weighs) weigh_gradients_pair(w, false, false);
+    if (with_work) softmax_gradients_two_keys(work, false, false);
     if (stream)
         _tile_stream_loadd(5, a + a_below, 64);
     else
         _tile_loadd(5, a + a_below, 64);
-    if (turn) TURN_TILE(2, turn, 0, 1);
+    if (rotation) ROTATE_TILE(2, rotation, 0, 1);
     _tile_dpbf16ps(2, 5, 6);
-    if (turn) TURN_TILE(3, turn, 1, 1);
+    if (rotation) ROTATE_TILE(3, rotation, 1, 1);
     _tile_dpbf16ps(3, 5, 7);
-    if (weighs) weigh_gradients_pair(w, false, false);
+    if (with_work) softmax_gradients_two_keys(work, false, false);
 }
 
-/* A step of S^T with up to `pairs` of vector work after each product; in a turn not before two tiles of what is weighed, its
- * first 16 keys, are stored. */
-ALWAYS_INLINE void weighing_step(const uint16_t *k, int64_t k_below, const uint16_t *q, const struct turn *turn,
-                                 struct weighing_gradients *w, int pairs) {
+/* A step of S^T, with up to `pairs` pairs of keys of vector work after each tile product. The first step of a chain still
+ * has to store the dP^T that this work reads, so its vector work begins when two tiles, the first 16 keys, are stored. */
+ALWAYS_INLINE void scores_step(const uint16_t *k, int64_t k_below, const uint16_t *q, const struct tile_rotation *rotation,
+                               struct softmax_gradients *work, int pairs) {
     _tile_loadd(4, k, 64);
     _tile_stream_loadd(6, q, 64);
-    if (turn) TURN_TILE(0, turn, 0, 0);
+    if (rotation) ROTATE_TILE(0, rotation, 0, 0);
     _tile_dpbf16ps(0, 4, 6);
-    if (!turn) weigh_gradients(w, pairs, false, false);
+    if (!rotation) softmax_gradients_step(work, pairs, false, false);
     _tile_stream_loadd(7, q + TILE_ELEMENTS, 64);
-    if (turn) TURN_TILE(1, turn, 1, 0);
+    if (rotation) ROTATE_TILE(1, rotation, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
-    weigh_gradients(w, pairs, false, false);
+    softmax_gradients_step(work, pairs, false, false);
     _tile_loadd(5, k + k_below, 64);
-    if (turn) TURN_TILE(2, turn, 0, 1);
+    if (rotation) ROTATE_TILE(2, rotation, 0, 1);
     _tile_dpbf16ps(2, 5, 6);
-    weigh_gradients(w, pairs, false, false);
-    if (turn) TURN_TILE(3, turn, 1, 1);
+    softmax_gradients_step(work, pairs, false, false);
+    if (rotation) ROTATE_TILE(3, rotation, 1, 1);
     _tile_dpbf16ps(3, 5, 7);
-    weigh_gradients(w, pairs, false, false);
+    softmax_gradients_step(work, pairs, false, false);
 }
 
-/* S^T, or dP^T from a row of -D: k [2][chunks] tiles, q [chunks][2] tiles. All vector work that is left is done, before
- * S^T is stored where it reads; w: NULL for dP^T. */
-static void product_scores(struct quad *open, float *s, float *start, const uint16_t *k, const uint16_t *q, int64_t chunks,
-                           struct weighing_gradients *w) {
-    const struct quad rows = {start, LANES, 0, 0};
-    const struct turn turn = {open, start ? &rows : NULL};
+/* S^T of a block pair, or dP^T, which starts from a row of -delta: k [2][chunks] tiles, q [chunks][2] tiles. With S^T all
+ * vector work that is left is done, before S^T is stored over what it reads; work: NULL for dP^T. */
+static void product_scores(struct tiles_2x2 *pending, float *s, float *start, const uint16_t *k, const uint16_t *q,
+                           int64_t chunks, struct softmax_gradients *work) {
+    const struct tiles_2x2 rows = {start, LANES, 0, 0};
+    const struct tile_rotation rotation = {pending, start ? &rows : NULL};
     const int64_t below = chunks * TILE_ELEMENTS;
-    if (w && w->left > 0) {
-        const int slots = (int)(4 * chunks - 1), pairs = (w->left + slots - 1) / slots;
-        if (chunks == 1) quad_store(open); /* in a turn there is time for 8 pairs at most */
-        weighing_step(k, below, q, &turn, w, pairs);
+    if (work && work->left > 0) {
+        const int slots = (int)(4 * chunks - 1), pairs = (work->left + slots - 1) / slots;
+        if (chunks == 1) store_pending(pending); /* else the one step would have time for 8 pairs at most */
+        scores_step(k, below, q, &rotation, work, pairs);
         for (int64_t n = 1; n < chunks; ++n) {
-            k += TILE_ELEMENTS, q += 2 * TILE_ELEMENTS;
-            weighing_step(k, below, q, NULL, w, pairs);
+            k += TILE_ELEMENTS;
+            q += 2 * TILE_ELEMENTS;
+            scores_step(k, below, q, NULL, work, pairs);
         }
     } else {
-        quad_step(k, below, q, &turn, NULL, false, false);
+        multiply_2x2(k, below, q, &rotation, NULL, false, false);
         for (int64_t n = 1; n < chunks; ++n) {
-            k += TILE_ELEMENTS, q += 2 * TILE_ELEMENTS;
-            quad_step(k, below, q, NULL, NULL, false, false);
+            k += TILE_ELEMENTS;
+            q += 2 * TILE_ELEMENTS;
+            multiply_2x2(k, below, q, NULL, NULL, false, false);
         }
     }
-    *open = (struct quad){s, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *s};
+    *pending = (struct tiles_2x2){s, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *s};
 }
 
-/* The same as quad_step(), with vector work as long as there is some. */
-ALWAYS_INLINE void quad_step_or_rest(const uint16_t *a, int64_t a_below, const uint16_t *b, const struct turn *turn,
-                                     struct weighing_gradients *w) {
-    if (w->left > 0)
-        quad_step(a, a_below, b, turn, w, true, true);
+/* multiply_2x2() with A streamed, and with vector work as long as any is left. */
+ALWAYS_INLINE void multiply_2x2_with_work(const uint16_t *a, int64_t a_below, const uint16_t *b,
+                                          const struct tile_rotation *rotation, struct softmax_gradients *work) {
+    if (work->left > 0)
+        multiply_2x2(a, a_below, b, rotation, work, true, true);
     else
-        quad_step(a, a_below, b, turn, w, false, true);
+        multiply_2x2(a, a_below, b, rotation, work, false, true);
 }
 
 /* Columns [32 n, 32 n + 32) of dV += P^T dO or dK += dS^T Q over `depth` tiles of rows: g [2][columns] tiles, p [depth][2]
- * tiles, y [depth][columns] tiles; summed: there is something to add to. */
-ALWAYS_INLINE void product_outer(struct quad *open, float *g, const uint32_t *p, const uint16_t *y, int64_t n,
-                                 int64_t columns, int64_t depth, bool summed, struct weighing_gradients *w) {
+ * tiles, y [depth][columns] tiles. summed: g holds sums; false: it holds anything and counts as zero. */
+ALWAYS_INLINE void product_dkdv(struct tiles_2x2 *pending, float *g, const uint32_t *p, const uint16_t *y, int64_t n,
+                                int64_t columns, int64_t depth, bool summed, struct softmax_gradients *work) {
     const int64_t tile = TILE_SIDE * TILE_SIDE;
-    const struct quad c = {g + 2 * n * tile, tile, columns * tile, TILE_SIDE * sizeof *g};
-    const struct turn turn = {open, summed ? &c : NULL};
+    const struct tiles_2x2 c = {g + 2 * n * tile, tile, columns * tile, TILE_SIDE * sizeof *g};
+    const struct tile_rotation rotation = {pending, summed ? &c : NULL};
     const uint16_t *a = (const uint16_t *)p;
     y += 2 * n * TILE_ELEMENTS;
-    quad_step_or_rest(a, TILE_ELEMENTS, y, &turn, w);
+    multiply_2x2_with_work(a, TILE_ELEMENTS, y, &rotation, work);
     for (int64_t t = 1; t < depth; ++t) {
-        a += 2 * TILE_ELEMENTS, y += columns * TILE_ELEMENTS;
-        quad_step_or_rest(a, TILE_ELEMENTS, y, NULL, w);
+        a += 2 * TILE_ELEMENTS;
+        y += columns * TILE_ELEMENTS;
+        multiply_2x2_with_work(a, TILE_ELEMENTS, y, NULL, work);
     }
-    *open = c;
+    *pending = c;
 }
 
 #endif

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * operand.h: what amx/forward.c is compiled for: bf16, or, with STROBE_AMX_fp16 or STROBE_AMX_fp32, a wider dtype by
- * splitting. Tiles multiply bf16, 8 significant bits. A number of fp16, 11 bits, is the exact sum of two bf16 numbers; one
- * of fp32, 24 bits, of three: each part is what is left, rounded (Dekker, 1971; Henry, Tang and Heinecke, 2019, for bf16). A
- * product of two numbers then is a sum of products of parts, of which those below the last bit are left out:
+ * operand.h: the dtype that amx/forward.c is compiled for: bf16, or, with STROBE_AMX_fp16 or STROBE_AMX_fp32, a wider dtype
+ * whose numbers are split. Tiles multiply bf16, which has 8 significant bits. A number of fp16 has 11 bits and is the exact
+ * sum of two bf16 numbers, its parts; a number of fp32 has 24 bits and is the sum of three. Each part is what the parts
+ * before it leave, rounded or cut to bf16 (Dekker, 1971; Henry, Tang and Heinecke, 2019, for bf16). A product of two numbers
+ * is then a sum of products of parts. Those below the last bit of the dtype are left out:
  *
- *     fp16    a1 b0 + a0 b0 + a0 b1                           left out: a1 b1, 2^-18 of a b, except for S where lse is
- * wanted fp32    a2 b0 + a1 b0 + a1 b1 + a0 b1 + a0 b2 + a0 b0   left out: a1 b2, a2 b1 and less, 2^-26
+ *     fp16    a1 b0 + a0 b0 + a0 b1
+ *             a1 b1, 2^-18 of a b, is left out, but taken for S where lse is wanted
+ *     fp32    a2 b0 + a1 b0 + a1 b1 + a0 b1 + a0 b2 + a0 b0
+ *             a1 b2, a2 b1 and smaller ones, 2^-26 of a b, are left out
  *
- * bf16 has fp32's range, so nothing overflows; a part below 2^-126 is lost, because tiles take denormals for zero. */
+ * bf16 has the range of fp32, so no part overflows. A part below 2^-126 is lost, because tiles take denormals for zero. */
 #ifndef STROBE_CPU_AMX_OPERAND_H
 #define STROBE_CPU_AMX_OPERAND_H
 
@@ -31,8 +34,8 @@ enum { PARTS = 1, PRODUCTS = 1, LSE_PRODUCTS = 0 };
 #define AMX_KERNEL(name) LEVEL_KERNEL(name)
 #endif
 
-/* Which parts are multiplied; the first LSE_PRODUCTS only for scores, where lse is wanted. From one product to the next only
- * one side changes, the other stays in its tiles. */
+/* The parts that are multiplied, in this order. The first LSE_PRODUCTS are for scores alone, and only where lse is wanted.
+ * From one product to the next one side changes, and the other stays in its tiles. */
 static const struct {
     int8_t a, b;
     bool fresh_a, fresh_b; /* it differs from the product before */
@@ -54,28 +57,29 @@ static inline __mmask32 columns_mask(int64_t columns) {
     return columns >= TILE_DEPTH ? 0xffffffffu : columns <= 0 ? 0 : (1u << columns) - 1;
 }
 
-/* The upper half of each word of `bits`, which is x or near it, becomes a part of x; x becomes what is left, exactly. */
+/* Takes a part from x: the upper half of each word of `bits`, which is x or x rounded. x becomes what is left, exactly. */
 static inline __m512i take_part(vec *x, __m512i bits) {
     const __m512i part = _mm512_and_si512(bits, _mm512_set1_epi32(-0x10000));
     *x = v_sub(*x, _mm512_castsi512_ps(part));
     return part;
 }
 
+/* The part by truncation. */
 static inline __m512i cut_part(vec *x) { return take_part(x, _mm512_castps_si512(*x)); }
 
-/* To nearest: what is left then is half as much and has either sign, and what is left out of products no bias. */
+/* The part to nearest. What is left is then half as large and of either sign, so the products left out have no bias. */
 static inline __m512i round_part(vec *x) {
     return take_part(x, _mm512_add_epi32(_mm512_castps_si512(*x), _mm512_set1_epi32(0x8000)));
 }
 
-/* The same, but cut off where rounding would make an infinity. */
+/* The part to nearest, but cut where rounding would give an infinity. */
 static inline __m512i round_any_part(vec *x) {
     const __m512i bits = _mm512_castps_si512(*x), size = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
     const __mmask16 fits = _mm512_cmp_epi32_mask(size, _mm512_set1_epi32(0x7f7f8000), _MM_CMPINT_LT);
     return take_part(x, _mm512_mask_add_epi32(bits, fits, bits, _mm512_set1_epi32(0x8000)));
 }
 
-/* The upper halves of two vectors, side by side. */
+/* The upper halves of the words of two vectors, in one vector. */
 static inline __m512i join_upper(__m512i low, __m512i high) {
     const __m512i odd = _mm512_set_epi32(0x003f003d, 0x003b0039, 0x00370035, 0x00330031, 0x002f002d, 0x002b0029, 0x00270025,
                                          0x00230021, 0x001f001d, 0x001b0019, 0x00170015, 0x00130011, 0x000f000d, 0x000b0009,
@@ -83,7 +87,7 @@ static inline __m512i join_upper(__m512i low, __m512i high) {
     return _mm512_permutex2var_epi16(low, odd, high);
 }
 
-/* 32 columns of a row in parts; those from `columns` on are 0. */
+/* Loads 32 columns of a row in parts. Columns from `columns` on are 0 and not read. */
 static inline void load_parts(__m512i parts[PARTS], const number *x, int64_t columns) {
     const __mmask32 mask = columns_mask(columns);
     if (columns <= 0) {
@@ -133,15 +137,15 @@ static inline float to_float(number x) {
 #endif
 }
 
-/* fp32 to bf16, to nearest even, in the upper halves. A NaN stays one unless all its bits are set, which no sum has: those
- * of bf16 inputs have a lower half of zeros, the processor's own too. */
+/* fp32 to bf16, to nearest even, in the upper halves. A NaN stays a NaN unless all its bits are set. No sum is such a NaN:
+ * the NaNs of bf16 inputs and those that the processor makes have a lower half of zeros. */
 static inline __m512i round_number(vec x) {
     const __m512i bits = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
     return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
 }
 
-/* The same; any NaN stays one. */
+/* fp32 to bf16 as above, and every NaN stays a NaN. */
 static inline __m512i round_bits(vec x) {
     const __m512i bits = _mm512_castps_si512(x), rounded = round_number(x);
     const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
@@ -150,10 +154,10 @@ static inline __m512i round_bits(vec x) {
 
 static inline __m256i round_bf16(vec x) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_bits(x), 16)); }
 
-/* Results leave as words of 32 bits: one of fp32, two of 16 bits. */
+/* Results are written in words of 32 bits: one column of fp32, or two of 16 bits. */
 enum { COLUMNS_A_WORD = (int)(sizeof(uint32_t) / sizeof(number)) };
 
-/* A word a lane of up to two columns, rounded to the dtype. */
+/* One word in each lane: a column of fp32, or two columns rounded to the 16-bit dtype. */
 static inline __m512i round_word(vec first, vec second) {
 #if defined(STROBE_AMX_fp32)
     (void)second;
@@ -167,7 +171,7 @@ static inline __m512i round_word(vec first, vec second) {
 #endif
 }
 
-/* 16 words of a row, of which `columns` columns exist; stream: past the caches, where a whole line is written. */
+/* Stores 16 words of a row, of which `columns` columns exist. stream: a store of a whole line bypasses the caches. */
 static inline void store_words(number *to, __m512i words, int64_t columns, bool stream) {
     if (stream && columns >= LANES * COLUMNS_A_WORD && (uintptr_t)to % 64 == 0)
         _mm512_stream_si512((__m512i *)(void *)to, words);

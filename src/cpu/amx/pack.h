@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * pack.h: operands into the layouts of amx/step.h, in parts (amx/operand.h), and O^T out of its own. Transposes of what
- * lies in memory let loads put rows into the lanes of a register and shuffle within lanes; those of what is in registers
- * take 64 shuffles for 512 bf16. Columns and rows beyond a tensor's are zero. */
+ * pack.h: packing of Q, K and V into the layouts of amx/step.h, in parts (amx/operand.h), and O^T back into rows. A
+ * transpose of data in memory loads rows into the four 128-bit lanes of a register and then shuffles within the lanes. A
+ * transpose of data in registers takes 64 shuffles for 512 bf16. Columns and rows past the end of a tensor are zero. */
 #ifndef STROBE_CPU_AMX_PACK_H
 #define STROBE_CPU_AMX_PACK_H
 
@@ -11,7 +11,7 @@
 
 static inline int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-/* Four times 16 bytes side by side. */
+/* 16 bytes from each of four places, one in each 128-bit lane. */
 static inline __m512i load_lanes(const uint16_t *a, const uint16_t *b, const uint16_t *c, const uint16_t *d) {
     __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)a));
     x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)b), 1);
@@ -19,8 +19,8 @@ static inline __m512i load_lanes(const uint16_t *a, const uint16_t *b, const uin
     return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)d), 3);
 }
 
-/* Eight columns of 16 rows, at row[.] + c, into four rows of Q^T: pairs of columns become words. Loads put four rows into
- * the lanes of 128 bits, so that the transpose stays within lanes: two shuffles a row. */
+/* Transposes eight columns of 16 rows, at row[.] + c, into four rows of Q^T, where a pair of columns is one word. The loads
+ * put four rows into the lanes of a register, so that the transpose stays within lanes and takes two shuffles a row. */
 static inline void pack_pairs(uint16_t *to, const uint16_t *const row[TILE_SIDE], int64_t c, __m512i sign) {
     __m512i r[4], t[4];
     for (int i = 0; i < 4; ++i)
@@ -35,7 +35,7 @@ static inline void pack_pairs(uint16_t *to, const uint16_t *const row[TILE_SIDE]
     }
 }
 
-/* Q^T of a tile, [dim / 32][PARTS][2][16 pairs][16 queries]; flip: all signs change. */
+/* Packs Q^T of a tile, [dim / 32][PARTS][2][16 pairs of columns][16 queries]; flip: with all signs changed. */
 static inline void pack_queries(uint16_t *to, const struct tile_rows *t, const strobe_tensor *x, int64_t dim, bool flip) {
     const __m512i sign = _mm512_set1_epi16(flip ? -0x8000 : 0);
     _Alignas(64) uint16_t square[PARTS][TILE_SIDE][TILE_DEPTH];
@@ -62,7 +62,7 @@ static inline void pack_queries(uint16_t *to, const struct tile_rows *t, const s
         }
 }
 
-/* The greatest magnitudes among first parts, of which an infinity or a NaN has one if what it is a part of is one. */
+/* Keeps the greatest magnitudes among first parts. The first part of an infinity or a NaN is an infinity or a NaN too. */
 static inline void note_size(__m512i *greatest, __m512i part) {
     *greatest = _mm512_max_epu16(*greatest, _mm512_and_si512(part, _mm512_set1_epi16(0x7fff)));
 }
@@ -71,7 +71,7 @@ static inline bool is_finite(__m512i greatest) {
     return !_mm512_cmp_epu16_mask(greatest, _mm512_set1_epi16(0x7f80), _MM_CMPINT_NLT);
 }
 
-/* n rows of K, [PARTS][64][padded]. Returns whether all are finite. */
+/* Packs n rows of K, [PARTS][64 keys][padded]. Returns whether all are finite. */
 static inline bool pack_keys(uint16_t *to, const number *k, int64_t stride, int64_t n, int64_t dim, int64_t padded) {
     __m512i parts[PARTS], greatest = _mm512_setzero_si512();
     for (int64_t j = 0; j < BLOCK_KEYS; ++j)
@@ -93,8 +93,8 @@ static inline uint64_t keys_not_finite(const number *x, int64_t stride, int64_t 
     return found;
 }
 
-/* Of 32 keys, eight columns at v, into eight rows of V^T. Each lane of 128 bits takes eight keys, put there by its load, so
- * that the transpose stays within lanes: three shuffles a row, where one that starts from whole rows takes five. */
+/* Transposes eight columns of 32 keys, at v, into eight rows of V^T. The loads put eight keys into each 128-bit lane, so
+ * that the transpose stays within lanes and takes three shuffles a row; from whole rows it would take five. */
 static inline void pack_columns(uint16_t *to, const uint16_t *v, int64_t stride, __m512i *greatest) {
     __m512i r[8], t[8], u[8];
     for (int i = 0; i < 8; ++i) {
@@ -118,8 +118,9 @@ static inline void pack_columns(uint16_t *to, const uint16_t *v, int64_t stride,
     }
 }
 
-/* Of 32 keys x 32 columns of V, all parts, 2 TILE_ELEMENTS apart, into the two tiles of V^T, `apart` elements apart, that
- * hold the columns; the second one only where `both`. columns: how many there are. Returns whether all are finite. */
+/* Packs 32 keys x 32 columns of V into two tiles of V^T, 16 columns each and `apart` elements apart; only into the first one
+ * unless `both`. Parts lie 2 TILE_ELEMENTS apart. keys: one bit for each key that exists; columns: how many exist. Returns
+ * whether all of them are finite. */
 static inline bool pack_values_square(uint16_t *to, const number *v, int64_t stride, int64_t columns, uint32_t keys,
                                       int64_t apart, bool both) {
     __m512i greatest = _mm512_setzero_si512(), other, parts[PARTS];
@@ -138,7 +139,7 @@ static inline bool pack_values_square(uint16_t *to, const number *v, int64_t str
     return is_finite(greatest);
 }
 
-/* V^T of n keys, [padded / 16][PARTS][2][16][32]; the keys of `left_out` are zero. Returns whether the
+/* Packs V^T of n keys, [padded / 16][PARTS][2][16 columns][32 keys]; the keys of `left_out` are zero. Returns whether the
  * others are finite. */
 static inline bool pack_values(uint16_t *to, const number *v, int64_t stride, int64_t n, int64_t dim, int64_t padded,
                                uint64_t left_out) {
@@ -153,7 +154,7 @@ static inline bool pack_values(uint16_t *to, const number *v, int64_t stride, in
     return finite;
 }
 
-/* O^T [dim][TILE_ROWS] times factor [TILE_ROWS] to the tile's rows of x; stream: past the caches. */
+/* Writes O^T [dim][TILE_ROWS] times factor [TILE_ROWS] to the tile's rows of x; stream: bypassing the caches. */
 static inline void unpack_rows(const struct tile_rows *t, const strobe_tensor *x, const float *o, int64_t dim,
                                const float *factor, bool stream) {
     int64_t offset[TILE_ROWS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * pack_gradients.h: the operands of amx/gradients.h beside those of amx/pack.h, and dK and dV out of their tiles.
- * Columns and rows beyond a tensor's are zero. */
+ * pack_gradients.h: packing of the operands of amx/gradients.h that amx/pack.h does not have, and dK and dV out of their
+ * tiles. Columns and rows past the end of a tensor are zero. */
 #ifndef STROBE_CPU_AMX_PACK_GRADIENTS_H
 #define STROBE_CPU_AMX_PACK_GRADIENTS_H
 
@@ -10,7 +10,7 @@
 
 enum { LARGEST_DIM = 256 };
 
-/* n <= 64 rows of K or V as operands A, [4][padded / 32] tiles. */
+/* Packs n <= 64 rows of K or V as operands A, [4][padded / 32] tiles. */
 static inline void pack_key_tiles(uint16_t *to, const uint16_t *k, int64_t stride, int64_t n, int64_t dim, int64_t padded) {
     for (int64_t j = 0; j < BLOCK_KEYS; ++j) {
         uint16_t *row = to + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_DEPTH;
@@ -21,7 +21,7 @@ static inline void pack_key_tiles(uint16_t *to, const uint16_t *k, int64_t strid
     }
 }
 
-/* Columns of a row and of the row 16 further as pairs, 16 pairs a vector. */
+/* Interleaves 32 columns of a row (low) and of the row 16 further on (high) into pairs, 16 in each vector. */
 static inline void pair_columns(__m512i pairs[2], __m512i low, __m512i high) {
     const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
                   second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
@@ -30,7 +30,7 @@ static inline void pair_columns(__m512i pairs[2], __m512i low, __m512i high) {
     pairs[1] = _mm512_permutex2var_epi64(even, second, odd);
 }
 
-/* A tile's rows of x as operand B, pairs of rows r and r + 16: [padded / 16] tiles. Rows in `left_out` are zero. */
+/* Packs a tile's rows of x as operand B in pairs of rows r and r + 16, [padded / 16] tiles. Rows in `left_out` are zero. */
 static inline void pack_row_pairs(uint16_t *to, const struct tile_rows *t, const strobe_tensor *x, int64_t dim,
                                   int64_t padded, uint32_t left_out) {
     static const uint16_t zeros[LARGEST_DIM];
@@ -48,7 +48,7 @@ static inline void pack_row_pairs(uint16_t *to, const struct tile_rows *t, const
         }
 }
 
-/* The tile's rows of x that are not finite, as bits. */
+/* Finds the tile's rows of x that are not finite, one bit each. */
 static inline uint32_t rows_not_finite(const struct tile_rows *t, const strobe_tensor *x, int64_t dim) {
     uint32_t found = 0;
     for (int64_t r = 0; r < t->n; ++r)
@@ -56,7 +56,7 @@ static inline uint32_t rows_not_finite(const struct tile_rows *t, const strobe_t
     return found;
 }
 
-/* dK or dV of n <= 64 keys, [4][padded / 16] tiles, times factor, to rows of bf16; stream: past the caches. */
+/* Writes dK or dV of n <= 64 keys, [4][padded / 16] tiles, times factor, to rows of bf16; stream: bypassing the caches. */
 static inline void unpack_key_tiles(uint16_t *to, int64_t stride, const float *from, int64_t n, int64_t dim, int64_t padded,
                                     float factor, bool stream) {
     for (int64_t j = 0; j < n; ++j) {

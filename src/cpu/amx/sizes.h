@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * sizes.h: how the AMX kernels cut their work: numbers that were tuned, here without an instruction of AMX because the tests
- * derive from them the lengths past which a kernel takes another path. Those of decoding are in decode/split_kv.h. */
+ * sizes.h: how the AMX kernels cut their work. These are the sizes at which a kernel takes another path, in a header without
+ * an instruction of AMX, because the tests derive the lengths that they run from them. Those of decoding are in
+ * decode/split_kv.h.
+ *
+ * FORWARD_SUPER_BYTES, BLOCK_TILES and BATCH_STRIPS were tuned on one thread of a Xeon with 2 MiB of L2, at d 64 and 128:
+ * larger and smaller ones were slower or no faster (docs/kernels/cpu.md, what was tried and lost). */
 #ifndef STROBE_CPU_AMX_SIZES_H
 #define STROBE_CPU_AMX_SIZES_H
 
 enum {
-    FORWARD_SUPER_BYTES = 1 << 20, /* of K and V in a super-block of the forward: half of L2 */
-    FORWARD_MOST_ROWS = 2048,      /* of a task: its O^T waits in memory between super-blocks */
-    FORWARD_LEAST_ROWS = 256,      /* of a task: with fewer, packing V would show */
-    STRIP_KEYS = 32,               /* of the backward */
-    BLOCK_TILES = 8,               /* of rows that meet keys together */
-    BATCH_STRIPS = 8,              /* of keys that dQ is summed over at once */
+    FORWARD_SUPER_BYTES = 1 << 20, /* K and V of a super-block of the forward: half of L2 */
+    FORWARD_MOST_ROWS = 2048,      /* of a task: bounds the O^T that wait in memory between super-blocks */
+    FORWARD_LEAST_ROWS = 256,      /* of a task: each packs V for itself, which fewer rows would not pay for */
+    STRIP_KEYS = 32,               /* keys of a strip of the backward */
+    BLOCK_TILES = 8,               /* tiles of 32 rows in a block of rows of the backward */
+    BATCH_STRIPS = 8,              /* strips over which dQ is summed at once */
 };
 
 #endif

@@ -1,26 +1,25 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * decode.c: few query rows on a long K and V, as in a step of generation, one text for every level. split_kv.h has the
- * splits and how they are merged, decode_rows.h the products.
+ * decode.c: split-KV decoding (Flash-Decoding, Dao et al., 2023): few query rows on a long K and V, as in a step of
+ * generation. One text for every level of vectors. split_kv.h has the splits and their merge, decode_rows.h the products.
  *
- *   a task is a split of one K/V head, or of several that lie side by side:
+ *   a task is a split of one K/V head, or of several whose rows are adjacent in memory
  *     for each block of keys, MOST_KEYS of one head or BLOCK_KEYS of several:
  *       for each head:  s = q . k
- *       for each head:  m, l, P = 2^(s c - m c), o's correction
- *       for each head:  o += P v
+ *       for each head:  online softmax: m, l, P = exp(s - m) = 2^(s c - m c), rescale
+ *       for each head:  o = rescale o + P v
  *
- * K and V are read once from memory and, by the group's other rows, again from L1, a chunk of BLOCK_KEYS after the other.
- * What is read a page later is asked for on the way. Heads of [batch, seq, heads, dim] are walked side by side, or each
- * page would be visited once a head. Keys that a row does not see are not read for it.
+ * K and V are read once from memory, a chunk of BLOCK_KEYS at a time, and for the other rows of the group again from L1. A
+ * line is prefetched about a page before it is read. In [batch, seq, heads, dim] the heads of a task are read side by side,
+ * since one after the other would visit each page once a head. Keys that a row does not see are not read for it.
  *
- * 4-core Xeon VM, one thread, 2026-11-21, one row a K/V head, bf16, d 128: 92 % of what a loop reaches that only reads, 88 %
- * for [batch, seq, heads, dim]; int8 takes 0.56 of bf16's time. docs/kernels/cpu.md has what was tried. */
+ * docs/kernels/cpu.md has the versions and what was tried, docs/benchmarks.md the figures. */
 #include "cpu/decode/decode_rows.h"
 #include "cpu/decode/split_kv.h"
 #include "cpu/scratch.h"
 #include "cpu/table.h"
 
-enum { BYTES_AHEAD = 4096 }; /* of one head: a page ahead of what is read */
+enum { PREFETCH_BYTES = 4096 }; /* how far ahead a head prefetches; 1, 2 and 8 KiB were no faster (docs/kernels/cpu.md) */
 
 struct decode {
     struct split_kv split;
@@ -31,16 +30,17 @@ struct decode {
 
 /* One worker's memory. */
 struct scratch {
-    float *q;          /* [heads_a_task][rows][q_padded] fp32, in vectors as decode_rows.h has them */
-    float *s;          /* [heads_a_task][rows][ROW_SCORES] scores, then weights */
-    float *correction; /* [heads_a_task][rows] */
+    float *q;       /* [heads_a_task][rows][q_padded] fp32, in the lane order of decode_rows.h */
+    float *s;       /* [heads_a_task][rows][ROW_SCORES] scores, then P */
+    float *rescale; /* [heads_a_task][rows] */
 };
 
-/* The block at hand, and who is at it. */
+/* The current block of keys, of a task. */
 struct block {
     const struct decode *f;
     struct split_task t;
-    int64_t j0, keys, most_keys, chunk;
+    int64_t j0, keys, most_keys; /* first key; how many; how many a whole block has */
+    int64_t chunk;               /* keys that all rows read before the next ones are read */
     struct scratch c;
 };
 
@@ -49,7 +49,7 @@ static size_t lay_out(struct scratch *t, float *base, const struct problem *p, i
     size_t used = 0;
     t->q = take(base, &used, rows * padded_columns(p->a.dim));
     t->s = take(base, &used, rows * ROW_SCORES);
-    t->correction = take(base, &used, rows);
+    t->rescale = take(base, &used, rows);
     return used * sizeof(float);
 }
 
@@ -62,12 +62,12 @@ static void pack_queries(const struct block *b) {
         for (int64_t r = 0; r < t.n; ++r) {
             float *q = b->c.q + (h * rows + r) * b->f->q_padded;
             widen_row(wide, p->a.q.data, p->a.q.dtype, tile_offset(&t, &p->a.q, r), dim);
-            to_places(q, wide, p->a.k.dtype, dim, query_factor(p));
+            to_lane_order(q, wide, p->a.k.dtype, dim, query_factor(p));
         }
     }
 }
 
-/* Rows [r, r + count) of the head see the same keys [first, end) of the block; count is a power of two. */
+/* Rows [r, r + count) of a head, which see the same keys [first, end) of the block; count is 1, 2 or 4. */
 struct same_rows {
     int64_t first, end;
     int count;
@@ -86,21 +86,22 @@ static struct same_rows rows_at(const struct tile_rows *t, int64_t r, int64_t j0
     return same;
 }
 
-/* Bytes from what head h reads to what is read a little later: by the next head, if there are several. Nothing need be
- * there, so this wraps. */
-static size_t bytes_ahead(const struct split_task *t, const strobe_tensor *x, int64_t columns, int64_t h) {
+/* Bytes from what head h reads to what it prefetches: its own keys a page further on, or with several heads what the next
+ * head reads. Nothing has to be there, so the sum may wrap around. */
+static size_t prefetch_distance(const struct split_task *t, const strobe_tensor *x, int64_t columns, int64_t h) {
     const size_t bytes = (size_t)bytes_of(x->dtype), key = (size_t)x->stride[1] * bytes, head = (size_t)x->stride[2] * bytes;
-    if (t->heads == 1) return BYTES_AHEAD / ((size_t)columns * bytes) * key;
+    if (t->heads == 1) return PREFETCH_BYTES / ((size_t)columns * bytes) * key;
     return h + 1 < t->heads ? head : BLOCK_KEYS * key - (size_t)h * head;
 }
 
 static struct keys_in_memory keys_at(const struct block *b, const strobe_tensor *x, int64_t columns, int64_t j, int64_t h) {
     const int64_t at = strobe__key_offset(x, &b->t.s, j, b->t.first_head + h) * bytes_of(x->dtype);
-    return (struct keys_in_memory){(const char *)x->data + at, x->stride[1], columns, bytes_ahead(&b->t, x, columns, h)};
+    return (struct keys_in_memory){(const char *)x->data + at, x->stride[1], columns,
+                                   prefetch_distance(&b->t, x, columns, h)};
 }
 
-/* What the rows [r, r + count) of head h do with the keys [first, end) of the chunk. */
-typedef void rows_meet(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same);
+/* What for_each_chunk() does for rows from r on of head h and the keys of a chunk that they see. */
+typedef void chunk_step(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same);
 
 /* s[j] *= factor[j step]. */
 static void scale_run(float *s, const float *factor, int64_t step, int64_t keys) {
@@ -109,12 +110,12 @@ static void scale_run(float *s, const float *factor, int64_t step, int64_t keys)
     for (; j < keys; ++j) s[j] *= factor[j * step];
 }
 
-/* Scores or weights of a few rows, s [count][ROW_SCORES] from key `first` on, times the keys' scales. */
+/* Multiplies scores or P of a few rows, s [count][ROW_SCORES] from key `first` on, by the keys' scales. */
 static void scale_keys(const struct block *b, const struct tile_rows *t, float *s, struct same_rows same, const float *scale,
                        const int64_t stride[3]) {
     if (!t->p->a.scales || !scale) return;
     const int64_t block = t->p->scales.block_k, first_key = b->t.s.first_key;
-    for (int64_t j = same.first, next; j < same.end; j = next) { /* keys [j, next): their scales lie `step` apart */
+    for (int64_t j = same.first, next; j < same.end; j = next) { /* the scales of the keys [j, next) are `step` apart */
         const int64_t step = block == 1 ? stride[1] : 0;
         const int64_t left = block < 2 ? same.end - j : block - (first_key + j) % block;
         next = left < same.end - j ? j + left : same.end;
@@ -123,6 +124,7 @@ static void scale_keys(const struct block *b, const struct tile_rows *t, float *
     }
 }
 
+/* s = q . k, times K's scales. */
 static void multiply_keys(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same) {
     const struct problem *p = t->p;
     const int64_t row = h * b->f->split.rows + r, stride = b->f->q_padded;
@@ -132,64 +134,67 @@ static void multiply_keys(const struct block *b, const struct tile_rows *t, int6
     scale_keys(b, t, s, same, p->scales.k, p->scales.stride_k);
 }
 
+/* o = rescale o + P v, with P times V's scales. */
 static void multiply_values(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same) {
     const struct problem *p = t->p;
     const struct split_kv *f = &b->f->split;
     const int64_t row = h * f->rows + r;
     const struct keys_in_memory v = keys_at(b, &p->a.v, p->a.dim_v, same.first, h);
-    const struct part part = part_at(f, b->t.s.b * p->a.heads_kv + t->kv, b->t.split, r);
-    float *weights = b->c.s + row * ROW_SCORES + same.first - b->j0, *correction = b->c.correction + row;
-    scale_keys(b, t, weights, same, p->scales.v, p->scales.stride_v);
-    products_for(p->a.v.dtype, same.count)->values(part.o, f->part_floats, correction, weights, &v, same.end - same.first);
-    for (int n = 0; n < same.count; ++n) correction[n] = 1; /* done, for the chunks that follow */
+    const struct partial partial = partial_at(f, b->t.s.b * p->a.heads_kv + t->kv, b->t.split, r);
+    float *p_block = b->c.s + row * ROW_SCORES + same.first - b->j0, *rescale = b->c.rescale + row;
+    scale_keys(b, t, p_block, same, p->scales.v, p->scales.stride_v);
+    products_for(p->a.v.dtype, same.count)
+        ->values(partial.o, f->partial_floats, rescale, p_block, &v, same.end - same.first);
+    for (int n = 0; n < same.count; ++n) rescale[n] = 1; /* the chunks that follow must not rescale again */
 }
 
-/* Scores of a row become weights; m and l of the row move on; the result is what o has to be multiplied by. */
-static float online_softmax(struct part *part, float *s, int64_t keys, float factor) {
-    const float m = *part->m;
+/* The online softmax of a row over a block: s becomes P, m and l of the partial result are updated. Returns the factor by
+ * which o has to be rescaled. */
+static float online_softmax(struct partial *partial, float *s, int64_t keys, float factor) {
+    const float m = *partial->m;
     vec high = v_set(m), sum = v_set(0);
     for (int64_t j = keys; j % LANES != 0; ++j) s[j] = -INFINITY;
     for (int64_t j = 0; j < keys; j += LANES) high = v_max(v_load(s + j), high);
     const float highest = v_highest(high), shift = highest == -INFINITY ? 0 : highest * factor;
     for (int64_t j = 0; j < keys; j += LANES) {
-        const vec weight = v_exp2(v_sub(v_mul(v_load(s + j), v_set(factor)), v_set(shift)));
-        sum = v_add(sum, weight);
-        v_store(s + j, weight);
+        const vec p_ij = v_exp2(v_sub(v_mul(v_load(s + j), v_set(factor)), v_set(shift)));
+        sum = v_add(sum, p_ij);
+        v_store(s + j, p_ij);
     }
-    float moved[LANES];
-    v_store(moved, v_exp2(v_set(m * factor - shift)));
-    const float correction = highest == m ? 1 : moved[0];
-    *part->m = highest;
-    *part->l = *part->l * correction + v_sum(sum);
-    return correction;
+    float power[LANES];
+    v_store(power, v_exp2(v_set(m * factor - shift)));
+    const float rescale = highest == m ? 1 : power[0]; /* exactly 1, which the polynomial's 2^0 is not */
+    *partial->m = highest;
+    *partial->l = *partial->l * rescale + v_sum(sum);
+    return rescale;
 }
 
-/* All heads and rows, a chunk of keys after the other. */
-static void walk(const struct block *b, rows_meet *meet) {
+/* Calls step for every head and row, chunk after chunk of the block. */
+static void for_each_chunk(const struct block *b, chunk_step *step) {
     for (int64_t j = b->j0; j < b->j0 + b->keys; j += b->chunk) {
         const int64_t left = b->j0 + b->keys - j, keys = left < b->chunk ? left : b->chunk;
         for (int64_t h = 0; h < b->t.heads; ++h) {
             const struct tile_rows t = decode_rows(b->f->split.p, &b->t.s, b->t.first_head + h);
             for (int64_t r = 0; r < t.n;) {
                 const struct same_rows same = rows_at(&t, r, j, keys);
-                if (same.first < same.end) meet(b, &t, h, r, same);
+                if (same.first < same.end) step(b, &t, h, r, same);
                 r += same.count;
             }
         }
     }
 }
 
-/* Every row's scores over the keys of the block that it sees become weights. */
-static void weigh(const struct block *b) {
+/* The online softmax of every row over the keys of the block that it sees. */
+static void softmax_block(const struct block *b) {
     const struct split_kv *f = &b->f->split;
     for (int64_t h = 0; h < b->t.heads; ++h) {
         const struct tile_rows t = decode_rows(f->p, &b->t.s, b->t.first_head + h);
         for (int64_t r = 0; r < t.n; ++r) {
             const struct same_rows same = rows_at(&t, r, b->j0, b->keys);
             if (same.first >= same.end) continue;
-            struct part part = part_at(f, b->t.s.b * f->p->a.heads_kv + t.kv, b->t.split, r);
+            struct partial partial = partial_at(f, b->t.s.b * f->p->a.heads_kv + t.kv, b->t.split, r);
             float *s = b->c.s + (h * f->rows + r) * ROW_SCORES + same.first - b->j0;
-            b->c.correction[h * f->rows + r] = online_softmax(&part, s, same.end - same.first, exponent_factor(f->p));
+            b->c.rescale[h * f->rows + r] = online_softmax(&partial, s, same.end - same.first, exponent_factor(f->p));
         }
     }
 }
@@ -200,18 +205,19 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
     const struct split_task *t = &b.t;
     if (t->heads == 0) return;
     const float_mode mode = enter_flush_to_zero();
-    /* By the shape, not by heads a task, which follow from the number of threads: it decides what is summed when. */
+    /* The block's size decides the order of sums. So it follows from the shape, and not from the heads of this task, whose
+     * number follows from the number of threads. */
     b.most_keys = heads_side_by_side(&f->split.p->a, HEADS_A_TASK) > 1 ? BLOCK_KEYS : MOST_KEYS;
     b.chunk = f->split.rows > 1 ? BLOCK_KEYS : b.most_keys;
     lay_out(&b.c, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f->split.p, f->split.heads_a_task);
     pack_queries(&b);
     for (int64_t h = 0; h < t->heads; ++h)
-        start_parts(&f->split, t->s.b * f->split.p->a.heads_kv + t->first_head + h, t->split);
+        start_partials(&f->split, t->s.b * f->split.p->a.heads_kv + t->first_head + h, t->split);
     for (b.j0 = t->first; b.j0 < t->end; b.j0 += b.most_keys) {
         b.keys = t->end - b.j0 < b.most_keys ? t->end - b.j0 : b.most_keys;
-        walk(&b, multiply_keys);
-        weigh(&b);
-        walk(&b, multiply_values);
+        for_each_chunk(&b, multiply_keys);
+        softmax_block(&b);
+        for_each_chunk(&b, multiply_values);
     }
     leave_flush_to_zero(mode);
 }
@@ -219,7 +225,7 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
 size_t LEVEL_KERNEL(decode_workspace)(const struct problem *p) {
     struct scratch t;
     return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, p, heads_side_by_side(&p->a, HEADS_A_TASK)) +
-           parts_bytes(p);
+           partials_bytes(p);
 }
 
 strobe_status LEVEL_KERNEL(decode)(const struct problem *p, const struct execution *execution) {
@@ -227,7 +233,7 @@ strobe_status LEVEL_KERNEL(decode)(const struct problem *p, const struct executi
     struct decode f = {.split = split_kv_of(p, longest_sequence(p), HEADS_A_TASK), .workspace = execution->workspace};
     f.q_padded = padded_columns(p->a.dim);
     f.scratch_bytes = lay_out(&t, NULL, p, f.split.heads_a_task);
-    f.split.parts = (float *)(void *)(f.workspace + (size_t)strobe__workers(p->a.parallel) * f.scratch_bytes);
+    f.split.partials = (float *)(void *)(f.workspace + (size_t)strobe__workers(p->a.parallel) * f.scratch_bytes);
     run_splits(&f.split, decode_task, &f);
     return STROBE_OK;
 }

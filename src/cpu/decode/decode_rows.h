@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * decode_rows.h: the products of a few query rows with keys as they lie in memory. Columns lie across the lanes, a row of K
- * or V is read once for up to four query rows:
+ * decode_rows.h: the products of a few query rows with keys as they lie in memory. Columns lie across the lanes, and a row
+ * of K or V is read once for up to four query rows:
  *
  *     key_products    s[r][j]  = q_r . k_j               LANES sums at a time, made one vector by v_sums
  *     value_products  o[r]     = a[r] o[r] + sum_j p[r][j] v_j
  *
- * Rows are read PAIR columns at a time, which with AVX-512 and 16 bits is a line of memory: loads of half a line reach
- * three quarters of the bandwidth. A pair of bf16 comes apart into even and odd columns, by a shift and a mask; q and o are
- * kept in that order (to_places, from_places). The last pair of a row ends with it and so overlaps the one
- * before: no load passes the end, none needs a mask. q holds zeros where it overlaps, o holds these columns twice. Rows
- * shorter than a pair are copied. The order of each sum depends on the columns alone. */
+ * Rows of K and V are read PAIR columns at a time. With AVX-512 and 16 bits that is a whole cache line; loads of half a line
+ * reach three quarters of the bandwidth. A load of bf16 comes apart into even and odd columns, by a shift and a mask, and q
+ * and o are kept in that lane order (to_lane_order, from_lane_order). The last pair of a row ends with the row and so
+ * overlaps the pair before it: no load passes the end and none needs a mask. Where the pairs overlap, q holds zeros and o
+ * holds the columns twice. A row shorter than a pair is copied first. The order of each sum depends on the number of columns
+ * alone. */
 #ifndef STROBE_CPU_DECODE_ROWS_H
 #define STROBE_CPU_DECODE_ROWS_H
 
@@ -19,20 +20,20 @@
 enum {
     PAIR = 2 * LANES,
     ROWS_AT_ONCE = 4,               /* query rows that share one reading of K and V */
-    ABREAST = 4,                    /* keys that are walked together */
-    MOST_KEYS = 512,                /* that weights are made of at once */
-    ROW_SCORES = MOST_KEYS + LANES, /* a row's scores: whole vectors are written, from any key on */
+    ABREAST = 4,                    /* keys that are read together: with 16 their addresses did not fit the registers */
+    MOST_KEYS = 512,                /* keys between two softmaxes of a row: 8 times BLOCK_KEYS was 1.06 times as fast */
+    ROW_SCORES = MOST_KEYS + LANES, /* of a row; whole vectors are stored from any key on, so one vector more */
 };
 
-/* Rows of K or V of one head: `data` is the first one's first element, `stride` elements to the next. What lies `ahead`
- * bytes from an element is asked for when that is read. */
+/* Rows of K or V of one head. */
 struct keys_in_memory {
-    const char *data;
-    int64_t stride, columns;
-    size_t ahead;
+    const char *data; /* the first row */
+    int64_t stride;   /* elements to the next row */
+    int64_t columns;
+    size_t prefetch; /* bytes from an element that is read to the line that is prefetched then */
 };
 
-/* Of q or o. */
+/* The columns of q or o in whole pairs. */
 static inline int64_t padded_columns(int64_t columns) { return (columns + PAIR - 1) / PAIR * PAIR; }
 
 /* Where the pair that starts at padded column c starts in memory. */
@@ -40,8 +41,8 @@ ALWAYS_INLINE int64_t pair_start(int64_t c, int64_t columns) {
     return c + PAIR <= columns ? c : columns > PAIR ? columns - PAIR : 0;
 }
 
-/* A row times factor, in natural order, to the places of q; what a pair repeats, or has beyond the row, is zero. */
-static inline void to_places(float *q, const float *row, int32_t dtype, int64_t columns, float factor) {
+/* A row times factor into the lane order of q. What a pair repeats, or holds past the end of the row, is zero. */
+static inline void to_lane_order(float *q, const float *row, int32_t dtype, int64_t columns, float factor) {
     for (int64_t c = 0; c < columns; c += PAIR) {
         const int64_t start = pair_start(c, columns);
         float pair[PAIR];
@@ -50,8 +51,8 @@ static inline void to_places(float *q, const float *row, int32_t dtype, int64_t 
     }
 }
 
-/* The way back, from o. */
-static inline void from_places(float *row, const float *o, int32_t dtype, int64_t columns, float factor) {
+/* The inverse, from o. */
+static inline void from_lane_order(float *row, const float *o, int32_t dtype, int64_t columns, float factor) {
     for (int64_t c = 0; c < columns; c += PAIR) {
         const int64_t start = pair_start(c, columns);
         float pair[PAIR];
@@ -70,31 +71,31 @@ ALWAYS_INLINE struct vec2 load_pair(const char *at, int32_t dtype) {
     return (struct vec2){v_load(x), v_load(x + LANES)};
 }
 
-/* The pair at padded column c of a row. */
-ALWAYS_INLINE struct vec2 row_pair(const char *row, int32_t dtype, int64_t c, int64_t columns, size_t ahead) {
+/* Loads the pair at padded column c of a row and prefetches. */
+ALWAYS_INLINE struct vec2 row_pair(const char *row, int32_t dtype, int64_t c, int64_t columns, size_t prefetch) {
     if (columns >= PAIR) {
         const char *at = row + pair_start(c, columns) * bytes_of(dtype);
         for (int64_t line = 0; line < PAIR * bytes_of(dtype); line += 64)
-            __builtin_prefetch((const void *)((uintptr_t)at + ahead + (size_t)line));
+            __builtin_prefetch((const void *)((uintptr_t)at + prefetch + (size_t)line));
         return load_pair(at, dtype);
     }
-    float copy[PAIR] = {0}; /* of any dtype */
+    float copy[PAIR] = {0}; /* large enough for any dtype */
     memcpy(copy, row, (size_t)(columns * bytes_of(dtype)));
     return load_pair((const char *)copy, dtype);
 }
 
-/* Lane by lane, what `abreast` keys from j on have with the rows: more addresses than that are not held in registers. */
+/* The products of the rows with `abreast` keys from j on, lane by lane, not yet summed over the lanes. */
 ALWAYS_INLINE void keys_abreast(vec sum[ROWS_AT_ONCE][ABREAST], const float *q, int64_t q_stride,
                                 const struct keys_in_memory *k, int64_t j, int64_t keys, int32_t dtype, int rows,
                                 int abreast) {
     const char *key[ABREAST];
-    for (int i = 0; i < abreast; ++i) { /* past the end the last key is read again, and not used */
+    for (int i = 0; i < abreast; ++i) { /* past the end the last key is read again, and its product not used */
         key[i] = k->data + (j + i < keys ? j + i : keys - 1) * k->stride * bytes_of(dtype);
         for (int r = 0; r < rows; ++r) sum[r][i] = v_set(0);
     }
     for (int64_t c = 0; c < k->columns; c += PAIR)
         for (int i = 0; i < abreast; ++i) {
-            const struct vec2 x = row_pair(key[i], dtype, c, k->columns, k->ahead);
+            const struct vec2 x = row_pair(key[i], dtype, c, k->columns, k->prefetch);
             for (int r = 0; r < rows; ++r) {
                 sum[r][i] = v_fma(x.a, v_load(q + r * q_stride + c), sum[r][i]);
                 sum[r][i] = v_fma(x.b, v_load(q + r * q_stride + c + LANES), sum[r][i]);
@@ -119,7 +120,7 @@ ALWAYS_INLINE void key_products(float *s, const float *q, int64_t q_stride, cons
     }
 }
 
-/* `pairs` pairs of o from padded column c on. */
+/* value_products() for `pairs` pairs of o from padded column c on. */
 ALWAYS_INLINE void value_columns(float *o, int64_t o_stride, const float *a, const float *p, const struct keys_in_memory *v,
                                  int64_t keys, int64_t c, int32_t dtype, int rows, int pairs) {
     struct vec2 sum[ROWS_AT_ONCE][4];
@@ -131,10 +132,10 @@ ALWAYS_INLINE void value_columns(float *o, int64_t o_stride, const float *a, con
     for (int64_t j = 0; j < keys; ++j)
         for (int i = 0; i < pairs; ++i) {
             const struct vec2 x = row_pair(v->data + j * v->stride * bytes_of(dtype), dtype, c + i * PAIR, v->columns,
-                                           v->ahead);
+                                           v->prefetch);
             for (int r = 0; r < rows; ++r) {
-                const vec weight = v_set(p[r * ROW_SCORES + j]);
-                sum[r][i] = (struct vec2){v_fma(x.a, weight, sum[r][i].a), v_fma(x.b, weight, sum[r][i].b)};
+                const vec p_ij = v_set(p[r * ROW_SCORES + j]);
+                sum[r][i] = (struct vec2){v_fma(x.a, p_ij, sum[r][i].a), v_fma(x.b, p_ij, sum[r][i].b)};
             }
         }
     for (int r = 0; r < rows; ++r)
@@ -146,7 +147,7 @@ ALWAYS_INLINE void value_columns(float *o, int64_t o_stride, const float *a, con
 
 ALWAYS_INLINE void value_products(float *o, int64_t o_stride, const float *a, const float *p, const struct keys_in_memory *v,
                                   int64_t keys, int32_t dtype, int rows) {
-    const int most = LANES == 16 ? 16 : 8; /* accumulators: half of the registers */
+    const int most = LANES == 16 ? 16 : 8; /* vectors of sums: half of the registers */
     int64_t c = 0;
     if (8 * rows <= most)
         for (; c + 3 * PAIR < v->columns; c += 4 * PAIR) value_columns(o, o_stride, a, p, v, keys, c, dtype, rows, 4);
@@ -181,7 +182,7 @@ ROW_PRODUCTS_OF(FP16)
 ROW_PRODUCTS_OF(BF16)
 ROW_PRODUCTS_OF(INT8)
 
-/* rows: 1, 2 or 4. */
+/* The products for 1, 2 or 4 rows. */
 static inline const struct row_products *products_for(int32_t dtype, int rows) {
     static const struct row_products table[][3] = {ROW_PRODUCTS_ENTRIES(FP32), ROW_PRODUCTS_ENTRIES(FP16),
                                                    ROW_PRODUCTS_ENTRIES(BF16), ROW_PRODUCTS_ENTRIES(INT8)};

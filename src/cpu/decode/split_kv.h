@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * split_kv.h: split-KV decoding ("Flash-Decoding", Dao et al., 2023): the keys of a sequence are cut into splits, each of
- * which gives its rows a partial result (m, l, o); parts are merged in the order of their index, by the identity of
- * math/lse.h.
+ * which gives its rows a partial result (m, l, o). The split-KV merge adds the partials of a row in the order of their
+ * splits, by the identity of math/lse.h.
  *
- * A split is DEFAULT_SPLIT keys, or more where the longest sequence of the call would have more than MOST_SPLITS of them, or
- * what tuning.split_keys says: it follows from lengths alone, so results do not depend on the number of threads; with
- * split_keys given they depend on the key's position alone. The workspace is counted by the bound seq_k, the work by the
- * lengths that the sequences have. */
+ * A split has tuning.split_keys keys if that is given, else DEFAULT_SPLIT, or more where the longest sequence of the call
+ * would have more than MOST_SPLITS of them. So splits follow from lengths alone, and with split_keys given from the key's
+ * position alone. How many heads share a task depends on the number of threads; results do not. The workspace is sized by
+ * the bound seq_k, the work by the lengths that the sequences have. */
 #ifndef STROBE_CPU_SPLIT_KV_H
 #define STROBE_CPU_SPLIT_KV_H
 
@@ -17,9 +17,9 @@
 #include "cpu/vector/finish.h"
 
 enum {
-    DEFAULT_SPLIT = 1024,
-    MOST_SPLITS = 128,           /* of a sequence, unless split_keys is given */
-    LEAST_TASKS_A_WORKER = 2,    /* at least, or fewer heads share a task */
+    DEFAULT_SPLIT = 1024,        /* keys */
+    MOST_SPLITS = 128,           /* of a sequence, unless split_keys is given: bounds the workspace and the merge */
+    LEAST_TASKS_A_WORKER = 2,    /* wanted; where there are fewer, fewer heads share a task */
     HEADS_A_TASK = 32,           /* at most, of decode.c */
     HEADS_A_TASK_ON_TILES = 16,  /* at most, of amx/decode.c and amx/decode_int8.c */
     BYTES_WORTH_WAKING = 2 << 20 /* of K and V: below, waking threads costs more than it gains */
@@ -27,9 +27,9 @@ enum {
 
 struct split_kv {
     const struct problem *p;
-    float *parts; /* [batch][heads_kv][splits][rows][part_floats]: m, l, up to LANES unused, o */
-    int64_t split, splits;
-    int64_t rows, part_floats;
+    float *partials;              /* [batch][heads_kv][splits][rows][partial_floats]: m, l, up to LANES unused, o */
+    int64_t split, splits;        /* keys of a split; splits of the longest sequence */
+    int64_t rows, partial_floats; /* query rows of a K/V head; floats of a partial */
     int64_t heads_a_task;
 };
 
@@ -40,9 +40,9 @@ struct split_task {
     int64_t first_head, heads; /* no heads: nothing is to be done */
 };
 
-/* The state of one row in one split. */
-struct part {
-    float *o; /* [padded_columns(dim_v)], in the order of to_places */
+/* The partial result of one row over one split: o is the sum of P v, not divided by l. */
+struct partial {
+    float *o; /* [padded_columns(dim_v)], in lane order (to_lane_order) */
     float *m, *l;
 };
 
@@ -53,7 +53,7 @@ static inline int64_t split_keys_for(const struct problem *p, int64_t longest) {
     return p->tuning.split_keys ? p->tuning.split_keys : least > DEFAULT_SPLIT ? least : DEFAULT_SPLIT;
 }
 
-/* At least one, or a sequence without keys would have nobody to write its rows. */
+/* The splits of `keys` keys. There is at least one: the rows of a sequence without keys have to be written too. */
 static inline int64_t splits_of(int64_t keys, int64_t split) { return keys > split ? quotient_up(keys, split) : 1; }
 
 static inline int64_t longest_sequence(const struct problem *p) {
@@ -65,8 +65,8 @@ static inline int64_t longest_sequence(const struct problem *p) {
     return longest;
 }
 
-/* Heads that may share a task, at most `most`: those that lie side by side in memory, or each page is visited once a head.
- */
+/* How many heads may share a task, at most `most`. Only heads that are adjacent in memory do, as in [batch, seq, heads,
+ * dim]; one after the other they would visit each page once a head. */
 static inline int64_t heads_side_by_side(const strobe_attention *a, int64_t most) {
     const bool side_by_side = a->k.stride[2] < a->k.stride[1] && a->k.stride[2] >= 0;
     return !side_by_side ? 1 : a->heads_kv < most ? a->heads_kv : most;
@@ -76,7 +76,7 @@ static inline struct split_kv split_kv_of(const struct problem *p, int64_t longe
     const strobe_attention *a = &p->a;
     struct split_kv f = {.p = p, .rows = a->seq_q * p->group, .split = split_keys_for(p, longest)};
     f.splits = splits_of(longest, f.split);
-    f.part_floats = LANES + padded_columns(a->dim_v);
+    f.partial_floats = LANES + padded_columns(a->dim_v);
     const int64_t most = heads_side_by_side(a, most_heads),
                   tasks = LEAST_TASKS_A_WORKER * (int64_t)strobe__workers(a->parallel);
     f.heads_a_task = strobe__product(a->batch * a->heads_kv, f.splits) / tasks;
@@ -84,56 +84,60 @@ static inline struct split_kv split_kv_of(const struct problem *p, int64_t longe
     return f;
 }
 
-/* What the parts may need for lengths up to the bound; more than there is memory where that does not fit. */
-static inline size_t parts_bytes(const struct problem *p) {
+/* The bytes of all partials for lengths up to the bound seq_k. A size that overflows becomes INT64_MAX / 2, more than any
+ * memory. */
+static inline size_t partials_bytes(const struct problem *p) {
     const struct split_kv f = split_kv_of(p, p->a.seq_k, 1);
     const int64_t longest_splits = splits_of(p->a.seq_k, p->tuning.split_keys ? f.split : DEFAULT_SPLIT);
     const int64_t splits = p->tuning.split_keys || longest_splits < MOST_SPLITS ? longest_splits : MOST_SPLITS;
     const int64_t heads = strobe__product(p->a.batch, p->a.heads_kv);
-    const int64_t bytes = strobe__product(strobe__product(heads, splits), f.rows * f.part_floats * (int64_t)sizeof(float));
+    const int64_t bytes = strobe__product(strobe__product(heads, splits),
+                                          f.rows * f.partial_floats * (int64_t)sizeof(float));
     return (size_t)(bytes < INT64_MAX / 2 ? bytes : INT64_MAX / 2);
 }
 
-static inline struct part part_at(const struct split_kv *f, int64_t head, int64_t split, int64_t r) {
-    float *at = f->parts + ((head * f->splits + split) * f->rows + r) * f->part_floats;
-    return (struct part){.o = at + LANES, .m = at, .l = at + 1};
+static inline struct partial partial_at(const struct split_kv *f, int64_t head, int64_t split, int64_t r) {
+    float *at = f->partials + ((head * f->splits + split) * f->rows + r) * f->partial_floats;
+    return (struct partial){.o = at + LANES, .m = at, .l = at + 1};
 }
 
-/* The rows of a K/V head before its first key. */
-static inline void start_parts(const struct split_kv *f, int64_t head, int64_t split) {
-    memset(part_at(f, head, split, 0).m, 0, (size_t)(f->rows * f->part_floats) * sizeof(float));
-    for (int64_t r = 0; r < f->rows; ++r) *part_at(f, head, split, r).m = -INFINITY;
+/* Resets the partials of a split of a K/V head: no key seen. */
+static inline void start_partials(const struct split_kv *f, int64_t head, int64_t split) {
+    memset(partial_at(f, head, split, 0).m, 0, (size_t)(f->rows * f->partial_floats) * sizeof(float));
+    for (int64_t r = 0; r < f->rows; ++r) *partial_at(f, head, split, r).m = -INFINITY;
 }
 
-/* All rows of the group, which may be more than a tile of the other kernels. */
+/* All query rows of a K/V head, which may be more than a tile of the other kernels holds. */
 static inline struct tile_rows decode_rows(const struct problem *p, const struct sequence *s, int64_t kv) {
     return (struct tile_rows){.p = p, .s = *s, .kv = kv, .n = packed_rows(p, s)};
 }
 
-/* The splits of one row, in order, into the first one. */
-static inline struct part merge_row(const struct split_kv *f, int64_t head, int64_t splits, int64_t r) {
-    const struct part whole = part_at(f, head, 0, r);
+/* The split-KV merge of one row, in the order of the splits, into the first partial. Each is rescaled by exp(m_split - m).
+ */
+static inline struct partial merge_row(const struct split_kv *f, int64_t head, int64_t splits, int64_t r) {
+    const struct partial whole = partial_at(f, head, 0, r);
     const float factor = exponent_factor(f->p);
     float m = -INFINITY, l = 0;
     for (int64_t n = 0; n < splits; ++n) {
-        const float other = *part_at(f, head, n, r).m;
+        const float other = *partial_at(f, head, n, r).m;
         if (other > m) m = other;
     }
     for (int64_t n = 0; n < splits; ++n) {
-        const struct part from = part_at(f, head, n, r);
-        const bool empty = *from.m == -INFINITY && *from.l == 0; /* it saw no key: o is 0 */
-        const float weight = empty ? 0 : *from.m == m ? 1 : exp2f((*from.m - m) * factor);
-        if (!empty) l += weight * *from.l;
-        for (int64_t x = 0; !empty && x < f->part_floats - LANES; x += LANES) {
+        const struct partial from = partial_at(f, head, n, r);
+        const bool empty = *from.m == -INFINITY && *from.l == 0; /* the row saw no key of the split */
+        const float rescale = empty ? 0 : *from.m == m ? 1 : exp2f((*from.m - m) * factor);
+        if (!empty) l += rescale * *from.l;
+        for (int64_t x = 0; !empty && x < f->partial_floats - LANES; x += LANES) {
             const vec before = n == 0 ? v_set(0) : v_load(whole.o + x);
-            v_store(whole.o + x, v_fma(v_set(weight), v_load(from.o + x), before));
+            v_store(whole.o + x, v_fma(v_set(rescale), v_load(from.o + x), before));
         }
     }
-    *whole.m = m, *whole.l = l;
+    *whole.m = m;
+    *whole.l = l;
     return whole;
 }
 
-/* A task: the rows of K/V head `head` are merged, divided by l and written. */
+/* A task: merges the rows of K/V head `head`, divides by l and writes them. */
 static inline void merge_task(void *context, int64_t head, int32_t worker) {
     const struct split_kv *f = context;
     const strobe_attention *a = &f->p->a;
@@ -142,13 +146,14 @@ static inline void merge_task(void *context, int64_t head, int32_t worker) {
     const struct tile_rows t = decode_rows(f->p, &s, head % a->heads_kv);
     float m[MOST_DECODE_ROWS], l[MOST_DECODE_ROWS], factor[MOST_DECODE_ROWS];
     for (int64_t r = 0; r < t.n; ++r) {
-        const struct part whole = merge_row(f, head, splits_of(s.keys, f->split), r);
-        m[r] = *whole.m, l[r] = *whole.l;
+        const struct partial whole = merge_row(f, head, splits_of(s.keys, f->split), r);
+        m[r] = *whole.m;
+        l[r] = *whole.l;
     }
     finish_rows(&t, m, l, factor);
     for (int64_t r = 0; r < t.n; ++r) {
         float row[512];
-        from_places(row, part_at(f, head, 0, r).o, a->v.dtype, a->dim_v, factor[r]);
+        from_lane_order(row, partial_at(f, head, 0, r).o, a->v.dtype, a->dim_v, factor[r]);
         narrow_row(a->out.data, a->out.dtype, tile_offset(&t, &a->out, r), row, a->dim_v);
     }
 }
@@ -164,7 +169,8 @@ static inline struct split_task split_task_at(const struct split_kv *f, int64_t 
     return t;
 }
 
-/* All tasks, then all merges. Threads are not woken for a short call: that would cost more than they gain. */
+/* Runs all tasks and then all merges. A short call runs on the caller's thread, since waking threads would cost more than it
+ * gains. */
 static inline void run_splits(struct split_kv *f, strobe__task *task, void *context) {
     const strobe_attention *a = &f->p->a;
     const strobe_parallel alone = {.struct_size = sizeof alone, .threads = 1};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * avx2.h: the vocabulary of vector operations (see level.h) in AVX2, FMA and F16C: 8 lanes, 16 registers. */
+ * avx2.h: the vector operations of level.h in AVX2, FMA and F16C: 8 lanes, 16 registers. */
 #ifndef STROBE_CPU_ISA_AVX2_H
 #define STROBE_CPU_ISA_AVX2_H
 
@@ -8,7 +8,8 @@
 
 #include "math/exp2.h"
 
-/* Register tile: 4 keys (or columns of V) x 3 vectors of 8 queries is 12 accumulators, 3 operands and one broadcast. */
+/* The register tile of 4 keys (or columns of V) x 3 vectors of 8 queries is 12 vectors of sums, 3 operands and one
+ * broadcast. */
 enum { LANES = 8, VECTORS = 3, UNROLL = 4 };
 
 typedef __m256 vec;
@@ -41,8 +42,8 @@ static inline vec v_load_bf16(const uint16_t *x) {
 
 static inline vec v_load_fp16(const uint16_t *x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x)); }
 
-/* 16 elements: bf16 in two vectors of even and odd elements, by a shift and a mask; the others in order. Volatile: see
- * avx512.h. */
+/* Loads 16 elements: bf16 as a vector of even and one of odd elements, by a shift and a mask; the other dtypes in order.
+ * avx512.h says why they are read as volatile. */
 static inline struct vec2 v_load2_bf16(const void *x) {
     const __m256i words = *(const volatile __m256i_u *)x;
     return (struct vec2){_mm256_castsi256_ps(_mm256_slli_epi32(words, 16)),
@@ -61,7 +62,8 @@ static inline struct vec2 v_load2_int8(const void *x) {
                          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
 
-/* Sums of all lanes of 8 vectors, in order: each step halves the vectors and what is left to add in each. */
+/* The sums of the lanes of 8 vectors, in order. Each step halves the number of vectors, and the lanes left to add in each.
+ */
 static inline vec v_sums(const vec x[8]) {
     vec pair[4], quad[2];
     for (int i = 0; i < 4; ++i)
@@ -85,8 +87,9 @@ static inline float v_highest(vec a) {
     return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
 }
 
-/* The exponent is added to the bits of the polynomial. Below -125 the result is 0 (a denormal would cost 60 times as much);
- * the order of max's operands lets a NaN through. Arguments are at most 127: the softmax's are at most 0. */
+/* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, since a denormal would
+ * cost 60 times as much. A NaN passes by the order of max's operands. Arguments are at most 127; those of a softmax are at
+ * most 0. */
 static inline vec v_exp2(vec x) {
     const vec clamped = _mm256_max_ps(v_set(-126.0f), x);
     const vec whole = _mm256_floor_ps(clamped), f = _mm256_sub_ps(clamped, whole);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * avx512.h: the vocabulary of vector operations (see level.h) in AVX-512 F, DQ, BW, VL: 16 lanes, 32 registers. */
+ * avx512.h: the vector operations of level.h in AVX-512 F, DQ, BW and VL: 16 lanes, 32 registers. */
 #ifndef STROBE_CPU_ISA_AVX512_H
 #define STROBE_CPU_ISA_AVX512_H
 
@@ -8,10 +8,10 @@
 
 #include "math/exp2.h"
 
-/* Register tile: 8 keys (or columns of V) x 3 vectors of 16 queries is 24 accumulators, 3 operands, broadcasts from memory.
- */
+/* The register tile of 8 keys (or columns of V) x 3 vectors of 16 queries is 24 vectors of sums and 3 operands, with
+ * broadcasts from memory. */
 #if defined(STROBE_LEVEL_amx)
-enum { LANES = 16, VECTORS = 2, UNROLL = 8 }; /* scores come in pairs of AMX tiles, 16 queries each */
+enum { LANES = 16, VECTORS = 2, UNROLL = 8 }; /* a tile of queries is two AMX tiles of 16 */
 #else
 enum { LANES = 16, VECTORS = 3, UNROLL = 8 };
 #endif
@@ -46,9 +46,9 @@ static inline vec v_load_bf16(const uint16_t *x) {
 
 static inline vec v_load_fp16(const uint16_t *x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)x)); }
 
-/* A whole line of memory at a time: bf16 in two vectors of even and odd elements, by a shift and a mask; the others in
- * order. Read as volatile: compilers fold one load into both instructions that use it, and a line is then loaded twice,
- * which costs bandwidth. */
+/* Loads 32 elements, of 16 bits a whole cache line: bf16 as a vector of even and one of odd elements, by a shift and a mask;
+ * the other dtypes in order. They are read as volatile, because compilers fold the load into both instructions that use it:
+ * the line is then loaded twice, which costs bandwidth. */
 static inline struct vec2 v_load2_bf16(const void *x) {
     const __m512i words = *(const volatile __m512i_u *)x;
     return (struct vec2){_mm512_castsi512_ps(_mm512_slli_epi32(words, 16)),
@@ -67,7 +67,8 @@ static inline struct vec2 v_load2_int8(const void *x) {
                          _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes + 1)))};
 }
 
-/* Sums of all lanes of 16 vectors, in order: each step halves the vectors and what is left to add in each. */
+/* The sums of the lanes of 16 vectors, in order. Each step halves the number of vectors, and the lanes left to add in each.
+ */
 static inline vec v_sums(const vec x[16]) {
     vec pair[8], quad[4], half[2];
     for (int i = 0; i < 8; ++i)
@@ -85,7 +86,8 @@ static inline vec v_sums(const vec x[16]) {
 static inline float v_sum(vec a) { return _mm512_reduce_add_ps(a); }
 static inline float v_highest(vec a) { return _mm512_reduce_max_ps(a); }
 
-/* vreduce gives x - floor(x), vscalef multiplies by 2^floor(x): no rounding, no clamp; exp2(-inf) = 0, a NaN stays one. */
+/* vreduce gives x - floor(x) and vscalef multiplies by 2^floor(x), so nothing is rounded or clamped. exp2(-inf) = 0, and a
+ * NaN stays a NaN. */
 static inline vec v_exp2(vec x) {
     const vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
     vec p = v_fma(v_set(EXP2_C5), f, v_set(EXP2_C4));
@@ -96,7 +98,7 @@ static inline vec v_exp2(vec x) {
     return _mm512_scalef_ps(p, x);
 }
 
-/* Rows become columns: 16 x 16 words of 32 bits. */
+/* Transposes 16 x 16 words of 32 bits. */
 static inline void v_transpose(__m512i r[16]) {
     __m512i t[16], u[16];
     for (int i = 0; i < 16; i += 2) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * baseline.h: the vocabulary of vector operations (see level.h) in plain C: a vector is an array of 4 floats in a register,
- * by the vector extension that gcc and clang share. It becomes SSE2 on x86-64 and NEON on AArch64. */
+ * baseline.h: the vector operations of level.h in plain C, with 4 lanes, by the vector extension that gcc and clang share.
+ * The compiler makes it SSE2 on x86-64 and NEON on AArch64. */
 #ifndef STROBE_CPU_ISA_BASELINE_H
 #define STROBE_CPU_ISA_BASELINE_H
 
@@ -10,7 +10,7 @@
 #include "math/exp2.h"
 #include "math/float16.h"
 
-/* Register tile: 4 x 2 is 8 accumulators, 2 operands, a broadcast, and a product: without FMA the product needs its own. */
+/* The register tile of 4 keys x 2 vectors is 8 vectors of sums, 2 operands, a broadcast and, without FMA, a product. */
 enum { LANES = 4, VECTORS = 2, UNROLL = 4 };
 
 typedef float vec __attribute__((vector_size(16)));
@@ -51,8 +51,8 @@ static inline vec v_load_fp16(const uint16_t *x) {
     return (vec){fp16_to_float(x[0]), fp16_to_float(x[1]), fp16_to_float(x[2]), fp16_to_float(x[3])};
 }
 
-/* 8 elements: bf16 in two vectors of even and odd elements, by a shift and a mask (all that is served is little-endian); the
- * others in order. */
+/* Loads 8 elements: bf16 as a vector of even and one of odd elements, by a shift and a mask, which is right on little-endian
+ * machines, the only ones supported; the other dtypes in order. */
 static inline struct vec2 v_load2_bf16(const void *x) {
     vec_words words;
     memcpy(&words, x, sizeof words);
@@ -77,11 +77,12 @@ static inline float v_highest(vec a) {
     return even > odd ? even : odd;
 }
 
-/* Sums of all lanes of 4 vectors, in order. */
+/* The sums of the lanes of 4 vectors, in order. */
 static inline vec v_sums(const vec x[4]) { return (vec){v_sum(x[0]), v_sum(x[1]), v_sum(x[2]), v_sum(x[3])}; }
 
-/* Adding and subtracting 1.5 * 2^23 rounds to an integer, corrected to the floor; its exponent goes to the polynomial's
- * bits. Below -125 the result is 0: a denormal would be slow. Arguments are at most 127: the softmax's are at most 0. */
+/* Adding and subtracting 1.5 * 2^23 rounds x to an integer, which is corrected to the floor and added to the exponent bits
+ * of the polynomial. Below -125 the result is 0, since a denormal would be slow. Arguments are at most 127; those of a
+ * softmax are at most 0. */
 static inline vec v_exp2(vec x) {
     const vec clamped = v_pick(x < v_set(-126.0f), v_set(-126.0f), x);
     const vec rounded = (clamped + v_set(12582912.0f)) - v_set(12582912.0f);
@@ -92,7 +93,8 @@ static inline vec v_exp2(vec x) {
     p = p * f + v_set(EXP2_C2);
     p = p * f + v_set(EXP2_C1);
     p = p * f + v_set(EXP2_C0);
-    const vec_words shift = ((vec_words)(whole + v_set(12582912.0f)) - 0x4b400000u) << 23; /* of NaN any bits: not kept */
+    const vec_words shift = ((vec_words)(whole + v_set(12582912.0f)) - 0x4b400000u)
+                            << 23; /* a NaN gives any bits, which are not kept */
     const vec kept = v_pick(x < v_set(-125.0f), v_set(0.0f), (vec)((vec_words)p + shift));
     return v_pick(x == x, kept, x);
 }

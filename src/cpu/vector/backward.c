@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward.c (cpu): FlashAttention-2's backward (Dao, 2023, algorithm 2): weights are recomputed from lse, block by block.
- * backward_tasks.h cuts it into tasks.
+ * backward.c (vector): FlashAttention-2's backward (Dao, 2023, algorithm 2), one text for every level of vectors. P is
+ * recomputed from lse, block by block. backward_tasks.h cuts the work into tasks, tile.h has the products.
  *
  *   for a super-block of keys:                                  K, V copied as fp32;  dK = dV = 0
  *     for each tile of TILE_ROWS packed query rows (rows.h):    Q^T, dO^T packed
  *       for each block of BLOCK_KEYS keys that the tile sees:
- *         S^T = K Q^T;  softcap, bias, ALiBi, mask                   P = 2^(S c - lse log2 e)
- *         dP^T = V dO^T;  dropout Z                                  dS = P (Z dP - D), times softcap's slope
+ *         S^T = K Q^T;  softcap, bias, ALiBi, mask                   P = exp(S - lse) = 2^(S c - lse log2 e)
+ *         dP^T = V dO^T;  dropout Z                                  dS = P (Z dP - delta), times softcap's slope
  *         dV += (Z P)^T dO     dK += dS^T Q     dQ^T += K^T dS^T
  *   dK, times the scale, and dV are written */
 #include "cpu/table.h"
@@ -16,29 +16,29 @@
 
 /* One worker's memory. */
 struct scratch {
-    struct tile_rows rows;                                  /* the tile at hand */
-    float *q, *dout;                                        /* [dim][TILE_ROWS], [dim_v][TILE_ROWS] */
+    struct tile_rows rows;                                  /* the current tile */
+    float *q, *dout;                                        /* Q^T [dim][TILE_ROWS], dO^T [dim_v][TILE_ROWS] */
     float *q_rows, *dout_rows;                              /* the same as rows, [TILE_ROWS][padded] */
-    bool q_nonfinite[TILE_ROWS], dout_nonfinite[TILE_ROWS]; /* rows left out of those */
-    float *dq;                                              /* [dim][TILE_ROWS], where the range sums it */
+    bool q_nonfinite[TILE_ROWS], dout_nonfinite[TILE_ROWS]; /* rows that are not finite: zeros in the two above */
+    float *dq;                                              /* dQ^T [dim][TILE_ROWS] of the range */
     struct row_statistics of_rows;
     struct block block;
     float *ones;    /* [TILE_ROWS] */
     float *k, *v;   /* [super_keys][dim], [super_keys][dim_v] */
-    float *finite;  /* [BLOCK_KEYS][dim]: K without what is not finite */
+    float *finite;  /* [BLOCK_KEYS][dim] K of a block, with zeros for keys that are not finite */
     float *row;     /* [dim or dim_v] */
     float *dk, *dv; /* [super_keys][padded] */
 };
 
 struct backward {
-    struct gradient_tasks tasks; /* first: what the tasks are given leads here */
+    struct gradient_tasks tasks; /* the first field: a pointer to it is a pointer to this */
     const struct problem *p;
     int64_t k_padded, v_padded; /* dim and dim_v up to whole vectors */
 };
 
 static int64_t padded(int64_t columns) { return (columns + LANES - 1) / LANES * LANES; }
 
-/* The floats of a worker. */
+/* Lays out a worker's memory; with base NULL only counts. Returns floats. */
 static size_t lay_out(struct scratch *t, float *base, const struct backward *f) {
     const strobe_attention *a = &f->p->a;
     size_t used = 0;
@@ -60,8 +60,8 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     return used;
 }
 
-/* The tile's rows of x, widened to [TILE_ROWS][padded]. Rows that see nothing are 0, whatever they hold, and so are rows
- * that are not finite, which `nonfinite` names. */
+/* Copies the tile's rows of x, widened, to [TILE_ROWS][padded]. Rows that see no key become 0, whatever they hold, and so do
+ * rows that are not finite, which are marked in `nonfinite`. */
 static void copy_rows(float *to, bool *nonfinite, const struct scratch *t, const strobe_tensor *x, int64_t columns) {
     memset(to, 0, (size_t)(TILE_ROWS * padded(columns)) * sizeof *to);
     for (int64_t r = 0; r < t->rows.n; ++r) {
@@ -74,6 +74,7 @@ static void copy_rows(float *to, bool *nonfinite, const struct scratch *t, const
     }
 }
 
+/* Packs Q and dO of a tile. */
 static void start_tile(const struct backward *f, struct scratch *t) {
     const strobe_attention *a = &f->p->a;
     for (int r = 0; r < TILE_ROWS; ++r) t->ones[r] = 1;
@@ -83,22 +84,22 @@ static void start_tile(const struct backward *f, struct scratch *t) {
     copy_rows(t->dout_rows, t->dout_nonfinite, t, &f->p->g.dout, a->dim_v);
 }
 
-/* G[j] += P[j][r] Y_r for the rows of a tile that are not finite: they are zeros in `rows`, lest 0 * NaN reach a key that
- * the row does not see. */
+/* G[j] += P[j][r] Y_r for the rows of a tile that are not finite, where P[j][r] is not 0. copy_rows() made them zeros, since
+ * 0 * NaN would reach keys that such a row does not see. */
 static void outer_nonfinite(float *g, const struct scratch *t, const float *p, const strobe_tensor *y, const bool *nonfinite,
                             int64_t columns, int64_t keys) {
     for (int64_t r = 0; r < t->rows.n; ++r) {
         if (!nonfinite[r]) continue;
         widen_row(t->row, y->data, y->dtype, tile_offset(&t->rows, y, r), columns);
         for (int64_t j = 0; j < keys; ++j) {
-            const float weight = p[j * TILE_ROWS + r];
-            for (int64_t x = 0; weight != 0 && x < columns; ++x) g[j * padded(columns) + x] += weight * t->row[x];
+            const float p_ij = p[j * TILE_ROWS + r];
+            for (int64_t x = 0; p_ij != 0 && x < columns; ++x) g[j * padded(columns) + x] += p_ij * t->row[x];
         }
     }
 }
 
-/* The tile at hand meets the block of keys [j0, j0 + keys), which is `at` keys into the super-block. */
-static void tile_meets_block(const struct backward *f, const struct scratch *t, int64_t at, int64_t j0, int64_t keys) {
+/* The gradients of the current tile and the block of keys [j0, j0 + keys), which is `at` keys into the super-block. */
+static void block_pair_gradients(const struct backward *f, const struct scratch *t, int64_t at, int64_t j0, int64_t keys) {
     const strobe_attention *a = &f->p->a;
     const enum coverage coverage = tile_covers(&t->rows, j0, j0 + keys);
     if (coverage == BLOCK_SKIPPED) return;
@@ -110,23 +111,24 @@ static void tile_meets_block(const struct backward *f, const struct scratch *t, 
     tile_scores(ds, v, t->dout, a->dim_v, keys, vectors);
     block_gradients(&f->tasks.sums, &t->block, &t->rows, &t->of_rows, &f->tasks.place, j0, keys, hidden);
 
-    struct held_keys held = {.count = 0};
-    const struct rows32 finite = hidden ? hold_back(&held, k, t->finite, keys, a->dim) : k;
+    struct nonfinite_keys nonfinite = {.count = 0};
+    const struct rows32 finite = hidden ? leave_out_nonfinite(&nonfinite, k, t->finite, keys, a->dim) : k;
     tile_accumulate(t->dq, finite, ds, t->ones, keys, a->dim, vectors);
-    release_held(&held, t->dq, k, ds, t->rows.n, a->dim);
+    add_nonfinite(&nonfinite, t->dq, k, ds, t->rows.n, a->dim);
     tile_outer(dv, p, t->dout_rows, f->v_padded, keys, t->rows.n);
     tile_outer(dk, ds, t->q_rows, f->k_padded, keys, t->rows.n);
     outer_nonfinite(dv, t, p, &f->p->g.dout, t->dout_nonfinite, a->dim_v, keys);
     outer_nonfinite(dk, t, ds, &a->q, t->q_nonfinite, a->dim, keys);
 }
 
-/* Rows of K or V as fp32, side by side: in place, rows of [batch, seq, heads, dim] may lie 4 KiB apart, all in the same
- * lines of L1. */
+/* Copies rows of K or V, as fp32, next to each other. In [batch, seq, heads, dim] they may lie 4 KiB apart, and then fall
+ * into the same few sets of L1. */
 static void copy_keys(float *to, const struct keys *k, const strobe_tensor *x, int64_t columns) {
     for (int64_t j = k->first; j < k->end; ++j, to += columns)
         widen_row(to, x->data, x->dtype, strobe__key_offset(x, &k->s, j, k->kv), columns);
 }
 
+/* Writes dK or dV of a super-block, times factor. */
 static void store_keys(const struct keys *k, const strobe_tensor *x, const float *from, int64_t columns, float factor) {
     for (int64_t j = k->first; j < k->end; ++j, from += padded(columns)) {
         const int64_t at = strobe__key_offset(x, &k->s, j, k->kv);
@@ -134,8 +136,8 @@ static void store_keys(const struct keys *k, const strobe_tensor *x, const float
     }
 }
 
-/* The kernel's part of a task. */
-static void meet_keys(const struct gradient_tasks *g, float *memory, const struct keys *k) {
+/* The kernel's part of a task: dK and dV of a super-block of keys, and its part of dQ. */
+static void super_block_gradients(const struct gradient_tasks *g, float *memory, const struct keys *k) {
     const struct backward *f = (const struct backward *)(const void *)g;
     struct scratch t;
     lay_out(&t, memory, f);
@@ -154,13 +156,14 @@ static void meet_keys(const struct gradient_tasks *g, float *memory, const struc
         start_tile(f, &t);
         for (int64_t j0 = begin; j0 < end; j0 += BLOCK_KEYS) {
             const int64_t at = j0 - k->first, keys = k->end - j0 < BLOCK_KEYS ? k->end - j0 : BLOCK_KEYS;
-            tile_meets_block(f, &t, at, j0, keys);
+            block_pair_gradients(f, &t, at, j0, keys);
         }
     }
     store_keys(k, &f->p->g.dk, t.dk, f->p->a.dim, (float)f->p->a.scale);
     store_keys(k, &f->p->g.dv, t.dv, f->p->a.dim_v, 1);
 }
 
+/* Writes dQ of a tile, times the scale. */
 static void write_dq(const struct tile_rows *t, const float *dq) {
     float scale[TILE_ROWS];
     for (int r = 0; r < TILE_ROWS; ++r) scale[r] = (float)t->p->a.scale;
@@ -171,7 +174,8 @@ static struct backward backward_of(const struct problem *p) {
     struct backward f = {.p = p, .k_padded = padded(p->a.dim), .v_padded = padded(p->a.dim_v)};
     const int64_t key_bytes = 8 * (f.k_padded + f.v_padded); /* K, V, dK, dV */
     f.tasks = gradient_tasks_of(p, p->a.dim, key_bytes);
-    f.tasks.meet_keys = meet_keys, f.tasks.write_dq = write_dq;
+    f.tasks.super_block_gradients = super_block_gradients;
+    f.tasks.write_dq = write_dq;
     return f;
 }
 

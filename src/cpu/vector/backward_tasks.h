@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward_tasks.h: what the tasks of a backward are, and how dQ is summed; one text for backward.c and amx/backward.c.
+ * backward_tasks.h: how a backward is cut into tasks and how dQ is summed. vector/backward.c and amx/backward.c share it.
  *
- *   1. a task is rows of a K/V head:     lse log2 e and D = rowsum(dO * O) - dlse of each packed query row (rows.h)
+ *   1. a task is some tiles of rows:     lse log2 e and delta = rowsum(dO * O) - dlse of each packed query row (rows.h)
  *   2. a task is a range of keys of a K/V head, or all its ranges, one after the other:
- *        for each super-block of keys that fits in L2:  meet_keys() writes its dK and dV and adds to the range's dQ
- *   3. dQ: the sums of the ranges, in the order of the keys, times the scale
+ *        for each super-block of keys that fits in L2:  super_block_gradients() writes its dK and dV and adds to the range's
+ * dQ
+ *   3. dQ: the sum over the ranges, in the order of the keys, times the scale
  *
- * The keys are cut into ranges by their number alone, so that few heads still fill many cores, and a sum over rows or keys
- * runs in the same order whoever runs it: no atomics, and results do not depend on the number of threads. dQ of a range is
- * summed apart: where each head is one task, in two buffers of the worker, else in a buffer a range. Memory is linear in
- * the sequence: two dQ of a head in fp32 for each worker, or at most MOST_RANGES of each head. */
+ * The ranges follow from the number of keys alone, and there are enough that few heads still fill many cores. The number of
+ * threads decides whether a task is a range or a whole head. Results do not depend on it: dQ of each range is summed apart,
+ * and every sum over rows or keys runs in the same order whoever runs it. There are no atomics. Where a task is a head, dQ
+ * of the ranges is summed in two buffers of the worker, else in a buffer for each range. So memory is linear in the
+ * sequence: two dQ of a head in fp32 for each worker, or at most MOST_RANGES for each head. */
 #ifndef STROBE_CPU_BACKWARD_TASKS_H
 #define STROBE_CPU_BACKWARD_TASKS_H
 
@@ -18,20 +20,21 @@
 #include "cpu/vector/block_gradients.h"
 
 enum {
-    SUPER_BYTES = 1 << 20, /* of a super-block: half of L2 */
-    LEAST_RANGE = 1024,    /* keys: summing a range's dQ apart costs about as much as 40 keys */
-    MOST_RANGES = 8,       /* of a head */
-    TASKS_A_WORKER = 4,    /* heads that are enough for each to be one task */
-    STATISTICS_TILES = 32, /* of a task */
+    SUPER_BYTES =
+        1 << 20,        /* of a super-block: half of L2 (2 MiB); half and twice as much were slower (docs/kernels/cpu.md) */
+    LEAST_RANGE = 1024, /* keys: to sum a range's dQ apart costs about as much as 40 keys */
+    MOST_RANGES = 8,    /* of a head: bounds the memory of dQ */
+    TASKS_A_WORKER = 4, /* with so many heads for each worker, a head is one task */
+    STATISTICS_TILES = 32, /* of a task that computes delta */
 };
 
-/* dQ of a range, or of those up to it. */
+/* dQ of a range of keys, or of all ranges up to it. */
 struct range_sum {
     float *dq;    /* [tiles][dim][TILE_ROWS] */
-    bool *summed; /* [tiles]: something was; before, dq is not even zero */
+    bool *summed; /* [tiles] dq of the tile holds sums; false: it holds anything */
 };
 
-/* The super-block at hand: keys [first, end). */
+/* The current super-block: keys [first, end), and where its part of dQ is added. */
 struct keys {
     struct sequence s;
     int64_t kv, first, end;
@@ -41,30 +44,31 @@ struct keys {
 struct gradient_tasks {
     const struct problem *p;
     char *workspace;
-    size_t scratch_bytes;              /* of a worker */
-    int64_t tiles, dq_tile, dq_floats; /* tiles of a K/V head; floats of dQ, of a tile and of a head */
-    int64_t ranges, range_keys, super_keys;
-    int64_t statistics_tiles;   /* whose statistics are a task; all, where rows add to a sum of the head's, dsinks */
-    bool apart;                 /* a range is a task */
+    size_t scratch_bytes;                   /* of a worker */
+    int64_t tiles, dq_tile, dq_floats;      /* tiles of a K/V head; floats of dQ of a tile, of a head */
+    int64_t ranges, range_keys, super_keys; /* of a head; keys of a range; keys of a super-block at most */
+    int64_t statistics_tiles;   /* of a task that computes delta; with dsinks, a sum over the head's rows, all of a head */
+    bool apart;                 /* a range is a task; false: a head is */
     struct row_statistics rows; /* [batch][heads_kv][tiles][TILE_ROWS] */
     struct range_sum sum;       /* where ranges are tasks: [batch][heads_kv][ranges] */
     struct dropout_place place;
     struct score_gradients sums; /* of bias and sinks */
 
-    /* The kernel's part: what its worker needs, what a super-block is, how dQ of a tile is written. */
-    void (*meet_keys)(const struct gradient_tasks *g, float *memory, const struct keys *k);
+    /* The kernel's part: the gradients of a super-block, with memory of the worker; writing dQ of a tile. */
+    void (*super_block_gradients)(const struct gradient_tasks *g, float *memory, const struct keys *k);
     void (*write_dq)(const struct tile_rows *t, const float *dq);
 };
 
 static inline struct row_statistics statistics_of(const struct gradient_tasks *g, const struct sequence *s, int64_t kv,
                                                   int64_t tile) {
     const int64_t at = ((s->b * g->p->a.heads_kv + kv) * g->tiles + tile) * TILE_ROWS;
-    return (struct row_statistics){.lse2 = g->rows.lse2 + at, .D = g->rows.D + at, .minus_D = g->rows.minus_D + at};
+    return (struct row_statistics){
+        .lse2 = g->rows.lse2 + at, .delta = g->rows.delta + at, .minus_delta = g->rows.minus_delta + at};
 }
 
 /* --------------------------------------------------------------------------------------------------- what tasks do -- */
 
-/* A worker's memory: two dQ of a head unless ranges are tasks, a row, then the kernel's. */
+/* A worker's memory: dQ of a head twice unless ranges are tasks, two rows, then the kernel's own. */
 static inline float *worker_memory(const struct gradient_tasks *g, int32_t worker) {
     return (float *)(void *)(g->workspace + (size_t)worker * g->scratch_bytes);
 }
@@ -100,7 +104,7 @@ static inline void statistics_task(void *context, int64_t index, int32_t worker)
     leave_flush_to_zero(mode);
 }
 
-/* A range's super-blocks are of about the same size: each makes its rows anew. */
+/* The gradients of a range, in super-blocks of about the same size, since each packs all query rows again. */
 static inline void backward_range(const struct gradient_tasks *g, float *memory, struct keys *k, int64_t range) {
     const int64_t begin = range * g->range_keys, left = k->s.keys - begin,
                   keys = left < g->range_keys ? left : g->range_keys;
@@ -110,11 +114,11 @@ static inline void backward_range(const struct gradient_tasks *g, float *memory,
     const int64_t blocks = ((keys + supers - 1) / supers + BLOCK_KEYS - 1) / BLOCK_KEYS;
     for (k->first = begin; k->first < begin + keys; k->first = k->end) {
         k->end = k->first + blocks * BLOCK_KEYS < begin + keys ? k->first + blocks * BLOCK_KEYS : begin + keys;
-        g->meet_keys(g, memory, k);
+        g->super_block_gradients(g, memory, k);
     }
 }
 
-/* dQ of tile n to add to. */
+/* dQ of tile n, to be added to. */
 static inline float *dq_of_tile(const struct gradient_tasks *g, const struct range_sum *sum, int64_t n) {
     float *dq = sum->dq + n * g->dq_tile;
     if (!sum->summed[n]) memset(dq, 0, (size_t)g->dq_tile * sizeof *dq);
@@ -122,7 +126,7 @@ static inline float *dq_of_tile(const struct gradient_tasks *g, const struct ran
     return dq;
 }
 
-/* Tile n of the next range is added. */
+/* Adds dQ of tile n of the next range. */
 static inline void add_tile(const struct gradient_tasks *g, const struct range_sum *sum, const struct range_sum *next,
                             int64_t n) {
     if (!next->summed[n]) return;
@@ -131,7 +135,7 @@ static inline void add_tile(const struct gradient_tasks *g, const struct range_s
     for (int64_t at = 0; at < g->dq_tile; at += LANES) v_store(to + at, v_add(v_load(to + at), v_load(from + at)));
 }
 
-/* dQ of tile n, if the sequence has as many. */
+/* Writes dQ of tile n, if the sequence has as many tiles. */
 static inline void write_tile(const struct gradient_tasks *g, const struct keys *k, const struct range_sum *sum, int64_t n) {
     if (n * TILE_ROWS >= packed_rows(g->p, &k->s)) return;
     const struct tile_rows t = tile_rows_at(g->p, &k->s, k->kv, n * TILE_ROWS);
@@ -143,7 +147,8 @@ static inline struct range_sum sum_of_range(const struct gradient_tasks *g, cons
     return (struct range_sum){g->sum.dq + at * g->dq_floats, g->sum.summed + at * g->tiles};
 }
 
-/* All ranges of a head, or, where they are tasks, one. The last one is added when dQ is written. */
+/* The gradients of a head: of all its ranges, or of one where ranges are tasks. The last range is added when dQ is written.
+ */
 static inline void backward_head(const struct gradient_tasks *g, int32_t worker, struct keys *k, int64_t range) {
     struct range_sum sum[2];
     float *row, *memory = worker_memory(g, worker);
@@ -164,8 +169,8 @@ static inline void backward_head(const struct gradient_tasks *g, int32_t worker,
     }
 }
 
-/* Where the bias's gradient is summed across batch entries or heads, all that share a sum are one task. Early ranges are
- * seen by the most rows under a causal mask: longest first balances threads. */
+/* A task of step 2. All batch entries and heads that share a sum of dbias are one task. Under a causal mask early ranges are
+ * seen by the most rows, and the longest tasks first balance the threads best. */
 static inline void keys_task(void *context, int64_t index, int32_t worker) {
     const struct gradient_tasks *g = context;
     const strobe_attention *a = &g->p->a;
@@ -181,7 +186,7 @@ static inline void keys_task(void *context, int64_t index, int32_t worker) {
     leave_flush_to_zero(mode);
 }
 
-/* Where ranges are tasks: a task is a tile of a K/V head. */
+/* A task of step 3, where ranges are tasks: dQ of one tile of a K/V head. */
 static inline void queries_task(void *context, int64_t index, int32_t worker) {
     const struct gradient_tasks *g = context;
     const strobe_attention *a = &g->p->a;
@@ -200,7 +205,7 @@ static inline void queries_task(void *context, int64_t index, int32_t worker) {
 
 /* ----------------------------------------------------------------------------------------------------------- sizes -- */
 
-/* dim_padded: floats of a row of dQ; key_bytes: of a super-block's memory, a key. */
+/* dim_padded: floats of a row of dQ; key_bytes: bytes of a super-block's memory for each key. */
 static inline struct gradient_tasks gradient_tasks_of(const struct problem *p, int64_t dim_padded, int64_t key_bytes) {
     const strobe_attention *a = &p->a;
     struct gradient_tasks g = {.p = p};
@@ -222,7 +227,8 @@ static inline struct gradient_tasks gradient_tasks_of(const struct problem *p, i
     return g;
 }
 
-/* Lays out the workspace at `base`, of workers with `floats` of the kernel's own; NULL only counts. Returns bytes. */
+/* Lays out the workspace at `base`; with NULL only counts. floats: of the kernel's own memory for each worker. Returns
+ * bytes. */
 static inline size_t gradient_tasks_lay_out(struct gradient_tasks *g, char *base, size_t floats) {
     const strobe_attention *a = &g->p->a;
     const int64_t heads = a->batch * a->heads_kv, rows = strobe__product(heads, g->tiles * TILE_ROWS);
@@ -234,8 +240,8 @@ static inline size_t gradient_tasks_lay_out(struct gradient_tasks *g, char *base
     bytes += score_gradients_lay_out(&g->sums, base ? base + bytes : NULL, g->p);
     float *shared = base ? (float *)(void *)(base + bytes) : NULL;
     g->rows.lse2 = take(shared, &used, rows);
-    g->rows.D = take(shared, &used, rows);
-    g->rows.minus_D = take(shared, &used, rows);
+    g->rows.delta = take(shared, &used, rows);
+    g->rows.minus_delta = take(shared, &used, rows);
     g->sum = take_sums(g, shared, &used, g->apart ? heads * g->ranges : 0);
     return bytes + used * sizeof(float);
 }

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * block_gradients.h: what the backward does between its products, on a block of keys that meets a tile of query rows:
+ * block_gradients.h: the work of the backward between its products, on a block of keys and a tile of query rows:
  *
- *     S; softcap, bias, ALiBi, mask (scores.h)        P = 2^(S c - lse log2 e)
- *     dropout Z                                       dS = P (Z dP - D), times softcap's slope;  P becomes Z P
+ *     S; softcap, bias, ALiBi, mask (scores.h)        P = exp(S - lse) = 2^(S c - lse log2 e)
+ *     dropout Z                                       dS = P (Z dP - delta), times softcap's slope;  P becomes Z P
  *
- * and D = rowsum(dO * O) - dlse of each row, once before. One text for every level, AMX included. */
+ * and, once for each row, delta = rowsum(dO * O) - dlse. One text for every level, AMX included. */
 #ifndef STROBE_CPU_BLOCK_GRADIENTS_H
 #define STROBE_CPU_BLOCK_GRADIENTS_H
 
 #include "cpu/vector/score_gradients.h"
 #include "cpu/vector/scores.h"
 
-/* What a tile knows of its rows: lse log2 e, +inf for rows that see nothing; rowsum(dO * O) - dlse. */
+/* The statistics of a tile's rows: lse log2 e, +inf for rows that see no key; delta = rowsum(dO * O) - dlse. */
 struct row_statistics {
-    float *lse2, *D, *minus_D; /* [TILE_ROWS]; -D is where a tile product starts from, on AMX alone */
+    float *lse2, *delta, *minus_delta; /* [TILE_ROWS]; -delta is where the chain of dP starts from on AMX */
 };
 
-/* A block on its way, all [BLOCK_KEYS][TILE_ROWS]. */
+/* The scores and gradients of a block pair, all [BLOCK_KEYS][TILE_ROWS]. */
 struct block {
-    float *p, *ds;    /* S, then weights; dP, then dS */
+    float *p, *ds;    /* S, then P; dP, then dS */
     float *z, *slope; /* dropout's factors; softcap's slope */
 };
 
-/* The sum of a b, to fp32 accuracy, its order by the level. */
+/* The dot product of two rows, to fp32 accuracy; its order depends on the level. */
 static inline double dot_rows(const float *a, const float *b, int64_t columns) {
     vec sum = v_set(0);
     int64_t x = 0;
@@ -36,52 +36,55 @@ static inline double dot_rows(const float *a, const float *b, int64_t columns) {
     return total;
 }
 
-/* lse and D of the tile's rows, and their part of dsinks. row: 2 [dim_v]. */
+/* Computes lse log2 e and delta of a tile's rows, and adds their part of dsinks. row: [2][dim_v] of scratch. */
 static inline void read_row_statistics(const struct row_statistics *to, const struct tile_rows *t,
                                        const struct score_gradients *sums, float *row) {
     const strobe_attention *a = &t->p->a;
     const strobe_gradients *g = &t->p->g;
     for (int64_t r = 0; r < TILE_ROWS; ++r) {
-        to->D[r] = 0, to->minus_D[r] = 0, to->lse2[r] = INFINITY;
+        to->delta[r] = 0;
+        to->minus_delta[r] = 0;
+        to->lse2[r] = INFINITY;
         if (r >= t->n) continue;
         const double lse = element_load(a->lse.data, a->lse.dtype, tile_offset(t, &a->lse, r));
         if (lse == -(double)INFINITY) continue;
         widen_row(row, a->out.data, a->out.dtype, tile_offset(t, &a->out, r), a->dim_v);
         widen_row(row + a->dim_v, g->dout.data, g->dout.dtype, tile_offset(t, &g->dout, r), a->dim_v);
-        double sum = dot_rows(row, row + a->dim_v, a->dim_v);
-        if (g->dlse.data) sum -= element_load(g->dlse.data, g->dlse.dtype, tile_offset(t, &g->dlse, r));
-        to->D[r] = (float)sum, to->minus_D[r] = (float)-sum;
+        double delta = dot_rows(row, row + a->dim_v, a->dim_v);
+        if (g->dlse.data) delta -= element_load(g->dlse.data, g->dlse.dtype, tile_offset(t, &g->dlse, r));
+        to->delta[r] = (float)delta;
+        to->minus_delta[r] = (float)-delta;
         to->lse2[r] = (float)(lse * LOG2_E);
-        if (g->dsinks) add_to_dsink(sums, t, r, lse, sum);
+        if (g->dsinks) add_to_dsink(sums, t, r, lse, delta);
     }
 }
 
-/* Scores in p become weights; dP in ds becomes dS. `hidden`: some pairs are invisible; their weight is 0 and their dS too,
- * whatever dP is, or lse in a row that sees a NaN elsewhere. */
-static inline void weights_and_gradients(const struct problem *p, const struct block *b, const struct row_statistics *rows,
-                                         int64_t keys, bool hidden) {
+/* S in p becomes P, dP in ds becomes dS. hidden: some pairs are hidden, and their P and dS are 0, whatever dP is, and
+ * whatever lse is in a row that sees a NaN elsewhere. */
+static inline void p_and_ds(const struct problem *p, const struct block *b, const struct row_statistics *rows, int64_t keys,
+                            bool hidden) {
     const vec factor = v_set(exponent_factor(p)), zero = v_set(0), out_of_sight = v_set(-INFINITY);
     const bool dropout = p->a.dropout, softcap = p->a.softcap > 0;
     for (int64_t at = 0; at < keys * TILE_ROWS; at += LANES) {
         const int64_t lane = at % TILE_ROWS;
         const vec score = v_load(b->p + at);
-        vec weight = v_exp2(v_sub(v_mul(score, factor), v_load(rows->lse2 + lane)));
-        if (hidden) weight = v_select_equal(score, out_of_sight, zero, weight);
+        vec p_ij = v_exp2(v_sub(v_mul(score, factor), v_load(rows->lse2 + lane)));
+        if (hidden) p_ij = v_select_equal(score, out_of_sight, zero, p_ij);
         const vec drop = dropout ? v_load(b->z + at) : v_set(1);
-        const vec ds = v_mul(weight, v_sub(v_mul(v_load(b->ds + at), drop), v_load(rows->D + lane)));
-        v_store(b->p + at, v_mul(weight, drop));
-        v_store(b->ds + at, hidden ? v_select_equal(weight, zero, zero, ds) : ds);
-        if (hidden && softcap) v_store(b->slope + at, v_select_equal(weight, zero, zero, v_load(b->slope + at)));
+        const vec ds = v_mul(p_ij, v_sub(v_mul(v_load(b->ds + at), drop), v_load(rows->delta + lane)));
+        v_store(b->p + at, v_mul(p_ij, drop));
+        v_store(b->ds + at, hidden ? v_select_equal(p_ij, zero, zero, ds) : ds);
+        if (hidden && softcap) v_store(b->slope + at, v_select_equal(p_ij, zero, zero, v_load(b->slope + at)));
     }
 }
 
-/* The whole of it. S is finished: scores_finish() said whether some pair may be `hidden`. */
+/* All of it, on scores that scores_finish() has finished; hidden: what that returned. */
 static inline void block_gradients(const struct score_gradients *sums, const struct block *b, const struct tile_rows *t,
                                    const struct row_statistics *rows, const struct dropout_place *place, int64_t j0,
                                    int64_t keys, bool hidden) {
     const struct problem *p = t->p;
     if (p->a.dropout) dropout_factors(b->z, t, place, j0, keys);
-    weights_and_gradients(p, b, rows, keys, hidden);
+    p_and_ds(p, b, rows, keys, hidden);
     if (p->g.dbias) add_to_dbias(sums, t, b->ds, j0, keys);
     if (p->a.softcap > 0) multiply(b->ds, b->slope, keys);
 }

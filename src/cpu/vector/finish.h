@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * finish.h: the end of a tile of the forward: lse = m + ln l, joined by the head's sink where there is one, is written; the
- * factor by which O is multiplied, 1 / l without a sink, is returned. A row without a key has l = 0, and 0 and -inf, or with
- * a sink 0 and the sink. */
+ * finish.h: the end of a tile of the forward. lse = m + ln l, to which the head's sink is added where there is one, is
+ * written. The factor by which O has to be multiplied, 1 / l without a sink, is returned. A row that sees no key has l = 0;
+ * it gets 0 and lse -inf, or with a sink 0 and the sink. */
 #ifndef STROBE_CPU_FINISH_H
 #define STROBE_CPU_FINISH_H
 
@@ -13,7 +13,7 @@
 static inline void finish_rows(const struct tile_rows *t, const float *m, const float *l, float *factor) {
     const struct problem *p = t->p;
     const double to_natural = (double)exponent_factor(p) * LN_2;
-    for (int64_t r = 0; r < t->n; ++r) { /* without a branch, so that compilers make it one of vectors */
+    for (int64_t r = 0; r < t->n; ++r) { /* without a branch, so that compilers vectorise it */
         const float inverse = 1 / l[r];
         factor[r] = l[r] == 0 ? 0 : inverse;
     }

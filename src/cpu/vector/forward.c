@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * forward.c (cpu): FlashAttention-2's forward (Dao, "FlashAttention-2", 2023, algorithm 1), one text for every level.
+ * forward.c (vector): FlashAttention-2's forward (Dao, 2023, algorithm 1), one text for every level of vectors.
  *
- *   for a task, a few tiles of TILE_ROWS query rows of one K/V head (rows.h):
- *     for each block of BLOCK_KEYS keys that some row of the task sees:            K, V converted to fp32 once
- *       for each tile that does not skip the block:
- *         S^T = K Q^T;  softcap, bias, ALiBi, mask where there are any             tile_scores, scores_finish
- *         m' = max(m, S);  P = 2^(S c - m' c);  l = l a + sum P,  a = 2^((m - m') c)   online_softmax
- *         O^T = a O^T + V^T P                                                      tile_accumulate
- *     O / l and lse = m + ln l are written once
+ *   a task is a few tiles of TILE_ROWS packed query rows (rows.h) of one K/V head
+ *   for each block of BLOCK_KEYS keys that some row of the task sees:             K, V converted to fp32 once
+ *     for each tile, unless the block is hidden from it (causal skip):
+ *       S^T = K Q^T;  softcap, bias, ALiBi, mask where there are any              tile_scores, scores_finish
+ *       m' = max(m, S);  P = exp(S - m') = 2^(S c - m' c);  l = a l + rowsum(P)   online_softmax
+ *       O^T = a O^T + V^T P^T,  a = exp(m - m'), the rescale                      tile_accumulate
+ *   O / l and lse = m + ln l are written once
  *
- * Memory of a worker, d = 128, AVX-512: S 12 KiB, Q and O 24 KiB each a tile, K and V are streamed. Tiles and blocks depend
- * on shapes alone, every row's sums run in key order: results do not depend on the number of threads. */
+ * Query rows lie across the lanes, so the softmax has no horizontal step (tile.h). Memory of a worker, d = 128, AVX-512: S
+ * 12 KiB, and for each tile Q and O 24 KiB each; K and V are streamed. The number of tiles of a task follows from shapes
+ * alone, and every row's sums run in the order of the keys: results do not depend on the number of threads. */
 #include "core/parallel.h"
 #include "cpu/scratch.h"
 #include "cpu/table.h"
@@ -19,22 +20,22 @@
 #include "cpu/vector/forward_tasks.h"
 #include "cpu/vector/nonfinite.h"
 
-/* A tile on its way: accumulators of its rows. */
+/* The state of a tile's rows. */
 struct tile {
     struct tile_rows rows;
     float *q;     /* [dim][TILE_ROWS] */
-    float *o;     /* [dim_v][TILE_ROWS], not normalised */
-    float *m, *l; /* [TILE_ROWS] largest score, sum of weights */
-    int vectors;
+    float *o;     /* [dim_v][TILE_ROWS], not divided by l */
+    float *m, *l; /* [TILE_ROWS] maximum score, sum of exponentials */
+    int vectors;  /* that hold rows */
 };
 
 /* One worker's memory. */
 struct scratch {
     struct tile tile[MOST_TILES];
-    float *s, *z;      /* [BLOCK_KEYS][TILE_ROWS] scores then weights, dropout's factors */
-    float *correction; /* [TILE_ROWS] */
-    float *k, *v;      /* [BLOCK_KEYS][dim] and 2 [BLOCK_KEYS][dim_v]: converted, or without what is not finite */
-    float *row;        /* [dim or dim_v] */
+    float *s, *z;   /* [BLOCK_KEYS][TILE_ROWS] scores, then P; dropout's factors */
+    float *rescale; /* [TILE_ROWS] */
+    float *k, *v;   /* [BLOCK_KEYS][dim] and 2 [BLOCK_KEYS][dim_v]: converted, or without what is not finite */
+    float *row;     /* [dim or dim_v] */
 };
 
 struct forward {
@@ -56,7 +57,7 @@ static size_t lay_out(struct scratch *t, float *base, const struct problem *p) {
     }
     t->s = take(base, &used, BLOCK_KEYS * TILE_ROWS);
     t->z = take(base, &used, BLOCK_KEYS * TILE_ROWS);
-    t->correction = take(base, &used, TILE_ROWS);
+    t->rescale = take(base, &used, TILE_ROWS);
     t->k = take(base, &used, BLOCK_KEYS * a->dim);
     t->v = take(base, &used, 2 * BLOCK_KEYS * a->dim_v);
     t->row = take(base, &used, a->dim > a->dim_v ? a->dim : a->dim_v);
@@ -69,12 +70,16 @@ static void start_tile(struct tile *t, const struct tile_rows *rows, float *row)
     t->vectors = vectors_of(rows->n);
     tile_pack(t->q, rows, &a->q, a->dim, query_factor(rows->p), row);
     memset(t->o, 0, (size_t)(a->dim_v * TILE_ROWS) * sizeof *t->o);
-    for (int r = 0; r < TILE_ROWS; ++r) t->m[r] = -INFINITY, t->l[r] = 0;
+    for (int r = 0; r < TILE_ROWS; ++r) {
+        t->m[r] = -INFINITY;
+        t->l[r] = 0;
+    }
 }
 
-/* Scores s become weights; the tile's m and l move on; correction gets what O has to be multiplied by: exactly 1 where the
- * maximum stayed, which the polynomial's 2^0 is not. A row that has seen no key yet has m = -inf and subtracts 0. */
-static void online_softmax(struct tile *t, float *s, float *correction, int64_t keys, float factor) {
+/* The online softmax of a block: s becomes P, and the tile's m and l are updated. rescale gets exp(m_old - m_new), by which
+ * O has to be multiplied: exactly 1 where m stays, which the polynomial's 2^0 is not. A row that has seen no key has m =
+ * -inf and subtracts 0. */
+static void online_softmax(struct tile *t, float *s, float *rescale, int64_t keys, float factor) {
     const vec c = v_set(factor), none = v_set(-INFINITY), zero = v_set(0);
     for (int64_t at = 0; at < t->vectors * LANES; at += LANES) {
         const vec before = v_load(t->m + at);
@@ -82,34 +87,34 @@ static void online_softmax(struct tile *t, float *s, float *correction, int64_t 
         for (int64_t j = 0; j < keys; ++j) m = v_max(v_load(s + j * TILE_ROWS + at), m);
         const vec shift = v_select_equal(m, none, zero, v_mul(m, c));
         for (int64_t j = 0; j < keys; ++j) {
-            const vec weight = v_exp2(v_sub(v_mul(v_load(s + j * TILE_ROWS + at), c), shift));
-            sum = v_add(sum, weight);
-            v_store(s + j * TILE_ROWS + at, weight);
+            const vec p_ij = v_exp2(v_sub(v_mul(v_load(s + j * TILE_ROWS + at), c), shift));
+            sum = v_add(sum, p_ij);
+            v_store(s + j * TILE_ROWS + at, p_ij);
         }
         const vec a = v_select_equal(m, before, v_set(1), v_exp2(v_sub(v_mul(before, c), shift)));
         v_store(t->m + at, m);
         v_store(t->l + at, v_fma(v_load(t->l + at), a, sum));
-        v_store(correction + at, a);
+        v_store(rescale + at, a);
     }
 }
 
-/* One tile meets one block of keys [j0, j0 + keys). */
-static void tile_meets_block(const struct forward *f, struct tile *tile, const struct scratch *t, struct rows32 k,
-                             struct rows32 v, int64_t j0, int64_t keys) {
+/* A tile attends to the block of keys [j0, j0 + keys). */
+static void attend_block(const struct forward *f, struct tile *tile, const struct scratch *t, struct rows32 k,
+                         struct rows32 v, int64_t j0, int64_t keys) {
     const strobe_attention *a = &f->p->a;
     const enum coverage coverage = tile_covers(&tile->rows, j0, j0 + keys);
     if (coverage == BLOCK_SKIPPED) return;
     tile_scores(t->s, k, tile->q, a->dim, keys, tile->vectors);
-    const bool holes = scores_finish(t->s, NULL, &tile->rows, j0, keys, coverage);
-    struct held_keys held = {.count = 0};
-    const struct rows32 finite = holes ? hold_back(&held, v, t->v, keys, a->dim_v) : v;
-    online_softmax(tile, t->s, t->correction, keys, exponent_factor(f->p));
+    const bool masked = scores_finish(t->s, NULL, &tile->rows, j0, keys, coverage);
+    struct nonfinite_keys nonfinite = {.count = 0};
+    const struct rows32 finite = masked ? leave_out_nonfinite(&nonfinite, v, t->v, keys, a->dim_v) : v;
+    online_softmax(tile, t->s, t->rescale, keys, exponent_factor(f->p));
     if (a->dropout) {
         dropout_factors(t->z, &tile->rows, &f->place, j0, keys);
         multiply(t->s, t->z, keys);
     }
-    tile_accumulate(tile->o, finite, t->s, t->correction, keys, a->dim_v, tile->vectors);
-    release_held(&held, tile->o, v, t->s, tile->rows.n, a->dim_v);
+    tile_accumulate(tile->o, finite, t->s, t->rescale, keys, a->dim_v, tile->vectors);
+    add_nonfinite(&nonfinite, tile->o, v, t->s, tile->rows.n, a->dim_v);
 }
 
 static void finish_tile(const struct tile *t) {
@@ -118,7 +123,7 @@ static void finish_tile(const struct tile *t) {
     tile_unpack(&t->rows, &t->rows.p->a.out, t->o, t->rows.p->a.dim_v, factor);
 }
 
-/* The tiles of a task, from packed row `first`; returns how many. */
+/* Starts the tiles of a task, from packed row `first` on. Returns how many there are. */
 static int start_tiles(const struct forward *f, struct scratch *t, const struct sequence *s, int64_t kv, int64_t first) {
     int count = 0;
     for (; count < f->tiles && first + count * TILE_ROWS < packed_rows(f->p, s); ++count) {
@@ -132,7 +137,7 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     const struct forward *f = context;
     const strobe_attention *a = &f->p->a;
     const int64_t heads = a->batch * a->heads_kv, kv = index % heads % a->heads_kv;
-    /* The last rows see the most keys under a causal mask: longest first balances threads. */
+    /* Under a causal mask the last rows see the most keys, and the longest tasks first balance the threads best. */
     const int64_t first = (f->tasks_a_head - 1 - index / heads) * f->tiles * TILE_ROWS;
     const struct sequence s = strobe__sequence(f->p, index % heads / a->heads_kv);
     if (first >= packed_rows(f->p, &s)) return;
@@ -146,7 +151,7 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
         const int64_t keys = s.keys - j0 < BLOCK_KEYS ? s.keys - j0 : BLOCK_KEYS;
         const struct rows32 k = true_rows(t.k, f->p, &a->k, &s, kv, j0, keys, a->dim);
         const struct rows32 v = true_rows(t.v, f->p, &a->v, &s, kv, j0, keys, a->dim_v);
-        for (int n = 0; n < tiles; ++n) tile_meets_block(f, &t.tile[n], &t, k, v, j0, keys);
+        for (int n = 0; n < tiles; ++n) attend_block(f, &t.tile[n], &t, k, v, j0, keys);
     }
     for (int n = 0; n < tiles; ++n) finish_tile(&t.tile[n]);
     leave_flush_to_zero(mode);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rows.h: which query rows a tile holds. The query heads of a group share their K and V head, so they share a tile: packed
- * row n of a group is row n / group of head n % group. With one head a group that is the row itself; with many, a decode
- * step of one row fills a vector, K and V are read once for all of them, and the rows of a tile stay neighbours under a
+ * rows.h: the query rows of a tile. The query heads of a group share a K/V head, so they share tiles: packed row n of a K/V
+ * head is row n / group of the group's head n % group. Without groups that is the row itself. With them one row of a decode
+ * step fills a vector, K and V are read once for all heads of the group, and the rows of a tile stay neighbours under a
  * mask. */
 #ifndef STROBE_CPU_ROWS_H
 #define STROBE_CPU_ROWS_H
@@ -23,15 +23,16 @@ static inline int64_t packed_head(const struct tile_rows *t, int64_t r) {
     return t->kv * t->p->group + (t->first + r) % t->p->group;
 }
 
-/* Packed rows of a sequence, and the tile that starts at `first`. */
+/* The packed rows of a K/V head of a sequence. */
 static inline int64_t packed_rows(const struct problem *p, const struct sequence *s) { return s->rows * p->group; }
 
+/* The tile that starts at packed row `first`. */
 static inline struct tile_rows tile_rows_at(const struct problem *p, const struct sequence *s, int64_t kv, int64_t first) {
     const int64_t left = packed_rows(p, s) - first;
     return (struct tile_rows){.p = p, .s = *s, .kv = kv, .first = first, .n = left < TILE_ROWS ? left : TILE_ROWS};
 }
 
-/* The keys that some row of the tile sees by the band. */
+/* The keys inside the band of some row of the tile: [first, end). */
 static inline int64_t tile_first_key(const struct tile_rows *t) { return band_first(&t->s.band, packed_row(t, 0)); }
 static inline int64_t tile_end_key(const struct tile_rows *t) { return band_end(&t->s.band, packed_row(t, t->n - 1)); }
 
@@ -43,7 +44,7 @@ static inline int64_t tile_offset(const struct tile_rows *t, const strobe_tensor
     return strobe__row_offset(x, &t->s, packed_row(t, r), packed_head(t, r));
 }
 
-/* Keys [j0, j0 + n) of K or V, x, as fp32: in place, or converted into block [n][columns], and scaled where x has scales. */
+/* Keys [j0, j0 + n) of x, which is K or V, as fp32: in place, or converted into block [n][columns], times their scales. */
 static inline struct rows32 true_rows(float *block, const struct problem *p, const strobe_tensor *x,
                                       const struct sequence *s, int64_t kv, int64_t j0, int64_t n, int64_t columns) {
     const int64_t at = strobe__key_offset(x, s, j0, kv);
@@ -59,16 +60,20 @@ static inline struct rows32 true_rows(float *block, const struct problem *p, con
     return (struct rows32){block, columns};
 }
 
-/* All of them: stepping from row to row saves the divisions. */
+/* tile_offset() of all rows. Stepping from row to row saves the divisions. */
 static inline void tile_offsets(int64_t offset[TILE_ROWS], const struct tile_rows *t, const strobe_tensor *x) {
     int64_t i = packed_row(t, 0), h = packed_head(t, 0);
     for (int64_t r = 0; r < t->n; ++r) {
         offset[r] = strobe__row_offset(x, &t->s, i, h);
-        if (++h == (t->kv + 1) * t->p->group) h = t->kv * t->p->group, ++i;
+        if (++h == (t->kv + 1) * t->p->group) {
+            h = t->kv * t->p->group;
+            ++i;
+        }
     }
 }
 
-/* Transposes the tile's rows of x into to [columns][TILE_ROWS], times factor; lanes without a row are 0. row: [columns]. */
+/* Transposes the tile's rows of x into `to` [columns][TILE_ROWS], times factor; lanes without a row are 0. row: [columns] of
+ * scratch. */
 static inline void tile_pack(float *to, const struct tile_rows *t, const strobe_tensor *x, int64_t columns, float factor,
                              float *row) {
     for (int64_t r = 0; r < TILE_ROWS; ++r) {
@@ -80,7 +85,8 @@ static inline void tile_pack(float *to, const struct tile_rows *t, const strobe_
     }
 }
 
-/* The way back: column r of from [columns][TILE_ROWS], times factor[r], rounded to x's dtype. */
+/* The inverse: column r of `from` [columns][TILE_ROWS], times factor[r], goes to the tile's row r of x, rounded to its
+ * dtype. */
 static inline void tile_unpack(const struct tile_rows *t, const strobe_tensor *x, const float *from, int64_t columns,
                                const float *factor) {
     for (int64_t r = 0; r < t->n; ++r) {

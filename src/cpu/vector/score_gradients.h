@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * score_gradients.h: the gradients of what is added to scores: dbias, the sum of dS over the axes along which the bias is
- * broadcast, and dsinks. Sums are kept in fp32 (dbias) and float64 (dsinks) and rounded once. fp32 dbias is summed where the
- * caller wants it; other dtypes in the workspace. */
+ * score_gradients.h: dbias, the sum of dS over the axes along which the bias is broadcast, and dsinks. dbias is summed in
+ * fp32, in the caller's tensor if that is fp32 and else in the workspace; dsinks is summed in float64. Both are rounded
+ * once. */
 #ifndef STROBE_CPU_SCORE_GRADIENTS_H
 #define STROBE_CPU_SCORE_GRADIENTS_H
 
@@ -13,14 +13,14 @@
 
 struct score_gradients {
     const struct problem *p;
-    bool across_batch, across_heads; /* a sum of dbias takes parts from every batch entry, from every head */
-    int64_t batch, heads, rows;      /* extents of the bias, 1 where broadcast */
-    float *dbias;                    /* sums; NULL when not wanted */
+    bool across_batch, across_heads; /* dbias is summed over batch entries, over heads */
+    int64_t batch, heads, rows;      /* extents of the bias, 1 where it is broadcast */
+    float *dbias;                    /* the sums; NULL when dbias is not wanted */
     int64_t stride[3];               /* of the sums: batch, head, row */
-    double *dsinks;                  /* [batch][heads_q] parts of each batch entry; NULL when not wanted */
+    double *dsinks;                  /* [batch][heads_q] one sum for each batch entry; NULL when dsinks is not wanted */
 };
 
-/* Lays the sums out in the workspace at `base`; NULL only counts. Returns bytes. */
+/* Lays out the sums in the workspace at `base`; with NULL only counts. Returns bytes. */
 static inline size_t score_gradients_lay_out(struct score_gradients *g, void *base, const struct problem *p) {
     const strobe_attention *a = &p->a;
     size_t floats = 0;
@@ -44,6 +44,7 @@ static inline size_t score_gradients_lay_out(struct score_gradients *g, void *ba
     return floats * sizeof(float);
 }
 
+/* Clears the sums. */
 static inline void score_gradients_start(const struct score_gradients *g) {
     const strobe_attention *a = &g->p->a;
     if (g->dsinks) memset(g->dsinks, 0, (size_t)(a->batch * a->heads_q) * sizeof *g->dsinks);
@@ -55,14 +56,15 @@ static inline void score_gradients_start(const struct score_gradients *g) {
                        (size_t)a->seq_k * sizeof *g->dbias);
 }
 
-/* The row's part of dsink, P_sink (dlse - rowsum(dO * O)); D is rowsum(dO * O) - dlse. */
+/* Adds a row's part of dsink, P_sink (dlse - rowsum(dO * O)) = -P_sink delta. */
 static inline void add_to_dsink(const struct score_gradients *g, const struct tile_rows *t, int64_t r, double lse,
-                                double D) {
+                                double delta) {
     const strobe_sinks *sinks = &g->p->sinks;
     const int64_t h = packed_head(t, r);
-    g->dsinks[t->s.b * g->p->a.heads_q + h] -= exp(element_load(sinks->data, sinks->dtype, h) - lse) * D;
+    g->dsinks[t->s.b * g->p->a.heads_q + h] -= exp(element_load(sinks->data, sinks->dtype, h) - lse) * delta;
 }
 
+/* Adds dS of a tile and the keys [j0, j0 + keys) to dbias. */
 static inline void add_to_dbias(const struct score_gradients *g, const struct tile_rows *t, const float *ds, int64_t j0,
                                 int64_t keys) {
     for (int64_t r = 0; r < t->n; ++r) {
@@ -72,6 +74,7 @@ static inline void add_to_dbias(const struct score_gradients *g, const struct ti
     }
 }
 
+/* Rounds the sums into the caller's tensors, after all tasks. */
 static inline void score_gradients_finish(const struct score_gradients *g) {
     const strobe_attention *a = &g->p->a;
     for (int64_t h = 0; g->dsinks && h < a->heads_q; ++h) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * scores.h: what happens between S = QK^T and softmax, on a block of scores s [keys][TILE_ROWS] of a tile: softcap, bias,
- * ALiBi, mask, in this order; and dropout after it. Problems without these features skip all of it: their scores stay raw,
- * and scale is part of the exponential's factor. With them, scores are scaled first and hold natural units after. */
+ * scores.h: what happens between S = QK^T and the softmax, on a block of scores s [keys][TILE_ROWS] of a tile: softcap,
+ * bias, ALiBi and mask, in this order, and dropout after the softmax. Without score terms (softcap, bias, ALiBi) scores stay
+ * raw, and the scale is part of the exponential's factor. With them, scores are scaled first and are in natural units from
+ * then on. */
 #ifndef STROBE_CPU_SCORES_H
 #define STROBE_CPU_SCORES_H
 
@@ -10,23 +11,27 @@
 
 #include "cpu/vector/rows.h"
 
-/* Whether scores need a pass of their own before the mask. */
+/* Whether there is a score term, so that scores need a pass of their own before the mask. */
 static inline bool scores_have_terms(const struct problem *p) { return p->a.softcap > 0 || p->a.bias || p->a.alibi; }
 
-/* Whether some pairs can be invisible beside those outside the band. */
-static inline bool scores_have_holes(const struct problem *p) { return p->a.bool_mask || p->a.block_mask || p->a.bias; }
+/* Whether pairs inside the band can be hidden: by a boolean or block mask, or by a bias of -inf. */
+static inline bool scores_have_element_masks(const struct problem *p) {
+    return p->a.bool_mask || p->a.block_mask || p->a.bias;
+}
 
-/* Scores are raw or in natural units; exp(score) = exp2(score * this). The sign of the scale is packed with Q, so that the
- * largest raw score belongs to the largest weight. */
+/* The factor of scores, raw or in natural units, in the exponential: exp(score) = exp2(score * factor). It is not negative:
+ * a negative scale changes the signs of Q instead (query_factor), so that the largest raw score has the largest exponential.
+ */
 static inline float exponent_factor(const struct problem *p) {
     return (float)(scores_have_terms(p) ? LOG2_E : fabs(p->a.scale) * LOG2_E);
 }
 
+/* The factor of Q when it is packed. */
 static inline float query_factor(const struct problem *p) {
     return scores_have_terms(p) ? (float)p->a.scale : p->a.scale < 0 ? -1.0f : 1.0f;
 }
 
-/* tanh: near 0 x + x^3 P(x^2) (minimax on |x| <= 0.625, 1.6e-9), beyond 1 - 2 / (1 + e^2x). */
+/* tanh x: x + x^3 p(x^2) with a minimax polynomial for |x| <= 0.625, error 1.6e-9, and 1 - 2 / (1 + e^2x) beyond. */
 static inline vec v_tanh(vec x) {
     const vec size = v_abs(x), square = v_mul(x, x);
     vec p = v_fma(v_set(0.002292744816f), square, v_set(-0.008343945516f));
@@ -42,7 +47,7 @@ static inline vec v_tanh(vec x) {
     return v_select_less(size, v_set(0.625f), near, with_sign);
 }
 
-/* s = softcap tanh(s / softcap); slope, unless NULL, gets d s / d dot. */
+/* s = softcap tanh(s / softcap); slope, unless NULL, gets the derivative of the new s by the old one. */
 static inline void scores_softcap(float *s, float *slope, int64_t keys, float softcap) {
     for (int64_t at = 0; at < keys * TILE_ROWS; at += LANES) {
         const vec t = v_tanh(v_mul(v_load(s + at), v_set(1 / softcap)));
@@ -72,7 +77,7 @@ static inline void scores_alibi(float *s, const struct tile_rows *t, int64_t j0,
     }
 }
 
-/* -inf where the band hides a key from a row. Bounds are relative to the block, and so exact as floats. */
+/* Sets scores to -inf where the band hides a key from a row. Bounds are relative to the block and so exact as floats. */
 static inline void scores_band(float *s, const struct tile_rows *t, int64_t j0, int64_t keys) {
     float first[TILE_ROWS], end[TILE_ROWS];
     int64_t i = packed_row(t, 0), last_of_row = (i + 1) * t->p->group - 1 - t->first;
@@ -83,7 +88,9 @@ static inline void scores_band(float *s, const struct tile_rows *t, int64_t j0, 
         if (r == last_of_row && r + 1 < t->n) ++i, last_of_row += t->p->group;
     }
     const vec hidden = v_set(-INFINITY);
-    const bool starts = band_first(&t->s.band, i) > j0; /* the last row's range starts last; causal ranges start at 0 */
+    /* The last row's keys start last. Where they start at or before the block, as always under a causal mask, no row needs
+     * this. */
+    const bool starts = band_first(&t->s.band, i) > j0;
     for (int64_t j = 0; j < keys; ++j)
         for (int64_t c = 0; c < TILE_ROWS; c += LANES) {
             const vec key = v_set((float)j);
@@ -94,8 +101,9 @@ static inline void scores_band(float *s, const struct tile_rows *t, int64_t j0, 
         }
 }
 
-/* -inf where a boolean or block mask, or a bias of -inf, hides a key: also over a NaN that a hidden key's K holds. */
-static inline void scores_holes(float *s, const struct tile_rows *t, int64_t j0, int64_t keys) {
+/* Sets scores to -inf where a boolean or block mask or a bias of -inf hides a key, whatever the score is, a NaN too. A block
+ * that a block mask hides is computed all the same. */
+static inline void scores_element_masks(float *s, const struct tile_rows *t, int64_t j0, int64_t keys) {
     const struct problem *p = t->p;
     for (int64_t r = 0; r < t->n; ++r) {
         const int64_t b = t->s.b, h = packed_head(t, r), i = packed_row(t, r);
@@ -121,20 +129,20 @@ static inline void scores_holes(float *s, const struct tile_rows *t, int64_t j0,
     }
 }
 
-/* All of it, on the raw scores of keys [j0, j0 + keys). Returns whether some pair of the block may be invisible. */
+/* All of it, on the raw scores of keys [j0, j0 + keys). Returns whether some pair of the block may be hidden. */
 static inline bool scores_finish(float *s, float *slope, const struct tile_rows *t, int64_t j0, int64_t keys,
                                  enum coverage coverage) {
     const strobe_attention *a = &t->p->a;
-    const bool holes = scores_have_holes(t->p);
+    const bool masked = scores_have_element_masks(t->p);
     if (a->softcap > 0) scores_softcap(s, slope, keys, (float)a->softcap);
     if (a->bias) scores_bias(s, t, j0, keys);
     if (a->alibi) scores_alibi(s, t, j0, keys);
     if (coverage == BLOCK_PARTIAL) scores_band(s, t, j0, keys);
-    if (holes) scores_holes(s, t, j0, keys);
-    return coverage == BLOCK_PARTIAL || holes;
+    if (masked) scores_element_masks(s, t, j0, keys);
+    return coverage == BLOCK_PARTIAL || masked;
 }
 
-/* Dropout's factors into z [keys][TILE_ROWS]: 0, or 1 / (1 - p). */
+/* Writes the factors of dropout to z [keys][TILE_ROWS]: 0, or 1 / (1 - p). */
 static inline void dropout_factors(float *z, const struct tile_rows *t, const struct dropout_place *place, int64_t j0,
                                    int64_t keys) {
     for (int64_t r = 0; r < t->n; ++r) {

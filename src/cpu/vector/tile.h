@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tile.h: a tile of query rows, and the products it takes part in. Query rows lie across the lanes: an operand of a tile is
- * stored transposed, [column][TILE_ROWS], so that softmax has no horizontal step, and K and V are read as they lie, one
- * element broadcast to all lanes. Forward and backward need three products, made of two register tiles:
+ * tile.h: a tile of query rows, and the products that it takes part in. Query rows lie across the lanes: an operand of a
+ * tile is stored transposed, [column][TILE_ROWS], so that the softmax has no horizontal step. K and V are read as they lie
+ * in memory, one element broadcast to all lanes. Forward and backward need three products, made of two register tiles:
  *
  *     tile_scores      S[j][row]  = sum_x    A[j][x] Q[x][row]                      S^T = K Q^T,     dP^T = V dO^T
  *     tile_outer       G[j][x]   += sum_row  P[j][row] Y[row][x]                    dV += P^T dO,    dK += dS^T Q
  *     tile_accumulate  O[x][row]  = c[row] O[x][row] + sum_j  A[j][x] P[j][row]     O^T += V^T P^T,  dQ^T += K^T dS^T
  *
- * A register tile is UNROLL x VECTORS accumulators; rows that do not fill UNROLL go one by one, and tiles with few columns
- * use fewer vectors. The order of each sum depends on shapes alone. */
+ * A register tile is UNROLL x VECTORS vectors of sums. Rows left over from UNROLL are done one by one, and tiles with few
+ * rows use fewer vectors. The order of each sum depends on shapes alone. */
 #ifndef STROBE_CPU_TILE_H
 #define STROBE_CPU_TILE_H
 
@@ -20,7 +20,7 @@
 
 enum { TILE_ROWS = LANES * VECTORS, BLOCK_KEYS = 64 };
 
-/* Rows [0, n) of K or V as fp32: the tensor itself, or a converted block. */
+/* Rows of K or V as fp32: the tensor itself, or a converted block. */
 struct rows32 {
     const float *data;
     int64_t stride;
@@ -53,13 +53,13 @@ ALWAYS_INLINE void product_of_width(float *c, int64_t c_stride, const float *a, 
         product_kernel(c + i * c_stride, c_stride, a + i * a_stride, a_stride, b, b_stride, depth, add, 1, vectors);
 }
 
-/* C[x][column] = correction[column] C[x][column] + sum_j A[j][x] B[j][column], x < rows; B and C are of a tile. */
-ALWAYS_INLINE void transposed_kernel(float *c, const float *a, int64_t a_stride, const float *b, const float *correction,
+/* C[x][column] = rescale[column] C[x][column] + sum_j A[j][x] B[j][column], x < rows; B and C are [.][TILE_ROWS]. */
+ALWAYS_INLINE void transposed_kernel(float *c, const float *a, int64_t a_stride, const float *b, const float *rescale,
                                      int64_t depth, int rows, int vectors) {
     vec sum[UNROLL][VECTORS];
     for (int x = 0; x < rows; ++x)
         for (int n = 0; n < vectors; ++n)
-            sum[x][n] = v_mul(v_load(c + x * TILE_ROWS + n * LANES), v_load(correction + n * LANES));
+            sum[x][n] = v_mul(v_load(c + x * TILE_ROWS + n * LANES), v_load(rescale + n * LANES));
     for (int64_t j = 0; j < depth; ++j) {
         vec row[VECTORS];
         for (int n = 0; n < vectors; ++n) row[n] = v_load(b + j * TILE_ROWS + n * LANES);
@@ -72,15 +72,15 @@ ALWAYS_INLINE void transposed_kernel(float *c, const float *a, int64_t a_stride,
         for (int n = 0; n < vectors; ++n) v_store(c + x * TILE_ROWS + n * LANES, sum[x][n]);
 }
 
-ALWAYS_INLINE void transposed_of_width(float *c, const float *a, int64_t a_stride, const float *b, const float *correction,
+ALWAYS_INLINE void transposed_of_width(float *c, const float *a, int64_t a_stride, const float *b, const float *rescale,
                                        int64_t depth, int64_t rows, int vectors) {
     int64_t x = 0;
     for (; x + UNROLL <= rows; x += UNROLL)
-        transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, correction, depth, UNROLL, vectors);
-    for (; x < rows; ++x) transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, correction, depth, 1, vectors);
+        transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, rescale, depth, UNROLL, vectors);
+    for (; x < rows; ++x) transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, rescale, depth, 1, vectors);
 }
 
-/* The vectors that n elements fill; at most VECTORS for the rows of a tile. */
+/* The number of vectors that n elements fill; for the rows of a tile at most VECTORS. */
 static inline int vectors_of(int64_t n) { return (int)((n + LANES - 1) / LANES); }
 
 static inline void tile_scores(float *s, struct rows32 a, const float *q, int64_t columns, int64_t keys, int vectors) {
@@ -92,14 +92,14 @@ static inline void tile_scores(float *s, struct rows32 a, const float *q, int64_
         product_of_width(s, TILE_ROWS, a.data, a.stride, q, TILE_ROWS, columns, keys, false, VECTORS);
 }
 
-static inline void tile_accumulate(float *o, struct rows32 a, const float *p, const float *correction, int64_t keys,
+static inline void tile_accumulate(float *o, struct rows32 a, const float *p, const float *rescale, int64_t keys,
                                    int64_t columns, int vectors) {
     if (vectors == 1)
-        transposed_of_width(o, a.data, a.stride, p, correction, keys, columns, 1);
+        transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, 1);
     else if (vectors == 2)
-        transposed_of_width(o, a.data, a.stride, p, correction, keys, columns, 2);
+        transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, 2);
     else
-        transposed_of_width(o, a.data, a.stride, p, correction, keys, columns, VECTORS);
+        transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, VECTORS);
 }
 
 /* G and Y are [.][padded], padded a multiple of LANES. */
@@ -110,7 +110,7 @@ static inline void tile_outer(float *g, const float *p, const float *y, int64_t 
     for (; x < padded; x += LANES) product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, true, 1);
 }
 
-/* One row of a tensor as fp32. */
+/* Copies one row of a tensor, as fp32. */
 static inline void widen_row(float *to, const void *data, int32_t dtype, int64_t at, int64_t columns) {
     int64_t x = 0;
     if (dtype == STROBE_FP32) {
@@ -133,7 +133,7 @@ static inline void widen_row(float *to, const void *data, int32_t dtype, int64_t
     for (; x < columns; ++x) to[x] = dtype == STROBE_BF16 ? bf16_to_float(from[x]) : fp16_to_float(from[x]);
 }
 
-/* And back, rounded. */
+/* The inverse, rounded to dtype. */
 static inline void narrow_row(void *to, int32_t dtype, int64_t at, const float *row, int64_t columns) {
     if (dtype == STROBE_FP32)
         memcpy((float *)to + at, row, (size_t)columns * sizeof *row);
@@ -145,7 +145,7 @@ static inline void narrow_row(void *to, int32_t dtype, int64_t at, const float *
         for (int64_t x = 0; x < columns; ++x) element_store(to, dtype, at + x, (double)row[x]);
 }
 
-/* Rows of K or V from element offset `at`, `stride` apart, as fp32: in place, or converted into block [n][columns]. */
+/* n rows of K or V from element offset `at` on, as fp32: in place, or converted into block [n][columns]. */
 static inline struct rows32 widen_rows(float *block, const strobe_tensor *t, int64_t at, int64_t n, int64_t columns) {
     if (t->dtype == STROBE_FP32) return (struct rows32){(const float *)t->data + at, t->stride[1]};
     for (int64_t j = 0; j < n; ++j) widen_row(block + j * columns, t->data, t->dtype, at + j * t->stride[1], columns);
