@@ -4,6 +4,7 @@
 
     links     a relative link of a page leads to a file, and to a heading of it
     files     a file of this tree that a page or a comment names is there
+    titles    the comment at the top of a file begins with the file's own name
     names     a name of ours in a page, strobe_*, STROBE_*, or a kernel's, stands in the code too
     words     no name and no comment uses a word that docs/glossary.md retires
     figures   measured speeds stand in docs/benchmarks.md and in the notebooks of docs/kernels/, and nowhere else
@@ -26,6 +27,8 @@ OURS = re.compile(r"\b(?:(?:STROBE_|strobe_(?!_cpu_))\w+"
 HISTORY = ("CHANGELOG.md", "docs/kernels/")
 CODE = {".c", ".h", ".cpp", ".cu"}
 
+# Folders whose comments may still name files that have moved.
+MOVING = ("src/cuda/",)
 # Folders that are free of retired words, and of figures; the aim is all of src, cli, lab and python.
 CLEAN_OF_WORDS = ["bench", "cli", "examples", "include", "lab", "python", "tests", "src/math", "src/reference"]
 CLEAN_OF_FIGURES = ["include", "cli", "src/core", "src/math", "src/reference"]
@@ -108,6 +111,23 @@ def check_files(path, lines, tree):
                 yield number, f"names {name}, which is not there"
 
 
+def check_bare_files(comments, tree):
+    """Comments name files without a folder too; there are none of the C library's names among them."""
+    for number, line in enumerate(comments, 1):
+        for name in re.findall(r"(?<![\w./<-])([A-Za-z]\w*\.(?:c|h|cu|cmake|py|sh))\b(?![\w(])", line):
+            if name not in tree["ends"]:
+                yield number, f"names {name}, which is not there"
+
+
+def check_title(path, lines):
+    for number, line in enumerate(lines[:4], 1):
+        title = re.match(rf"(?: \* |# |\"\"\"|)([\w-]+\.(?:{ENDINGS}))\b", line)
+        if title:
+            if title[1] != Path(path).name:
+                yield number, f"the file is {Path(path).name} and calls itself {title[1]}"
+            return
+
+
 def check_names(lines, tree):
     for number, line in enumerate(lines, 1):
         for name in sorted(set(OURS.findall(line))):
@@ -158,10 +178,14 @@ def check_file(path, text, tree):
             yield from check_figures(lines)
         if not path.startswith(HISTORY):
             yield from check_names(lines, tree)
-    if path != "CHANGELOG.md" and not path.startswith("src/cuda/"):
+    if path != "CHANGELOG.md" and not path.startswith(MOVING):
         yield from check_files(path, lines, tree)
+    if path.endswith((".c", ".cpp", ".cu", ".h", ".py", ".sh")) and not path.startswith(MOVING):
+        yield from check_title(path, lines)
     if Path(path).suffix in CODE:
         code, comments = split_code(text)
+        if path.startswith(("bench/", "cli/", "include/", "lab/", "python/", "src/")) and not path.startswith(MOVING):
+            yield from check_bare_files(comments, tree)
         if any(in_folder(path, folder) for folder in CLEAN_OF_WORDS):
             yield from check_words(path, code, comments)
         if any(in_folder(path, folder) for folder in CLEAN_OF_FIGURES):

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cmd_lab_file.c: the q, k, v of a safetensors file as heads of the lab, one [rows][dim] after another; see cmd_lab.h. */
+ * file.c: the q, k, v of a safetensors file as heads of the lab, one [rows][dim] after another; see lab_command.h. */
 #include "io/file.h"
 #include "lab/lab_command.h"
 #include "problem/element.h"

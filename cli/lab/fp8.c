@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cmd_lab_fp8.c: `strobe lab fp8`: FA3's table of errors on its outlier distribution, or on a file's numbers. */
+ * fp8.c: `strobe lab fp8`: FA3's table of errors on its outlier distribution, or on a file's numbers. */
 #include "lab/fp8.h"
 #include "commands.h"
 #include "io/options.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cmd_lab.h: what the subcommands of `strobe lab` share: the words of a problem, block sizes, and the head that it runs on.
+ * lab_command.h: what the subcommands of `strobe lab` share: the words of a problem, block sizes, and the head that it runs
+ * on.
  */
 #ifndef STROBE_CLI_CMD_LAB_H
 #define STROBE_CLI_CMD_LAB_H

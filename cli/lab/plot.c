@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cmd_lab_plot.c: `strobe lab plot`: runs lab/plot.py, which calls this command for its numbers and draws the figures. */
+ * plot.c: `strobe lab plot`: runs lab/plot.py, which calls this command for its numbers and draws the figures. */
 #include "commands.h"
 #include "io/options.h"
 #include "lab/lab_command.h"

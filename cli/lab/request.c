@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cmd_lab_request.c: what a problem of the lab means once its words are read: S, block sizes, JSON; see cmd_lab.h. */
+ * request.c: what a problem of the lab means once its words are read: S, block sizes, JSON; see lab_command.h. */
 #include "commands.h"
 #include "io/json.h"
 #include "lab/lab_command.h"

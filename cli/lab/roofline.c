@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cmd_lab_roofline.c: `strobe lab roofline`: each algorithm's FLOP a byte against a device's arithmetic and memory. */
+ * roofline.c: `strobe lab roofline`: each algorithm's FLOP a byte against a device's arithmetic and memory. */
 #include "bench/peak.h"
 #include "commands.h"
 #include "io/options.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cmd_lab_schedule.c: `strobe lab schedule`: FlashAttention-3's pipeline with and without its two kinds of overlap, and a
+ * schedule.c: `strobe lab schedule`: FlashAttention-3's pipeline with and without its two kinds of overlap, and a
  * timeline to look at. */
 #include "lab/schedule.h"
 #include "commands.h"

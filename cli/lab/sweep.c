@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cmd_lab_sweep.c: `strobe lab sweep`: traffic of some algorithms over n, d, S or a block size, and the exponent with which
+ * sweep.c: `strobe lab sweep`: traffic of some algorithms over n, d, S or a block size, and the exponent with which
  * it grows. Counts only: lengths of 100k cost milliseconds. */
 #include "commands.h"
 #include "io/options.h"

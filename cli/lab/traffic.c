@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cmd_lab_traffic.c: `strobe lab traffic`: every algorithm on one head, what it counted beside what the cost model says, and
+ * traffic.c: `strobe lab traffic`: every algorithm on one head, what it counted beside what the cost model says, and
  * its error against float64. */
 #include "commands.h"
 #include "io/options.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cmd_lab_words.c: a problem of the lab from words, with at most one sweep; see cmd_lab.h. */
+ * words.c: a problem of the lab from words, with at most one sweep; see lab_command.h. */
 #include "io/number.h"
 #include "lab/lab_command.h"
 

@@ -153,7 +153,7 @@ typedef struct strobe_varlen {
     const void *cu_seqlens_q, *cu_seqlens_k;
     const void *used_q, *used_k;
     int64_t total_q, total_k;
-    int32_t index_bits;       /* 32 (default) or 64: the integers behind the four pointers */
+    int32_t index_bits; /* 32 (default) or 64: the integers behind the four pointers */
     int32_t reserved;
 } strobe_varlen;
 
