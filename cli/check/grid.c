@@ -146,8 +146,40 @@ static const char *const caches[] = {"kv=int8",
                                      "kv=fp32 causal",
                                      NULL};
 
+/* What a side without elements meets: everything that stands over scores, and each gradient. */
+static const char *const beside_nothing[] = {"causal sinks",
+                                             "window=3,5 qstart=2 kstart=9",
+                                             "scale=-0.25 softcap=15",
+                                             "alibi causal",
+                                             "dropout=0.17",
+                                             "mask=bhqk",
+                                             "block=7,10",
+                                             "bias=k mask=k",
+                                             "bias=bhqk",
+                                             "layout=gaps bias=hk",
+                                             "layout=reversed",
+                                             "varlen",
+                                             "varlen=used causal bias=bhqk",
+                                             "varlen=packed_used sinks",
+                                             NULL};
+static const char *const gradients_of_nothing[] = {"dlse",
+                                                   "sinks dsinks dlse",
+                                                   "bias dbias",
+                                                   "bias=k dbias",
+                                                   "bias=bk dbias causal",
+                                                   "bias=hqk dbias softcap=15",
+                                                   "bias=bhqk dbias dropout=0.2",
+                                                   "bias=bhqk dbias varlen=packed_used",
+                                                   "deterministic",
+                                                   "bias=k dbias deterministic",
+                                                   "bias=hqk dbias deterministic sinks dsinks",
+                                                   "bias=bqk dbias deterministic varlen",
+                                                   NULL};
+
 static const char *const *const all_forward[] = {masks, features, lengths, layouts, without_lse, NULL};
 static const char *const *const all_backward[] = {masks, features, lengths, layouts, gradients, NULL};
+static const char *const *const all_beside_nothing[] = {beside_nothing, NULL};
+static const char *const *const all_gradients_of_nothing[] = {beside_nothing, gradients_of_nothing, NULL};
 static const char *const *const only_plain[] = {plain, NULL};
 static const char *const *const only_packed[] = {packed_layouts, NULL};
 static const char *const *const only_caches[] = {caches, NULL};
@@ -160,7 +192,8 @@ static const char *const *const only_masks[] = {causal_or_not, masks, NULL};
     "sq=5 sk=0", "sq=0 sk=5", "sq=0 sk=0", "b=0 sq=5 sk=5", "b=3 sq=1 sk=1", "h=8/2 sq=1 sk=130 d=96", "h=6/1 sq=2 sk=67", \
         "sq=70 sk=9", "b=5 h=2 sq=40 sk=33 varlen", "b=2 h=2 sq=9 sk=30 mask=bhqk", "h=3 sq=64 sk=64 d=64",                \
         "sq=65 sk=65 d=64"
-#define DIMS "h=2/1 sq=19 sk=35 d=1,2,3,5,8,17,33,40,65,96,127,160,192,256,257,512"
+#define NOTHING "b=2 sq=0 sk=5 d=40,192,224", "b=2 sq=5 sk=0 d=40,192,224", "b=2 sq=0 sk=0 d=40", "b=0 sq=5 sk=5 d=40"
+#define DIMS    "h=2/1 sq=19 sk=35 d=1,2,3,5,8,17,33,40,65,96,127,160,192,256,257,512"
 #define PEER_SHAPES                                                                                               \
     "sq=1 sk=1", "sq=64 sk=128", "sq=128 sk=192", "sq=256 sk=256", "sq=239 sk=1", "sq=799 sk=3", "sq=113 sk=203", \
         "sq=113 sk=128", "sq=128 sk=217", "sq=113 sk=211", "sq=108 sk=256", "sq=256 sk=512", "sq=384 sk=256",     \
@@ -171,6 +204,8 @@ static const grid_block blocks[] = {
     {GRID_QUICK, "bwd " ANY_DTYPE, {SMALL}, all_backward},
     {GRID_QUICK, "fwd,bwd " ANY_DTYPE, {"b=2 h=4/2 s=41 d=24", "b=4 h=3 s=20 d=33 dv=17"}, only_packed},
     {GRID_QUICK, "fwd,bwd " ANY_DTYPE, {EDGES}, only_causal},
+    {GRID_QUICK, "fwd " ANY_DTYPE " h=4/2", {NOTHING}, all_beside_nothing},
+    {GRID_QUICK, "bwd " ANY_DTYPE " h=4/2", {NOTHING}, all_gradients_of_nothing},
     {GRID_QUICK, "fwd,bwd " ANY_DTYPE, {DIMS}, only_plain},
     {GRID_QUICK, "fwd,bwd bf16 causal", {DIMS}, only_plain},
     {GRID_QUICK,

@@ -12,8 +12,10 @@ enum { GUARD = 256, ALIGNMENT = 64, POISON = 0xFF };
 
 /* Elements from the first in memory to the last, and from the first in memory to [0, 0, 0, 0]. */
 static bool reach(const buffer *b, int64_t *span, int64_t *before) {
-    *span = b->extent[3];
+    const bool is_empty = b->extent[0] == 0 || b->extent[1] == 0 || b->extent[2] == 0;
+    *span = is_empty ? 0 : b->extent[3];
     *before = 0;
+    if (is_empty) return true;
     for (int axis = 0; axis < 3; ++axis) {
         int64_t step = 0;
         if (b->extent[axis] <= 1) continue;
@@ -38,7 +40,7 @@ bool buffer_allocate(buffer *b) {
     b->bytes = aligned_alloc(ALIGNMENT, (size_t)bytes);
     if (!b->bytes) return false;
     b->size = (size_t)bytes;
-    b->data = b->bytes + GUARD + (size_t)before * element_bytes(b->dtype);
+    b->data = span ? b->bytes + GUARD + (size_t)before * element_bytes(b->dtype) : NULL;
     buffer_wipe(b);
     return true;
 }

@@ -13,7 +13,7 @@
 typedef struct buffer {
     unsigned char *bytes; /* the whole allocation; NULL: the elements lie in another buffer, or nowhere */
     size_t size;          /* bytes of it */
-    unsigned char *data;  /* element [0, 0, 0, 0] */
+    unsigned char *data;  /* element [0, 0, 0, 0]; NULL where there is none */
     int64_t extent[4];    /* batch, rows, heads, columns */
     int64_t stride[3];    /* elements from one batch entry, row and head to the next */
     int64_t dtype;        /* a strobe_dtype */
