@@ -147,7 +147,8 @@ typedef struct strobe_tensor {
  *   and out, lse and gradients are not written there.
  * seq_q and seq_k of the descriptor are upper bounds of the lengths (flash-attn's max_seqlen).
  * total_*: rows of a packed tensor; total_q is also the default head stride of lse. The default is cu_seqlens[batch], which
- *   the host cannot read on CUDA: there total_q is required where cu_seqlens_q is given. */
+ *   the host cannot read on CUDA: there total_q is required where cu_seqlens_q is given, without total_k fewer kernels will
+ *   do, and a total of 0 is right for packed tensors of no rows, which are all NULL then. */
 typedef struct strobe_varlen {
     size_t struct_size;
     const void *cu_seqlens_q, *cu_seqlens_k;

@@ -137,6 +137,19 @@ static void fill_defaults(struct problem *p) {
     default_dtype(&p->dsinks.dtype, p->sinks.dtype);
 }
 
+/* Where the rows of packed tensors are not given, and lie in a GPU's memory, the host cannot read them. If none of the
+ * tensors has memory there are none, whatever bound the caller states: with a bound of 0 no kernel looks for any. A query
+ * needs no data, and so says nothing of keys; without rows given it would be refused. */
+static void drop_absent_sides(struct problem *p) {
+    strobe_attention *a = &p->a;
+    const strobe_gradients *g = &p->g;
+    if (a->device == STROBE_CPU || !a->varlen) return;
+    const bool rows = a->q.data || a->out.data || a->lse.data || g->dout.data || g->dlse.data || g->dq.data;
+    const bool keys = a->k.data || a->v.data || g->dk.data || g->dv.data || !p->runs;
+    if (p->varlen.cu_seqlens_q && p->varlen.total_q == 0 && !rows) a->seq_q = 0;
+    if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0 && !keys) a->seq_k = 0;
+}
+
 strobe_status strobe__problem_read(struct problem *p, const strobe_attention *attention, const strobe_gradients *gradients,
                                    bool runs) {
     memset(p, 0, sizeof *p);
@@ -146,8 +159,10 @@ strobe_status strobe__problem_read(struct problem *p, const strobe_attention *at
     strobe_status status = strobe__struct_copy(&p->a, sizeof p->a, attention, "attention");
     if (!status && gradients) status = strobe__struct_copy(&p->g, sizeof p->g, gradients, "gradients");
     if (!status) status = read_features(p);
-    if (!status) fill_defaults(p);
-    return status;
+    if (status) return status;
+    fill_defaults(p);
+    drop_absent_sides(p);
+    return STROBE_OK;
 }
 
 struct band strobe__band(const struct problem *p, const struct sequence *s) {

@@ -142,14 +142,14 @@ static strobe_status check_dropout(const strobe_dropout *d) {
 static strobe_status check_key_scales(const struct problem *p, const char *name, const float *data, const int64_t stride[3],
                                       int32_t dtype, const char *tensor) {
     const strobe_attention *a = &p->a;
-    if (!data && dtype == STROBE_INT8 && p->runs && a->batch > 0 && a->seq_k > 0)
-        return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is NULL and %s.dtype is int8; int8 with its scales is accepted",
-                            name, tensor);
-    if (!data) return STROBE_OK;
     const bool packed = a->varlen && p->varlen.cu_seqlens_k, whole = p->scales.block_k == 0;
     int64_t keys = a->seq_k;
     if (packed) keys = strobe__packed_total(p, p->varlen.cu_seqlens_k, p->varlen.total_k);
     if (keys < 0) keys = 1; /* nothing can be said of a second row */
+    if (!data && dtype == STROBE_INT8 && p->runs && a->batch > 0 && keys > 0)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is NULL and %s.dtype is int8; int8 with its scales is accepted",
+                            name, tensor);
+    if (!data) return STROBE_OK;
     const int64_t blocks = whole ? 1 : keys / p->scales.block_k + (keys % p->scales.block_k != 0);
     const strobe_tensor view = {
         .data = (void *)(uintptr_t)data, .stride = {stride[0], stride[1], stride[2]}, .dtype = STROBE_FP32};

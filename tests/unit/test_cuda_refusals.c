@@ -59,6 +59,28 @@ static void offsets_on_the_device_need_a_total(void **state) {
     assert_int_equal(strobe_select(&a, NULL, &kernel), STROBE_OK);
 }
 
+/* Of packed tensors on a GPU only the caller knows whether they have rows: those that are all NULL have none. */
+static void packed_tensors_of_no_rows_may_be_null(void **state) {
+    (void)state;
+    static const int32_t none[2] = {0};
+    strobe_varlen varlen = {.struct_size = sizeof varlen, .cu_seqlens_q = none, .cu_seqlens_k = none};
+    strobe_attention a = sound();
+    a.varlen = &varlen, varlen.total_q = 4;
+    a.k.data = NULL;
+    assert_int_equal(strobe_forward(&a, NULL, 0, NULL), STROBE_INVALID_ARGUMENT);
+    assert_string_equal(strobe_last_error(), "k is NULL; a pointer to its elements is accepted");
+    a.v.data = NULL;
+    assert_int_not_equal(strobe_forward(&a, NULL, 0, NULL), STROBE_OK);
+    assert_null(strstr(strobe_last_error(), "NULL")); /* no GPU, or the offsets are the host's */
+    varlen.total_q = 0, a.q.data = NULL;
+    assert_int_equal(strobe_forward(&a, NULL, 0, NULL), STROBE_INVALID_ARGUMENT);
+    assert_string_equal(strobe_last_error(), "q is NULL; a pointer to its elements is accepted");
+    a.out.data = NULL;
+    const strobe_status status = strobe_forward(&a, NULL, 0, NULL);
+    assert_true(status == STROBE_OK || status == STROBE_UNSUPPORTED); /* nothing to do, or no GPU */
+    assert_true(!status || !strstr(strobe_last_error(), "total_q"));
+}
+
 static void devices_beyond_the_last_are_refused(void **state) {
     (void)state;
     strobe_device_info info = {.struct_size = sizeof info};
@@ -67,9 +89,8 @@ static void devices_beyond_the_last_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_call_that_cannot_run_says_why),
-        cmocka_unit_test(memory_of_the_host_is_refused),
-        cmocka_unit_test(offsets_on_the_device_need_a_total),
+        cmocka_unit_test(a_call_that_cannot_run_says_why),     cmocka_unit_test(memory_of_the_host_is_refused),
+        cmocka_unit_test(offsets_on_the_device_need_a_total),  cmocka_unit_test(packed_tensors_of_no_rows_may_be_null),
         cmocka_unit_test(devices_beyond_the_last_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -161,9 +161,45 @@ static void test_dbias_of_no_rows(void **state) {
     fixture_free(&f);
 }
 
+/* Packed tensors of no rows are NULL; the bounds on lengths, seq_q and seq_k, are above 0 all the same. */
+static void test_packed_without_rows(void **state) {
+    static const struct shape shape = {
+        .batch = 3, .seq_q = 4, .seq_k = 8, HEADS, .dtype = STROBE_FP32, .features = PACKED | SINKS | BIAS | PER_SCORE};
+    static const int32_t none[4] = {0};
+    (void)state;
+    for (int sides = 1; sides <= 3; ++sides) /* 1: no keys, 2: no rows, 3: neither */
+        for (int operation = STROBE_FORWARD; operation <= STROBE_BACKWARD; ++operation) {
+            struct fixture f;
+            const char *names[MOST_KERNELS];
+            fixture_make(&f, &shape);
+            const int kernels = kernels_for(&f, (strobe_operation)operation, names);
+            assert_true(kernels > 0);
+            if (sides & 1) f.varlen.cu_seqlens_k = none, f.varlen.total_k = 0;
+            if (sides & 2) f.varlen.cu_seqlens_q = none, f.varlen.total_q = 0;
+            f.varlen.used_q = f.varlen.used_k = NULL, f.varlen.index_bits = 32;
+            if (sides & 1) f.a.k.data = f.a.v.data = f.g.dk.data = f.g.dv.data = NULL;
+            if (sides & 2) f.a.q.data = f.a.out.data = f.g.dout.data = f.g.dq.data = NULL;
+            if (sides & 2) f.slot[LSE].data = NULL;
+            for (int k = 0; k < kernels; ++k) {
+                if (fixture_run(&f, (strobe_operation)operation, names[k]))
+                    fail_msg("%s: %s", names[k], strobe_last_error());
+                for (int64_t b = 0; b < f.a.batch; ++b) {
+                    const struct piece s = piece_of(&f, b);
+                    for (int64_t h = 0; h < f.a.heads_q; ++h)
+                        assert_true(check_rows(&f, &s, h, (strobe_operation)operation, names[k]) == s.rows);
+                    for (int64_t kv = 0; operation == STROBE_BACKWARD && kv < f.a.heads_kv; ++kv)
+                        assert_true(check_keys(&f, &s, kv, names[k]) == s.keys);
+                }
+                for (int64_t e = 0; operation && e < slot_count(&f.slot[DBIAS]); ++e) expect(&f, DBIAS, e, 0, names[k]);
+            }
+            fixture_free(&f);
+        }
+}
+
 int main(void) {
-    struct CMUnitTest tests[COUNT(cases) + 1];
+    struct CMUnitTest tests[COUNT(cases) + 2];
     for (size_t n = 0; n < COUNT(cases); ++n) tests[n] = test_of_row(cases[n].name, test_case, &cases[n]);
     tests[COUNT(cases)] = (struct CMUnitTest)cmocka_unit_test(test_dbias_of_no_rows);
+    tests[COUNT(cases) + 1] = (struct CMUnitTest)cmocka_unit_test(test_packed_without_rows);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,7 @@ const char *strobe__cuda_refuses(const struct problem *p) {
     if (!is_own_or_fp32(&a->out, p)) return "out's dtype is not q's; q's or fp32 is taken";
     if (a->lse.dtype == STROBE_FP64) return "lse is fp64; fp32 is taken";
     if (a->sinks && p->sinks.dtype != STROBE_FP32) return "sinks are fp64; fp32 is taken";
-    if (a->varlen && a->varlen->cu_seqlens_q && a->varlen->total_q == 0)
+    if (a->varlen && a->varlen->cu_seqlens_q && a->varlen->total_q == 0 && a->seq_q > 0)
         return "varlen.total_q is 0 with cu_seqlens_q in device memory, which the host cannot read; the rows of the packed "
                "tensors are taken";
     if (p->operation == STROBE_FORWARD) return NULL;

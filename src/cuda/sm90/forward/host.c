@@ -70,6 +70,9 @@ enum { FEWEST_ROWS = 64, MOST_POSITIONS = 1 << 28 };
 static const char *reject_features(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t most_distance = (int64_t)1 << 28, start = a->q_start - a->k_start;
+    /* The copy engine must know where K and V end: it loads whole blocks. */
+    if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0)
+        return "varlen.total_k is 0; the keys of the packed tensors are taken";
     if (a->block_mask && (p->block_mask.block_k % 8 != 0 || p->block_mask.block_k > MOST_POSITIONS))
         return "block_mask.block_k is not a multiple of 8 up to 2^28; these are taken";
     if (a->alibi && (start > most_distance || start < -most_distance))
@@ -107,9 +110,7 @@ const char *strobe__sm90_forward_reject(const struct problem *p) {
 static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, const struct form *form) {
     const strobe_attention *a = &p->a;
     const strobe_varlen *v = &p->varlen;
-    /* A packed tensor's total, where the caller does not give it, is at most batch times the longest. */
-    const int64_t rows = !v->cu_seqlens_q ? a->seq_q : v->total_q ? v->total_q : a->batch * a->seq_q;
-    const int64_t keys = !v->cu_seqlens_k ? a->seq_k : v->total_k ? v->total_k : a->batch * a->seq_k;
+    const int64_t rows = v->cu_seqlens_q ? v->total_q : a->seq_q, keys = v->cu_seqlens_k ? v->total_k : a->seq_k;
     const int64_t batch_q = v->cu_seqlens_q ? 1 : a->batch, batch_k = v->cu_seqlens_k ? 1 : a->batch;
     return strobe__encode_map(&m->q, &a->q, a->dim, rows, a->heads_q, batch_q, 64) &&
            strobe__encode_map(&m->k, &a->k, a->dim, keys, a->heads_kv, batch_k, form->keys) &&
