@@ -44,4 +44,41 @@ STROBE_INLINE enum coverage band_covers(const struct band *band, int64_t i0, int
     return j0 >= band_first(band, i1 - 1) && j1 <= band_end(band, i0) ? BLOCK_FULL : BLOCK_PARTIAL;
 }
 
+/* The same band in 32 bits, for kernels whose positions are below 2^28: row i sees the keys from max(0, i + first_shift) to
+ * min(keys, i + end_shift) - 1, and key j is seen by the rows from max(0, j - end_shift + 1) to min(rows, j - first_shift +
+ * 1) - 1. Where nothing is seen the end is not after the first, and may be negative. */
+struct band32 {
+    int32_t first_shift, end_shift;
+};
+
+/* Beyond 2^29 a shift means the same as there: 2^28 more or less do not bring it back. */
+STROBE_INLINE int32_t band32_clamp(int64_t shift) {
+    const int64_t most = (int64_t)1 << 29;
+    return (int32_t)(shift < -most ? -most : shift > most ? most : shift);
+}
+
+STROBE_INLINE struct band32 band32_of(const struct band *band) {
+    const struct band32 shifts = {band32_clamp(band->diagonal - band->left), band32_clamp(band->diagonal + band->right + 1)};
+    return shifts;
+}
+
+STROBE_INLINE int32_t band32_first_key(int32_t first_shift, int32_t i) { return i + first_shift > 0 ? i + first_shift : 0; }
+
+STROBE_INLINE int32_t band32_end_key(int32_t end_shift, int32_t i, int32_t keys) {
+    return i + end_shift < keys ? i + end_shift : keys;
+}
+
+STROBE_INLINE int32_t band32_first_row(int32_t end_shift, int32_t j) {
+    return j - end_shift + 1 > 0 ? j - end_shift + 1 : 0;
+}
+
+STROBE_INLINE int32_t band32_end_row(int32_t first_shift, int32_t j, int32_t rows) {
+    return j - first_shift + 1 < rows ? j - first_shift + 1 : rows;
+}
+
+/* band32_end_row() - 1. */
+STROBE_INLINE int32_t band32_last_row(int32_t first_shift, int32_t j, int32_t rows) {
+    return j - first_shift < rows ? j - first_shift : rows - 1;
+}
+
 #endif

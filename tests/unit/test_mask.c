@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * test_mask.c: bands against the public header's words on who sees whom, pair by pair, for every mask kind over a grid of
- * windows, starts and lengths; and block coverage against the pairs of the block. */
+ * windows, starts and lengths, in 64 bits and in 32; and block coverage against the pairs of the block. */
 #include <string.h>
 
 #include "core/problem.h"
@@ -40,6 +40,23 @@ static void check_rows(const strobe_attention *a, const struct band *band, bool 
         }
 }
 
+/* The form in 32 bits, which the Hopper kernels ask, for rows and the other way round for keys. */
+static void check_band32(const strobe_attention *a, const struct band *band, bool visible[MOST][MOST]) {
+    const struct band32 shifts = band32_of(band);
+    const int32_t rows = (int32_t)a->seq_q, keys = (int32_t)a->seq_k;
+    for (int32_t i = 0; i < rows; ++i)
+        for (int32_t j = 0; j < keys; ++j) {
+            if ((j >= band32_first_key(shifts.first_shift, i) && j < band32_end_key(shifts.end_shift, i, keys)) !=
+                visible[i][j])
+                explain(a, "band32_first_key, band32_end_key", i, i, j, j);
+            if ((i >= band32_first_row(shifts.end_shift, j) && i < band32_end_row(shifts.first_shift, j, rows)) !=
+                visible[i][j])
+                explain(a, "band32_first_row, band32_end_row", i, i, j, j);
+            if (band32_last_row(shifts.first_shift, j, rows) != band32_end_row(shifts.first_shift, j, rows) - 1)
+                explain(a, "band32_last_row", i, i, j, j);
+        }
+}
+
 static void check_blocks(const strobe_attention *a, const struct band *band, bool visible[MOST][MOST]) {
     for (int64_t i0 = 0; i0 < a->seq_q; ++i0)
         for (int64_t j0 = 0; j0 < a->seq_k; ++j0)
@@ -64,6 +81,7 @@ static void check_lengths(strobe_attention *a, bool blocks) {
         const struct sequence s = strobe__sequence(&problem, 0);
         bool visible[MOST][MOST];
         check_rows(a, &s.band, visible);
+        check_band32(a, &s.band, visible);
         if (blocks) check_blocks(a, &s.band, visible);
     }
 }
@@ -84,6 +102,24 @@ static void check_grid(bool blocks) {
 
 static void test_rows(void **state) { (void)state, check_grid(false); }
 static void test_blocks(void **state) { (void)state, check_grid(true); }
+
+/* In 32 bits, at the ends of sequences as long as the Hopper kernels take them, with what the device adds to the shifts. */
+static void check_far_band32(const strobe_attention *a, const struct band *from) {
+    static const int32_t rows[] = {0, 3, (1 << 28) - 1}, lengths[] = {4, 1 << 28}, diagonals[] = {0, 1 << 28, -(1 << 28)};
+    const struct band32 shifts = band32_of(from);
+    for (size_t n = 0; n < COUNT(rows) * COUNT(lengths) * COUNT(diagonals); ++n) {
+        const int32_t i = rows[n % COUNT(rows)], keys = lengths[n / COUNT(rows) % COUNT(lengths)];
+        const int32_t diagonal = diagonals[n / COUNT(rows) / COUNT(lengths)];
+        const struct band band = {from->left, from->right, from->diagonal + diagonal, keys};
+        const int32_t seen[] = {0, 3, keys - 1};
+        for (size_t k = 0; k < COUNT(seen); ++k) {
+            const bool visible = seen[k] >= band_first(&band, i) && seen[k] < band_end(&band, i);
+            if ((seen[k] >= band32_first_key(shifts.first_shift + diagonal, i) &&
+                 seen[k] < band32_end_key(shifts.end_shift + diagonal, i, keys)) != visible)
+                explain(a, "band32 far away", i, i, seen[k], seen[k]);
+        }
+    }
+}
 
 /* The largest legal positions and windows: nothing wraps around. */
 static void test_extremes(void **state) {
@@ -114,6 +150,7 @@ static void test_extremes(void **state) {
         assert_int_equal(strobe__problem_validate(&problem), STROBE_OK);
         const struct sequence s = strobe__sequence(&problem, 0);
         if (band_covers(&s.band, 0, 4, 0, 4) != rows[n].covered) explain(&a, "extremes", 0, 4, 0, 4);
+        check_far_band32(&a, &s.band);
     }
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * band.h: a problem's mask as the Hopper kernels have it. */
+ * band.h: a problem's mask as the Hopper kernels are given it: struct band32 of math/mask.h, whose functions they ask. */
 #ifndef STROBE_CUDA_SM90_BAND_H
 #define STROBE_CUDA_SM90_BAND_H
 
 #include "core/kernel.h"
 
-/* Row i sees the keys i + first_shift .. i + end_shift - 1 of those there are; where `bottom_right`, keys - rows is added to
- * both shifts on the device, which alone knows the lengths of packed sequences. */
+/* The shifts of struct band32. Where `bottom_right`, the device adds keys - rows to both, since it alone knows the lengths
+ * of packed sequences. */
 struct sm90_band {
     int32_t first_shift, end_shift, bottom_right;
 };
