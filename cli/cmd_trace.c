@@ -17,7 +17,7 @@
 static const char help[] =
     "usage: strobe trace PROBLEM [-o FILE]\n"
     "\n"
-    "Runs the problem on the GPU a few times and writes the last run's course, as JSON for https://ui.perfetto.dev and\n"
+    "Runs the problem on the GPU a few times and writes what the last run did, as JSON for https://ui.perfetto.dev and\n"
     "chrome://tracing: of each of the first CTAs, what the warp that loads, those that choose tiles (forward) or add up dQ\n"
     "(backward) and the warp groups that compute were doing, in microseconds. tools/plot_trace.py makes a picture of it.\n"
     "  -o FILE   where to (default: standard output)\n"
@@ -44,7 +44,7 @@ static const char *const phases[STROBE_TRACE_PHASES] = {
     [STROBE_TRACE_WAIT_Q] = "wait for Q",
     [STROBE_TRACE_WAIT_K] = "wait for K",
     [STROBE_TRACE_WAIT_V] = "wait for V",
-    [STROBE_TRACE_WAIT_TURN] = "wait for the turn",
+    [STROBE_TRACE_WAIT_PING_PONG] = "wait for ping-pong",
     [STROBE_TRACE_QK] = "issue Q K^T",
     [STROBE_TRACE_PV] = "issue P V",
     [STROBE_TRACE_WAIT_QK] = "wait for Q K^T",
@@ -54,15 +54,16 @@ static const char *const phases[STROBE_TRACE_PHASES] = {
     [STROBE_TRACE_EPILOGUE] = "epilogue",
     [STROBE_TRACE_LOAD_DOUT] = "load dO",
     [STROBE_TRACE_WAIT_DOUT] = "wait for dO",
-    [STROBE_TRACE_WEIGHTS] = "weights, issue dP, dV",
+    [STROBE_TRACE_P_AND_DV] = "P, issue dP, dV",
     [STROBE_TRACE_WAIT_DP] = "wait for dP",
-    [STROBE_TRACE_GRADIENTS] = "gradients, issue dK",
+    [STROBE_TRACE_DS_AND_DK] = "dS, issue dK",
     [STROBE_TRACE_WAIT_DS] = "wait for dS",
     [STROBE_TRACE_WAIT_DV] = "issue dQ, wait for dV",
     [STROBE_TRACE_WAIT_DQ] = "wait for dQ",
     [STROBE_TRACE_STORE_DQ] = "store dQ",
     [STROBE_TRACE_WAIT_S] = "wait for S",
     [STROBE_TRACE_ADD_DQ] = "add dQ",
+    [STROBE_TRACE_WAIT_DQ_ORDER] = "wait for the dQ order",
     [STROBE_TRACE_END] = "end",
 };
 

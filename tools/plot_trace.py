@@ -13,10 +13,10 @@ from html import escape
 COLOUR = {
     "load Q": "#009E73", "load K": "#009E73", "load V": "#56B4E9", "describe a tile": "#CC79A7",
     "issue Q K^T": "#0072B2", "wait for Q K^T": "#8FB9DA", "issue P V": "#D55E00", "wait for P V": "#F0B48A",
-    "mask, maxima": "#F0E442", "exponentials": "#E69F00", "epilogue": "#000000", "wait for the turn": "#DDDDDD",
-    "load dO": "#56B4E9", "weights, issue dP, dV": "#E69F00", "wait for dP": "#F7DFA6", "gradients, issue dK": "#0072B2",
+    "mask, maxima": "#F0E442", "exponentials": "#E69F00", "epilogue": "#000000", "wait for ping-pong": "#DDDDDD",
+    "load dO": "#56B4E9", "P, issue dP, dV": "#E69F00", "wait for dP": "#F7DFA6", "dS, issue dK": "#0072B2",
     "wait for dS": "#DDDDDD", "issue dQ, wait for dV": "#D55E00", "wait for dQ": "#F0B48A", "store dQ": "#CC79A7",
-    "wait for S": "#8FB9DA", "add dQ": "#CC79A7", "wait for dO": "#EEEEEE",
+    "wait for S": "#8FB9DA", "add dQ": "#CC79A7", "wait for dO": "#EEEEEE", "wait for the dQ order": "#DDDDDD",
     "wait for Q": "#EEEEEE", "wait for K": "#EEEEEE", "wait for V": "#EEEEEE", "wait for room": "#F4F4F4", "wait for a tile": "#F4F4F4"}
 LEFT, WIDTH, LANE, GAP, TOP = 110, 1100, 34, 10, 46
 

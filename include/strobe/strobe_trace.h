@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * strobe_trace.h: what a kernel of a library built with STROBE_TRACE leaves of its own course, for `strobe trace` and for
+ * strobe_trace.h: what a kernel of a library built with STROBE_TRACE records about its own run, for `strobe trace` and for
  * who tunes kernels. Such a build says so in strobe_build_info; other builds leave nothing. Valid as C and as CUDA C.
  *
  * The first sizeof(strobe_trace) bytes of the workspace hold the trace. Each warp role of the first blocks of threads
@@ -13,7 +13,7 @@
 
 enum { STROBE_TRACE_CTAS = 4, STROBE_TRACE_ROLES = 7, STROBE_TRACE_MARKS = 4096 };
 
-/* Roles of the forward: one warp that loads K and V, one that chooses tiles, one that loads Q, then the warp groups that
+/* Roles of the forward: one warp that loads K and V, one that schedules tiles, one that loads Q, then the warp groups that
  * compute. Of the backward: one warp that loads, one for each group that adds up its dQ, then the groups. */
 enum {
     STROBE_TRACE_LOADER,
@@ -35,25 +35,26 @@ enum {
     STROBE_TRACE_WAIT_Q,
     STROBE_TRACE_WAIT_K,
     STROBE_TRACE_WAIT_V,
-    STROBE_TRACE_WAIT_TURN, /* for the other groups to have issued their products */
-    STROBE_TRACE_QK,        /* Q K^T is issued */
-    STROBE_TRACE_PV,        /* P V is issued */
-    STROBE_TRACE_WAIT_QK,   /* for the scores */
-    STROBE_TRACE_MAXIMUM,   /* mask and row maxima */
+    STROBE_TRACE_WAIT_PING_PONG, /* for the other group to have issued its products */
+    STROBE_TRACE_QK,             /* Q K^T is issued */
+    STROBE_TRACE_PV,             /* P V is issued */
+    STROBE_TRACE_WAIT_QK,        /* for the scores */
+    STROBE_TRACE_MAXIMUM,        /* mask and row maxima */
     STROBE_TRACE_WAIT_PV,
-    STROBE_TRACE_EXPONENTIAL, /* weights, their sums, rounding, rescaling of O */
+    STROBE_TRACE_EXPONENTIAL, /* P, its row sums, rounding, rescale of O */
     STROBE_TRACE_EPILOGUE,    /* O / l, or dK and dV, to memory */
     STROBE_TRACE_LOAD_DOUT,   /* from here on the backward's */
     STROBE_TRACE_WAIT_DOUT,
-    STROBE_TRACE_WEIGHTS,   /* dP is issued, P, dV is issued */
-    STROBE_TRACE_WAIT_DP,   /* for V dO^T */
-    STROBE_TRACE_GRADIENTS, /* dS, to shared memory too, dK is issued */
-    STROBE_TRACE_WAIT_DS,   /* for the other group's dS; dQ is issued */
-    STROBE_TRACE_WAIT_DV,   /* for P^T dO */
-    STROBE_TRACE_WAIT_DQ,   /* for dS^T Q and dS K; the next K Q^T is issued */
-    STROBE_TRACE_STORE_DQ,  /* dQ to shared memory */
-    STROBE_TRACE_WAIT_S,    /* for K Q^T */
-    STROBE_TRACE_ADD_DQ,    /* dQ from there to its sums */
+    STROBE_TRACE_P_AND_DV,      /* dP is issued, P, dV is issued */
+    STROBE_TRACE_WAIT_DP,       /* for V dO^T */
+    STROBE_TRACE_DS_AND_DK,     /* dS, to shared memory too, dK is issued */
+    STROBE_TRACE_WAIT_DS,       /* for the other group's dS; dQ is issued */
+    STROBE_TRACE_WAIT_DV,       /* for P^T dO */
+    STROBE_TRACE_WAIT_DQ,       /* for dS^T Q and dS K; the next K Q^T is issued */
+    STROBE_TRACE_STORE_DQ,      /* dQ to shared memory */
+    STROBE_TRACE_WAIT_S,        /* for K Q^T */
+    STROBE_TRACE_ADD_DQ,        /* dQ from there to its sums */
+    STROBE_TRACE_WAIT_DQ_ORDER, /* deterministic: for the tiles that add to the same dQ before this one */
     STROBE_TRACE_END,
     STROBE_TRACE_PHASES
 };

@@ -6,12 +6,12 @@
 #   STROBE_CUDA                 AUTO (where there is nvcc), ON, OFF
 #   STROBE_CUDA_ARCHITECTURES   machine code, such as 80;90; code for later GPUs is made by their driver from PTX of 80
 #   STROBE_CUDA_ONLY            for developers: only kernels whose name has all these words, such as "forward bf16 128"
-#   STROBE_TRACE                Hopper kernels record their own course, for `strobe trace`; some percent slower
+#   STROBE_TRACE                Hopper kernels record what they do when, for `strobe trace`; some percent slower
 #   STROBE_CUDA_FLAGS           for developers: more options for nvcc, such as -lineinfo
 set(STROBE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set(STROBE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPUs to make machine code for; others from 8.0 on get PTX")
 set(STROBE_CUDA_ONLY "" CACHE STRING "Words that a CUDA kernel's name must have to be built, for developers")
-option(STROBE_TRACE "Hopper kernels record their own course, for strobe trace" OFF)
+option(STROBE_TRACE "Hopper kernels record what they do when, for strobe trace" OFF)
 set(STROBE_CUDA_FLAGS "" CACHE STRING "More options for nvcc, for developers, such as -lineinfo")
 
 set(STROBE_CUDA_BUILT OFF)
@@ -225,65 +225,68 @@ macro(cuda_object_sm90 name source)
   endif()
 endmacro()
 
-# stages of K and V, places of 64 rows for Q, CTAs on a multiprocessor; how many keys a row may see, without
-# and with a mask, for this variant to be the best (-1: any number): of those that take a problem the first is chosen.
+# Stages of K and V, slots of 64 rows for Q, CTAs on a multiprocessor; how many keys a row may see, without and with a mask,
+# for this variant to be the best (-1: any number), as measured on an H200: of those that take a problem the first is chosen.
+# features: the feature class, see cuda/device/params.h.
 set(sm90_lines)
-function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full most_masked terms name)
+function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full most_masked features name)
   string(TOUPPER ${dtype} element)
+  string(TOUPPER FEATURES_${features} class)
   cuda_object_sm90(${name} forward/forward.cu ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages}
-    Q_SLOTS=${q_slots} CTAS=${ctas} TERMS=${terms})
+    Q_SLOTS=${q_slots} CTAS=${ctas} FEATURE_CLASS=${class})
   if(cuda_object_built)
-    set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${terms}, ${dim}, ${keys}, ${groups}, ${stages}, ${q_slots}, ${ctas}, ${most_full}, ${most_masked})\n" PARENT_SCOPE)
+    set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${class}, ${dim}, ${keys}, ${groups}, ${stages}, ${q_slots}, ${ctas}, ${most_full}, ${most_masked})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
 if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
   foreach(dtype bf16 fp16)
-    #                          dim keys g st q ct full masked terms
-    cuda_forward_sm90(${dtype}  64  64 4 4 8 1 1024    0 0 forward_sm90_${dtype}_64_plain_full)
-    cuda_forward_sm90(${dtype}  64  64 1 2 1 3    0 2048 0 forward_sm90_${dtype}_64_plain_masked)
-    cuda_forward_sm90(${dtype}  64 128 3 2 6 1   -1   -1 0 forward_sm90_${dtype}_64_plain)
-    cuda_forward_sm90(${dtype}  96 128 2 2 4 1   -1   -1 0 forward_sm90_${dtype}_96_plain)
-    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 0 forward_sm90_${dtype}_128_plain)
-    cuda_forward_sm90(${dtype} 192  96 2 2 3 1   -1   -1 0 forward_sm90_${dtype}_192_plain)
-    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 0 forward_sm90_${dtype}_256_plain)
-    cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 1 forward_sm90_${dtype}_64_terms)
-    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 1 forward_sm90_${dtype}_128_terms)
-    cuda_forward_sm90(${dtype} 192  64 2 2 3 1   -1   -1 1 forward_sm90_${dtype}_192_terms)
-    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 1 forward_sm90_${dtype}_256_terms)
-    cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 2 forward_sm90_${dtype}_64_general)
-    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 2 forward_sm90_${dtype}_128_general)
-    cuda_forward_sm90(${dtype} 192  64 2 2 3 1   -1   -1 2 forward_sm90_${dtype}_192_general)
-    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 2 forward_sm90_${dtype}_256_general)
+    #                          dim keys g st q ct full masked features
+    cuda_forward_sm90(${dtype}  64  64 4 4 8 1 1024    0 none  forward_sm90_${dtype}_64_plain_full)
+    cuda_forward_sm90(${dtype}  64  64 1 2 1 3    0 2048 none  forward_sm90_${dtype}_64_plain_masked)
+    cuda_forward_sm90(${dtype}  64 128 3 2 6 1   -1   -1 none  forward_sm90_${dtype}_64_plain)
+    cuda_forward_sm90(${dtype}  96 128 2 2 4 1   -1   -1 none  forward_sm90_${dtype}_96_plain)
+    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 none  forward_sm90_${dtype}_128_plain)
+    cuda_forward_sm90(${dtype} 192  96 2 2 3 1   -1   -1 none  forward_sm90_${dtype}_192_plain)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 none  forward_sm90_${dtype}_256_plain)
+    cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 score forward_sm90_${dtype}_64_score)
+    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 score forward_sm90_${dtype}_128_score)
+    cuda_forward_sm90(${dtype} 192  64 2 2 3 1   -1   -1 score forward_sm90_${dtype}_192_score)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 score forward_sm90_${dtype}_256_score)
+    cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 all   forward_sm90_${dtype}_64_general)
+    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 all   forward_sm90_${dtype}_128_general)
+    cuda_forward_sm90(${dtype} 192  64 2 2 3 1   -1   -1 all   forward_sm90_${dtype}_192_general)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 all   forward_sm90_${dtype}_256_general)
   endforeach()
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_forward_variants.h CONTENT "${sm90_lines}" @ONLY)
 
 set(sm90_backward_lines)
-function(cuda_backward_sm90 text dtype dim rows ctas parts lag terms name)
+function(cuda_backward_sm90 text dtype dim rows ctas parts lag features name)
   string(TOUPPER ${dtype} element)
+  string(TOUPPER FEATURES_${features} class)
   math(EXPR stored "(${dim} + 63) / 64 * 64") # columns in shared memory
   cuda_object_sm90(${name} backward/${text}.cu ELEMENT_${element} HEAD_DIM=${stored} COLUMNS=${dim} ROWS=${rows} PARTS=${parts}
-    LAG=${lag} TERMS=${terms})
+    LAG=${lag} FEATURE_CLASS=${class})
   if(cuda_object_built)
-    set(sm90_backward_lines "${sm90_backward_lines}VARIANT(${name}, ${element}, ${dim}, ${rows}, 128, ${ctas}, ${terms})\n" PARENT_SCOPE)
+    set(sm90_backward_lines "${sm90_backward_lines}VARIANT(${name}, ${element}, ${dim}, ${rows}, 128, ${ctas}, ${class})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
 if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
   foreach(dtype bf16 fp16)
-    #                                        dim rows ctas parts lag terms
-    cuda_backward_sm90(backward      ${dtype}  64 128    1 1 1 0 backward_sm90_${dtype}_64_plain)
-    cuda_backward_sm90(backward      ${dtype}  96  64    1 2 1 0 backward_sm90_${dtype}_96_plain)
-    cuda_backward_sm90(backward      ${dtype} 128  64    1 1 1 0 backward_sm90_${dtype}_128_plain)
-    cuda_backward_sm90(backward_pair ${dtype} 192  64    2 1 0 0 backward_sm90_${dtype}_192_plain)
-    cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 0 backward_sm90_${dtype}_256_plain)
-    cuda_backward_sm90(backward      ${dtype}  64 128    1 2 1 1 backward_sm90_${dtype}_64_terms)
-    cuda_backward_sm90(backward      ${dtype} 128  64    1 2 1 1 backward_sm90_${dtype}_128_terms)
-    cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 1 backward_sm90_${dtype}_256_terms)
-    cuda_backward_sm90(backward      ${dtype}  64 128    1 1 0 2 backward_sm90_${dtype}_64_general)
-    cuda_backward_sm90(backward      ${dtype} 128  64    1 1 0 2 backward_sm90_${dtype}_128_general)
-    cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 2 backward_sm90_${dtype}_256_general)
+    #                                        dim rows ctas parts lag features
+    cuda_backward_sm90(backward      ${dtype}  64 128    1 1 1 none  backward_sm90_${dtype}_64_plain)
+    cuda_backward_sm90(backward      ${dtype}  96  64    1 2 1 none  backward_sm90_${dtype}_96_plain)
+    cuda_backward_sm90(backward      ${dtype} 128  64    1 1 1 none  backward_sm90_${dtype}_128_plain)
+    cuda_backward_sm90(backward_pair ${dtype} 192  64    2 1 0 none  backward_sm90_${dtype}_192_plain)
+    cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 none  backward_sm90_${dtype}_256_plain)
+    cuda_backward_sm90(backward      ${dtype}  64 128    1 2 1 score backward_sm90_${dtype}_64_score)
+    cuda_backward_sm90(backward      ${dtype} 128  64    1 2 1 score backward_sm90_${dtype}_128_score)
+    cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 score backward_sm90_${dtype}_256_score)
+    cuda_backward_sm90(backward      ${dtype}  64 128    1 1 0 all   backward_sm90_${dtype}_64_general)
+    cuda_backward_sm90(backward      ${dtype} 128  64    1 1 0 all   backward_sm90_${dtype}_128_general)
+    cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 all   backward_sm90_${dtype}_256_general)
   endforeach()
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_backward_variants.h CONTENT "${sm90_backward_lines}" @ONLY)
@@ -291,7 +294,7 @@ file(CONFIGURE OUTPUT cuda/sm90_defines.txt CONTENT "${sm90_defines}" @ONLY) # f
 
 cuda_object(NAME merge_few SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=FEW_MERGE_PARTS)
 cuda_object(NAME merge_most SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=MOST_MERGE_PARTS)
-cuda_object(NAME row_terms SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 FEATURES=1)
+cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 FEATURES=1)
 
 # ---- the host's part, and all of it in one object
 

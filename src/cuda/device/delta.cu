@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * delta.cu: the small kernels around the backward pass, all bound by memory.
- *   strobe__row_terms    lse in base 2 and D = rowsum(dout * out) - dlse of every packed row, 8, 16 or 32 lanes a row; and
+ *   strobe__row_deltas   delta = rowsum(dO * O) - dlse and lse in base 2 of every packed row, 8, 16 or 32 lanes a row; and
  *                        zeros where backward_fused.cu adds up dQ
- *   strobe__sink_sums    dsink of a head = -sum over batch and rows of exp(sink - lse) D, a block of threads a head, in a
- *                        fixed order, in fp64
+ *   strobe__sink_sums    dsink of a head = -sum over batch and rows of exp(sink - lse) delta, a block of threads a head, in
+ *                        a fixed order, in fp64
  *   strobe__dq_round     the fp32 sums of dQ to where and as the caller wants them
  *   strobe__dbias_round  the fp32 sums of dbias likewise */
+#include "cuda/device/lanes.h"
+#include "cuda/device/row_statistics.h"
 #include "cuda/ptx/red.h"
-#include "cuda/device/gradients.h"
-#include "cuda/device/store.h"
 
-/* Eight columns from `column` on; those past the tensor's are 0. */
+/* Loads eight columns from element `at` on, of which `columns` are the tensor's; the others are 0. */
 INLINE void load_eight(const struct view *x, int64_t at, int columns, float to[8]) {
     const bool whole = columns >= 8 && x->aligned;
     if (whole && (x->dtype == CUDA_BF16 || x->dtype == CUDA_FP16)) {
@@ -37,8 +37,8 @@ INLINE int rows_of_block(struct job *t, const struct params *p) {
     return first;
 }
 
-/* D of a row, this lane's part. */
-INLINE float row_term(const struct params *p, const struct job *t, struct place at, int lane, int lanes) {
+/* This lane's part of a row's delta. */
+INLINE float delta_of_row(const struct params *p, const struct job *t, struct place at, int lane, int lanes) {
     const int64_t out = row_offset(&p->out, t, at), dout = row_offset(&p->dout, t, at);
     float sum = 0;
     for (int x = 8 * lane; x < p->dim_v; x += 8 * lanes) {
@@ -52,16 +52,16 @@ INLINE float row_term(const struct params *p, const struct job *t, struct place 
     return sum;
 }
 
-/* What backward_fused.cu adds to and marks begins as 0. */
+/* Sets to 0 what backward_fused.cu adds to, and its recompute marks. */
 INLINE void zero_sums(const struct params *p, int64_t row) {
     float4 *sums = (float4 *)(p->dq_sum + row * p->dq_columns);
 #pragma unroll 4
     for (int n = (int)threadIdx.x; n < PACKED_PADDING / 4 * p->dq_columns; n += 256) sums[n] = make_float4(0, 0, 0, 0);
-    for (int64_t n = (int64_t)blockIdx.x * 256 + threadIdx.x; n < p->again_count; n += (int64_t)gridDim.x * 256)
-        p->again_keys[n] = 0;
+    for (int64_t n = (int64_t)blockIdx.x * 256 + threadIdx.x; n < p->recompute_count; n += (int64_t)gridDim.x * 256)
+        p->recompute_keys[n] = 0;
 }
 
-extern "C" __global__ void __launch_bounds__(256) strobe__row_terms(const __grid_constant__ struct params p) {
+extern "C" __global__ void __launch_bounds__(256) strobe__row_deltas(const __grid_constant__ struct params p) {
     const int lanes = p.dim_v <= 64 ? 8 : p.dim_v <= 128 ? 16 : 32, lane = (int)threadIdx.x % lanes, step = 256 / lanes;
     struct job t;
     const int first = rows_of_block(&t, &p);
@@ -72,10 +72,10 @@ extern "C" __global__ void __launch_bounds__(256) strobe__row_terms(const __grid
         const struct place at = place_of(&p, &t, first + row);
         const bool there = at.i < t.rows;
         const float lse = there ? ((const float *)p.lse.data)[row_offset(&p.lse, &t, at)] : -INFINITY;
-        float sum = there ? row_term(&p, &t, at, lane, lanes) : 0; /* without waiting for lse */
-        for (int d = lanes / 2; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+        float sum = there ? delta_of_row(&p, &t, at, lane, lanes) : 0; /* does not wait for lse */
+        sum = lanes_sum(sum, lanes);
         if (lane == 0) { /* a row that sees nothing may hold anything */
-            p.row_term[to + row] = lse == -INFINITY ? 0 : sum;
+            p.row_delta[to + row] = lse == -INFINITY ? 0 : sum;
             p.row_lse[to + row] = lse == -INFINITY ? INFINITY : lse * (float)LOG2_E;
         }
     }
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(256) strobe__sink_sums(const __grid
         for (int i = (int)threadIdx.x; i < t.rows; i += 256) {
             const int64_t at = statistic_at(&p, &t, i * p.group + h % p.group);
             if (p.row_lse[at] != INFINITY)
-                sum -= (double)(exp2f(p.sinks[h] * (float)LOG2_E - p.row_lse[at]) * p.row_term[at]);
+                sum -= (double)(exp2f(p.sinks[h] * (float)LOG2_E - p.row_lse[at]) * p.row_delta[at]);
         }
     }
     sums[threadIdx.x] = sum;
@@ -103,14 +103,15 @@ extern "C" __global__ void __launch_bounds__(256) strobe__sink_sums(const __grid
     if (threadIdx.x == 0) p.dsinks[h] = (float)sums[0];
 }
 
-/* Eight columns of a row; marks the rows' unit if one is not finite. */
+/* Rounds and stores eight columns of a row of dQ; marks the row's unit for recomputation if one is not finite. */
 INLINE void round_eight(const struct params *p, const struct job *t, int packed, int x, const float from[8]) {
     const struct place at = place_of(p, t, packed);
     float sum = 0;
     if (at.i >= t->rows) return;
 #pragma unroll
     for (int e = 0; e < 8; ++e) sum = fmaf(from[e], 0.0f, sum);
-    if (sum != 0) mark_again(p->again_rows, p, t, packed / AGAIN_UNIT * AGAIN_UNIT, AGAIN_UNIT, p->row_units);
+    if (sum != 0)
+        mark_for_recompute(p->recompute_rows, p, t, packed / RECOMPUTE_UNIT * RECOMPUTE_UNIT, RECOMPUTE_UNIT, p->row_units);
     const int64_t to = row_offset(&p->dq, t, at) + x;
     if (store_eight(&p->dq, to, from, p->dim - x)) return;
 #pragma unroll
@@ -118,7 +119,7 @@ INLINE void round_eight(const struct params *p, const struct job *t, int packed,
         if (e < p->dim - x) store_any(p->dq.data, p->dq.dtype, to + e, from[e]);
 }
 
-/* A thread has eight columns of two rows at a time, which lie in one run, with four lanes. */
+/* A thread has eight columns of two rows at a time; they lie in one run, where four lanes put them (ptx/red.h). */
 extern "C" __global__ void __launch_bounds__(256) strobe__dq_round(const __grid_constant__ struct params p) {
     const int eights = p.dq_columns / 8;
     struct job t;
@@ -140,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(256) strobe__dq_round(const __grid_
     }
 }
 
-/* Extents of the bias are 1 where its stride is 0. */
+/* The bias has extent 1 where its stride is 0. */
 extern "C" __global__ void __launch_bounds__(256) strobe__dbias_round(const __grid_constant__ struct params p) {
     const int64_t rows = p.dbias_sum.row ? p.seq_q : 1, heads = p.dbias_sum.head ? p.heads_kv * p.group : 1;
     const int64_t batch = p.dbias_sum.batch ? p.batch : 1, all = batch * heads * rows * p.seq_k;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * element.h: the element type that a kernel is compiled for, STROBE_FP16, STROBE_BF16 or STROBE_FP32 by -D, and elements of
- * a type known at run time only (bias, outputs in another dtype). */
-#ifndef STROBE_CUDA_TILE_ELEMENT_H
-#define STROBE_CUDA_TILE_ELEMENT_H
+ * element.h: the element type that a kernel is compiled for, ELEMENT_FP16, ELEMENT_BF16 or ELEMENT_FP32 by -D, and elements
+ * of a type known at run time only (bias, outputs in another dtype). */
+#ifndef STROBE_CUDA_DEVICE_ELEMENT_H
+#define STROBE_CUDA_DEVICE_ELEMENT_H
 
 #include <math.h>
 
@@ -15,6 +15,7 @@
 
 #define INLINE static __device__ __forceinline__
 
+/* STROBE_MMA_TYPE: the type's name in the instructions of ptx/wgmma.h. */
 #if defined(ELEMENT_FP32)
 typedef float element;
 #define ELEMENT_DTYPE CUDA_FP32
@@ -23,13 +24,15 @@ INLINE float element_to_float(element x) { return x; }
 #else
 typedef uint16_t element;
 #if defined(ELEMENT_FP16)
-#define ELEMENT_DTYPE CUDA_FP16
-#define ELEMENT_ONE   ((element)0x3c00)
+#define STROBE_MMA_TYPE "f16"
+#define ELEMENT_DTYPE   CUDA_FP16
+#define ELEMENT_ONE     ((element)0x3c00)
 INLINE uint32_t pack(float low, float high) { return cvt_f16x2(low, high); }
 INLINE float element_to_float(element x) { return f16_to_float(x); }
 #else
-#define ELEMENT_DTYPE CUDA_BF16
-#define ELEMENT_ONE   ((element)0x3f80)
+#define STROBE_MMA_TYPE "bf16"
+#define ELEMENT_DTYPE   CUDA_BF16
+#define ELEMENT_ONE     ((element)0x3f80)
 INLINE uint32_t pack(float low, float high) { return cvt_bf16x2(low, high); }
 INLINE float element_to_float(element x) { return bf16_to_float(x); }
 #endif
@@ -38,7 +41,7 @@ INLINE float element_to_float(element x) { return bf16_to_float(x); }
 #define ELEMENT_BYTES ((int)sizeof(element))
 #define CHUNK         (16 / ELEMENT_BYTES) /* elements of a 16-byte access */
 
-/* Accumulators to 0; not by an initialiser, of which the compiler makes a loop over local memory. */
+/* Sets accumulators to 0; not by an initialiser, of which the compiler makes a loop over local memory. */
 INLINE void clear(float (*c)[4], int tiles) {
 #pragma unroll
     for (int n = 0; n < tiles; ++n)
@@ -73,6 +76,24 @@ INLINE void store_any(void *data, int dtype, int64_t index, float value) {
     case CUDA_FP64: ((double *)data)[index] = (double)value; break;
     default: ((float *)data)[index] = value;
     }
+}
+
+/* Stores eight columns from element `at` of the tensor on, 16 bytes at a time. Returns false, with nothing done, if fewer
+ * than eight are left or the tensor does not allow it. */
+INLINE bool store_eight(const struct view *to, int64_t at, const float *from, int columns) {
+    if (columns < 8 || !to->aligned || to->dtype == CUDA_FP64) return false;
+    const float4 low = *(const float4 *)from, high = *(const float4 *)(from + 4);
+    if (to->dtype == CUDA_FP32) {
+        *(float4 *)((float *)to->data + at) = low;
+        *(float4 *)((float *)to->data + at + 4) = high;
+    } else if (to->dtype == CUDA_BF16) {
+        *(uint4 *)((uint16_t *)to->data + at) = make_uint4(cvt_bf16x2(low.x, low.y), cvt_bf16x2(low.z, low.w),
+                                                           cvt_bf16x2(high.x, high.y), cvt_bf16x2(high.z, high.w));
+    } else {
+        *(uint4 *)((uint16_t *)to->data + at) = make_uint4(cvt_f16x2(low.x, low.y), cvt_f16x2(low.z, low.w),
+                                                           cvt_f16x2(high.x, high.y), cvt_f16x2(high.z, high.w));
+    }
+    return true;
 }
 
 #endif

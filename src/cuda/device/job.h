@@ -4,10 +4,10 @@
  * row n is row n / group of head kv * group + n % group, as in cpu/vector/rows.h. The grid is one-dimensional, so that no
  * axis of a problem meets the limit of 65535; tiles of one head are neighbours, whose K and V then stay in L2, and under a
  * band the last rows, which see the most keys, come first. */
-#ifndef STROBE_CUDA_TILE_JOB_H
-#define STROBE_CUDA_TILE_JOB_H
+#ifndef STROBE_CUDA_DEVICE_JOB_H
+#define STROBE_CUDA_DEVICE_JOB_H
 
-#include "cuda/device/element.h"
+#include "cuda/device/sequence.h"
 
 struct job {
     int b, kv, rows, keys;        /* batch entry, K/V head, the sequence's lengths */
@@ -19,10 +19,7 @@ struct job {
     const element *q, *dout, *k, *v; /* row 0 of the sequence, of the group's first head */
 };
 
-INLINE int64_t entry(const void *entries, int index64, int64_t at) {
-    return index64 ? ((const int64_t *)entries)[at] : ((const int32_t *)entries)[at];
-}
-
+/* Where the sequence of batch entry t->b lies, how long it is, and its band. */
 INLINE void job_sequence(struct job *t, const struct params *p) {
     int64_t rows = p->seq_q, keys = p->seq_k;
     t->first_row = t->first_key = 0;
@@ -31,10 +28,7 @@ INLINE void job_sequence(struct job *t, const struct params *p) {
     if (p->cu_k) t->first_key = entry(p->cu_k, p->index64, t->b), keys = entry(p->cu_k, p->index64, t->b + 1) - t->first_key;
     if (p->used_q) rows = entry(p->used_q, p->index64, t->b);
     if (p->used_k) keys = entry(p->used_k, p->index64, t->b);
-    /* The host cannot read these arrays: lengths beyond the stated bounds are cut, so that nothing is written out of place.
-     */
-    t->rows = (int)(rows < 0 ? 0 : rows < p->seq_q ? rows : p->seq_q);
-    t->keys = (int)(keys < 0 ? 0 : keys < p->seq_k ? keys : p->seq_k);
+    t->rows = clamp(rows, p->seq_q), t->keys = clamp(keys, p->seq_k);
     t->alibi_diagonal = p->start_shift + t->keys - t->rows;
     t->band.left = p->left, t->band.right = p->right, t->band.keys = t->keys;
     t->band.diagonal = p->bottom_right ? t->alibi_diagonal : p->start_shift;

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * merge.cu: partial results over disjoint keys become one (math/lse.h): lse = log sum_n exp(lse_n),
- * out = sum_n exp(lse_n - lse) out_n. A warp a row, or the block's; sums in fp32 and in a fixed order. All of a row's 32 * 4
- * columns are read before they are written, and its lse by every lane, so that the result may lie over part 0. Few rows wait
- * for memory and nothing else: many parts of split keys, whose type and place are known, are shared by the warps of a block,
- * and each reads eight at a time. */
+ * merge.cu: the split-KV merge. Parts (out_n, lse_n) over disjoint keys become one result (math/lse.h):
+ *
+ *     lse = log sum_n exp(lse_n)          out = sum_n exp(lse_n - lse) out_n
+ *
+ * A row is merged by one warp or, where it has many parts, by all warps of a block; sums are fp32 and in a fixed order. A
+ * warp reads 128 columns of a row, and all of its lse, before it writes them, so the result may lie over part 0. With few
+ * rows the kernel waits for memory alone, so where the parts are those of split keys, whose type and spacing are known, each
+ * warp reads eight parts at a time. */
 #include "cuda/device/merge.h"
 
-#include "cuda/device/element.h"
+#include "cuda/device/lanes.h"
+#include "cuda/device/sequence.h"
 
 INLINE int64_t offset(const struct view *x, int64_t b, int64_t i, int64_t h) {
     return b * x->batch + i * x->row + h * x->head;
@@ -17,11 +21,7 @@ struct row {
     int64_t b, i, h; /* b and i in the tensors: 0 and the packed row where they are packed */
 };
 
-INLINE int64_t entry(const void *entries, int index64, int64_t at) {
-    return index64 ? ((const int64_t *)entries)[at] : ((const int32_t *)entries)[at];
-}
-
-/* The lowest digit of a number of mixed base; 32 bits where they do, because division is long enough with them. */
+/* Takes the lowest digit of a number of mixed base. It divides 32 bits where they suffice, since 64 take much longer. */
 INLINE int take_digit(int64_t *number, int base) {
     const int64_t before = *number;
     *number = before >> 32 ? before / base : (int64_t)((uint32_t)before / (uint32_t)base);
@@ -44,7 +44,7 @@ INLINE float part_lse(const struct merge_params *p, int n, struct row r) {
     return ((const float *)x->data)[offset(x, r.b, r.i, r.h) + (p->evenly ? n * p->step_lse : 0)];
 }
 
-/* log sum exp over parts, by the whole warp: the largest first, then the sum in a fixed order. */
+/* log sum exp over the parts, by the whole warp: first the largest, then the sum in a fixed order. */
 INLINE float whole_lse(const struct merge_params *p, struct row r) {
     const int lane = (int)threadIdx.x % 32;
     float most = p->sinks ? p->sinks[r.h] : -INFINITY, sum = 0, poison = 0;
@@ -57,19 +57,19 @@ INLINE float whole_lse(const struct merge_params *p, struct row r) {
     if (most > -INFINITY)
         for (int n = lane; n < p->count; n += 32) sum += expf(part_lse(p, n, r) - most);
     sum += poison;
-    for (int d = 16; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    sum = warp_sum(sum);
     if (p->sinks && most > -INFINITY) sum += expf(p->sinks[r.h] - most);
     if (sum != sum) return sum;
     return most == -INFINITY || most == INFINITY ? most : most + logf(sum);
 }
 
-/* The weights of parts n0 to n0 + 31, one a lane. An empty part may hold anything, and has none. */
+/* What part n counts in the result. An empty part may hold anything, and counts 0. */
 INLINE float weight_of(const struct merge_params *p, int n, struct row r, float whole) {
     const float lse = n < p->count ? part_lse(p, n, r) : -INFINITY;
     return lse == -INFINITY ? 0 : expf(lse - whole);
 }
 
-/* Columns x + 32 c of a part anywhere. */
+/* Adds columns x + 32 c of part n, which may lie anywhere and be of any type. */
 INLINE void add_part(const struct merge_params *p, int n, struct row r, int x, float weight, float sum[4]) {
     const struct view *part = &p->part[p->evenly ? 0 : n].out;
     const int64_t at = offset(part, r.b, r.i, r.h) + (p->evenly ? n * p->step_out : 0) + x;
@@ -83,7 +83,7 @@ INLINE void merge_any(const struct merge_params *p, struct row r, float whole) {
     for (int x0 = 0; x0 < p->dim_v; x0 += 128) {
         float sum[4] = {0, 0, 0, 0};
         for (int n0 = 0; n0 < p->count; n0 += 32) {
-            const float weights = weight_of(p, n0 + lane, r, whole);
+            const float weights = weight_of(p, n0 + lane, r, whole); /* of 32 parts, one a lane */
             const int parts = p->count - n0 < 32 ? p->count - n0 : 32;
             for (int n = 0; n < parts; ++n) add_part(p, n0 + n, r, x0 + lane, __shfl_sync(0xffffffffu, weights, n), sum);
         }
@@ -95,7 +95,7 @@ INLINE void merge_any(const struct merge_params *p, struct row r, float whole) {
     }
 }
 
-/* The warps' sums of a row become one, in the first, in the order of the warps. All threads of the block. */
+/* Adds the warps' sums of a row in the order of the warps; the first warp gets the result. All threads of the block. */
 INLINE void add_up(float4 *sum) {
     __shared__ float4 sums[MERGE_WARPS][32];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -108,8 +108,8 @@ INLINE void add_up(float4 *sum) {
     __syncthreads();
 }
 
-/* Parts of split keys: fp32, rows of whole 16 bytes; columns x to x + 3 a lane. Of `warps` that share the row, warp `own`
- * takes every warps-th part. */
+/* Merges the parts of split keys: fp32, rows of whole 16 bytes; a lane has columns x to x + 3. Of `warps` that share the
+ * row, warp `own` takes every warps-th part. */
 INLINE void merge_even(const struct merge_params *p, struct row r, float whole, int warps, int own) {
     const int lane = (int)threadIdx.x % 32;
     const float *from = (const float *)p->part[0].out.data + offset(&p->part[0].out, r.b, r.i, r.h);
@@ -117,7 +117,7 @@ INLINE void merge_even(const struct merge_params *p, struct row r, float whole, 
         const int x = x0 + 4 * lane;
         float4 sum = make_float4(0, 0, 0, 0);
         for (int n0 = 0; n0 < p->count; n0 += 32) {
-            const float weights = weight_of(p, n0 + lane, r, whole);
+            const float weights = weight_of(p, n0 + lane, r, whole); /* of 32 parts, one a lane */
             const int parts = p->count - n0 < 32 ? p->count - n0 : 32;
 #pragma unroll 8
             for (int n = own; n < parts; n += warps) {

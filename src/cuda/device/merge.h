@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * merge.h (common): what common/merge.cu is given. */
-#ifndef STROBE_CUDA_COMMON_MERGE_H
-#define STROBE_CUDA_COMMON_MERGE_H
+ * merge.h (device): what device/merge.cu is given. */
+#ifndef STROBE_CUDA_DEVICE_MERGE_H
+#define STROBE_CUDA_DEVICE_MERGE_H
 
 #include <stdbool.h>
 
 #include "cuda/device/params.h"
 #include "math/inline.h"
 
-/* Parts of a strobe_merge with places of their own; the parts of split keys are evenly spaced and have no limit. The kernel
- * is compiled for FEW and for MOST of them, 80 bytes each: kernels with little in their parameters start sooner. */
+/* Parts of a strobe_merge, each with a pointer of its own; the parts of split keys are evenly spaced and have no limit. The
+ * kernel is compiled for FEW and for MOST of them, 80 bytes each: kernels with little in their parameters start sooner. */
 enum { FEW_MERGE_PARTS = 32, MOST_MERGE_PARTS = 256 };
 
 #if !defined(MERGE_PARTS)
@@ -19,9 +19,9 @@ enum { FEW_MERGE_PARTS = 32, MOST_MERGE_PARTS = 256 };
 
 struct merge_params {
     struct view out, lse;  /* written; lse.data NULL: not wanted */
-    int32_t count, evenly; /* evenly: part n is part 0, n steps on */
+    int32_t count, evenly; /* evenly: part n lies n steps behind part 0 */
     int64_t step_out, step_lse;
-    const float *sinks;        /* NULL, or a part more of logit sinks[head] and no value */
+    const float *sinks;        /* NULL, or one more part a row: logit sinks[head] and no value */
     const void *cu_q, *used_q; /* as in struct params */
     int32_t index64, batch, seq_q, heads_q, dim_v;
     struct {
@@ -29,7 +29,7 @@ struct merge_params {
     } part[MERGE_PARTS]; /* last, so that what is filled in for MOST is right for FEW */
 };
 
-/* Blocks of threads have so many warps, and a row one of them, or all where it has many parts. */
+/* Warps of a block. One merges a row, or all of them do where the row has many parts. */
 enum { MERGE_WARPS = 4 };
 
 /* Whether parts are fp32, one step apart, of rows of whole 16 bytes. */

@@ -1,18 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * params.h: what every kernel of this folder is given, one structure passed by value as __grid_constant__; read by C on the
- * host and by CUDA C on the device. Pointers are the device's. Offsets are elements and 64-bit; positions inside a sequence
- * are int, because launch.c refuses longer ones. */
-#ifndef STROBE_CUDA_COMMON_PARAMS_H
-#define STROBE_CUDA_COMMON_PARAMS_H
+ * params.h: what the kernels of sm80/ and of this folder are given, one structure passed by value as __grid_constant__; read
+ * by C on the host and by CUDA C on the device. Pointers are the device's. Offsets are elements and 64-bit; positions inside
+ * a sequence are int, because launch.c refuses longer ones. Also the words and constants that kernels of all architectures
+ * share. */
+#ifndef STROBE_CUDA_DEVICE_PARAMS_H
+#define STROBE_CUDA_DEVICE_PARAMS_H
 
 #include <stdint.h>
 
 #include "math/mask.h"
 #include "math/philox.h"
 
-/* Rows or keys that the backward pass repeats together, and a multiple of the rows of all its blocks. */
-enum { AGAIN_UNIT = 64, PACKED_PADDING = 128 };
+/* Keys or rows that share a recompute mark; and what the packed rows of a head are padded to: a multiple of the rows of
+ * every backward kernel's blocks. */
+enum { RECOMPUTE_UNIT = 64, PACKED_PADDING = 128 };
+
+/* The feature class of a kernel's variant, FEATURE_CLASS by -D: code for a feature costs time even where it is not run (15 %
+ * of the Hopper forward), so variants without it are compiled as well. NONE: the band alone (causal, windows, varlen,
+ * sinks). SCORE: softcap, ALiBi and a negative scale too. ALL: bias, masks and dropout too. */
+enum feature_class { FEATURES_NONE, FEATURES_SCORE, FEATURES_ALL };
+
+/* The lagging maximum: O and l are rescaled only when a row's maximum has grown by more than a factor of 2^8 of weight since
+ * the last rescale. Until then weights are up to 2^8, which fp16, bf16 and fp32 hold as well as 1, and the division by l
+ * takes it out (the conditional rescaling of FlashAttention-4). Part of the numerics (docs/numerics.md), not tuned. */
+enum { LAGGING_MAXIMUM_LOG2 = 8 };
 
 /* Numbers of strobe_dtype that kernels see; launch.c checks that they agree. */
 enum cuda_dtype { CUDA_FP32 = 1, CUDA_FP16 = 2, CUDA_BF16 = 3, CUDA_FP64 = 4 };
@@ -43,7 +55,7 @@ struct params {
 
     int32_t scaled;      /* scores are multiplied by scale before anything else; otherwise it is part of exponent */
     float scale;         /* as the caller has it */
-    float exponent;      /* weight = 2^(score * exponent - ...) */
+    float exponent;      /* P = 2^(score * exponent - ...) */
     float softcap;       /* 0: none */
     const float *slopes; /* ALiBi; NULL: none */
     int64_t slopes_batch;
@@ -53,23 +65,23 @@ struct params {
     int32_t dropout;
     struct dropout_place place;
 
-    int32_t tiles;      /* of a head: the grid is tiles * slices * splits * heads_kv * batch blocks */
-    int32_t slices;     /* parts of dim_v (forward), of gradients (backward), that blocks of their own compute */
-    int32_t splits;     /* parts of the keys that blocks of their own compute; out and lse are then parts in the workspace */
-    int32_t split_keys; /* keys of a part, a multiple of every kernel's block */
+    int32_t tiles;  /* of a head: the grid is tiles * slices * splits * heads_kv * batch blocks */
+    int32_t slices; /* parts of dim_v (forward), of gradients (backward), that blocks of their own compute */
+    int32_t splits; /* split-KV: parts of the keys that blocks of their own compute; out and lse then lie in the workspace */
+    int32_t split_keys;           /* keys of a part, a multiple of every kernel's block */
     int64_t split_out, split_lse; /* elements from one part to the next */
 
-    /* Backward. row_lse: in base 2, +inf for rows that see nothing or are not there; row_term: D = rowsum(dout * out) -
+    /* Backward. row_lse: in base 2, +inf for rows that see nothing or are not there; row_delta: delta = rowsum(dO * O) -
      * dlse; both [batch][heads_kv][packed_rows], padded to whole blocks of every kernel. */
     int32_t packed_rows;
-    float *row_lse, *row_term;
+    float *row_lse, *row_delta;
     float *dq_sum; /* dQ's fp32 sums over blocks of threads, without scale: [batch][heads_kv][packed_rows][dq_columns] in
                       runs of ptx/red.h, each of 16 rows x 8 columns */
     int32_t dq_columns;
-    /* What backward_fused.cu could not finish: entry 0 is set if any, then an entry for each AGAIN_UNIT keys (packed rows)
-     * of a head. jobs: 0, or kernels work on those of so many jobs that are marked. */
-    int32_t *again_keys, *again_rows; /* neighbours, again_count entries together */
-    int64_t again_count;
+    /* Recompute marks: what backward_fused.cu found not finite. Entry 0 is set if any is, then an entry for each
+     * RECOMPUTE_UNIT keys (packed rows) of a head. jobs: 0, or kernels work on those of so many jobs that are marked. */
+    int32_t *recompute_keys, *recompute_rows; /* neighbours, recompute_count entries together */
+    int64_t recompute_count;
     int32_t key_units, row_units, jobs;
     struct view dbias_sum; /* backward: fp32 sums of dbias; data NULL: not wanted */
     int32_t kv_group;      /* backward_dbias.cu, which takes heads one by one: query heads that share K and V */

@@ -14,7 +14,7 @@ static __device__ __forceinline__ int cluster_rank(void) {
 }
 
 /* All threads of all CTAs; what they wrote before is seen after. */
-static __device__ __forceinline__ void cluster_meet(void) {
+static __device__ __forceinline__ void cluster_barrier(void) {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void mbarrier_arrive_at(uint32_t barrier) {
 }
 
 /* Bytes to another CTA, whose mbarrier counts them. */
-static __device__ __forceinline__ void bulk_send(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+static __device__ __forceinline__ void bulk_copy_to_cta(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                  "r"(shared_address(from)), "r"(bytes), "r"(barrier)
                  : "memory");

@@ -2,16 +2,16 @@
  *
  * backward_dbias.cu: dbias of a broadcast bias in a fixed order, for STROBE_DETERMINISTIC. An element is then a sum over
  * batch entries, heads or rows, and a block of threads owns BLOCK_M x BLOCK_N elements (without rows of their own, BLOCK_N)
- * and works out dS of all that are added to them, one after the other:
+ * and computes the dS of all that are added to them, one after the other:
  *
- *   for each batch entry, head and block of rows:   S = Q K^T;  P = 2^(S c - lse2);  dP = dO V^T;  sum = sum + P (Z dP - D)
+ *   for each batch entry, head and block of rows:   S = Q K^T;  P = 2^(S c - lse2);  dP = dO V^T;  sum += P (Z dP - delta)
  *
  * Two products more than the rest of the backward pass needs, and no memory. The head dim is walked through in chunks of 64
  * columns, so that one variant serves all. Heads are not packed here: the host sets group to 1 and heads_kv to the query
  * heads; kv_group is the number of them that share K and V.
  *
  * Memory map: Q, K, dO, V [64][64]. A warp owns 16 rows of S. */
-#include "cuda/device/gradients.h"
+#include "cuda/sm80/gradients.h"
 #include "cuda/sm80/product.h"
 
 enum {
@@ -58,7 +58,7 @@ INLINE void multiply(const struct params *p, const struct job *t, unsigned char 
     const int64_t v = t->batch_k * p->v.batch + t->first_key * p->v.row + kv * p->v.head;
 #pragma unroll 1
     for (int column = 0; column < most; column += COLUMNS) {
-        __syncthreads(); /* the chunk before is done with */
+        __syncthreads(); /* all are done with the chunk before */
         load_chunk_of(memory, &p->q, row_offset(&p->q, t, at), row, t->rows, column, p->dim);
         load_chunk_of(memory + TILE_BYTES, &p->k, k, key, t->keys, column, p->dim);
         load_chunk_of(memory + 2 * TILE_BYTES, &p->dout, row_offset(&p->dout, t, at), row, t->rows, column, p->dim_v);
@@ -71,13 +71,13 @@ INLINE void multiply(const struct params *p, const struct job *t, unsigned char 
     }
 }
 
-/* Adds the dS of one head of one batch entry; t is there for all. */
+/* Adds the dS of one head of one batch entry to the sum; t is complete and seen by all threads. */
 INLINE void add_tile(const struct params *p, const struct job *t, unsigned char *memory, int row, int key, float (*sum)[4]) {
     const int own = row + (int)threadIdx.x / 32 * 16;
     const struct patch at = {own, key};
-    float s[N_TILES][4], dp[N_TILES][4], slope[N_TILES][4], lse2[2] = {INFINITY, INFINITY}, D[2] = {0, 0};
-    const struct sight whole = sight_of(p, t, row, BLOCK_M);
-    if (sight_covers(&whole, key, BLOCK_N) == BLOCK_SKIPPED) return; /* for all warps alike */
+    float s[N_TILES][4], dp[N_TILES][4], slope[N_TILES][4], lse2[2] = {INFINITY, INFINITY}, delta[2] = {0, 0};
+    const struct visible_range whole = visible_range_of(p, t, row, BLOCK_M);
+    if (range_covers(&whole, key, BLOCK_N) == BLOCK_SKIPPED) return; /* causal skip, the same for all warps */
     const uint32_t bits = visible_bits(p, t, at, false, 0, N_TILES);
     clear(s, N_TILES), clear(dp, N_TILES);
     multiply(p, t, memory, row, key, s, dp);
@@ -87,14 +87,14 @@ INLINE void add_tile(const struct params *p, const struct job *t, unsigned char 
         if (i >= t->rows) continue;
         const int64_t from = ((int64_t)t->b * (p->heads_kv / p->kv_group) + h / p->kv_group) * p->packed_rows +
                              (int64_t)i * p->kv_group + h % p->kv_group;
-        lse2[half] = p->row_lse[from], D[half] = p->row_term[from];
+        lse2[half] = p->row_lse[from], delta[half] = p->row_delta[from];
     }
     if (p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, false, s, slope);
 #pragma unroll
     for (int n = 0; n < N_TILES; ++n)
 #pragma unroll
-        for (int x = 0; x < 4; ++x) slope[n][x] = 1; /* bias is added behind softcap */
-    weights_and_gradients(p, t, at, false, 0, N_TILES, true, bits, false, s, dp, slope, lse2, D);
+        for (int x = 0; x < 4; ++x) slope[n][x] = 1; /* bias is added after softcap */
+    p_and_ds(p, t, at, false, 0, N_TILES, true, bits, false, s, dp, slope, lse2, delta);
 #pragma unroll
     for (int n = 0; n < N_TILES; ++n)
 #pragma unroll
@@ -113,7 +113,7 @@ INLINE void store_tile(const struct params *p, int64_t at, int row, int key, con
         }
 }
 
-/* The bias has no rows of its own: sums over the warp's rows, then over the warps. */
+/* For a bias without rows of its own: sums over the warp's rows, then over the warps. */
 INLINE void store_columns(const struct params *p, int64_t at, int key, const float (*sum)[4], float *stage) {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, column = (int)threadIdx.x;
     __syncthreads(); /* the memory is free */
@@ -133,14 +133,14 @@ INLINE void store_columns(const struct params *p, int64_t at, int key, const flo
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL(const __grid_constant__ struct params p) {
-    extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
+    extern __shared__ __align__(1024) unsigned char memory[]; /* aligned for product_mma.h */
     __shared__ struct job t;
     const struct share own = share_of(&p);
     float sum[N_TILES][4];
     clear(sum, N_TILES);
     for (int b = own.batch[0]; b < own.batch[1]; ++b)
         for (int h = own.head[0]; h < own.head[1]; ++h) {
-            __syncthreads(); /* t is done with */
+            __syncthreads(); /* all are done with t */
             if (threadIdx.x == 0) t.b = b, t.kv = h, job_sequence(&t, &p);
             __syncthreads();
             for (int tile = own.tile[0]; tile < own.tile[1]; ++tile) add_tile(&p, &t, memory, tile * BLOCK_M, own.key, sum);

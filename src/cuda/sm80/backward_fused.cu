@@ -2,11 +2,11 @@
  *
  * backward_fused.cu: dQ, dK and dV in one pass, five products, for every GPU from sm_80 on (FlashAttention-2, algorithm 2).
  * A block of threads owns KEYS keys of one K/V head and walks over the packed rows, of all query heads of the group, that
- * see some of them. dK and dV are sums in registers; dQ is summed over the blocks in fp32, by atomics and so in no fixed
- * order: with STROBE_DETERMINISTIC, backward_keys.cu and backward_rows.cu take its place.
+ * see some of them. dK and dV are sums in registers; dQ is summed over the blocks in fp32, by atomics and so without a fixed
+ * dQ order: with STROBE_DETERMINISTIC, backward_keys.cu and backward_rows.cu run instead.
  *
  *   for each block of ROWS packed rows:   S^T = K Q^T;  dP^T = V dO^T                                product_rows
- *                                         P^T = 2^(S^T c - lse2);  dS^T = P^T (Z dP^T - D)           weights_and_gradients
+ *                                         P^T = 2^(S^T c - lse2);  dS^T = P^T (Z dP^T - delta)       p_and_ds
  *                                         dV = dV + (P Z)^T dO;  dK = dK + dS^T Q;  dQ = dQ + dS K   product_*
  *
  *   time ->   | load Q1 dO1               | load Q2 dO2               |     two barriers a block of rows: dS^T, and where
@@ -16,14 +16,14 @@
  * columns; of dQ, ROWS / Q_M rows and some of the columns. Where the first two are the same keys, P^T stays in registers.
  *
  * Memory map: K, V [KEYS][DIM], two Q, one or two dO [ROWS][DIM], dS^T [KEYS][ROWS], P^T likewise where stored, two times
- * lse2 and D [ROWS]. dQ's sums lie in runs of 16 rows x 8 columns, as accumulators do (ptx/red.h).
+ * lse2 and delta [ROWS]. dQ's sums lie in runs of 16 rows x 8 columns, as accumulators do (ptx/red.h).
  *
- * Sums that are not finite, which 0 x NaN from a hidden pair may have made, are marked, and worked out again by the other
- * two kernels, pair by pair where it matters. */
+ * Sums that are not finite may be so because of a 0 x NaN from a hidden pair. They get a recompute mark, and the other two
+ * kernels compute them again, with hidden pairs left out. */
 #include "cuda/ptx/red.h"
-#include "cuda/device/gradients.h"
+#include "cuda/sm80/gradients.h"
 #include "cuda/sm80/product.h"
-#include "cuda/device/store.h"
+#include "cuda/sm80/store.h"
 
 enum {
     THREADS = 32 * WARPS,
@@ -74,15 +74,15 @@ INLINE struct map map_of(unsigned char *memory) {
 
 INLINE int warp(void) { return (int)threadIdx.x / 32; }
 
-/* In the loop over rows: skewed warps, and those of several blocks a multiprocessor, have no registers for what is known from
- * it; others lose time by working it out anew. */
+/* The thread's number in the loop over rows. Skewed warps, and those of several blocks a multiprocessor, have no registers
+ * to keep what follows from it; the others lose time by working it out anew. */
 INLINE int thread_in_loop(void) { return SKEWED || BLOCKS > 1 ? thread_anew() : (int)threadIdx.x; }
 
 INLINE void load_q(const struct params *p, const struct job *t, const struct map *m, int stage, int first) {
     load_packed(m->q + stage * Q_BYTES, p, t, &p->q, t->q, first, ROWS, DIM, p->dim, THREADS);
     if (threadIdx.x < ROWS / 2) { /* padded to whole blocks, and so aligned */
         const int which = (int)threadIdx.x / (ROWS / 4), at = (int)threadIdx.x % (ROWS / 4) * 4;
-        const float *from = (which ? p->row_term : p->row_lse) + statistic_at(p, t, first) + at;
+        const float *from = (which ? p->row_delta : p->row_lse) + statistic_at(p, t, first) + at;
         cp_async_16(shared_address(m->statistics + (2 * stage + which) * ROWS + at), from, 16);
     }
 }
@@ -91,14 +91,14 @@ INLINE void load_dout(const struct params *p, const struct job *t, const struct 
     load_packed(m->dout + stage % DO_STAGES * Q_BYTES, p, t, &p->dout, t->dout, first, ROWS, DIM, p->dim_v, THREADS);
 }
 
-/* P Z and dS of the warp's pairs, transposed. False, with zeros, if none is visible. */
-INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, const struct map *map, const struct sight *sight,
-                               int stage, int first, float (*s)[4], float (*dp)[4]) {
+/* Computes P Z and dS of the warp's pairs, transposed. Returns false, with zeros, if none of them is visible. */
+INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, const struct map *map,
+                               const struct visible_range *visible, int stage, int first, float (*s)[4], float (*dp)[4]) {
     const int key = warp() % S_N * S_KEYS, row = warp() / S_N * S_ROWS;
     const unsigned char *q = map->q + stage * Q_BYTES, *dout = map->dout + stage % DO_STAGES * Q_BYTES;
     const float *lse2 = map->statistics + 2 * stage * ROWS + row;
     const struct patch at = {first + row, t->tile * KEYS + key};
-    const enum coverage coverage = sight_covers(sight, at.row, S_ROWS);
+    const enum coverage coverage = range_covers(visible, at.row, S_ROWS);
     float slope[FEATURES ? S_DOWN * S_ACROSS : 1][4];
     uint32_t bits[S_DOWN], some = 0;
     clear(s, S_DOWN * S_ACROSS), clear(dp, S_DOWN * S_ACROSS);
@@ -122,8 +122,8 @@ INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, cons
     product_rows(dp, S_DOWN, S_ACROSS, DIM, map->v, key, dout, row, DIM);
 #pragma unroll
     for (int m = 0; m < S_DOWN; ++m)
-        weights_and_gradients(p, t, at, true, m, S_ACROSS, coverage != BLOCK_FULL, bits[m], true, s + m * S_ACROSS,
-                              dp + m * S_ACROSS, slope + (FEATURES ? m * S_ACROSS : 0), lse2, lse2 + ROWS);
+        p_and_ds(p, t, at, true, m, S_ACROSS, coverage != BLOCK_FULL, bits[m], true, s + m * S_ACROSS, dp + m * S_ACROSS,
+                 slope + (FEATURES ? m * S_ACROSS : 0), lse2, lse2 + ROWS);
     return true;
 }
 
@@ -142,11 +142,11 @@ INLINE void add_to_dq(const struct params *p, const struct job *t, const unsigne
 }
 
 /* The first half of block n, which begins at packed row `first`: P^T and dS^T to shared memory. */
-INLINE bool produce(const struct params *p, const struct job *t, const struct map *map, const struct sight *sight, int n,
-                    int first, struct sums *sums) {
+INLINE bool produce(const struct params *p, const struct job *t, const struct map *map, const struct visible_range *visible,
+                    int n, int first, struct sums *sums) {
     const int own = thread_in_loop() / 32, s_key = own % S_N * S_KEYS, s_row = own / S_N * S_ROWS, stage = n % STAGES;
     float s[S_DOWN * S_ACROSS][4], dp[S_DOWN * S_ACROSS][4];
-    const bool any = gradients_of_pairs(p, t, map, sight, stage, first, s, dp);
+    const bool any = gradients_of_pairs(p, t, map, visible, stage, first, s, dp);
 #pragma unroll
     for (int m = 0; m < S_DOWN; ++m) {
         const int key = s_key + 16 * m;
@@ -184,9 +184,9 @@ INLINE void load_block(const struct params *p, const struct job *t, const struct
     cp_async_commit();
 }
 
-/* All warps do the same at the same time, but for what the scheduler makes of it: two barriers a block of rows. */
-INLINE void run_together(const struct params *p, const struct job *t, const struct map *map, const struct sight *sight,
-                         int first, int end, struct sums *sums) {
+/* All warps go through the same steps together, with two barriers a block of rows. */
+INLINE void run_together(const struct params *p, const struct job *t, const struct map *map,
+                         const struct visible_range *visible, int first, int end, struct sums *sums) {
     load_block(p, t, map, 0, first, end);
     for (int n = 0, at = first; at < end; ++n, at += ROWS) {
         cp_async_wait(0);
@@ -196,7 +196,7 @@ INLINE void run_together(const struct params *p, const struct job *t, const stru
             cp_async_commit();
         }
         load_block(p, t, map, n + 1, at + ROWS, end);
-        const bool any = produce(p, t, map, sight, n, at, sums);
+        const bool any = produce(p, t, map, visible, n, at, sums);
         if (FEATURES) {
             if (!__syncthreads_or(any)) continue;
         } else {
@@ -206,48 +206,49 @@ INLINE void run_together(const struct params *p, const struct job *t, const stru
     }
 }
 
-/* One barrier a block of rows, and between two of them half of the warps consume block n and then produce block n + 1, the
- * other half the other way round: so the exponentials of some run beside the products of others. */
-INLINE void run_skewed(const struct params *p, const struct job *t, const struct map *map, const struct sight *sight,
-                       int first, int end, struct sums *sums) {
+/* One barrier a block of rows. Between two barriers half of the warps consume block n and then produce block n + 1, the
+ * other half do so in the other order: the exponentials of one half run beside the products of the other. */
+INLINE void run_skewed(const struct params *p, const struct job *t, const struct map *map,
+                       const struct visible_range *visible, int first, int end, struct sums *sums) {
     const int late = thread_in_loop() / 32 / (WARPS / 2);
     load_block(p, t, map, 0, first, end);
     load_block(p, t, map, 1, first + ROWS, end);
     cp_async_wait(1);
     __syncthreads();
-    if (first < end) produce(p, t, map, sight, 0, first, sums);
+    if (first < end) produce(p, t, map, visible, 0, first, sums);
     for (int n = 0, at = first; at < end; ++n, at += ROWS) {
         cp_async_wait(0);
         __syncthreads(); /* block n is produced and block n + 1 is there for all, and all are done with block n - 1 */
         load_block(p, t, map, n + 2, at + 2 * ROWS, end);
 #pragma unroll 1
-        for (int step = 0; step < 2; ++step) { /* a loop, so that both are there once */
+        for (int step = 0; step < 2; ++step) { /* a loop, so that the code of both is there once */
             if (step == late)
                 consume(p, t, map, n, at, sums);
             else if (at + ROWS < end)
-                produce(p, t, map, sight, n + 1, at + ROWS, sums);
+                produce(p, t, map, visible, n + 1, at + ROWS, sums);
         }
     }
 }
 
 INLINE void run(const struct params *p, const struct job *t, const struct map *map, struct sums *sums) {
-    const struct sight sight = sight_of_keys(p, t, t->tile * KEYS + warp() % S_N * S_KEYS, S_KEYS);
-    const struct sight whole = sight_of_keys(p, t, t->tile * KEYS, KEYS);
+    const struct visible_range visible = visible_range_of_keys(p, t, t->tile * KEYS + warp() % S_N * S_KEYS, S_KEYS);
+    const struct visible_range whole = visible_range_of_keys(p, t, t->tile * KEYS, KEYS);
     const int first = whole.first / ROWS * ROWS;
     if (SKEWED)
-        run_skewed(p, t, map, &sight, first, whole.end, sums);
+        run_skewed(p, t, map, &visible, first, whole.end, sums);
     else
-        run_together(p, t, map, &sight, first, whole.end, sums);
+        run_together(p, t, map, &visible, first, whole.end, sums);
     cp_async_wait(0);
 }
 
-/* Marks the keys' tiles for backward_keys.cu where the sums are not finite. All threads of the block. */
+/* Sets the recompute marks of the keys, for backward_keys.cu, where the sums are not finite. All threads of the block. */
 INLINE void mark(const struct params *p, const struct job *t, const struct sums *sums) {
     const bool finite = are_finite(sums->dv, K_DOWN * K_ACROSS) && are_finite(sums->dk, K_DOWN * K_ACROSS);
-    if (__syncthreads_or(!finite) && threadIdx.x == 0) mark_again(p->again_keys, p, t, t->tile * KEYS, KEYS, p->key_units);
+    if (__syncthreads_or(!finite) && threadIdx.x == 0)
+        mark_for_recompute(p->recompute_keys, p, t, t->tile * KEYS, KEYS, p->key_units);
 }
 
-/* Without FEATURES results are of the element type and aligned: both by way of K's and V's memory, 16 bytes a thread. */
+/* Without FEATURES results are of the element type and aligned: both pass through K's and V's memory, 16 bytes a thread. */
 INLINE void store_both(const struct params *p, const struct job *t, const struct map *map, const struct sums *sums) {
     const int key = warp() % K_N * K_KEYS, column = warp() / K_N * K_COLUMNS, j0 = t->tile * KEYS;
 #pragma unroll
@@ -277,7 +278,7 @@ INLINE void store_one(const struct params *p, const struct job *t, const struct 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL(const __grid_constant__ struct params p) {
-    extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
+    extern __shared__ __align__(1024) unsigned char memory[]; /* aligned for product_mma.h */
     __shared__ struct job t;
     if (!job_of(&t, &p, blockIdx.x, KEYS, false, false)) return;
     const struct map map = map_of(memory);

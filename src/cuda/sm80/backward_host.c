@@ -2,9 +2,9 @@
  *
  * backward.c (cuda): the launches of the backward pass, in stream order:
  *
- *   row_terms      D and lse of every row, into the workspace, and zeros where dQ is summed
+ *   row_deltas     delta and lse of every row, into the workspace, and zeros where dQ is summed
  *   sink_sums      dsinks, where asked
- *   backward_fused dQ's sums, dK, dV; dq_round, dQ; what had NaN is marked, and done again by the next two
+ *   backward_fused dQ's sums, dK, dV; dq_round, dQ; what had NaN is marked, and computed again by the next two
  *     or, with STROBE_DETERMINISTIC, in fp32, or where its tile does not fit the GPU,
  *   backward_keys  dK, dV                     backward_rows  dQ, and fp32 sums of dbias, where asked
  *   dbias_round    dbias, where asked; or backward_dbias, where it is broadcast and its sums must be in order
@@ -23,7 +23,7 @@
 #include "cuda_backward_fused_variants.h"
 #undef VARIANT
 
-void strobe__row_terms(struct params p);
+void strobe__row_deltas(struct params p);
 void strobe__dq_round(struct params p);
 void strobe__sink_sums(struct params p);
 
@@ -114,7 +114,7 @@ static struct layout lay_out(const struct problem *p, bool features) {
     l.dbias = strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = 2 * l.heads * l.packed_rows + l.dbias;
     if (!l.fused) return l;
-    l.key_units = ceil_div(p->a.seq_k, AGAIN_UNIT), l.row_units = l.packed_rows / AGAIN_UNIT;
+    l.key_units = ceil_div(p->a.seq_k, RECOMPUTE_UNIT), l.row_units = l.packed_rows / RECOMPUTE_UNIT;
     l.marks_at = l.words;
     l.dq_at = ceil_div(l.marks_at + 2 + l.heads * (l.key_units + l.row_units), 16) * 16;
     l.words = l.dq_at + l.heads * l.packed_rows * l.fused->dim;
@@ -130,15 +130,15 @@ size_t strobe__cuda_backward_workspace(const struct problem *p) {
 static struct params fill_in(const struct problem *p, const struct layout *l, float *workspace) {
     struct params to = strobe__cuda_params(p);
     to.packed_rows = (int32_t)l->packed_rows;
-    to.row_lse = workspace, to.row_term = workspace + l->heads * l->packed_rows;
+    to.row_lse = workspace, to.row_delta = workspace + l->heads * l->packed_rows;
     to.dbias_sum = l->dbias_sum;
     if (l->dbias) to.dbias_sum.data = workspace + 2 * l->heads * l->packed_rows;
     if (!l->fused) return to;
     to.dq_sum = workspace + l->dq_at, to.dq_columns = l->fused->dim;
     to.key_units = (int32_t)l->key_units, to.row_units = (int32_t)l->row_units;
-    to.again_keys = (int32_t *)workspace + l->marks_at;
-    to.again_rows = to.again_keys + 1 + l->heads * l->key_units;
-    to.again_count = 2 + l->heads * (l->key_units + l->row_units);
+    to.recompute_keys = (int32_t *)workspace + l->marks_at;
+    to.recompute_rows = to.recompute_keys + 1 + l->heads * l->key_units;
+    to.recompute_count = 2 + l->heads * (l->key_units + l->row_units);
     return to;
 }
 
@@ -161,7 +161,7 @@ static strobe_status launch_two(const struct problem *p, const struct params *pa
     return status ? status : launch_main(p, *params, choose(p, SIDE_rows, features), marked, stream);
 }
 
-/* The kernels of common/row_terms.cu that have PACKED_PADDING packed rows a block of threads. */
+/* The kernels of device/delta.cu that have PACKED_PADDING packed rows a block of threads. */
 static strobe_status launch_rows(kernel_symbol symbol, const struct layout *l, const struct params *params, void *stream) {
     return strobe__cuda_launch((void (*)(void))symbol, l->heads * l->packed_rows / PACKED_PADDING, 256, 0, params, stream);
 }
@@ -177,7 +177,7 @@ static strobe_status launch_fused(const struct problem *p, const struct params *
 
 static strobe_status launch_all(const struct problem *p, const struct params *params, const struct layout *l, void *stream) {
     strobe_status status = strobe__cuda_dbias_begin(p, params, stream);
-    if (!status) status = launch_rows(strobe__row_terms, l, params, stream);
+    if (!status) status = launch_rows(strobe__row_deltas, l, params, stream);
     if (!status && p->g.dsinks)
         status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, 256, 0, params, stream);
     if (!status) status = l->fused ? launch_fused(p, params, l, stream) : launch_two(p, params, 0, stream);

@@ -5,15 +5,15 @@
  * a group are fp32, in registers, in a fixed order.
  *
  *   for each block of BLOCK_M packed rows:   S^T = K Q^T;  P^T = 2^(S^T c - lse2);  dV = dV + (P Z)^T dO
- *                                            dP^T = V dO^T;  dS^T = P^T (Z dP^T - D);  dK = dK + dS^T Q
+ *                                            dP^T = V dO^T;  dS^T = P^T (Z dP^T - delta);  dK = dK + dS^T Q
  *
  * A warp owns 16 keys; transposed, P and dS leave one product as accumulators and enter the next as operands, in registers.
- * Memory map: K, V [BLOCK_N][DIM], then STAGES x (Q, dO [BLOCK_M][DIM]), then STAGES x (lse2, D [BLOCK_M]). Up to DIM = 128
- * a warp keeps dK and dV; above, blocks of their own work out SLICE columns of dV or of dK each. */
-#include "cuda/device/gradients.h"
+ * Memory map: K, V [BLOCK_N][DIM], then STAGES x (Q, dO [BLOCK_M][DIM]), then STAGES x (lse2, delta [BLOCK_M]). Up to DIM =
+ * 128 a warp keeps dK and dV; above, blocks of their own work out SLICE columns of dV or of dK each. */
+#include "cuda/sm80/gradients.h"
 #include "cuda/sm80/nonfinite.h"
 #include "cuda/sm80/product.h"
-#include "cuda/device/store.h"
+#include "cuda/sm80/store.h"
 
 enum {
     BLOCK_N = 16 * WARPS,
@@ -43,12 +43,12 @@ INLINE void load_block(const struct params *p, const struct job *t, unsigned cha
     load_packed(stage + STAGE_BYTES / 2, p, t, &p->dout, t->dout, first, BLOCK_M, DIM, p->dim_v, THREADS);
     for (int n = (int)threadIdx.x; n < BLOCK_M / 2; n += THREADS) { /* padded to whole blocks, and so aligned */
         const int which = n / (BLOCK_M / 4), at = n % (BLOCK_M / 4) * 4;
-        const float *from = (which ? p->row_term : p->row_lse) + statistic_at(p, t, first) + at;
+        const float *from = (which ? p->row_delta : p->row_lse) + statistic_at(p, t, first) + at;
         cp_async_16(shared_address(statistics + which * BLOCK_M + at), from, 16);
     }
 }
 
-/* The weights of the passes that look for infinities. */
+/* Weights for the passes that look for infinities: 1 where a pair counts. */
 INLINE void to_ones(float (*s)[4]) {
 #pragma unroll
     for (int n = 0; n < M_TILES; ++n)
@@ -56,13 +56,14 @@ INLINE void to_ones(float (*s)[4]) {
         for (int x = 0; x < 4; ++x) s[n][x] = s[n][x] == 0 ? 0 : 1;
 }
 
-/* After the first pass every warp comes to the barriers of rewrite_tile, whether it sees something of the block or not. */
-INLINE void meet_block(const struct params *p, const struct job *t, const unsigned char *memory, unsigned char *stage,
-                       const float *statistics, const struct sight *sight, int first, int pass, int *found,
-                       struct state *state) {
+/* One block of rows. After the first pass every warp takes part in the barriers of rewrite_tile, whether any of its pairs is
+ * visible or not. */
+INLINE void process_block(const struct params *p, const struct job *t, const unsigned char *memory, unsigned char *stage,
+                          const float *statistics, const struct visible_range *visible, int first, int pass, int *found,
+                          struct state *state) {
     const int own = (int)threadIdx.x / 32 * 16;
     const struct patch at = {first, t->tile * BLOCK_N + own};
-    const enum coverage coverage = sight_covers(sight, first, BLOCK_M);
+    const enum coverage coverage = range_covers(visible, first, BLOCK_M);
     if (coverage == BLOCK_SKIPPED && pass == AS_IT_IS) return;
     const uint32_t bits = coverage == BLOCK_FULL      ? 0xffffffffu
                           : coverage == BLOCK_PARTIAL ? visible_bits(p, t, at, true, 0, M_TILES)
@@ -75,9 +76,9 @@ INLINE void meet_block(const struct params *p, const struct job *t, const unsign
     product_rows(s, 1, M_TILES, DIM, memory, own, q, 0, DIM);
     if (FEATURES && p->scaled) finish_scores(p, t, at, true, 0, M_TILES, bits, false, s, slope);
     if (wants_dk(t)) product_rows(dp, 1, M_TILES, DIM, memory + BLOCK_N * ROW_BYTES, own, dout, 0, DIM);
-    weights_and_gradients(p, t, at, true, 0, M_TILES, coverage != BLOCK_FULL, bits, false, s, dp, slope, statistics,
-                          statistics + BLOCK_M);
-    if (pass != AS_IT_IS) { /* of Q one pass will do: where it is not finite and seen, dS is NaN */
+    p_and_ds(p, t, at, true, 0, M_TILES, coverage != BLOCK_FULL, bits, false, s, dp, slope, statistics,
+             statistics + BLOCK_M);
+    if (pass != AS_IT_IS) { /* Q needs one pass: where it is not finite and visible, dS is NaN */
         rewrite_tile(dout, BLOCK_M * DIM, pass, found, THREADS);
         rewrite_tile(q, BLOCK_M * DIM, FINITE, NULL, THREADS);
         if (pass > FINITE) to_ones(s);
@@ -90,8 +91,8 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
                 struct state *state) {
     unsigned char *stages = memory + 2 * BLOCK_N * ROW_BYTES;
     float *statistics = (float *)(stages + STAGES * STAGE_BYTES);
-    const struct sight sight = sight_of_keys(p, t, t->tile * BLOCK_N + (int)threadIdx.x / 32 * 16, 16);
-    const struct sight whole = sight_of_keys(p, t, t->tile * BLOCK_N, BLOCK_N);
+    const struct visible_range visible = visible_range_of_keys(p, t, t->tile * BLOCK_N + (int)threadIdx.x / 32 * 16, 16);
+    const struct visible_range whole = visible_range_of_keys(p, t, t->tile * BLOCK_N, BLOCK_N);
     const int first = whole.first / BLOCK_M * BLOCK_M, end = whole.end;
     int stage = 0;
     clear(state->dv, TILES);
@@ -114,7 +115,7 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
                 load_block(p, t, stages + stage * STAGE_BYTES, statistics + stage * 2 * BLOCK_M, at + BLOCK_M);
             cp_async_commit();
         }
-        meet_block(p, t, memory, here, its, &sight, at, pass, found, state);
+        process_block(p, t, memory, here, its, &visible, at, pass, found, state);
     }
     cp_async_wait(0);
     __syncthreads(); /* the memory is free */
@@ -152,8 +153,8 @@ INLINE void load_keys(const struct params *p, const struct job *t, unsigned char
     load_rows(memory + BLOCK_N * ROW_BYTES, t->v, p->v.row, j0, BLOCK_N, t->keys, DIM, p->dim_v, p->v.aligned, THREADS);
 }
 
-/* Nearly always the first pass is the last; what is marked was found wanting by backward_fused.cu and begins with the
- * second. */
+/* Nearly always the first pass is the last. With recompute marks backward_fused.cu was the first pass, and found the sums
+ * not finite, so that work begins with the second. */
 INLINE void work(const struct params *p, const struct job *t, unsigned char *memory, int *found) {
     const int last = wants_dv(t) ? NEGATIVE : FINITE;
 #pragma unroll 1
@@ -170,14 +171,14 @@ INLINE void work(const struct params *p, const struct job *t, unsigned char *mem
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL(const __grid_constant__ struct params p) {
-    extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
+    extern __shared__ __align__(1024) unsigned char memory[]; /* aligned for product_mma.h */
     __shared__ int found;
     __shared__ struct job t;
-    if (p.jobs && !p.again_keys[0]) return;
+    if (p.jobs && !p.recompute_keys[0]) return;
     for (unsigned index = blockIdx.x;;) {
         if (threadIdx.x == 0) found = 0;
         if (job_of(&t, &p, index, BLOCK_N, false, false) &&
-            (!p.jobs || is_marked(p.again_keys, &p, &t, t.tile * BLOCK_N, p.key_units)))
+            (!p.jobs || is_marked(p.recompute_keys, &p, &t, t.tile * BLOCK_N, p.key_units)))
             work(&p, &t, memory, &found);
         index += gridDim.x;
         if (index >= (unsigned)p.jobs) return;

@@ -2,17 +2,17 @@
  *
  * backward_rows.cu: dQ, and the sums of dbias, for every GPU from sm_80 on (FlashAttention-2, algorithm 2, turned round:
  * rows outside, keys inside). A block of threads owns BLOCK_M packed rows and all of their keys, so that dQ needs no atomics
- * and no memory, and its bits do not depend on the run; dK and dV come from backward_keys.cu. The price is that both kernels
- * work out S and dP: seven products where five would do with atomics.
+ * and no memory, and is summed in a fixed dQ order; dK and dV come from backward_keys.cu. The price is that both kernels
+ * compute S and dP: seven products where five would do with atomics.
  *
- *   for each block of BLOCK_N keys:   S = Q K^T;  P = 2^(S c - lse2);  dP = dO V^T;  dS = P (Z dP - D);  dQ = dQ + dS K
+ *   for each block of BLOCK_N keys:   S = Q K^T;  P = 2^(S c - lse2);  dP = dO V^T;  dS = P (Z dP - delta);  dQ = dQ + dS K
  *
- * Memory map: Q, dO [BLOCK_M][DIM], then STAGES x (K, V [BLOCK_N][DIM]). DIM holds dim and dim_v; dQ is worked out in slices
+ * Memory map: Q, dO [BLOCK_M][DIM], then STAGES x (K, V [BLOCK_N][DIM]). DIM holds dim and dim_v; dQ is computed in slices
  * of SLICE columns, by blocks of their own where there are several. A warp owns 16 rows. */
-#include "cuda/device/gradients.h"
+#include "cuda/sm80/gradients.h"
 #include "cuda/sm80/nonfinite.h"
 #include "cuda/sm80/product.h"
-#include "cuda/device/store.h"
+#include "cuda/sm80/store.h"
 
 enum {
     BLOCK_M = 16 * WARPS,
@@ -28,7 +28,7 @@ static_assert(BLOCK_M * STAGE_ROW(SLICE) * 4 <= 2 * BLOCK_M * ROW_BYTES + STAGES
 
 struct state {
     float dq[TILES][4];
-    float lse2[2], D[2];
+    float lse2[2], delta[2];
 };
 
 INLINE int warp_row(const struct job *t) { return t->tile * BLOCK_M + (int)threadIdx.x / 32 * 16; }
@@ -44,16 +44,17 @@ INLINE void start(const struct params *p, const struct job *t, struct state *sta
     for (int half = 0; half < 2; ++half) {
         const int packed = warp_row(t) + half * 8 + (int)threadIdx.x % 32 / 4;
         const int64_t at = statistic_at(p, t, packed);
-        state->lse2[half] = p->row_lse[at], state->D[half] = p->row_term[at];
+        state->lse2[half] = p->row_lse[at], state->delta[half] = p->row_delta[at];
     }
 }
 
-/* After the first pass every warp comes to the barriers of rewrite_tile, whether it sees something of the block or not. */
-INLINE void meet_block(const struct params *p, const struct job *t, const unsigned char *memory, unsigned char *stage,
-                       const struct sight *sight, int j0, int pass, struct state *state) {
+/* One block of keys. After the first pass every warp takes part in the barriers of rewrite_tile, whether any of its pairs is
+ * visible or not. */
+INLINE void process_block(const struct params *p, const struct job *t, const unsigned char *memory, unsigned char *stage,
+                          const struct visible_range *visible, int j0, int pass, struct state *state) {
     const struct patch at = {warp_row(t), j0};
     const int own = thread_anew() / 32 * 16;
-    const enum coverage coverage = sight_covers(sight, j0, BLOCK_N);
+    const enum coverage coverage = range_covers(visible, j0, BLOCK_N);
     if (coverage == BLOCK_SKIPPED && pass == AS_IT_IS) return;
     const uint32_t bits = coverage == BLOCK_FULL      ? 0xffffffffu
                           : coverage == BLOCK_PARTIAL ? visible_bits(p, t, at, false, 0, N_TILES)
@@ -65,15 +66,15 @@ INLINE void meet_block(const struct params *p, const struct job *t, const unsign
     product_rows(s, 1, N_TILES, DIM, memory, own, stage, 0, DIM);
     if (FEATURES && p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, false, s, slope);
     product_rows(dp, 1, N_TILES, DIM, memory + BLOCK_M * ROW_BYTES, own, stage + STAGE_BYTES / 2, 0, DIM);
-    weights_and_gradients(p, t, at, false, 0, N_TILES, coverage != BLOCK_FULL, bits, t->slice == 0 && pass == AS_IT_IS, s, dp, slope,
-                          state->lse2, state->D);
-    /* Of K the second pass will do: where it is not finite and seen, dS is NaN. */
+    p_and_ds(p, t, at, false, 0, N_TILES, coverage != BLOCK_FULL, bits, t->slice == 0 && pass == AS_IT_IS, s, dp, slope,
+             state->lse2, state->delta);
+    /* K needs the second pass alone: where it is not finite and visible, dS is NaN. */
     if (pass != AS_IT_IS) rewrite_tile(stage, BLOCK_N * DIM, pass, NULL, THREADS);
     product_registers(state->dq, 1, TILES, BLOCK_N, dp, stage, 0, t->slice * SLICE, DIM);
 }
 
 INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, int pass, struct state *state) {
-    const struct sight sight = sight_of(p, t, warp_row(t), 16);
+    const struct visible_range visible = visible_range_of(p, t, warp_row(t), 16);
     const int rows_end = t->rows * p->group, last = t->tile * BLOCK_M + BLOCK_M - 1;
     const int first = clamp(band_first(&t->band, place_of(p, t, t->tile * BLOCK_M).i), t->keys) / BLOCK_N * BLOCK_N;
     const int end = (int)band_end(&t->band, place_of(p, t, last < rows_end ? last : rows_end - 1).i);
@@ -85,7 +86,7 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
     for (int j0 = first; j0 < end; j0 += BLOCK_N) {
         unsigned char *at = stages + stage * STAGE_BYTES;
         if (STAGES == 1) {
-            __syncthreads(); /* the block before is done with */
+            __syncthreads(); /* all are done with the block before */
             load_block(p, t, at, j0);
             cp_async_commit();
         }
@@ -96,7 +97,7 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
             if (j0 + BLOCK_N < end) load_block(p, t, stages + stage * STAGE_BYTES, j0 + BLOCK_N);
             cp_async_commit();
         }
-        meet_block(p, t, memory, at, &sight, j0, pass, state);
+        process_block(p, t, memory, at, &visible, j0, pass, state);
     }
     cp_async_wait(0);
     __syncthreads();
@@ -112,8 +113,8 @@ INLINE void store(const struct params *p, const struct job *t, unsigned char *me
                  (const float *)memory, THREADS);
 }
 
-/* Nearly always the first pass is the last; what is marked was found wanting by backward_fused.cu and begins with the
- * second. dbias has its sums from the first, or from there. */
+/* Nearly always the first pass is the last. With recompute marks backward_fused.cu was the first pass, and found the sums
+ * not finite, so that work begins with the second. dbias is summed in the first pass of either. */
 INLINE void work(const struct params *p, const struct job *t, unsigned char *memory) {
     struct state state;
     load_packed(memory, p, t, &p->q, t->q, t->tile * BLOCK_M, BLOCK_M, DIM, p->dim, THREADS);
@@ -127,12 +128,12 @@ INLINE void work(const struct params *p, const struct job *t, unsigned char *mem
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL(const __grid_constant__ struct params p) {
-    extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
+    extern __shared__ __align__(1024) unsigned char memory[]; /* aligned for product_mma.h */
     __shared__ struct job t;
-    if (p.jobs && !p.again_rows[0]) return;
+    if (p.jobs && !p.recompute_rows[0]) return;
     for (unsigned index = blockIdx.x;;) {
         if (job_of(&t, &p, index, BLOCK_M, true, true) &&
-            (!p.jobs || is_marked(p.again_rows, &p, &t, t.tile * BLOCK_M, p.row_units)))
+            (!p.jobs || is_marked(p.recompute_rows, &p, &t, t.tile * BLOCK_M, p.row_units)))
             work(&p, &t, memory);
         index += gridDim.x;
         if (index >= (unsigned)p.jobs) return;

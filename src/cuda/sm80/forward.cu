@@ -3,22 +3,23 @@
  * forward.cu: FlashAttention-2's forward (Dao, "FlashAttention-2", 2023, algorithm 1) for every GPU from sm_80 on: mma.sync
  * for fp16 and bf16, fused multiply-adds for fp32. Compiled once for each element type and head dim (cuda/variants.cmake).
  *
- *   a block of threads owns BLOCK_M packed query rows of one K/V head (tile/job.h)
+ *   a block of threads owns BLOCK_M packed query rows of one K/V head (device/job.h)
  *     for each block of BLOCK_N keys:      K and V by cp.async, one block ahead of the products
  *       S = Q K^T;  softcap, bias, ALiBi, mask                                 product_rows, finish_scores
- *       m' = max(m, S);  P = 2^(S c - m' c);  l = l a + sum P;  O = O a,  a = 2^((m - m') c)     online_softmax
+ *       m' = max(m, S);  P = 2^(S c - m' c);  rescale by a = 2^((m - m') c): l = l a + sum P, O = O a     online_softmax
  *       O = O + P V                                                            product_registers
- *     O / l and lse = m + ln l are written once; where O is not finite, further passes come first (tile/nonfinite.h)
+ *     O / l and lse = m + ln l are written once; where O is not finite, further passes come first (nonfinite.h)
  *
  *   time ->   | load K1 V1        | load K2 V2        |          a warp owns 16 M_TILES rows and keeps S, P, O in registers,
  *             | S0 softmax0 P0 V0 | S1 softmax1 P1 V1 |          one barrier a block of keys
  *
- * Memory map: Q [BLOCK_M][DIM], then STAGES x (K [BLOCK_N][DIM], V [BLOCK_N][DIM_V]), swizzled (tile/load.h).
- * With WARPS_N > 1 (few rows: decoding) warps share the rows and split each block's keys; their parts meet at the end.
+ * Memory map: Q [BLOCK_M][DIM], then STAGES x (K [BLOCK_N][DIM], V [BLOCK_N][DIM_V]), swizzled (load.h).
+ * With WARPS_N > 1 (few rows: decoding) warps share the rows and split each block's keys; their parts are merged at the end.
+ * With splits > 1 (split-KV) blocks of threads share the rows and split the keys; device/merge.cu merges their parts.
  * Tiles, registers and measured figures of each variant: docs/kernels/cuda.md. */
 #include "cuda/sm80/nonfinite.h"
 #include "cuda/sm80/product.h"
-#include "cuda/device/store.h"
+#include "cuda/sm80/store.h"
 
 enum {
     BLOCK_M = 16 * M_TILES * WARPS_M,
@@ -34,7 +35,7 @@ enum {
 
 static_assert(BLOCK_M * STAGE_ROW(DIM_V) * 4 <= Q_BYTES + STAGES * (K_BYTES + V_BYTES), "results are staged in this memory");
 
-/* A warp's rows on their way: O not normalised; a lane's part of l; m of rows (m, half). */
+/* What a warp keeps of its rows: O, not normalised; this lane's part of l; m, the lagging maximum, of rows (m, half). */
 struct state {
     float o[M_TILES * COLUMN_TILES][4];
     float m[M_TILES * 2], l[M_TILES * 2];
@@ -52,12 +53,10 @@ INLINE void load_block(const struct params *p, const struct job *t, unsigned cha
               THREADS);
 }
 
-/* Scores become weights; m, l and O move on. O is multiplied only when some row's maximum has grown by more than a factor of
- * 2^LAG of weight since it was last: until then weights are up to 2^LAG, which fp16 and fp32 hold as well as 1, and the last
- * division takes out (the conditional rescaling of FlashAttention-4). A row that has seen no key yet has m = -inf and
- * subtracts 0. */
+/* S becomes P in place; m and l follow, and O is rescaled. The maximum lags (LAGGING_MAXIMUM_LOG2): a row whose maximum has
+ * not grown by more keeps m, and a warp of such rows alone skips the rescale. A row that has seen no key yet has m = -inf
+ * and subtracts 0. */
 INLINE void online_softmax(float (*s)[4], struct state *state, float c) {
-    const float LAG = 8;
     float m[2 * M_TILES];
     bool any = false;
 #pragma unroll
@@ -68,7 +67,7 @@ INLINE void online_softmax(float (*s)[4], struct state *state, float c) {
         for (int n = 0; n < N_TILES; ++n) m[row] = fmaxf(m[row], fmaxf(s[at + n][x], s[at + n][x + 1]));
         m[row] = fmaxf(m[row], __shfl_xor_sync(0xffffffffu, m[row], 1));
         m[row] = fmaxf(m[row], __shfl_xor_sync(0xffffffffu, m[row], 2));
-        if (!((m[row] - state->m[row]) * c > LAG)) m[row] = state->m[row]; /* a row by itself: its bits are its own */
+        if (!((m[row] - state->m[row]) * c > (float)LAGGING_MAXIMUM_LOG2)) m[row] = state->m[row]; /* each row by itself */
         any = any || m[row] != state->m[row];
     }
     if (__any_sync(0xffffffffu, any)) {
@@ -99,14 +98,14 @@ INLINE void online_softmax(float (*s)[4], struct state *state, float c) {
     }
 }
 
-/* Part n of the warp's patch, counted over parts and then over 16-row tiles. */
+/* Part n of the warp's patch: parts of the keys are counted first, then 16-row tiles. */
 INLINE struct patch part_of(struct patch at, int n) {
     const struct patch part = {at.row, at.key + n % PARTS * 8 * PART_TILES};
     return part;
 }
 
-/* The factor 1 / (1 - p) is part of the last division. */
-INLINE void drop(const struct params *p, const struct job *t, struct patch at, float (*s)[4]) {
+/* Sets weights that dropout leaves out to 0. Its factor 1 / (1 - p) is part of the division by l. */
+INLINE void apply_dropout(const struct params *p, const struct job *t, struct patch at, float (*s)[4]) {
 #pragma unroll
     for (int part = 0; part < M_TILES * PARTS; ++part) {
         const uint32_t bits = kept_bits(p, t, part_of(at, part), false, part / PARTS, PART_TILES);
@@ -118,11 +117,11 @@ INLINE void drop(const struct params *p, const struct job *t, struct patch at, f
     }
 }
 
-/* The warp meets the block of keys at j0. */
-INLINE void meet_block(const struct params *p, const struct job *t, const unsigned char *q, const unsigned char *stage,
-                       const struct sight *sight, int warp, int j0, int pass, struct state *state) {
+/* One block of keys, at j0: scores, mask, online softmax, O += P V. Causal skip: not if no row of the warp sees a key. */
+INLINE void process_block(const struct params *p, const struct job *t, const unsigned char *q, const unsigned char *stage,
+                          const struct visible_range *visible, int warp, int j0, int pass, struct state *state) {
     const struct patch at = {warp_row(t, warp), j0 + warp_n(warp) * 8 * N_TILES};
-    const enum coverage coverage = sight_covers(sight, at.key, 8 * N_TILES);
+    const enum coverage coverage = range_covers(visible, at.key, 8 * N_TILES);
     if (coverage == BLOCK_SKIPPED) return;
     uint32_t bits[M_TILES * PARTS], any = 0;
 #pragma unroll
@@ -141,11 +140,12 @@ INLINE void meet_block(const struct params *p, const struct job *t, const unsign
                           NULL);
     }
     online_softmax(s, state, p->exponent);
-    if (FEATURES && p->dropout) drop(p, t, at, s);
-    product_registers(state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage + K_BYTES, warp_n(warp) * 8 * N_TILES, 0, DIM_V);
+    if (FEATURES && p->dropout) apply_dropout(p, t, at, s);
+    product_registers(state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage + K_BYTES, warp_n(warp) * 8 * N_TILES, 0,
+                      DIM_V);
 }
 
-/* The keys that some row of the tile sees, in whole blocks, cut to the split. */
+/* The keys that the loop goes over: those that some row of the tile sees, in whole blocks, cut to this split (split-KV). */
 INLINE void key_range(const struct params *p, const struct job *t, int64_t *first, int64_t *end) {
     const int rows_end = t->rows * p->group, last = t->tile * BLOCK_M + BLOCK_M - 1;
     *first = band_first(&t->band, place_of(p, t, t->tile * BLOCK_M).i) / BLOCK_N * BLOCK_N;
@@ -160,7 +160,7 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
                 struct state *state) {
     unsigned char *stages = memory + Q_BYTES;
     const int warp = (int)threadIdx.x / 32;
-    const struct sight sight = sight_of(p, t, warp_row(t, warp), 16 * M_TILES);
+    const struct visible_range visible = visible_range_of(p, t, warp_row(t, warp), 16 * M_TILES);
     int64_t first, end;
     key_range(p, t, &first, &end);
     clear(state->o, M_TILES * COLUMN_TILES);
@@ -173,7 +173,7 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
     for (int j0 = (int)first; j0 < end; j0 += BLOCK_N) {
         unsigned char *at = stages + stage * (K_BYTES + V_BYTES);
         if (STAGES == 1) {
-            __syncthreads(); /* the block before is done with */
+            __syncthreads(); /* all are done with the block before */
             load_block(p, t, at, j0);
             cp_async_commit();
         }
@@ -186,16 +186,17 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
         }
         if (pass != AS_IT_IS) {
             rewrite_tile(at + K_BYTES, BLOCK_N * DIM_V, pass, found, THREADS);
-            if (pass > FINITE) rewrite_tile(at, BLOCK_N * DIM, NOTHING, NULL, THREADS); /* scores of 0: weights are alike */
+            if (pass > FINITE)
+                rewrite_tile(at, BLOCK_N * DIM, NOTHING, NULL, THREADS); /* scores of 0: all weights are equal */
         }
-        meet_block(p, t, memory, at, &sight, warp, j0, pass, state);
+        process_block(p, t, memory, at, &visible, warp, j0, pass, state);
     }
     cp_async_wait(0);
     __syncthreads();
 }
 
 #if WARPS_N > 1
-/* The warps' parts over disjoint keys become one, in warp 0. Memory: for every other warp [4 COLUMN_TILES + 4][32 lanes]. */
+/* Merges the warps' parts over disjoint keys into warp 0's. Memory: for every other warp [4 COLUMN_TILES + 4][32 lanes]. */
 INLINE void merge_warps(float *memory, struct state *state, float c) {
     enum { PART = (4 * COLUMN_TILES + 4) * 32 };
     const int lane = (int)threadIdx.x % 32, part = warp_n((int)threadIdx.x / 32);
@@ -232,7 +233,7 @@ INLINE void merge_warps(float *memory, struct state *state, float c) {
 }
 #endif
 
-/* lse in base 2, and what O is multiplied by. The sink joins in the end, and in split parts not at all. */
+/* Returns lse in base 2; *factor is what O is multiplied by. The sink is added here; for parts of a split, by the merge. */
 INLINE float finish_row(const struct params *p, float m, float l, int h, float *factor) {
     const float shift = m == -INFINITY ? 0 : m * p->exponent;
     float lse = l == 0 ? -INFINITY : shift + log2f(l);
@@ -247,7 +248,7 @@ INLINE float finish_row(const struct params *p, float m, float l, int h, float *
     return lse;
 }
 
-/* lse of row (m, half) to its tensor; returns what O is multiplied by. */
+/* Stores lse of row (m, half); returns what O is multiplied by. */
 INLINE float end_row(const struct params *p, const struct job *t, const struct state *state, int row) {
     float l = state->l[row], factor;
     l += __shfl_xor_sync(0xffffffffu, l, 1);
@@ -263,14 +264,14 @@ INLINE float end_row(const struct params *p, const struct job *t, const struct s
 }
 
 #if !FEATURES
-/* Rows of the element type, aligned, of one head each and not parts: 16 bytes a thread, by way of Q's memory. */
+/* Stores rows of the element type that are aligned, not packed and not parts: 16 bytes a thread, through Q's memory. */
 INLINE void store_plain(const struct params *p, const struct job *t, unsigned char *memory, const struct state *state,
                         const float *factor) {
     const int row = t->tile * BLOCK_M, column = t->slice * DIM_V;
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m)
-        keep_rows(memory, DIM_V * ELEMENT_BYTES, warp_m(thread_anew() / 32) * 16 * M_TILES + 16 * m, 0, state->o + m * COLUMN_TILES,
-                  COLUMN_TILES, factor[2 * m], factor[2 * m + 1], thread_anew() % 32);
+        keep_rows(memory, DIM_V * ELEMENT_BYTES, warp_m(thread_anew() / 32) * 16 * M_TILES + 16 * m, 0,
+                  state->o + m * COLUMN_TILES, COLUMN_TILES, factor[2 * m], factor[2 * m + 1], thread_anew() % 32);
     __syncthreads();
     unload_rows((element *)p->out.data + row_offset(&p->out, t, place_of(p, t, row)) + column, p->out.row, memory, BLOCK_M,
                 t->rows - row, DIM_V, p->dim_v - column, THREADS);
@@ -311,9 +312,9 @@ INLINE void finish(const struct params *p, const struct job *t, unsigned char *m
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) KERNEL(const __grid_constant__ struct params p) {
-    extern __shared__ __align__(1024) unsigned char memory[]; /* see tile/product_mma.h */
+    extern __shared__ __align__(1024) unsigned char memory[]; /* aligned for product_mma.h */
     __shared__ int found;
-    __shared__ struct job t; /* not a copy a thread: registers are for the accumulators */
+    __shared__ struct job t; /* one copy, since registers are for the accumulators */
     if (threadIdx.x == 0) found = 0;
     if (!job_of(&t, &p, blockIdx.x, BLOCK_M, true, true)) return;
 #pragma unroll 1

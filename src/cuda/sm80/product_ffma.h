@@ -3,10 +3,10 @@
  * product_ffma.h: the products of product_mma.h in true fp32, by fused multiply-adds, with the same layout of accumulators,
  * so that everything around them is one text: with g = lane / 4, t = lane % 4 a lane has rows g and g + 8 and columns 2t and
  * 2t + 1 of every 16 x 8 tile. */
-#ifndef STROBE_CUDA_TILE_PRODUCT_FFMA_H
-#define STROBE_CUDA_TILE_PRODUCT_FFMA_H
+#ifndef STROBE_CUDA_SM80_PRODUCT_FFMA_H
+#define STROBE_CUDA_SM80_PRODUCT_FFMA_H
 
-#include "cuda/device/load.h"
+#include "cuda/sm80/load.h"
 
 INLINE float4 chunk_of(const unsigned char *tile, int row_bytes, int row, int chunk) {
     return *(const float4 *)(tile + chunk_at(row_bytes, row, chunk));
@@ -38,7 +38,7 @@ INLINE void product_rows(float (*c)[4], int m_tiles, int n_tiles, int depth, con
         }
 }
 
-/* c[m][n] += X B, X in accumulator registers: each of its elements goes round the four lanes that share its row. */
+/* c[m][n] += X B, X in accumulator registers: each of its elements is shuffled to the four lanes that share its row. */
 INLINE void product_registers(float (*c)[4], int m_tiles, int n_tiles, int depth, const float (*x)[4],
                               const unsigned char *b, int b_row, int column, int row_elements) {
     const int lane = (int)threadIdx.x % 32, t = lane % 4, row_bytes = 4 * row_elements;

@@ -4,15 +4,15 @@
  * tile (m, n) is rows 16 m.. and columns 8 n.., a lane's four elements lie as ptx/mma.h says. The counterpart in fp32 is
  * product_ffma.h; the functions have the same names and meanings.
  *
- * Tiles start at multiples of their row's bytes, rows are powers of two: so a chunk's number has bits of its own in an
- * address, and the address of chunk c ^ x is that of chunk x, XOR 16 c. One register and a constant serve all chunks of a
- * product; written with additions, the compiler kept an address a chunk, and spilled them. */
-#ifndef STROBE_CUDA_TILE_PRODUCT_MMA_H
-#define STROBE_CUDA_TILE_PRODUCT_MMA_H
+ * Tiles start at multiples of their row's bytes, and rows are powers of two, so a chunk's number has bits of its own in an
+ * address: the address of chunk c ^ x is that of chunk x, XOR 16 c. One register and a constant then serve all chunks of a
+ * product; written with additions, the compiler kept an address for each chunk and spilled them. */
+#ifndef STROBE_CUDA_SM80_PRODUCT_MMA_H
+#define STROBE_CUDA_SM80_PRODUCT_MMA_H
 
-#include "cuda/device/load.h"
 #include "cuda/ptx/ldmatrix.h"
 #include "cuda/ptx/mma.h"
+#include "cuda/sm80/load.h"
 
 INLINE void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
 #if defined(ELEMENT_FP16)

@@ -1,35 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward_pair.cu (sm90): backward.cu for wide heads, whose dK and dV of 128 keys do not fit the registers. A pair of CTAs,
- * a cluster, owns 128 keys, 64 each, and walks over the same rows. A CTA's two consumer warp groups have a role each, since
- * one alone holds the sums that it adds to:
+ * backward_pair.cu (sm90): backward.cu for head dims whose dK and dV of 128 keys do not fit the registers. A CTA pair, a
+ * cluster of two, owns 128 keys, 64 each, and walks over the same rows. A CTA's two consumers have different roles, since
+ * one of them alone can hold the sums that it adds to:
  *
  *     HEAD_DIM  192, 256       ROWS  64: query rows in a block       ELEMENT_BF16 or ELEMENT_FP16
  *
- *     producer        | K Q0 V dO0 | Q1 dO1 | ...                         copies, Q two stages deep
- *     weight group    S^T = K Q^T     P^T = 2^(S^T c - lse) -> shared      dV += P^T dO
- *     gradient group  dP^T = V dO^T   dS^T = P^T (dP^T - D) -> shared      dK += dS^T Q
- *     courier         dS -> the other CTA
- *     both groups     dQ = dS K over all 128 keys, each 64 of the CTA's columns -> fp32 sums in the L2 cache
+ *     producer         | K Q0 V dO0 | Q1 dO1 | ...                        copies, Q two stages deep
+ *     consumer p_dv    S^T = K Q^T     P^T = 2^(S^T c - lse) -> shared     dV += P^T dO
+ *     consumer ds_dk   dP^T = V dO^T   dS^T = P^T * (dP^T - delta) -> shared      dK += dS^T Q
+ *     exchange         dS -> the other CTA, through distributed shared memory
+ *     both consumers   dQ = dS K over all 128 keys, each 64 of the CTA's columns -> fp32 sums in the L2 cache
  *
- * So a pair adds to dQ half as often as its CTAs would alone. P and dS are handed on two stages deep, so that the groups
- * need not keep step and one's arithmetic runs under the other's products; dQ of a block is worked out in the next one's
- * time, when the other CTA's dS has come. P goes as it lies in registers, packed; dS as an operand.
+ * So a pair adds to dQ half as often as two CTAs alone would. P and dS are handed on two stages deep, so that the consumers
+ * need not keep step and one's arithmetic runs under the other's products. dQ of a block is computed during the next block,
+ * when the other CTA's dS has come. P passes through shared memory as it lies in registers, packed; dS as an operand.
  *
  * Registers: HEAD_DIM/2 for dV or dK, 32 for S^T or dP^T, 16 packed, 32 for dQ.
  *
- * One H200, 2026-11-22, bf16, d 256, TFLOP/s full / causal: 505 / 492 at 8k, 515 / 516 at 16k (cuDNN 9.19 359 / 413, 357 /
- * 389); in fixed order 494 / 433, 486 / 455. See docs/kernels/sm90_backward.md. */
-#if defined(ELEMENT_BF16)
-#define STROBE_MMA_TYPE "bf16"
-#else
-#define STROBE_MMA_TYPE "f16"
-#endif
-
+ * Figures: docs/benchmarks.md; tuning: docs/kernels/sm90_backward.md. */
+#include "cuda/device/element.h"
 #include "cuda/ptx/cluster.h"
 #include "cuda/ptx/dependent.h"
 #include "cuda/ptx/mbarrier.h"
-#include "cuda/ptx/turn.h"
+#include "cuda/ptx/semaphore.h"
 #include "cuda/ptx/warp_group.h"
 
 enum {
@@ -49,7 +43,7 @@ enum {
     WARPS = 8,         /* of consumers */
 };
 
-/* Of a thread, after they have moved: at launch all have 168. */
+/* Of a thread, after the producer group has released some and the consumers have claimed them: at launch all have 168. */
 #define PRODUCER_REGISTERS 24
 #define CONSUMER_REGISTERS 240
 
@@ -61,19 +55,19 @@ struct shared {
     unsigned char k_other[GROUPS * K_SLAB]; /* the other CTA's keys, the columns that this one has of dQ */
     unsigned char q[STAGES][SLABS * Q_SLAB], dout[DOUT_STAGES][SLABS * Q_SLAB];
     unsigned char ds[STAGES][CTAS][DS_BYTES]; /* [][0]: of the own keys */
-    uint4 weights[STAGES][SCORES / 8][128];   /* [][four registers][thread] */
-    float lse[STAGES][ROWS], term[STAGES][ROWS];
+    uint4 p[STAGES][SCORES / 8][128];         /* P, packed: [][four registers][thread] */
+    float lse[STAGES][ROWS], delta[STAGES][ROWS];
     struct tile tile;
     uint64_t k_full, v_full, other_full, q_full[STAGES], q_empty[STAGES], dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
-    uint64_t weights_full[STAGES], weights_empty[STAGES], ds_made[STAGES], ds_full[STAGES], ds_empty[STAGES];
-    uint64_t turn, added, noted;
+    uint64_t p_full[STAGES], p_empty[STAGES], ds_made[STAGES], ds_full[STAGES], ds_empty[STAGES];
+    uint64_t may_add, added, added_seen; /* the dQ order, see exchange.h */
 };
 
-static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fills a multiprocessor's shared memory");
+static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fits a multiprocessor's shared memory");
 
 #include "cuda/sm90/backward/exchange.h"
 
-/* One thread: K and V, then Q with lse and dO with D of every block. */
+/* One thread: copies K and V, then Q with lse and dO with delta of every block. */
 INLINE void producer(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
     const struct walk walk = walk_of(p, t);
     struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
@@ -93,7 +87,7 @@ INLINE void producer(const struct sm90_backward_params *p, struct shared *s, con
     trace(&tracer, STROBE_TRACE_END, count);
 }
 
-/* Keys that no row sees have gradients of 0. */
+/* Stores gradients of 0, for keys that no row sees. */
 INLINE void clear_sums(const struct sm90_rows *to, const struct tile *t) {
 #pragma unroll 1
     for (int at = (int)threadIdx.x; at < KEYS * HEAD_DIM; at += THREADS) {
@@ -103,22 +97,23 @@ INLINE void clear_sums(const struct sm90_rows *to, const struct tile *t) {
     }
 }
 
-/* Packed weights to the gradient group, and back. */
-INLINE void hand_over(struct shared *shared, uint32_t stage, const uint32_t (&w)[SCORES / 2]) {
+/* P goes from one consumer to the other, packed. */
+INLINE void write_p(struct shared *shared, uint32_t stage, const uint32_t (&packed)[SCORES / 2]) {
 #pragma unroll
     for (int i = 0; i < SCORES / 8; ++i)
-        shared->weights[stage][i][threadIdx.x % 128] = make_uint4(w[4 * i], w[4 * i + 1], w[4 * i + 2], w[4 * i + 3]);
+        shared->p[stage][i][threadIdx.x % 128] = make_uint4(packed[4 * i], packed[4 * i + 1], packed[4 * i + 2],
+                                                            packed[4 * i + 3]);
 }
 
-/* A pair of weights as it was packed. */
+/* Two elements of P as they were packed. */
 INLINE float2 unpack(uint32_t pair) {
     return make_float2(element_to_float((element)pair), element_to_float((element)(pair >> 16)));
 }
 
-INLINE void take_weights(const struct shared *shared, uint32_t stage, float (&s)[SCORES]) {
+INLINE void read_p(const struct shared *shared, uint32_t stage, float (&s)[SCORES]) {
 #pragma unroll
     for (int i = 0; i < SCORES / 8; ++i) {
-        const uint4 four = shared->weights[stage][i][threadIdx.x % 128];
+        const uint4 four = shared->p[stage][i][threadIdx.x % 128];
         const uint32_t pair[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
@@ -128,8 +123,9 @@ INLINE void take_weights(const struct shared *shared, uint32_t stage, float (&s)
     }
 }
 
-/* S, P, and dV. Nothing may be open where the loop closes: ptxas would serialise the products. */
-INLINE void weight_group(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t) {
+/* One warp group: S, P and dV, and its part of dQ. No product may be in flight where the loop closes: ptxas would serialise
+ * all of them. */
+INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t) {
     const int own = uniform((int)threadIdx.x % 128 / 32) * 16, key = uniform(t->key) + own;
     const struct full_rows full = full_rows_of(t, key);
     const int part = part_of_dq(0);
@@ -137,8 +133,8 @@ INLINE void weight_group(const struct sm90_backward_params *p, struct shared *sh
     struct slope slope = slope_at(p, t, &progress);
     struct sums dv;
     float s[SCORES], dq[32];
-    uint32_t weights[SCORES / 2], count = 0;
-    int before = 0; /* block of rows */
+    uint32_t packed[SCORES / 2], count = 0; /* P */
+    int before = 0;                         /* block of rows */
     const uint64_t k = wgmma_operand(shared_address(shared->k), 0), q = wgmma_operand(shared_address(shared->q), 0);
     const uint64_t dout = wgmma_operand(shared_address(shared->dout), Q_SLAB);
     clear(&dv);
@@ -150,34 +146,34 @@ INLINE void weight_group(const struct sm90_backward_params *p, struct shared *sh
     for (;; ++count) {
         const uint32_t stage = stage_of(count), next = stage_of(count + 1), slot = dout_stage_of(count);
         const bool last = is_last(&progress);
-        const struct meeting at = {stage, key, progress.row, progress.row >= full.low && progress.row <= full.high};
-        make_weights(p, shared, t, &slope, &at, s, weights, 0);
+        const struct block_pair at = {stage, key, progress.row, progress.row >= full.low && progress.row <= full.high};
+        make_p(p, shared, t, &slope, &at, s, packed, 0);
         release(&shared->q_empty[stage]);
-        mbarrier_wait(&shared->weights_empty[stage], empty_parity(count));
-        hand_over(shared, stage, weights);
-        release(&shared->weights_full[stage]);
+        mbarrier_wait(&shared->p_empty[stage], empty_parity(count));
+        write_p(shared, stage, packed);
+        release(&shared->p_full[stage]);
         mbarrier_wait(&shared->dout_full[slot], dout_parity(count));
-        leave_out_dropped(p, weights, 0);
-        issue_sum(&dv, weights, dout + slot * STAGE_STEP, 0);
+        leave_out_dropped(p, packed, 0);
+        issue_sum(&dv, packed, dout + slot * STAGE_STEP, 0);
         if (count > 0) mbarrier_wait(&shared->ds_full[next], full_parity(count - 1));
-        issue_part(dq, shared, part, next); /* of the block before; at first of nothing, and not looked at */
-        wgmma_wait(1);                      /* dV */
+        issue_dq_part(dq, shared, part, next); /* of the block before; at first of stale data, and not looked at */
+        wgmma_wait(1);                         /* dV */
         release(&shared->dout_empty[slot]);
         if (!last) mbarrier_wait(&shared->q_full[next], full_parity(count + 1));
-        issue_scores(s, k, q + next * STAGE_STEP); /* after the last block: of an old one, likewise */
+        issue_scores(s, k, q + next * STAGE_STEP); /* after the last block: of stale data, likewise */
         wgmma_wait(1);                             /* dQ */
-        if (count > 0) release_both(&shared->ds_empty[next]), add_part(p, shared, part, dq, before, count - 1);
+        if (count > 0) release_both(&shared->ds_empty[next]), add_dq_part(p, shared, part, dq, before, count - 1);
         before = block_of(p, t, &progress);
         wgmma_wait(0);
         if (last) break;
         if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
-    last_part(p, shared, part, before, count);
+    last_dq_part(p, shared, part, before, count);
     store_sums(p, &p->dv_rows, t, &dv, dv_factor(p), key);
 }
 
-/* dP, dS, and dK. */
-INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t) {
+/* The other warp group: dP, dS and dK, and its part of dQ. */
+INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t) {
     const int own = uniform((int)threadIdx.x % 128 / 32) * 16, key = uniform(t->key) + own;
     const struct full_rows full = full_rows_of(t, key);
     const int part = part_of_dq(1);
@@ -185,7 +181,7 @@ INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *
     struct slope slope = slope_at(p, t, &progress);
     struct sums dk;
     float dp[SCORES], dq[32];
-    uint32_t gradients[SCORES / 2], count = 0;
+    uint32_t packed[SCORES / 2], count = 0; /* dS */
     int before = 0;
     const uint64_t v = wgmma_operand(shared_address(shared->v), 0), dout = wgmma_operand(shared_address(shared->dout), 0);
     const uint64_t q = wgmma_operand(shared_address(shared->q), Q_SLAB);
@@ -197,30 +193,30 @@ INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *
     mbarrier_wait(&shared->k_full, 0);
     mbarrier_wait(&shared->other_full, 0);
     wgmma_wait(0);
-    if (DOUT_STAGES == 1) release(&shared->dout_empty[0]); /* dP is there, and the next D has a place of its own */
+    if (DOUT_STAGES == 1) release(&shared->dout_empty[0]); /* dP is finished, and the next delta has another stage */
     for (;; ++count) {
         const uint32_t stage = stage_of(count), next = stage_of(count + 1), slot = dout_stage_of(count);
         const uint32_t next_slot = dout_stage_of(count + 1);
         const bool last = is_last(&progress);
-        const struct meeting at = {stage, key, progress.row, progress.row >= full.low && progress.row <= full.high};
+        const struct block_pair at = {stage, key, progress.row, progress.row >= full.low && progress.row <= full.high};
         float s[SCORES];
         mbarrier_wait(&shared->q_full[stage], full_parity(count));
-        mbarrier_wait(&shared->weights_full[stage], full_parity(count));
-        take_weights(shared, stage, s);
-        make_gradients(p, shared, t, &slope, &at, dp, s, gradients, 0);
-        release(&shared->weights_empty[stage]);
+        mbarrier_wait(&shared->p_full[stage], full_parity(count));
+        read_p(shared, stage, s);
+        make_ds(p, shared, t, &slope, &at, dp, s, packed, 0);
+        release(&shared->p_empty[stage]);
         if (DOUT_STAGES > 1) release(&shared->dout_empty[slot]);
         mbarrier_wait(&shared->ds_empty[stage], empty_parity(count));
-        store_transposed(ds_own + stage * (CTAS * DS_BYTES), gradients, 0);
-        issue_sum(&dk, gradients, q + stage * STAGE_STEP, 0);
+        store_transposed(ds_own + stage * (CTAS * DS_BYTES), packed, 0);
+        issue_sum(&dk, packed, q + stage * STAGE_STEP, 0);
         fence_proxy_async();
         release(&shared->ds_made[stage]);
         if (count > 0) mbarrier_wait(&shared->ds_full[next], full_parity(count - 1));
-        issue_part(dq, shared, part, next);
+        issue_dq_part(dq, shared, part, next);
         wgmma_wait(1); /* dK */
         release(&shared->q_empty[stage]);
         wgmma_wait(0); /* dQ */
-        if (count > 0) release_both(&shared->ds_empty[next]), add_part(p, shared, part, dq, before, count - 1);
+        if (count > 0) release_both(&shared->ds_empty[next]), add_dq_part(p, shared, part, dq, before, count - 1);
         if (!last) mbarrier_wait(&shared->dout_full[next_slot], dout_parity(count + 1));
         issue_scores(dp, v, dout + next_slot * STAGE_STEP);
         before = block_of(p, t, &progress);
@@ -229,21 +225,21 @@ INLINE void gradient_group(const struct sm90_backward_params *p, struct shared *
         if (last) break;
         if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
-    last_part(p, shared, part, before, count);
+    last_dq_part(p, shared, part, before, count);
     store_sums(p, &p->dk_rows, t, &dk, p->scale, key);
 }
 
-/* By a CTA, so that all are cleared, and soon. */
+/* How many blocks a CTA clears, so that all CTAs together clear all of them, and soon. */
 INLINE uint32_t blocks_to_clear(const struct sm90_backward_params *p) {
     return 1 + blocks_of_head(p) / (uint32_t)p->key_blocks;
 }
 
 INLINE void init_barriers(struct shared *s) {
     mbarrier_init(&s->k_full, 1), mbarrier_init(&s->v_full, 1), mbarrier_init(&s->other_full, 1);
-    mbarrier_init(&s->turn, 1), mbarrier_init(&s->added, WARPS * ARRIVALS), mbarrier_init(&s->noted, 1);
+    mbarrier_init(&s->may_add, 1), mbarrier_init(&s->added, WARPS * ARRIVALS), mbarrier_init(&s->added_seen, 1);
     for (int stage = 0; stage < STAGES; ++stage) {
         mbarrier_init(&s->q_full[stage], 1), mbarrier_init(&s->q_empty[stage], WARPS * ARRIVALS);
-        mbarrier_init(&s->weights_full[stage], 4 * ARRIVALS), mbarrier_init(&s->weights_empty[stage], 4 * ARRIVALS);
+        mbarrier_init(&s->p_full[stage], 4 * ARRIVALS), mbarrier_init(&s->p_empty[stage], 4 * ARRIVALS);
         mbarrier_init(&s->ds_made[stage], 4 * ARRIVALS), mbarrier_init(&s->ds_full[stage], 1);
         mbarrier_init(&s->ds_empty[stage], CTAS * WARPS * ARRIVALS);
     }
@@ -264,11 +260,11 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
         init_barriers(shared);
     }
     __syncthreads();
-    cluster_meet();
+    cluster_barrier();
     let_next_start();
     wait_for_previous();
     if (t->end_block == t->first_block) {
-        if (p.clears_itself && threadIdx.x < 32) clear_dq(&p, blocks_to_clear(&p), 0);
+        if (p.main_clears_dq && threadIdx.x < 32) clear_dq(&p, blocks_to_clear(&p), 0);
         clear_sums(&p.dk_rows, t), clear_sums(&p.dv_rows, t);
         return;
     }
@@ -278,20 +274,20 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
         if (threadIdx.x == 0)
             producer(&p, shared, t);
         else if (threadIdx.x == 32)
-            courier(&p, shared, t);
-        else if (p.turns && threadIdx.x == 64)
-            turn_taker(&p, shared, t);
-        else if (p.turns && threadIdx.x == 96)
-            turn_giver(&p, shared, t);
-        else if (p.clears_itself && threadIdx.x >= 96)
+            exchange(&p, shared, t);
+        else if (p.dq_semaphores && threadIdx.x == 64)
+            dq_order_waiter(&p, shared, t);
+        else if (p.dq_semaphores && threadIdx.x == 96)
+            dq_order_poster(&p, shared, t);
+        else if (p.main_clears_dq && threadIdx.x >= 96)
             clear_dq(&p, blocks_to_clear(&p), t->batch * p.heads_kv + t->head_kv);
     } else {
         registers_claim(CONSUMER_REGISTERS);
         if (group == 1)
-            weight_group(&p, shared, t);
+            consumer_p_dv(&p, shared, t);
         else
-            gradient_group(&p, shared, t);
+            consumer_ds_dk(&p, shared, t);
     }
     __syncwarp();
-    cluster_meet(); /* the other may still read and signal here */
+    cluster_barrier(); /* the other CTA may still read and signal here */
 }

@@ -1,26 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * exact_row.h: gradients worked out pair by pair, by a warp, where sums are not finite: in a block that the band or a
- * mask crosses, the matrix product brings 0 * NaN to a row from a key that is hidden from it, and to a key from a row.
- * Finite data never come here. Lane l has the columns l, l + 32, ... A row or key whose columns are all NaN stays so, and
- * ends early. */
-#ifndef STROBE_CUDA_SM90_BACKWARD_EXACT_H
-#define STROBE_CUDA_SM90_BACKWARD_EXACT_H
+ * exact_row.h: exact rows and keys. Where sums are not finite, a warp computes the gradients again pair by pair: in a block
+ * that the band or a mask crosses, the matrix product brings 0 * NaN to a row from a key that is hidden from it, and to a
+ * key from a row. Finite data never come here. Lane l has the columns l, l + 32, ... A row or key whose columns have all
+ * become NaN cannot change any more, and ends early. */
+#ifndef STROBE_CUDA_SM90_BACKWARD_EXACT_ROW_H
+#define STROBE_CUDA_SM90_BACKWARD_EXACT_ROW_H
 
+#include "cuda/device/lanes.h"
 #include "cuda/sm90/backward/score_terms.h"
 
 enum { LANE_COLUMNS = HEAD_DIM / 32 };
-
-INLINE float warp_sum(float x) {
-    for (int lanes = 16; lanes > 0; lanes /= 2) x += __shfl_xor_sync(0xffffffffu, x, lanes);
-    return x;
-}
 
 INLINE float element_at(const struct sm90_rows *rows, int64_t start, int column) {
     return element_to_float(((const element *)rows->data)[start + column]);
 }
 
-/* By the whole warp. */
+/* The dot product of two rows, by the whole warp. */
 INLINE float dot_of_rows(const struct sm90_rows *a, int64_t a_start, const struct sm90_rows *b, int64_t b_start) {
     float sum = 0;
     for (int x = (int)threadIdx.x % 32; x < a->columns; x += 32)
@@ -28,7 +24,7 @@ INLINE float dot_of_rows(const struct sm90_rows *a, int64_t a_start, const struc
     return warp_sum(sum);
 }
 
-/* to += weight row; a weight of 0 takes nothing, whatever the row holds. */
+/* to += weight * row; a weight of 0 adds nothing, whatever the row holds. */
 INLINE void add_row(float (&to)[LANE_COLUMNS], float weight, const struct sm90_rows *rows, int64_t start) {
     if (weight == 0) return;
 #pragma unroll
@@ -59,29 +55,36 @@ struct pair_rows {
     int64_t q, dout, k, v;
 };
 
-/* A pair's weight as dV takes it, without dropout's factor, and its dS, without scale; both 0 where it is hidden. */
+/* A pair's element of P as dV takes it, without dropout's factor, and its dS, without scale; both 0 where it is hidden. */
 struct exact {
     float weight, gradient;
 };
 
 INLINE struct exact exact_pair(const struct sm90_backward_params *p, const struct slope *slope, int batch, int i, int j,
-                               const struct pair_rows *at, float lse, float term) {
+                               const struct pair_rows *at, float lse, float delta) {
     struct exact pair = {0, 0};
-    if (TERMS == 2 && !masks_show(p, batch, slope->head, i, j)) return pair;
+    if (FEATURE_CLASS == FEATURES_ALL && !masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, batch, slope->head, i, j))
+        return pair;
     const float dot = dot_of_rows(&p->q_rows, at->q, &p->k_rows, at->k);
     const float dp = dot_of_rows(&p->dout_rows, at->dout, &p->v_rows, at->v);
-    const float score = !TERMS ? dot : p->softcap > 0 ? capped(p, dot) : dot * p->scale, alibi = alibi_of(slope, i, j);
-    const float bias = TERMS == 2 && p->bias.data ? bias_at(&p->bias, score_at(&p->bias, batch, slope->head, i, j)) : 0;
+    const float score = FEATURE_CLASS == FEATURES_NONE ? dot
+                        : p->softcap > 0               ? softcapped(dot, p->softcap, p->cap_rate)
+                                                       : dot * p->scale;
+    const float alibi = alibi_of(slope, i, j);
+    const float bias = FEATURE_CLASS == FEATURES_ALL && p->bias.data
+                           ? bias_at(&p->bias, score_at(&p->bias, batch, slope->head, i, j))
+                           : 0;
     const float weight = ex2(fmaf(biased(score - alibi, bias), p->exponent, lse));
     if (weight == 0) return pair;
-    const bool kept = TERMS < 2 || !p->dropout || dropout_keeps(&p->place, dropout_row(&p->place, batch, slope->head, i), j);
+    const bool kept = FEATURE_CLASS < FEATURES_ALL || !p->dropout ||
+                      dropout_keeps(&p->place, dropout_row(&p->place, batch, slope->head, i), j);
     pair.weight = kept ? weight : 0;
-    pair.gradient = weight * (undropped(p, kept ? 1 : -1, dp) - term);
-    if (TERMS && p->softcap > 0) pair.gradient *= softcap_slope(p, weight, lse, bias - alibi);
+    pair.gradient = weight * (undropped(p, kept ? 1 : -1, dp) - delta);
+    if (FEATURE_CLASS != FEATURES_NONE && p->softcap > 0) pair.gradient *= softcap_derivative(p, weight, lse, bias - alibi);
     return pair;
 }
 
-/* Element of row i in row_lse and row_term. */
+/* Where lse and delta of row i lie. */
 INLINE int64_t statistic_at(const struct sm90_backward_params *p, int batch, int head, int i) {
     return ((int64_t)batch * p->heads_kv * p->group + head) * p->row_blocks * ROWS + i;
 }
@@ -90,12 +93,12 @@ INLINE int64_t statistic_at(const struct sm90_backward_params *p, int batch, int
 INLINE void exact_row(const struct sm90_backward_params *p, const struct pair_of_spans *in, int batch, int head, int i) {
     const struct slope slope = slope_of(p, in, batch, head);
     const int64_t statistic = statistic_at(p, batch, head, i);
-    const int kv = head / p->group, end = i + in->end_shift < in->keys.count ? i + in->end_shift : in->keys.count;
+    const int kv = head / p->group, end = band32_end_key(in->end_shift, i, in->keys.count);
     struct pair_rows at = {row_start(&p->q_rows, &in->rows, i, head), row_start(&p->dout_rows, &in->rows, i, head), 0, 0};
     float dq[LANE_COLUMNS] = {0};
-    for (int j = i + in->first_shift > 0 ? i + in->first_shift : 0; j < end && !all_nan(dq, &p->dq_rows); ++j) {
+    for (int j = band32_first_key(in->first_shift, i); j < end && !all_nan(dq, &p->dq_rows); ++j) {
         at.k = row_start(&p->k_rows, &in->keys, j, kv), at.v = row_start(&p->v_rows, &in->keys, j, kv);
-        const struct exact pair = exact_pair(p, &slope, batch, i, j, &at, p->row_lse[statistic], p->row_term[statistic]);
+        const struct exact pair = exact_pair(p, &slope, batch, i, j, &at, p->row_lse[statistic], p->row_delta[statistic]);
         add_row(dq, pair.gradient, &p->k_rows, at.k);
     }
     store_row(&p->dq_rows, row_start(&p->dq_rows, &in->rows, i, head), dq, p->scale);
@@ -103,8 +106,7 @@ INLINE void exact_row(const struct sm90_backward_params *p, const struct pair_of
 
 /* Key j of dK and dV. */
 INLINE void exact_key(const struct sm90_backward_params *p, const struct pair_of_spans *in, int batch, int kv, int j) {
-    const int first = j - in->end_shift + 1 > 0 ? j - in->end_shift + 1 : 0, last = j - in->first_shift;
-    const int end = last < in->rows.count ? last + 1 : in->rows.count;
+    const int first = band32_first_row(in->end_shift, j), end = band32_end_row(in->first_shift, j, in->rows.count);
     struct pair_rows at = {0, 0, row_start(&p->k_rows, &in->keys, j, kv), row_start(&p->v_rows, &in->keys, j, kv)};
     float dk[LANE_COLUMNS] = {0}, dv[LANE_COLUMNS] = {0};
     for (int head = kv * p->group; head < (kv + 1) * p->group; ++head) {
@@ -112,7 +114,8 @@ INLINE void exact_key(const struct sm90_backward_params *p, const struct pair_of
         for (int i = first; i < end && !(all_nan(dk, &p->dk_rows) && all_nan(dv, &p->dv_rows)); ++i) {
             const int64_t statistic = statistic_at(p, batch, head, i);
             at.q = row_start(&p->q_rows, &in->rows, i, head), at.dout = row_start(&p->dout_rows, &in->rows, i, head);
-            const struct exact pair = exact_pair(p, &slope, batch, i, j, &at, p->row_lse[statistic], p->row_term[statistic]);
+            const struct exact pair = exact_pair(p, &slope, batch, i, j, &at, p->row_lse[statistic],
+                                                 p->row_delta[statistic]);
             add_row(dk, pair.gradient, &p->q_rows, at.q);
             add_row(dv, pair.weight, &p->dout_rows, at.dout);
         }
@@ -121,7 +124,7 @@ INLINE void exact_key(const struct sm90_backward_params *p, const struct pair_of
     store_row(&p->dv_rows, row_start(&p->dv_rows, &in->keys, j, kv), dv, dv_factor(p));
 }
 
-/* ---- which keys: sixteen at a time, those of a warp's sums, are marked in the workspace */
+/* ---- recompute marks, in the workspace: one for sixteen keys, those of a warp's sums */
 
 enum { MARKED_KEYS = 16 };
 
@@ -129,7 +132,8 @@ INLINE int64_t marks_of_head(const struct sm90_backward_params *p) { return (p->
 
 INLINE int64_t all_marks(const struct sm90_backward_params *p) { return marks_of_head(p) * p->heads_kv * p->batch; }
 
-/* The warp's sixteen keys from `key` on, if its sums of them are not all finite: 0 x = 0 unless x is an infinity or NaN. */
+/* Marks the warp's sixteen keys from `key` on if its sums of them are not all finite: 0 x = 0 unless x is an infinity or
+ * NaN. */
 template <int count>
 INLINE void mark_keys(const struct sm90_backward_params *p, const struct tile *t, int key, const float (&sums)[count]) {
     float nothing = 0;
@@ -139,7 +143,7 @@ INLINE void mark_keys(const struct sm90_backward_params *p, const struct tile *t
         p->marks[((int64_t)t->batch * p->heads_kv + t->head_kv) * marks_of_head(p) + key / MARKED_KEYS] = 1;
 }
 
-/* Works out what is marked; each warp of the grid, of which there are `warps`, looks at some. */
+/* Computes the marked keys again; each of the grid's `warps` warps looks at some of the marks. */
 INLINE void exact_keys(const struct sm90_backward_params *p, int64_t warp, int64_t warps) {
     for (int64_t n = warp; n < all_marks(p); n += warps) {
         if (!p->marks[n]) continue;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * finish.h: dQ's fp32 sums, scaled and rounded, to where the caller wants them; bound by memory. A CTA has a block
- * of ROWS rows of a query head, a thread what the thread of its number had of it in backward.cu.
+ * finish.h: scales and rounds dQ's fp32 sums into the caller's dQ; bound by memory. A CTA has a block of ROWS rows of a
+ * query head, and a thread has the elements that the thread of its number had in backward.cu.
  *
- * A warp whose sixteen rows are not all finite works them out again, from the keys that they see alone, and the same is done
- * for keys that the main kernel has marked: see backward/exact_row.h. */
+ * A warp whose sixteen rows are not all finite computes them again as exact rows, and so are keys that the main kernel has
+ * marked: see exact_row.h. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_FINISH_H
 #define STROBE_CUDA_SM90_BACKWARD_FINISH_H
 
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
     const int tile = (int)threadIdx.x / 128, thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
     const float *sum = p.dq_sum + block.number * BLOCK_ELEMENTS + tile * DQ_TILE;
     const int first_row = (ROW_PARTS == 2 ? 64 * tile : 0), first_column = (ROW_PARTS == 1 ? 64 * tile : 0);
-    const bool summed = p.tiles > 0; /* else nobody has been there */
+    const bool summed = p.tiles > 0; /* else the main kernel has not run, and the sums hold anything */
     float4 dq[8];
     float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
     wait_for_previous();

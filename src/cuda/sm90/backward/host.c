@@ -2,7 +2,7 @@
  *
  * host.c: the host side of the Hopper backward: what it takes, the workspace, the three launches in stream order:
  *
- *   prepare   D and lse of every row, counters set to 0         one CTA a block of rows
+ *   prepare   delta and lse of every row, counters set to 0         one CTA a block of rows
  *   main      dK, dV, and dQ's sums in fp32                     one CTA a block of keys
  *   finish    dQ, scaled and rounded                            one CTA a block of rows
  *
@@ -29,7 +29,7 @@
 #include "sm90_backward_variants.h"
 #undef VARIANT
 
-void strobe__row_terms(struct params);
+void strobe__row_deltas(struct params);
 void strobe__sink_sums(struct params);
 
 /* A compiled form of backward.cu, or, with two CTAs to a block of keys, of backward/backward_pair.cu; the build writes the
@@ -130,7 +130,7 @@ static int64_t all_rows(const struct problem *p) { return all_row_blocks(p) * ch
  * a mark for sixteen keys; sums of dbias; and lse and D as sink_sums and an ordered dbias read them, where these are wanted.
  */
 struct layout {
-    int64_t rows_at, counts_at, heads_at, turns_at, marks_at, dbias_at, packed_at, words;
+    int64_t rows_at, counts_at, heads_at, dq_semaphores_at, marks_at, dbias_at, packed_at, words;
     int64_t packed_rows; /* of a K/V head */
     struct view dbias_sum;
 };
@@ -141,8 +141,8 @@ static struct layout lay_out(const struct problem *p) {
     l.rows_at = all_rows(p) * stored_columns(choose(p));
     l.counts_at = l.rows_at + 2 * all_rows(p);
     l.heads_at = l.counts_at + 2;
-    l.turns_at = l.heads_at + p->a.batch * p->a.heads_kv;
-    l.marks_at = l.turns_at + (p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(p) * dq_tiles(choose(p)) : 0);
+    l.dq_semaphores_at = l.heads_at + p->a.batch * p->a.heads_kv;
+    l.marks_at = l.dq_semaphores_at + (p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(p) * dq_tiles(choose(p)) : 0);
     l.dbias_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = l.packed_at + (packed ? 2 * p->a.batch * p->a.heads_kv * l.packed_rows : 0);
@@ -162,7 +162,7 @@ static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
 static bool tiles_differ(const struct problem *p) { return p->a.mask != STROBE_MASK_NONE || p->a.varlen; }
 
 /* Heads whose Q, dO and sums of dQ take a part of the L2 cache: the CTAs are at two or three sections at a time, and rows
- * shall come from memory once. Where tiles take turns those of one head wait for each other at their first blocks, so that
+ * shall come from memory once. With a fixed dQ order tiles of one head wait for each other at their first blocks, so that
  * more heads at a time are better, most of all where later tiles are shorter; measured in docs/kernels/sm90_backward.md. */
 static int64_t section_heads(const struct problem *p) {
     const strobe_attention *a = &p->a;
@@ -227,11 +227,11 @@ static void fill(struct sm90_backward_params *m, const struct problem *p, float 
     fill_tensors(m, p);
     fill_mask(m, p);
     fill_terms(m, p);
-    m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_term = m->row_lse + all_rows(p);
-    m->next_tile = (uint32_t *)workspace + l.counts_at, m->next_cleared = m->next_tile + 1;
+    m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_delta = m->row_lse + all_rows(p);
+    m->tile_counter = (uint32_t *)workspace + l.counts_at, m->clear_counter = m->tile_counter + 1;
     m->heads_cleared = (uint32_t *)workspace + l.heads_at, m->counts = l.dbias_at - l.counts_at;
-    m->turns = a->flags & STROBE_DETERMINISTIC ? (uint32_t *)workspace + l.turns_at : NULL;
-    m->clears_itself = choose(p)->ctas == 1 || !m->turns; /* pairs that take turns have no warp for it */
+    m->dq_semaphores = a->flags & STROBE_DETERMINISTIC ? (uint32_t *)workspace + l.dq_semaphores_at : NULL;
+    m->main_clears_dq = choose(p)->ctas == 1 || !m->dq_semaphores; /* pairs with a fixed dQ order have no warp for it */
     m->marks = (uint32_t *)workspace + l.marks_at;
     m->dbias_sum = l.dbias_sum;
     if (l.packed_at > l.dbias_at) m->dbias_sum.data = workspace + l.dbias_at;
@@ -278,12 +278,12 @@ static strobe_status launch_three(const struct problem *p, const struct sm90_bac
     return status;
 }
 
-/* What the kernels of common/ are given for dsinks and dbias. */
+/* What the kernels of device/ are given for dsinks and dbias. */
 static struct params shared_params(const struct problem *p, const struct layout *l, float *workspace) {
     struct params params = strobe__cuda_params(p);
     params.packed_rows = (int32_t)l->packed_rows;
     params.row_lse = workspace + l->packed_at;
-    params.row_term = params.row_lse + p->a.batch * p->a.heads_kv * l->packed_rows;
+    params.row_delta = params.row_lse + p->a.batch * p->a.heads_kv * l->packed_rows;
     params.dbias_sum = l->dbias_sum, params.dbias_sum.data = workspace + l->dbias_at;
     return params;
 }
@@ -304,7 +304,7 @@ static strobe_status launch(const struct problem *p, const struct execution *exe
     if (!status) status = clear_trace(params.trace, stream);
 #endif
     if (!status && l.words > l.packed_at)
-        status = strobe__cuda_launch((void (*)(void))strobe__row_terms,
+        status = strobe__cuda_launch((void (*)(void))strobe__row_deltas,
                                      p->a.batch * p->a.heads_kv * l.packed_rows / PACKED_PADDING, 256, 0, &around, stream);
     if (!status && p->g.dsinks)
         status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, 256, 0, &around, stream);

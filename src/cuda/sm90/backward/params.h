@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * params.h: what the host hands to the kernels of the Hopper backward pass, by value (__grid_constant__). Valid as
- * C and as CUDA C. */
+ * params.h: what the host hands to the kernels of the Hopper backward pass, by value (__grid_constant__). Valid as C and as
+ * CUDA C. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_PARAMS_H
 #define STROBE_CUDA_SM90_BACKWARD_PARAMS_H
 
@@ -11,7 +11,7 @@
 #include "cuda/device/params.h"
 #include "strobe/strobe_trace.h"
 
-/* All that a CTA may have; no two fit a multiprocessor anyhow. */
+/* All that a CTA may have. Two CTAs would not fit a multiprocessor in any case. */
 #define SHARED_BYTES (227 * 1024)
 
 /* Rows of a tensor [batch][sequence][head][columns], by strides in that order, in elements. NULL: absent. */
@@ -32,30 +32,30 @@ struct sm90_backward_params {
     int64_t lse_stride[3], dlse_stride[3];
 
     /* In the workspace, [batch][heads_q][row_blocks] of a block's rows: -lse in base 2, -inf for rows that see nothing;
-     * D = rowsum(dout out) - dlse; and dQ / scale in fp32, a block's in the order of a warp group's registers. */
-    float *row_lse, *row_term, *dq_sum;
+     * delta = rowsum(dO * O) - dlse; and dQ / scale in fp32, a block's in the order of a warp group's registers. */
+    float *row_lse, *row_delta, *dq_sum;
 
-    /* `counts` words, which prepare clears: tiles drawn (backward/schedule.h); blocks of rows drawn to clear their sums, and
-     * how many are clear, of each K/V head (backward/dq_sums.h); turns and marks. */
-    uint32_t *next_tile, *next_cleared, *heads_cleared;
-    uint32_t *turns; /* two of each block of rows, whose key block may add to dQ next; NULL: in any order */
-
-    uint32_t *marks; /* of sixteen keys of a K/V head each, whose sums are not finite: [batch][heads_kv][seq_k / 16] */
+    /* The next `counts` words of the workspace, all of which prepare clears. tile_counter: tiles taken (schedule.h).
+     * clear_counter, heads_cleared: blocks of rows taken to clear their sums of dQ, and how many of each K/V head are clear
+     * (dq_sums.h). */
+    uint32_t *tile_counter, *clear_counter, *heads_cleared;
+    uint32_t *dq_semaphores; /* the dQ order: how many tiles have added to each tile of dQ; NULL: any order will do */
+    uint32_t *marks; /* recompute marks of sixteen keys each whose sums are not finite: [batch][heads_kv][seq_k / 16] */
 
     int64_t counts;
-    int32_t clears_itself; /* the main kernel its sums; else prepare does */
+    int32_t main_clears_dq; /* the main kernel sets dQ's sums to 0; else prepare does */
 
     int32_t seq_q, seq_k, batch, heads_kv, group;
     int32_t row_blocks, key_blocks;
     int32_t tiles;                  /* key_blocks * heads_kv * batch */
-    int32_t section_heads;          /* K/V heads that are worked on at a time: their rows stay in the L2 cache; */
-    int32_t last_heads;             /* but for so many at the end */
-    int32_t first_shift, end_shift; /* row i sees the keys max(0, i + first_shift) .. min(keys, i + end_shift) - 1 of its */
-    int32_t bottom_right;           /* sequence; with this, both shifts are more by keys - rows */
+    int32_t section_heads;          /* K/V heads of a section: they are worked on at a time, so that their rows stay in L2 */
+    int32_t last_heads;             /* the last section's */
+    int32_t first_shift, end_shift; /* the band, see struct band32, before what bottom_right adds */
+    int32_t bottom_right;           /* keys - rows of the sequence is added to both shifts */
     const void *cu_seqlens_q, *cu_seqlens_k, *used_q, *used_k; /* NULL: none */
     int32_t index64;
-    int32_t may_hide;      /* some key of a block may be hidden from a row: dQ is looked at for what that did */
-    float scale, exponent; /* a weight is 2^(score * exponent - lse in base 2) */
+    int32_t may_hide;      /* keys of a block may be hidden from some rows: sums are searched for what 0 * NaN did */
+    float scale, exponent; /* P = 2^(score * exponent - lse in base 2) */
     float softcap, cap_rate, cap_inverse; /* 0: none; 2 log2(e) scale / softcap; 1 / softcap */
     const float *alibi;                   /* slopes [batch][heads_q], NULL: none */
     int64_t alibi_stride;
@@ -65,7 +65,7 @@ struct sm90_backward_params {
     struct view dbias_sum;          /* fp32, extents of 1 where the bias is broadcast; data NULL: not wanted */
     int32_t dropout;
     struct dropout_place place;
-    float dv_factor; /* of dV's sums: dropout's 1 / (1 - p) */
+    float dv_factor; /* dV's sums are multiplied by this: dropout's 1 / (1 - p) */
 #if defined(STROBE_TRACE)
     strobe_trace *trace;
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * prepare.h: what backward.cu needs of every row before it starts, bound by memory: lse in base 2, negated, and
- * D = rowsum(dO out) - dlse; and counters and marks set to 0, and dQ's sums where the main kernel does not do so itself. A
- * CTA has a block of ROWS rows of a query head. */
+ * prepare.h: what backward.cu needs of every row before it starts: delta = rowsum(dO * O) - dlse, and -lse in base 2. It
+ * also sets counters, semaphores and marks to 0, and dQ's sums where the main kernel does not. A CTA has a block of ROWS
+ * rows of a query head; the kernel is bound by memory. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_PREPARE_H
 #define STROBE_CUDA_SM90_BACKWARD_PREPARE_H
 
+#include "cuda/device/lanes.h"
 #include "cuda/ptx/dependent.h"
 #include "cuda/sm90/backward/exact_row.h"
 
@@ -20,12 +21,10 @@ INLINE float dot_of_pair(uint32_t a, uint32_t b) {
            element_to_float((element)(a >> 16)) * element_to_float((element)(b >> 16));
 }
 
-/* rowsum(dO out), the same in all lanes of the row. */
+/* rowsum(dO * O), the same in all lanes of the row. */
 INLINE float row_product(uint4 a, uint4 b) {
-    float sum = dot_of_pair(a.x, b.x) + dot_of_pair(a.y, b.y) + dot_of_pair(a.z, b.z) + dot_of_pair(a.w, b.w);
-#pragma unroll
-    for (int lanes = ROW_LANES / 2; lanes > 0; lanes /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lanes);
-    return sum;
+    return lanes_sum(dot_of_pair(a.x, b.x) + dot_of_pair(a.y, b.y) + dot_of_pair(a.z, b.z) + dot_of_pair(a.w, b.w),
+                     ROW_LANES);
 }
 
 /* Elements from the first lse, or dlse, to that of row i. */
@@ -33,18 +32,18 @@ INLINE int64_t statistic_start(const int64_t (&stride)[3], const struct span *ro
     return rows->batch * stride[0] + (int64_t)(rows->first + i) * stride[1] + head * stride[2];
 }
 
-/* A row's lse in base 2, negated, and D less dlse; a row that sees nothing may hold anything. */
+/* Stores -lse in base 2 and delta of a row. What a row that sees nothing has in O and dO may be anything. */
 INLINE void store_statistics(const struct sm90_backward_params *p, int64_t to, float product, float lse, float dlse) {
     p->row_lse[to] = lse == -INFINITY ? -INFINITY : -lse * (float)LOG2_E;
-    p->row_term[to] = lse == -INFINITY ? 0 : product - dlse;
+    p->row_delta[to] = lse == -INFINITY ? 0 : product - dlse;
 }
 
-/* Counters and marks; and the block's sums, where the main kernel does not clear them itself. */
+/* Clears counters, semaphores and marks; and the block's sums of dQ where the main kernel does not. */
 INLINE void clear_block(const struct sm90_backward_params *p, int64_t block) {
     for (int64_t n = (int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x; n < p->counts;
          n += (int64_t)gridDim.x * PREPARE_THREADS)
-        p->next_tile[n] = 0;
-    if (p->clears_itself) return;
+        p->tile_counter[n] = 0;
+    if (p->main_clears_dq) return;
     float4 *sum = (float4 *)(p->dq_sum + block * BLOCK_ELEMENTS);
 #pragma unroll
     for (int n = 0; n < BLOCK_ELEMENTS / 4 / PREPARE_THREADS; ++n)
@@ -54,7 +53,7 @@ INLINE void clear_block(const struct sm90_backward_params *p, int64_t block) {
 #define PREPARE_(name) name##_prepare
 #define PREPARE(name)  PREPARE_(name)
 
-/* All loads are sent for before the first is waited for. */
+/* All loads are issued before the first is waited for. */
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, HEAD_DIM > 128 ? 2 : 4)
     PREPARE(KERNEL)(const __grid_constant__ struct sm90_backward_params p) {
     enum { TIMES = ROWS / ROWS_AT_A_TIME };

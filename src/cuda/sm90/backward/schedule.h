@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * schedule.h: which tiles a CTA of backward.cu works on, one after the other, and the thread that chooses,
- * describes and copies them, ahead of the others: the first copies of a tile run under the last products of the one before.
- * A CTA's first tile is that of its number, the next ones are drawn from a counter, which backward/prepare.h has cleared,
- * since tiles differ in length under a mask. Where they take turns all are drawn, in order, and a CTA does its own in order,
- * so that the first of all that are not done waits for no other. Included by backward.cu alone, after struct shared. */
+ * schedule.h: which tiles a persistent CTA of backward.cu works on, one after the other, and the producer, a thread that
+ * describes and copies them ahead of the consumers: the first copies of a tile run under the last products of the one
+ * before.
+ *
+ * Scheduling is dynamic, since tiles differ in length under a mask: a CTA's first tile is that of its number, and it takes
+ * the next ones from a tile counter, which prepare.h has cleared. With a fixed dQ order a CTA waits for tiles of smaller
+ * number. Then it takes its first tile from the counter too, and works on its tiles in ascending order: the smallest tile
+ * that is not done waits for no other, and so there is no deadlock. Included by backward.cu alone, after struct shared. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_SCHEDULE_H
 #define STROBE_CUDA_SM90_BACKWARD_SCHEDULE_H
 
@@ -12,25 +15,26 @@
 
 enum { NO_TILE = -1 };
 
-/* Tiles are counted by all, from the CTA's first. */
+/* Every role counts the CTA's tiles; the count tells the slot of the description and its barrier's parity. */
 INLINE uint32_t tile_slot(uint32_t tiles) { return tiles % TILES; }
 INLINE uint32_t tile_parity(uint32_t tiles) { return tiles / TILES % 2; }
 
 INLINE bool is_past_last(const struct tile *t) { return t->key == NO_TILE; }
 INLINE bool has_blocks(const struct tile *t) { return t->end_block > t->first_block; }
 
-/* CTAs that take turns draw their first tiles too: one that has not started, since another grid has its multiprocessor, must
- * not have a tile that others wait for. Without rows there is nothing to wait for, and nobody has cleared the counter. */
-INLINE bool all_are_drawn(const struct sm90_backward_params *p) { return p->turns && p->row_blocks > 0; }
+/* Whether first tiles come from the counter too. With a fixed dQ order they must: a CTA that has not started, because
+ * another grid occupies its multiprocessor, must not own a tile that others wait for. Without rows nothing waits, and
+ * prepare, whose CTAs have a block of rows each, has not run to clear the counter. */
+INLINE bool first_is_dynamic(const struct sm90_backward_params *p) { return p->dq_semaphores && p->row_blocks > 0; }
 
-/* A number past the last tile, if there is none. */
-INLINE int next_tile(const struct sm90_backward_params *p) {
-    const uint32_t first = all_are_drawn(p) ? 0 : gridDim.x, left = (uint32_t)p->tiles - first;
-    const uint32_t drawn = atomicAdd(p->next_tile, 1u);
-    return drawn < left ? (int)(first + drawn) : p->tiles;
+/* Takes the next tile from the counter; returns a number past the last tile if there is none. */
+INLINE int take_tile(const struct sm90_backward_params *p) {
+    const uint32_t first = first_is_dynamic(p) ? 0 : gridDim.x, left = (uint32_t)p->tiles - first;
+    const uint32_t taken = atomicAdd(p->tile_counter, 1u);
+    return taken < left ? (int)(first + taken) : p->tiles;
 }
 
-/* The CTA's `tiles`th tile to where all find it, when they are done with what was there. */
+/* Describes the CTA's `tiles`th tile in its slot, once all roles are done with the tile that was there. */
 INLINE const struct tile *describe_tile(const struct sm90_backward_params *p, struct shared *s, uint32_t tiles, int number) {
     struct tile *t = &s->tile[tile_slot(tiles)];
     mbarrier_wait(&s->tile_empty[tile_slot(tiles)], tile_parity(tiles) ^ 1);
@@ -42,9 +46,9 @@ INLINE const struct tile *describe_tile(const struct sm90_backward_params *p, st
     return t;
 }
 
-/* Q with lse and dO with D of a tile's blocks. The first of them are copied while consumers are at the tile before; K and V,
- * of which there is one each, when these have read that tile's, so they are sent to the L2 cache first. `filled`: tiles that
- * had K and V before. */
+/* Copies Q with lse and dO with delta of a tile's blocks, and its K and V. The first blocks of rows are copied while
+ * consumers are at the tile before. K and V have one buffer each, which is free when consumers have read those of the tile
+ * before; until then they are prefetched to the L2 cache. `filled`: tiles that had K and V before. */
 INLINE uint32_t load_blocks(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, uint32_t count,
                             uint32_t filled, struct tracer *tracer) {
     const struct walk walk = walk_of(p, t);
@@ -70,18 +74,18 @@ INLINE uint32_t load_blocks(const struct sm90_backward_params *p, struct shared 
     return count;
 }
 
-/* One thread: tile after tile, chosen, described for all others, and copied. */
+/* One thread: takes tile after tile, describes it for all other roles, and copies it. */
 INLINE void producer(const struct sm90_backward_params *p, struct shared *s) {
     struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
     uint32_t count = 0, filled = 0;
-    int number = all_are_drawn(p) ? next_tile(p) : (int)blockIdx.x;
+    int number = first_is_dynamic(p) ? take_tile(p) : (int)blockIdx.x;
 #pragma unroll 1
     for (uint32_t tiles = 0;; ++tiles) {
         trace(&tracer, STROBE_TRACE_DESCRIBE, tiles);
         const struct tile *t = describe_tile(p, s, tiles, number);
         if (is_past_last(t)) break;
         if (has_blocks(t)) count = load_blocks(p, s, t, count, filled++, &tracer);
-        number = next_tile(p);
+        number = take_tile(p);
     }
     trace(&tracer, STROBE_TRACE_END, count);
 }

@@ -1,64 +1,64 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * score_terms.h: what happens to scores between the products of the Hopper backward, and to gradients on their way back,
- * in the order scale, softcap, ALiBi, bias, mask; and dropout to weights. Variants with TERMS 0 have the band alone, those
- * with TERMS 1 softcap and ALiBi, with TERMS 2 the rest too, since code that only stands by costs time.
+ * score_terms.h: what happens to the scores of a block pair between the products of the Hopper backward, and to dS on the
+ * way back, in the order scale, softcap, ALiBi, bias, mask; and dropout to P. FEATURE_CLASS says what a variant has.
  *
  * Scores are transposed: accumulator v of a thread belongs to key at.key + lane / 4 + 8 (v / 2 % 2) and to row at.row + 2
- * (lane % 4) + 8 (v / 4) + v % 2. A weight of 0 is that of a pair that is hidden, or as good as: its gradient is 0, whatever
- * the other operands hold. A weight that dropout leaves out is negative: dS takes its size, dV does without. */
-#ifndef STROBE_CUDA_SM90_BACKWARD_TERMS_H
-#define STROBE_CUDA_SM90_BACKWARD_TERMS_H
+ * (lane % 4) + 8 (v / 4) + v % 2. A hidden pair has a weight of 0, and a pair with a weight of 0 has a dS of 0, whatever the
+ * other operands hold. A weight that dropout leaves out is made negative: dS takes its absolute value, dV takes 0. */
+#ifndef STROBE_CUDA_SM90_BACKWARD_SCORE_TERMS_H
+#define STROBE_CUDA_SM90_BACKWARD_SCORE_TERMS_H
 
+#include "cuda/device/score_terms.h"
 #include "cuda/sm90/backward/tile.h"
 
-/* Accumulators of a block's scores are gone through in parts, so that a product can start with the first. */
+/* The accumulators of a block's scores are processed in PARTS parts, so that a product can start after the first. */
 enum { PART = ROWS / 2 / PARTS };
 
-/* Of accumulator v, from the thread's first: its row, its key. */
+/* The row and the key of accumulator v, relative to the thread's first. */
 #define ROW_OF(v) (8 * ((v) / 4) + (v) % 2)
 #define KEY_OF(v) (8 * ((v) / 2 % 2))
 
-/* A warp's sixteen keys and a block of rows. */
-struct meeting {
+/* A block pair: a warp's sixteen keys from `key` on, and the block of rows from `row` on. */
+struct block_pair {
     uint32_t stage; /* of the rows */
     int key, row;
-    bool full; /* the band shows all to all */
+    bool full; /* the band hides no pair of it */
 };
 
-INLINE int first_key(const struct meeting *at) { return at->key + (int)threadIdx.x % 32 / 4; }
-INLINE int first_row(const struct meeting *at) { return at->row + (int)threadIdx.x % 4 * 2; }
+INLINE int first_key(const struct block_pair *at) { return at->key + (int)threadIdx.x % 32 / 4; }
+INLINE int first_row(const struct block_pair *at) { return at->row + (int)threadIdx.x % 4 * 2; }
 
-/* Rows, from the thread's first, that the band shows its two keys to. */
+/* The rows, relative to the thread's first, that see each of its two keys in the band: low to high. */
 struct seen {
     int low[2], high[2];
 };
 
-INLINE struct seen seen_of(const struct tile *t, const struct meeting *at) {
+INLINE struct seen seen_of(const struct tile *t, const struct block_pair *at) {
     const struct pair_of_spans *in = &t->in;
     const int origin = first_row(at);
     struct seen seen;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const int j = first_key(at) + 8 * i, last = j - in->first_shift;
-        seen.low[i] = j - in->end_shift + 1 - origin;
-        seen.high[i] = j < in->keys.count ? (last < in->rows.count ? last : in->rows.count - 1) - origin : -1;
+        const int j = first_key(at) + 8 * i, first_shift = in->first_shift;
+        seen.low[i] = j - in->end_shift + 1 - origin; /* band32_first_row(), but for rows below 0, which no block has */
+        seen.high[i] = j < in->keys.count ? band32_last_row(first_shift, j, in->rows.count) - origin : -1;
     }
     return seen;
 }
 
 #define SEEN(seen, v) (ROW_OF(v) >= (seen).low[(v) / 2 % 2] && ROW_OF(v) <= (seen).high[(v) / 2 % 2])
 
-/* Zeroes what the band hides in a part. A hidden pair has no part in any sum, whatever its row of dO or its key of V may
- * hold. */
-INLINE void hide(const struct tile *t, const struct meeting *at, float (&x)[ROWS / 2], int part) {
+/* Sets to 0 what the band hides in a part of P or dS. A hidden pair adds to no sum, whatever its row of dO or its key of V
+ * holds. */
+INLINE void mask_band(const struct tile *t, const struct block_pair *at, float (&x)[ROWS / 2], int part) {
     const struct seen seen = seen_of(t, at);
 #pragma unroll
     for (int v = part * PART; v < (part + 1) * PART; ++v)
         if (!SEEN(seen, v)) x[v] = 0;
 }
 
-/* A query head, and its ALiBi, which is taken from scores. */
+/* A query head, and its ALiBi: scores lose slope |i + diagonal - j|. */
 struct slope {
     int head;
     float slope;
@@ -71,7 +71,7 @@ INLINE struct slope slope_of(const struct sm90_backward_params *p, const struct 
     return s;
 }
 
-/* Of the query head that a consumer is at. */
+/* That of the query head that a consumer is at. */
 INLINE struct slope slope_at(const struct sm90_backward_params *p, const struct tile *t, const struct progress *at) {
     return slope_of(p, &t->in, t->batch, (t->head_kv + 1) * p->group - at->heads);
 }
@@ -80,42 +80,19 @@ INLINE float alibi_of(const struct slope *slope, int i, int j) {
     return slope->slope * fabsf((float)(i + slope->diagonal - j));
 }
 
-/* softcap tanh(dot scale / softcap), by tanh x = 1 - 2 / (1 + e^2x): its absolute error is that of fp32, which is what
- * counts in an exponent. */
-INLINE float capped(const struct sm90_backward_params *p, float dot) {
-    return fmaf(-2 * p->softcap, reciprocal(1 + ex2(dot * p->cap_rate)), p->softcap);
-}
-
-/* d score / d (dot scale), by a weight that is not 0: lse in base 2, negated; added: what softcap's result had added. */
-INLINE float softcap_slope(const struct sm90_backward_params *p, float weight, float lse, float added) {
+/* d score / d (dot scale), from a weight that is not 0, so that softcap's result need not be kept. lse: in base 2, negated;
+ * added: what was added to softcap's result. */
+INLINE float softcap_derivative(const struct sm90_backward_params *p, float weight, float lse, float added) {
     const float y = ((__log2f(weight) - lse) * (float)LN_2 - added) * p->cap_inverse;
     return 1 - y * y;
 }
 
-/* ---- TERMS 2: tensors over scores, [batch][head][row][key] */
-
-INLINE int64_t score_at(const struct view *x, int batch, int head, int i, int j) {
-    return batch * x->batch + head * x->head + i * x->row + j;
-}
+/* ---- FEATURES_ALL: tensors over scores, [batch][head][row][key] */
 
 INLINE float bias_to_float(float x) { return x; }
 INLINE float bias_to_float(element x) { return element_to_float(x); }
 
-/* fp32, or of the element type. */
-INLINE float bias_at(const struct view *bias, int64_t at) {
-    return bias->dtype == CUDA_FP32 ? ((const float *)bias->data)[at] : element_to_float(((const element *)bias->data)[at]);
-}
-
-/* A bias of -inf hides its key, and a NaN of its K. */
-INLINE float biased(float score, float bias) { return bias == -INFINITY ? -INFINITY : score + bias; }
-
-INLINE bool masks_show(const struct sm90_backward_params *p, int batch, int head, int i, int j) {
-    if (p->mask.data && !((const uint8_t *)p->mask.data)[score_at(&p->mask, batch, head, i, j)]) return false;
-    return !p->blocks.data ||
-           ((const uint8_t *)p->blocks.data)[score_at(&p->blocks, batch, head, i / p->block_q, j / p->block_k)];
-}
-
-/* Bias and masks are read for pairs that the band shows: others may lie outside of their tensors. */
+/* Bias and masks are read for pairs that the band shows, since others may lie outside of their tensors. */
 template <typename type>
 INLINE void add_bias_of(const type *from, int64_t row, const struct seen &seen, float (&s)[ROWS / 2], int part) {
 #pragma unroll
@@ -123,7 +100,7 @@ INLINE void add_bias_of(const type *from, int64_t row, const struct seen &seen, 
         s[v] = biased(s[v], SEEN(seen, v) ? bias_to_float(from[ROW_OF(v) * row + KEY_OF(v)]) : 0);
 }
 
-INLINE void add_bias(const struct sm90_backward_params *p, const struct tile *t, int head, const struct meeting *at,
+INLINE void add_bias(const struct sm90_backward_params *p, const struct tile *t, int head, const struct block_pair *at,
                      float (&s)[ROWS / 2], int part) {
     const struct view *bias = &p->bias;
     const int64_t from = score_at(bias, t->batch, head, first_row(at), first_key(at));
@@ -133,8 +110,8 @@ INLINE void add_bias(const struct sm90_backward_params *p, const struct tile *t,
         add_bias_of((const element *)bias->data + from, bias->row, seen_of(t, at), s, part);
 }
 
-INLINE void hide_masked(const struct sm90_backward_params *p, const struct tile *t, int head, const struct meeting *at,
-                        float (&s)[ROWS / 2], int part) {
+INLINE void apply_bool_mask(const struct sm90_backward_params *p, const struct tile *t, int head,
+                            const struct block_pair *at, float (&s)[ROWS / 2], int part) {
     const struct seen seen = seen_of(t, at);
     const uint8_t *mask = (const uint8_t *)p->mask.data + score_at(&p->mask, t->batch, head, first_row(at), first_key(at));
 #pragma unroll
@@ -144,9 +121,9 @@ INLINE void hide_masked(const struct sm90_backward_params *p, const struct tile 
     }
 }
 
-/* Blocks have whole eights of rows: all of a thread's in eight rows share one. */
-INLINE void hide_blocks(const struct sm90_backward_params *p, const struct tile *t, int head, const struct meeting *at,
-                        float (&s)[ROWS / 2], int part) {
+/* The blocks of a block mask are whole eights of rows, so a thread's scores of eight rows share a byte for each key. */
+INLINE void apply_block_mask(const struct sm90_backward_params *p, const struct tile *t, int head,
+                             const struct block_pair *at, float (&s)[ROWS / 2], int part) {
     const uint8_t *mask = (const uint8_t *)p->blocks.data + score_at(&p->blocks, t->batch, head, 0, 0);
     const int row = at->row + 2 * PART * part, keys = t->in.keys.count, j = first_key(at);
     const int column[2] = {(j < keys ? j : keys - 1) / p->block_k, (j + 8 < keys ? j + 8 : keys - 1) / p->block_k};
@@ -166,7 +143,7 @@ INLINE void hide_blocks(const struct sm90_backward_params *p, const struct tile 
 }
 
 /* Which of 32 accumulators, of rows from `row` on, dropout keeps: bit v. One call of Philox serves four keys of a row, which
- * four lanes have; each of them makes those calls whose result belongs to every fourth accumulator, from its own on. */
+ * four lanes have: each lane calls it for every fourth accumulator, and three shuffles hand the bits round. */
 INLINE uint32_t kept_bits(const struct sm90_backward_params *p, int batch, int head, int key, int row) {
     const int lane = (int)threadIdx.x % 32, member = lane / 4 % 4;
     const int i = row + lane % 4 * 2 + member % 2, j = key + member / 2 * 8 + lane / 16 * 4;
@@ -183,9 +160,10 @@ INLINE uint32_t kept_bits(const struct sm90_backward_params *p, int batch, int h
     return all;
 }
 
-INLINE void mark_dropped(const struct sm90_backward_params *p, const struct tile *t, int head, const struct meeting *at,
+/* Makes the weights negative that dropout leaves out. */
+INLINE void mark_dropped(const struct sm90_backward_params *p, const struct tile *t, int head, const struct block_pair *at,
                          float (&s)[ROWS / 2], int part) {
-    static_assert(TERMS < 2 || PART % 32 == 0, "bits come in words");
+    static_assert(FEATURE_CLASS < FEATURES_ALL || PART % 32 == 0, "bits come in words");
 #pragma unroll
     for (int word = part * PART; word < (part + 1) * PART; word += 32) {
         const uint32_t kept = kept_bits(p, t->batch, head, at->key, at->row + 2 * word);
@@ -195,24 +173,24 @@ INLINE void mark_dropped(const struct sm90_backward_params *p, const struct tile
     }
 }
 
-/* Weights for dV, packed in pairs: those that dropout has left out become 0. */
+/* P as dV takes it, packed in pairs: weights that dropout has left out, which are negative, become 0. */
 INLINE void leave_out_dropped(const struct sm90_backward_params *p, uint32_t (&packed)[ROWS / 4], int part) {
-    if (TERMS == 2 && p->dropout) {
+    if (FEATURE_CLASS == FEATURES_ALL && p->dropout) {
 #pragma unroll
         for (int n = part * (PART / 2); n < (part + 1) * (PART / 2); ++n)
             packed[n] &= ~((packed[n] >> 15 & 0x10001u) * 0xffffu);
     }
 }
 
-INLINE float dv_factor(const struct sm90_backward_params *p) { return TERMS == 2 ? p->dv_factor : 1; }
+INLINE float dv_factor(const struct sm90_backward_params *p) { return FEATURE_CLASS == FEATURES_ALL ? p->dv_factor : 1; }
 
-/* dP of a pair, as it counts for the weight before dropout. */
+/* dP of a pair as the gradient of its weight before dropout. */
 INLINE float undropped(const struct sm90_backward_params *p, float weight, float dp) {
-    if (TERMS < 2) return dp;
+    if (FEATURE_CLASS < FEATURES_ALL) return dp;
     return weight < 0 ? 0 : dp * p->dv_factor;
 }
 
-INLINE void add_to_dbias(const struct sm90_backward_params *p, const struct tile *t, int head, const struct meeting *at,
+INLINE void add_to_dbias(const struct sm90_backward_params *p, const struct tile *t, int head, const struct block_pair *at,
                          const float (&ds)[ROWS / 2], const float (&weights)[ROWS / 2], int part) {
     float *to = (float *)p->dbias_sum.data + score_at(&p->dbias_sum, t->batch, head, first_row(at), first_key(at));
 #pragma unroll
@@ -220,60 +198,62 @@ INLINE void add_to_dbias(const struct sm90_backward_params *p, const struct tile
         if (weights[v] != 0) atomicAdd(to + ROW_OF(v) * p->dbias_sum.row + KEY_OF(v), ds[v]);
 }
 
-/* ---- all of it on a part */
+/* ---- all features, on a part of the accumulators */
 
-INLINE void finish_scores(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
-                          const struct meeting *at, float (&s)[ROWS / 2], int part) {
+/* Scale, softcap, ALiBi and bias: what comes before the exponential. Masks come after it, as weights of 0. */
+INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
+                              const struct block_pair *at, float (&s)[ROWS / 2], int part) {
     const int key = first_key(at), row = first_row(at);
-    if (TERMS && p->softcap > 0) {
+    if (FEATURE_CLASS != FEATURES_NONE && p->softcap > 0) {
 #pragma unroll
-        for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] = capped(p, s[v]);
-    } else if (TERMS) {
+        for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] = softcapped(s[v], p->softcap, p->cap_rate);
+    } else if (FEATURE_CLASS != FEATURES_NONE) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] *= p->scale;
     }
-    if (TERMS && p->alibi) {
+    if (FEATURE_CLASS != FEATURES_NONE && p->alibi) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] -= alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v));
     }
-    if (TERMS == 2 && p->bias.data) add_bias(p, t, slope->head, at, s, part);
+    if (FEATURE_CLASS == FEATURES_ALL && p->bias.data) add_bias(p, t, slope->head, at, s, part);
 }
 
-/* What is hidden, by the band or by masks, has a weight of 0. */
-INLINE void finish_weights(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
-                           const struct meeting *at, float (&s)[ROWS / 2], int part) {
-    if (!at->full) hide(t, at, s, part);
-    if (TERMS == 2 && p->mask.data) hide_masked(p, t, slope->head, at, s, part);
-    if (TERMS == 2 && p->blocks.data) hide_blocks(p, t, slope->head, at, s, part);
-    if (TERMS == 2 && p->dropout) mark_dropped(p, t, slope->head, at, s, part);
+/* Sets the weights to 0 that the band or a mask hides, and marks those that dropout leaves out. */
+INLINE void apply_masks(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
+                        const struct block_pair *at, float (&s)[ROWS / 2], int part) {
+    if (!at->full) mask_band(t, at, s, part);
+    if (FEATURE_CLASS == FEATURES_ALL && p->mask.data) apply_bool_mask(p, t, slope->head, at, s, part);
+    if (FEATURE_CLASS == FEATURES_ALL && p->blocks.data) apply_block_mask(p, t, slope->head, at, s, part);
+    if (FEATURE_CLASS == FEATURES_ALL && p->dropout) mark_dropped(p, t, slope->head, at, s, part);
 }
 
-/* dS before softcap, from that behind it. lse: of the thread's first row on, negated. */
-INLINE void pass_softcap(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
-                         const struct meeting *at, float (&ds)[ROWS / 2], const float (&weights)[ROWS / 2], const float *lse,
-                         int part) {
+/* dS of the scores before softcap, from dS of those after it. lse: negated, from the thread's first row on. */
+INLINE void through_softcap(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
+                            const struct block_pair *at, float (&ds)[ROWS / 2], const float (&weights)[ROWS / 2],
+                            const float *lse, int part) {
     const int key = first_key(at), row = first_row(at);
     const int64_t from = score_at(&p->bias, t->batch, slope->head, row, key);
 #pragma unroll
     for (int v = part * PART; v < (part + 1) * PART; ++v) {
         float added = -alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v));
-        if (TERMS == 2 && p->bias.data && weights[v] != 0)
+        if (FEATURE_CLASS == FEATURES_ALL && p->bias.data && weights[v] != 0)
             added += bias_at(&p->bias, from + ROW_OF(v) * p->bias.row + KEY_OF(v));
-        ds[v] *= weights[v] == 0 ? 1 : softcap_slope(p, fabsf(weights[v]), lse[ROW_OF(v)], added);
+        ds[v] *= weights[v] == 0 ? 1 : softcap_derivative(p, fabsf(weights[v]), lse[ROW_OF(v)], added);
     }
 }
 
-INLINE void finish_gradients(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
-                             const struct meeting *at, float (&ds)[ROWS / 2], const float (&weights)[ROWS / 2],
-                             const float *lse, int part) {
-    if (TERMS == 2) {
+/* Sets dS of hidden pairs to 0, adds it to dbias, and takes it back through softcap. */
+INLINE void apply_ds_terms(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
+                           const struct block_pair *at, float (&ds)[ROWS / 2], const float (&weights)[ROWS / 2],
+                           const float *lse, int part) {
+    if (FEATURE_CLASS == FEATURES_ALL) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) ds[v] = weights[v] == 0 ? 0 : ds[v];
         if (p->dbias_sum.data) add_to_dbias(p, t, slope->head, at, ds, weights, part);
     } else if (!at->full) {
-        hide(t, at, ds, part);
+        mask_band(t, at, ds, part);
     }
-    if (TERMS && p->softcap > 0) pass_softcap(p, t, slope, at, ds, weights, lse, part);
+    if (FEATURE_CLASS != FEATURES_NONE && p->softcap > 0) through_softcap(p, t, slope, at, ds, weights, lse, part);
 }
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * steps.h: the steps that both forms of the Hopper backward, backward.cu and backward/backward_pair.cu, take: what the
- * producer copies, products, weights and gradients from accumulators, results to memory. Included by them alone, after the
- * constants and struct shared. */
+ * steps.h: the steps that backward.cu and backward_pair.cu share: what the producer copies, the five products, P and dS from
+ * accumulators, and results to memory. Included by them alone, after the constants and struct shared. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_STEPS_H
 #define STROBE_CUDA_SM90_BACKWARD_STEPS_H
 
@@ -29,7 +28,8 @@
 
 #define STAGE_STEP (SLABS * Q_SLAB / 16) /* from stage to stage in a descriptor of Q or dO */
 
-/* Blocks are counted by both sides. A reader waits for `full`, the writer for `empty`, one phase behind. */
+/* Both sides count blocks; the count tells the stage and the parity of its barrier's phase. A reader waits for `full`, the
+ * writer for `empty`, which is one phase behind. */
 INLINE uint32_t stage_of(uint32_t count) { return count % STAGES; }
 INLINE uint32_t full_parity(uint32_t count) { return count / STAGES % 2; }
 INLINE uint32_t empty_parity(uint32_t count) { return full_parity(count) ^ 1; }
@@ -42,8 +42,9 @@ INLINE void load_tile(unsigned char *to, const CUtensorMap *map, uint64_t *full,
         tma_load_4d(to + slab * slab_bytes, map, full, slab * 64, row, head, batch, policy);
 }
 
-/* The last block of a packed or shortened sequence row by row: past its end stand other rows, of which a NaN would reach
- * this one's sums with a weight of 0. From beyond the tensor come zeros, and bytes that count. */
+/* Copies the last block of a packed or shortened sequence row by row. Rows past its end belong to others, and a NaN of
+ * theirs would reach this sequence's sums with a weight of 0; so these rows are copied from beyond the tensor, where the
+ * copy engine delivers zeros and counts their bytes. */
 INLINE void load_last_rows(unsigned char *to, const CUtensorMap *map, uint64_t *full, const struct span *rows, int row,
                            int head) {
     const int beyond = 1 << 30;
@@ -63,13 +64,13 @@ INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtens
         load_tile(to, map, full, Q_SLAB, rows->first + row, head, rows->batch, TMA_EVICT_LAST);
 }
 
-/* K or V of the tile. */
+/* Copies K or V of the tile. */
 INLINE void load_keys(unsigned char *to, const CUtensorMap *map, uint64_t *full, const struct tile *t) {
     mbarrier_expect(full, SLABS * K_SLAB);
     load_tile(to, map, full, K_SLAB, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch, TMA_EVICT_FIRST);
 }
 
-/* The same to the L2 cache alone. */
+/* Prefetches K or V of the tile to the L2 cache. */
 INLINE void prefetch_keys(const CUtensorMap *map, const struct tile *t) {
     for (int slab = 0; slab < SLABS; ++slab)
         tma_prefetch_4d(map, slab * 64, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch);
@@ -77,7 +78,7 @@ INLINE void prefetch_keys(const CUtensorMap *map, const struct tile *t) {
 
 INLINE bool rows_are_cut(const struct sm90_backward_params *p) { return p->cu_seqlens_q || p->used_q; }
 
-/* A block of rows: its first row, and where its lse and D lie. */
+/* A block of rows: its first row, and where its lse and delta lie. */
 struct block {
     int head, row;
     int64_t statistics;
@@ -88,7 +89,7 @@ INLINE struct block block_at(int head, int m, int64_t head_statistics) {
     return block;
 }
 
-/* Q with lse of a block, the `count`th that the CTA meets, when there is room. */
+/* Copies Q and lse of a block, the `count`th that the CTA processes, when its stage is free. */
 INLINE void load_q(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, struct block block,
                    uint32_t count, struct tracer *tracer) {
     const uint32_t stage = stage_of(count);
@@ -100,7 +101,7 @@ INLINE void load_q(const struct sm90_backward_params *p, struct shared *s, const
     bulk_load(s->lse[stage], p->row_lse + block.statistics, ROWS * sizeof(float), &s->q_full[stage]);
 }
 
-/* The same for dO with D. */
+/* Copies dO and delta of a block likewise. */
 INLINE void load_dout(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, struct block block,
                       uint32_t count, struct tracer *tracer) {
     const uint32_t slot = dout_stage_of(count);
@@ -110,11 +111,11 @@ INLINE void load_dout(const struct sm90_backward_params *p, struct shared *s, co
     mbarrier_expect(&s->dout_full[slot], SLABS * Q_SLAB + ROWS * sizeof(float));
     load_rows_of(s->dout[slot], &p->dout, &p->dout_row, &s->dout_full[slot], &t->in.rows, block.row, block.head,
                  rows_are_cut(p));
-    bulk_load(s->term[stage_of(count)], p->row_term + block.statistics, ROWS * sizeof(float), &s->dout_full[slot]);
+    bulk_load(s->delta[stage_of(count)], p->row_delta + block.statistics, ROWS * sizeof(float), &s->dout_full[slot]);
 }
 
-/* Arrivals of a warp that releases something. One lane speaks for all behind a barrier of the warp, which the sanitizer's
- * racecheck does not follow: in builds for it every lane arrives. */
+/* Arrivals of a warp that releases something. One lane arrives for all after __syncwarp(), which the sanitizer's racecheck
+ * does not follow: in builds for racecheck every lane arrives. */
 #if defined(STROBE_RACECHECK)
 #define ARRIVALS 32
 #else
@@ -127,7 +128,7 @@ INLINE void release(uint64_t *barrier) {
     if (ARRIVALS == 32 || threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
 }
 
-/* S^T = K Q^T, or dP^T = V dO^T, of the group's keys. */
+/* Issues S^T = K Q^T, or dP^T = V dO^T, of the group's keys. */
 INLINE void issue_scores(float (&s)[SCORES], uint64_t keys, uint64_t rows) {
     wgmma_fence();
 #pragma unroll
@@ -141,8 +142,7 @@ INLINE void issue_scores(float (&s)[SCORES], uint64_t keys, uint64_t rows) {
     wgmma_commit();
 }
 
-/* A thread's part of dK or dV of 64 keys, in parts of as many columns as one product has: with 512 threads no more than 128.
- */
+/* A thread's part of dK or dV of 64 keys, in parts of as many columns as one product has. */
 enum { SUM_PARTS = COLUMNS / SUM_COLUMNS };
 struct sums {
     float part[SUM_PARTS][SUM_COLUMNS / 2];
@@ -155,19 +155,19 @@ INLINE void clear(struct sums *sums) {
         for (int v = 0; v < SUM_COLUMNS / 2; ++v) sums->part[n][v] = 0;
 }
 
-/* dV += P^T dO, or dK += dS^T Q. */
-INLINE void issue_sum(struct sums *sums, const uint32_t (&weights)[SCORES / 2], uint64_t rows, int part) {
+/* Issues dV += P^T dO, or dK += dS^T Q; packed: P or dS. */
+INLINE void issue_sum(struct sums *sums, const uint32_t (&packed)[SCORES / 2], uint64_t rows, int part) {
     wgmma_fence();
 #pragma unroll
     for (int step = part * (PART / 8); step < (part + 1) * (PART / 8); ++step)
 #pragma unroll
         for (int n = 0; n < SUM_PARTS; ++n)
-            SUM_STEP(sums->part[n], &weights[4 * step],
+            SUM_STEP(sums->part[n], &packed[4 * step],
                      rows + n * (SUM_COLUMNS / 64 * Q_SLAB / 16) + step * (16 * ROW_BYTES / 16));
     wgmma_commit();
 }
 
-/* dQ = dS K: a tile. */
+/* Issues dQ = dS K: a tile. */
 INLINE void issue_dq(float (&dq)[32], uint64_t ds, uint64_t keys) {
     wgmma_fence();
 #pragma unroll
@@ -179,21 +179,22 @@ INLINE void issue_dq(float (&dq)[32], uint64_t ds, uint64_t keys) {
     wgmma_commit();
 }
 
-/* Where a lane's row goes when sixteen rows of a warp's sixteen keys, of the 64 in a slab of dS, are stored with stmatrix:
- * matrix l / 8 has the keys 8 (l / 8 % 2) and the rows 8 (l / 16) and following. */
+/* The address that lane l gives to stmatrix when a warp stores sixteen rows of dS of its sixteen keys, of the 64 keys in a
+ * slab: matrix l / 8 has the keys from 8 (l / 8 % 2) and the rows from 8 (l / 16) on. */
 INLINE uint32_t transposed_store(uint32_t slab) {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x % 128 / 32;
     return slab + (lane / 16 * 8 + lane % 8) * ROW_BYTES + ((2 * warp + lane / 8 % 2) ^ (lane % 8)) * 16;
 }
 
-INLINE void store_transposed(uint32_t to, const uint32_t (&gradients)[SCORES / 2], int part) {
+/* Stores dS of a part, transposed back. */
+INLINE void store_transposed(uint32_t to, const uint32_t (&packed)[SCORES / 2], int part) {
 #pragma unroll
     for (int step = part * (PART / 8); step < (part + 1) * (PART / 8); ++step)
-        stmatrix_x4_trans(to + step * (16 * ROW_BYTES), &gradients[4 * step]);
+        stmatrix_x4_trans(to + step * (16 * ROW_BYTES), &packed[4 * step]);
 }
 
-/* lse, term: from the thread's first row on. */
-INLINE void to_weights(const struct sm90_backward_params *p, float (&s)[SCORES], const float *lse, int part) {
+/* P = 2^(S c - lse), in place. lse: negated, from the thread's first row on. */
+INLINE void exponentials(const struct sm90_backward_params *p, float (&s)[SCORES], const float *lse, int part) {
 #pragma unroll
     for (int c = part * (PART / 4); c < (part + 1) * (PART / 4); ++c) {
         const float2 shift = *(const float2 *)(lse + 8 * c);
@@ -202,14 +203,16 @@ INLINE void to_weights(const struct sm90_backward_params *p, float (&s)[SCORES],
     }
 }
 
-INLINE void to_gradients(const struct sm90_backward_params *p, float (&dp)[SCORES], const float (&s)[SCORES],
-                         const float *term, int part) {
+/* dS = P * (dP - delta), in place of dP; s: P. delta: from the thread's first row on. */
+INLINE void p_times_dp_less_delta(const struct sm90_backward_params *p, float (&dp)[SCORES], const float (&s)[SCORES],
+                                  const float *delta, int part) {
 #pragma unroll
     for (int c = part * (PART / 4); c < (part + 1) * (PART / 4); ++c) {
-        const float2 shift = *(const float2 *)(term + 8 * c);
+        const float2 shift = *(const float2 *)(delta + 8 * c);
 #pragma unroll
         for (int v = 4 * c; v < 4 * c + 4; ++v)
-            dp[v] = (TERMS == 2 ? fabsf(s[v]) : s[v]) * (undropped(p, s[v], dp[v]) - (v % 2 ? shift.y : shift.x));
+            dp[v] = (FEATURE_CLASS == FEATURES_ALL ? fabsf(s[v]) : s[v]) *
+                    (undropped(p, s[v], dp[v]) - (v % 2 ? shift.y : shift.x));
     }
 }
 
@@ -226,22 +229,22 @@ INLINE void unpack_part(float (&x)[SCORES], const uint32_t (&packed)[SCORES / 2]
     }
 }
 
-/* P of a part, from S. */
-INLINE void make_weights(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
-                         const struct slope *slope, const struct meeting *at, float (&s)[SCORES],
-                         uint32_t (&packed)[SCORES / 2], int part) {
-    finish_scores(p, t, slope, at, s, part);
-    to_weights(p, s, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
-    finish_weights(p, t, slope, at, s, part);
+/* P of a part, from S: score terms, exponential, mask. */
+INLINE void make_p(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
+                   const struct slope *slope, const struct block_pair *at, float (&s)[SCORES],
+                   uint32_t (&packed)[SCORES / 2], int part) {
+    apply_score_terms(p, t, slope, at, s, part);
+    exponentials(p, s, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
+    apply_masks(p, t, slope, at, s, part);
     pack_part(packed, s, part);
 }
 
 /* dS of a part, from dP and P. */
-INLINE void make_gradients(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
-                           const struct slope *slope, const struct meeting *at, float (&dp)[SCORES],
-                           const float (&weights)[SCORES], uint32_t (&packed)[SCORES / 2], int part) {
-    to_gradients(p, dp, weights, shared->term[at->stage] + 2 * (threadIdx.x % 4), part);
-    finish_gradients(p, t, slope, at, dp, weights, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
+INLINE void make_ds(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
+                    const struct slope *slope, const struct block_pair *at, float (&dp)[SCORES],
+                    const float (&weights)[SCORES], uint32_t (&packed)[SCORES / 2], int part) {
+    p_times_dp_less_delta(p, dp, weights, shared->delta[at->stage] + 2 * (threadIdx.x % 4), part);
+    apply_ds_terms(p, t, slope, at, dp, weights, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
     pack_part(packed, dp, part);
 }
 

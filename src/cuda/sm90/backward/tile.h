@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tile.h: which keys a CTA of backward.cu has and which rows see them, and how rows of 16-bit elements are read and
- * written. Included by backward.cu alone, which defines ROWS and
- * TILE_KEYS. */
+ * tile.h: which keys a CTA of backward.cu has, which rows see them (math/mask.h, in 32 bits), in which order it walks over
+ * these, and how rows of 16-bit elements are read and written. Included after ROWS and TILE_KEYS are defined. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_TILE_H
 #define STROBE_CUDA_SM90_BACKWARD_TILE_H
 
-#include "cuda/device/job.h"
+#include "cuda/device/sequence.h"
 #include "cuda/sm90/backward/params.h"
 
-/* dQ of a block of rows is worked out, and its sums are kept, in tiles of 64 x 64 elements: of one row of tiles or of one
- * column. */
+/* dQ of a block of rows is computed, and its sums are kept, in tiles of 64 x 64 elements: in one row of tiles or in one
+ * column of them. */
 enum {
     DQ_TILE = 64 * 64,
     BLOCK_ELEMENTS = ROWS * HEAD_DIM,
@@ -32,9 +31,7 @@ INLINE struct span span_of(const void *offsets, const void *used, int index64, i
         count = entry(offsets, index64, batch + 1) - span.first;
     }
     if (used) count = entry(used, index64, batch);
-    span.count = (int)(count < 0     ? 0
-                       : count < all ? count
-                                     : all); /* the host cannot read them: nothing out of place is written */
+    span.count = clamp(count, all);
     return span;
 }
 
@@ -42,7 +39,7 @@ INLINE struct span rows_of(const struct sm90_backward_params *p, int batch) {
     return span_of(p->cu_seqlens_q, p->used_q, p->index64, batch, p->seq_q);
 }
 
-/* A batch entry, and who sees whom in it. */
+/* The rows and keys of a batch entry, and their band (struct band32). */
 struct pair_of_spans {
     struct span rows, keys;
     int first_shift, end_shift;
@@ -56,16 +53,16 @@ INLINE struct pair_of_spans spans_of(const struct sm90_backward_params *p, int b
     return s;
 }
 
-/* What a CTA works on; in shared memory, since registers are short. */
+/* What a CTA works on; it lies in shared memory, since registers are short. */
 struct tile {
     struct pair_of_spans in;
     int head_kv, batch, key;
-    int first_block, end_block; /* blocks of ROWS rows of which some see some of the keys */
-    int start_block;            /* of these, the one that is met first where any order will do */
+    int first_block, end_block; /* causal skip: the walk goes over these blocks of ROWS rows, some of which see some key */
+    int start_block;            /* of these, the one that the walk starts with where any order will do */
 };
 
-/* Tile `number`. Heads are taken a section at a time, the last ones in one large section; in a section the first keys first,
- * since under a causal mask most rows see them. */
+/* Tile `number`. Heads are taken a section at a time, the last heads in one large section. In a section the first keys come
+ * first: under a causal mask most rows see them, and when long tiles come first, CTAs end together. */
 INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
     const int all_heads = p->heads_kv * p->batch, early_heads = all_heads - p->last_heads;
     const bool is_late = number >= early_heads * p->key_blocks;
@@ -80,35 +77,37 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
     t.in = spans_of(p, t.batch);
     const int rows = t.in.rows.count, keys = t.in.keys.count,
               last = t.key + TILE_KEYS < keys ? t.key + TILE_KEYS - 1 : keys - 1;
-    const int first_row = t.key - t.in.end_shift + 1, end_row = last - t.in.first_shift + 1;
-    t.first_block = first_row > 0 ? first_row / ROWS : 0;
-    t.end_block = end_row < 0 ? 0 : ((end_row < rows ? end_row : rows) + ROWS - 1) / ROWS;
+    const int end_row = band32_end_row(t.in.first_shift, last, rows);
+    t.first_block = band32_first_row(t.in.end_shift, t.key) / ROWS;
+    t.end_block = end_row < 0 ? 0 : (end_row + ROWS - 1) / ROWS;
     if (t.key >= keys || t.end_block < t.first_block) t.end_block = t.first_block;
     t.start_block = p->may_hide ? t.first_block : t.key / ROWS % p->row_blocks;
     return t;
 }
 
-/* What is the same for all lanes of a warp, told to the compiler: branches and descriptors of products then are scalar. */
+/* Tells the compiler that x is the same in all lanes of a warp: branches and descriptors of products are then scalar. */
 INLINE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-/* The blocks of rows that a CTA goes through, for each query head of its group. Where all rows see all keys, tiles start at
- * different blocks, so that they do not add to the same dQ at the same time. */
+/* The blocks of rows that a CTA walks over, for each query head of its group. Where all rows see all keys, tiles start at
+ * different blocks, so that they do not add to the same dQ at the same time. With a fixed dQ order they walk backwards. */
 struct walk {
-    int first, step, blocks; /* of rows; from the last to the first where key blocks take turns */
+    int first, step, blocks; /* in blocks of rows; step is -1 with a fixed dQ order */
 };
 
 INLINE struct walk walk_of(const struct sm90_backward_params *p, const struct tile *t) {
-    const struct walk w = {p->turns ? t->end_block - 1 : t->start_block, p->turns ? -1 : 1, t->end_block - t->first_block};
+    const struct walk w = {p->dq_semaphores ? t->end_block - 1 : t->start_block, p->dq_semaphores ? -1 : 1,
+                           t->end_block - t->first_block};
     return w;
 }
 
-/* Behind the last block comes the first, which is 0 for a tile that did not start there. */
+/* After the last block comes the first, which is block 0 where a walk starts elsewhere. */
 INLINE int next_block(const struct sm90_backward_params *p, const struct walk *walk, int m) {
     const int next = m + walk->step;
     return next == p->row_blocks ? 0 : next;
 }
 
-/* Where a consumer is: its block's first row, blocks of the query head and heads of the group that are left, with these. */
+/* Where a consumer is: its block's first row; how many blocks of the query head, and heads of the group, are left, counting
+ * the ones it is at. */
 struct progress {
     int row, left, heads;
 };
@@ -121,9 +120,9 @@ INLINE struct progress start(const struct sm90_backward_params *p, const struct 
 
 INLINE bool is_last(const struct progress *at) { return at->left == 1 && at->heads == 1; }
 
-/* Returns whether a new query head begins. */
+/* Goes to the next block of rows; returns whether a new query head begins. */
 INLINE bool go_on(const struct sm90_backward_params *p, const struct tile *t, struct progress *at) {
-    at->row += p->turns ? -ROWS : ROWS;
+    at->row += p->dq_semaphores ? -ROWS : ROWS;
     if (at->row == p->row_blocks * ROWS) at->row = 0;
     if (--at->left > 0) return false;
     const struct walk walk = walk_of(p, t);
@@ -137,8 +136,8 @@ struct row_block {
     int64_t number; /* among all: [batch][heads_q][row_blocks] */
 };
 
-/* The block that a CTA of KERNEL_prepare or KERNEL_finish has: neighbours have the same rows of other heads, which are
- * neighbours in memory too. */
+/* The block that a CTA of KERNEL_prepare or KERNEL_finish has. Neighbouring CTAs have the same rows of neighbouring heads,
+ * which are neighbours in memory too. */
 INLINE struct row_block row_block_of_cta(const struct sm90_backward_params *p) {
     const int heads = p->heads_kv * p->group, all = heads * p->batch, head = (int)(blockIdx.x % (unsigned)all);
     struct row_block b;
@@ -147,22 +146,21 @@ INLINE struct row_block row_block_of_cta(const struct sm90_backward_params *p) {
     return b;
 }
 
-/* How many tiles' keys that rows of block m see come before the tile's. */
-INLINE int turn_of(const struct tile *t, int m) {
-    const int first_key = m * ROWS + t->in.first_shift;
-    return t->key / TILE_KEYS - (first_key > 0 ? first_key / TILE_KEYS : 0);
+/* The dQ order: how many tiles add to dQ of block m before this one. Tiles add in the order of their keys, from the first
+ * keys that rows of the block see. */
+INLINE int dq_order_of(const struct tile *t, int m) {
+    return t->key / TILE_KEYS - band32_first_key(t->in.first_shift, m * ROWS) / TILE_KEYS;
 }
 
-/* First rows of blocks of which all rows see all of a warp's sixteen keys: from low to high. Uniform. */
+/* A block of rows sees all of a warp's sixteen keys if its first row is from low to high. Uniform. */
 struct full_rows {
     int low, high;
 };
 
 INLINE struct full_rows full_rows_of(const struct tile *t, int key) {
     const struct pair_of_spans *in = &t->in;
-    const int end = key - in->first_shift + 1, rows = in->rows.count;
-    const struct full_rows full = {uniform(key + 16 - in->end_shift),
-                                   uniform(key + 16 <= in->keys.count ? (end < rows ? end : rows) - ROWS : -1)};
+    const int end = band32_end_row(in->first_shift, key, in->rows.count);
+    const struct full_rows full = {uniform(key + 16 - in->end_shift), uniform(key + 16 <= in->keys.count ? end - ROWS : -1)};
     return full;
 }
 
@@ -171,7 +169,7 @@ INLINE int64_t row_start(const struct sm90_rows *rows, const struct span *in, in
     return in->batch * rows->stride[0] + (int64_t)(in->first + row) * rows->stride[1] + head * rows->stride[2];
 }
 
-/* Eight elements of a row, zeros past its end. */
+/* Loads eight elements of a row, zeros past its end. */
 INLINE uint4 load_piece(const struct sm90_rows *rows, int64_t start, int column) {
     const uint16_t *from = (const uint16_t *)rows->data + start + column;
     if (column + 8 <= rows->columns && rows->aligned) return *(const uint4 *)from;
@@ -197,7 +195,7 @@ INLINE int swizzled(int row, int column, int rows) {
     return column / 64 * rows * 128 + row * 128 + ((column % 64 / 8) ^ (row % 8)) * 16 + column % 8 * 2;
 }
 
-/* A warp's sixteen rows from `row` on of the staging memory, to the sequence's rows from `to` on. */
+/* A warp stores sixteen rows of the staging memory, from `row` on, to the sequence's rows from `to` on. */
 INLINE void store_warp_rows(const struct sm90_rows *rows, const unsigned char *staging, int row, int staging_rows,
                             const struct span *in, int head, int to) {
     for (int at = (int)threadIdx.x % 32; at < 16 * (HEAD_DIM / 8); at += 32) {

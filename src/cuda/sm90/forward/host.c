@@ -163,13 +163,13 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->heads_q = (int32_t)a->heads_q, m->all_heads = (int32_t)(a->heads_q * a->batch);
     m->dim = (int32_t)a->dim, m->dim_v = (int32_t)a->dim_v;
     m->row_tiles = (int32_t)row_tiles(a, form), m->tiles = m->row_tiles * m->all_heads;
-    m->draws = a->mask != STROBE_MASK_NONE || a->varlen;
-    m->known_tiles = m->draws && form->dim <= 128 && visible_keys(p) <= 1024 ? 3 : 2;
-    m->section_heads = (int32_t)section_heads(p, form, !m->draws);
+    m->is_dynamic = a->mask != STROBE_MASK_NONE || a->varlen;
+    m->known_tiles = m->is_dynamic && form->dim <= 128 && visible_keys(p) <= 1024 ? 3 : 2;
+    m->section_heads = (int32_t)section_heads(p, form, !m->is_dynamic);
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
     m->scale = (float)a->scale, m->exponent = (float)(a->scale * 1.4426950408889634);
-    m->growth_limit = (float)(8 / (a->scale * 1.4426950408889634)), m->softcap = (float)a->softcap;
+    m->growth_limit = (float)(LAGGING_MAXIMUM_LOG2 / (a->scale * 1.4426950408889634)), m->softcap = (float)a->softcap;
     if (a->bias) m->bias = scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
     if (a->bool_mask) m->mask = scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
     if (a->block_mask) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * load.h: the producers, a warp or a thread of one each: tiles, K and V, Q. Included by forward.cu alone, after its
- * -D constants. */
+ * load.h: the roles of the producer warp group, a warp or a thread of one each: the scheduler describes tiles, one producer
+ * copies K and V, one Q. Included by forward.cu alone, after its -D constants. */
 #ifndef STROBE_CUDA_SM90_FORWARD_LOAD_H
 #define STROBE_CUDA_SM90_FORWARD_LOAD_H
 
@@ -10,9 +10,9 @@
 #include "cuda/sm90/forward/shared.h"
 #include "cuda/sm90/trace.h"
 
-/* One warp: tiles are chosen and described for all others. The first is the CTA's number, the next ones follow by the grid's
- * size or, where tiles differ in length, are drawn from a counter; past the last one a description of none ends it. */
-static __device__ __forceinline__ void scheduler(const struct sm90_forward_params *p, struct shared *s) {
+/* One warp describes the CTA's tiles for all others. The first tile is that of the CTA's number, the next ones come from
+ * next_tile(). The description NO_TILE behind the last one ends all roles. */
+INLINE void scheduler(const struct sm90_forward_params *p, struct shared *s) {
     struct tracer tracer = tracer_of(p, STROBE_TRACE_SCHEDULER, threadIdx.x % 32 == 0);
     struct cursor cursor = {0, 0};
     int number = blockIdx.x;
@@ -27,21 +27,22 @@ static __device__ __forceinline__ void scheduler(const struct sm90_forward_param
         going = describe_tile(p, number, &cursor, &s->tile[slot_of(told)], threadIdx.x % 32 == 0);
         if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_full[slot_of(told)]);
     }
-    close_counter(p, number, has_lengths(p) ? cursor.tiles : p->tiles);
+    close_tile_counter(p, number, has_lengths(p) ? cursor.tiles : p->tiles);
     trace(&tracer, STROBE_TRACE_END, 0);
 }
 
-static __device__ __forceinline__ void load_block(unsigned char *to, const CUtensorMap *map, uint64_t *full, int slab_bytes,
-                                                  int row, int head, int batch, uint64_t policy) {
+INLINE void load_block(unsigned char *to, const CUtensorMap *map, uint64_t *full, int slab_bytes, int row, int head,
+                       int batch, uint64_t policy) {
     mbarrier_expect(full, SLABS * slab_bytes);
 #pragma unroll 1
     for (int slab = 0; slab < SLABS; ++slab)
         tma_load_4d(to + slab * slab_bytes, map, full, slab * 64, row, head, batch, policy);
 }
 
-/* One thread: K and V of every block of a tile, V a block behind K. `count`: blocks before this tile. */
-static __device__ __forceinline__ void load_tile(const struct sm90_forward_params *p, struct shared *s, const struct tile *t,
-                                                 uint32_t count, struct tracer *tracer) {
+/* Copies K and V of every block of a tile, V one block behind K: wait for room, expect the bytes, copy. Blocks run from
+ * right to left. `count`: blocks before this tile. */
+INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, const struct tile *t, uint32_t count,
+                      struct tracer *tracer) {
     const int kv_head = t->kv_head, first_key = t->first_key, blocks = t->end_block - t->first_block;
     const int batch_k = p->cu_seqlens_k ? 0 : t->batch;
     int key = first_key + (t->end_block - 1) * KEYS;
@@ -64,7 +65,8 @@ static __device__ __forceinline__ void load_tile(const struct sm90_forward_param
     }
 }
 
-static __device__ __forceinline__ void loader(const struct sm90_forward_params *p, struct shared *s) {
+/* One thread: K and V, tile after tile. */
+INLINE void producer_kv(const struct sm90_forward_params *p, struct shared *s) {
     struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
     uint32_t count = 0;
 #pragma unroll 1
@@ -80,8 +82,8 @@ static __device__ __forceinline__ void loader(const struct sm90_forward_params *
     trace(&tracer, STROBE_TRACE_END, 0);
 }
 
-/* One thread: Q of a tile, as soon as the tile is known and there is room. */
-static __device__ __forceinline__ void query_loader(const struct sm90_forward_params *p, struct shared *s) {
+/* One thread: Q of a tile, as soon as the tile is known and a slot is free. */
+INLINE void producer_q(const struct sm90_forward_params *p, struct shared *s) {
     struct tracer tracer = tracer_of(p, STROBE_TRACE_QUERY_LOADER, true);
     uint32_t piece = 0;
 #pragma unroll 1

@@ -1,91 +1,85 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * schedule.h: which tiles a CTA works on, one after the other. Included by forward.cu alone, after its -D constants.
- */
+ * schedule.h: which tiles a persistent CTA works on, one after the other. Under a mask tiles differ in length, and
+ * scheduling is dynamic: a CTA takes its next tile from the tile counter in the workspace. Included by forward.cu alone,
+ * after its -D constants. */
 #ifndef STROBE_CUDA_SM90_FORWARD_SCHEDULE_H
 #define STROBE_CUDA_SM90_FORWARD_SCHEDULE_H
 
+#define POSITIONS_32 /* the host refuses longer packed tensors */
+#include "cuda/device/sequence.h"
 #include "cuda/ptx/memory.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/tile.h"
 
 enum { TILE_ROWS = 64 * GROUPS };
 
-/* All of a packed tensor's rows are less than 2^31: the low half of 64 bits will do. */
-static __device__ __forceinline__ int entry(const struct sm90_forward_params *p, const void *entries, int at) {
-    return ((const int32_t *)entries)[p->index_bits == 64 ? 2 * at : at];
-}
-
-/* The counter that tiles are drawn from. The first CTA sets it to zero and marks it as this launch's, which all wait for
- * before they draw; the last draw of all takes the mark off, since a launch that a graph repeats has the number that it had
- * before. Where nothing was drawn the mark may stay, with a counter of zero. */
-static __device__ __forceinline__ void open_counter(const struct sm90_forward_params *p) {
-    if (!p->draws || blockIdx.x > 0 || load_acquire(&p->workspace->launch) == p->launch) return;
-    *(volatile uint32_t *)&p->workspace->next_tile = 0;
+/* Opens the tile counter: the first CTA sets it to zero and writes this launch's number beside it. All CTAs wait for that
+ * number before they take a tile. The last take of all clears the number, because a launch that a graph repeats has the
+ * same number again. Where no tile was taken the number may stay, since the counter is still zero. */
+INLINE void open_tile_counter(const struct sm90_forward_params *p) {
+    if (!p->is_dynamic || blockIdx.x > 0 || load_acquire(&p->workspace->launch) == p->launch) return;
+    *(volatile uint32_t *)&p->workspace->tile_counter = 0;
     store_release(&p->workspace->launch, p->launch);
 }
 
-static __device__ __forceinline__ int draw(const struct sm90_forward_params *p) {
+/* Takes the next tile from the counter. */
+INLINE int take_tile(const struct sm90_forward_params *p) {
     while (load_acquire(&p->workspace->launch) != p->launch) {
     }
-    return (int)gridDim.x + (int)atomicAdd(&p->workspace->next_tile, 1);
+    return (int)gridDim.x + (int)atomicAdd(&p->workspace->tile_counter, 1);
 }
 
-/* Each of the CTAs that have a first tile ends by drawing a number past the last of `tiles`. */
-static __device__ __forceinline__ void close_counter(const struct sm90_forward_params *p, int drawn, int tiles) {
-    if (!p->draws || threadIdx.x % 32 > 0) return;
-    if (drawn == tiles + (int)gridDim.x - 1) *(volatile uint64_t *)&p->workspace->launch = 0;
+/* Clears the launch's number after the last take. Each CTA that has a first tile ends by taking a number past the last of
+ * `tiles`, so the last take of all is known by its number. */
+INLINE void close_tile_counter(const struct sm90_forward_params *p, int taken, int tiles) {
+    if (!p->is_dynamic || threadIdx.x % 32 > 0) return;
+    if (taken == tiles + (int)gridDim.x - 1) *(volatile uint64_t *)&p->workspace->launch = 0;
 }
 
-/* All lanes of the scheduler's warp. Tiles of one length follow each other by the grid's size, others are drawn. */
-static __device__ __forceinline__ int next_tile(const struct sm90_forward_params *p, int number) {
-    int drawn = 0;
-    if (!p->draws) return number + (int)gridDim.x;
-    if (threadIdx.x % 32 == 0) drawn = draw(p);
-    return __shfl_sync(0xffffffffu, drawn, 0);
+/* The CTA's next tile. All lanes of the scheduler's warp. */
+INLINE int next_tile(const struct sm90_forward_params *p, int number) {
+    int taken = 0;
+    if (!p->is_dynamic) return number + (int)gridDim.x;
+    if (threadIdx.x % 32 == 0) taken = take_tile(p);
+    return __shfl_sync(0xffffffffu, taken, 0);
 }
 
-/* The host cannot read the lengths of sequences: beyond the stated bounds they are cut, so that nothing is written out of
- * place.
- */
-static __device__ __forceinline__ int length(const struct sm90_forward_params *p, const void *used, const void *offsets,
-                                             int batch, int most) {
+INLINE int length(const struct sm90_forward_params *p, const void *used, const void *offsets, int batch, int most) {
+    const int index64 = p->index_bits == 64;
     int length = most;
     if (used)
-        length = entry(p, used, batch);
+        length = entry(used, index64, batch);
     else if (offsets)
-        length = entry(p, offsets, batch + 1) - entry(p, offsets, batch);
-    return length < 0 ? 0 : length < most ? length : most;
+        length = entry(offsets, index64, batch + 1) - entry(offsets, index64, batch);
+    return clamp(length, most);
 }
 
-static __device__ __forceinline__ int rows_of(const struct sm90_forward_params *p, int batch) {
+INLINE int rows_of(const struct sm90_forward_params *p, int batch) {
     return length(p, p->used_q, p->cu_seqlens_q, batch, p->seq_q);
 }
 
-static __device__ __forceinline__ int keys_of(const struct sm90_forward_params *p, int batch) {
+INLINE int keys_of(const struct sm90_forward_params *p, int batch) {
     return length(p, p->used_k, p->cu_seqlens_k, batch, p->seq_k);
 }
 
-/* Sequences differ in rows. */
-static __device__ __forceinline__ bool has_lengths(const struct sm90_forward_params *p) {
-    return p->cu_seqlens_q || p->used_q;
-}
+/* Whether sequences differ in rows. */
+INLINE bool has_lengths(const struct sm90_forward_params *p) { return p->cu_seqlens_q || p->used_q; }
 
-/* Some heads of as many rows each, and a tile's number among theirs. */
+/* Heads of the same number of rows, and a tile's number among the tiles of these heads. */
 struct stretch {
     int batch; /* of its first head */
     int heads, row_tiles, number;
 };
 
-/* Where a search among sequences stands: tiles of those before `batch`. */
+/* How far a search among sequences has come: `tiles` is the tiles of the sequences before `batch`. */
 struct cursor {
     int batch, tiles;
 };
 
-/* The sequence that tile `number` belongs to, where sequences differ in length; numbers only grow from call to call. All
- * lanes of a warp, each of which counts the tiles of one sequence. False past the last tile. */
-static __device__ __forceinline__ bool find_sequence(const struct sm90_forward_params *p, int number, struct cursor *cursor,
-                                                     struct stretch *found) {
+/* Finds the sequence that tile `number` belongs to, where sequences differ in length; numbers only grow from call to call.
+ * All lanes of a warp take part, each counts the tiles of one sequence. Returns false past the last tile. */
+INLINE bool find_sequence(const struct sm90_forward_params *p, int number, struct cursor *cursor, struct stretch *found) {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (; cursor->batch < p->batch; cursor->batch += 32) {
@@ -110,11 +104,12 @@ static __device__ __forceinline__ bool find_sequence(const struct sm90_forward_p
     return false;
 }
 
-/* Tile `number`, to *t by the lanes that write; false past the last. Heads are taken a section at a time, in a section the
- * last rows first, since under a causal mask they see the most keys: CTAs, which take the next number when they are done
- * with one, end together. A tile that sees no key has one block, all of it hidden. All lanes of a warp. */
-static __device__ __forceinline__ bool describe_tile(const struct sm90_forward_params *p, int number, struct cursor *cursor,
-                                                     struct tile *t, bool writes) {
+/* Describes tile `number` in *t, by the lanes that write; returns false past the last. Heads are taken a section at a time,
+ * and in a section the last rows come first: under a causal mask they see the most keys, and when long tiles come first,
+ * CTAs that take the next number when they are done with one end together. A tile that sees no key has one block, all of it
+ * hidden. All lanes of a warp. */
+INLINE bool describe_tile(const struct sm90_forward_params *p, int number, struct cursor *cursor, struct tile *t,
+                          bool writes) {
     struct stretch all = {0, p->all_heads, p->row_tiles, number};
     bool there = number < p->tiles;
     if (has_lengths(p)) there = find_sequence(p, number, cursor, &all);
@@ -128,8 +123,8 @@ static __device__ __forceinline__ bool describe_tile(const struct sm90_forward_p
     const int batch = all.batch + head / p->heads_q, rows = rows_of(p, batch), keys = keys_of(p, batch);
     t->row = row, t->rows = rows, t->keys = keys;
     t->head = head % p->heads_q, t->kv_head = t->head / p->group, t->batch = batch;
-    t->first_row = p->cu_seqlens_q ? entry(p, p->cu_seqlens_q, batch) : 0;
-    t->first_key = p->cu_seqlens_k ? entry(p, p->cu_seqlens_k, batch) : 0;
+    t->first_row = p->cu_seqlens_q ? entry(p->cu_seqlens_q, p->index_bits == 64, batch) : 0;
+    t->first_key = p->cu_seqlens_k ? entry(p->cu_seqlens_k, p->index_bits == 64, batch) : 0;
     const int diagonal = p->bottom_right ? keys - rows : 0;
     t->first_shift = p->first_shift + diagonal, t->end_shift = p->end_shift + diagonal;
     const int last = row + TILE_ROWS < rows ? row + TILE_ROWS - 1 : rows - 1;

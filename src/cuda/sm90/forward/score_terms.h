@@ -1,30 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * score_terms.h: what happens to scores between the products, in this order: scale, softcap, bias, ALiBi, mask; and
- * dropout to weights. Variants without TERMS have the band alone, and nothing at all for a block that every row sees whole;
- * those with TERMS 1 softcap and ALiBi, with TERMS 2 the rest too: code that only stands by costs 15 % there.
+ * score_terms.h: what happens to the scores of a block between the products, in this order: scale, softcap, bias, masks,
+ * ALiBi, band; and dropout to P. FEATURE_CLASS says what a variant has: FEATURES_NONE has the band alone, and does nothing
+ * to a block that every row sees whole.
  *
  * Accumulator v of a thread belongs to row first + lane / 4 + 8 (v / 2 % 2) of the tile and to key 8 (v / 4) + 2 (lane % 4)
  * + v % 2 of the block. */
-#ifndef STROBE_CUDA_SM90_FORWARD_TERMS_H
-#define STROBE_CUDA_SM90_FORWARD_TERMS_H
+#ifndef STROBE_CUDA_SM90_FORWARD_SCORE_TERMS_H
+#define STROBE_CUDA_SM90_FORWARD_SCORE_TERMS_H
 
+#include "cuda/device/score_terms.h"
 #include "cuda/ptx/memory.h"
-#include "cuda/sm90/forward/element.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/tile.h"
 #include "math/exp2.h"
 
-/* softcap tanh(s scale / softcap), by tanh x = 1 - 2 / (1 + e^2x): its absolute error is that of fp32, which is what counts
- * in an exponent. */
-static __device__ __forceinline__ void cap(const struct sm90_forward_params *p, float (&s)[KEYS / 2]) {
-    const float c = 2 * (float)LOG2_E * p->scale / p->softcap;
+INLINE void apply_softcap(const struct sm90_forward_params *p, float (&s)[KEYS / 2]) {
+    const float rate = 2 * (float)LOG2_E * p->scale / p->softcap;
 #pragma unroll
-    for (int v = 0; v < KEYS / 2; ++v) s[v] = fmaf(-2 * p->softcap, reciprocal(1 + ex2(s[v] * c)), p->softcap);
+    for (int v = 0; v < KEYS / 2; ++v) s[v] = softcapped(s[v], p->softcap, rate);
 }
 
-static __device__ __forceinline__ void add_alibi(const struct sm90_forward_params *p, const struct tile *t,
-                                                 float (&s)[KEYS / 2], int first, int key) {
+INLINE void add_alibi(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int first, int key) {
     const int lane = threadIdx.x % 32;
     const float slope = p->alibi[t->batch * p->alibi_stride + t->head];
     const int distance = t->row + first + lane / 4 + p->start + t->keys - t->rows - key - 2 * (lane % 4);
@@ -32,20 +29,14 @@ static __device__ __forceinline__ void add_alibi(const struct sm90_forward_param
     for (int v = 0; v < KEYS / 2; ++v) s[v] -= slope * fabsf((float)(distance + 8 * (v / 2 % 2) - 8 * (v / 4) - v % 2));
 }
 
-static __device__ __forceinline__ float bias_at(const void *bias, int dtype, int64_t at) {
-    if (dtype == CUDA_FP32) return ((const float *)bias)[at];
-    const uint16_t bits = ((const uint16_t *)bias)[at];
-    return dtype == CUDA_BF16 ? bf16_to_float(bits) : fp16_to_float(bits);
-}
-
-/* Bias and boolean mask are read for keys that the band shows: others may lie outside of their tensors. `low` and `high`
- * bound these for a row, `at` is the row's first element for this block, from the thread's first column on. */
+/* Where a row's bias or mask is read: for the keys that the band shows, columns [low, high), since others may lie outside of
+ * the tensor. `at` is the row's element at the thread's first column in this block. */
 struct shown {
     int low, high;
     int64_t at;
 };
 
-static __device__ __forceinline__ struct shown shown_of(const struct tile *t, const struct view *x, int row, int origin) {
+INLINE struct shown shown_of(const struct tile *t, const struct view *x, int row, int origin) {
     const struct shown shown = {first_key_of(t, row) - origin, row < t->rows ? end_key_of(t, row) - origin : 0,
                                 t->batch * x->batch + t->head * x->head + row * x->row + origin};
     return shown;
@@ -53,19 +44,9 @@ static __device__ __forceinline__ struct shown shown_of(const struct tile *t, co
 
 #define SHOWS(shown, column) ((column) >= (shown).low && (column) < (shown).high)
 
-/* fp32, or the element type. */
-static __device__ __forceinline__ float bias_at(const struct view *bias, int64_t at) {
-    return bias->dtype == CUDA_FP32 ? ((const float *)bias->data)[at] : unpack16(((const uint16_t *)bias->data)[at]);
-}
-
-/* A bias of -inf hides its key, and a NaN of its K. */
-static __device__ __forceinline__ float biased(float score, float bias) {
-    return bias == -INFINITY ? -INFINITY : score + bias;
-}
-
-/* For a block that all rows of the warp see whole, of an aligned tensor: the thread's two columns of each eight at once. */
-static __device__ __forceinline__ void add_whole_bias(const struct sm90_forward_params *p, const struct tile *t,
-                                                      float (&s)[KEYS / 2], int row, int origin, int i) {
+/* Adds the bias in a block that all rows of the warp see whole, from an aligned tensor: two columns at once. */
+INLINE void add_whole_bias(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int row,
+                           int origin, int i) {
     const int64_t at = t->batch * p->bias.batch + t->head * p->bias.head + row * p->bias.row + origin;
     if (p->bias.dtype == CUDA_FP32) {
         const float2 *bias = (const float2 *)((const float *)p->bias.data + at);
@@ -79,14 +60,14 @@ static __device__ __forceinline__ void add_whole_bias(const struct sm90_forward_
 #pragma unroll
         for (int n = 0; n < KEYS / 8; ++n) {
             const uint32_t two = bias[4 * n];
-            s[4 * n + 2 * i] = biased(s[4 * n + 2 * i], unpack16((uint16_t)two));
-            s[4 * n + 2 * i + 1] = biased(s[4 * n + 2 * i + 1], unpack16((uint16_t)(two >> 16)));
+            s[4 * n + 2 * i] = biased(s[4 * n + 2 * i], element_to_float((uint16_t)two));
+            s[4 * n + 2 * i + 1] = biased(s[4 * n + 2 * i + 1], element_to_float((uint16_t)(two >> 16)));
         }
     }
 }
 
-static __device__ __forceinline__ void add_bias(const struct sm90_forward_params *p, const struct tile *t,
-                                                float (&s)[KEYS / 2], int row, int origin, int i) {
+INLINE void add_bias(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int row, int origin,
+                     int i) {
     const struct shown shown = shown_of(t, &p->bias, row, origin);
     if (p->bias.dtype == CUDA_FP32) {
         const float *bias = (const float *)p->bias.data + shown.at;
@@ -100,13 +81,13 @@ static __device__ __forceinline__ void add_bias(const struct sm90_forward_params
 #pragma unroll
         for (int v = 2 * i; v < KEYS / 2; v += v % 2 ? 3 : 1) {
             const int column = 8 * (v / 4) + v % 2;
-            s[v] = biased(s[v], unpack16(SHOWS(shown, column) ? bias[column] : 0));
+            s[v] = biased(s[v], element_to_float(SHOWS(shown, column) ? bias[column] : 0));
         }
     }
 }
 
-static __device__ __forceinline__ void hide_masked(const struct sm90_forward_params *p, const struct tile *t,
-                                                   float (&s)[KEYS / 2], int row, int origin, int i) {
+INLINE void apply_bool_mask(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int row,
+                            int origin, int i) {
     const struct shown shown = shown_of(t, &p->mask, row, origin);
     const uint8_t *mask = (const uint8_t *)p->mask.data + shown.at;
 #pragma unroll
@@ -117,16 +98,16 @@ static __device__ __forceinline__ void hide_masked(const struct sm90_forward_par
     }
 }
 
-/* Of four bytes, which are not zero: four bits. */
-static __device__ __forceinline__ uint32_t nonzero_bytes(uint32_t x) {
+/* Which of four bytes are not zero, as four bits. */
+INLINE uint32_t nonzero_bytes(uint32_t x) {
     const uint32_t high = (((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) & 0x80808080;
     return (high >> 7) * 0x01020408 >> 24;
 }
 
-/* For a block that all rows of the warp see whole, of an aligned mask: of each 64 bytes a lane of the quad reads sixteen,
- * and tells the others which are not zero. */
-static __device__ __forceinline__ void hide_whole_masked(const struct sm90_forward_params *p, const struct tile *t,
-                                                         float (&s)[KEYS / 2], int row, int key, int i) {
+/* Applies the boolean mask in a block that all rows of the warp see whole, from an aligned tensor: of each 64 bytes a lane
+ * of four reads sixteen, and tells the others which are not zero. */
+INLINE void apply_whole_bool_mask(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int row,
+                                  int key, int i) {
     const int quad_lane = threadIdx.x % 4;
     const uint4 *mask = (const uint4 *)((const uint8_t *)p->mask.data + t->batch * p->mask.batch + t->head * p->mask.head +
                                         row * p->mask.row + key);
@@ -149,9 +130,9 @@ static __device__ __forceinline__ void hide_whole_masked(const struct sm90_forwa
     }
 }
 
-/* Blocks of keys are whole eights: the thread's two columns of each eight share one. */
-static __device__ __forceinline__ void hide_blocks(const struct sm90_forward_params *p, const struct tile *t,
-                                                   float (&s)[KEYS / 2], int row, int key, int i) {
+/* The blocks of a block mask are whole eights of keys, so the thread's two columns of each eight share a byte. */
+INLINE void apply_block_mask(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int row,
+                             int key, int i) {
     const int inside = row < t->rows ? row : t->rows - 1;
     const uint8_t *mask = (const uint8_t *)p->blocks.data + t->batch * p->blocks.batch + t->head * p->blocks.head +
                           inside / p->block_q * p->blocks.row;
@@ -166,9 +147,8 @@ static __device__ __forceinline__ void hide_blocks(const struct sm90_forward_par
     }
 }
 
-/* The warp's sixteen rows of a block, from key `key` on, are sent for, half a row a lane: the block comes next. */
-static __device__ __forceinline__ void prefetch_scores(const struct view *x, int bytes, const struct tile *t, int first,
-                                                       int key) {
+/* Prefetches the warp's sixteen rows of the next block, from key `key` on, to L2, half a row a lane. */
+INLINE void prefetch_scores(const struct view *x, int bytes, const struct tile *t, int first, int key) {
     const int lane = threadIdx.x % 32, row = t->row + first + lane / 2, half = KEYS / 2 * bytes;
     if (row >= t->rows || key < 0) return;
     const char *line = (const char *)x->data + (t->batch * x->batch + t->head * x->head + row * x->row + key) * bytes +
@@ -176,8 +156,9 @@ static __device__ __forceinline__ void prefetch_scores(const struct view *x, int
     for (int at = 0; at < half; at += 128) prefetch_line(line + at);
 }
 
-static __device__ __forceinline__ void add_tensors(const struct sm90_forward_params *p, const struct tile *t,
-                                                   struct keys shown, float (&s)[KEYS / 2], int first, int key) {
+/* Bias, boolean mask and block mask. */
+INLINE void apply_tensors(const struct sm90_forward_params *p, const struct tile *t, struct keys shown, float (&s)[KEYS / 2],
+                          int first, int key) {
     const int lane = threadIdx.x % 32, origin = key + 2 * (lane % 4);
     const bool whole = key + KEYS <= shown.end && key >= shown.begin && t->row + first + 16 <= t->rows;
     if (p->bias.data) prefetch_scores(&p->bias, p->bias.dtype == CUDA_FP32 ? 4 : 2, t, first, key - KEYS);
@@ -190,31 +171,30 @@ static __device__ __forceinline__ void add_tensors(const struct sm90_forward_par
         else if (p->bias.data)
             add_bias(p, t, s, row, origin, i);
         if (p->mask.data && whole && p->mask.aligned)
-            hide_whole_masked(p, t, s, row, key, i);
+            apply_whole_bool_mask(p, t, s, row, key, i);
         else if (p->mask.data)
-            hide_masked(p, t, s, row, origin, i);
-        if (p->blocks.data) hide_blocks(p, t, s, row, key, i);
+            apply_bool_mask(p, t, s, row, origin, i);
+        if (p->blocks.data) apply_block_mask(p, t, s, row, key, i);
     }
 }
 
-/* Between the products. */
-static __device__ __forceinline__ void finish_scores(const struct sm90_forward_params *p, const struct tile *t,
-                                                     struct keys shown, float (&s)[KEYS / 2], int first, int key) {
-    if (TERMS && p->softcap > 0) {
-        cap(p, s);
-    } else if (TERMS) {
+/* Scale, softcap, bias, masks, ALiBi: all but the band. */
+INLINE void apply_score_terms(const struct sm90_forward_params *p, const struct tile *t, struct keys shown,
+                              float (&s)[KEYS / 2], int first, int key) {
+    if (FEATURE_CLASS == FEATURES_NONE) return;
+    if (p->softcap > 0) {
+        apply_softcap(p, s);
+    } else {
 #pragma unroll
         for (int v = 0; v < KEYS / 2; ++v) s[v] *= p->scale;
     }
-    if (TERMS == 2) add_tensors(p, t, shown, s, first, key);
-    if (TERMS && p->alibi) add_alibi(p, t, s, first, key);
-    hide(t, shown, s, first, key);
+    if (FEATURE_CLASS == FEATURES_ALL) apply_tensors(p, t, shown, s, first, key);
+    if (p->alibi) add_alibi(p, t, s, first, key);
 }
 
-/* Two bits for each eight keys: which of the thread's weights in row i of its two are kept. One call of Philox serves four
- * keys of a row, a thread has two of them: of two neighbours each makes one row's words for both. */
-static __device__ __forceinline__ void kept_bits(const struct sm90_forward_params *p, const struct tile *t, int first,
-                                                 int key, uint32_t (&kept)[2]) {
+/* Which of the thread's weights dropout keeps: of each of its two rows, two bits for each eight keys. One call of Philox
+ * serves four keys of a row, of which a thread has two: of two neighbouring lanes each calls it for one row, for both. */
+INLINE void kept_bits(const struct sm90_forward_params *p, const struct tile *t, int first, int key, uint32_t (&kept)[2]) {
     const int lane = threadIdx.x % 32, odd = lane % 2;
     const uint64_t row = dropout_row(&p->place, t->batch, t->head, t->row + first + lane / 4 + 8 * odd);
     const uint64_t quad = row + (uint64_t)(p->place.key_start + key + 4 * (lane % 4 / 2)) / 4;
@@ -230,9 +210,10 @@ static __device__ __forceinline__ void kept_bits(const struct sm90_forward_param
     kept[0] = odd ? other : own, kept[1] = odd ? own : other;
 }
 
-/* Dropout; the factor 1 / (1 - p) is part of the last division, and l is the sum without it. */
-static __device__ __forceinline__ void drop(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2],
-                                            int first, int key) {
+/* Sets weights that dropout leaves out to 0. Its factor 1 / (1 - p) is part of the division by l, and l is the sum without
+ * dropout. */
+INLINE void apply_dropout(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int first,
+                          int key) {
     uint32_t kept[2];
     kept_bits(p, t, first, key, kept);
 #pragma unroll

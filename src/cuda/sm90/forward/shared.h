@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * shared.h: what the warps of a CTA share: operands in shared memory, the barriers that hand them over, and the
- * tiles known. Included by forward.cu alone, after its -D constants. */
+ * shared.h: what the warps of a CTA share: stages of K and V, slots of Q and of tile descriptions, and the barriers that
+ * hand them over. Included by forward.cu alone, after its -D constants. */
 #ifndef STROBE_CUDA_SM90_FORWARD_SHARED_H
 #define STROBE_CUDA_SM90_FORWARD_SHARED_H
 
@@ -17,11 +17,12 @@ enum {
     KV_SLAB = KEYS * ROW_BYTES,
     SCORES = KEYS / 2, /* accumulators of a thread */
     OUTPUTS = HEAD_DIM / 2,
-    TURN_BARRIER = 1, /* TURN_BARRIER + g: group g may issue */
-    TILES = 4,        /* that may be known at a time */
+    PING_PONG_BARRIER = 1, /* named barrier PING_PONG_BARRIER + g: group g may issue its products */
+    TILES = 4,             /* slots of tile descriptions; at most so many tiles are known at a time */
 };
 
-/* Of a thread: at launch, and after they have moved. */
+/* Of a thread: at launch, and after the producer has released some and the consumers have claimed them. PRODUCER_REGISTERS
+ * is the least with which ptxas does not spill the producers. */
 #define REGISTERS          (65536 / (THREADS * CTAS) / 8 * 8)
 #define PRODUCER_REGISTERS (REGISTERS == 168 ? 24 : 32)
 #define MOVED_REGISTERS    ((REGISTERS * (GROUPS + 1) - PRODUCER_REGISTERS) / GROUPS / 8 * 8)
@@ -35,19 +36,20 @@ struct shared {
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     uint64_t tile_full[TILES], tile_empty[TILES];
     struct tile tile[TILES];
-    int32_t chain[4 * GROUPS]; /* of each warp: the last tile that it has to compute again */
+    int32_t chain[4 * GROUPS]; /* of each warp: the last tile of which it has to recompute rows, or -1 */
 };
 
-/* Blocks and tiles are counted from the kernel's start by all; from a count follow the stage and the parity of its phase. A
- * reader waits for `full`, the writer for `empty`, which is one phase behind: a fresh barrier has completed that. */
-static __device__ __forceinline__ uint32_t stage_of(uint32_t count) { return count % STAGES; }
-static __device__ __forceinline__ uint32_t full_parity(uint32_t count) { return count / STAGES % 2; }
-static __device__ __forceinline__ uint32_t empty_parity(uint32_t count) { return full_parity(count) ^ 1; }
-static __device__ __forceinline__ uint32_t slot_of(uint32_t tiles) { return tiles % TILES; }
-static __device__ __forceinline__ uint32_t slot_parity(uint32_t tiles) { return tiles / TILES % 2; }
-/* Pieces of Q, a group's rows of a tile each, lie in a ring. */
-static __device__ __forceinline__ uint32_t piece_of(uint32_t tiles, int group) { return tiles * GROUPS + group; }
-static __device__ __forceinline__ uint32_t q_slot_of(uint32_t piece) { return piece % Q_SLOTS; }
-static __device__ __forceinline__ uint32_t q_parity(uint32_t piece) { return piece / Q_SLOTS % 2; }
+/* Every role counts blocks and tiles from the kernel's start. The count tells the stage and the parity of its barrier's
+ * phase. A reader waits for `full`; the writer waits for `empty`, whose parity is the other one, since a fresh barrier
+ * counts as having completed the phase before the first. */
+INLINE uint32_t stage_of(uint32_t count) { return count % STAGES; }
+INLINE uint32_t full_parity(uint32_t count) { return count / STAGES % 2; }
+INLINE uint32_t empty_parity(uint32_t count) { return full_parity(count) ^ 1; }
+INLINE uint32_t slot_of(uint32_t tiles) { return tiles % TILES; }
+INLINE uint32_t slot_parity(uint32_t tiles) { return tiles / TILES % 2; }
+/* A piece of Q is a group's 64 rows of a tile; pieces lie in a ring of Q_SLOTS. */
+INLINE uint32_t piece_of(uint32_t tiles, int group) { return tiles * GROUPS + group; }
+INLINE uint32_t q_slot_of(uint32_t piece) { return piece % Q_SLOTS; }
+INLINE uint32_t q_parity(uint32_t piece) { return piece / Q_SLOTS % 2; }
 
 #endif

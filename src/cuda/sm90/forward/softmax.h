@@ -1,31 +1,30 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * softmax.h: online softmax on the accumulators of a warp (Milakov and Gimelshein, 2018), in base 2, with a stale
- * maximum: O is multiplied only when a row has grown by 2^8, since weights below 2^8, their sums and O may all be too large
- * alike. A constant: part of the numerics. Included by forward.cu alone, after its -D constants. */
+ * softmax.h: online softmax on the accumulators of a warp (Milakov and Gimelshein, 2018), in base 2, with a lagging maximum:
+ * O and l are rescaled only when a row's maximum has grown by more than 2^8 (LAGGING_MAXIMUM_LOG2). Included by forward.cu
+ * alone, after its -D constants. */
 #ifndef STROBE_CUDA_SM90_FORWARD_SOFTMAX_H
 #define STROBE_CUDA_SM90_FORWARD_SOFTMAX_H
 
 #include <math.h>
 
-#include "cuda/sm90/forward/element.h"
-
-#include "cuda/ptx/wgmma.h" /* for the type that forward/element.h names */
+#include "cuda/device/element.h"
+#include "cuda/ptx/wgmma.h"
 
 /* What a consumer thread keeps of its two rows, l / 4 and l / 4 + 8 of its warp's sixteen. */
 struct rows {
-    float bound[2];  /* raw scores up to this leave the maximum as it is; -inf before the row has seen a key */
-    float shift[2];  /* the maximum, perhaps stale, in base 2: weights are 2^(s c - shift) */
-    float sum[2];    /* of the weights that this thread holds */
-    float growth[2]; /* what O has to be multiplied by, where `rescale` */
-    bool rescale;    /* the same for the whole warp */
+    float bound[2];  /* scores up to this do not raise the maximum; -inf before the row has seen a key */
+    float shift[2];  /* m, the lagging maximum, in base 2: P = 2^(s c - shift) */
+    float sum[2];    /* l, of the weights that this thread holds */
+    float factor[2]; /* what rescale() multiplies O by, where `grown` */
+    bool grown;      /* some maximum of the warp has grown in this block; the same for the whole warp */
 };
 
 #define NO_ROWS \
     { {-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {1, 1}, false }
 
-/* Where some row of the warp has seen a score above its bound. */
-static __device__ __forceinline__ void raise_maxima(const float (&s)[KEYS / 2], struct rows *r, float c, float limit) {
+/* Moves m and l of both rows to the maxima of this block: where some row of the warp has a score above its bound. */
+INLINE void raise_maxima(const float (&s)[KEYS / 2], struct rows *r, float c, float limit) {
     float seen[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}; /* of even and odd columns: chains of half the length */
 #pragma unroll
     for (int v = 0; v < KEYS / 2; ++v) seen[v % 4] = fmaxf(seen[v % 4], s[v]);
@@ -38,16 +37,16 @@ static __device__ __forceinline__ void raise_maxima(const float (&s)[KEYS / 2], 
     for (int i = 0; i < 2; ++i) {
         const float before = r->bound[i] == -INFINITY ? -INFINITY : r->shift[i], now = fmaxf(before, seen[i] * c);
         const float shift = now == -INFINITY ? r->shift[i] : now;
-        r->growth[i] = ex2(before - shift);
+        r->factor[i] = ex2(before - shift);
         r->shift[i] = shift;
         r->bound[i] = fmaxf(r->bound[i], seen[i] + limit);
-        r->sum[i] *= r->growth[i];
+        r->sum[i] *= r->factor[i];
     }
 }
 
-/* Scores become weights; `rows` moves on. Whether some score is above its bound is asked of their bits, as integers: three
- * are compared at a time, and where the bound is not negative the order is that of the numbers. */
-static __device__ __forceinline__ void online_softmax(float (&s)[KEYS / 2], struct rows *r, float c, float limit) {
+/* S becomes P in place; m and l follow. Scores are compared with their row's bound as integers, three at a time: where the
+ * bound is not negative, the order of the bits is that of the numbers. */
+INLINE void online_softmax(float (&s)[KEYS / 2], struct rows *r, float c, float limit) {
     int most[2] = {(int)0x80000000, (int)0x80000000};
 #pragma unroll
     for (int v = 0; v < KEYS / 2; ++v) wgmma_keep(s[v]);
@@ -56,8 +55,8 @@ static __device__ __forceinline__ void online_softmax(float (&s)[KEYS / 2], stru
         most[v / 2 % 2] = max(max(most[v / 2 % 2], __float_as_int(s[v])), __float_as_int(s[v + 1]));
     const bool above = r->bound[0] < 0 || r->bound[1] < 0 || most[0] > __float_as_int(r->bound[0]) ||
                        most[1] > __float_as_int(r->bound[1]);
-    r->rescale = __any_sync(0xffffffffu, above);
-    if (r->rescale) raise_maxima(s, r, c, limit);
+    r->grown = __any_sync(0xffffffffu, above);
+    if (r->grown) raise_maxima(s, r, c, limit);
 #pragma unroll
     for (int v = 0; v < KEYS / 2; ++v) {
         s[v] = ex2(fmaf(s[v], c, -r->shift[v / 2 % 2]));
@@ -65,15 +64,17 @@ static __device__ __forceinline__ void online_softmax(float (&s)[KEYS / 2], stru
     }
 }
 
-static __device__ __forceinline__ void pack_weights(uint32_t (&w)[KEYS / 4], const float (&s)[KEYS / 2]) {
+/* P rounded to the element type, as the A operand of P V. */
+INLINE void pack_p(uint32_t (&packed)[KEYS / 4], const float (&s)[KEYS / 2]) {
 #pragma unroll
-    for (int i = 0; i < KEYS / 4; ++i) w[i] = pack16(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < KEYS / 4; ++i) packed[i] = pack(s[2 * i], s[2 * i + 1]);
 }
 
-static __device__ __forceinline__ void rescale(float (&o)[HEAD_DIM / 2], const struct rows *r) {
-    if (!r->rescale) return;
+/* O *= 2^(m_old - m_new), where some maximum of the warp has grown. */
+INLINE void rescale(float (&o)[HEAD_DIM / 2], const struct rows *r) {
+    if (!r->grown) return;
 #pragma unroll
-    for (int v = 0; v < HEAD_DIM / 2; ++v) o[v] *= r->growth[v / 2 % 2];
+    for (int v = 0; v < HEAD_DIM / 2; ++v) o[v] *= r->factor[v / 2 % 2];
 }
 
 #endif

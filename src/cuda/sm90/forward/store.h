@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * store.h: the end of a tile: O / l and lse from the registers of a warp to where they belong. This code runs once a
- * tile and is fetched anew each time: it costs by its length, and is short before all. Included by forward.cu alone. */
+ * store.h: the end of a tile: O / l and lse from the registers of a warp to memory. This code runs once a tile and its
+ * instructions are fetched anew each time, so it costs by its length and is kept short. Included by forward.cu alone. */
 #ifndef STROBE_CUDA_SM90_FORWARD_STORE_H
 #define STROBE_CUDA_SM90_FORWARD_STORE_H
 
@@ -11,9 +11,8 @@
 #include "cuda/sm90/forward/tile.h"
 #include "math/exp2.h"
 
-/* lse of a row, and what its O has to be multiplied by: 0 for a row that saw no key. */
-static __device__ __forceinline__ float finish_row(const struct sm90_forward_params *p, const struct tile *t, float shift,
-                                                   float sum, float *lse) {
+/* Returns what O of a row has to be multiplied by, 0 for a row that saw no key, and gives its lse. */
+INLINE float finish_row(const struct sm90_forward_params *p, const struct tile *t, float shift, float sum, float *lse) {
     float factor = sum == 0 ? 0 : 1 / sum;
     *lse = sum == 0 ? -INFINITY : shift * (float)LN_2 + logf(sum);
     if (p->sinks) {
@@ -22,13 +21,12 @@ static __device__ __forceinline__ float finish_row(const struct sm90_forward_par
         factor *= sum == 0 ? 0 : expf(*lse - whole);
         *lse = whole;
     }
-    return TERMS == 2 && p->dropout ? factor * p->place.keep_scale : factor;
+    return FEATURE_CLASS == FEATURES_ALL && p->dropout ? factor * p->place.keep_scale : factor;
 }
 
-/* Rows l / 4 and l / 4 + 8 of a warp, of which neighbouring lanes finish one each: code that runs once a tile is fetched
- * anew each time, and costs by its length. */
-static __device__ __forceinline__ void finish_rows(const struct sm90_forward_params *p, const struct tile *t, int first,
-                                                   const float (&shift)[2], float (&sum)[2], float (&factor)[2]) {
+/* Finishes rows l / 4 and l / 4 + 8 of a warp; of two neighbouring lanes each finishes one row for both. */
+INLINE void finish_rows(const struct sm90_forward_params *p, const struct tile *t, int first, const float (&shift)[2],
+                        float (&sum)[2], float (&factor)[2]) {
     const int lane = threadIdx.x % 32, odd = lane % 2;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -45,26 +43,27 @@ static __device__ __forceinline__ void finish_rows(const struct sm90_forward_par
                t->head * p->lse_stride[2]] = lse;
 }
 
-/* Four columns of a row, where `columns` are left. */
-static __device__ __forceinline__ void store_few(uint16_t *to, uint2 four, int columns) {
+/* Stores four columns of a row, or the `columns` that are left of it. */
+INLINE void store_few(uint16_t *to, uint2 four, int columns) {
     const uint64_t bits = four.x | (uint64_t)four.y << 32;
 #pragma unroll
     for (int x = 0; x < 4; ++x)
         if (x < columns) to[x] = (uint16_t)(bits >> 16 * x);
 }
 
-/* Sixteen rows of a warp, times `factor`, to out. Neighbouring lanes swap pairs of columns, so that each has four of a row
- * and a quad fills a sector of 32 bytes: columns 16 n + 8 (lane % 2) + 4 (lane % 4 / 2) + 0..3 of half n. */
-static __device__ __forceinline__ uint2 four_columns(const float (&o)[HEAD_DIM / 2], float factor, int i, int n) {
+/* Four neighbouring columns of row i, times `factor`. Neighbouring lanes swap pairs of columns, so that each has four of a
+ * row and four lanes fill a sector of 32 bytes: columns 16 n + 8 (lane % 2) + 4 (lane % 4 / 2) + 0..3. */
+INLINE uint2 four_columns(const float (&o)[HEAD_DIM / 2], float factor, int i, int n) {
     const int odd = threadIdx.x % 2;
-    const uint32_t low = pack16(o[8 * n + 2 * i] * factor, o[8 * n + 2 * i + 1] * factor);
-    const uint32_t high = pack16(o[8 * n + 4 + 2 * i] * factor, o[8 * n + 5 + 2 * i] * factor);
+    const uint32_t low = pack(o[8 * n + 2 * i] * factor, o[8 * n + 2 * i + 1] * factor);
+    const uint32_t high = pack(o[8 * n + 4 + 2 * i] * factor, o[8 * n + 5 + 2 * i] * factor);
     const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
     return make_uint2(odd ? got : low, odd ? high : got);
 }
 
-static __device__ __forceinline__ void store_rows(const struct sm90_forward_params *p, const struct tile *t,
-                                                  const float (&o)[HEAD_DIM / 2], const float (&factor)[2], int first) {
+/* Stores the sixteen rows of a warp, rounded. */
+INLINE void store_rows(const struct sm90_forward_params *p, const struct tile *t, const float (&o)[HEAD_DIM / 2],
+                       const float (&factor)[2], int first) {
     const int lane = threadIdx.x % 32, column = 8 * (lane % 2) + 4 * (lane % 4 / 2);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -86,9 +85,9 @@ static __device__ __forceinline__ void store_rows(const struct sm90_forward_para
     }
 }
 
-/* O / l, rounded, to where it belongs; lse beside. Returns whether the warp's O was finite, as far as that is asked. */
-static __device__ __forceinline__ bool epilogue(const struct sm90_forward_params *p, const struct tile *t,
-                                                float (&o)[HEAD_DIM / 2], struct rows *r, int first) {
+/* Stores O / l and lse. Returns whether the warp's O was finite; true, unasked, where no loaded key can be hidden. */
+INLINE bool epilogue(const struct sm90_forward_params *p, const struct tile *t, float (&o)[HEAD_DIM / 2], struct rows *r,
+                     int first) {
     float factor[2];
     float nothing[4] = {0}; /* 0 x = 0 unless x is an infinity or a NaN; four sums, which do not wait for each other */
     finish_rows(p, t, first, r->shift, r->sum, factor);

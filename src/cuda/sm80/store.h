@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * store.h: accumulators to rows of a tensor, by way of shared memory, where they lie in fp32: then a thread stores 16 bytes
- * of a row, and the many cases of alignment, type and ragged ends are one short loop. (Straight from registers they are some
- * thousands of instructions that run once: with short sequences, fetching them took longer than everything else.) */
-#ifndef STROBE_CUDA_TILE_STORE_H
-#define STROBE_CUDA_TILE_STORE_H
+ * store.h: accumulators to rows of a tensor. They pass through shared memory in fp32, from where a thread stores 16 bytes of
+ * a row: alignment, type and ragged ends are then one short loop. Straight from registers the same cases are some thousands
+ * of instructions that run once, and with short sequences fetching those took longer than everything else. */
+#ifndef STROBE_CUDA_SM80_STORE_H
+#define STROBE_CUDA_SM80_STORE_H
 
-#include "cuda/device/load.h"
+#include "cuda/sm80/load.h"
 
-/* Floats from one row of the stage to the next: rows 8 apart start in other banks. */
+/* Floats from one row of the staging memory to the next: rows 8 apart start in other banks. */
 #define STAGE_ROW(columns) ((columns) + 4)
 
-/* One of the lane's two rows of a 16-row tile, times factor, into row `row` of a stage of `columns`, from `column` on. */
+/* Puts one of the lane's two rows of a 16-row tile, times factor, into row `row` of staging memory of `columns` columns,
+ * from `column` on. */
 INLINE void stage_row(float *stage, int columns, int row, int column, const float (*o)[4], int tiles, int half,
                       float factor) {
     float *to = stage + row * STAGE_ROW(columns) + column + (int)threadIdx.x % 4 * 2;
@@ -20,26 +21,8 @@ INLINE void stage_row(float *stage, int columns, int row, int column, const floa
         *(float2 *)(to + 8 * n) = make_float2(o[n][2 * half] * factor, o[n][2 * half + 1] * factor);
 }
 
-/* Eight columns to element `at` of the tensor. False, with nothing done, if fewer are there or it takes 16 bytes at a time
- * amiss. */
-INLINE bool store_eight(const struct view *to, int64_t at, const float *from, int columns) {
-    if (columns < 8 || !to->aligned || to->dtype == CUDA_FP64) return false;
-    const float4 low = *(const float4 *)from, high = *(const float4 *)(from + 4);
-    if (to->dtype == CUDA_FP32) {
-        *(float4 *)((float *)to->data + at) = low;
-        *(float4 *)((float *)to->data + at + 4) = high;
-    } else if (to->dtype == CUDA_BF16) {
-        *(uint4 *)((uint16_t *)to->data + at) = make_uint4(cvt_bf16x2(low.x, low.y), cvt_bf16x2(low.z, low.w),
-                                                           cvt_bf16x2(high.x, high.y), cvt_bf16x2(high.z, high.w));
-    } else {
-        *(uint4 *)((uint16_t *)to->data + at) = make_uint4(cvt_f16x2(low.x, low.y), cvt_f16x2(low.z, low.w),
-                                                           cvt_f16x2(high.x, high.y), cvt_f16x2(high.z, high.w));
-    }
-    return true;
-}
-
-/* Rows [0, rows) of the stage, packed rows from `first` on, or keys, to columns of the tensor from `column` on. All threads;
- * the stage is complete. */
+/* Stores rows [0, rows) of the staging memory, which are packed rows or keys from `first` on, to the tensor's columns from
+ * `column` on. All threads, after the staging memory is complete. */
 INLINE void store_staged(const struct params *p, const struct job *t, const struct view *to, bool packed, int64_t first,
                          int rows, int stage_columns, int column, int columns, int64_t extra, const float *stage,
                          int threads) {
@@ -57,7 +40,7 @@ INLINE void store_staged(const struct params *p, const struct job *t, const stru
     }
 }
 
-/* What a pass for infinities of one sign has found (tile/nonfinite.h): elements of the stage above 0 get one added. */
+/* Adds what a pass for infinities of one sign has found (nonfinite.h): an infinity where the staging memory is above 0. */
 INLINE void add_infinities(const struct params *p, const struct job *t, const struct view *to, bool packed, int64_t first,
                            int rows, int stage_columns, int column, int columns, int64_t extra, const float *stage,
                            float infinity, int threads) {
@@ -73,8 +56,8 @@ INLINE void add_infinities(const struct params *p, const struct job *t, const st
 }
 
 #if !defined(ELEMENT_FP32)
-/* A 16-row tile of accumulators, its lower rows times low and its upper times high, to a tile in the element type. lane: the
- * lane's number, anew where registers are short. */
+/* Rounds a 16-row tile of accumulators, rows 0..7 times low and rows 8..15 times high, into a tile of elements. lane: the
+ * lane's number, by thread_anew() where registers are short. */
 INLINE void keep_rows(unsigned char *tile, int row_bytes, int row, int column, const float (*x)[4], int tiles, float low,
                       float high, int lane) {
 #pragma unroll
@@ -87,8 +70,7 @@ INLINE void keep_rows(unsigned char *tile, int row_bytes, int row, int column, c
 }
 #endif
 
-/* The other way round than load_rows (load.h): rows of a tile of elements to a tensor of that type, aligned, of whole
- * chunks. */
+/* Stores the rows of a tile of elements to a tensor of that type, aligned and of whole chunks: load_rows() backwards. */
 INLINE void unload_rows(element *to, int64_t stride, const unsigned char *tile, int tile_rows, int rows, int row_elements,
                         int columns, int threads) {
     const int chunks = row_elements / CHUNK, step = threads / chunks, thread = thread_anew();

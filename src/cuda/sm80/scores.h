@@ -4,18 +4,21 @@
  * after it. The backward pass over keys holds S^T, so a lane's element is named by where it lies in the accumulators, and
  * `transposed`, a constant, says which way round rows and keys are.
  *
- * Who sees whom is a bit an element of a 16-row tile, worked out before the product: what no row of the warp sees is never
- * multiplied. A hidden score is replaced by -inf, not added to, whatever a NaN in K made of it. */
-#ifndef STROBE_CUDA_TILE_SCORES_H
-#define STROBE_CUDA_TILE_SCORES_H
+ * Visibility is one bit for each element of a 16-row tile, computed before the product. Causal skip: a block of keys that
+ * no row of the warp sees is not multiplied. A hidden score is replaced by -inf and not added to, so that a NaN in its K
+ * goes nowhere. */
+#ifndef STROBE_CUDA_SM80_SCORES_H
+#define STROBE_CUDA_SM80_SCORES_H
 
 #include "cuda/device/job.h"
+#include "cuda/device/score_terms.h"
 
-/* Where a warp's accumulators lie in the matrix of scores. */
+/* Where a warp's accumulators lie in the matrix of scores: a patch of it. */
 struct patch {
     int row, key; /* packed row and key of its first element */
 };
 
+/* A score: its packed row and its key. */
 struct pair {
     int packed, j;
 };
@@ -27,9 +30,7 @@ INLINE struct pair pair_of(struct patch at, bool transposed, int m, int n, int h
     return pair;
 }
 
-INLINE int clamp(int64_t x, int most) { return (int)(x < 0 ? 0 : x < most ? x : most); }
-
-/* The bit of element x, of four, of tile n: a row's are neighbours, so that a range of columns is a run of bits. */
+/* The bit of element x, of four, of tile n. The bits of a row are neighbours, so a range of columns is a run of bits. */
 INLINE int bit_of(int n, int x) { return 16 * (x / 2) + 2 * n + x % 2; }
 
 /* Bits of the columns below `end`, in the lower of the lane's two rows of a 16-row tile. */
@@ -38,7 +39,7 @@ INLINE uint32_t bits_below(int end) {
     return rest <= 0 ? 0 : (1u << (rest / 8 * 2 + inside)) - 1;
 }
 
-/* The band, as a range of columns for each of the lane's two rows. */
+/* What the band shows, as bits: a range of columns for each of the lane's two rows. */
 INLINE uint32_t band_bits(const struct params *p, const struct job *t, struct patch at, bool transposed, int m,
                           int n_tiles) {
     const int width = 8 * n_tiles;
@@ -62,16 +63,12 @@ INLINE uint32_t band_bits(const struct params *p, const struct job *t, struct pa
     return bits;
 }
 
-INLINE bool masks_show(const struct params *p, const struct job *t, struct pair pair) {
+INLINE bool masks_show_pair(const struct params *p, const struct job *t, struct pair pair) {
     const struct place at = place_of(p, t, pair.packed);
-    if (p->bool_mask.data && !((const uint8_t *)p->bool_mask.data)[score_offset(&p->bool_mask, t, at) + pair.j])
-        return false;
-    if (!p->block_mask.data) return true;
-    const struct place block = {at.i / p->block_q, at.h};
-    return ((const uint8_t *)p->block_mask.data)[score_offset(&p->block_mask, t, block) + pair.j / p->block_k];
+    return masks_show(&p->bool_mask, &p->block_mask, p->block_q, p->block_k, t->b, at.h, at.i, pair.j);
 }
 
-/* Bits of a 16-row tile where coverage is partial or there are masks. */
+/* What the band and the masks show of a 16-row tile, as bits. */
 INLINE uint32_t visible_bits(const struct params *p, const struct job *t, struct patch at, bool transposed, int m,
                              int n_tiles) {
     const uint32_t inside = band_bits(p, t, at, transposed, m, n_tiles);
@@ -79,19 +76,19 @@ INLINE uint32_t visible_bits(const struct params *p, const struct job *t, struct
     uint32_t bits = 0;
     for (uint32_t rest = inside; rest; rest &= rest - 1) {
         const int bit = __ffs((int)rest) - 1;
-        if (masks_show(p, t, pair_of(at, transposed, m, bit % 16 / 2, bit / 16, bit % 2))) bits |= 1u << bit;
+        if (masks_show_pair(p, t, pair_of(at, transposed, m, bit % 16 / 2, bit / 16, bit % 2))) bits |= 1u << bit;
     }
     return bits;
 }
 
-/* What a warp's rows see, or which rows its keys are seen by, worked out once: keys [first, end) by some row, [full_first,
- * full_end) by all of them. */
-struct sight {
+/* What is visible to a warp's rows, computed once: keys [first, end) to some of them, keys [full_first, full_end) to all
+ * of them. For a warp that owns keys: the rows that see some of them, and all of them. */
+struct visible_range {
     int first, end, full_first, full_end;
 };
 
-INLINE struct sight sight_of(const struct params *p, const struct job *t, int row, int rows) {
-    struct sight s = {t->keys, 0, t->keys, 0};
+INLINE struct visible_range visible_range_of(const struct params *p, const struct job *t, int row, int rows) {
+    struct visible_range s = {t->keys, 0, t->keys, 0};
     const int end = t->rows * p->group, last = row + rows <= end ? row + rows - 1 : end - 1;
     if (row >= end) return s;
     const int i0 = place_of(p, t, row).i, i1 = place_of(p, t, last).i;
@@ -101,14 +98,14 @@ INLINE struct sight sight_of(const struct params *p, const struct job *t, int ro
     return s;
 }
 
-INLINE enum coverage sight_covers(const struct sight *s, int at, int count) {
+INLINE enum coverage range_covers(const struct visible_range *s, int at, int count) {
     if (at + count <= s->first || at >= s->end) return BLOCK_SKIPPED;
     return at >= s->full_first && at + count <= s->full_end ? BLOCK_FULL : BLOCK_PARTIAL;
 }
 
-/* The other way round: packed rows [first, end) see some of the keys from `key` on, [full_first, full_end) all of them. */
-INLINE struct sight sight_of_keys(const struct params *p, const struct job *t, int key, int keys) {
-    struct sight s = {t->rows * p->group, 0, t->rows * p->group, 0};
+/* Packed rows [first, end) see some of the `keys` keys from `key` on, [full_first, full_end) see all of them. */
+INLINE struct visible_range visible_range_of_keys(const struct params *p, const struct job *t, int key, int keys) {
+    struct visible_range s = {t->rows * p->group, 0, t->rows * p->group, 0};
     if (key >= t->keys) return s;
     const int64_t last = key + keys <= t->keys ? key + keys - 1 : t->keys - 1, diagonal = t->band.diagonal;
     s.first = clamp(key - diagonal - t->band.right, t->rows) * p->group;
@@ -119,8 +116,8 @@ INLINE struct sight sight_of_keys(const struct params *p, const struct job *t, i
     return s;
 }
 
-/* softcap, bias, ALiBi on a score of a visible key. slope gets d score / d (dot * scale). */
-INLINE float score_terms(const struct params *p, const struct job *t, struct pair pair, float x, float *slope) {
+/* Applies softcap, bias and ALiBi to the score of a visible key. *slope: d score / d (dot * scale), softcap's derivative. */
+INLINE float apply_score_terms(const struct params *p, const struct job *t, struct pair pair, float x, float *slope) {
     if (p->scaled) x *= p->scale;
     if (p->softcap > 0) {
         const float y = tanhf(x / p->softcap);
@@ -131,7 +128,7 @@ INLINE float score_terms(const struct params *p, const struct job *t, struct pai
     const struct place at = place_of(p, t, pair.packed);
     if (p->bias.data) {
         const float bias = load_any(p->bias.data, p->bias.dtype, score_offset(&p->bias, t, at) + pair.j);
-        x = bias == -INFINITY ? -INFINITY : x + bias; /* such a bias hides its key, and a NaN of its K */
+        x = biased(x, bias);
     }
     if (p->slopes) {
         const int64_t distance = at.i + t->alibi_diagonal - pair.j;
@@ -140,7 +137,7 @@ INLINE float score_terms(const struct params *p, const struct job *t, struct pai
     return x;
 }
 
-/* All of it on the scores of a 16-row tile; slope may be NULL. alike: those that nothing hides become 0. */
+/* Score terms and mask on the scores of a 16-row tile; slope may be NULL. alike: scores that nothing hides become 0. */
 INLINE void finish_scores(const struct params *p, const struct job *t, struct patch at, bool transposed, int m, int n_tiles,
                           uint32_t bits, bool alike, float (*s)[4], float (*slope)[4]) {
 #pragma unroll
@@ -150,7 +147,8 @@ INLINE void finish_scores(const struct params *p, const struct job *t, struct pa
             float d = 1;
             const bool seen = bits >> bit_of(n, x) & 1;
             if (FEATURES && p->scaled) {
-                s[n][x] = seen ? score_terms(p, t, pair_of(at, transposed, m, n, x / 2, x % 2), s[n][x], &d) : -INFINITY;
+                s[n][x] = seen ? apply_score_terms(p, t, pair_of(at, transposed, m, n, x / 2, x % 2), s[n][x], &d)
+                               : -INFINITY;
                 if (alike && s[n][x] != -INFINITY) s[n][x] = 0;
             } else {
                 s[n][x] = seen ? s[n][x] : -INFINITY;
@@ -159,7 +157,7 @@ INLINE void finish_scores(const struct params *p, const struct job *t, struct pa
         }
 }
 
-/* Bits of the weights that dropout keeps. One call of Philox serves four neighbouring keys; a lane has two of them. */
+/* Which weights dropout keeps, as bits. One call of Philox serves four neighbouring keys; a lane has two of them. */
 INLINE uint32_t kept_bits(const struct params *p, const struct job *t, struct patch at, bool transposed, int m,
                           int n_tiles) {
     uint32_t bits = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * load.h: tiles of tensors into shared memory. A tile is [rows][ROW elements], its rows cut into chunks of 16 bytes; chunk c
- * of row r lies at place c ^ (r % 8), so that eight rows of one chunk, which is what ldmatrix reads at a time, and eight
- * chunks of one row, which is what a copy writes, lie in different banks. Columns past the tensor's and rows past the
- * sequence's are zeros. Rows that do not start at multiples of 16 bytes are copied element by element. */
-#ifndef STROBE_CUDA_TILE_LOAD_H
-#define STROBE_CUDA_TILE_LOAD_H
+ * load.h: tiles of tensors into shared memory. A tile is [rows][ROW elements], its rows cut into chunks of 16 bytes. The
+ * tile is swizzled: chunk c of row r lies at c ^ (r % 8), so that eight rows of one chunk, which is what ldmatrix reads at a
+ * time, and eight chunks of one row, which is what a copy writes, lie in different banks. Columns past the tensor's and rows
+ * past the sequence's are zeros. Rows that do not start at multiples of 16 bytes are copied element by element. */
+#ifndef STROBE_CUDA_SM80_LOAD_H
+#define STROBE_CUDA_SM80_LOAD_H
 
 #include "cuda/device/job.h"
 #include "cuda/ptx/cp_async.h"
@@ -16,8 +16,8 @@ INLINE uint32_t chunk_at(int row_bytes, int row, int chunk) {
     return (uint32_t)(row * row_bytes + ((chunk ^ (row & 7)) << 4));
 }
 
-/* One chunk of a row of which `columns` elements are left in the tensor, at most 0: none. Kernels without FEATURES are given
- * aligned tensors only: the other way costs registers in the main loop. */
+/* Loads one chunk of a row of which `columns` elements are left in the tensor; 0 or less: none. Kernels without FEATURES are
+ * given aligned tensors only, since the other path costs registers in the main loop. */
 INLINE void load_chunk(unsigned char *to, const element *from, int columns, bool aligned) {
     const int there = columns < 0 ? 0 : columns < CHUNK ? columns : CHUNK;
     if (!FEATURES || aligned) {
@@ -30,9 +30,9 @@ INLINE void load_chunk(unsigned char *to, const element *from, int columns, bool
     }
 }
 
-/* Rows [first, first + tile_rows) of one head of K, V or, not packed, of queries; row 0 lies at `head`, rows from `end` on
- * are not there. All threads of the block take part; a thread keeps to one chunk, and steps over rows. The address is worked
- * out from as little as may be: in the loop over blocks, all factors of it took a seventh of the time. */
+/* Loads rows [first, first + tile_rows) of one head of K, V or, not packed, of queries. Row 0 lies at `head`; rows from
+ * `end` on are zeros. All threads of the block take part: a thread keeps to one chunk and steps over rows. The caller gives
+ * one pointer a head, because working out all factors of the address took a seventh of the loop's time. */
 INLINE void load_rows(unsigned char *tile, const element *head, int64_t stride, int first, int tile_rows, int end,
                       int row_elements, int columns, bool aligned, int threads) {
     const int chunks = row_elements / CHUNK, step = threads >= chunks ? threads / chunks : 1;
@@ -49,7 +49,7 @@ INLINE void load_rows(unsigned char *tile, const element *head, int64_t stride, 
     }
 }
 
-/* Packed rows from `first` on of Q or dO, whose row 0 of the group's first head lies at `head`. */
+/* Loads packed rows from `first` on of Q or dO; row 0 of the group's first head lies at `head`. */
 INLINE void load_packed(unsigned char *tile, const struct params *p, const struct job *t, const struct view *x,
                         const element *head, int first, int tile_rows, int row_elements, int columns, int threads) {
     const int chunks = row_elements / CHUNK, end = t->rows * p->group;

@@ -3,32 +3,17 @@
  * gradients.h: between the products of the backward pass, on accumulators of one 16-row tile: scores S and dP become P Z,
  * which dV takes, and dS, which dQ and dK take.
  *
- *   P = 2^(S c - lse2)      dS = P (Z dP - D) slope      Z: dropout's 0 or 1 / (1 - p)      slope: softcap's derivative
+ *   P = 2^(S c - lse2)      dS = P (Z dP - delta) slope      Z: dropout's 0 or 1 / (1 - p)      slope: softcap's derivative
  *
- * Rows that see nothing have lse2 = +inf, and so weights of 0. Both are 0 for hidden pairs, whatever a NaN in the row or the
- * key made of S and dP. */
-#ifndef STROBE_CUDA_TILE_GRADIENTS_H
-#define STROBE_CUDA_TILE_GRADIENTS_H
+ * A row that sees nothing has lse2 = +inf, which makes its weights 0. P Z and dS are set to 0 for hidden pairs, so that a
+ * NaN in the row or the key goes nowhere. */
+#ifndef STROBE_CUDA_SM80_GRADIENTS_H
+#define STROBE_CUDA_SM80_GRADIENTS_H
 
-#include "cuda/device/scores.h"
+#include "cuda/device/row_statistics.h"
+#include "cuda/sm80/scores.h"
 
-/* Where lse2 and D of a packed row lie. */
-INLINE int64_t statistic_at(const struct params *p, const struct job *t, int packed) {
-    return ((int64_t)t->b * p->heads_kv + t->kv) * p->packed_rows + packed;
-}
-
-/* Marks keys or packed rows [first, first + count), of `tiles` units in a head, to be worked out again; see params.h. */
-INLINE void mark_again(int32_t *again, const struct params *p, const struct job *t, int first, int count, int tiles) {
-    again[0] = 1;
-    for (int n = first / AGAIN_UNIT; n < (first + count) / AGAIN_UNIT && n < tiles; ++n)
-        again[1 + ((int64_t)t->b * p->heads_kv + t->kv) * tiles + n] = 1;
-}
-
-INLINE bool is_marked(const int32_t *again, const struct params *p, const struct job *t, int first, int tiles) {
-    return again[1 + ((int64_t)t->b * p->heads_kv + t->kv) * tiles + first / AGAIN_UNIT] != 0;
-}
-
-/* dbias gets its part of dS, of scores in sight only. */
+/* Adds dS of the visible pairs to the fp32 sums of dbias. */
 INLINE void add_to_dbias(const struct params *p, const struct job *t, struct patch at, bool transposed, int m, int n_tiles,
                          uint32_t bits, const float (*ds)[4]) {
 #pragma unroll
@@ -42,11 +27,11 @@ INLINE void add_to_dbias(const struct params *p, const struct job *t, struct pat
         }
 }
 
-/* lse2 and D: [2] of the lane's two rows, or, transposed, of the patch's rows, which are its columns. hidden: some pairs
- * have a bit of 0. */
-INLINE void weights_and_gradients(const struct params *p, const struct job *t, struct patch at, bool transposed, int m,
-                                  int n_tiles, bool hidden, uint32_t bits, bool wants_dbias, float (*s)[4], float (*dp)[4],
-                                  float (*slope)[4], const float *lse2, const float *D) {
+/* S becomes P Z, and dP becomes dS. lse2 and delta: [2] of the lane's two rows or, transposed, of the patch's rows, which
+ * are its columns. hidden: some pairs have a bit of 0. */
+INLINE void p_and_ds(const struct params *p, const struct job *t, struct patch at, bool transposed, int m, int n_tiles,
+                     bool hidden, uint32_t bits, bool wants_dbias, float (*s)[4], float (*dp)[4], float (*slope)[4],
+                     const float *lse2, const float *delta) {
     const uint32_t kept = FEATURES && p->dropout ? kept_bits(p, t, at, transposed, m, n_tiles) : 0;
     const int column = (int)threadIdx.x % 4 * 2;
 #pragma unroll
@@ -58,7 +43,7 @@ INLINE void weights_and_gradients(const struct params *p, const struct job *t, s
             float z = 1;
             if (FEATURES && p->dropout) z = kept >> bit_of(n, x) & 1 ? p->place.keep_scale : 0;
             s[n][x] = weight * z;
-            dp[n][x] = weight * (dp[n][x] * z - D[row]);
+            dp[n][x] = weight * (dp[n][x] * z - delta[row]);
             if (FEATURES && weight == 0) dp[n][x] = 0; /* a bias of -inf hides as well, and has no bit */
         }
     if (hidden) {
