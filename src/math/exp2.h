@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * exp2.h: constants of 2^x for the fast kernels: 2^x = 2^floor(x) * p(x - floor(x)), p a minimax polynomial on [0, 1).
- * Degree 5: relative error 7.5e-8 = 2^-23.7 before rounding, 1.5e-7 evaluated in fp32: fp32 grade. p(0) is not exactly 1;
- * normalisation cancels that as long as weights and row sums are made of the same values. */
+ * exp2.h: constants of 2^x for the fast kernels: 2^x = 2^floor(x) * p(x - floor(x)), with p a minimax polynomial on [0, 1).
+ * Its degree is 5, its relative error 7.5e-8 = 2^-23.7 before rounding and 1.5e-7 when evaluated in fp32, which is fp32
+ * grade. p(0) is not exactly 1. The division by l cancels that, as long as l sums the same exponentials that P holds. */
 #ifndef STROBE_MATH_EXP2_H
 #define STROBE_MATH_EXP2_H
 

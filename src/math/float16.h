@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * float16.h: fp16 (IEEE binary16) and bf16 as 16-bit patterns, to and from fp32, rounding to nearest, ties to even.
- * Portable C: no compiler has to know either type. Signalling NaNs become quiet. */
+ * float16.h: conversion of fp16 (IEEE binary16) and bf16, as 16-bit patterns, to and from fp32, rounding to nearest, ties to
+ * even. It is portable C: no compiler has to know either type. Signalling NaNs become quiet. */
 #ifndef STROBE_MATH_FLOAT16_H
 #define STROBE_MATH_FLOAT16_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * inline.h: how a function of src/math is declared, so that the same text is C11 and CUDA C. */
+ * inline.h: the specifiers of the functions of src/math, so that the same text is C11 and CUDA C. */
 #ifndef STROBE_MATH_INLINE_H
 #define STROBE_MATH_INLINE_H
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * lse.h: the one identity behind online softmax, split-KV and ring attention. Two partial results over disjoint keys,
- * (out1, lse1) and (out2, lse2), merge to  lse = log(e^lse1 + e^lse2),  out = e^(lse1-lse) out1 + e^(lse2-lse) out2.
- * (0, -inf) is the identity, also with itself: the case in which the formula as it stands gives NaN. */
+ * lse.h: the identity behind online softmax, the split-KV merge and ring attention. Two partial results over disjoint keys,
+ * (out1, lse1) and (out2, lse2), merge to  lse = log(e^lse1 + e^lse2),  out = e^(lse1 - lse) out1 + e^(lse2 - lse) out2. (0,
+ * -inf), the result of no keys, changes nothing in a merge. Two of them merge to (0, -inf), where the formula as it stands
+ * gives NaN. */
 #ifndef STROBE_MATH_LSE_H
 #define STROBE_MATH_LSE_H
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * arithmetic.h: the arithmetic in which the texts of this folder are compiled, twice:
+ * arithmetic.h: the two arithmetics for which the texts of this folder are compiled:
  *
- *   reference   float64 throughout, rounded once when a result is stored: the oracle.
- *   standard    (-DSTROBE_STANDARD) standard attention in the tensors' own dtype, as a framework's plain path does it:
- * scores and weights are rounded to the dtype, sums are fp32. The yardstick from which tolerances are derived.
+ *   reference   float64 throughout, rounded once when a result is stored. This is the oracle.
+ *   standard    (-DSTROBE_STANDARD) standard attention in the tensors' own dtype, as a framework computes it without a fused
+ *               kernel: S and P are rounded to the dtype, sums are fp32. Tolerances are derived from its error.
  *
- * KERNEL(name) is the name of a kernel's entry in this arithmetic. */
+ * KERNEL(name) is the name of a kernel's function in this arithmetic. */
 #ifndef STROBE_REFERENCE_ARITHMETIC_H
 #define STROBE_REFERENCE_ARITHMETIC_H
 
@@ -29,7 +29,7 @@ static inline real load(const void *data, int32_t dtype, int64_t index) { return
 
 static inline void store(void *data, int32_t dtype, int64_t index, real value) { element_store(data, dtype, index, value); }
 
-/* An intermediate that a plain implementation would hold in the dtype. */
+/* A value that standard attention would hold in the dtype: rounded to it there, unchanged in the reference. */
 static inline real intermediate(int32_t dtype, real value) {
 #if defined(STROBE_STANDARD)
     if (dtype == STROBE_FP16) return fp16_to_float(float_to_fp16(value));

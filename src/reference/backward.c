@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward.c (reference): the gradients of attention from their definition. Reads neither out nor lse: weights and
- * D = sum_j P_j Z_j dP_j are recomputed, so that the result carries no rounding of an earlier forward. For a row i, with
- * P the weights, Z dropout's factors, s the scale (FlashAttention-2, section 3.2.2, chained through softcap and bias):
+ * backward.c (reference): the gradients of attention from their definition. out and lse are not read: P and delta are
+ * computed again, so that the result carries no rounding of an earlier forward. For a row i, with Z the factors of dropout
+ * and s the scale (FlashAttention-2, section 3.2.2, with the derivatives of softcap and bias):
  *
- *   dV_j += P_ij Z_ij dO_i      dP_ij = Z_ij dO_i . V_j      dS_ij = P_ij (dP_ij - D_i + dlse_i)
- *   dbias_ij += dS_ij           dX_ij = dS_ij softcap'_ij    dQ_i += s dX_ij K_j     dK_j += s dX_ij Q_i
- *   dsink += P_sink (dlse_i - D_i)
+ *   dV_j += P_ij Z_ij dO_i      dP_ij = Z_ij dO_i . V_j      delta_i = sum_j P_ij dP_ij = rowsum(dO_i * O_i)
+ *   dS_ij = P_ij (dP_ij - delta_i + dlse_i)                  dbias_ij += dS_ij
+ *   dX_ij = dS_ij softcap'_ij                                dQ_i += s dX_ij K_j     dK_j += s dX_ij Q_i
+ *   dsink += P_sink (dlse_i - delta_i)
  *
- * A task owns a K/V head and so its dK and dV; with dbias, whose sums may cross heads, one task owns everything. */
+ * A task owns a K/V head and so its dK and dV. With dbias, whose sums may cross heads, one task owns everything. */
 #include <string.h>
 
 #include "core/parallel.h"
@@ -39,7 +40,7 @@ static size_t scratch_reals(const struct problem *p) {
 static struct scratch scratch_of(const struct backward *w, int32_t worker) {
     const strobe_attention *a = &w->p->a;
     real *base = w->scratch + (size_t)worker * scratch_reals(w->p);
-    struct scratch s = {.softmax = {.weight = base, .slope = base + a->seq_k, .drop = base + 2 * a->seq_k}};
+    struct scratch s = {.softmax = {.P = base, .slope = base + a->seq_k, .drop = base + 2 * a->seq_k}};
     s.ds = base + 3 * a->seq_k;
     s.dk = base + 4 * a->seq_k;
     s.dv = s.dk + a->seq_k * a->dim;
@@ -47,7 +48,8 @@ static struct scratch scratch_of(const struct backward *w, int32_t worker) {
     return s;
 }
 
-/* The extents of dbias, 1 where it is broadcast, and the strides of a contiguous array of them; returns its elements. */
+/* Finds the extents of dbias, 1 where it is broadcast, and the strides of a contiguous array of them. Returns its elements.
+ */
 static int64_t dbias_shape(const struct problem *p, int64_t extent[3], int64_t stride[3]) {
     int64_t elements = p->a.seq_k;
     strobe__dbias_extent(p, extent);
@@ -58,18 +60,18 @@ static int64_t dbias_shape(const struct problem *p, int64_t extent[3], int64_t s
     return elements;
 }
 
-/* dS of the row into scratch->ds, 0 where no key is seen; the row's part of dbias and dsink. */
+/* Computes dS of the row into t->ds, 0 for hidden keys, and adds the row's part of dbias and dsink. */
 static void row_gradient(const struct backward *w, const struct row *r, const struct scratch *t) {
     const struct problem *p = r->p;
     const strobe_attention *a = &p->a;
     const int64_t dout = strobe__row_offset(&p->g.dout, &r->s, r->i, r->h);
-    real D = 0;
+    real delta = 0;
     for (int64_t j = 0; j < r->s.keys; ++j) {
         t->ds[j] = 0;
         if (!is_visible(r, j)) continue;
         const int64_t value = strobe__key_offset(&a->v, &r->s, j, r->kv);
         t->ds[j] = intermediate(a->q.dtype, t->softmax.drop[j] * dot(&p->g.dout, dout, &a->v, value, a->dim_v));
-        D += t->softmax.weight[j] * t->ds[j];
+        delta += t->softmax.P[j] * t->ds[j];
     }
     const real dlse = p->g.dlse.data
                           ? load(p->g.dlse.data, p->g.dlse.dtype, strobe__row_offset(&p->g.dlse, &r->s, r->i, r->h))
@@ -77,14 +79,14 @@ static void row_gradient(const struct backward *w, const struct row *r, const st
     real *dbias = w->dbias + r->s.b * w->dbias_stride[0] + r->h * w->dbias_stride[1] + r->i * w->dbias_stride[2];
     for (int64_t j = 0; j < r->s.keys; ++j) {
         if (!is_visible(r, j)) continue;
-        t->ds[j] = intermediate(a->q.dtype, t->softmax.weight[j] * (t->ds[j] - D + dlse));
+        t->ds[j] = intermediate(a->q.dtype, t->softmax.P[j] * (t->ds[j] - delta + dlse));
         if (p->g.dbias) dbias[j] += t->ds[j];
         t->ds[j] = intermediate(a->q.dtype, t->ds[j] * t->softmax.slope[j]);
     }
-    if (p->g.dsinks) w->dsinks[r->s.b * a->heads_q + r->h] += t->softmax.sink_weight * (dlse - D);
+    if (p->g.dsinks) w->dsinks[r->s.b * a->heads_q + r->h] += t->softmax.P_sink * (dlse - delta);
 }
 
-/* The row's dQ, stored, and its part of dK and dV, added. */
+/* Computes and stores the row's dQ, and adds its part of dK and dV. */
 static void row_products(const struct row *r, const struct scratch *t) {
     const struct problem *p = r->p;
     const strobe_attention *a = &p->a;
@@ -94,9 +96,9 @@ static void row_products(const struct row *r, const struct scratch *t) {
     for (int64_t j = 0; j < r->s.keys; ++j) {
         if (!is_visible(r, j)) continue;
         const int64_t key = strobe__key_offset(&a->k, &r->s, j, r->kv);
-        const real weight = intermediate(a->q.dtype, t->softmax.weight[j] * t->softmax.drop[j]);
+        const real p_ij = intermediate(a->q.dtype, t->softmax.P[j] * t->softmax.drop[j]);
         for (int64_t x = 0; x < a->dim_v; ++x)
-            t->dv[j * a->dim_v + x] += weight * load(p->g.dout.data, p->g.dout.dtype, dout + x);
+            t->dv[j * a->dim_v + x] += p_ij * load(p->g.dout.data, p->g.dout.dtype, dout + x);
         for (int64_t x = 0; x < a->dim; ++x) {
             t->dq[x] += scale * t->ds[j] * load(a->k.data, a->k.dtype, key + x);
             t->dk[j * a->dim + x] += scale * t->ds[j] * load(a->q.data, a->q.dtype, r->q + x);
@@ -130,7 +132,7 @@ static void backward_head(const struct backward *w, struct scratch *t, int64_t b
 static void backward_task(void *context, int64_t index, int32_t worker) {
     const struct backward *w = context;
     const strobe_attention *a = &w->p->a;
-    struct scratch t = scratch_of(w, w->p->g.dbias ? 0 : worker); /* with dbias one task, so one scratch, whoever runs it */
+    struct scratch t = scratch_of(w, w->p->g.dbias ? 0 : worker); /* with dbias there is one task and so one scratch */
     const int64_t heads = w->p->g.dbias ? a->batch * a->heads_kv : 1;
     for (int64_t head = index * heads; head < (index + 1) * heads; ++head)
         backward_head(w, &t, head / a->heads_kv, head % a->heads_kv);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * forward.c (reference): attention as its definition reads, a row at a time, in the arithmetic of arithmetic.h. Written for
- * reading; every feature of the public header, head dims of any size. */
+ * forward.c (reference): attention from its definition, a row at a time, in the arithmetic of arithmetic.h. It is written
+ * for reading and takes every feature of the public header and head dims of any size. */
 #include "core/kernel.h"
 #include "core/parallel.h"
 #include "reference/reference.h"
 #include "reference/score.h"
 
-/* Rows of one task: short enough to spread one long head over threads. */
+/* The rows of one task: few enough to spread one long head over the threads. */
 enum { ROWS_A_TASK = 16 };
 
 struct forward {
@@ -24,11 +24,11 @@ static void forward_row(const struct row *r, const struct softmax *softmax, real
     const strobe_attention *a = &p->a;
     for (int64_t x = 0; x < a->dim_v; ++x) sum[x] = 0;
     for (int64_t j = 0; j < r->s.keys; ++j) {
-        if (!is_visible(r, j)) continue; /* not a weight of 0: 0 * NaN is NaN */
+        if (!is_visible(r, j)) continue; /* not just P = 0, since 0 * NaN is NaN */
         const int64_t value = strobe__key_offset(&a->v, &r->s, j, r->kv);
-        const real weight = intermediate(a->q.dtype, softmax->weight[j] * softmax->drop[j]);
+        const real p_ij = intermediate(a->q.dtype, softmax->P[j] * softmax->drop[j]);
         const real scale = (real)strobe__key_scale(p, p->scales.v, p->scales.stride_v, &r->s, j, r->kv);
-        for (int64_t x = 0; x < a->dim_v; ++x) sum[x] += weight * scale * load(a->v.data, a->v.dtype, value + x);
+        for (int64_t x = 0; x < a->dim_v; ++x) sum[x] += p_ij * scale * load(a->v.data, a->v.dtype, value + x);
     }
     const int64_t out = strobe__row_offset(&a->out, &r->s, r->i, r->h);
     for (int64_t x = 0; x < a->dim_v; ++x) store(a->out.data, a->out.dtype, out + x, sum[x]);
@@ -41,7 +41,7 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     const int64_t chunk = index % row_chunks(p), head = index / row_chunks(p);
     const struct sequence s = strobe__sequence(p, head / p->a.heads_q);
     real *scratch = f->scratch + (size_t)worker * scratch_reals(p);
-    struct softmax softmax = {.weight = scratch, .slope = scratch + p->a.seq_k, .drop = scratch + 2 * p->a.seq_k};
+    struct softmax softmax = {.P = scratch, .slope = scratch + p->a.seq_k, .drop = scratch + 2 * p->a.seq_k};
     for (int64_t i = chunk * ROWS_A_TASK; i < (chunk + 1) * ROWS_A_TASK && i < s.rows; ++i) {
         const struct row r = row_of(p, &s, head % p->a.heads_q, i);
         softmax_of(&r, &softmax);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * reference.h: the entries of this folder's kernels, each in two arithmetics (arithmetic.h). */
+ * reference.h: the functions of this folder's kernels, each in two arithmetics (arithmetic.h). */
 #ifndef STROBE_REFERENCE_REFERENCE_H
 #define STROBE_REFERENCE_REFERENCE_H
 

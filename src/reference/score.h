@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * score.h: one row of scores, in the order that the public header fixes: dot * scale -> softcap -> + bias + ALiBi -> mask,
- * then its softmax with an optional sink, and dropout. Forward and backward of this folder share it. */
+ * score.h: one row of scores, in the order that the public header fixes, dot * scale -> softcap -> + bias + ALiBi -> mask,
+ * then its softmax with an optional sink, and dropout. The forward and the backward of this folder share it. */
 #ifndef STROBE_REFERENCE_SCORE_H
 #define STROBE_REFERENCE_SCORE_H
 
 #include "reference/arithmetic.h"
 
-/* A row of one head, and where its operands lie. */
+/* A row of one head, and where its operands are. */
 struct row {
     const struct problem *p;
     struct sequence s;
@@ -17,14 +17,13 @@ struct row {
     int64_t lse;        /* offset of its element in lse and of the same row in dlse */
 };
 
-/* What a row of scores becomes. weight[j] = exp(score - lse), 0 for keys out of sight; drop[j] = what dropout makes of it.
- */
+/* The softmax of a row. */
 struct softmax {
-    real *weight; /* [seq_k] */
-    real *slope;  /* [seq_k] d score / d (dot * scale): 1 without softcap */
-    real *drop;   /* [seq_k] 0, or 1 / (1 - p); 1 without dropout */
+    real *P;     /* [seq_k] exp(score - lse), 0 for hidden keys */
+    real *slope; /* [seq_k] d score / d (dot * scale): 1 without softcap */
+    real *drop;  /* [seq_k] the factor of dropout: 0, or 1 / (1 - p); 1 without dropout */
     real lse;
-    real sink_weight; /* exp(sink - lse), 0 without a sink */
+    real P_sink; /* exp(sink - lse), 0 without a sink */
 };
 
 static inline struct row row_of(const struct problem *p, const struct sequence *s, int64_t h, int64_t i) {
@@ -57,7 +56,7 @@ static inline bool is_visible(const struct row *r, int64_t j) {
     return !p->a.bias || bias_of(r, j) != -(real)INFINITY;
 }
 
-/* sum over x of one row of `left` times one row of `right`. */
+/* The dot product of a row of `left` and a row of `right`. */
 static inline real dot(const strobe_tensor *left, int64_t left_row, const strobe_tensor *right, int64_t right_row,
                        int64_t n) {
     real sum = 0;
@@ -66,7 +65,7 @@ static inline real dot(const strobe_tensor *left, int64_t left_row, const strobe
     return sum;
 }
 
-/* The score of a visible key, and its slope. */
+/* The score of a visible key, and its derivative by dot * scale, in slope. */
 static inline real score(const struct row *r, int64_t j, real *slope) {
     const struct problem *p = r->p;
     const strobe_attention *a = &p->a;
@@ -88,31 +87,29 @@ static inline real score(const struct row *r, int64_t j, real *slope) {
     return x;
 }
 
-/* Safe softmax in three loops over the row: maximum, sum, weights. */
+/* Safe softmax in three loops over the row: maximum, sum, P. */
 static inline void softmax_of(const struct row *r, struct softmax *out) {
     const struct problem *p = r->p;
     const int64_t keys = r->s.keys;
     const real sink = p->a.sinks ? load(p->sinks.data, p->sinks.dtype, r->h) : -(real)INFINITY;
     real maximum = sink, sum = 0;
     for (int64_t j = 0; j < keys; ++j) {
-        out->weight[j] = -(real)INFINITY;
+        out->P[j] = -(real)INFINITY;
         out->slope[j] = 0;
         if (!is_visible(r, j)) continue;
-        out->weight[j] = score(r, j, &out->slope[j]);
-        if (!(out->weight[j] <= maximum)) maximum = out->weight[j]; /* a NaN, once seen, stays */
+        out->P[j] = score(r, j, &out->slope[j]);
+        if (!(out->P[j] <= maximum)) maximum = out->P[j]; /* true of a NaN too, which then stays */
     }
     const real shift = maximum == -(real)INFINITY ? 0 : maximum;
-    for (int64_t j = 0; j < keys; ++j) sum += REAL(exp)(out->weight[j] - shift);
+    for (int64_t j = 0; j < keys; ++j) sum += REAL(exp)(out->P[j] - shift);
     sum += REAL(exp)(sink - shift);
     out->lse = shift + REAL(log)(sum);
-    out->sink_weight = sum > 0 ? REAL(exp)(sink - shift) / sum : 0;
+    out->P_sink = sum > 0 ? REAL(exp)(sink - shift) / sum : 0;
     for (int64_t j = 0; j < keys; ++j)
-        out->weight[j] = out->weight[j] == -(real)INFINITY
-                             ? 0
-                             : intermediate(p->a.q.dtype, REAL(exp)(out->weight[j] - shift) / sum);
+        out->P[j] = out->P[j] == -(real)INFINITY ? 0 : intermediate(p->a.q.dtype, REAL(exp)(out->P[j] - shift) / sum);
 }
 
-/* Dropout's factor for each key of the row. */
+/* The factor of dropout for each key of the row. */
 static inline void dropout_of(const struct row *r, real *drop) {
     const struct problem *p = r->p;
     for (int64_t j = 0; j < r->s.keys; ++j) drop[j] = 1;
