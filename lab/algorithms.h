@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * algorithms.h: every algorithm of the papers, one function each, over the metered memory. A function reads the head's
- * inputs, writes its outputs, takes its block sizes from the problem, leaves fast memory empty, and does nothing but refuse
- * where its tiles do not fit. Line numbers in the sources are those of the papers:
+ * inputs, writes its outputs, takes its block sizes from the problem and leaves fast memory empty. Where its tiles do not
+ * fit it only refuses. Line numbers in the sources are those of the papers:
  *
  *     FA1  Dao, Fu, Ermon, Rudra, Re: FlashAttention, 2022          Algorithm 0 standard, 1 and 2 forward, 3 standard
  *                                                                   backward, 4 backward, 5 block-sparse forward
@@ -28,12 +28,12 @@ lab_run lab_standard_scores, lab_standard_output;
 /* The softmax between them, S -> P in slow memory: three loops over every row, or two. */
 lab_run lab_safe_softmax, lab_online_softmax;
 
-/* What the cost model (cost_model.c) says an algorithm moves, without a mask. */
+/* What an algorithm moves by the cost model (cost_model.c), without a mask. */
 typedef struct lab_prediction {
     int64_t reads, writes, divisions;
 } lab_prediction;
 
-/* What a problem may ask of an algorithm: bits. */
+/* The features that an algorithm takes: bits. */
 enum { LAB_TAKES_DROPOUT = 1, LAB_TAKES_BLOCK_MASK = 2 };
 
 typedef struct lab_algorithm {

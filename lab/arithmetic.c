@@ -19,8 +19,7 @@ typedef struct operand {
     int64_t row, col;
 } operand;
 
-/* A's element, ready to be a factor. alpha goes to A's numbers once they are rounded, as kernels fold tau into one factor.
- */
+/* An element of A as a factor of a product. It is multiplied by alpha after rounding, as kernels do with tau. */
 static double factor(const lab_memory *memory, double alpha, operand a, int64_t i, int64_t k) {
     return work(memory, alpha * lab_round(a.at[i * a.row + k * a.col], memory->elements));
 }
@@ -35,7 +34,7 @@ static void accumulate_fp64(const lab_memory *memory, lab_tile *c, double alpha,
         }
 }
 
-/* In fp32 throughout, on copies of B and of a row of C: products and sums are rounded, as two instructions would. */
+/* The same in fp32, on copies of B and of a row of C. Each product and each sum is rounded, as by two instructions. */
 static void accumulate_fp32(lab_memory *memory, lab_tile *c, double alpha, operand a, operand b, int64_t inner) {
     float *right = malloc((size_t)((inner + 1) * c->cols) * sizeof *right), *sum = right + inner * c->cols;
     if (!right) {
@@ -100,7 +99,7 @@ void lab_copy(lab_memory *memory, lab_tile *to, const lab_tile *from) {
 
 static int64_t size(const lab_tile *x) { return x->rows * x->cols; }
 
-/* exp(a - b), and 0 for a row that has seen nothing. */
+/* exp(a - b), and 0 for a row that has seen no key. */
 static double exp_minus(const lab_memory *memory, double a, double b) {
     return a == -(double)INFINITY ? 0 : work(memory, exp(work(memory, a - b)));
 }
@@ -222,7 +221,7 @@ void lab_dropout(lab_memory *memory, lab_tile *p, const lab_problem *problem, in
     const double kept = work(memory, 1 / (1 - problem->dropout));
     for (int64_t i = 0; i < p->rows; ++i)
         for (int64_t j = 0; j < p->cols; ++j) {
-            double *weight = &p->at[i * p->cols + j];
-            *weight = lab_dropout_keeps(problem, row + i, col + j) ? work(memory, kept * *weight) : 0;
+            double *p_ij = &p->at[i * p->cols + j];
+            *p_ij = lab_dropout_keeps(problem, row + i, col + j) ? work(memory, kept * *p_ij) : 0;
         }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * arithmetic.h: what can be calculated on tiles, each operation counted. Results take their shape from the operands and are
- * rounded to the memory's working format, inside a product after every multiplication and addition. Where a row has seen no
- * key yet (m = -inf, l = 0) exponentials and quotients are 0, so that no NaN arises. */
+ * arithmetic.h: the operations on tiles, each of which is counted. Results take their shape from the operands and are
+ * rounded to the memory's working format; in a product every multiplication and addition is. Where a row has seen no key yet
+ * (m = -inf, l = 0), exponentials and quotients are 0, so that no NaN arises. */
 #ifndef STROBE_LAB_ARITHMETIC_H
 #define STROBE_LAB_ARITHMETIC_H
 
@@ -15,17 +15,17 @@ void lab_product_nt(lab_memory *memory, lab_tile *c, double alpha, const lab_til
 void lab_accumulate_nn(lab_memory *memory, lab_tile *c, double alpha, const lab_tile *a, const lab_tile *b);
 void lab_accumulate_tn(lab_memory *memory, lab_tile *c, double alpha, const lab_tile *a, const lab_tile *b);
 
-/* Initialise on chip: not counted, nothing crosses and nothing is calculated. */
+/* Initialisation in fast memory. It is not counted, since nothing is moved and nothing calculated. */
 void lab_zero(lab_memory *memory, lab_tile *x, int64_t rows, int64_t cols);
 void lab_minus_infinity(lab_memory *memory, lab_tile *x, int64_t rows, int64_t cols);
 void lab_copy(lab_memory *memory, lab_tile *to, const lab_tile *from);
 
-/* Over the rows of S: max, exp(S - m), sum. */
+/* Over the rows of S: the maximum, exp(S - m), the sum. */
 void lab_row_max(lab_memory *memory, lab_tile *m, const lab_tile *s);
 void lab_exp_minus(lab_memory *memory, lab_tile *p, const lab_tile *s, const lab_tile *m);
 void lab_row_sum(lab_memory *memory, lab_tile *l, const lab_tile *p);
 
-/* Over columns of one scalar a row. */
+/* Over columns that hold one scalar for each row. */
 void lab_max(lab_memory *memory, lab_tile *to, const lab_tile *a, const lab_tile *b);
 void lab_exp_difference(lab_memory *memory, lab_tile *to, const lab_tile *a, const lab_tile *b); /* exp(a - b) */
 void lab_scale(lab_memory *memory, lab_tile *x, const lab_tile *factor);                         /* x = factor x */

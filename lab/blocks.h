@@ -2,25 +2,25 @@
  *
  * blocks.h: block sizes from the size of the fast memory. FA1's Algorithm 1, line 1: Bc = ceil(S / 4d), Br = min(Bc, d).
  *
- * Taken at S itself, the formula asks for more than S: four blocks of Bc x d (Q_i, K_j, V_j, O_i) fill S exactly while
- * Bc <= d, and S_ij and the statistics come on top, a quarter of S at most (Bc = d). The notes' proof that Br d + 2 Bc d +
- * 2 Br Bc <= S holds for Bc <= d / 2 only. The papers' order of growth does not mind; a memory that refuses does. So the
- * lab takes the formula at the largest S' <= S at which everything that the algorithm keeps fits: S' is at least 0.8 S or
- * so, and the count of accesses keeps the formula's slope. */
+ * At S itself the formula needs more than S. Four blocks of Bc x d (Q_i, K_j, V_j, O_i) fill S exactly while Bc <= d, and
+ * S_ij and the statistics come on top, a quarter of S at most (Bc = d). A proof that Br d + 2 Bc d + 2 Br Bc <= S holds for
+ * Bc <= d / 2 only. The papers' order of growth is not changed by that, but the lab's memory refuses what does not fit. So
+ * the lab takes the formula at the largest S' <= S at which everything that the algorithm keeps fits. S' is at least about
+ * 0.8 S, and the count of accesses keeps the formula's slope. */
 #ifndef STROBE_LAB_BLOCKS_H
 #define STROBE_LAB_BLOCKS_H
 
 #include "algorithms.h"
 
-/* The formula: sets br and bc, never above m and n. */
+/* Sets br and bc by the formula, never above m and n. */
 void lab_paper_blocks(lab_problem *problem, int64_t budget);
 
 /* The fast memory, in scalars, that the algorithm needs for the problem with its block sizes. */
 int64_t lab_fast_need(const lab_algorithm *algorithm, const lab_problem *problem);
 
-/* FORMULA: the formula at the largest S' that fits; algorithms that store S and P, whose kernels are plain products, take
- * BEST instead: nobody runs a matrix product on FlashAttention's blocks. PAPER: the formula at S, whether it fits or not.
- * BEST: the br and bc, one of them a power of two, that fit and move the least by the cost model. */
+/* FORMULA: the formula at the largest S' that fits. Algorithms that store S and P take BEST instead, since their kernels are
+ * plain matrix products, for which the formula was not made. PAPER: the formula at S, whether it fits or not. BEST: the br
+ * and bc, one of them a power of two, that fit and move the least by the cost model. */
 typedef enum lab_block_rule { LAB_BLOCKS_FORMULA, LAB_BLOCKS_PAPER, LAB_BLOCKS_BEST } lab_block_rule;
 
 /* Sets br and bc. False, with a sentence in message[LAB_REFUSAL], if even one query and one key do not fit. */

@@ -16,9 +16,9 @@ static const lab_algorithm catalogue[] = {
      lab_predict_safe_softmax_forward, STORED, BLOCKS, NULL},
     {"online_softmax", "the same, softmax in two loops", lab_online_softmax_forward, lab_predict_online_softmax_forward,
      STORED, BLOCKS, NULL},
-    {"online_softmax_v", "one loop, the output corrected key by key; no blocks", lab_online_softmax_v_forward,
+    {"online_softmax_v", "one loop, the output rescaled key by key; no blocks", lab_online_softmax_v_forward,
      lab_predict_online_softmax_v_forward, LAB_LSE, BLOCKS, NULL},
-    {"softmax_star", "blocked product with softmax*, merged by correction factors", lab_softmax_star_forward,
+    {"softmax_star", "blocked product with softmax*, merged by rescale factors", lab_softmax_star_forward,
      lab_predict_flash2_forward, LAB_LSE, BLOCKS, NULL},
     {"flash1", "FlashAttention-1: keys outside, O normalised at every step", lab_flash1_forward, lab_predict_flash1_forward,
      STATISTICS, DROPOUT | BLOCKS, NULL},
@@ -34,9 +34,9 @@ static const lab_algorithm catalogue[] = {
      LAB_LSE, DROPOUT, NULL},
     {"standard_backward", "Algorithm 3: P, dP and dS through slow memory", lab_standard_backward,
      lab_predict_standard_backward, STORED | LAB_GRADIENTS, BLOCKS, "standard"},
-    {"flash1_backward", "Algorithm 4: P made again from m and l", lab_flash1_backward, lab_predict_flash1_backward,
+    {"flash1_backward", "Algorithm 4: P recomputed from m and l", lab_flash1_backward, lab_predict_flash1_backward,
      STATISTICS | LAB_GRADIENTS, DROPOUT | BLOCKS, "flash1"},
-    {"flash2_backward", "FlashAttention-2: P made again from L", lab_flash2_backward, lab_predict_flash2_backward,
+    {"flash2_backward", "FlashAttention-2: P recomputed from L", lab_flash2_backward, lab_predict_flash2_backward,
      LAB_LSE | LAB_GRADIENTS, DROPOUT | BLOCKS, "flash2"},
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cost_model.c: closed forms for traffic and divisions, written from the papers and not from the code beside. Without a
- * mask. Tr = ceil(M / Br), Tc = ceil(N / Bc). */
+ * cost_model.c: closed forms for traffic and divisions without a mask, written from the papers and not from the lab's code.
+ * Tr = ceil(M / Br), Tc = ceil(N / Bc). */
 #include "cost_model.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 static int64_t t_r(const lab_problem *p) { return lab_ceil_div(p->m, p->br); }
 static int64_t t_c(const lab_problem *p) { return lab_ceil_div(p->n, p->bc); }
 
-/* Standard attention that reads S `times` times: K and V pass once for every block of queries. */
+/* Standard attention that reads S `times` times; K and V are read once for every block of queries. */
 static lab_prediction standard(const lab_problem *p, int64_t times) {
     const int64_t scores = p->m * p->n;
     return (lab_prediction){.reads = p->m * p->d + t_r(p) * p->n * (p->d + p->dv) + times * scores + scores,
@@ -35,7 +35,8 @@ lab_prediction lab_predict_online_softmax_v_forward(const lab_problem *p, int64_
         .reads = p->m * p->d + p->m * p->n * (p->d + p->dv), .writes = p->m * (p->dv + 1), .divisions = p->m * p->n * p->dv};
 }
 
-/* K and V once; Q and O in, and O out, for every block of keys; l and m with O; O, l, m initialised. */
+/* K and V are read once. For every block of keys Q and O are read and O is written, and l and m with O. O, l and m are
+ * initialised. */
 lab_prediction lab_predict_flash1_forward(const lab_problem *p, int64_t capacity) {
     (void)capacity;
     return (lab_prediction){.reads = p->n * (p->d + p->dv) + t_c(p) * p->m * (p->d + p->dv + 2),
@@ -50,7 +51,7 @@ lab_prediction lab_predict_flash2_forward(const lab_problem *p, int64_t capacity
         .reads = p->m * p->d + t_r(p) * p->n * (p->d + p->dv), .writes = p->m * (p->dv + 1), .divisions = p->m * p->dv};
 }
 
-/* Q once a part; every part writes O_s and L_s, and the merge reads them. */
+/* Q is read once for each part. Every part writes O_s and L_s, and the merge reads them. */
 lab_prediction lab_predict_split_kv_forward(const lab_problem *p, int64_t capacity) {
     (void)capacity;
     const int64_t partial = p->splits * p->m * (p->dv + 1);
@@ -59,8 +60,8 @@ lab_prediction lab_predict_split_kv_forward(const lab_problem *p, int64_t capaci
                             .divisions = (p->splits + 1) * p->m * p->dv};
 }
 
-/* P for dV, P and dP for dS, dS for dQ and for dK are read; dP and dS are written: 7 M N. Rows of P and dP that do not fit
- * are read twice. */
+/* Read are P for dV, P and dP for dS, and dS for dQ and for dK; written are dP and dS: 7 M N. Rows of P and dP that do not
+ * fit are read twice. */
 lab_prediction lab_predict_standard_backward(const lab_problem *p, int64_t capacity) {
     const int64_t by_queries = p->m * p->dv + t_r(p) * p->n * (p->d + p->dv), by_keys = t_c(p) * p->m * (p->d + p->dv);
     const int64_t times = 2 * p->n + 2 <= capacity ? 5 : 7;
@@ -68,7 +69,7 @@ lab_prediction lab_predict_standard_backward(const lab_problem *p, int64_t capac
                             .writes = 2 * p->m * p->n + p->m * p->d + p->n * (p->d + p->dv)};
 }
 
-/* Q, O, dO, dQ, l, m in and dQ out for every block of keys; dQ, dK, dV initialised. */
+/* For every block of keys Q, O, dO, dQ, l and m are read and dQ is written. dQ, dK and dV are initialised. */
 lab_prediction lab_predict_flash1_backward(const lab_problem *p, int64_t capacity) {
     (void)capacity;
     return (lab_prediction){.reads = p->n * (p->d + p->dv) + t_c(p) * p->m * (2 * p->d + 2 * p->dv + 2),
@@ -76,7 +77,8 @@ lab_prediction lab_predict_flash1_backward(const lab_problem *p, int64_t capacit
                             .divisions = p->m * p->n};
 }
 
-/* D first: O and dO in, D out. Then Q, dO, dQ, L, D in and dQ out for every block of keys; dQ initialised. */
+/* First delta: O and dO are read and delta is written. Then for every block of keys Q, dO, dQ, L and delta are read and dQ
+ * is written. dQ is initialised. */
 lab_prediction lab_predict_flash2_backward(const lab_problem *p, int64_t capacity) {
     (void)capacity;
     return (lab_prediction){.reads = 2 * p->m * p->dv + p->n * (p->d + p->dv) + t_c(p) * p->m * (2 * p->d + p->dv + 2),
@@ -89,11 +91,6 @@ int64_t lab_textbook_accesses(const lab_problem *p) { return (p->m + p->n) * (p-
 
 double lab_flash_order(const lab_problem *p, int64_t capacity) {
     return (double)p->m * (double)p->n * (double)p->d * (double)p->d / (double)capacity;
-}
-
-double lab_published_flop(const lab_problem *p, bool backward) {
-    const double full = 2.0 * (double)p->m * (double)p->n * (double)(p->d + p->dv);
-    return full * (p->mask == STROBE_MASK_NONE ? 1 : 0.5) * (backward ? 2.5 : 1);
 }
 
 double lab_log_slope(const double *x, const double *y, int count) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cost_model.h: what the papers' formulas say, to stand beside what the memory counted. */
+ * cost_model.h: the papers' formulas for traffic and divisions, to compare with what the memory counted. */
 #ifndef STROBE_LAB_COST_MODEL_H
 #define STROBE_LAB_COST_MODEL_H
 
@@ -18,17 +18,15 @@ lab_prediction lab_predict_standard_backward(const lab_problem *problem, int64_t
 lab_prediction lab_predict_flash1_backward(const lab_problem *problem, int64_t capacity);
 lab_prediction lab_predict_flash2_backward(const lab_problem *problem, int64_t capacity);
 
-/* The textbook's standard attention, with a fast memory that holds what it needs: FLOP = 4 M N d + 5 M N (2 M N (d + dv)
- * with dv != d) and 2 M d + 2 N d + 4 M N scalars. At M = N = 2048, d = 64, fp32: 1,094,713,344 FLOP, 69,206,016 B, 15.82.
+/* Standard attention as a textbook counts it, with a fast memory that holds all it needs: 4 M N d + 5 M N FLOP (2 M N (d +
+ * dv) in place of 4 M N d where dv != d) and 2 M d + 2 N d + 4 M N scalars. At M = N = 2048, d = 64, fp32: 1,094,713,344
+ * FLOP, 69,206,016 B, 15.82.
  */
 int64_t lab_textbook_flop(const lab_problem *problem);
 int64_t lab_textbook_accesses(const lab_problem *problem);
 
 /* N^2 d^2 / S, the order of FlashAttention's traffic. */
 double lab_flash_order(const lab_problem *problem, int64_t capacity);
-
-/* FLOP as published for speed: 2 M N (d + dv), half under a causal mask, 2.5 times that for backward. */
-double lab_published_flop(const lab_problem *problem, bool backward);
 
 /* The slope of ln y against ln x by least squares. */
 double lab_log_slope(const double *x, const double *y, int count);

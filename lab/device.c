@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * device.c: the table of device rates. Hopper's come from NVIDIA's documents and from measurements of others: 16-bit
- * m64nNk16 in N/2 clocks, 16 exponentials, 64 maxima, 128 multiplies a clock and SM. Two figures are uncertain. L2 to SM was
- * measured between 5.5 and 7 TB/s, 24 to 30 bytes a clock and SM: the table has the lower. The best matrix product measured
- * under the 700 W of these boards is 793 (H200) to 808 TFLOP/s: the table has 793 and 800. */
+ * device.c: the table of device rates. Hopper's come from NVIDIA's documents and from published measurements: a 16-bit
+ * m64nNk16 product takes N/2 clocks, and an SM does 16 exponentials, 64 maxima and 128 multiplications a clock. Two figures
+ * are uncertain. L2 to SM was measured between 5.5 and 7 TB/s, 24 to 30 bytes a clock and SM; the table has the lower. The
+ * best matrix product measured under the 700 W of these boards is 793 (H200) to 808 TFLOP/s; the table has 793 and 800. */
 #include "device.h"
 
 #include <stddef.h>
 #include <string.h>
 
-/* The chip of two boards, which differ in memory and in the best product measured. */
+/* One chip on two boards, which differ in memory and in the best product measured. */
 #define HOPPER                                                                                                              \
     .tflops = 989, .fast_bytes = 227 * 1024, .has_schedule = true, .processors = 132, .clock = 1.83, .highest_clock = 1.98, \
     .tensor = 4096, .tensor8 = 8192, .exponentials = 16, .maxima = 64, .multiplies = 128, .load = 24, .step = 100

@@ -11,7 +11,7 @@ typedef struct lab_device {
     double tflops;                           /* dense 16-bit matrix products, at the nominal clock */
     double gbps;                             /* slow memory, GB/s */
     double fast_bytes;                       /* fast memory of one processor */
-    bool has_schedule;                       /* what follows is known: a Hopper */
+    bool has_schedule;                       /* the rates below are known: a Hopper */
     double processors;                       /* SMs */
     double clock;                            /* GHz, nominal: the one behind tflops */
     double highest_clock;                    /* GHz */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * experiment.c: runs an algorithm on the metered memory and holds it against the library's oracle; see experiment.h. */
+ * experiment.c: runs an algorithm on the metered memory and compares it with the library's oracle; see experiment.h. */
 #include "experiment.h"
 
 #include "random.h"
@@ -38,7 +38,7 @@ static double *rounded(const double *values, int64_t count, lab_type type) {
 
 static double *zeros(int64_t count) { return calloc((size_t)count, sizeof(double)); }
 
-enum { SMALL = 1 << 22 }; /* below, threads take longer to meet than to work */
+enum { SMALL = 1 << 22 }; /* multiply-adds: below, starting threads takes longer than the work */
 
 static strobe_status ask_oracle(lab_data *data, const lab_problem *p) {
     strobe_tuning tuning = {.struct_size = sizeof tuning, .kernel = "reference_forward"};

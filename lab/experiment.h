@@ -6,7 +6,7 @@
 
 #include "algorithms.h"
 
-/* The numbers of a head, [rows][cols] each, and what the library's float64 reference makes of them. */
+/* The inputs of a head, [rows][cols] each, and the results of the library's float64 reference for them. */
 typedef struct lab_data {
     double *q, *k, *v, *d_o;        /* rounded to the format of the elements */
     double *o, *lse, *dq, *dk, *dv; /* the oracle's; the gradients only if asked for */
@@ -36,9 +36,10 @@ typedef struct lab_result {
 bool lab_measure(const lab_algorithm *algorithm, const lab_problem *problem, int64_t capacity, lab_type elements,
                  const lab_data *data, lab_result *result, char *message);
 
-/* How far off an algorithm may be when standard attention (for a backward: its backward) in the same format is off by
- * `standard`: 2 x that, plus two roundings of the output for each time that it is stored (FlashAttention-1 stores O, and the
- * backward passes dQ, once for each block of keys), plus 16 roundings of the arithmetic for another order of additions. */
+/* The error that an algorithm is allowed where standard attention (for a backward: its backward) in the same format has the
+ * error `standard`: twice that, plus two roundings of the output for each time that it is stored (FlashAttention-1 stores O
+ * once for each block of keys, and the backward passes dQ), plus 16 roundings of the arithmetic for another order of
+ * additions. */
 double lab_allowed_error(const lab_algorithm *algorithm, const lab_problem *problem, lab_type elements, double standard);
 
 /* max |x - y| / max |y| over count numbers; infinity for a NaN where y is finite. */

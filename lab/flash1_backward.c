@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * flash1_backward.c: FlashAttention-1 backward with recomputation: S and P are made again, block by block, from Q, K and the
- * m and l that the forward pass left; no M x N matrix is stored. Numbers are the lines of FA1's Algorithm 4. Dropout's mask
- * is made again too, from the generator's key (lines 1, 14). */
+ * flash1_backward.c: FlashAttention-1 backward with recomputation: S and P are recomputed, block by block, from Q, K and the
+ * m and l that the forward pass left, so no M x N matrix is stored. Numbers are the lines of FA1's Algorithm 4. Dropout's
+ * mask is recomputed too, from the generator's key (lines 1, 14). D_i is delta, rowsum(dO_i o O_i). */
 #include "algorithms.h"
 #include "arithmetic.h"
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * flash1_forward.c: FlashAttention-1 forward. Keys outside, queries inside; every O_i is kept normalised and goes to slow
- * memory and back once for each block of keys. Numbers are the lines of FA1's Algorithm 1; (2.n) those of its Algorithm 2
- * with mask and dropout, (5.n) of the block-sparse Algorithm 5. Line 1, the block sizes: blocks.h. */
+ * flash1_forward.c: FlashAttention-1 forward. The outer loop is over keys, the inner one over queries. Every O_i is kept
+ * normalised and goes to slow memory and back once for each block of keys. Numbers are the lines of FA1's Algorithm 1, (2.n)
+ * those of its Algorithm 2 with mask and dropout, (5.n) those of the block-sparse Algorithm 5. Line 1, the block sizes, is
+ * in blocks.h. */
 #include "algorithms.h"
 #include "arithmetic.h"
 
 #include <math.h>
 
-/* What lines 6-13 keep in fast memory. P~_ij takes the place of S_ij. */
+/* The tiles of lines 6 to 13. P~_ij takes the place of S_ij. */
 typedef struct tiles {
     lab_tile K_j, V_j, Q_i, O_i, l_i, m_i, P_ij, m_ij, l_ij, m_new, old;
 } tiles;

@@ -6,8 +6,8 @@
 
 #include "algorithms.h"
 
-/* What one query block keeps in fast memory, and the key block that it looks at, which others may share. P~_ij takes the
- * place of S_ij; row is one scalar a row for steps in between. */
+/* The tiles of one query block, and the key block that it works on, which others may share. P~_ij takes the place of S_ij;
+ * row holds one scalar for each row between two steps. */
 typedef struct lab_flash2_tiles {
     lab_tile *K_j, *V_j;
     lab_tile Q_i, O_i, P_ij, m_i, l_i, m_new, row;

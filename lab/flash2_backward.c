@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * flash2_backward.c: FlashAttention-2 backward. Beside FlashAttention-1's: one statistic, L, instead of m and l, so no
- * division; D = rowsum(dO o O) once in a pass of its own, so O is not read in the loop (the paper's line 9 lists O_i; no
- * line of the loop uses it). Numbers are the lines of FA2's Algorithm 2. */
+ * flash2_backward.c: FlashAttention-2 backward. It differs from FlashAttention-1's in two ways. One statistic, L, replaces m
+ * and l, so there is no division. D, which is delta = rowsum(dO o O), is computed once, in a pass of its own, so O is not
+ * read in the loop (the paper's line 9 lists O_i, but no line of the loop uses it). Numbers are the lines of FA2's
+ * Algorithm 2. */
 #include "algorithms.h"
 #include "arithmetic.h"
 

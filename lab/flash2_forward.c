@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * flash2_forward.c: FlashAttention-2 forward. Queries outside, keys inside; O~_i stays in fast memory, is divided by l_i
- * once at the end and written once, with L_i = m_i + ln l_i, which is all that backward needs. Query blocks are independent
- * of one another: that is what runs in parallel. Numbers are the lines of FA2's Algorithm 1. */
+ * flash2_forward.c: FlashAttention-2 forward. The outer loop is over queries, the inner one over keys. O~_i stays in fast
+ * memory, is divided by l_i once at the end and written once, with L_i = m_i + ln l_i, which is all that the backward needs.
+ * Query blocks are independent of one another and can run in parallel. Numbers are the lines of FA2's Algorithm 1. */
 #include "flash2.h"
 
 #include "arithmetic.h"

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * flash3_forward.c: FlashAttention-3 forward, what it moves and what it calculates: a producer that fills a ring of K and V
- * blocks, consumers that share a block of queries by rows, and inside a consumer the two-stage pipeline, in which the next
- * S = Q K^T is there before the current P V is. One after another here; what runs at the same time on a Hopper is
- * schedule_machine.c. Numbers are the lines of FA3's Algorithm 2 (consumer), (1.n) those of Algorithm 1 (producer). */
+ * flash3_forward.c: FlashAttention-3 forward: a producer that fills a ring of K and V blocks, consumers that share a block
+ * of queries by rows, and in each consumer the two-stage pipeline, which issues the next S = Q K^T before the current P V.
+ * This file counts what is moved and calculated and does it one step after another; schedule_machine.c simulates what runs
+ * at the same time on Hopper. Numbers are the lines of FA3's Algorithm 2 (consumer), (1.n) those of Algorithm 1 (producer).
+ */
 #include "algorithms.h"
 #include "arithmetic.h"
 
 typedef struct consumer {
     lab_tile Q_i, O_i, S_cur, S_next; /* S becomes P~ in place */
     lab_tile m_i, l_i, m_new, row;
-    lab_tile rescale; /* e^(m_old - m_i): O_i waits for it until the product in flight has landed */
+    lab_tile rescale; /* e^(m_old - m_i): applied to O_i once the product in flight has ended */
 } consumer;
 
 typedef struct ring {
@@ -29,7 +30,7 @@ static consumer create_consumer(lab_memory *memory, const lab_problem *p, int64_
                       .rescale = lab_tile_create(memory, "e^(m_old - m_i)", rows, 1)};
 }
 
-/* 6, 13: m_i, P~ and l_i from S, and the factor that O_i will need. */
+/* 6, 13: the online softmax: m_i, P~ and l_i from S, and the factor by which O_i will be rescaled. */
 static void softmax(lab_memory *memory, const lab_problem *p, consumer *c, lab_tile *S, int64_t i, int64_t j) {
     lab_mask(memory, S, p, i, j);
     lab_row_max(memory, &c->row, S);
@@ -42,7 +43,7 @@ static void softmax(lab_memory *memory, const lab_problem *p, consumer *c, lab_t
     lab_dropout(memory, S, p, i, j);
 }
 
-/* 2 to 6: the first block. O_i is zero: there is nothing to rescale. */
+/* 2 to 6: the first block. O_i is zero, so nothing is rescaled. */
 static void first_block(lab_memory *memory, const lab_head *head, consumer *c, const lab_tile *K, int64_t i, int64_t rows) {
     const lab_problem *p = head->problem;
     lab_load_part(memory, &c->Q_i, head->q, i, 0, rows, p->d); /* (1.4) */
@@ -53,11 +54,11 @@ static void first_block(lab_memory *memory, const lab_head *head, consumer *c, c
     softmax(memory, p, c, &c->S_cur, i, 0);                  /* 6 */
 }
 
-/* 8 to 16: block j meets the scores, block j - 1 the output. */
+/* 8 to 16: the scores of block j, and block j - 1 into the output. */
 static void next_block(lab_memory *memory, const lab_problem *p, consumer *c, const lab_tile *K, const lab_tile *V_before,
                        int64_t i, int64_t j) {
     lab_product_nt(memory, &c->S_next, p->scale, &c->Q_i, K);   /*  9: issued ... */
-    lab_accumulate_nn(memory, &c->O_i, 1, &c->S_cur, V_before); /* 11: ... and this too, before the first has landed */
+    lab_accumulate_nn(memory, &c->O_i, 1, &c->S_cur, V_before); /* 11: ... and this too, before the first has ended */
     softmax(memory, p, c, &c->S_next, i, j);                    /* 13: under the product of line 11 */
     lab_rescale_rows(memory, &c->O_i, &c->rescale);             /* 14 */
     const lab_tile swap = c->S_cur;                             /* 16: S_cur = S_next, without moving it */
@@ -74,14 +75,14 @@ static void last_block(lab_memory *memory, const lab_head *head, consumer *c, co
     lab_store(memory, &c->row, head->lse, i);
 }
 
-/* (1.8): the producer puts block j into its place of the ring; a place is free when all consumers are done with it. */
+/* (1.8): the producer loads block j into its stage of the ring. A stage is free when all consumers are done with it. */
 static void produce(lab_memory *memory, const lab_head *head, ring *r, int64_t block) {
     const lab_problem *p = head->problem;
     lab_load(memory, &r->K[block % p->stages], head->k, block * p->bc);
     lab_load(memory, &r->V[block % p->stages], head->v, block * p->bc);
 }
 
-/* The blocks of keys that queries [i, end) see: without a block mask, the first ones. */
+/* How many blocks of keys the queries [i, end) see. Without a block mask they are the first ones (causal skip). */
 static int64_t blocks_seen(const lab_problem *p, int64_t i, int64_t end) {
     int64_t seen = lab_ceil_div(p->n, p->bc);
     while (seen > 1 && !lab_block_visible(p, i, end - i, (seen - 1) * p->bc, lab_rest(p->n, (seen - 1) * p->bc, p->bc)))

@@ -6,12 +6,12 @@
 
 #include "arithmetic.h"
 
-/* P is stored as 2^8 P: e4m3's smallest normal number is 2^-6, and weights below it lose their bits. */
+/* P is stored as 2^8 P, since e4m3's smallest normal number is 2^-6 and elements of P below it would lose bits. */
 static const double weight_scale = 256;
 
 static double scalar(const lab_tile *x) { return x->at ? x->at[0] : 0; }
 
-/* P times a power of two: in a kernel an addition to the exponent's argument, so not counted. */
+/* Multiplies P by a power of two. A kernel would add to the argument of the exponential instead, so it is not counted. */
 static void shift(const lab_memory *memory, lab_tile *p) {
     if (memory->mode != LAB_COMPUTE) return;
     for (int64_t e = 0; e < p->rows * p->cols; ++e) p->at[e] *= weight_scale;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * fp8.h: FlashAttention-3 in FP8 (FA3, section 3.3). Q, K, V become e4m3 with a scale for the whole tensor, a head, or a
- * block of rows; incoherent processing multiplies Q and K by one random orthogonal matrix, random signs and then a Hadamard
- * matrix, which leaves Q K^T as it was and spreads outliers over all dimensions.
+ * fp8.h: FlashAttention-3 in FP8 (FA3, section 3.3). Q, K and V become e4m3 with one scale for the whole tensor, for a head
+ * or for a block of rows. Incoherent processing multiplies Q and K by one random orthogonal matrix, random signs and then a
+ * Hadamard matrix, which leaves Q K^T as it was and spreads outliers over all dimensions.
  *
- * Quantisation by blocks rides on the tiling: a block is read, transformed, scaled and written, once. A scale of a head or a
- * tensor has to be known before the first number is written: everything is read twice. */
+ * Quantisation by blocks fits the tiling: a block is read, transformed, scaled and written once. The scale of a head or of a
+ * tensor has to be known before the first number is written, so everything is read twice. */
 #ifndef STROBE_LAB_FP8_H
 #define STROBE_LAB_FP8_H
 
@@ -13,7 +13,7 @@
 
 typedef enum lab_scale_unit { LAB_PER_TENSOR, LAB_PER_HEAD, LAB_PER_BLOCK } lab_scale_unit;
 
-/* What happens to the rows of Q or K on their way into FP8, in this order; V takes none of it. */
+/* The transforms of the rows of Q or K before they become FP8, in this order; V has none. */
 typedef struct lab_transform {
     bool rotary;         /* rotary position embedding, row i at position i */
     const double *signs; /* [d], each 1 or -1: signs, then Hadamard; NULL: neither */
@@ -25,7 +25,7 @@ typedef struct lab_transform {
  * power of two. */
 void lab_hadamard_rows(lab_memory *memory, lab_tile *x, const double *signs);
 
-/* Pairs (2i, 2i + 1) of a row at position p turn by p / 10000^(2i / d). */
+/* Rotates the pairs (2i, 2i + 1) of a row at position p by the angle p / 10000^(2i / d). */
 void lab_rotary_rows(lab_memory *memory, lab_tile *x, int64_t first_position);
 
 /* d signs from a seed. */
@@ -33,7 +33,7 @@ void lab_signs(double *signs, int64_t d, uint64_t seed);
 
 /* --------------------------------------------------------------------------------------------------- quantisation -- */
 
-/* max |x| over all rows, after the transform; a pass over slow memory, `block` rows at a time. */
+/* max |x| over all rows, after the transform, by one pass over slow memory, `block` rows at a time. */
 double lab_largest(lab_memory *memory, const lab_matrix *x, int64_t rows, int64_t cols, int64_t block,
                    const lab_transform *transform);
 
@@ -48,8 +48,8 @@ typedef struct lab_fp8_head {
     lab_matrix *q, *k, *v, *q_scale, *k_scale, *v_scale, *o;
 } lab_fp8_head;
 
-/* FlashAttention with the products in FP8. Weights are stored times 2^8, which uses e4m3's range and costs nothing, as it is
- * an addition to the exponent. memory->elements is the format of the weights: e4m3, or fp16 for the baseline. */
+/* FlashAttention with the products in FP8. P is stored times 2^8, which uses e4m3's range and costs nothing, as it is an
+ * addition to the exponent. memory->elements is the format of P: e4m3, or fp16 for the baseline. */
 void lab_flash3_fp8_forward(lab_memory *memory, const lab_fp8_head *head);
 
 /* ---------------------------------------------------------------------------------------------------- the comparison -- */

@@ -71,38 +71,38 @@ static void destroy_operand(lab_memory *memory, operand *o) {
     lab_matrix_destroy(memory, o->scales);
 }
 
-/* One of the three operands of every head: its scale may need a look at all heads first. */
+/* One of the three operands in all heads. A scale for the whole tensor needs a pass over all of them first. */
 typedef struct family {
     const double *values;
     int64_t rows;
-    bool turned; /* Q and K */
+    bool transformed; /* true for Q and K */
     double largest;
 } family;
 
 static void find_largest(lab_memory *memory, const lab_fp8_variant *v, const lab_fp8_input *in, family *f, int64_t first,
-                         int64_t end, const lab_transform *turn) {
+                         int64_t end, const lab_transform *transform) {
     static const lab_transform none = {0};
     f->largest = 0;
     for (int64_t h = first; h < end && v->unit != LAB_PER_BLOCK; ++h) {
         operand o = create_operand(memory, "X", f->values + h * f->rows * in->d, f->rows, in->d, in->block);
-        const double largest = lab_largest(memory, o.given, f->rows, in->d, in->block, f->turned ? turn : &none);
+        const double largest = lab_largest(memory, o.given, f->rows, in->d, in->block, f->transformed ? transform : &none);
         f->largest = fmax(f->largest, largest);
         destroy_operand(memory, &o);
     }
 }
 
 static void fp8_head(lab_memory *memory, const lab_fp8_variant *v, const lab_fp8_input *in, family families[3], int64_t h,
-                     const lab_transform *turn, double *output, double *scale_q) {
+                     const lab_transform *transform, double *output, double *scale_q) {
     static const lab_transform none = {0};
     static const char *const names[] = {"Q", "K", "V"};
     const lab_problem p = problem_of(in);
     operand o[3];
     for (int i = 0; i < 3; ++i) {
         family *f = &families[i];
-        if (v->unit == LAB_PER_HEAD) find_largest(memory, v, in, f, h, h + 1, turn);
+        if (v->unit == LAB_PER_HEAD) find_largest(memory, v, in, f, h, h + 1, transform);
         o[i] = create_operand(memory, names[i], f->values + h * f->rows * in->d, f->rows, in->d, in->block);
-        lab_quantise(memory, o[i].given, o[i].stored, o[i].scales, f->rows, in->d, in->block, f->turned ? turn : &none,
-                     f->largest);
+        lab_quantise(memory, o[i].given, o[i].stored, o[i].scales, f->rows, in->d, in->block,
+                     f->transformed ? transform : &none, f->largest);
     }
     lab_matrix *out = lab_matrix_create(memory, "O", in->m, in->d, LAB_FP16, LAB_OPERAND);
     const lab_fp8_head head = {&p, o[0].stored, o[1].stored, o[2].stored, o[0].scales, o[1].scales, o[2].scales, out};
@@ -139,16 +139,16 @@ bool lab_fp8_measure(const lab_fp8_variant *v, const lab_fp8_input *in, const do
     double *signs = calloc((size_t)in->d, sizeof *signs), *output = calloc((size_t)(in->m * in->d), sizeof *output);
     if (!signs || !output) lab_refuse(&memory, "this machine has no memory for one head");
     if (!memory.refusal[0]) lab_signs(signs, in->d, in->seed);
-    const lab_transform turn = {.signs = v->hadamard ? signs : NULL};
+    const lab_transform transform = {.signs = v->hadamard ? signs : NULL};
     family families[] = {{in->q, in->m, true, 0}, {in->k, in->n, true, 0}, {in->v, in->n, false, 0}};
     for (int i = 0; i < 3 && v->fp8 && v->unit == LAB_PER_TENSOR && !memory.refusal[0]; ++i)
-        find_largest(&memory, v, in, &families[i], 0, in->heads, &turn);
+        find_largest(&memory, v, in, &families[i], 0, in->heads, &transform);
 
     *result = (lab_fp8_result){0};
     double sum = 0;
     for (int64_t h = 0; h < in->heads && !memory.refusal[0]; ++h) {
         if (v->fp8)
-            fp8_head(&memory, v, in, families, h, &turn, output, &result->scale_q);
+            fp8_head(&memory, v, in, families, h, &transform, output, &result->scale_q);
         else
             fp16_head(&memory, v, in, h, output);
         for (int64_t x = 0; x < in->m * in->d; ++x) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * memory.h: the machine that the papers reason about. A slow memory without limit (HBM, DRAM), a fast memory of S scalars
- * (shared memory, cache), and arithmetic that reaches the fast memory alone. Everything that crosses between the two is
- * counted, and a tile that does not fit is refused.
+ * memory.h: the machine that the papers reason about: a slow memory without limit (HBM, DRAM), a fast memory of S scalars
+ * (shared memory, cache), and arithmetic on the fast memory alone. Everything that is moved between the two is counted, and
+ * a tile that does not fit is refused.
  *
- * A lab_matrix lies in slow memory and is opaque: an algorithm can get at a number in it by lab_load only. A lab_tile lies
- * in fast memory. One scalar is one scalar on either side, whatever its format: S is a number of scalars, as in the papers.
+ * A lab_matrix is in slow memory and opaque: an algorithm can read a number of it by lab_load only. A lab_tile is in fast
+ * memory. S is a number of scalars of any format, as in the papers.
  *
  *     lab_memory memory;
  *     lab_memory_open(&memory, 25600, LAB_FP32, LAB_COMPUTE);
@@ -23,8 +23,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an algorithm did. A multiply-add is one here and two FLOP; "others" are additions, multiplications and comparisons
- * that stand alone. The softmax scale is part of the product that makes the scores, as in a BLAS call, and not counted. */
+/* What an algorithm did. A multiply-add counts one here and two FLOP. "Others" are single additions, multiplications and
+ * comparisons. The softmax scale is part of the product Q K^T, as in a BLAS call, and not counted. */
 typedef struct lab_counts {
     int64_t reads, writes;           /* scalars, slow -> fast and fast -> slow */
     int64_t read_bytes, write_bytes; /* the same in bytes of the matrix's format */
@@ -39,7 +39,7 @@ int64_t lab_accesses(const lab_counts *counts); /* reads + writes */
 int64_t lab_traffic_bytes(const lab_counts *counts);
 
 /* COMPUTE moves data and calculates. COUNT does neither and counts the same, so that a length of 100k costs milliseconds.
- * PROBE stops every algorithm where it has its tiles: it learns how much fast memory the algorithm needs. */
+ * PROBE stops every algorithm once it has its tiles, to find how much fast memory it needs. */
 typedef enum lab_mode { LAB_COMPUTE, LAB_COUNT, LAB_PROBE } lab_mode;
 
 enum { LAB_MOST_TILES = 64, LAB_REFUSAL = 256 };

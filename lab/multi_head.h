@@ -4,8 +4,8 @@
  *
  *     Q = X W_Q, K = Y W_K, V = Y W_V        head_h = Attention(Q_h, K_h, V_h)        out = Concat(head_1 .. head_H) W_O
  *
- * X is what asks, Y is what is asked; X = Y in self-attention. A projection writes its heads side by side in every row, and
- * that is the library's layout [batch, seq, heads, dim]: nothing is split, transposed or concatenated. */
+ * Queries come from X, keys and values from Y; X = Y in self-attention. A projection writes its heads next to each other in
+ * every row, which is the library's layout [batch, seq, heads, dim]: nothing is split, transposed or concatenated. */
 #ifndef STROBE_LAB_MULTI_HEAD_H
 #define STROBE_LAB_MULTI_HEAD_H
 

@@ -11,7 +11,7 @@ void lab_online_softmax(lab_memory *memory, const lab_head *head) {
     lab_tile x = lab_tile_create(memory, "x", 1, piece);
     lab_tile m = lab_tile_create(memory, "m", 1, 1), m_new = lab_tile_create(memory, "m'", 1, 1);
     lab_tile l = lab_tile_create(memory, "l", 1, 1), l_x = lab_tile_create(memory, "l_x", 1, 1);
-    lab_tile correction = lab_tile_create(memory, "e^(m - m')", 1, 1);
+    lab_tile rescale = lab_tile_create(memory, "e^(m - m')", 1, 1);
     if (!lab_fits(memory)) return;
 
     for (int64_t i = 0; i < p->m; ++i) {
@@ -23,8 +23,8 @@ void lab_online_softmax(lab_memory *memory, const lab_head *head) {
             lab_max(memory, &m_new, &m, &m_new);
             lab_exp_minus(memory, &x, &x, &m_new);
             lab_row_sum(memory, &l_x, &x);
-            lab_exp_difference(memory, &correction, &m, &m_new);
-            lab_scale_add(memory, &l, &correction, &l_x);
+            lab_exp_difference(memory, &rescale, &m, &m_new);
+            lab_scale_add(memory, &l, &rescale, &l_x);
             lab_copy(memory, &m, &m_new);
         }
         for (int64_t j = 0; j < p->n; j += piece) { /* loop 2: x = e^(x - m_N) / l_N */

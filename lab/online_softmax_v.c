@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * online_softmax_v.c: online softmax times V in one loop: the output is corrected along with the sum, key by key, so that
- * no row of scores is ever kept. It is FlashAttention with blocks of one query and one key: no M x N matrix is left, but K
- * and V come anew for every query, which is what tiling is for. */
+ * online_softmax_v.c: online softmax times V in one loop: the output is rescaled along with the sum, key by key, so that no
+ * row of scores is ever kept. It is FlashAttention with blocks of one query and one key. No M x N matrix is left, but K and
+ * V are read again for every query, which is what tiling avoids. */
 #include "algorithms.h"
 #include "arithmetic.h"
 
@@ -12,7 +12,7 @@ void lab_online_softmax_v_forward(lab_memory *memory, const lab_head *head) {
     lab_tile v = lab_tile_create(memory, "v", 1, p->dv), o = lab_tile_create(memory, "o", 1, p->dv);
     lab_tile x = lab_tile_create(memory, "x", 1, 1), lse = lab_tile_create(memory, "L", 1, 1);
     lab_tile m = lab_tile_create(memory, "m", 1, 1), m_new = lab_tile_create(memory, "m'", 1, 1);
-    lab_tile l = lab_tile_create(memory, "l", 1, 1), correction = lab_tile_create(memory, "e^(m - m')", 1, 1);
+    lab_tile l = lab_tile_create(memory, "l", 1, 1), rescale = lab_tile_create(memory, "e^(m - m')", 1, 1);
     if (!lab_fits(memory)) return;
 
     for (int64_t i = 0; i < p->m; ++i) {
@@ -28,9 +28,9 @@ void lab_online_softmax_v_forward(lab_memory *memory, const lab_head *head) {
 
             /* m' = max(m, x);  l' = l e^(m - m') + e^(x - m') */
             lab_max(memory, &m_new, &m, &x);
-            lab_exp_difference(memory, &correction, &m, &m_new);
+            lab_exp_difference(memory, &rescale, &m, &m_new);
             lab_exp_difference(memory, &x, &x, &m_new);
-            lab_scale(memory, &l, &correction);
+            lab_scale(memory, &l, &rescale);
             /* o' = o (l / l') e^(m - m') + e^(x - m') v / l' */
             lab_rescale_rows(memory, &o, &l);
             lab_add(memory, &l, &x);

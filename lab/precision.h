@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * precision.h: the number formats of the lab. Values live in doubles; a format is a rounding. So one text of an algorithm
- * runs in any precision, and what a format costs is seen where the rounding happens. */
+ * precision.h: the number formats of the lab. Values are held as doubles, and a format is a rounding. So one text of an
+ * algorithm runs in any precision, and the cost of a format shows where it rounds. */
 #ifndef STROBE_LAB_PRECISION_H
 #define STROBE_LAB_PRECISION_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * problem.c: who sees whom, and the tensors of a head; see problem.h. */
+ * problem.c: which keys a query sees, and the tensors of a head; see problem.h. */
 #include "problem.h"
 
 int64_t lab_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -31,7 +31,7 @@ bool lab_block_visible(const lab_problem *p, int64_t row, int64_t rows, int64_t 
     return false;
 }
 
-/* One tensor of a head: where it goes, its name, its shape as the problem has it, when it is wanted. */
+/* One tensor of a head: the field for it, its name, its shape, and whether it is wanted. */
 typedef struct part {
     lab_matrix **at;
     const char *name;

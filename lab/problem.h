@@ -43,7 +43,7 @@ typedef struct lab_head {
     lab_matrix *d_o, *dq, *dk, *dv;
 } lab_head;
 
-/* Which of the optional ones: bits. */
+/* Which of the optional tensors: bits. */
 enum { LAB_SCORES = 1, LAB_WEIGHTS = 2, LAB_ROW_STATISTICS = 4, LAB_LSE = 8, LAB_GRADIENTS = 16 };
 
 /* Creates Q, K, V, O and what `parts` names, all zero. False, with a refusal, if one cannot be had. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * rotary.c: rotary position embedding on rows in fast memory. A pass that has the rows there anyway, to turn them, can
- * transform and quantise them too: incoherent processing then moves nothing (quantise.c, lab_transform). */
+ * rotary.c: rotary position embedding on rows in fast memory. A pass that has the rows there for the rotation can transform
+ * and quantise them too, so that incoherent processing moves nothing more (quantise.c, lab_transform). */
 #include "fp8.h"
 
 #include <math.h>

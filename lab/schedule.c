@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * schedule.c: FlashAttention-3's schedule: how long each instruction takes on a device, what the simulated SM makes of it
- * (schedule_machine.c), and what that is in TFLOP/s. */
+ * schedule.c: FlashAttention-3's schedule: how long each instruction takes on a device, how long the simulated SM takes for
+ * all of them (schedule_machine.c), and what that is in TFLOP/s. */
 #include "schedule.h"
 
 #include "schedule_machine.h"

@@ -4,10 +4,11 @@
  * into a ring, consumer warp groups that issue matrix products and calculate softmax, and the pipes that they share. How
  * long an instruction takes comes from the device's rates.
  *
- * What shares a pipe shares its rate: two warp groups that multiply at the same time take twice as long each. That is why
- * warp groups in step (no ping-pong) leave the tensor cores idle while both are in softmax. Ping-pong gives the tensor cores
- * to one after the other, in turn (FA3, section 3.1). Overlap inside a warp group (section 3.2, Algorithm 2) issues the next
- * S = Q K^T before the softmax: depth 2; depth 3 also takes the softmax's own scores from one product earlier (appendix). */
+ * Warp groups that use a pipe at the same time share its rate: two that multiply at the same time take twice as long each.
+ * So without ping-pong both are in their softmax at the same time, and the tensor cores are idle. With ping-pong the warp
+ * groups have the tensor cores one after the other (FA3, section 3.1). Depth 2 is the overlap inside a warp group, which
+ * issues the next S = Q K^T before the softmax (section 3.2, Algorithm 2); depth 3 also takes the scores of the softmax from
+ * one product earlier (appendix). */
 #ifndef STROBE_LAB_SCHEDULE_H
 #define STROBE_LAB_SCHEDULE_H
 

@@ -24,7 +24,7 @@ typedef struct consumer {
     int product_count;
     work vector; /* max, exp or rescale */
     bool busy;   /* with vector */
-    bool gives;  /* ends its turn when its products have ended */
+    bool gives;  /* ping-pong: gives the tensor cores up when its products have ended */
     bool done;
     const lab_step *step;
     int64_t j;
@@ -38,7 +38,7 @@ typedef struct machine {
     const double *cost; /* [LAB_UNITS] */
     double time;
     int64_t blocks;
-    int turn; /* whose the tensor cores are */
+    int owner; /* ping-pong: the consumer that has the tensor cores */
     work load;
     bool loading;
     int64_t loaded_k, loaded_v;                                       /* blocks whose K, whose V has arrived */
@@ -59,8 +59,8 @@ static int64_t least(const int64_t *values, int count) {
     return smallest;
 }
 
-/* FA3's Algorithm 1, lines 6 to 10: the next block goes into its place of the ring once all are done with what lies there.
- */
+/* FA3's Algorithm 1, lines 6 to 10: the next block is loaded into its stage once all consumers are done with the block
+ * there. */
 static void produce(machine *m) {
     if (m->loading || m->loaded_v == m->blocks) return;
     /* K_0, K_1, V_0, K_2, V_1, ...: the pipeline wants K of the next block before V of this one. */
@@ -78,19 +78,19 @@ static void issue(machine *m, consumer *c, lab_unit unit, int64_t block) {
     c->products[c->product_count++] = (work){.unit = unit, .block = block, .left = m->cost[unit], .start = m->time};
 }
 
-/* Gives the turn to the next warp group that still has something to do. */
-static void pass_turn(machine *m) {
+/* Ping-pong: gives the tensor cores to the next warp group that still has something to do. */
+static void pass_tensor_cores(machine *m) {
     for (int i = 0; i < m->s->consumers; ++i) {
-        m->turn = (m->turn + 1) % m->s->consumers;
-        if (!m->consumers[m->turn].done) return;
+        m->owner = (m->owner + 1) % m->s->consumers;
+        if (!m->consumers[m->owner].done) return;
     }
 }
 
-/* Does one instruction. False: it has to wait. */
+/* Executes one instruction. False: it has to wait. */
 static bool execute(machine *m, int who, lab_op op, int64_t block) {
     consumer *c = &m->consumers[who];
     switch (op) {
-    case LAB_OP_TAKE: return !m->s->ping_pong || (m->turn == who && !c->gives);
+    case LAB_OP_TAKE: return !m->s->ping_pong || (m->owner == who && !c->gives);
     case LAB_OP_GIVE: c->gives = m->s->ping_pong; return true;
     case LAB_OP_WAIT_K: return m->loaded_k > block;
     case LAB_OP_WAIT_V: return m->loaded_v > block;
@@ -110,7 +110,7 @@ static bool execute(machine *m, int who, lab_op op, int64_t block) {
     return true;
 }
 
-/* The warp group goes on until it has to wait. Whether it did anything. */
+/* Executes instructions of a warp group until it has to wait. Returns whether it did anything. */
 static bool advance(machine *m, int who) {
     consumer *c = &m->consumers[who];
     bool moved = false;
@@ -126,9 +126,9 @@ static bool advance(machine *m, int who) {
         ++c->step;
         moved = true;
     }
-    if (c->gives && c->product_count == 0 && m->turn == who) {
+    if (c->gives && c->product_count == 0 && m->owner == who) {
         c->gives = false;
-        pass_turn(m);
+        pass_tensor_cores(m);
         moved = true;
     }
     return moved;
@@ -141,7 +141,7 @@ typedef enum pipe { PIPE_TENSOR, PIPE_VECTOR, PIPE_EXP, PIPE_LATENCY, PIPES } pi
 
 static pipe pipe_of(lab_unit unit) { return unit == LAB_EXP ? PIPE_EXP : unit == LAB_SHUFFLE ? PIPE_LATENCY : PIPE_VECTOR; }
 
-/* Lets `clocks` of a piece of work go by at 1 / sharers of the rate. Whether it has ended. */
+/* Advances a piece of work by `clocks` at 1 / sharers of the rate. Returns whether it has ended. */
 static bool proceed(work *w, double clocks, int sharers) {
     w->left -= clocks / sharers;
     return w->left < 1e-9;

@@ -19,7 +19,7 @@
 /* clang-format on */
 
 /* FA3's Algorithm 1, lines 15 to 23: product, wait, softmax, product, wait. PV(j - 1) and QK(j) come next to one another, so
- * that under ping-pong one turn at the tensor cores holds both. */
+ * that under ping-pong a warp group keeps the tensor cores for both. */
 static const lab_step serial_first[] = {TAKE, QK(0), GIVE, WAIT_ALL, FREE_K(0), END};
 static const lab_step serial_body[] = {SOFTMAX(-1), RESCALE(-1), TAKE,       PV(-1),    QK(0),
                                        GIVE,        WAIT_ALL,    FREE_V(-1), FREE_K(0), END};

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 typedef enum lab_op {
-    LAB_OP_TAKE,   /* ping-pong: wait for this warp group's turn at the tensor cores */
-    LAB_OP_GIVE,   /* ping-pong: the turn goes on once the products issued so far have ended */
+    LAB_OP_TAKE,   /* ping-pong: wait until this warp group has the tensor cores */
+    LAB_OP_GIVE,   /* ping-pong: give them up once the products issued so far have ended */
     LAB_OP_WAIT_K, /* until K of the block is in fast memory */
     LAB_OP_WAIT_V,
     LAB_OP_QK,       /* issue S = Q K^T of the block; go on at once */
@@ -18,8 +18,8 @@ typedef enum lab_op {
     LAB_OP_FREE_K,   /* this warp group is done with K of the block */
     LAB_OP_FREE_V,
     LAB_OP_MAX,     /* row maximum */
-    LAB_OP_SHUFFLE, /* rows meet across threads; other latencies of the softmax */
-    LAB_OP_EXP,     /* exponentials, sums and conversion under them */
+    LAB_OP_SHUFFLE, /* reductions of rows across threads, and other latencies of the softmax */
+    LAB_OP_EXP,     /* exponentials; sums and conversions run under them */
     LAB_OP_RESCALE, /* O = diag(e^(m_old - m_new)) O */
     LAB_OP_END
 } lab_op;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * softmax_star.c: the step between online softmax and FlashAttention-2. softmax*(S_ij) = exp(S_ij - rowmax(S_ij)), without a
- * divisor and with the maximum of its own block, turns attention into a blocked matrix product; partial results with
- * different maxima are merged by the correction factors e^(m_old - m_new) and e^(m_ij - m_new). */
+ * divisor and with the maximum of its own block, makes attention a blocked matrix product. Partial results with different
+ * maxima are merged by the rescale factors e^(m_old - m_new) and e^(m_ij - m_new). */
 #include "algorithms.h"
 #include "arithmetic.h"
 
@@ -34,7 +34,7 @@ void lab_softmax_star_forward(lab_memory *memory, const lab_head *head) {
             lab_exp_minus(memory, &P_ij, &P_ij, &m_ij);
             lab_row_sum(memory, &l_ij, &P_ij);
 
-            lab_max(memory, &m_new, &m, &m_ij); /* merge: both sides are brought to the common maximum */
+            lab_max(memory, &m_new, &m, &m_ij); /* merge: both sides are rescaled to the common maximum */
             lab_exp_difference(memory, &scale_old, &m, &m_new);
             lab_exp_difference(memory, &m_ij, &m_ij, &m_new); /* now the factor of the new block */
             lab_scale(memory, &l_ij, &m_ij);

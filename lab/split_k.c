@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * split_k.c: how W workers (the warps of a thread block) share a block of scores in FlashAttention-1: each takes some keys
- * of K_j and V_j. Every worker then holds a part of every row of O_i, and the parts must meet in fast memory, for every
- * block. counts.exchanged: scalars written for, and read from, the others. Numbers are the lines of FA1's Algorithm 1.
- * FlashAttention-2 does without: split_q.c. */
+ * of K_j and V_j. Every worker then holds a part of every row of O_i, and for every block the parts are added through fast
+ * memory. counts.exchanged: scalars written for, and read from, the others. Numbers are the lines of FA1's Algorithm 1.
+ * FlashAttention-2 avoids the exchange: split_q.c. */
 #include "algorithms.h"
 #include "arithmetic.h"
 
@@ -49,7 +49,8 @@ static void work_alone(lab_memory *memory, const lab_problem *p, worker *w, cons
     lab_accumulate_nn(memory, &w->O, 1, &w->P, &w->V);
 }
 
-/* 11, 12: the worker's part is written where all can see it, read, and merged. O_i is not normalised meanwhile. */
+/* 11, 12: the worker's part is written where all workers can read it, read and merged. Until line 12 ends O_i is not
+ * normalised. */
 static void meet(lab_memory *memory, block *b, worker *w) {
     memory->counts.exchanged += 2 * w->O.rows * (w->O.cols + 2);
     lab_max(memory, &b->m_new, &b->m_i, &w->m);

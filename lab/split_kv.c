@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * split_kv.c: split-KV ("flash decoding"): where there are too few query blocks to fill a machine, the keys are divided into
- * parts that run at the same time; each part is FlashAttention-2 over its keys and leaves (O_s, L_s) in slow memory; a
- * second kernel merges: L = log sum_s e^(L_s), O = sum_s e^(L_s - L) O_s. Ring attention and chunked prefill merge the same
- * way. */
+ * split_kv.c: split-KV (Flash-Decoding, Dao et al., 2023): where there are too few query blocks to fill a machine, the keys
+ * are divided into parts that run at the same time. Each part is FlashAttention-2 over its keys and leaves (O_s, L_s) in
+ * slow memory. A second kernel is the split-KV merge: L = log sum_s e^(L_s), O = sum_s e^(L_s - L) O_s. Ring attention and
+ * chunked prefill merge the same way. */
 #include "flash2.h"
 
 #include "arithmetic.h"
@@ -54,8 +54,8 @@ static void merge_parts(lab_memory *memory, const lab_head *head, const lab_matr
             lab_load_part(memory, &O_s, parts, s * p->m + i, 0, rows, p->dv);
             lab_load_part(memory, &L_s, part_lse, s * p->m + i, 0, rows, 1);
             lab_max(memory, &m_new, &m, &L_s);
-            lab_exp_difference(memory, &m, &m, &m_new);     /* e^(m - m_new): what is there */
-            lab_exp_difference(memory, &L_s, &L_s, &m_new); /* e^(L_s - m_new): what comes */
+            lab_exp_difference(memory, &m, &m, &m_new);     /* e^(m - m_new): rescales the sums so far */
+            lab_exp_difference(memory, &L_s, &L_s, &m_new); /* e^(L_s - m_new): rescales the part */
             lab_scale_add(memory, &l, &m, &L_s);
             lab_rescale_rows(memory, &O_i, &m);
             lab_rescale_rows(memory, &O_s, &L_s);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * split_q.c: how W workers (the warps of a thread block) share a block of scores in FlashAttention-2: each takes some rows
- * of Q_i, and all use the same K_j and V_j. Rows know nothing of one another, so nothing is exchanged and no worker waits
- * for another: counts.exchanged stays 0. Numbers are the lines of FA2's Algorithm 1. Before: split_k.c. */
+ * of Q_i, and all use the same K_j and V_j. Rows do not depend on one another, so nothing is exchanged and no worker waits
+ * for another: counts.exchanged stays 0. Numbers are the lines of FA2's Algorithm 1. FlashAttention-1's way is split_k.c. */
 #include "flash2.h"
 
 void lab_split_q_forward(lab_memory *memory, const lab_head *head) {

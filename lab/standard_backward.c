@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * standard_backward.c: FA1's Algorithm 3, the backward pass of standard attention. It reads the P that the forward pass left
- * in slow memory, and writes and reads two more M x N matrices, dP and dS. Numbers are its lines. */
+ * in slow memory, and writes and reads two more M x N matrices, dP and dS. Numbers are the lines of that algorithm. */
 #include "algorithms.h"
 #include "arithmetic.h"
 

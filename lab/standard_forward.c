@@ -29,7 +29,8 @@ void lab_standard_scores(lab_memory *memory, const lab_head *head) {
  * does not fit. */
 static bool softmax_of_rows(lab_memory *memory, const lab_head *head) {
     const lab_problem *p = head->problem;
-    if (memory->mode == LAB_PROBE) return true; /* no demand of its own: longer rows have another way */
+    if (memory->mode == LAB_PROBE)
+        return true; /* it needs nothing for certain: rows that do not fit take lab_safe_softmax */
     if (lab_piece(memory, p->n, 2) < p->n) return false;
     lab_tile S_i = lab_tile_create(memory, "S_i", 1, p->n);
     lab_tile m_i = lab_tile_create(memory, "m_i", 1, 1), l_i = lab_tile_create(memory, "l_i", 1, 1);
