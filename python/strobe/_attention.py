@@ -86,7 +86,7 @@ def attention(
     mask : bool tensor, broadcasts as bias, optional
         True: visible. Combined with causal and window by "and".
     block_mask : bool tensor, broadcasts to (batch, heads_q, ceil(seq_q / rows), ceil(seq_k / keys)), optional
-        True: the block of scores is visible, otherwise it is skipped.
+        True: the block of scores is visible, otherwise it is hidden.
     block_size : (rows, keys), optional
         Of block_mask.
     alibi_slopes : float32 tensor, (heads_q,) or (batch, heads_q), optional
