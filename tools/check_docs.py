@@ -30,8 +30,8 @@ CODE = {".c", ".h", ".cpp", ".cu"}
 # Folders whose comments may still name files that have moved.
 MOVING = ("src/cuda/",)
 # Folders that are free of retired words, and of figures; the aim is all of src, cli, lab and python.
-CLEAN_OF_WORDS = ["bench", "cli", "examples", "include", "lab", "python", "tests", "src/math", "src/reference"]
-CLEAN_OF_FIGURES = ["include", "cli", "src/core", "src/math", "src/reference"]
+CLEAN_OF_WORDS = ["bench", "cli", "examples", "include", "lab", "python", "tests", "src/cpu", "src/math", "src/reference"]
+CLEAN_OF_FIGURES = ["include", "cli", "src/core", "src/cpu", "src/math", "src/reference"]
 
 # Word of a name in snake case -> what to say instead, and the folder where it is retired ("" is everywhere).
 RETIRED_IN_NAMES = {
