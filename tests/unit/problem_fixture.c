@@ -107,6 +107,35 @@ static void make_tensors(struct fixture *f) {
     }
 }
 
+static void multiply(struct slot *s, double factor) {
+    for (int64_t e = 0; e < slot_count(s); ++e) slot_set(s, e, slot_get(s, e) * factor);
+}
+
+/* Column 0 of a row of q, over the root of dim: K has 1, or its position in blocks of 64, and so no large part in common,
+ * whose gradient would be a difference of large numbers. */
+static double direction_of(enum values values, int64_t row) {
+    static const double slopes[] = {[VERY_NEGATIVE] = -120, [GROWING] = 7, [FALLING] = -7, [STEEP] = 40};
+    if (values == MIXED) return row % 3 == 0 ? 7 : row % 3 == 1 ? -7 : 0;
+    return slopes[values];
+}
+
+static void set_values(struct fixture *f) {
+    const enum values values = f->shape.values;
+    struct slot *q = &f->slot[Q], *k = &f->slot[K];
+    if (values == LARGE || values == TINY) {
+        const double factor = values == LARGE ? 16 : 1. / 64;
+        multiply(q, factor), multiply(k, factor);
+        multiply(&f->slot[V], values == LARGE ? 1000 : 1e-3);
+    }
+    if (values < VERY_NEGATIVE) return;
+    for (int64_t e = 0; e < slot_count(q); e += q->inner)
+        slot_set(q, e, direction_of(values, e / q->inner / q->extent[2]) * sqrt((double)f->shape.dim));
+    for (int64_t e = 0; e < slot_count(k); e += k->inner) {
+        const double key = (double)(e / k->inner / k->extent[2] % k->extent[1]);
+        slot_set(k, e, values == VERY_NEGATIVE ? 1 : key / 64);
+    }
+}
+
 /* Each tensor has its own numbers, so that they do not depend on which others are there. */
 static void fill_tensors(struct fixture *f) {
     static const enum tensor inputs[] = {Q, K, V, DOUT, DLSE, BIAS_TERM, SINK_LOGITS};
@@ -117,6 +146,7 @@ static void fill_tensors(struct fixture *f) {
             slot_set(s, e,
                      inputs[n] == BIAS_TERM && has(f, HOLES) && e % 5 == 2 ? -(double)INFINITY : random_value(&random));
     }
+    set_values(f);
 }
 
 /* ---------------------------------------------------------------------------------------------------- other features -- */

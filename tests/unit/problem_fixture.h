@@ -35,6 +35,19 @@ enum feature {
     USED = USED_Q | USED_K,
 };
 
+/* What q and k are made of: a score's natural units beside those of numbers near 1, at dims whose root is exact. Rows of q
+ * point along column 0 or against it, where k has: */
+enum values {
+    USUAL,         /* nothing: scores near 1 */
+    LARGE,         /* scores of some hundreds, by all columns; v near 1000 */
+    TINY,          /* scores near 0, by all columns; v near 1/1000 */
+    VERY_NEGATIVE, /* -120 for every key: weights of 0 if the maximum were one of 0 */
+    GROWING,       /* 7 more with every 64 keys: each block has a new maximum */
+    FALLING,       /* 7 less */
+    STEEP,         /* 40 more, so that what came before weighs nothing */
+    MIXED,         /* growing, falling and usual rows in turn */
+};
+
 /* heads_kv 0: heads_q; dim_v 0: dim; dtype 0: fp32. */
 struct shape {
     const char *name;
@@ -42,6 +55,7 @@ struct shape {
     int32_t dtype, mask;
     int64_t left, right;
     unsigned features;
+    enum values values;
 };
 
 enum tensor { Q, K, V, OUT, LSE, DOUT, DLSE, DQ, DK, DV, BIAS_TERM, DBIAS, SINK_LOGITS, DSINKS, TENSORS };
