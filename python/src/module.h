@@ -5,7 +5,7 @@
  *     module.c     the module: functions, state, exceptions        tensor.c    any object -> struct tensor, three routes
  *     call.c       forward, backward, explain                      result.c    a new tensor of the caller's framework
  *     arguments.c  Python arguments -> strobe_attention            exporter.c  memory of ours, offered through __dlpack__
- *     features.c   the optional structures                         threads.c   the workers behind strobe_parallel
+ *     features.c   the optional structures                         threads.c   how many threads a call has
  *     merge.c      merge                                           info.c      kernels, devices, versions */
 #ifndef STROBE_PYTHON_MODULE_H
 #define STROBE_PYTHON_MODULE_H

@@ -10,7 +10,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cpu/vector/backward_tasks.h"
 #include "kernel_table.h"
+#include "level_sizes.h"
 #include "test.h"
 
 static const struct shape shapes[] = {
@@ -224,7 +226,11 @@ static void test_after_a_fork(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[COUNT(shapes) + 3];
+    /* Rows of several tasks that read row statistics, and one dsink to which all of them add. */
+    struct shape many_rows = {"one sink of many rows", .batch = 1, .seq_k = 5, .heads_q = 1, .dim = 2, .features = SINKS};
+    many_rows.seq_q = 2 * STATISTICS_TILES * most_tile_rows() + 1;
+    struct CMUnitTest tests[COUNT(shapes) + 4];
+    tests[COUNT(shapes) + 3] = test_of_row(many_rows.name, test_any_number_of_threads, &many_rows);
     for (size_t n = 0; n < COUNT(shapes); ++n)
         tests[n] = test_of_row(shapes[n].name, test_any_number_of_threads, &shapes[n]);
     tests[COUNT(shapes)] = (struct CMUnitTest)cmocka_unit_test(test_work_is_divided);
