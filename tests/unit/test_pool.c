@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L /* fork, alarm */
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #include "../../python/src/pool.h"
 #include "test.h"
 
-enum { CALLERS = 8, JOBS = 400, MOST_TASKS = 60, MOST_THREADS = 5, SECONDS = 120 };
+enum { CALLERS = 8, JOBS = 1000, MOST_TASKS = 60, MOST_THREADS = 5, SECONDS = 120 };
 
 struct job {
     int runs[MOST_TASKS];
@@ -31,6 +32,7 @@ static void task(void *context, int64_t index, int32_t worker) {
         atomic_fetch_add(&job->clashes, 1);
     ++job->runs[index];
     for (volatile int n = 0; n < job->work; ++n) continue;
+    if (index % 4 == 0) sched_yield(); /* so that on few cores, too, workers meet at every place */
     if (worker >= 0 && worker < job->threads) atomic_fetch_sub(&job->busy[worker], 1);
 }
 
@@ -54,7 +56,7 @@ static int run_jobs(uint64_t seed) {
 
 static void *call_often(void *argument) {
     int *wrong = argument;
-    *wrong = run_jobs((uint64_t)(uintptr_t)argument);
+    *wrong = run_jobs((uint64_t)*wrong);
     return NULL;
 }
 
@@ -66,7 +68,8 @@ static void test_one_caller(void **state) {
 static void test_many_callers(void **state) {
     (void)state;
     pthread_t threads[CALLERS];
-    int wrong[CALLERS];
+    int wrong[CALLERS]; /* a seed, and then how many jobs went wrong */
+    for (int n = 0; n < CALLERS; ++n) wrong[n] = 10 + n;
     for (int n = 0; n < CALLERS; ++n) assert_int_equal(pthread_create(&threads[n], NULL, call_often, &wrong[n]), 0);
     for (int n = 0; n < CALLERS; ++n) pthread_join(threads[n], NULL);
     for (int n = 0; n < CALLERS; ++n) assert_int_equal(wrong[n], 0);
