@@ -130,10 +130,31 @@ static const char *const sums[] = {"",
                                    "deterministic varlen=packed_used causal",
                                    NULL};
 
+/* Of more keys than the backward sums dQ over at once: it is summed over ranges, and these are added. */
+static const char *const ranges[] = {"",
+                                     "causal",
+                                     "window=300,20",
+                                     "causal=topleft dlse",
+                                     "bias=hk dbias dropout=0.1",
+                                     "sinks dsinks varlen=packed_used",
+                                     "deterministic causal varlen",
+                                     NULL};
+
+/* Of more keys than a split of decoding has. */
+static const char *const splits[] = {"",
+                                     "window=700,0",
+                                     "varlen=used_k causal",
+                                     "varlen=packed_used sinks",
+                                     "kv=int8",
+                                     "kv=int8 window=700,0",
+                                     "kv=int8 varlen=used_k window=90,0",
+                                     NULL};
+
 /* K and V that are not of q's dtype, as a cache holds them. */
 static const char *const caches[] = {"kv=int8",
                                      "kv=int8 causal",
                                      "kv=int8 window=6,0 layout=bhsd",
+                                     "kv=int8 window=40,0",
                                      "kv=int8 scale=-0.25 layout=gaps",
                                      "kv=int8 layout=reversed varlen",
                                      "kv=int8 varlen=packed_used sinks",
@@ -185,9 +206,14 @@ static const char *const *const only_packed[] = {packed_layouts, NULL};
 static const char *const *const only_caches[] = {caches, NULL};
 static const char *const *const only_causal[] = {causal_or_not, NULL};
 static const char *const *const only_sums[] = {sums, NULL};
+static const char *const *const only_ranges[] = {ranges, NULL};
+static const char *const *const only_splits[] = {splits, NULL};
 static const char *const *const only_masks[] = {causal_or_not, masks, NULL};
 
-#define SMALL "b=2 h=4/2 sq=37 sk=53 d=40 dv=24"
+/* LONGER has several blocks of keys. How long a block, a range and a split are is the kernels' own affair, which this
+ * program does not see: tests/unit/test_cli_grid.c does, and fails where a shape is not beyond them any more. */
+#define SMALL  "b=2 h=4/2 sq=37 sk=53 d=40 dv=24"
+#define LONGER "b=2 h=4/2 sq=75 sk=197 d=24 dv=16"
 #define EDGES                                                                                                              \
     "sq=5 sk=0", "sq=0 sk=5", "sq=0 sk=0", "b=0 sq=5 sk=5", "b=3 sq=1 sk=1", "h=8/2 sq=1 sk=130 d=96", "h=6/1 sq=2 sk=67", \
         "sq=70 sk=9", "b=5 h=2 sq=40 sk=33 varlen", "b=2 h=2 sq=9 sk=30 mask=bhqk", "h=3 sq=64 sk=64 d=64",                \
@@ -219,6 +245,12 @@ static const grid_block blocks[] = {
      "bwd bf16 h=4/2",
      {"sq=70 sk=500 d=64", "sq=400 sk=300 d=128", "sq=200 sk=290 d=36 dv=70", "sq=90 sk=400 d=192"},
      only_sums},
+    {GRID_FULL, "fwd " ANY_DTYPE, {LONGER}, all_forward},
+    {GRID_FULL, "bwd " ANY_DTYPE, {LONGER}, all_backward},
+    {GRID_FULL, "bwd fp32,bf16 b=2 h=2/1 sq=40", {"sk=1100 d=33 dv=20", "sk=2100 d=64"}, only_ranges},
+    {GRID_FULL, "bwd fp32,bf16 h=2/1 sq=40", {"sk=8300 d=9 dv=6", "sk=600 d=256", "sk=300 d=512"}, only_causal},
+    {GRID_FULL, "fwd " ANY_DTYPE " b=2 h=6/2", {"sq=1 sk=1100 d=40", "sq=2 sk=3300 d=64"}, only_splits},
+    {GRID_FULL, "fwd fp32,bf16 sq=1 d=4", {"h=1 sk=131073", "h=75 sk=600"}, only_plain},
     {GRID_FULL, "fwd " ANY_DTYPE " h=6,6/2,6/1 d=64", {PEER_SHAPES}, only_causal},
     {GRID_FULL, "bwd fp32,bf16 h=6,6/2,6/1 d=64", {PEER_SHAPES}, only_causal},
     {GRID_FULL, "fwd,bwd fp32,bf16 h=2/1 d=96,128,192,256", {PEER_SHAPES}, only_causal},
