@@ -146,6 +146,8 @@ static void fill_tensors(struct fixture *f) {
             slot_set(s, e,
                      inputs[n] == BIAS_TERM && has(f, HOLES) && e % 5 == 2 ? -(double)INFINITY : random_value(&random));
     }
+    for (int64_t h = 0; has(f, NO_SINKS) && h < f->shape.heads_q; h += 2)
+        slot_set(&f->slot[SINK_LOGITS], h, -(double)INFINITY);
     set_values(f);
 }
 

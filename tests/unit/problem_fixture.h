@@ -26,10 +26,11 @@ enum feature {
     PER_BATCH = 1 << 15, /* axes along which bias and boolean mask are not broadcast */
     PER_HEAD = 1 << 16,
     PER_ROW = 1 << 17,
-    HOLES = 1 << 18,  /* a bias of -inf here and there */
-    NO_LSE = 1 << 19, /* forward does not write lse */
-    WIDE = 1 << 20,   /* outputs in fp64, whatever the inputs are */
-    TIGHT = 1 << 21,  /* every tensor ends where nobody may read on */
+    HOLES = 1 << 18,    /* a bias of -inf here and there */
+    NO_LSE = 1 << 19,   /* forward does not write lse */
+    WIDE = 1 << 20,     /* outputs in fp64, whatever the inputs are */
+    TIGHT = 1 << 21,    /* every tensor ends where nobody may read on */
+    NO_SINKS = 1 << 22, /* every second sink is -inf: as if the head had none */
     PER_SCORE = PER_BATCH | PER_HEAD | PER_ROW,
     PACKED = PACKED_Q | PACKED_K,
     USED = USED_Q | USED_K,

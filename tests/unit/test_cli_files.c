@@ -53,6 +53,8 @@ static const struct npy {
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }", 4, "header is not", 0, 0},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4), }", 0, "just as many bytes", 0, 0},
     {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), 'x': 1}", 4, "header is not", 0, 0},
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)", 4, "header is not", 0, 0}, /* all of it but the brace */
+    {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), ", 4, "header is not", 0, 0},
     {"{'descr': '<f4", 4, "header is not", 0, 0},
     {"", 4, "header is not", 0, 0},
 };

@@ -208,7 +208,7 @@ static void test_large_lse(void **state) {
         float weight; /* of the second part */
     } rows[] = {
         {{1000, 1000}, 1000.6931f, 0.5f}, {{-1000, -1000}, -999.30685f, 0.5f},  {{0, 500}, 500, 1},
-        {{3e38f, -3e38f}, 3e38f, 0},      {{0, 1.0986123f}, 1.3862944f, 0.75f},
+        {{3e38f, -3e38f}, 3e38f, 0},      {{0, 1.0986123f}, 1.3862944f, 0.75f}, {{-INFINITY, 88}, 88, 1},
     };
     for (size_t n = 0; n < COUNT(rows); ++n) {
         float out[2] = {0, 1}, lse[2] = {rows[n].lse[0], rows[n].lse[1]}, merged = -1, merged_lse = -1;
@@ -228,6 +228,30 @@ static void test_large_lse(void **state) {
     }
 }
 
+static void merge_two(const float lse[2], float *merged, float *merged_lse) {
+    float out[2] = {1, 3}, of_parts[2] = {lse[0], lse[1]};
+    const strobe_partial part[2] = {{{.data = &out[0]}, {.data = &of_parts[0]}},
+                                    {{.data = &out[1]}, {.data = &of_parts[1]}}};
+    strobe_partials m = {.struct_size = sizeof m, .batch = 1, .seq_q = 1, .heads_q = 1, .dim_v = 1, .count = 2};
+    m.parts = part, m.out.data = merged, m.lse.data = merged_lse;
+    assert_int_equal(strobe_merge(&m, NULL), STROBE_OK);
+}
+
+/* A part whose scores overflowed has lse = +inf: the whole's is +inf too, and its values are no number rather than one that
+ * looks right. A NaN stays one, beside anything. */
+static void test_overflowed_lse(void **state) {
+    (void)state;
+    static const float beside[] = {0, -1000, INFINITY, -INFINITY};
+    for (size_t n = 0; n < COUNT(beside); ++n)
+        for (int order = 0; order < 2; ++order) {
+            float merged = 0, merged_lse = 0;
+            merge_two((const float[]){order ? beside[n] : INFINITY, order ? INFINITY : beside[n]}, &merged, &merged_lse);
+            assert_true(merged_lse == INFINITY && isnan(merged));
+            merge_two((const float[]){order ? beside[n] : NAN, order ? NAN : beside[n]}, &merged, &merged_lse);
+            assert_true(isnan(merged_lse) && isnan(merged));
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts_make_the_whole),
@@ -235,6 +259,7 @@ int main(void) {
         cmocka_unit_test(test_empty_parts),
         cmocka_unit_test(test_layouts_and_threads),
         cmocka_unit_test(test_large_lse),
+        cmocka_unit_test(test_overflowed_lse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

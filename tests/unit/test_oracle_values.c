@@ -96,6 +96,7 @@ static const struct shape cases[] = {
     {"ALiBi, starts", SIZE, .features = ALIBI | STARTS},
     {"softcap", SIZE, .features = SOFTCAP},
     {"sinks", SIZE, .features = SINKS},
+    {"sinks of -inf", SIZE, .mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT, .features = SINKS | NO_SINKS | USED_K},
     {"dropout", SIZE, .features = DROPOUT},
     {"packed", SIZE, .features = PACKED},
     {"packed keys, 64-bit", SIZE, .features = PACKED_K | INDEX64},

@@ -25,6 +25,7 @@ static const struct layout {
     const char *name;
     int64_t stride[3], block; /* of scales */
     bool packed, used;
+    int64_t left; /* of a window, 0: causal */
 } layouts[] = {
     {"a scale a token and head", .stride = {SEQ_K * HEADS, HEADS, 1}, .block = 1},
     {"heads outside tokens", .stride = {SEQ_K * HEADS, 1, SEQ_K}, .block = 1},
@@ -34,6 +35,11 @@ static const struct layout {
     {"used lengths", .stride = {SEQ_K * HEADS, HEADS, 1}, .block = 1, .used = true},
     {"packed sequences", .stride = {0, HEADS, 1}, .block = 1, .packed = true},
     {"packed sequences in blocks of 7", .stride = {0, HEADS, 1}, .block = 7, .packed = true},
+    {"a window from inside a block, a scale a token", .stride = {SEQ_K * HEADS, HEADS, 1}, .block = 1, .left = 37},
+    {"a window over two blocks, heads outside", .stride = {SEQ_K * HEADS, 1, SEQ_K}, .block = 1, .left = 100},
+    {"a window from inside blocks of 32", .stride = {5 * HEADS, HEADS, 1}, .block = 32, .left = 70},
+    {"a window over packed sequences", .stride = {0, HEADS, 1}, .block = 1, .packed = true, .left = 20},
+    {"a window of used lengths in blocks of 7", .stride = {22 * HEADS, HEADS, 1}, .block = 7, .used = true, .left = 20},
 };
 
 static int64_t scale_at(const struct layout *l, int64_t b, int64_t j, int64_t h) {
@@ -67,6 +73,7 @@ static strobe_status run(const struct layout *l, int64_t seq_q, const char *kern
     memcpy(scales.stride_k, l->stride, sizeof l->stride), memcpy(scales.stride_v, l->stride, sizeof l->stride);
     strobe_attention a = {.struct_size = sizeof a, .batch = BATCH, .seq_q = seq_q, .seq_k = SEQ_K, .heads_q = HEADS * GROUP};
     a.heads_kv = HEADS, a.dim = DIM, a.dim_v = DIM_V, a.tuning = &tuning, a.mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
+    if (l->left) a.mask = STROBE_MASK_WINDOW_BOTTOM_RIGHT, a.window_left = l->left;
     a.q.data = q, a.out.data = out[quantised], a.lse.data = lse[quantised];
     a.k.data = quantised ? (void *)k8 : k, a.v.data = quantised ? (void *)v8 : v;
     a.k.dtype = a.v.dtype = quantised ? STROBE_INT8 : STROBE_FP32;
