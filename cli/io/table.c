@@ -87,17 +87,30 @@ static size_t width_of(const char *text) {
     return width;
 }
 
-static void pad(FILE *stream, size_t spaces) {
-    while (spaces--) fputc(' ', stream);
+/* A line on its way: spaces are printed when something follows them, so that none stand at its end. */
+typedef struct line {
+    FILE *stream;
+    size_t spaces;
+} line;
+
+static void print_on(line *l, const char *text) {
+    for (; *text; ++text) {
+        if (*text == ' ') {
+            ++l->spaces;
+            continue;
+        }
+        for (; l->spaces; --l->spaces) fputc(' ', l->stream);
+        fputc(*text, l->stream);
+    }
 }
 
-/* Text stands at the left, numbers at the right; a heading stands as the column's first cell. No spaces at a line's end. */
-static void print_aligned(const table *t, size_t column, bool right, const char *text, size_t width, FILE *stream) {
+/* Text stands at the left, numbers at the right; a heading stands as the column's first cell. */
+static void print_aligned(line *l, size_t column, bool right, const char *text, size_t width) {
     const size_t spaces = width - width_of(text);
-    if (column) fputs("  ", stream);
-    if (right) pad(stream, spaces);
-    fputs(text, stream);
-    if (!right && column + 1 < t->count) pad(stream, spaces);
+    if (column) l->spaces += 2;
+    if (right) l->spaces += spaces;
+    print_on(l, text);
+    if (!right) l->spaces += spaces;
 }
 
 static bool is_number(const table_cell *cell) { return cell->kind == CELL_INTEGER || cell->kind == CELL_REAL; }
@@ -123,12 +136,14 @@ static void print_text(const table *t, FILE *stream) {
     }
     const bool emphasis = terminal_emphasis(stream);
     if (emphasis) fputs("\033[1m", stream);
-    for (size_t c = 0; c < t->count; ++c) print_aligned(t, c, numeric[c], title_of(&t->columns[c]), width[c], stream);
+    line heading = {stream, 0};
+    for (size_t c = 0; c < t->count; ++c) print_aligned(&heading, c, numeric[c], title_of(&t->columns[c]), width[c]);
     fputs(emphasis ? "\033[0m\n" : "\n", stream);
     for (size_t r = 0; r < t->rows; ++r) {
+        line row = {stream, 0};
         for (size_t c = 0; c < t->count; ++c)
-            print_aligned(t, c, numeric[c], for_people(&t->columns[c], cell_at(t, r, c), buffer, sizeof buffer), width[c],
-                          stream);
+            print_aligned(&row, c, numeric[c], for_people(&t->columns[c], cell_at(t, r, c), buffer, sizeof buffer),
+                          width[c]);
         fputc('\n', stream);
     }
     free(width);

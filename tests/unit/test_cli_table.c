@@ -86,6 +86,24 @@ static void an_empty_table_has_a_heading(void **state) {
     table_destroy(t);
 }
 
+/* Whatever the last cells hold: nothing, or text that ends in spaces. */
+static void no_space_ends_a_line(void **state) {
+    (void)state;
+    static const table_column both[] = {{.key = "a"}, {.key = "b"}, {.key = "c"}};
+    table *t = table_create(both, COUNT(both));
+    table_add_row(t, (table_cell[]){cell_text("a long first"), cell_text("x"), cell_text("")});
+    table_add_row(t, (table_cell[]){cell_text("second"), cell_text(""), cell_text("")});
+    table_add_row(t, (table_cell[]){cell_text("third"), cell_text("  y "), cell_text("z ")});
+    table_add_row(t, (table_cell[]){cell_text(""), cell_text(""), cell_text("")});
+    assert_prints(t, "table",
+                  "a             b     c\n"
+                  "a long first  x\n"
+                  "second\n"
+                  "third           y   z\n"
+                  "\n");
+    table_destroy(t);
+}
+
 static void knows_its_formats(void **state) {
     (void)state;
     table_format format;
@@ -135,12 +153,13 @@ static void integers_take_suffixes(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[COUNT(renderings) + 6];
+    struct CMUnitTest tests[COUNT(renderings) + 7];
     size_t count = 0;
     for (size_t i = 0; i < COUNT(renderings); ++i) tests[count++] = test_of_row(renderings[i].name, renders, &renderings[i]);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(renders_json);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(an_empty_table_has_a_heading);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(knows_its_formats);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(no_space_ends_a_line);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(grows);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(numbers_read_back);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(integers_take_suffixes);
