@@ -58,12 +58,13 @@ static bool create_window(inputs *sub, const inputs *in, const window *w, char *
     for (int64_t i = 0; i < w->rows; ++i)
         for (int64_t j = 0; j < w->keys; ++j)
             buffer_at(&sub->tensor[T_MASK], 0, i, 0, 1)[j] = visible(in, w->b, w->h, w->i0 + i, j);
-    sub->dropout.heads = in->problem.heads_q;
-    sub->dropout.rows = in->problem.seq_q;
-    sub->dropout.keys = in->problem.seq_k;
-    sub->dropout.batch_start = w->b;
-    sub->dropout.head_start = w->h;
-    sub->dropout.row_start = w->i0;
+    sub->dropout = in->dropout;
+    if (!sub->dropout.heads) sub->dropout.heads = in->problem.heads_q;
+    if (!sub->dropout.rows) sub->dropout.rows = in->problem.seq_q;
+    if (!sub->dropout.keys) sub->dropout.keys = in->problem.seq_k;
+    sub->dropout.batch_start += w->b;
+    sub->dropout.head_start += w->h;
+    sub->dropout.row_start += w->i0;
     return true;
 }
 

@@ -9,12 +9,14 @@
 
 static double error_of(double result, double reference) {
     if (result == reference) return 0; /* -inf as well: the lse of a row that sees nothing */
+    if (isnan(result) && isnan(reference)) return 0;
     const double error = fabs(result - reference);
     return isnan(error) ? INFINITY : error;
 }
 
 difference compare(const inputs *in, tensor_id id, const buffer *result, const buffer *reference) {
     difference d = {0};
+    double all_squares = 0, all_reference_squares = 0;
     const size_t result_bytes = element_bytes(result->dtype), reference_bytes = element_bytes(reference->dtype);
     for (rows r = rows_of(in, id, result); rows_next(&r);) {
         const unsigned char *row = rows_at(&r, result), *right = rows_at(&r, reference);
@@ -24,11 +26,13 @@ difference compare(const inputs *in, tensor_id id, const buffer *result, const b
             const double error = error_of(element_load(row + (size_t)c * result_bytes, result->dtype), value);
             squares += error * error;
             if (isfinite(value)) reference_squares += value * value;
-            if (error > d.error) d = (difference){error, d.relative, r.batch, r.row, r.head, c};
+            if (error > d.error) d = (difference){error, 0, d.relative, r.batch, r.row, r.head, c};
         }
         const double relative = reference_squares > 0 ? sqrt(squares / reference_squares) : 0;
         if (relative > d.relative) d.relative = relative;
+        all_squares += squares, all_reference_squares += reference_squares;
     }
+    d.whole = all_reference_squares > 0 ? sqrt(all_squares / all_reference_squares) : 0;
     return d;
 }
 

@@ -15,6 +15,7 @@
 
 typedef struct difference {
     double error;    /* largest |result - reference|; infinite where one is NaN or infinite and the other is not the same */
+    double whole;    /* |result - reference| / |reference| of the whole tensor in the Euclidean norm */
     double relative; /* largest |result - reference| / |reference| of a row not 0, both in the Euclidean norm */
     int64_t batch, row, head, column; /* where the largest error is */
 } difference;

@@ -11,9 +11,14 @@
 
 enum { ENOUGH_ROWS = 8192, MOST_RUNS = 256 };
 
+/* The same question for the kernels that answer it here: no layout but the plain one, so that two tensors may differ that
+ * share memory in the inputs, and no choices that are another kernel's. */
 static problem with_dtype(const problem *p, strobe_dtype dtype) {
     problem other = *p;
     other.dtype = dtype;
+    other.split_keys = 0;
+    other.kernel[0] = 0;
+    if (p->layout != LAYOUT_PACKED) other.layout = LAYOUT_BSHD;
     return other;
 }
 
@@ -33,8 +38,9 @@ static bool run_forward(inputs *wide, inputs *in, char *message, size_t capacity
 }
 
 static void measure_error(oracle *o, const inputs *in, const outputs *out, tensor_id id) {
-    const double error = compare(in, id, &out->tensor[id], &o->reference.tensor[id]).error;
-    if (error > o->standard_error[id]) o->standard_error[id] = error;
+    const difference d = compare(in, id, &out->tensor[id], &o->reference.tensor[id]);
+    if (d.error > o->standard_error[id]) o->standard_error[id] = d.error;
+    o->standard_whole[id] = d.whole;
 }
 
 /* The standard in the inputs' dtype; for lse in fp32. */
@@ -63,7 +69,12 @@ static bool measure_standard(oracle *o, const inputs *in, char *message, size_t 
  * A kernel has P' = exp(score - lse) = P exp(-e), where e is what fp32 does to the difference, and D' = rowsum(dO * out') in
  * fp32. To first order its dS = P (dP - D + dlse) moves by P (-e dP - (D' - D) - e (dlse - D)), and dV by the sum of -e P
  * dO. Both are what backward gives for dout = -e dO and dlse = -e dlse - (D' - D). For e stands the error of a plain fp32
- * forward's lse: it holds both, the error of a score and the rounding of lse. */
+ * forward's lse: it holds both, the error of a score and the rounding of lse.
+ *
+ * The standard takes D as the sum of its own P dP, so that its dS add up to 0 along a row. A kernel's D comes from an out that
+ * was worked out with other roundings of the scores, and its dS add up to sum(P' dP) - D', which large scores make large and
+ * K multiplies where keys have much in common. In fp32 the D of a plain forward's out stands for sum(P' dP); in 16 bits the
+ * rounding of out outweighs it. */
 
 static double row_of_d(const unsigned char *dout, const unsigned char *out, int64_t dtype, int64_t columns, bool in_fp32) {
     const size_t bytes = element_bytes(dtype);
@@ -78,7 +89,7 @@ static double row_of_d(const unsigned char *dout, const unsigned char *out, int6
 }
 
 /* Rewrites dout and dlse of `moved`, which has dlse, as said above. wide: the exact float64; in: the rounded; single: has a
- * plain fp32 forward's lse. */
+ * plain fp32 forward's out and lse. */
 static void set_moved_gradient(inputs *moved, const inputs *wide, const inputs *in, const inputs *single) {
     const buffer *dout = &moved->tensor[T_DOUT], *dlse = &moved->tensor[T_DLSE];
     for (rows r = rows_of(in, T_DOUT, dout); rows_next(&r);) {
@@ -89,8 +100,11 @@ static void set_moved_gradient(inputs *moved, const inputs *wide, const inputs *
                                   dout->extent[3], false);
         const double rounded_d = row_of_d(rows_at(&r, &in->tensor[T_DOUT]), rows_at(&r, &in->tensor[T_OUT]),
                                           in->problem.dtype, dout->extent[3], true);
+        const double plain_d = row_of_d(rows_at(&r, &single->tensor[T_DOUT]), rows_at(&r, &single->tensor[T_OUT]),
+                                        STROBE_FP32, dout->extent[3], true);
+        const double own_d = in->problem.dtype == STROBE_FP32 ? plain_d : d;
         double *row = (double *)(void *)rows_at(&r, dout), *row_dlse = (double *)(void *)rows_at(&r, dlse);
-        *row_dlse = -e * (in->problem.dlse ? *row_dlse : 0) - (rounded_d - d);
+        *row_dlse = -e * (in->problem.dlse ? *row_dlse : 0) - (rounded_d - own_d);
         for (int64_t c = 0; c < dout->extent[3]; ++c) row[c] *= -e;
     }
 }
@@ -164,7 +178,9 @@ static void set_allowances(oracle *o, const inputs *in) {
         const buffer *reference = &o->reference.tensor[id];
         if (!reference->data) continue;
         const bool statistic = id == T_LSE || id == T_DSINKS;
-        const int64_t dtype = statistic ? STROBE_FP32 : in->problem.dtype;
+        const int64_t of_bias = in->problem.bias_dtype, dtype = statistic                   ? STROBE_FP32
+                                                                : id == T_DBIAS && of_bias ? of_bias
+                                                                                           : in->problem.dtype;
         const double rounding = compare_rounding(in, (tensor_id)id, reference, dtype);
         o->allowance[id] = compare_allowance(&in->problem, o->standard_error[id], rounding);
     }

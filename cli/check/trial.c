@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * trial.c: one call of the library, in several manners; see trial.h. */
+ * trial.c: one call of a kernel, in several manners; see trial.h. */
 #include "check/trial.h"
 
 #include "problem/cuda_trial.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-enum { GUARD = 4096, POISON = 0xFF }; /* the guard keeps the workspace aligned to 64 bytes */
 
 const manner trial_plain = {.name = "plainly"};
 const char *const trial_reference[2] = {[STROBE_FORWARD] = "reference_forward", [STROBE_BACKWARD] = "reference_backward"};
 const char *const trial_standard[2] = {[STROBE_FORWARD] = "standard_forward", [STROBE_BACKWARD] = "standard_backward"};
+
+bool trial_is_yardstick(const char *kernel) {
+    for (int operation = 0; operation < 2; ++operation)
+        if (!strcmp(kernel, trial_reference[operation]) || !strcmp(kernel, trial_standard[operation])) return true;
+    return false;
+}
 
 static void run_backwards(void *self, int64_t tasks, void (*task)(void *context, int64_t index, int32_t worker),
                           void *context) {
@@ -23,7 +26,8 @@ static void run_backwards(void *self, int64_t tasks, void (*task)(void *context,
 
 static void set_manner(call *c, const char *kernel, const manner *how) {
     if (kernel) {
-        c->tuning = (strobe_tuning){.struct_size = sizeof c->tuning, .kernel = kernel};
+        c->tuning = (strobe_tuning){.struct_size = sizeof c->tuning, .kernel = kernel, .split_keys = c->tuning.split_keys};
+        if (trial_is_yardstick(kernel)) c->tuning.split_keys = 0; /* it answers a question that was put to another */
         c->attention.tuning = &c->tuning;
     }
     if (!how->threads) return;
@@ -32,54 +36,20 @@ static void set_manner(call *c, const char *kernel, const manner *how) {
     c->attention.parallel = &c->parallel;
 }
 
-static strobe_status run(const call *c, void *workspace, size_t bytes) {
-    return c->backward ? strobe_backward(&c->attention, &c->gradients, workspace, bytes, NULL)
-                       : strobe_forward(&c->attention, workspace, bytes, NULL);
-}
-
-static bool is_poison(const unsigned char *bytes, size_t count) {
-    for (size_t i = 0; i < count; ++i)
-        if (bytes[i] != POISON) return false;
-    return true;
-}
-
-static strobe_status run_guarded(const call *c, char *message, size_t capacity) {
-    size_t bytes = 0;
-    strobe_status status = strobe_workspace(&c->attention, call_gradients(c), &bytes);
-    snprintf(message, capacity, "%s", status ? strobe_last_error() : "");
-    if (status) return status;
-    const size_t all = (bytes + 2 * GUARD + GUARD - 1) / GUARD * GUARD;
-    unsigned char *block = aligned_alloc(GUARD, all);
-    if (!block) {
-        snprintf(message, capacity, "a workspace of %zu bytes could not be allocated", bytes);
-        return STROBE_OUT_OF_MEMORY;
-    }
-    memset(block, POISON, all);
-    status = run(c, bytes ? block + GUARD : NULL, bytes);
-    snprintf(message, capacity, "%s", status ? strobe_last_error() : "");
-    const bool intact = is_poison(block, GUARD) && is_poison(block + GUARD + bytes, all - GUARD - bytes);
-    free(block);
-    if (status || intact) return status;
-    snprintf(message, capacity, "memory outside the workspace of %zu bytes was written", bytes);
-    return STROBE_DEVICE_ERROR;
-}
-
 /* The oracle and the plain implementation are the CPU's, whatever device the problem is for. */
 static bool is_on_gpu(const inputs *in, const char *kernel) {
-    if (in->problem.device != STROBE_CUDA) return false;
-    for (int operation = 0; kernel && operation < 2; ++operation)
-        if (!strcmp(kernel, trial_reference[operation]) || !strcmp(kernel, trial_standard[operation])) return false;
-    return true;
+    return in->problem.device == STROBE_CUDA && !(kernel && trial_is_yardstick(kernel));
 }
 
-static strobe_status run_on_gpu(const inputs *in, const outputs *out, const char *kernel, char *message, size_t capacity) {
+static strobe_status run_on_gpu(const inputs *in, const outputs *out, const char *kernel, const manner *how, char *message,
+                                size_t capacity) {
     call c;
     device_copies copies;
     strobe_status status = STROBE_OUT_OF_MEMORY;
     if (device_copies_create(&copies, in, out, message, capacity)) {
         call_prepare(&c, &copies.in, &copies.out);
-        set_manner(&c, kernel, &trial_plain);
-        status = device_copies_run(&copies, &c, out, message, capacity);
+        set_manner(&c, kernel, how);
+        status = device_copies_run(&copies, &c, out, how, message, capacity);
     }
     device_copies_free(&copies);
     return status;
@@ -87,15 +57,12 @@ static strobe_status run_on_gpu(const inputs *in, const outputs *out, const char
 
 strobe_status trial_run(const inputs *in, const outputs *out, const char *kernel, const manner *how, char *message,
                         size_t capacity) {
-    if (is_on_gpu(in, kernel)) return run_on_gpu(in, out, kernel, message, capacity);
+    if (is_on_gpu(in, kernel)) return run_on_gpu(in, out, kernel, how, message, capacity);
     call c;
     call_prepare(&c, in, out);
     c.attention.device = STROBE_CPU;
     set_manner(&c, kernel, how);
-    if (how->guarded_workspace) return run_guarded(&c, message, capacity);
-    const strobe_status status = run(&c, NULL, 0);
-    snprintf(message, capacity, "%s", status ? strobe_last_error() : "");
-    return status;
+    return manner_run(&c, how, message, capacity);
 }
 
 strobe_status trial_forward(inputs *in, const char *kernel, char *message, size_t capacity) {

@@ -4,7 +4,10 @@
  *   - every output is within its allowance of the float64 reference (compare.h), although keys and values that no row sees,
  *     rows that do not exist and the gaps between rows hold NaN;
  *   - every byte around and between the outputs' elements is untouched, and so is memory around the workspace;
- *   - one thread, two, three and a loop of the caller's own give the same bits. */
+ *   - one thread, two, three and a loop of the caller's own, a fresh thread, a stream of its own, a graph that is launched
+ *     twice and any workspace give the same bits;
+ *   - the kernel itself answered: one that hands its work to another has not been checked. It may where numbers are not the
+ *     usual ones: rows see a NaN, values= or scale= ask for others. */
 #ifndef STROBE_CLI_VERIFY_H
 #define STROBE_CLI_VERIFY_H
 
@@ -19,6 +22,9 @@ typedef struct verification {
     tensor_id worst;                /* the output nearest to, or furthest past, its allowance */
     double error, allowance, ratio; /* its error, and error / allowance */
     double relative;                /* the worst row's relative error among the outputs that are tensors of rows */
+    double raised;                  /* how many times an allowance was raised after a miss, at most; 0: none was */
+    double whole[TENSOR_COUNT];     /* each output's relative error over the whole tensor, over that of standard attention */
+    char helper[PROBLEM_KERNEL];    /* the kernel that answered instead, "" if none */
 } verification;
 
 /* in has been poisoned after the oracle was made from it. The oracle is refined if the verdict hangs on it. */

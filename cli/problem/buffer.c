@@ -13,8 +13,8 @@ enum { GUARD = 256, ALIGNMENT = 64, POISON = 0xFF };
 /* Elements from the first in memory to the last, and from the first in memory to [0, 0, 0, 0]. */
 static bool reach(const buffer *b, int64_t *span, int64_t *before) {
     const bool is_empty = b->extent[0] == 0 || b->extent[1] == 0 || b->extent[2] == 0;
-    *span = is_empty ? 0 : b->extent[3];
-    *before = 0;
+    *span = b->lead + (is_empty ? 0 : b->extent[3]);
+    *before = b->lead;
     if (is_empty) return true;
     for (int axis = 0; axis < 3; ++axis) {
         int64_t step = 0;

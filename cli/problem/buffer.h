@@ -16,6 +16,7 @@ typedef struct buffer {
     unsigned char *data;  /* element [0, 0, 0, 0]; NULL where there is none */
     int64_t extent[4];    /* batch, rows, heads, columns */
     int64_t stride[3];    /* elements from one batch entry, row and head to the next */
+    int64_t lead;         /* unused elements before the first, which is else a multiple of 64 bytes */
     int64_t dtype;        /* a strobe_dtype */
 } buffer;
 

@@ -8,6 +8,7 @@
 /* layout=bshd leaves strides at zero, the default, so that the library's own idea of contiguous is what gets tested. */
 static strobe_tensor view(const inputs *in, const buffer *b) {
     strobe_tensor t = {.data = b->data, .dtype = (int32_t)b->dtype};
+    if (b->extent[0] == 0 || b->extent[1] == 0) t.data = NULL; /* no elements, no address */
     if (b->data && in->problem.layout != LAYOUT_BSHD) memcpy(t.stride, b->stride, sizeof t.stride);
     return t;
 }
@@ -63,6 +64,28 @@ static void set_masks(call *c, const inputs *in) {
     }
 }
 
+/* The tensors of scales have an element for every key: where keys share one, strides step from one to the next. */
+static void set_scale_strides(int64_t stride[3], const problem *p, const buffer *b) {
+    const bool packed = p->varlen & VARLEN_CU_K;
+    memcpy(stride, b->stride, sizeof b->stride);
+    if (p->scales == SCALES_ROWS) stride[1] *= SCALE_ROWS;
+    if (p->scales == SCALES_SEQUENCE && packed) stride[0] = 0;
+    if (p->scales == SCALES_TENSOR) stride[0] = stride[1] = stride[2] = 0;
+}
+
+static void set_scales(call *c, const inputs *in) {
+    const problem *p = &in->problem;
+    const buffer *k = &in->tensor[T_K_SCALE], *v = &in->tensor[T_V_SCALE];
+    const bool whole = p->scales == SCALES_SEQUENCE || p->scales == SCALES_TENSOR;
+    c->scales = (strobe_scales){.struct_size = sizeof c->scales,
+                                .k = (const float *)(void *)k->data,
+                                .v = (const float *)(void *)v->data,
+                                .block_k = whole ? 0 : p->scales == SCALES_ROWS ? SCALE_ROWS : 1};
+    set_scale_strides(c->scales.stride_k, p, k);
+    set_scale_strides(c->scales.stride_v, p, v);
+    c->attention.scales = &c->scales;
+}
+
 static void set_features(call *c, const inputs *in) {
     const problem *p = &in->problem;
     if (p->varlen) {
@@ -79,25 +102,20 @@ static void set_features(call *c, const inputs *in) {
     if (p->bias) c->bias = scores_view(&in->tensor[T_BIAS]), c->attention.bias = &c->bias;
     if (p->alibi) {
         c->alibi = (strobe_alibi){.struct_size = sizeof c->alibi,
-                                  .slopes = (const float *)(void *)in->tensor[T_SLOPES].data};
+                                  .slopes = (const float *)(void *)in->tensor[T_SLOPES].data,
+                                  .stride_batch = p->alibi == ALIBI_BATCH ? p->heads_q : 0};
         c->attention.alibi = &c->alibi;
     }
     if (p->sinks) c->sinks = sinks_view(&in->tensor[T_SINKS]), c->attention.sinks = &c->sinks;
-    if (p->kv_dtype == STROBE_INT8) {
-        const buffer *k = &in->tensor[T_K_SCALE], *v = &in->tensor[T_V_SCALE];
-        c->scales = (strobe_scales){.struct_size = sizeof c->scales, .block_k = 1};
-        c->scales.k = (const float *)(void *)k->data, c->scales.v = (const float *)(void *)v->data;
-        memcpy(c->scales.stride_k, k->stride, sizeof c->scales.stride_k);
-        memcpy(c->scales.stride_v, v->stride, sizeof c->scales.stride_v);
-        c->attention.scales = &c->scales;
-    }
+    if (p->kv_dtype == STROBE_INT8 || p->scales) set_scales(c, in);
     if (p->dropout > 0) c->dropout = in->dropout, c->attention.dropout = &c->dropout;
     if (p->threads) {
         c->parallel = (strobe_parallel){.struct_size = sizeof c->parallel, .threads = (int32_t)p->threads};
         c->attention.parallel = &c->parallel;
     }
-    if (p->kernel[0]) {
-        c->tuning = (strobe_tuning){.struct_size = sizeof c->tuning, .kernel = p->kernel};
+    if (p->kernel[0] || p->split_keys) {
+        c->tuning = (strobe_tuning){.struct_size = sizeof c->tuning, .split_keys = p->split_keys};
+        if (p->kernel[0]) c->tuning.kernel = p->kernel;
         c->attention.tuning = &c->tuning;
     }
 }

@@ -41,7 +41,16 @@ static bool find_all(void *library) {
                   {&driver.record_event, "cuEventRecord"},
                   {&driver.wait_event, "cuEventSynchronize"},
                   {&driver.elapsed, "cuEventElapsedTime"},
-                  {&driver.destroy_event, "cuEventDestroy_v2"}};
+                  {&driver.destroy_event, "cuEventDestroy_v2"},
+                  {&driver.create_stream, "cuStreamCreate"},
+                  {&driver.wait_stream, "cuStreamSynchronize"},
+                  {&driver.destroy_stream, "cuStreamDestroy_v2"},
+                  {&driver.begin_capture, "cuStreamBeginCapture_v2"},
+                  {&driver.end_capture, "cuStreamEndCapture"},
+                  {&driver.instantiate, "cuGraphInstantiateWithFlags"},
+                  {&driver.launch_graph, "cuGraphLaunch"},
+                  {&driver.destroy_runnable, "cuGraphExecDestroy"},
+                  {&driver.destroy_graph, "cuGraphDestroy"}};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i)
         if (!cuda_driver_find(library, wanted[i].function, wanted[i].name)) return false;
     return true;

@@ -37,6 +37,15 @@ typedef struct cuda_driver {
     int (*wait_event)(void *event);
     int (*elapsed)(float *milliseconds, void *from, void *to);
     int (*destroy_event)(void *event);
+    int (*create_stream)(void **stream, unsigned flags);
+    int (*wait_stream)(void *stream);
+    int (*destroy_stream)(void *stream);
+    int (*begin_capture)(void *stream, int mode);
+    int (*end_capture)(void *stream, void **graph);
+    int (*instantiate)(void **runnable, void *graph, unsigned long long flags);
+    int (*launch_graph)(void *runnable, void *stream);
+    int (*destroy_runnable)(void *runnable);
+    int (*destroy_graph)(void *graph);
 } cuda_driver;
 
 /* The driver, with its first device current. NULL, with a sentence, if there is none. */

@@ -10,10 +10,20 @@
 /* Opens the driver and its first device, once. False, with a sentence, if there is none. */
 bool cuda_memory_open(char *message, size_t capacity);
 
+/* From now on, pieces are cut from one allocation of so many bytes for as long as they fit; all of it is free again when
+ * every piece has been freed. For many small calls: an allocation of the driver's takes longer than they do. */
+void cuda_memory_use_arena(size_t bytes);
+
+/* Bytes of device memory outside of the arena, with anything in them. NULL if there is none to be had. */
+void *cuda_memory_allocated(size_t bytes);
+
 /* Bytes of device memory with a copy of the host's in them; from NULL: bytes 0xFF. NULL if there is none to be had. */
 void *cuda_memory_copied(const void *from, size_t bytes);
 bool cuda_memory_copy_back(void *to, const void *from, size_t bytes);
 void cuda_memory_free(void *memory);
+
+/* Bytes 0xFF. False if the device met an error. */
+bool cuda_memory_poison(void *memory, size_t bytes);
 
 /* Waits for everything. False, with a sentence, if the device met an error. */
 bool cuda_memory_wait(char *message, size_t capacity);

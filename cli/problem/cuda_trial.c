@@ -3,6 +3,7 @@
  * cuda_trial.c: copies of tensors on the GPU; see cuda_trial.h. */
 #include "problem/cuda_trial.h"
 
+#include "problem/cuda_driver.h"
 #include "problem/cuda_memory.h"
 
 #include <stdio.h>
@@ -34,7 +35,7 @@ static bool copy_tensors(device_copies *d, buffer *to, const buffer *from) {
 }
 
 bool device_copies_create(device_copies *d, const inputs *in, const outputs *out, char *message, size_t capacity) {
-    *d = (device_copies){.in = *in, .out = *out};
+    *d = (device_copies){.in = *in, .out = *out, .host_in = *in};
     if (!cuda_memory_open(message, capacity)) return false;
     bool ok = copy_tensors(d, d->in.tensor, in->tensor) && copy_tensors(d, d->out.tensor, out->tensor);
     for (int i = 0; i < 4; ++i)
@@ -59,30 +60,111 @@ static bool is_poison(const unsigned char *device, size_t bytes) {
     return true;
 }
 
-static strobe_status run_between_guards(const call *c, unsigned char *workspace, size_t bytes, char *message,
-                                        size_t capacity) {
-    const strobe_status status = c->backward ? strobe_backward(&c->attention, &c->gradients, workspace + GUARD, bytes, NULL)
-                                             : strobe_forward(&c->attention, workspace + GUARD, bytes, NULL);
-    snprintf(message, capacity, "%s", status ? strobe_last_error() : "");
-    if (status) return status;
-    if (!cuda_memory_wait(message, capacity)) return STROBE_DEVICE_ERROR;
-    if (is_poison(workspace, GUARD) && is_poison(workspace + GUARD + bytes, GUARD)) return STROBE_OK;
+/* The one block that calls work in: guard, workspace, guard. NULL if the device has no room. */
+static unsigned char *block_of(size_t bytes, bool fresh) {
+    static unsigned char *block;
+    static size_t capacity;
+    if (bytes + 2 * GUARD > capacity) {
+        cuda_memory_free(block);
+        capacity = bytes + 2 * GUARD;
+        block = cuda_memory_allocated(capacity);
+        if (!block) capacity = 0;
+        fresh = true;
+    }
+    const bool ok = block && (!fresh || cuda_memory_poison(block + GUARD, bytes)) && cuda_memory_poison(block, GUARD) &&
+                    cuda_memory_poison(block + GUARD + bytes, GUARD);
+    return ok ? block : NULL;
+}
+
+static strobe_status refuse_driver(const char *what, char *message, size_t capacity) {
+    snprintf(message, capacity, "the driver refused %s", what);
+    return STROBE_DEVICE_ERROR;
+}
+
+static bool poison_outputs(const device_copies *d, const outputs *out) {
+    for (int id = 0; id < TENSOR_COUNT; ++id)
+        if (out->tensor[id].bytes && !cuda_memory_poison(d->out.tensor[id].bytes, out->tensor[id].size)) return false;
+    return true;
+}
+
+/* Captured, launched, and launched again over poisoned outputs. */
+static strobe_status run_graph(const device_copies *d, const call *c, const outputs *out, const manner *how, void *workspace,
+                               size_t bytes, void *stream, char *message, size_t capacity) {
+    enum { THREAD_LOCAL = 1 };
+    const cuda_driver *driver = cuda_driver_open(message, capacity);
+    void *graph = NULL, *runnable = NULL;
+    if (driver->begin_capture(stream, THREAD_LOCAL)) return refuse_driver("to capture", message, capacity);
+    strobe_status status = manner_call(c, how, workspace, bytes, stream, message, capacity);
+    if (driver->end_capture(stream, &graph) && !status) status = refuse_driver("to end a capture", message, capacity);
+    if (!status && driver->instantiate(&runnable, graph, 0)) status = refuse_driver("a captured graph", message, capacity);
+    for (int launch = 0; launch < 2 && !status; ++launch)
+        if ((launch && !poison_outputs(d, out)) || driver->wait() || driver->launch_graph(runnable, stream) ||
+            driver->wait_stream(stream))
+            status = refuse_driver("to launch a graph", message, capacity);
+    if (runnable) driver->destroy_runnable(runnable);
+    if (graph) driver->destroy_graph(graph);
+    return status;
+}
+
+/* The same call on copies of its own, on another stream, not waited for. */
+static strobe_status start_twin(const device_copies *d, const call *c, const outputs *out, const manner *how, size_t bytes,
+                                device_copies *twin, void **stream, char *message, size_t capacity) {
+    const cuda_driver *driver = cuda_driver_open(message, capacity);
+    call other;
+    if (driver->create_stream(stream, 0)) return refuse_driver("a stream", message, capacity);
+    if (!device_copies_create(twin, &d->host_in, out, message, capacity)) return STROBE_OUT_OF_MEMORY;
+    unsigned char *workspace = keep(twin, NULL, bytes);
+    if (!workspace) return STROBE_OUT_OF_MEMORY;
+    call_prepare(&other, &twin->in, &twin->out);
+    other.tuning = c->tuning;
+    other.attention.tuning = c->attention.tuning ? &other.tuning : NULL;
+    return manner_call(&other, how, workspace, bytes, *stream, message, capacity);
+}
+
+static strobe_status run_beside_twin(const device_copies *d, const call *c, const outputs *out, const manner *how,
+                                     void *workspace, size_t bytes, void *stream, char *message, size_t capacity) {
+    const cuda_driver *driver = cuda_driver_open(message, capacity);
+    device_copies twin = {.count = 0};
+    void *other = NULL;
+    strobe_status status = start_twin(d, c, out, how, bytes, &twin, &other, message, capacity);
+    if (!status) status = manner_call(c, how, workspace, bytes, stream, message, capacity);
+    if (!cuda_memory_wait(message, status ? 0 : capacity) && !status) status = STROBE_DEVICE_ERROR;
+    device_copies_free(&twin);
+    if (other) driver->destroy_stream(other);
+    return status;
+}
+
+static strobe_status run_between_guards(const device_copies *d, const call *c, const outputs *out, const manner *how,
+                                        unsigned char *block, size_t bytes, char *message, size_t capacity) {
+    const cuda_driver *driver = cuda_driver_open(message, capacity);
+    void *stream = NULL;
+    strobe_status status;
+    if (how->own_stream && driver->create_stream(&stream, 0)) return refuse_driver("a stream", message, capacity);
+    if (how->graph)
+        status = run_graph(d, c, out, how, block + GUARD, bytes, stream, message, capacity);
+    else if (how->twin)
+        status = run_beside_twin(d, c, out, how, block + GUARD, bytes, stream, message, capacity);
+    else
+        status = manner_call(c, how, block + GUARD, bytes, stream, message, capacity);
+    if (!cuda_memory_wait(message, status ? 0 : capacity) && !status) status = STROBE_DEVICE_ERROR;
+    if (stream) driver->destroy_stream(stream);
+    if (status || (is_poison(block, GUARD) && is_poison(block + GUARD + bytes, GUARD))) return status;
     snprintf(message, capacity, "memory outside the workspace of %zu bytes was written", bytes);
     return STROBE_DEVICE_ERROR;
 }
 
-strobe_status device_copies_run(device_copies *d, const call *c, const outputs *out, char *message, size_t capacity) {
+strobe_status device_copies_run(device_copies *d, const call *c, const outputs *out, const manner *how, char *message,
+                                size_t capacity) {
     size_t bytes = 0;
     strobe_status status = strobe_workspace(&c->attention, call_gradients(c), &bytes);
     snprintf(message, capacity, "%s", status ? strobe_last_error() : "");
     if (status) return status;
-    unsigned char *workspace = cuda_memory_copied(NULL, bytes + 2 * GUARD);
-    if (!workspace) {
+    unsigned char *block = block_of(bytes, how->workspace != WORKSPACE_USED);
+    if (!block) {
         snprintf(message, capacity, "a workspace of %zu bytes could not be had on the GPU", bytes);
         return STROBE_OUT_OF_MEMORY;
     }
-    status = run_between_guards(c, workspace, bytes, message, capacity);
-    cuda_memory_free(workspace);
+    status = run_between_guards(d, c, out, how, block, bytes, message, capacity);
     for (int id = 0; id < TENSOR_COUNT && !status; ++id) {
         const buffer *b = &out->tensor[id];
         if (b->bytes && !cuda_memory_copy_back(b->bytes, d->out.tensor[id].bytes, b->size)) {

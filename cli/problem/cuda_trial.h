@@ -5,12 +5,13 @@
 #ifndef STROBE_CLI_CUDA_TRIAL_H
 #define STROBE_CLI_CUDA_TRIAL_H
 
-#include "problem/inputs.h"
+#include "problem/manner.h"
 
 typedef struct device_copies {
     inputs in; /* as the caller's, with pointers of the device; to be handed to call_prepare */
     outputs out;
-    void *memory[2 * TENSOR_COUNT + 4];
+    inputs host_in;
+    void *memory[2 * TENSOR_COUNT + 5];
     size_t count;
 } device_copies;
 
@@ -19,7 +20,8 @@ bool device_copies_create(device_copies *d, const inputs *in, const outputs *out
 void device_copies_free(device_copies *d);
 
 /* Runs the prepared call on the copies, with the workspace that it asks for between guard bands, and brings the outputs
- * back. */
-strobe_status device_copies_run(device_copies *d, const call *c, const outputs *out, char *message, size_t capacity);
+ * back, guard bands included. */
+strobe_status device_copies_run(device_copies *d, const call *c, const outputs *out, const manner *how, char *message,
+                                size_t capacity);
 
 #endif

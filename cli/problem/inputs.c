@@ -7,6 +7,7 @@
 #include "io/memory.h"
 #include "problem/element.h"
 #include "problem/inputs_shape.h"
+#include "problem/random.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +58,7 @@ bool tensor_is_output(const problem *p, tensor_id id) {
 static bool is_present(const problem *p, tensor_id id) {
     if (id == T_Q || id == T_K || id == T_V || id == T_OUT) return true;
     if (id == T_LSE) return !p->no_lse;
-    if (id == T_K_SCALE || id == T_V_SCALE) return p->kv_dtype == STROBE_INT8;
+    if (id == T_K_SCALE || id == T_V_SCALE) return p->kv_dtype == STROBE_INT8 || p->scales;
     return *(const int64_t *)(const void *)((const char *)p + kinds[id].present) != 0;
 }
 
@@ -67,6 +68,8 @@ static int64_t dtype_of(const problem *p, tensor_id id) {
     if ((id == T_K || id == T_V) && p->kv_dtype) return p->kv_dtype;
     if (id == T_K_SCALE || id == T_V_SCALE) return STROBE_FP32;
     if (id == T_SLOPES || (is_statistic[id] && p->dtype != STROBE_FP64)) return STROBE_FP32;
+    if (id == T_BIAS && p->bias_dtype) return p->bias_dtype;
+    if (id == T_DBIAS && p->bias_dtype && p->dtype != STROBE_FP64) return p->bias_dtype;
     return p->dtype;
 }
 
@@ -96,9 +99,10 @@ static void extent_over_scores(const problem *p, tensor_id id, buffer *b) {
 }
 
 static void extent_over_blocks(const problem *p, buffer *b) {
-    b->extent[0] = p->batch;
-    b->extent[1] = (p->seq_q + p->block_q - 1) / p->block_q;
-    b->extent[2] = p->heads_q;
+    const int64_t axes = p->block_axes ? p->block_axes : AXIS_BATCH | AXIS_HEAD | AXIS_ROW;
+    b->extent[0] = axes & AXIS_BATCH ? p->batch : 1;
+    b->extent[1] = axes & AXIS_ROW ? (p->seq_q + p->block_q - 1) / p->block_q : 1;
+    b->extent[2] = axes & AXIS_HEAD ? p->heads_q : 1;
     b->extent[3] = (p->seq_k + p->block_k - 1) / p->block_k;
 }
 
@@ -111,12 +115,34 @@ static void order(buffer *b, int outer, int inner, int64_t gap) {
     b->stride[0] = e[outer] * b->stride[outer] + gap;
 }
 
+/* The layout of one tensor; under layout=mixed the seed says. */
+static int64_t layout_of(const problem *p, tensor_id id) {
+    static const int64_t any[] = {LAYOUT_BSHD, LAYOUT_BHSD,      LAYOUT_GAPS,      LAYOUT_REVERSED,
+                                  LAYOUT_SBHD, LAYOUT_BACKWARDS, LAYOUT_MISALIGNED};
+    if (p->layout != LAYOUT_MIXED) return p->layout;
+    random_stream r = random_at((uint64_t)p->seed, (uint64_t)LAYOUT_MIXED, (uint64_t)id);
+    return any[random_below(&r, sizeof any / sizeof any[0])];
+}
+
+static int64_t gap_of(int64_t layout) { return layout == LAYOUT_GAPS ? 3 : layout == LAYOUT_MISALIGNED; }
+
+static void reverse(buffer *b, int64_t layout) {
+    for (int axis = 0; axis < 3; ++axis)
+        if (layout == LAYOUT_BACKWARDS || (layout == LAYOUT_REVERSED && axis == 1)) b->stride[axis] = -b->stride[axis];
+}
+
 static void stride_over_tokens(const problem *p, tensor_id id, buffer *b) {
-    const int64_t gap = p->layout == LAYOUT_GAPS ? 3 : 0;
-    const bool heads_outside = p->layout == LAYOUT_BHSD ||
-                               kinds[id].columns == COLUMNS_ONE; /* lse is [batch, heads, rows] */
+    const int64_t layout = layout_of(p, id), gap = gap_of(layout);
+    const bool statistic = kinds[id].columns == COLUMNS_ONE; /* lse is [batch, heads, rows] */
+    const bool heads_outside = layout == LAYOUT_BHSD || statistic;
     order(b, heads_outside ? 2 : 1, heads_outside ? 1 : 2, gap);
-    if (p->layout == LAYOUT_REVERSED) b->stride[1] = -b->stride[1];
+    b->lead = layout == LAYOUT_MISALIGNED;
+    if (layout == LAYOUT_SBHD && !statistic) {
+        b->stride[0] = b->extent[2] * b->stride[2];
+        b->stride[1] = b->extent[0] * b->stride[0];
+    }
+    if (layout == LAYOUT_SHARED && (id == T_K || id == T_V || id == T_DOUT)) b->stride[0] = b->stride[2] = 0;
+    reverse(b, layout);
     if (inputs_is_packed_with(p, id) != TENSOR_COUNT) {
         b->stride[1] = inputs_packed_width(p);
         b->stride[0] = b->extent[1] * b->stride[1];
@@ -124,8 +150,11 @@ static void stride_over_tokens(const problem *p, tensor_id id, buffer *b) {
     }
 }
 
-static void stride_over_scores(const problem *p, buffer *b) {
-    order(b, 2, 1, p->layout == LAYOUT_GAPS ? 5 : 0);
+static void stride_over_scores(const problem *p, tensor_id id, buffer *b) {
+    const int64_t layout = layout_of(p, id);
+    order(b, 2, 1, gap_of(layout) ? 2 * gap_of(layout) - 1 : 0);
+    b->lead = layout == LAYOUT_MISALIGNED;
+    if (layout == LAYOUT_BACKWARDS) reverse(b, layout);
     for (int axis = 0; axis < 3; ++axis)
         if (b->extent[axis] == 1) b->stride[axis] = 0; /* broadcast */
 }
@@ -143,7 +172,8 @@ void inputs_shape(const inputs *in, tensor_id id, buffer *b) {
     *b = (buffer){.dtype = dtype_of(p, id)};
     if (kinds[id].side == OVER_HEADS) {
         for (int axis = 0; axis < 3; ++axis) b->extent[axis] = 1;
-        b->extent[3] = p->heads_q;
+        b->extent[3] = b->stride[0] = p->heads_q;
+        if (id == T_SLOPES && p->alibi == ALIBI_BATCH) b->extent[0] = p->batch;
     } else if (kinds[id].side == OVER_ROWS || kinds[id].side == OVER_KEYS) {
         extent_over_tokens(in, id, b);
         stride_over_tokens(p, id, b);
@@ -152,7 +182,7 @@ void inputs_shape(const inputs *in, tensor_id id, buffer *b) {
             extent_over_scores(p, id, b);
         else
             extent_over_blocks(p, b);
-        stride_over_scores(p, b);
+        stride_over_scores(p, id, b);
     }
 }
 

@@ -13,7 +13,8 @@
  * softcap / 4, so that the cap is felt. A boolean mask shows seven of eight scores, hides every seventh row, and with its
  * own batch axis hides the last batch entry whole; a block mask shows three of four blocks. ALiBi slopes are the usual 2^(-8
  * (h + 1) / heads). int8 k and v are such numbers over a scale of their row, by which its largest is 127. Ragged lengths:
- * entry 0 is the longest, entry 2 has no rows, entry 3 no keys, the others are drawn. */
+ * entry 0 is the longest, entry 2 has no rows, entry 3 no keys, the others are drawn. values= and its like:
+ * inputs_values.c. */
 #ifndef STROBE_CLI_INPUTS_H
 #define STROBE_CLI_INPUTS_H
 
@@ -88,7 +89,8 @@ void inputs_copy(const inputs *in, tensor_id id, const buffer *to, const buffer 
 void inputs_clear_gradient(inputs *in);
 void inputs_fill_gradient(inputs *in, int64_t batch, int64_t head, int64_t heads, int64_t first, int64_t end);
 
-/* NaN into every key and value that no row sees. */
+/* NaN, or what the problem's hidden= says, into every key and value that no row sees, every query and dout that sees no key,
+ * and a bias where its key is hidden. */
 void inputs_poison(inputs *in);
 
 bool outputs_create(outputs *out, const inputs *in, char *message, size_t capacity);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * inputs_fill.c: what goes into the tensors of a problem: lengths, random numbers, masks, poison; see inputs.h. */
+ * inputs_fill.c: what goes into the tensors of a problem: lengths, random numbers, masks; see inputs.h. What the numbers of
+ * values= and of scales are is in inputs_values.c, poison in inputs_poison.c. */
 #include "io/memory.h"
 #include "problem/element.h"
 #include "problem/inputs_shape.h"
+#include "problem/inputs_values.h"
 #include "problem/random.h"
-#include "problem/visible.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,6 +26,11 @@ static int64_t draw_length(random_stream *r, int64_t longest, bool empty, bool f
     return first ? longest : drawn;
 }
 
+/* Whether all sequences are to be empty on a side. */
+static bool has_none(const problem *p, bool keys) {
+    return p->lengths == LENGTHS_NONE || p->lengths == (keys ? LENGTHS_NO_KEYS : LENGTHS_NO_ROWS);
+}
+
 /* Lengths by cu_seqlens (room) and by used (rows that count) of one side. */
 static void draw_lengths(const problem *p, int64_t b, bool keys, int64_t *room, int64_t *used) {
     const int64_t longest = keys ? p->seq_k : p->seq_q;
@@ -34,6 +40,9 @@ static void draw_lengths(const problem *p, int64_t b, bool keys, int64_t *room, 
     *room = p->varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q) ? draw_length(&r, longest, empty, first) : longest;
     r = random_at((uint64_t)p->seed, (uint64_t)FOR_USED + keys, (uint64_t)b);
     *used = p->varlen & (keys ? VARLEN_USED_K : VARLEN_USED_Q) ? draw_length(&r, *room, empty, first) : *room;
+    if (!has_none(p, keys)) return;
+    if (p->varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q)) *room = 0;
+    if (p->varlen & (keys ? VARLEN_CU_K | VARLEN_USED_K : VARLEN_CU_Q | VARLEN_USED_Q)) *used = 0;
 }
 
 static void set_entry(const problem *p, void *array, int64_t at, int64_t value) {
@@ -48,7 +57,8 @@ static void fill_lengths(inputs *in) {
     in->sequences = memory_zeroed((size_t)p->batch, sizeof *in->sequences);
     for (int i = 0; i < 4; ++i)
         if (p->varlen & 1 << i) in->varlen_arrays[i] = memory_zeroed((size_t)p->batch + 1, 8);
-    int64_t end[2] = {ROWS_BEFORE, ROWS_BEFORE};
+    int64_t end[2];
+    for (int side = 0; side < 2; ++side) end[side] = has_none(p, side) ? 0 : ROWS_BEFORE;
     for (int64_t b = 0; b <= p->batch; ++b)
         for (int side = 0; side < 2; ++side) {
             const bool packed = p->varlen & (side ? VARLEN_CU_K : VARLEN_CU_Q);
@@ -62,61 +72,67 @@ static void fill_lengths(inputs *in) {
             *(side ? &s->first_key : &s->first_row) = packed ? end[side] : 0;
             end[side] += room;
         }
-    in->total_q = end[0] + ROWS_AFTER;
-    in->total_k = end[1] + ROWS_AFTER;
+    in->total_q = end[0] > 0 ? end[0] + ROWS_AFTER : 0;
+    in->total_k = end[1] > 0 ? end[1] + ROWS_AFTER : 0;
 }
 
 /* ---------------------------------------------------------------------------------------------------------- values -- */
 
-static void fill_row(const problem *p, tensor_id id, const buffer *b, unsigned char *row, uint64_t place, double factor,
-                     float *normal) {
-    const size_t bytes = element_bytes(b->dtype);
-    random_stream r = random_at((uint64_t)p->seed, (uint64_t)id, place);
-    random_normal(&r, normal, b->extent[3]);
-    for (int64_t c = 0; c < b->extent[3] && b->dtype != STROBE_INT8; ++c)
-        element_store(row + (size_t)c * bytes, b->dtype, factor * (double)normal[c]);
-}
+typedef struct row_place {
+    int64_t batch, row, head;
+    uint64_t stream; /* the place that random numbers follow from */
+} row_place;
 
 /* Rows of int8: the same numbers over a scale, which goes beside them. */
-static void quantise_row(inputs *in, tensor_id id, unsigned char *row, int64_t b, int64_t i, int64_t h,
-                         const float *normal) {
+static void quantise_row(inputs *in, tensor_id id, unsigned char *row, const row_place *at, const float *normal) {
     const tensor_id scale_id = id == T_K ? T_K_SCALE : T_V_SCALE;
-    const buffer *t = &in->tensor[id], *scales = &in->tensor[scale_id];
+    const buffer *t = &in->tensor[id];
+    unsigned char *stored = inputs_row(in, scale_id, &in->tensor[scale_id], at->batch, at->row, at->head);
     double largest = 0;
     for (int64_t c = 0; c < t->extent[3]; ++c) largest = fmax(largest, fabs((double)normal[c]));
-    const float scale = largest > 0 ? (float)(largest / 127) : 1;
+    if (!in->problem.scales) element_store(stored, STROBE_FP32, largest > 0 ? largest / 127 : 1);
+    const double scale = element_load(stored, STROBE_FP32);
     for (int64_t c = 0; c < t->extent[3]; ++c) {
-        const double level = round((double)normal[c] / (double)scale);
+        const double level = round((double)normal[c] / scale);
         element_store(row + c, STROBE_INT8, fmax(fmin(level, 127), -127));
     }
-    element_store(inputs_row(in, scale_id, scales, b, i, h), STROBE_FP32, (double)scale);
+}
+
+static void fill_row(inputs *in, tensor_id id, unsigned char *row, const row_place *at, float *normal) {
+    const problem *p = &in->problem;
+    const buffer *b = &in->tensor[id];
+    const size_t bytes = element_bytes(b->dtype);
+    const double factor = id == T_Q && p->softcap > 0 ? p->softcap / 4 : 1;
+    random_stream r = random_at((uint64_t)p->seed, (uint64_t)id, at->stream);
+    random_normal(&r, normal, b->extent[3]);
+    if (p->values) values_shape_row(in, id, at->batch, at->row, normal, &r);
+    if (b->dtype == STROBE_INT8)
+        quantise_row(in, id, row, at, normal);
+    else
+        for (int64_t c = 0; c < b->extent[3]; ++c)
+            element_store(row + (size_t)c * bytes, b->dtype, factor * (double)normal[c]);
 }
 
 /* Every existing row of query heads (or all K/V heads) [head, end_head) of one batch entry. */
 static void fill_tokens(inputs *in, tensor_id id, int64_t b, int64_t first, int64_t end, int64_t head, int64_t end_head) {
-    const problem *p = &in->problem;
     const buffer *t = &in->tensor[id];
-    const double factor = id == T_Q && p->softcap > 0 ? p->softcap / 4 : 1;
     float *normal = memory_zeroed((size_t)t->extent[3], sizeof *normal);
     for (int64_t i = first; i < end; ++i)
         for (int64_t h = head; h < end_head; ++h) {
             const uint64_t place = (((uint64_t)b << 32) + (uint64_t)i) * (uint64_t)t->extent[2] + (uint64_t)h;
-            unsigned char *row = inputs_row(in, id, t, b, i, h);
-            fill_row(p, id, t, row, place, factor, normal);
-            if (t->dtype == STROBE_INT8) quantise_row(in, id, row, b, i, h, normal);
+            fill_row(in, id, inputs_row(in, id, t, b, i, h), &(row_place){b, i, h, place}, normal);
         }
     free(normal);
 }
 
 static void fill_scores(inputs *in, tensor_id id) {
-    const problem *p = &in->problem;
     const buffer *t = &in->tensor[id];
     float *normal = memory_zeroed((size_t)t->extent[3], sizeof *normal);
     uint64_t place = 0;
     for (int64_t b = 0; b < t->extent[0]; ++b)
         for (int64_t i = 0; i < t->extent[1]; ++i)
             for (int64_t h = 0; h < t->extent[2]; ++h)
-                fill_row(p, id, t, buffer_at(t, b, i, h, element_bytes(t->dtype)), place++, 1, normal);
+                fill_row(in, id, buffer_at(t, b, i, h, element_bytes(t->dtype)), &(row_place){b, i, h, place++}, normal);
     free(normal);
 }
 
@@ -136,34 +152,47 @@ static void fill_mask(inputs *in, tensor_id id) {
                 for (int64_t j = 0; j < t->extent[3]; ++j) {
                     const uint64_t bits = random_bits(&r) >> 32;
                     const bool shows = id == T_MASK ? shows_score(in, t, b, i, bits) : bits % 4 != 0;
-                    buffer_at(t, b, i, h, 1)[j] = shows;
+                    buffer_at(t, b, i, h, 1)[j] = shows ? (unsigned char)(1 + (bits >> 8) % 255) : 0; /* not 0: visible */
                 }
 }
 
 static void fill_slopes(inputs *in) {
     buffer *t = &in->tensor[T_SLOPES];
-    for (int64_t h = 0; h < t->extent[3]; ++h)
-        element_store(t->data + (size_t)h * element_bytes(t->dtype), t->dtype,
-                      exp2(-8.0 * (double)(h + 1) / (double)t->extent[3]));
+    for (int64_t b = 0; b < t->extent[0]; ++b)
+        for (int64_t h = 0; h < t->extent[3]; ++h)
+            element_store(t->data + (size_t)(b * t->extent[3] + h) * element_bytes(t->dtype), t->dtype,
+                          exp2(-8.0 * (double)(h + 1) / (double)t->extent[3]) / (double)(b + 1));
 }
 
 static void fill(inputs *in) {
     static const tensor_id tokens[] = {T_Q, T_K, T_V};
     const problem *p = &in->problem;
+    values_fill_scales(in);
     for (size_t n = 0; n < sizeof tokens / sizeof tokens[0]; ++n)
         for (int64_t b = 0; b < p->batch; ++b)
             fill_tokens(in, tokens[n], b, 0, inputs_length(in, tokens[n], b), 0, in->tensor[tokens[n]].extent[2]);
     for (int64_t b = 0; b < p->batch; ++b) inputs_fill_gradient(in, b, 0, p->heads_q, 0, in->sequences[b].rows);
     if (p->bias) fill_scores(in, T_BIAS);
     if (p->sinks) fill_scores(in, T_SINKS);
+    values_add_extremes(in);
     if (p->bool_mask) fill_mask(in, T_MASK);
     if (p->block_q) fill_mask(in, T_BLOCKS);
     if (p->alibi) fill_slopes(in);
 }
 
+/* The second half of the batch's and heads' and the end of the rows' and keys' of a larger problem. */
+static void set_shard(strobe_dropout *d, const problem *p) {
+    d->seed = ~d->seed, d->offset = UINT64_MAX - 6; /* both use all 64 bits */
+    d->batch_start = p->batch;
+    d->heads = 2 * p->heads_q, d->head_start = p->heads_q;
+    d->rows = p->seq_q + 5, d->row_start = 5;
+    d->keys = p->seq_k + 7, d->key_start = 7;
+}
+
 bool inputs_create(inputs *in, const problem *p, char *message, size_t capacity) {
     *in = (inputs){.problem = *p};
     in->dropout = (strobe_dropout){.struct_size = sizeof in->dropout, .p = p->dropout, .seed = (uint64_t)p->seed};
+    if (p->shard) set_shard(&in->dropout, p);
     fill_lengths(in);
     if (!inputs_allocate(in, in->tensor, false, message, capacity)) return false;
     fill(in);
@@ -191,6 +220,10 @@ void inputs_clear_gradient(inputs *in) {
 static void convert_row(unsigned char *to, int64_t to_dtype, const unsigned char *from, int64_t from_dtype,
                         int64_t columns) {
     const size_t to_bytes = element_bytes(to_dtype), from_bytes = element_bytes(from_dtype);
+    if (to_dtype == from_dtype) {
+        memcpy(to, from, (size_t)columns * to_bytes);
+        return;
+    }
     for (int64_t c = 0; c < columns; ++c)
         element_store(to + (size_t)c * to_bytes, to_dtype, element_load(from + (size_t)c * from_bytes, from_dtype));
 }
@@ -204,32 +237,8 @@ bool inputs_convert(inputs *to, const inputs *from, const problem *p, char *mess
     *to = (inputs){.problem = *p, .dropout = from->dropout};
     fill_lengths(to);
     if (!inputs_allocate(to, to->tensor, false, message, capacity)) return false;
+    values_fill_scales(to);
     for (int id = 0; id < TENSOR_COUNT; ++id)
-        if (from->tensor[id].data) inputs_copy(from, (tensor_id)id, &to->tensor[id], &from->tensor[id]);
+        if (from->tensor[id].data && !(p->scales && (id == T_K_SCALE || id == T_V_SCALE))) inputs_copy(from, (tensor_id)id, &to->tensor[id], &from->tensor[id]);
     return true;
-}
-
-static bool is_seen(const inputs *in, int64_t b, int64_t kv_head, int64_t j) {
-    const problem *p = &in->problem;
-    const int64_t group = p->heads_q / p->heads_kv;
-    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h)
-        for (int64_t i = in->sequences[b].rows - 1; i >= 0; --i)
-            if (visible(in, b, h, i, j)) return true;
-    return false;
-}
-
-void inputs_poison(inputs *in) {
-    static const tensor_id poisoned[] = {T_K, T_V, T_K_SCALE, T_V_SCALE};
-    const problem *p = &in->problem;
-    for (int64_t b = 0; b < p->batch; ++b)
-        for (int64_t j = 0; j < in->sequences[b].keys; ++j)
-            for (int64_t h = 0; h < p->heads_kv; ++h) {
-                if (is_seen(in, b, h, j)) continue;
-                for (size_t n = 0; n < sizeof poisoned / sizeof poisoned[0]; ++n) {
-                    const buffer *t = &in->tensor[poisoned[n]];
-                    if (t->data)
-                        memset(inputs_row(in, poisoned[n], t, b, j, h), 0xFF,
-                               (size_t)t->extent[3] * element_bytes(t->dtype));
-                }
-            }
 }

@@ -137,13 +137,18 @@ static bool is_consistent(const problem *p, const refusal *r) {
     const int64_t cu = p->varlen & (VARLEN_CU_Q | VARLEN_CU_K);
     if (p->layout == LAYOUT_PACKED && (cu == VARLEN_CU_Q || cu == VARLEN_CU_K))
         return refuse(r, "layout is packed with varlen=packed_q; q, k and v side by side have the same rows");
+    if (p->layout == LAYOUT_PACKED && p->varlen && (p->lengths == LENGTHS_NO_KEYS || p->lengths == LENGTHS_NO_ROWS))
+        return refuse(r, "layout is packed with rows or keys alone; q, k and v side by side have the same rows");
     const struct {
         const char *name;
         int64_t given, needed;
         const char *need;
     } needs[] = {{"dlse", p->dlse, backward, "bwd"},       {"dbias", p->dbias, backward, "bwd"},
                  {"dsinks", p->dsinks, backward, "bwd"},   {"dbias", p->dbias, p->bias, "bias"},
-                 {"dsinks", p->dsinks, p->sinks, "sinks"}, {"nolse", p->no_lse, !backward, "fwd"}};
+                 {"dsinks", p->dsinks, p->sinks, "sinks"}, {"nolse", p->no_lse, !backward, "fwd"},
+                 {"bias_dtype", p->bias_dtype, p->bias, "bias"}, {"bias_hides", p->bias_hides, p->bias, "bias"},
+                 {"block_axes", p->block_axes, p->block_q, "block"}, {"lengths", p->lengths, p->varlen, "varlen"},
+                 {"shard", p->shard, p->dropout > 0, "dropout"}};
     for (size_t i = 0; i < sizeof needs / sizeof needs[0]; ++i)
         if (needs[i].given && !needs[i].needed)
             return refuse(r, "%s is given without %s; both are accepted together", needs[i].name, needs[i].need);

@@ -21,7 +21,39 @@ typedef enum problem_layout {
     LAYOUT_PACKED,   /* q, k, v side by side in every row of one tensor; their gradients likewise */
     LAYOUT_GAPS,     /* bshd with unused elements after every head, row and batch entry */
     LAYOUT_REVERSED, /* bshd with rows in descending order: a negative stride */
+    LAYOUT_SBHD,     /* [seq, batch, heads, dim] in memory */
+    LAYOUT_BACKWARDS,  /* bshd with every axis in descending order */
+    LAYOUT_MISALIGNED, /* gaps of one element, and the tensor begins one element after a multiple of 64 bytes */
+    LAYOUT_SHARED,     /* k, v and dout are one for all batch entries and heads: strides of 0 */
+    LAYOUT_MIXED,      /* a layout for each tensor, drawn from the seed */
 } problem_layout;
+
+/* What q and k hold; see inputs.h. */
+typedef enum problem_values {
+    VALUES_NORMAL,
+    VALUES_OUTLIERS,
+    VALUES_GROWING,
+    VALUES_FALLING,
+    VALUES_LOW,
+    VALUES_SPIKES,
+    VALUES_EQUAL,
+} problem_values;
+
+/* What poison is put where nobody may look. */
+typedef enum problem_hidden { HIDDEN_NAN, HIDDEN_INFINITY, HIDDEN_LARGEST } problem_hidden;
+
+/* Which keys share a scale of k and v. 0: int8 has one for each key and head, other types have none. */
+typedef enum problem_scales { SCALES_TOKEN = 1, SCALES_ROWS, SCALES_SEQUENCE, SCALES_TENSOR } problem_scales;
+
+/* Rows of a block of SCALES_ROWS. */
+enum { SCALE_ROWS = 16 };
+
+/* Which lengths sequences have under varlen. */
+typedef enum problem_lengths { LENGTHS_RAGGED, LENGTHS_NO_KEYS, LENGTHS_NO_ROWS, LENGTHS_NONE } problem_lengths;
+
+/* Kinds of sinks and of ALiBi; 0: there are none. */
+enum { SINKS_USUAL = 1, SINKS_HIDDEN, SINKS_LARGE };
+enum { ALIBI_HEADS = 1, ALIBI_BATCH };
 
 /* Which of strobe_varlen's arrays a problem has. */
 enum { VARLEN_CU_Q = 1, VARLEN_CU_K = 2, VARLEN_USED_Q = 4, VARLEN_USED_K = 8, VARLEN_INDEX_64 = 16 };
@@ -42,11 +74,17 @@ typedef struct problem {
     int64_t varlen;                 /* VARLEN_ bits */
     int64_t bool_mask, bias;        /* AXIS_ bits */
     int64_t block_q, block_k;       /* 0: no block mask */
-    int64_t alibi, sinks, no_lse;   /* flags */
+    int64_t block_axes;             /* AXIS_ bits of the block mask; 0: all of them */
+    int64_t bias_dtype, bias_hides; /* 0: dtype; flag: some of the bias are -inf */
+    int64_t alibi, sinks, no_lse;   /* ALIBI_, SINKS_, flag */
     int64_t dlse, dbias, dsinks;    /* flags of backward */
     int64_t deterministic;          /* flag */
     int64_t layout;                 /* problem_layout */
     int64_t q_start, k_start;
+    int64_t values, hidden, nan; /* problem_values, problem_hidden; flag: a NaN that rows see */
+    int64_t scales, lengths;     /* problem_scales, problem_lengths */
+    int64_t shard;               /* flag: dropout as of a part of a larger problem */
+    int64_t split_keys;          /* 0: the library's default */
     int64_t threads;             /* 0: the library's default */
     char kernel[PROBLEM_KERNEL]; /* "": the library chooses */
 } problem;

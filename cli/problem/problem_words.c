@@ -9,6 +9,8 @@
 #define FIELDS(name, name_2) .field = offsetof(problem, name), .second = offsetof(problem, name_2)
 
 enum { MOST_BATCH = 1 << 20, MOST_HEADS = 1 << 16, MOST_SEQ = 1 << 30, MOST_DIM = 1 << 16, MOST_THREADS = 4096 };
+#define MOST_WINDOW ((int64_t)1 << 40) /* what the library takes */
+#define MOST_START  ((int64_t)1 << 59)
 
 static const word_choice operations[] = {{"fwd", STROBE_FORWARD}, {"bwd", STROBE_BACKWARD}, {0}};
 static const word_choice dtypes[] = {
@@ -25,6 +27,10 @@ static const word_choice varlen[] = {{"packed", VARLEN_CU_Q | VARLEN_CU_K},
                                      {"packed_used", VARLEN_CU_Q | VARLEN_CU_K | VARLEN_USED_Q | VARLEN_USED_K},
                                      {"packed64", VARLEN_CU_Q | VARLEN_CU_K | VARLEN_INDEX_64},
                                      {"used64", VARLEN_USED_Q | VARLEN_USED_K | VARLEN_INDEX_64},
+                                     {"used_q", VARLEN_USED_Q},
+                                     {"packed_k", VARLEN_CU_K | VARLEN_USED_Q},
+                                     {"packed_used64", VARLEN_CU_Q | VARLEN_CU_K | VARLEN_USED_Q | VARLEN_USED_K |
+                                                           VARLEN_INDEX_64},
                                      {0}};
 static const word_choice axes[] = {{"qk", AXIS_ROW | AXIS_KEY},
                                    {"k", AXIS_KEY},
@@ -35,8 +41,33 @@ static const word_choice axes[] = {{"qk", AXIS_ROW | AXIS_KEY},
                                    {"bhk", AXIS_BATCH | AXIS_HEAD | AXIS_KEY},
                                    {"bhqk", AXIS_BATCH | AXIS_HEAD | AXIS_ROW | AXIS_KEY},
                                    {0}};
-static const word_choice layouts[] = {{"bshd", LAYOUT_BSHD}, {"bhsd", LAYOUT_BHSD},         {"packed", LAYOUT_PACKED},
-                                      {"gaps", LAYOUT_GAPS}, {"reversed", LAYOUT_REVERSED}, {0}};
+static const word_choice layouts[] = {{"bshd", LAYOUT_BSHD},
+                                      {"bhsd", LAYOUT_BHSD},
+                                      {"packed", LAYOUT_PACKED},
+                                      {"gaps", LAYOUT_GAPS},
+                                      {"reversed", LAYOUT_REVERSED},
+                                      {"sbhd", LAYOUT_SBHD},
+                                      {"backwards", LAYOUT_BACKWARDS},
+                                      {"misaligned", LAYOUT_MISALIGNED},
+                                      {"shared", LAYOUT_SHARED},
+                                      {"mixed", LAYOUT_MIXED},
+                                      {0}};
+static const word_choice bias_dtypes[] = {
+    {"same", 0}, {"fp32", STROBE_FP32}, {"fp16", STROBE_FP16}, {"bf16", STROBE_BF16}, {"fp64", STROBE_FP64}, {0}};
+static const word_choice values[] = {{"normal", VALUES_NORMAL},   {"outliers", VALUES_OUTLIERS}, {"growing", VALUES_GROWING},
+                                     {"falling", VALUES_FALLING}, {"low", VALUES_LOW},           {"spikes", VALUES_SPIKES},
+                                     {"equal", VALUES_EQUAL},     {0}};
+static const word_choice hidden[] = {
+    {"nan", HIDDEN_NAN}, {"inf", HIDDEN_INFINITY}, {"largest", HIDDEN_LARGEST}, {0}};
+static const word_choice scales[] = {
+    {"token", SCALES_TOKEN}, {"rows", SCALES_ROWS}, {"sequence", SCALES_SEQUENCE}, {"tensor", SCALES_TENSOR}, {0}};
+static const word_choice lengths[] = {{"ragged", LENGTHS_RAGGED},
+                                      {"no_keys", LENGTHS_NO_KEYS},
+                                      {"no_rows", LENGTHS_NO_ROWS},
+                                      {"none", LENGTHS_NONE},
+                                      {0}};
+static const word_choice sinks[] = {{"usual", SINKS_USUAL}, {"hidden", SINKS_HIDDEN}, {"large", SINKS_LARGE}, {0}};
+static const word_choice alibi[] = {{"heads", ALIBI_HEADS}, {"batch", ALIBI_BATCH}, {0}};
 
 const word problem_words[] = {
     {.key = "fwd or bwd", .kind = WORD_BARE, FIELD(operation), .choice = operations},
@@ -56,7 +87,7 @@ const word problem_words[] = {
      .sets = SETS_MASK,
      FIELDS(window_left, window_right),
      .least = -1,
-     .most = MOST_SEQ,
+     .most = MOST_WINDOW,
      .implies_mask = STROBE_MASK_WINDOW_BOTTOM_RIGHT},
     {.key = "window_topleft",
      .kind = WORD_PAIR,
@@ -64,25 +95,35 @@ const word problem_words[] = {
      .sets = SETS_MASK,
      FIELDS(window_left, window_right),
      .least = -1,
-     .most = MOST_SEQ,
+     .most = MOST_WINDOW,
      .implies_mask = STROBE_MASK_WINDOW_TOP_LEFT},
     {.key = "scale", .kind = WORD_REAL, FIELD(scale)},
     {.key = "softcap", .kind = WORD_REAL, FIELD(softcap), .above = 0, .below = 1e30},
+    {.key = "values", .kind = WORD_CHOICE, FIELD(values), .choice = values},
+    {.key = "hidden", .kind = WORD_CHOICE, FIELD(hidden), .choice = hidden},
+    {.key = "nan", .kind = WORD_FLAG, FIELD(nan)},
+    {.key = "scales", .kind = WORD_CHOICE, FIELD(scales), .choice = scales},
     {.key = "dropout", .kind = WORD_REAL, FIELD(dropout), .above = 0, .below = 1, .zero = true},
+    {.key = "shard", .kind = WORD_FLAG, FIELD(shard)},
     {.key = "seed", .kind = WORD_INTEGER, FIELD(seed), .least = 0, .most = INT64_MAX},
     {.key = "varlen", .kind = WORD_CHOICE, FIELD(varlen), .choice = varlen},
+    {.key = "lengths", .kind = WORD_CHOICE, FIELD(lengths), .choice = lengths},
     {.key = "mask", .kind = WORD_CHOICE, FIELD(bool_mask), .choice = axes},
     {.key = "block", .kind = WORD_PAIR, .separator = ',', FIELDS(block_q, block_k), .least = 1, .most = MOST_SEQ},
+    {.key = "block_axes", .kind = WORD_CHOICE, FIELD(block_axes), .choice = axes},
     {.key = "bias", .kind = WORD_CHOICE, FIELD(bias), .choice = axes},
-    {.key = "alibi", .kind = WORD_FLAG, FIELD(alibi)},
-    {.key = "sinks", .kind = WORD_FLAG, FIELD(sinks)},
+    {.key = "bias_dtype", .kind = WORD_CHOICE, FIELD(bias_dtype), .choice = bias_dtypes},
+    {.key = "bias_hides", .kind = WORD_FLAG, FIELD(bias_hides)},
+    {.key = "alibi", .kind = WORD_CHOICE, FIELD(alibi), .choice = alibi},
+    {.key = "sinks", .kind = WORD_CHOICE, FIELD(sinks), .choice = sinks},
     {.key = "nolse", .kind = WORD_FLAG, FIELD(no_lse)},
     {.key = "dlse", .kind = WORD_FLAG, FIELD(dlse)},
     {.key = "dbias", .kind = WORD_FLAG, FIELD(dbias)},
     {.key = "dsinks", .kind = WORD_FLAG, FIELD(dsinks)},
     {.key = "layout", .kind = WORD_CHOICE, FIELD(layout), .choice = layouts},
-    {.key = "qstart", .kind = WORD_INTEGER, FIELD(q_start), .least = -MOST_SEQ, .most = MOST_SEQ},
-    {.key = "kstart", .kind = WORD_INTEGER, FIELD(k_start), .least = -MOST_SEQ, .most = MOST_SEQ},
+    {.key = "qstart", .kind = WORD_INTEGER, FIELD(q_start), .least = -MOST_START, .most = MOST_START},
+    {.key = "kstart", .kind = WORD_INTEGER, FIELD(k_start), .least = -MOST_START, .most = MOST_START},
+    {.key = "split", .kind = WORD_INTEGER, FIELD(split_keys), .least = 0, .most = MOST_SEQ},
     {.key = "deterministic", .kind = WORD_FLAG, FIELD(deterministic)},
     {.key = "device", .kind = WORD_CHOICE, FIELD(device), .choice = devices},
     {.key = "threads", .kind = WORD_INTEGER, FIELD(threads), .least = 0, .most = MOST_THREADS},
@@ -117,19 +158,31 @@ const char problem_help[] =
     "  window=L,R                   L keys before the bottom-right diagonal to R after it; -1 is unbounded\n"
     "  window_topleft=L,R           the same around the top-left diagonal\n"
     "  scale=X  softcap=X           (1/sqrt(D), none)\n"
+    "  values=KIND                  of q and k: normal (default), outliers, growing (each key's score above the one before),\n"
+    "                               falling, low (very negative scores), spikes (few keys large), equal\n"
+    "  hidden=nan|inf|largest       what check puts where no row looks (nan);  nan: one NaN where rows do look\n"
+    "  scales[=KIND]                scales of k and v: one a token (default; int8 has it anyway), rows (16 share one),\n"
+    "                               sequence, tensor\n"
     "  dropout=P  seed=N            (0, 0); seed is also that of the random inputs and lengths\n"
+    "  shard                        dropout as of a part of a larger problem, with a large seed and offset\n"
     "  varlen[=KIND]                ragged lengths up to S drawn from the seed: packed (default), used (padded, with used\n"
     "                               lengths), used_k (only keys are padded), packed_q (packed queries, padded keys),\n"
-    "                               packed_used (both), packed64 and used64 (64-bit integers)\n"
+    "                               packed_used (both), packed64, used64 and packed_used64 (64-bit integers), used_q,\n"
+    "                               packed_k\n"
+    "  lengths=KIND                 under varlen: ragged (default), no_keys, no_rows, none\n"
     "  mask[=AXES]  bias[=AXES]     a boolean mask, an additive bias; AXES are those it has of its own, of bhqk\n"
     "                               (batch, head, row, key) and ending in k; qk is the default, the others are broadcast\n"
-    "  block=BQ,BK                  a block mask with blocks of BQ x BK\n"
-    "  alibi  sinks                 ALiBi with the usual slopes; one sink a head\n"
+    "  bias_dtype=DTYPE  bias_hides the bias in another dtype; some of it is -inf\n"
+    "  block=BQ,BK  block_axes=AXES a block mask with blocks of BQ x BK (bhqk)\n"
+    "  alibi[=batch]                ALiBi with the usual slopes, or others for every batch entry\n"
+    "  sinks[=hidden|large]         one sink a head; hidden: -inf in every second\n"
     "  nolse                        forward without lse\n"
     "  dlse  dbias  dsinks          backward: a gradient of lse is given; gradients of bias and sinks are wanted\n"
     "  layout=NAME                  bshd (default), bhsd, packed (qkv in one tensor), gaps (unused elements between rows),\n"
-    "                               reversed (rows in descending order)\n"
+    "                               reversed (rows in descending order), sbhd, backwards (all axes in descending order),\n"
+    "                               misaligned (by one element), shared (k, v, dout with strides of 0), mixed\n"
     "  qstart=I  kstart=I           positions of row 0 and of key 0 (0)\n"
+    "  split=N                      keys in one split of decoding\n"
     "  device=cpu|cuda  threads=N  kernel=NAME  deterministic\n"
     "Integers take the suffixes k and M (1024, 1024^2) and sweeps: 512..8k*2 multiplies, 1..9+2 adds, 64,128,256 lists.\n"
     "Every value takes a list where it has no comma of its own, and so do the words without a key: fp32,bf16.\n"

@@ -3,6 +3,8 @@
  * visible.c: who sees whom; see visible.h. */
 #include "problem/visible.h"
 
+#include "problem/element.h"
+
 #include <math.h>
 
 static bool is_causal(const problem *p) {
@@ -22,12 +24,21 @@ static bool inside_kind(const problem *p, const sequence *s, int64_t i, int64_t 
     return (p->window_left < 0 || ahead >= -p->window_left) && (p->window_right < 0 || ahead <= p->window_right);
 }
 
-bool visible(const inputs *in, int64_t b, int64_t h, int64_t i, int64_t j) {
+/* Scores of an axis that a tensor does not have of its own are all at index 0: its stride is 0. */
+bool visible_but_for_bias(const inputs *in, int64_t b, int64_t h, int64_t i, int64_t j) {
     const problem *p = &in->problem;
     if (!inside_kind(p, &in->sequences[b], i, j)) return false;
     const buffer *mask = &in->tensor[T_MASK], *blocks = &in->tensor[T_BLOCKS];
     if (p->bool_mask && !buffer_at(mask, b, i, h, 1)[j]) return false;
     return !p->block_q || buffer_at(blocks, b, i / p->block_q, h, 1)[j / p->block_k];
+}
+
+bool visible(const inputs *in, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const buffer *bias = &in->tensor[T_BIAS];
+    if (!visible_but_for_bias(in, b, h, i, j)) return false;
+    if (!in->problem.bias_hides) return true;
+    const size_t bytes = element_bytes(bias->dtype);
+    return element_load(buffer_at(bias, b, i, h, bytes) + (size_t)j * bytes, bias->dtype) != -INFINITY;
 }
 
 static double clamp(double value, double most) { return fmin(fmax(value, 0), most); }

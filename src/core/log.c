@@ -23,3 +23,10 @@ void strobe__log_call(const struct problem *problem, const struct kernel *kernel
              strobe__dtype_name(a->dtype), kernel->name);
     log_callback(log_user, line);
 }
+
+void strobe__log_handed_over(const char *kernel, const char *to, const char *why) {
+    if (!log_callback) return;
+    char line[256];
+    snprintf(line, sizeof line, "%s: handed over to %s, %s", kernel, to, why);
+    log_callback(log_user, line);
+}

@@ -76,7 +76,7 @@ static const struct refused {
     {"varlen=", "varlen is nothing; accepted are packed, used"},
     {"mask=kq", "mask is kq; accepted are qk, k"},
     {"layout=nhwc", "layout is nhwc; accepted are bshd"},
-    {"alibi=1", "alibi is given the value 1"},
+    {"alibi=1", "alibi is 1; accepted are heads, batch"},
     {"kernel=a-b", "kernel is a-b; a name"},
     {"kernel", "kernel stands without a value"},
     {"fp8", "\"fp8\" is not a word of a problem"},

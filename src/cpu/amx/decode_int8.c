@@ -18,6 +18,7 @@
  * docs/kernels/cpu.md has the versions and what was tried, docs/benchmarks.md the figures. */
 #include <stdatomic.h>
 
+#include "core/log.h"
 #include "cpu/amx/bytes.h"
 #include "cpu/decode/split_kv.h"
 #include "cpu/scratch.h"
@@ -357,5 +358,7 @@ strobe_status LEVEL_KERNEL(decode_int8)(const struct problem *p, const struct ex
     f.scratch_bytes = lay_out(&c, NULL, &f, f.split.heads_a_task);
     f.split.partials = (float *)(void *)(f.workspace + (size_t)strobe__workers(p->a.parallel) * f.scratch_bytes);
     run_splits(&f.split, decode_task, &f);
-    return atomic_load(&needs_fallback) ? strobe__cpu_decode_avx512(p, execution) : STROBE_OK;
+    if (!atomic_load(&needs_fallback)) return STROBE_OK;
+    strobe__log_handed_over("cpu_decode_int8_amx", "cpu_decode_avx512", "which takes numbers that are not finite");
+    return strobe__cpu_decode_avx512(p, execution);
 }
