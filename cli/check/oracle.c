@@ -40,7 +40,35 @@ static bool run_forward(inputs *wide, inputs *in, char *message, size_t capacity
 static void measure_error(oracle *o, const inputs *in, const outputs *out, tensor_id id) {
     const difference d = compare(in, id, &out->tensor[id], &o->reference.tensor[id]);
     if (d.error > o->standard_error[id]) o->standard_error[id] = d.error;
-    o->standard_whole[id] = d.whole;
+    if (out->tensor[id].dtype == in->problem.dtype) o->standard_whole[id] = d.whole;
+}
+
+/* Multiplies rows by their scales, which stand beside every key whichever share one. */
+static void multiply_by_scales(const inputs *in, tensor_id id, tensor_id scale_id, const buffer *to) {
+    for (rows r = rows_of(in, id, to); rows_next(&r);) {
+        const double scale = element_load(rows_at(&r, &in->tensor[scale_id]), STROBE_FP32);
+        float *row = (float *)(void *)rows_at(&r, to);
+        for (int64_t c = 0; c < to->extent[3]; ++c) row[c] = (float)(scale * (double)row[c]);
+    }
+}
+
+/* The standard in fp32 on K and V that have been multiplied by their scales. */
+static bool measure_scaled_first(oracle *o, const inputs *in, char *message, size_t capacity) {
+    problem p = with_dtype(&in->problem, STROBE_FP32);
+    p.kv_dtype = p.scales = 0;
+    outputs out = {0};
+    inputs copy = {0};
+    bool ok = inputs_convert(&copy, in, &p, message, capacity) && outputs_create(&out, &copy, message, capacity);
+    if (ok) {
+        multiply_by_scales(in, T_K, T_K_SCALE, &copy.tensor[T_K]);
+        multiply_by_scales(in, T_V, T_V_SCALE, &copy.tensor[T_V]);
+        ok = !trial_run(&copy, &out, trial_standard[STROBE_FORWARD], &trial_plain, message, capacity);
+    }
+    for (int id = 0; ok && id < TENSOR_COUNT; ++id)
+        if (out.tensor[id].data) measure_error(o, in, &out, (tensor_id)id);
+    outputs_free(&out);
+    inputs_free(&copy);
+    return ok;
 }
 
 /* The standard in the inputs' dtype; for lse in fp32. */
@@ -61,6 +89,8 @@ static bool measure_standard(oracle *o, const inputs *in, char *message, size_t 
         outputs_free(&out);
         inputs_free(&copy);
     }
+    if (ok && in->tensor[T_K_SCALE].data && p->operation == STROBE_FORWARD)
+        ok = measure_scaled_first(o, in, message, capacity);
     return ok;
 }
 
@@ -71,10 +101,10 @@ static bool measure_standard(oracle *o, const inputs *in, char *message, size_t 
  * dO. Both are what backward gives for dout = -e dO and dlse = -e dlse - (D' - D). For e stands the error of a plain fp32
  * forward's lse: it holds both, the error of a score and the rounding of lse.
  *
- * The standard takes D as the sum of its own P dP, so that its dS add up to 0 along a row. A kernel's D comes from an out that
- * was worked out with other roundings of the scores, and its dS add up to sum(P' dP) - D', which large scores make large and
- * K multiplies where keys have much in common. In fp32 the D of a plain forward's out stands for sum(P' dP); in 16 bits the
- * rounding of out outweighs it. */
+ * The standard takes D as the sum of its own P dP, so that its dS add up to 0 along a row. A kernel's D comes from an out
+ * that was worked out with other roundings of the scores, and its dS add up to sum(P' dP) - D', which large scores make
+ * large and K multiplies where keys have much in common. In fp32 the D of a plain forward's out stands for sum(P' dP); in 16
+ * bits the rounding of out outweighs it. */
 
 static double row_of_d(const unsigned char *dout, const unsigned char *out, int64_t dtype, int64_t columns, bool in_fp32) {
     const size_t bytes = element_bytes(dtype);
@@ -102,9 +132,9 @@ static void set_moved_gradient(inputs *moved, const inputs *wide, const inputs *
                                           in->problem.dtype, dout->extent[3], true);
         const double plain_d = row_of_d(rows_at(&r, &single->tensor[T_DOUT]), rows_at(&r, &single->tensor[T_OUT]),
                                         STROBE_FP32, dout->extent[3], true);
-        const double own_d = in->problem.dtype == STROBE_FP32 ? plain_d : d;
+        const double of_own_d = in->problem.dtype == STROBE_FP32 ? fabs(plain_d - d) : 0;
         double *row = (double *)(void *)rows_at(&r, dout), *row_dlse = (double *)(void *)rows_at(&r, dlse);
-        *row_dlse = -e * (in->problem.dlse ? *row_dlse : 0) - (rounded_d - own_d);
+        *row_dlse = -e * (in->problem.dlse ? *row_dlse : 0) - (rounded_d - d) - copysign(of_own_d, rounded_d - d);
         for (int64_t c = 0; c < dout->extent[3]; ++c) row[c] *= -e;
     }
 }
@@ -178,7 +208,7 @@ static void set_allowances(oracle *o, const inputs *in) {
         const buffer *reference = &o->reference.tensor[id];
         if (!reference->data) continue;
         const bool statistic = id == T_LSE || id == T_DSINKS;
-        const int64_t of_bias = in->problem.bias_dtype, dtype = statistic                   ? STROBE_FP32
+        const int64_t of_bias = in->problem.bias_dtype, dtype = statistic                  ? STROBE_FP32
                                                                 : id == T_DBIAS && of_bias ? of_bias
                                                                                            : in->problem.dtype;
         const double rounding = compare_rounding(in, (tensor_id)id, reference, dtype);

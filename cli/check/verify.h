@@ -30,6 +30,9 @@ typedef struct verification {
 /* in has been poisoned after the oracle was made from it. The oracle is refined if the verdict hangs on it. */
 verification verify_kernel(const inputs *in, oracle *o, const char *kernel);
 
+/* The problem's own kernel on inputs made for it. */
+verification verify_problem(const problem *p);
+
 /* One output: its difference, and its error over the allowance, which is at most 1 when it is right. Keeps the worst. */
 double verify_output(verification *v, const inputs *in, oracle *o, tensor_id id, const buffer *result, difference *d);
 

@@ -80,7 +80,9 @@ static void set_scales(call *c, const inputs *in) {
     c->scales = (strobe_scales){.struct_size = sizeof c->scales,
                                 .k = (const float *)(void *)k->data,
                                 .v = (const float *)(void *)v->data,
-                                .block_k = whole ? 0 : p->scales == SCALES_ROWS ? SCALE_ROWS : 1};
+                                .block_k = whole                      ? 0
+                                           : p->scales == SCALES_ROWS ? SCALE_ROWS
+                                                                      : 1};
     set_scale_strides(c->scales.stride_k, p, k);
     set_scale_strides(c->scales.stride_v, p, v);
     c->attention.scales = &c->scales;

@@ -238,7 +238,10 @@ bool inputs_convert(inputs *to, const inputs *from, const problem *p, char *mess
     fill_lengths(to);
     if (!inputs_allocate(to, to->tensor, false, message, capacity)) return false;
     values_fill_scales(to);
-    for (int id = 0; id < TENSOR_COUNT; ++id)
-        if (from->tensor[id].data && !(p->scales && (id == T_K_SCALE || id == T_V_SCALE))) inputs_copy(from, (tensor_id)id, &to->tensor[id], &from->tensor[id]);
+    for (int id = 0; id < TENSOR_COUNT; ++id) {
+        const bool is_filled = p->scales && (id == T_K_SCALE || id == T_V_SCALE);
+        if (from->tensor[id].data && to->tensor[id].data && !is_filled)
+            inputs_copy(from, (tensor_id)id, &to->tensor[id], &from->tensor[id]);
+    }
     return true;
 }

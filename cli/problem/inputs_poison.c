@@ -30,8 +30,11 @@ static void look(const sight *s, int64_t b) {
 
 static void poison_row(const inputs *in, unsigned char *row, int64_t dtype, int64_t columns) {
     const size_t bytes = element_bytes(dtype);
-    static const double largest[] = {[STROBE_FP32] = 0x1.fffffep127, [STROBE_FP16] = 65504, [STROBE_BF16] = 0x1.fep127,
-                                     [STROBE_FP64] = 0x1p1000,       [STROBE_INT8] = -127};
+    static const double largest[] = {[STROBE_FP32] = 0x1.fffffep127,
+                                     [STROBE_FP16] = 65504,
+                                     [STROBE_BF16] = 0x1.fep127,
+                                     [STROBE_FP64] = 0x1p1000,
+                                     [STROBE_INT8] = -127};
     const int64_t kind = in->problem.hidden;
     for (int64_t c = 0; c < columns; ++c)
         if (kind == HIDDEN_NAN)

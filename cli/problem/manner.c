@@ -33,9 +33,8 @@ typedef struct job {
 
 static void *work(void *context) {
     job *j = context;
-    j->status = j->c->backward
-                    ? strobe_backward(&j->c->attention, &j->c->gradients, j->workspace, j->bytes, j->stream)
-                    : strobe_forward(&j->c->attention, j->workspace, j->bytes, j->stream);
+    j->status = j->c->backward ? strobe_backward(&j->c->attention, &j->c->gradients, j->workspace, j->bytes, j->stream)
+                               : strobe_forward(&j->c->attention, j->workspace, j->bytes, j->stream);
     snprintf(j->message, sizeof j->message, "%s", j->status ? strobe_last_error() : "");
     return NULL;
 }

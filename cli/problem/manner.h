@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * manner.h: one call of the library, in one of several manners: threads, the caller's own parallel loop, whose workspace, from
- * which thread, on which stream. The result may not depend on the manner. */
+ * manner.h: one call of the library, in one of several manners: threads, the caller's own parallel loop, whose workspace,
+ * from which thread, on which stream. The result may not depend on the manner. */
 #ifndef STROBE_CLI_MANNER_H
 #define STROBE_CLI_MANNER_H
 

@@ -143,11 +143,16 @@ static bool is_consistent(const problem *p, const refusal *r) {
         const char *name;
         int64_t given, needed;
         const char *need;
-    } needs[] = {{"dlse", p->dlse, backward, "bwd"},       {"dbias", p->dbias, backward, "bwd"},
-                 {"dsinks", p->dsinks, backward, "bwd"},   {"dbias", p->dbias, p->bias, "bias"},
-                 {"dsinks", p->dsinks, p->sinks, "sinks"}, {"nolse", p->no_lse, !backward, "fwd"},
-                 {"bias_dtype", p->bias_dtype, p->bias, "bias"}, {"bias_hides", p->bias_hides, p->bias, "bias"},
-                 {"block_axes", p->block_axes, p->block_q, "block"}, {"lengths", p->lengths, p->varlen, "varlen"},
+    } needs[] = {{"dlse", p->dlse, backward, "bwd"},
+                 {"dbias", p->dbias, backward, "bwd"},
+                 {"dsinks", p->dsinks, backward, "bwd"},
+                 {"dbias", p->dbias, p->bias, "bias"},
+                 {"dsinks", p->dsinks, p->sinks, "sinks"},
+                 {"nolse", p->no_lse, !backward, "fwd"},
+                 {"bias_dtype", p->bias_dtype, p->bias, "bias"},
+                 {"bias_hides", p->bias_hides, p->bias, "bias"},
+                 {"block_axes", p->block_axes, p->block_q, "block"},
+                 {"lengths", p->lengths, p->varlen, "varlen"},
                  {"shard", p->shard, p->dropout > 0, "dropout"}};
     for (size_t i = 0; i < sizeof needs / sizeof needs[0]; ++i)
         if (needs[i].given && !needs[i].needed)

@@ -16,12 +16,12 @@
 
 /* Memory orders of q, k, v, out and their gradients. */
 typedef enum problem_layout {
-    LAYOUT_BSHD,     /* [batch, seq, heads, dim] */
-    LAYOUT_BHSD,     /* [batch, heads, seq, dim] in memory */
-    LAYOUT_PACKED,   /* q, k, v side by side in every row of one tensor; their gradients likewise */
-    LAYOUT_GAPS,     /* bshd with unused elements after every head, row and batch entry */
-    LAYOUT_REVERSED, /* bshd with rows in descending order: a negative stride */
-    LAYOUT_SBHD,     /* [seq, batch, heads, dim] in memory */
+    LAYOUT_BSHD,       /* [batch, seq, heads, dim] */
+    LAYOUT_BHSD,       /* [batch, heads, seq, dim] in memory */
+    LAYOUT_PACKED,     /* q, k, v side by side in every row of one tensor; their gradients likewise */
+    LAYOUT_GAPS,       /* bshd with unused elements after every head, row and batch entry */
+    LAYOUT_REVERSED,   /* bshd with rows in descending order: a negative stride */
+    LAYOUT_SBHD,       /* [seq, batch, heads, dim] in memory */
     LAYOUT_BACKWARDS,  /* bshd with every axis in descending order */
     LAYOUT_MISALIGNED, /* gaps of one element, and the tensor begins one element after a multiple of 64 bytes */
     LAYOUT_SHARED,     /* k, v and dout are one for all batch entries and heads: strides of 0 */

@@ -20,18 +20,18 @@ static const word_choice kv_dtypes[] = {{"same", 0},           {"fp32", STROBE_F
 static const word_choice devices[] = {{"cpu", STROBE_CPU}, {"cuda", STROBE_CUDA}, {0}};
 static const word_choice causal[] = {
     {"bottomright", STROBE_MASK_CAUSAL_BOTTOM_RIGHT}, {"topleft", STROBE_MASK_CAUSAL_TOP_LEFT}, {0}};
-static const word_choice varlen[] = {{"packed", VARLEN_CU_Q | VARLEN_CU_K},
-                                     {"used", VARLEN_USED_Q | VARLEN_USED_K},
-                                     {"used_k", VARLEN_USED_K},
-                                     {"packed_q", VARLEN_CU_Q | VARLEN_USED_K},
-                                     {"packed_used", VARLEN_CU_Q | VARLEN_CU_K | VARLEN_USED_Q | VARLEN_USED_K},
-                                     {"packed64", VARLEN_CU_Q | VARLEN_CU_K | VARLEN_INDEX_64},
-                                     {"used64", VARLEN_USED_Q | VARLEN_USED_K | VARLEN_INDEX_64},
-                                     {"used_q", VARLEN_USED_Q},
-                                     {"packed_k", VARLEN_CU_K | VARLEN_USED_Q},
-                                     {"packed_used64", VARLEN_CU_Q | VARLEN_CU_K | VARLEN_USED_Q | VARLEN_USED_K |
-                                                           VARLEN_INDEX_64},
-                                     {0}};
+static const word_choice varlen[] = {
+    {"packed", VARLEN_CU_Q | VARLEN_CU_K},
+    {"used", VARLEN_USED_Q | VARLEN_USED_K},
+    {"used_k", VARLEN_USED_K},
+    {"packed_q", VARLEN_CU_Q | VARLEN_USED_K},
+    {"packed_used", VARLEN_CU_Q | VARLEN_CU_K | VARLEN_USED_Q | VARLEN_USED_K},
+    {"packed64", VARLEN_CU_Q | VARLEN_CU_K | VARLEN_INDEX_64},
+    {"used64", VARLEN_USED_Q | VARLEN_USED_K | VARLEN_INDEX_64},
+    {"used_q", VARLEN_USED_Q},
+    {"packed_k", VARLEN_CU_K | VARLEN_USED_Q},
+    {"packed_used64", VARLEN_CU_Q | VARLEN_CU_K | VARLEN_USED_Q | VARLEN_USED_K | VARLEN_INDEX_64},
+    {0}};
 static const word_choice axes[] = {{"qk", AXIS_ROW | AXIS_KEY},
                                    {"k", AXIS_KEY},
                                    {"hk", AXIS_HEAD | AXIS_KEY},
@@ -52,20 +52,16 @@ static const word_choice layouts[] = {{"bshd", LAYOUT_BSHD},
                                       {"shared", LAYOUT_SHARED},
                                       {"mixed", LAYOUT_MIXED},
                                       {0}};
-static const word_choice bias_dtypes[] = {
-    {"same", 0}, {"fp32", STROBE_FP32}, {"fp16", STROBE_FP16}, {"bf16", STROBE_BF16}, {"fp64", STROBE_FP64}, {0}};
-static const word_choice values[] = {{"normal", VALUES_NORMAL},   {"outliers", VALUES_OUTLIERS}, {"growing", VALUES_GROWING},
-                                     {"falling", VALUES_FALLING}, {"low", VALUES_LOW},           {"spikes", VALUES_SPIKES},
-                                     {"equal", VALUES_EQUAL},     {0}};
-static const word_choice hidden[] = {
-    {"nan", HIDDEN_NAN}, {"inf", HIDDEN_INFINITY}, {"largest", HIDDEN_LARGEST}, {0}};
+static const word_choice bias_dtypes[] = {{"same", 0},           {"fp32", STROBE_FP32}, {"fp16", STROBE_FP16},
+                                          {"bf16", STROBE_BF16}, {"fp64", STROBE_FP64}, {0}};
+static const word_choice values[] = {
+    {"normal", VALUES_NORMAL}, {"outliers", VALUES_OUTLIERS}, {"growing", VALUES_GROWING}, {"falling", VALUES_FALLING},
+    {"low", VALUES_LOW},       {"spikes", VALUES_SPIKES},     {"equal", VALUES_EQUAL},     {0}};
+static const word_choice hidden[] = {{"nan", HIDDEN_NAN}, {"inf", HIDDEN_INFINITY}, {"largest", HIDDEN_LARGEST}, {0}};
 static const word_choice scales[] = {
     {"token", SCALES_TOKEN}, {"rows", SCALES_ROWS}, {"sequence", SCALES_SEQUENCE}, {"tensor", SCALES_TENSOR}, {0}};
-static const word_choice lengths[] = {{"ragged", LENGTHS_RAGGED},
-                                      {"no_keys", LENGTHS_NO_KEYS},
-                                      {"no_rows", LENGTHS_NO_ROWS},
-                                      {"none", LENGTHS_NONE},
-                                      {0}};
+static const word_choice lengths[] = {
+    {"ragged", LENGTHS_RAGGED}, {"no_keys", LENGTHS_NO_KEYS}, {"no_rows", LENGTHS_NO_ROWS}, {"none", LENGTHS_NONE}, {0}};
 static const word_choice sinks[] = {{"usual", SINKS_USUAL}, {"hidden", SINKS_HIDDEN}, {"large", SINKS_LARGE}, {0}};
 static const word_choice alibi[] = {{"heads", ALIBI_HEADS}, {"batch", ALIBI_BATCH}, {0}};
 
@@ -158,7 +154,8 @@ const char problem_help[] =
     "  window=L,R                   L keys before the bottom-right diagonal to R after it; -1 is unbounded\n"
     "  window_topleft=L,R           the same around the top-left diagonal\n"
     "  scale=X  softcap=X           (1/sqrt(D), none)\n"
-    "  values=KIND                  of q and k: normal (default), outliers, growing (each key's score above the one before),\n"
+    "  values=KIND                  of q and k: normal (default), outliers, growing (each key's score above the one "
+    "before),\n"
     "                               falling, low (very negative scores), spikes (few keys large), equal\n"
     "  hidden=nan|inf|largest       what check puts where no row looks (nan);  nan: one NaN where rows do look\n"
     "  scales[=KIND]                scales of k and v: one a token (default; int8 has it anyway), rows (16 share one),\n"

@@ -47,7 +47,7 @@ refused 'strobe run: src: could not be read: it is not a regular file' run src
 refused 'strobe run: README.md: not a safetensors file: its first 8 bytes are not the length of a header inside it' run README.md
 refused 'strobe run: b=3 is not a word that run takes; strobe run --help lists them' run $file b=3
 refused 'strobe check: --device is tpu; cuda is accepted' check --device tpu
-refused 'strobe check: kernel is fast; a kernel that strobe info lists is accepted, but not reference_* or standard_*' \
+refused 'strobe check: kernel is fast; a kernel that strobe info lists is accepted' \
     check --kernel fast
 refused 'strobe check: d is 0; an integer from 1 to 65536 is accepted' check fwd d=0
 refused 'strobe check: fwd b=1 h=1 s=128 d=600 fp32: dim is 600; 1 to 512 is accepted' check fwd d=600
@@ -55,7 +55,7 @@ refused 'strobe check: scale is nan; a finite number other than 0 is accepted' c
 refused 'strobe check: dropout is 1; a number from 0 and below 1 is accepted' check fwd dropout=1
 refused 'strobe check: h is 3/2; a number of K/V heads that divides the query heads is accepted' check fwd h=3/2
 refused 'strobe check: "fast" is not a word of a problem; see the words under strobe bench --help' check fwd fast
-refused 'strobe check: layout is bdsh; accepted are bshd, bhsd, packed, gaps, reversed' check fwd layout=bdsh
+refused 'strobe check: layout is bdsh; accepted are bshd, bhsd, packed, gaps, reversed, sbhd, backwards, misaligned, shared, mixed' check fwd layout=bdsh
 refused 'strobe bench: --seconds is soon; a number from 0 is accepted' bench fwd --seconds soon
 refused 'strobe bench: no problem is given; strobe bench --help shows how' bench
 refused 'strobe trace: the problem is without device=cuda; one with it is taken' trace fwd
