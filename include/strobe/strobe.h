@@ -257,7 +257,7 @@ typedef struct strobe_parallel {
 /* Choices that the library otherwise makes. kernel: take the kernel of this name or refuse (names: strobe_kernel_at).
  * split_keys: keys in one split of split-KV decoding, so that results do not depend on the batch. It is taken by the
  * cpu_decode kernels (up to 16 query rows a K/V head), and by cuda_forward_sm80 and cuda_forward_fp32, which round it up
- * to a multiple of 64. */
+ * to a multiple of 64. No backward splits keys; it refuses them. */
 typedef struct strobe_tuning {
     size_t struct_size;
     const char *kernel;
@@ -381,8 +381,9 @@ STROBE_API strobe_status strobe_select(const strobe_attention *attention, const 
                                        const char **kernel);
 
 /* The same with reasons, as text: a line for each kernel of the operation and device, best first, "name: chosen" or
- * "name: why not". Writes at most capacity bytes with the closing zero; *needed (may be NULL) gets the bytes that the whole
- * text takes.
+ * "name: why not". Of a kernel that is compiled in several variants the line says which: "name: chosen, variant ...", with
+ * " + ..." for the passes beside the main one. Writes at most capacity bytes with the closing zero; *needed (may be NULL)
+ * gets the bytes that the whole text takes.
  *     char text[4096];
  *     if (strobe_explain(&a, NULL, text, sizeof text, NULL) == STROBE_OK) puts(text);
  * Returns UNSUPPORTED, with the text written, when no kernel takes the problem. */

@@ -10,11 +10,11 @@
 #include "core/log.h"
 #include "core/plan.h"
 
-static strobe_status prepare(struct problem *problem, const struct kernel **kernel, const strobe_attention *attention,
+static strobe_status prepare(struct problem *problem, struct plan *plan, const strobe_attention *attention,
                              const strobe_gradients *gradients, bool runs) {
     strobe_status status = strobe__problem_read(problem, attention, gradients, runs);
     if (!status) status = strobe__problem_validate(problem);
-    if (!status) status = strobe__plan(problem, kernel);
+    if (!status) status = strobe__plan(problem, plan);
     return status;
 }
 
@@ -39,11 +39,10 @@ static void *allocate(size_t bytes) {
     return memory;
 }
 
-static strobe_status run_in(const struct problem *problem, const struct kernel *kernel, struct execution execution,
-                            size_t given) {
-    const size_t needed = kernel->workspace(problem);
+static strobe_status run_in(const struct plan *plan, struct execution execution, size_t given) {
+    const size_t needed = plan->kernel->workspace(plan);
     void *own = NULL;
-    if (execution.workspace == NULL && given == 0 && needed > 0 && kernel->device == STROBE_CPU) {
+    if (execution.workspace == NULL && given == 0 && needed > 0 && plan->kernel->device == STROBE_CPU) {
         own = allocate(needed);
         if (!own) return strobe__fail(STROBE_OUT_OF_MEMORY, "a workspace of %zu bytes could not be allocated", needed);
         execution.workspace = own;
@@ -56,7 +55,7 @@ static strobe_status run_in(const struct problem *problem, const struct kernel *
         return strobe__fail(STROBE_INVALID_ARGUMENT, "workspace is %p; a multiple of 64 bytes is accepted",
                             execution.workspace);
     }
-    const strobe_status status = kernel->run(problem, &execution);
+    const strobe_status status = plan->kernel->run(plan, &execution);
     free(own);
     return status;
 }
@@ -64,14 +63,14 @@ static strobe_status run_in(const struct problem *problem, const struct kernel *
 static strobe_status run(const strobe_attention *attention, const strobe_gradients *gradients, void *workspace,
                          size_t workspace_bytes, void *stream) {
     struct problem problem;
-    const struct kernel *kernel;
-    strobe_status status = prepare(&problem, &kernel, attention, gradients, true);
+    struct plan plan;
+    strobe_status status = prepare(&problem, &plan, attention, gradients, true);
     if (status) return status;
     if (problem.a.device == STROBE_CPU && stream)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "stream is %p; NULL is accepted on the CPU", stream);
     if (is_empty(&problem)) return STROBE_OK;
-    status = run_in(&problem, kernel, (struct execution){.workspace = workspace, .stream = stream}, workspace_bytes);
-    if (!status) strobe__log_call(&problem, kernel);
+    status = run_in(&plan, (struct execution){.workspace = workspace, .stream = stream}, workspace_bytes);
+    if (!status) strobe__log_call(&problem, plan.kernel);
     return status;
 }
 
@@ -85,21 +84,41 @@ strobe_status strobe_backward(const strobe_attention *attention, const strobe_gr
     return run(attention, gradients, workspace, workspace_bytes, stream);
 }
 
+static size_t workspace_of(const struct plan *plan) {
+    return is_empty(plan->problem) ? 0 : (plan->kernel->workspace(plan) + 63) / 64 * 64;
+}
+
+/* Where a query has no data, some that lie as badly as their dtype allows: a kernel or a variant may want alignment, and the
+ * call that follows may have to do with another. */
+static void misplace_data(struct problem *p) {
+    strobe_attention *a = &p->a;
+    strobe_gradients *g = &p->g;
+    strobe_tensor *const tensors[] = {&a->q, &a->k, &a->v, &a->out, &a->lse, &g->dout, &g->dlse, &g->dq, &g->dk, &g->dv};
+    const size_t count = p->operation == STROBE_BACKWARD ? sizeof tensors / sizeof tensors[0] : 5;
+    for (size_t t = 0; t < count; ++t)
+        if (!tensors[t]->data) tensors[t]->data = (void *)strobe__dtype_bytes(tensors[t]->dtype);
+    strobe__problem_ask(p);
+}
+
 strobe_status strobe_workspace(const strobe_attention *attention, const strobe_gradients *gradients, size_t *bytes) {
     if (!bytes) return strobe__fail(STROBE_INVALID_ARGUMENT, "bytes is NULL; a pointer to a size_t is accepted");
     struct problem problem;
-    const struct kernel *kernel;
-    const strobe_status status = prepare(&problem, &kernel, attention, gradients, false);
-    if (!status) *bytes = is_empty(&problem) ? 0 : (kernel->workspace(&problem) + 63) / 64 * 64;
-    return status;
+    struct plan plan;
+    const strobe_status status = prepare(&problem, &plan, attention, gradients, false);
+    if (status) return status;
+    const size_t as_given = workspace_of(&plan);
+    misplace_data(&problem);
+    const size_t at_worst = strobe__plan_found(&problem, &plan) ? workspace_of(&plan) : 0;
+    *bytes = as_given > at_worst ? as_given : at_worst;
+    return STROBE_OK;
 }
 
 strobe_status strobe_select(const strobe_attention *attention, const strobe_gradients *gradients, const char **name) {
     if (!name) return strobe__fail(STROBE_INVALID_ARGUMENT, "kernel is NULL; a pointer to a string is accepted");
     struct problem problem;
-    const struct kernel *kernel;
-    const strobe_status status = prepare(&problem, &kernel, attention, gradients, false);
-    if (!status) *name = kernel->name;
+    struct plan plan;
+    const strobe_status status = prepare(&problem, &plan, attention, gradients, false);
+    if (!status) *name = plan.kernel->name;
     return status;
 }
 
@@ -107,11 +126,11 @@ strobe_status strobe_explain(const strobe_attention *attention, const strobe_gra
                              size_t capacity, size_t *needed) {
     if (!text && capacity > 0) return strobe__fail(STROBE_INVALID_ARGUMENT, "text is NULL; a buffer is accepted");
     struct problem problem;
-    const struct kernel *kernel;
+    struct plan plan;
     strobe_status status = strobe__problem_read(&problem, attention, gradients, false);
     if (!status) status = strobe__problem_validate(&problem);
     if (status) return status;
     const size_t length = strobe__plan_text(&problem, text, capacity);
     if (needed) *needed = length + 1;
-    return strobe__plan(&problem, &kernel);
+    return strobe__plan(&problem, &plan);
 }

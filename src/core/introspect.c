@@ -30,6 +30,16 @@ int32_t strobe_kernel_count(void) {
     return count;
 }
 
+/* NULL if any device of the kernel's kind can run it, else what the first lacks. */
+static const char *unavailable(const struct kernel *kernel) {
+    const struct backend *backend = strobe__backend_of(kernel);
+    strobe_device_info info;
+    const char *first = backend->lacks ? backend->lacks(kernel->needs, 0) : NULL;
+    for (int32_t index = 1; first && backend->describe((int32_t)kernel->device, index, &info); ++index)
+        if (!backend->lacks(kernel->needs, index)) return NULL;
+    return first;
+}
+
 strobe_status strobe_kernel_at(int32_t index, strobe_kernel_info *info) {
     const struct kernel *kernel = index >= 0 ? strobe__kernel((size_t)index) : NULL;
     if (!kernel)
@@ -39,7 +49,7 @@ strobe_status strobe_kernel_at(int32_t index, strobe_kernel_info *info) {
         .struct_size = sizeof ours,
         .name = kernel->name,
         .summary = kernel->summary,
-        .unavailable = kernel->unavailable ? kernel->unavailable() : NULL,
+        .unavailable = unavailable(kernel),
         .operation = (int32_t)kernel->operation,
         .device = (int32_t)kernel->device,
         .chosen_by_name = kernel->by_name_only,

@@ -1,17 +1,38 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * kernel.h: a kernel's record. Adding a kernel is one source file and one line in its backend's table; selection, tests,
- * benchmarks, `strobe info` and docs/support.md walk the same tables. See docs/adding-a-kernel.md. */
+ * kernel.h: a kernel's record. Adding a kernel is one source file and one record in its backend's table; selection, tests,
+ * benchmarks, `strobe info` and docs/support.md walk the same tables. A record says all that the kernel takes; what it does
+ * not name, the planner refuses. See docs/adding-a-kernel.md. */
 #ifndef STROBE_CORE_KERNEL_H
 #define STROBE_CORE_KERNEL_H
 
 #include "core/problem.h"
 
-/* What a running kernel is given beside the problem. */
+/* A compiled form of a kernel: the first member of a backend's own structure, which holds whatever else it needs. */
+struct variant {
+    const char *name; /* the symbol without its prefix */
+};
+
+/* What was decided about a problem, once, by strobe__plan; workspace() and run() are given it and decide nothing again. */
+struct plan {
+    const struct problem *problem;
+    const struct kernel *kernel;
+    const struct variant *variant; /* the main pass; NULL where the kernel has one form */
+    const struct variant *more[3]; /* of the passes around it, NULL where not needed; their order is the kernel's own */
+};
+
+/* What a running kernel is given beside the plan. */
 struct execution {
     void *workspace; /* as many bytes as kernel->workspace() said, 64-byte aligned */
     void *stream;
 };
+
+/* Numbers that are taken, both ends included. */
+struct range {
+    int64_t least, most;
+};
+#define ANY_NUMBER \
+    { 0, INT64_MAX }
 
 struct kernel {
     const char *name; /* one word, everywhere the same */
@@ -19,13 +40,31 @@ struct kernel {
     strobe_operation operation;
     strobe_device device;
     bool by_name_only; /* a yardstick, never chosen by itself */
+    int32_t needs;     /* of the machine: a level of the backend's own, for its lacks(); 0: nothing */
 
-    /* NULL, or a sentence: why this machine cannot run it; why it does not take this problem. Neither touches data. */
-    const char *(*unavailable)(void);
+    /* What it takes. Nothing is taken that is not named here. */
+    feature_set features;
+    struct dtypes dtypes;      /* for each tensor the dtypes; k and v share one */
+    int32_t dim, dim_v;        /* the largest; from 1 on */
+    struct range seq_q, seq_k; /* lengths, upper bounds under varlen */
+    struct range rows;         /* query rows that share a K/V head: seq_q * heads_q / heads_kv */
+    struct range best_rows; /* and for how many it is chosen before others; {0}: for any. By name it takes all of `rows` */
+
+    /* Further limits of numbers: NULL, or a sentence why it does not take a problem that the record lets pass. Touches no
+     * data. limits: the same in words, for docs/support.md. */
     const char *(*reject)(const struct problem *problem);
+    const char *limits;
 
-    size_t (*workspace)(const struct problem *problem);
-    strobe_status (*run)(const struct problem *problem, const struct execution *execution);
+    /* NULL, or a sentence: the operating system refuses it to this process. Asked last, by problems that want it. */
+    const char *(*denied)(void);
+
+    /* Fills in the plan's variants from its problem; false if none was built or fits the device. NULL: one form. Queries ask
+     * without data, with pointers that are NULL: workspace() must be enough for what a call with data may choose. */
+    bool (*choose)(struct plan *plan);
+    const char *variants; /* names of all of them, a blank before each; NULL: one form */
+
+    size_t (*workspace)(const struct plan *plan);
+    strobe_status (*run)(const struct plan *plan, const struct execution *execution);
 };
 
 /* A strobe_merge after it has been read and checked. */
@@ -42,6 +81,8 @@ struct backend {
     const struct kernel *kernels;
     size_t count;
     strobe_device device;
+    /* NULL, or a sentence: what device number index lacks that a kernel needs. The function NULL: nothing. */
+    const char *(*lacks)(int32_t needs, int32_t index);
     /* Fills in device number index of the kind; false when there is none. */
     bool (*describe)(int32_t device, int32_t index, strobe_device_info *info);
     strobe_status (*merge)(const struct merge *merge, void *stream);
@@ -51,8 +92,9 @@ extern const struct backend strobe__cpu_backend;
 extern const struct backend strobe__cuda_backend; /* where it is built */
 extern const struct backend strobe__reference_backend;
 
-/* Backends in the order of choice, NULL past the end; all their kernels in that order. */
+/* Backends in the order of choice, NULL past the end; all their kernels in that order, and the backend of each. */
 const struct backend *strobe__backend(size_t index);
 const struct kernel *strobe__kernel(size_t index);
+const struct backend *strobe__backend_of(const struct kernel *kernel);
 
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * plan.c: plan() is a pure function of the problem and the machine: the first kernel in table order that is available, is
- * not by name only, and does not reject. `strobe explain` prints the same walk. */
+ * plan.c: plan() is a pure function of the problem and the machine: the first kernel in table order that the device can run
+ * and whose record declares all that the problem asks for, among those that are best for so many rows if there is one, and
+ * the variants that it chooses. What a record declares is checked in declare.c. `strobe explain` prints the same walk. */
 #include "core/plan.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,67 +30,158 @@ const struct kernel *strobe__kernel(size_t index) {
     return NULL;
 }
 
-bool strobe__is_candidate(const struct kernel *kernel, const struct problem *problem) {
-    return kernel->operation == problem->operation && (int32_t)kernel->device == problem->a.device;
+const struct backend *strobe__backend_of(const struct kernel *kernel) {
+    const struct backend *backend;
+    for (size_t b = 0; (backend = strobe__backend(b)) != NULL; ++b)
+        if (kernel >= backend->kernels && kernel < backend->kernels + backend->count) break;
+    return backend;
 }
 
-const char *strobe__refusal(const struct kernel *kernel, const struct problem *problem) {
-    const char *name = problem->tuning.kernel;
-    if (name && strcmp(name, kernel->name) != 0) return "tuning.kernel names another";
-    if (!name && kernel->by_name_only) return "only chosen by name, a yardstick";
-    const char *reason = kernel->unavailable ? kernel->unavailable() : NULL;
-    return reason ? reason : kernel->reject(problem);
-}
+/* The kernels of a problem's operation and device, in the order of choice. */
+struct walk {
+    size_t backend, index;
+};
 
-/* The only candidate that was asked for has a reason of its own; otherwise the last one in the table, the most general. */
-static strobe_status refuse(const struct problem *problem, const struct kernel *last, const char *reason) {
-    if (!last)
-        return strobe__fail(STROBE_UNSUPPORTED,
-                            "device is %d (CUDA), for which this build has no kernel; 0 (the CPU) is accepted",
-                            problem->a.device);
-    return strobe__fail(STROBE_UNSUPPORTED, "no kernel takes this problem; %s: %s", last->name, reason);
-}
-
-static strobe_status plan_by_name(const struct problem *problem, const struct kernel **chosen) {
-    for (size_t index = 0; (*chosen = strobe__kernel(index)) != NULL; ++index) {
-        if (strcmp((*chosen)->name, problem->tuning.kernel) != 0 || !strobe__is_candidate(*chosen, problem)) continue;
-        const char *reason = strobe__refusal(*chosen, problem);
-        return reason ? refuse(problem, *chosen, reason) : STROBE_OK;
+static const struct kernel *next(struct walk *w, const struct problem *p, const struct backend **backend) {
+    for (; (*backend = strobe__backend(w->backend)) != NULL; ++w->backend, w->index = 0) {
+        if ((int32_t)(*backend)->device != p->a.device) continue;
+        while (w->index < (*backend)->count) {
+            const struct kernel *kernel = &(*backend)->kernels[w->index++];
+            if (kernel->operation == p->operation) return kernel;
+        }
     }
+    return NULL;
+}
+
+/* Fills in the plan if the kernel takes the problem here; why, unless NULL, gets the reason when it does not. */
+static bool takes(const struct backend *backend, const struct kernel *kernel, struct plan *plan, struct reason *why) {
+    const struct problem *p = plan->problem;
+    const char *reason = backend->lacks ? backend->lacks(kernel->needs, p->a.device_index) : NULL;
+    if (reason) {
+        if (why) why->stage = OF_MACHINE, snprintf(why->sentence, sizeof why->sentence, "%s", reason);
+        return false;
+    }
+    if (!strobe__declares(kernel, p, why)) return false;
+    *plan = (struct plan){.problem = p, .kernel = kernel};
+    if (kernel->choose && !kernel->choose(plan))
+        reason = "no variant for its dtype and head dim was built (STROBE_CUDA_ONLY) or fits this device";
+    if (!reason && kernel->denied) reason = kernel->denied();
+    if (reason && why) why->stage = OF_VARIANTS, snprintf(why->sentence, sizeof why->sentence, "%s", reason);
+    return !reason;
+}
+
+/* Whether the kernel is better than others for so many rows. */
+static bool is_best(const struct kernel *kernel, const struct problem *p) {
+    const int64_t rows = p->a.seq_q * p->group;
+    return kernel->best_rows.most == 0 || (rows >= kernel->best_rows.least && rows <= kernel->best_rows.most);
+}
+
+/* The sentence is of the kernel that came furthest, of several the last one, which is the most general. */
+static strobe_status refuse(const struct problem *p) {
+    struct reason why, best = {.stage = OF_MACHINE};
+    const struct kernel *kernel, *closest = NULL;
+    const struct backend *backend;
+    struct plan plan = {.problem = p};
+    for (struct walk w = {0}; (kernel = next(&w, p, &backend)) != NULL;) {
+        if (kernel->by_name_only || takes(backend, kernel, &plan, &why) || (closest && why.stage < best.stage)) continue;
+        closest = kernel, best = why;
+    }
+    if (!closest)
+        return strobe__fail(STROBE_UNSUPPORTED,
+                            "device is %d (CUDA), for which this build has no kernel; 0 (the CPU) is accepted", p->a.device);
+    return strobe__fail(STROBE_UNSUPPORTED, "no kernel takes this problem; %s: %s", closest->name, best.sentence);
+}
+
+static strobe_status refuse_by_name(const struct problem *p) {
+    const struct kernel *kernel;
+    const struct backend *backend;
+    struct plan plan = {.problem = p};
+    struct reason why;
+    for (struct walk w = {0}; (kernel = next(&w, p, &backend)) != NULL;)
+        if (strcmp(kernel->name, p->tuning.kernel) == 0 && !takes(backend, kernel, &plan, &why))
+            return strobe__fail(STROBE_UNSUPPORTED, "no kernel takes this problem; %s: %s", kernel->name, why.sentence);
     return strobe__fail(STROBE_INVALID_ARGUMENT,
                         "tuning.kernel is \"%s\"; the name of a kernel of this operation and device is accepted "
                         "(strobe_kernel_at lists them)",
-                        problem->tuning.kernel);
+                        p->tuning.kernel);
 }
 
-strobe_status strobe__plan(const struct problem *problem, const struct kernel **chosen) {
-    if (problem->tuning.kernel) return plan_by_name(problem, chosen);
-    const struct kernel *kernel, *last = NULL;
-    const char *reason = NULL;
-    for (size_t index = 0; (kernel = strobe__kernel(index)) != NULL; ++index) {
-        if (!strobe__is_candidate(kernel, problem) || kernel->by_name_only) continue;
-        reason = strobe__refusal(kernel, problem);
-        last = kernel;
-        if (!reason) {
-            *chosen = kernel;
-            return STROBE_OK;
-        }
-    }
-    return refuse(problem, last, reason);
+static bool is_wanted(const struct kernel *kernel, const struct problem *p, bool best) {
+    if (p->tuning.kernel) return best && strcmp(kernel->name, p->tuning.kernel) == 0;
+    return !kernel->by_name_only && is_best(kernel, p) == best;
 }
 
-size_t strobe__plan_text(const struct problem *problem, char *text, size_t capacity) {
+bool strobe__plan_found(const struct problem *p, struct plan *plan) {
     const struct kernel *kernel;
-    size_t length = 0;
-    bool chosen = false;
-    for (size_t index = 0; (kernel = strobe__kernel(index)) != NULL; ++index) {
-        if (!strobe__is_candidate(kernel, problem)) continue;
-        const char *reason = strobe__refusal(kernel, problem);
-        if (!reason) reason = chosen ? "not needed, one before it was chosen" : "chosen";
-        chosen = chosen || strcmp(reason, "chosen") == 0;
-        const size_t room = length < capacity ? capacity - length : 0;
-        length += (size_t)snprintf(room ? text + length : NULL, room, "%s: %s\n", kernel->name, reason);
+    const struct backend *backend;
+    *plan = (struct plan){.problem = p};
+    for (int best = 1; best >= 0; --best) /* those that are best for so many rows, then those that take them too */
+        for (struct walk w = {0}; (kernel = next(&w, p, &backend)) != NULL;)
+            if (is_wanted(kernel, p, best) && takes(backend, kernel, plan, NULL)) return true;
+    return false;
+}
+
+strobe_status strobe__plan(const struct problem *p, struct plan *plan) {
+    if (strobe__plan_found(p, plan)) return STROBE_OK;
+    return p->tuning.kernel ? refuse_by_name(p) : refuse(p);
+}
+
+/* ----------------------------------------------------------------------------------------------------------- explain -- */
+
+struct text {
+    char *at;
+    size_t capacity, length;
+};
+
+static void __attribute__((format(printf, 2, 3))) append(struct text *t, const char *format, ...) {
+    va_list arguments;
+    const size_t room = t->length < t->capacity ? t->capacity - t->length : 0;
+    va_start(arguments, format);
+    t->length += (size_t)vsnprintf(room ? t->at + t->length : NULL, room, format, arguments);
+    va_end(arguments);
+}
+
+static void append_chosen(struct text *t, const struct plan *plan) {
+    append(t, "chosen");
+    if (plan->variant) append(t, ", variant %s", plan->variant->name);
+    for (size_t n = 0; n < sizeof plan->more / sizeof plan->more[0]; ++n)
+        if (plan->more[n] && plan->more[n] != plan->variant) append(t, " + %s", plan->more[n]->name);
+}
+
+static void append_reason(struct text *t, const struct backend *backend, const struct kernel *kernel,
+                          const struct problem *p) {
+    struct plan plan = {.problem = p};
+    struct reason why;
+    if (p->tuning.kernel && strcmp(p->tuning.kernel, kernel->name) != 0)
+        append(t, "tuning.kernel names another");
+    else if (!p->tuning.kernel && kernel->by_name_only)
+        append(t, "only chosen by name, a yardstick");
+    else if (!takes(backend, kernel, &plan, &why))
+        append(t, "%s", why.sentence);
+    else if (!is_best(kernel, p) && kernel->best_rows.most == INT64_MAX)
+        append(t, "%lld query rows share a K/V head; it is chosen from %lld on, or by name",
+               (long long)(p->a.seq_q * p->group), (long long)kernel->best_rows.least);
+    else if (!is_best(kernel, p))
+        append(t, "%lld query rows share a K/V head; it is chosen for %lld to %lld, or by name",
+               (long long)(p->a.seq_q * p->group), (long long)kernel->best_rows.least, (long long)kernel->best_rows.most);
+    else
+        append(t, "not needed, one before it was chosen");
+}
+
+size_t strobe__plan_text(const struct problem *p, char *buffer, size_t capacity) {
+    struct text t = {buffer, capacity, 0};
+    const struct kernel *kernel;
+    const struct backend *backend;
+    struct plan plan;
+    if (!strobe__plan_found(p, &plan)) plan.kernel = NULL;
+    for (struct walk w = {0}; (kernel = next(&w, p, &backend)) != NULL;) {
+        append(&t, "%s: ", kernel->name);
+        if (kernel == plan.kernel)
+            append_chosen(&t, &plan);
+        else
+            append_reason(&t, backend, kernel, p);
+        append(&t, "\n");
     }
-    if (capacity && length == 0) text[0] = 0;
-    return length;
+    if (capacity && t.length == 0) buffer[0] = 0;
+    return t.length;
 }

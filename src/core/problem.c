@@ -50,27 +50,27 @@ int64_t strobe__varlen_entry(const strobe_varlen *varlen, const void *entries, i
 }
 
 /* The optional structures of a descriptor: where the pointer stands, where the copy goes. */
-struct feature {
+struct attachment {
     const char *name;
     size_t pointer, copy, bytes;
 };
 
-#define FEATURE(holder, field) \
+#define ATTACHMENT(holder, field) \
     { #field, offsetof(struct problem, holder.field), offsetof(struct problem, field), sizeof(((struct problem *)0)->field) }
 
-static const struct feature features[] = {
-    FEATURE(a, varlen), FEATURE(a, paged), FEATURE(a, bias),    FEATURE(a, bool_mask), FEATURE(a, block_mask),
-    FEATURE(a, alibi),  FEATURE(a, sinks), FEATURE(a, dropout), FEATURE(a, scales),    FEATURE(a, parallel),
-    FEATURE(a, tuning), FEATURE(g, dbias), FEATURE(g, dsinks),
+static const struct attachment attachments[] = {
+    ATTACHMENT(a, varlen), ATTACHMENT(a, paged), ATTACHMENT(a, bias),    ATTACHMENT(a, bool_mask), ATTACHMENT(a, block_mask),
+    ATTACHMENT(a, alibi),  ATTACHMENT(a, sinks), ATTACHMENT(a, dropout), ATTACHMENT(a, scales),    ATTACHMENT(a, parallel),
+    ATTACHMENT(a, tuning), ATTACHMENT(g, dbias), ATTACHMENT(g, dsinks),
 };
 
-static strobe_status read_features(struct problem *p) {
-    for (size_t f = 0; f < sizeof features / sizeof features[0]; ++f) {
+static strobe_status read_attachments(struct problem *p) {
+    for (size_t f = 0; f < sizeof attachments / sizeof attachments[0]; ++f) {
         const void *source;
-        char *holder = (char *)p + features[f].pointer, *copy = (char *)p + features[f].copy;
+        char *holder = (char *)p + attachments[f].pointer, *copy = (char *)p + attachments[f].copy;
         memcpy(&source, holder, sizeof source);
         if (!source) continue;
-        const strobe_status status = strobe__struct_copy(copy, features[f].bytes, source, features[f].name);
+        const strobe_status status = strobe__struct_copy(copy, attachments[f].bytes, source, attachments[f].name);
         if (status) return status;
         const void *own = copy;
         memcpy(holder, &own, sizeof own);
@@ -150,6 +150,11 @@ static void drop_absent_sides(struct problem *p) {
     if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0 && !keys) a->seq_k = 0;
 }
 
+void strobe__problem_ask(struct problem *p) {
+    p->features = strobe__features_of(p);
+    p->dtypes = strobe__dtypes_of(p);
+}
+
 strobe_status strobe__problem_read(struct problem *p, const strobe_attention *attention, const strobe_gradients *gradients,
                                    bool runs) {
     memset(p, 0, sizeof *p);
@@ -158,10 +163,11 @@ strobe_status strobe__problem_read(struct problem *p, const strobe_attention *at
     if (!attention) return strobe__fail(STROBE_INVALID_ARGUMENT, "attention is NULL; a descriptor is accepted");
     strobe_status status = strobe__struct_copy(&p->a, sizeof p->a, attention, "attention");
     if (!status && gradients) status = strobe__struct_copy(&p->g, sizeof p->g, gradients, "gradients");
-    if (!status) status = read_features(p);
+    if (!status) status = read_attachments(p);
     if (status) return status;
     fill_defaults(p);
     drop_absent_sides(p);
+    strobe__problem_ask(p);
     return STROBE_OK;
 }
 

@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 
+#include "core/feature.h"
 #include "core/status.h"
 #include "math/mask.h"
 #include "math/philox.h"
@@ -28,6 +29,9 @@ struct problem {
     strobe_attention a; /* its feature pointers are NULL or lead to the copies below */
     strobe_gradients g; /* all zero in the forward */
     int64_t group;      /* heads_q / heads_kv */
+
+    feature_set features; /* what is asked for, as kernels declare it, worked out once */
+    struct dtypes dtypes;
 
     strobe_varlen varlen;
     strobe_paged paged;
@@ -48,6 +52,9 @@ struct problem {
 strobe_status strobe__problem_read(struct problem *problem, const strobe_attention *attention,
                                    const strobe_gradients *gradients, bool runs);
 strobe_status strobe__problem_validate(const struct problem *problem);
+
+/* Works out features and dtypes anew; reading does it. */
+void strobe__problem_ask(struct problem *problem);
 
 /* Copies a caller's structure of any struct_size into one of the size that this library knows; the rest is zero. `name` is
  * for the sentence. */

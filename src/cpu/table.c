@@ -1,153 +1,75 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * table.c: the table of the CPU's kernels, best level first, and the CPU as a device. */
+ * table.c: the table of the CPU's kernels, best level first, and the CPU as a device. A record names all that its kernel
+ * takes; what it does not name is refused (core/declare.c). Forward and backward at a level are one text each for all
+ * levels, so that their records are made by a macro. */
 #include "cpu/table.h"
 
 #include <unistd.h>
 
 #include "core/parallel.h"
-#include "core/refusals.h"
 #include "cpu/cpuid.h"
 #include "cpu/merge.h"
 
-static const char *reject(const struct problem *p) {
-    const char *reason = strobe__refuse_fp64(p);
-    return reason ? reason : strobe__refuse_what_no_kernel_has(p);
+static const char *lacks(int32_t level, int32_t index) {
+    (void)index; /* there is one CPU */
+    return strobe__cpu_lacks((enum cpu_level)level);
 }
 
-static const char *lacks_baseline(void) { return strobe__cpu_lacks(CPU_BASELINE); }
-#if defined(__x86_64__)
-static const char *lacks_avx2(void) { return strobe__cpu_lacks(CPU_AVX2); }
-static const char *lacks_avx512(void) { return strobe__cpu_lacks(CPU_AVX512); }
-static const char *lacks_amx(void) { return strobe__cpu_lacks(CPU_AMX); }
-#endif
+/* What all of them compute, and what is beside it. */
+#define COMMON   (SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SINKS))
+#define SCORES   (MASK_FEATURES | SCORE_FEATURES | FEATURE(DROPOUT))
+#define BACKWARD (FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
 
-/* K and V may be narrower than q, and scaled. */
-static const char *refuse_cache(const struct problem *p) {
-    const char *reason = strobe__refuse_cache(p);
-    if (!reason && p->a.k.dtype == STROBE_FP64) return "k and v are fp64; fp32, fp16, bf16 and int8 are taken";
-    return reason;
-}
+#define FLOATS (FP32 | FP16 | BF16)
+#define STORED (FLOATS | FP64) /* one element at a time: outputs, biases */
+#define LSES   (FP32 | FP64)
 
-static const char *reject_forward(const struct problem *p) {
-    const char *reason = strobe__refuse_fp64(p);
-    if (!reason) reason = strobe__refuse_split_keys(p);
-    return reason ? reason : refuse_cache(p);
-}
-
-/* Query rows that share a K/V head, and numbers of them. */
-static int64_t shared_rows(const struct problem *p) { return p->a.seq_q * p->group; }
-
+/* From how many query rows that share a K/V head, or up to how many, a kernel is faster than the next that would take them;
+ * docs/kernels/cpu.md has the figures. */
 enum {
-    ROWS_BETTER_IN_TILES =
-        3, /* from here on AMX tiles serve bf16 and int8 better than vectors, although they are not full */
-    ROWS_BETTER_IN_LANES = 9,  /* from here on forward.c's way, queries across the lanes, is faster than decode.c's */
-    ROWS_WORTH_SPLITTING = 49, /* from here on fp16 and fp32 on tiles are faster: more than a tile of forward.c's */
+    ROWS_BETTER_IN_TILES = 3,  /* for bf16 and int8 AMX tiles are, although they are not full */
+    MOST_BETTER_IN_ROWS = 8,   /* decode.c is; from 9 on forward.c, queries across the lanes */
+    ROWS_WORTH_SPLITTING = 49, /* fp16 and fp32 on tiles are: more than a tile of forward.c's. K and V are split into bf16
+                                  for all of a head's rows at once */
 };
 
-/* What all decode kernels refuse. */
-static const char *reject_many_rows(const struct problem *p) {
-    const strobe_attention *a = &p->a;
-    const char *reason = strobe__refuse_fp64(p);
-    if (reason) return reason;
-    if (a->softcap > 0 || a->bias || a->alibi || a->bool_mask || a->block_mask || a->dropout)
-        return "softcap, bias, ALiBi, a boolean or block mask, or dropout is given; mask kinds, varlen and sinks are taken";
-    if (shared_rows(p) > MOST_DECODE_ROWS) return "more than 16 query rows share a K/V head; up to 16 are taken";
-    return NULL;
-}
+#define ANY_LENGTH .seq_q = ANY_NUMBER, .seq_k = ANY_NUMBER
+#define ANY_SIZE   ANY_LENGTH, .rows = ANY_NUMBER
 
-static const char *reject_decode(const struct problem *p) {
-    const char *reason = reject_many_rows(p);
-    const bool free_choice = !p->tuning.kernel && !p->tuning.split_keys;
-    if (reason) return reason;
-    if (free_choice && shared_rows(p) >= ROWS_BETTER_IN_LANES)
-        return "more than 8 query rows share a K/V head, and it was not asked for by name or split_keys";
-    return refuse_cache(p);
-}
-
-#if defined(__x86_64__)
-/* What every kernel on tiles refuses, after its own reasons: it asks the operating system for permission. */
-static const char *refuse_tiles(const struct problem *p) {
-    if (p->a.dim > 256 || p->a.dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
-    return strobe__cpu_refuses_tiles();
-}
-
-static const char *reject_few_rows(const struct problem *p) {
-    if (p->tuning.kernel || shared_rows(p) >= ROWS_BETTER_IN_TILES) return reject_many_rows(p);
-    return "fewer than 3 query rows share a K/V head, and it was not asked for by name";
-}
-
-static const char *reject_decode_amx(const struct problem *p) {
-    const char *reason = reject_few_rows(p);
-    if (!reason && p->a.q.dtype != STROBE_BF16) reason = "q is not bf16; bf16 is taken";
-    if (!reason) reason = strobe__refuse_what_is_to_come(p);
-    return reason ? reason : refuse_tiles(p);
-}
-
-static const char *reject_decode_int8(const struct problem *p) {
-    const char *reason = reject_few_rows(p);
-    if (!reason && p->a.k.dtype != STROBE_INT8) reason = "k is not int8; int8 is taken";
-    if (!reason) reason = refuse_cache(p);
-    return reason ? reason : refuse_tiles(p);
-}
-
-static const char *reject_tiles(const struct problem *p, int32_t dtype, const char *wrong_dtype) {
-    const strobe_attention *a = &p->a;
-    const char *reason = reject(p);
-    if (reason) return reason;
-    if (a->q.dtype != dtype || a->out.dtype != dtype) return wrong_dtype;
-    return refuse_tiles(p);
-}
-
-static const char *reject_bf16_tiles(const struct problem *p) {
-    return reject_tiles(p, STROBE_BF16, "q or out is not bf16; bf16 is taken");
-}
-
-/* K and V are split for all of a head's rows at once: for few, forward.c is done sooner. */
-static const char *reject_split_tiles(const struct problem *p, int32_t dtype, const char *wrong_dtype) {
-    if (!p->tuning.kernel && shared_rows(p) < ROWS_WORTH_SPLITTING)
-        return "fewer than 49 query rows share a K/V head, and it was not asked for by name";
-    return reject_tiles(p, dtype, wrong_dtype);
-}
-
-static const char *reject_fp16_tiles(const struct problem *p) {
-    return reject_split_tiles(p, STROBE_FP16, "q or out is not fp16; fp16 is taken");
-}
-
-static const char *reject_fp32_tiles(const struct problem *p) {
-    return reject_split_tiles(p, STROBE_FP32, "q or out is not fp32; fp32 is taken");
-}
-
-static const char *reject_backward_amx(const struct problem *p) {
-    const strobe_attention *a = &p->a;
-    const strobe_gradients *g = &p->g;
-    const strobe_tensor *const tensors[] = {&a->q, &a->out, &g->dout, &g->dq, &g->dk, &g->dv};
-    const char *reason = reject(p);
-    if (reason) return reason;
-    for (size_t n = 0; n < sizeof tensors / sizeof tensors[0]; ++n)
-        if (tensors[n]->dtype != STROBE_BF16) return "q, out, dout, dq, dk or dv is not bf16; bf16 is taken";
-    return refuse_tiles(p);
-}
-#endif
-
-#define FORWARD(level)                                                                                             \
-    {                                                                                                              \
-        .name = "cpu_forward_" #level, .summary = "FlashAttention-2 forward, fp32 arithmetic, " #level " vectors", \
-        .operation = STROBE_FORWARD, .unavailable = lacks_##level, .reject = reject_forward,                       \
-        .workspace = strobe__cpu_forward_workspace_##level, .run = strobe__cpu_forward_##level                     \
+/* K and V may be narrower than q, and scaled: a cache. */
+#define FORWARD_LEVEL(level, LEVEL)                                                                                      \
+    {                                                                                                                    \
+        .name = "cpu_forward_" #level, .summary = "FlashAttention-2 forward, fp32 arithmetic, " #level " vectors",       \
+        .operation = STROBE_FORWARD, .needs = CPU_##LEVEL, .features = COMMON | SCORES | FEATURE(LSE) | FEATURE(SCALES), \
+        .dtypes = {.q = FLOATS, .kv = FLOATS | INT8, .out = STORED, .lse = LSES, .bias = STORED, .sinks = LSES},         \
+        .dim = 512, .dim_v = 512, ANY_SIZE, .workspace = strobe__cpu_forward_workspace_##level,                          \
+        .run = strobe__cpu_forward_##level,                                                                              \
     }
-#define DECODE(level)                                                                                                       \
+#define DECODE_LEVEL(level, LEVEL)                                                                                          \
     {                                                                                                                       \
         .name = "cpu_decode_" #level,                                                                                       \
         .summary = "split-KV decoding of few query rows, fp32 arithmetic, " #level " vectors", .operation = STROBE_FORWARD, \
-        .unavailable = lacks_##level, .reject = reject_decode, .workspace = strobe__cpu_decode_workspace_##level,           \
-        .run = strobe__cpu_decode_##level                                                                                   \
+        .needs = CPU_##LEVEL, .features = COMMON | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),                    \
+        .dtypes = {.q = FLOATS, .kv = FLOATS | INT8, .out = STORED, .lse = LSES, .sinks = LSES}, .dim = 512, .dim_v = 512,  \
+        ANY_LENGTH, .rows = {0, MOST_DECODE_ROWS}, .best_rows = {0, MOST_BETTER_IN_ROWS},                                   \
+        .workspace = strobe__cpu_decode_workspace_##level, .run = strobe__cpu_decode_##level,                               \
     }
-#define BACKWARD(level)                                                                                              \
+#define BACKWARD_LEVEL(level, LEVEL)                                                                                 \
     {                                                                                                                \
         .name = "cpu_backward_" #level, .summary = "FlashAttention-2 backward, fp32 arithmetic, " #level " vectors", \
-        .operation = STROBE_BACKWARD, .unavailable = lacks_##level, .reject = reject,                                \
-        .workspace = strobe__cpu_backward_workspace_##level, .run = strobe__cpu_backward_##level                     \
+        .operation = STROBE_BACKWARD, .needs = CPU_##LEVEL, .features = COMMON | SCORES | BACKWARD,                  \
+        .dtypes = {.q = FLOATS,                                                                                      \
+                   .kv = SAME,                                                                                       \
+                   .out = STORED,                                                                                    \
+                   .lse = LSES,                                                                                      \
+                   .bias = STORED,                                                                                   \
+                   .sinks = LSES,                                                                                    \
+                   .dout = STORED,                                                                                   \
+                   .gradients = STORED,                                                                              \
+                   .dbias = STORED},                                                                                 \
+        .dim = 512, .dim_v = 512, ANY_SIZE, .workspace = strobe__cpu_backward_workspace_##level,                     \
+        .run = strobe__cpu_backward_##level,                                                                         \
     }
 
 static const struct kernel kernels[] = {
@@ -156,8 +78,15 @@ static const struct kernel kernels[] = {
         .name = "cpu_decode_amx",
         .summary = "split-KV decoding of few bf16 query rows on AMX tiles",
         .operation = STROBE_FORWARD,
-        .unavailable = lacks_amx,
-        .reject = reject_decode_amx,
+        .needs = CPU_AMX,
+        .features = COMMON | FEATURE(LSE) | FEATURE(SPLIT_KEYS),
+        .dtypes = {.q = BF16, .kv = SAME, .out = STORED, .lse = LSES, .sinks = LSES},
+        .dim = 256,
+        .dim_v = 256,
+        ANY_LENGTH,
+        .rows = {0, MOST_DECODE_ROWS},
+        .best_rows = {ROWS_BETTER_IN_TILES, MOST_DECODE_ROWS},
+        .denied = strobe__cpu_refuses_tiles,
         .workspace = strobe__cpu_decode_workspace_amx,
         .run = strobe__cpu_decode_amx,
     },
@@ -165,18 +94,30 @@ static const struct kernel kernels[] = {
         .name = "cpu_decode_int8_amx",
         .summary = "split-KV decoding of few query rows on int8 K and V, as bytes on AMX tiles",
         .operation = STROBE_FORWARD,
-        .unavailable = lacks_amx,
-        .reject = reject_decode_int8,
+        .needs = CPU_AMX,
+        .features = COMMON | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),
+        .dtypes = {.q = FLOATS, .kv = INT8, .out = STORED, .lse = LSES, .sinks = LSES},
+        .dim = 256,
+        .dim_v = 256,
+        ANY_LENGTH,
+        .rows = {0, MOST_DECODE_ROWS},
+        .best_rows = {ROWS_BETTER_IN_TILES, MOST_DECODE_ROWS},
+        .denied = strobe__cpu_refuses_tiles,
         .workspace = strobe__cpu_decode_workspace_int8_amx,
         .run = strobe__cpu_decode_int8_amx,
     },
-    DECODE(avx512),
+    DECODE_LEVEL(avx512, AVX512),
     {
         .name = "cpu_forward_amx",
         .summary = "FlashAttention-2 forward, bf16 products on AMX tiles under the softmax",
         .operation = STROBE_FORWARD,
-        .unavailable = lacks_amx,
-        .reject = reject_bf16_tiles,
+        .needs = CPU_AMX,
+        .features = COMMON | SCORES | FEATURE(LSE),
+        .dtypes = {.q = BF16, .kv = SAME, .out = SAME, .lse = LSES, .bias = STORED, .sinks = LSES},
+        .dim = 256,
+        .dim_v = 256,
+        ANY_SIZE,
+        .denied = strobe__cpu_refuses_tiles,
         .workspace = strobe__cpu_forward_workspace_amx,
         .run = strobe__cpu_forward_amx,
     },
@@ -184,8 +125,14 @@ static const struct kernel kernels[] = {
         .name = "cpu_forward_fp16_amx",
         .summary = "the same in fp16, each number the sum of two bf16",
         .operation = STROBE_FORWARD,
-        .unavailable = lacks_amx,
-        .reject = reject_fp16_tiles,
+        .needs = CPU_AMX,
+        .features = COMMON | SCORES | FEATURE(LSE),
+        .dtypes = {.q = FP16, .kv = SAME, .out = SAME, .lse = LSES, .bias = STORED, .sinks = LSES},
+        .dim = 256,
+        .dim_v = 256,
+        ANY_SIZE,
+        .best_rows = {ROWS_WORTH_SPLITTING, INT64_MAX},
+        .denied = strobe__cpu_refuses_tiles,
         .workspace = strobe__cpu_forward_workspace_fp16_amx,
         .run = strobe__cpu_forward_fp16_amx,
     },
@@ -193,31 +140,50 @@ static const struct kernel kernels[] = {
         .name = "cpu_forward_fp32_amx",
         .summary = "the same in fp32, each number the sum of three bf16",
         .operation = STROBE_FORWARD,
-        .unavailable = lacks_amx,
-        .reject = reject_fp32_tiles,
+        .needs = CPU_AMX,
+        .features = COMMON | SCORES | FEATURE(LSE),
+        .dtypes = {.q = FP32, .kv = SAME, .out = SAME, .lse = LSES, .bias = STORED, .sinks = LSES},
+        .dim = 256,
+        .dim_v = 256,
+        ANY_SIZE,
+        .best_rows = {ROWS_WORTH_SPLITTING, INT64_MAX},
+        .denied = strobe__cpu_refuses_tiles,
         .workspace = strobe__cpu_forward_workspace_fp32_amx,
         .run = strobe__cpu_forward_fp32_amx,
     },
-    FORWARD(avx512),
-    DECODE(avx2),
-    FORWARD(avx2),
+    FORWARD_LEVEL(avx512, AVX512),
+    DECODE_LEVEL(avx2, AVX2),
+    FORWARD_LEVEL(avx2, AVX2),
 #endif
-    DECODE(baseline),
-    FORWARD(baseline),
+    DECODE_LEVEL(baseline, BASELINE),
+    FORWARD_LEVEL(baseline, BASELINE),
 #if defined(__x86_64__)
     {
         .name = "cpu_backward_amx",
         .summary = "FlashAttention-2 backward, bf16 products on AMX tiles",
         .operation = STROBE_BACKWARD,
-        .unavailable = lacks_amx,
-        .reject = reject_backward_amx,
+        .needs = CPU_AMX,
+        .features = COMMON | SCORES | BACKWARD,
+        .dtypes = {.q = BF16,
+                   .kv = SAME,
+                   .out = SAME,
+                   .lse = LSES,
+                   .bias = STORED,
+                   .sinks = LSES,
+                   .dout = SAME,
+                   .gradients = SAME,
+                   .dbias = STORED},
+        .dim = 256,
+        .dim_v = 256,
+        ANY_SIZE,
+        .denied = strobe__cpu_refuses_tiles,
         .workspace = strobe__cpu_backward_workspace_amx,
         .run = strobe__cpu_backward_amx,
     },
-    BACKWARD(avx512),
-    BACKWARD(avx2),
+    BACKWARD_LEVEL(avx512, AVX512),
+    BACKWARD_LEVEL(avx2, AVX2),
 #endif
-    BACKWARD(baseline),
+    BACKWARD_LEVEL(baseline, BASELINE),
 };
 
 static bool describe(int32_t device, int32_t index, strobe_device_info *info) {
@@ -233,6 +199,7 @@ const struct backend strobe__cpu_backend = {
     .kernels = kernels,
     .count = sizeof kernels / sizeof kernels[0],
     .device = STROBE_CPU,
+    .lacks = lacks,
     .describe = describe,
     .merge = strobe__cpu_merge,
 };

@@ -9,15 +9,15 @@
 /* The most query rows that share a K/V head in the decode kernels. */
 enum { MOST_DECODE_ROWS = 16 };
 
-#define DECLARE_FORWARD(level)                                                   \
-    size_t strobe__cpu_forward_workspace_##level(const struct problem *problem); \
-    strobe_status strobe__cpu_forward_##level(const struct problem *problem, const struct execution *execution);
-#define DECLARE_LEVEL(level)                                                                                      \
-    DECLARE_FORWARD(level)                                                                                        \
-    size_t strobe__cpu_backward_workspace_##level(const struct problem *problem);                                 \
-    strobe_status strobe__cpu_backward_##level(const struct problem *problem, const struct execution *execution); \
-    size_t strobe__cpu_decode_workspace_##level(const struct problem *problem);                                   \
-    strobe_status strobe__cpu_decode_##level(const struct problem *problem, const struct execution *execution);
+#define DECLARE_FORWARD(level)                                             \
+    size_t strobe__cpu_forward_workspace_##level(const struct plan *plan); \
+    strobe_status strobe__cpu_forward_##level(const struct plan *plan, const struct execution *execution);
+#define DECLARE_LEVEL(level)                                                                                \
+    DECLARE_FORWARD(level)                                                                                  \
+    size_t strobe__cpu_backward_workspace_##level(const struct plan *plan);                                 \
+    strobe_status strobe__cpu_backward_##level(const struct plan *plan, const struct execution *execution); \
+    size_t strobe__cpu_decode_workspace_##level(const struct plan *plan);                                   \
+    strobe_status strobe__cpu_decode_##level(const struct plan *plan, const struct execution *execution);
 
 DECLARE_LEVEL(baseline)
 #if defined(__x86_64__)
@@ -26,8 +26,8 @@ DECLARE_LEVEL(avx512)
 DECLARE_LEVEL(amx)
 DECLARE_FORWARD(fp16_amx)
 DECLARE_FORWARD(fp32_amx)
-size_t strobe__cpu_decode_workspace_int8_amx(const struct problem *problem);
-strobe_status strobe__cpu_decode_int8_amx(const struct problem *problem, const struct execution *execution);
+size_t strobe__cpu_decode_workspace_int8_amx(const struct plan *plan);
+strobe_status strobe__cpu_decode_int8_amx(const struct plan *plan, const struct execution *execution);
 #endif
 
 #undef DECLARE_LEVEL

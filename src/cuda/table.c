@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * table.c: the table of the GPU's kernels, and GPUs as devices. */
+ * table.c: the table of the GPU's kernels, and GPUs as devices. A record names all that its kernel takes; what it does not
+ * name is refused (core/declare.c). */
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/merge.h"
@@ -9,91 +10,178 @@
 #include "cuda/sm90/backward/host.h"
 #include "cuda/sm90/forward/host.h"
 
-static const char *reject_forward(const struct problem *p) {
-    const char *reason = strobe__cuda_refuses(p);
-    return reason ? reason : strobe__cuda_forward_lacks(p);
-}
+#define COMMON \
+    (SHAPE_FEATURES | BAND_FEATURES | MASK_FEATURES | SCORE_FEATURES | VARLEN_FEATURES | FEATURE(SINKS) | FEATURE(DROPOUT))
+#define FORWARD  (COMMON | FEATURE(LSE))
+#define BACKWARD (COMMON | FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
 
-static const char *reject_forward_sm80(const struct problem *p) {
-    if (p->a.q.dtype == STROBE_FP32) return "q is fp32; fp16 and bf16 are taken";
-    return reject_forward(p);
-}
+#define STORED (FP32 | FP16 | BF16 | FP64) /* one element at a time */
 
-static const char *reject_forward_fp32(const struct problem *p) {
-    if (p->a.q.dtype == STROBE_FP16 || p->a.q.dtype == STROBE_BF16) return "q has 16 bits; fp32 is taken";
-    return reject_forward(p);
-}
+/* Bounds of kernels that count positions in int (sm80), and of those that add distances of two to them (sm90). */
+#define POSITIONS_31 \
+    { 0, MOST_ROWS }
+#define POSITIONS_28 \
+    { 0, 1 << 28 }
+#define ROWS_31 \
+    { 0, MOST_ROWS }
 
-static const char *reject_backward(const struct problem *p) {
-    const char *reason = strobe__cuda_refuses(p);
-    return reason ? reason : strobe__cuda_backward_lacks(p);
-}
-
-static const char *reject_backward_sm80(const struct problem *p) {
-    if (p->a.q.dtype == STROBE_FP32) return "q is fp32; fp16 and bf16 are taken";
-    return reject_backward(p);
-}
-
-static const char *reject_backward_fp32(const struct problem *p) {
-    if (p->a.q.dtype == STROBE_FP16 || p->a.q.dtype == STROBE_BF16) return "q has 16 bits; fp32 is taken";
-    return reject_backward(p);
-}
+#define PACKED_TOTAL "packed tensors: total_q is given"
+#define COPIED_28 \
+    PACKED_TOTAL "; dropout.key_start a multiple of 4; q_start and k_start at most 2^28 apart with ALiBi; rows of "
 
 static const struct kernel kernels[] = {
-    {.name = "cuda_forward_sm90",
-     .summary = "FlashAttention-3 forward, wgmma and tensor copies, fp16 and bf16, Hopper",
-     .operation = STROBE_FORWARD,
-     .device = STROBE_CUDA,
-     .unavailable = strobe__cuda_lacks,
-     .reject = strobe__sm90_forward_reject,
-     .workspace = strobe__sm90_forward_workspace,
-     .run = strobe__sm90_forward},
-    {.name = "cuda_forward_sm80",
-     .summary = "FlashAttention-2 forward, mma.sync, fp16 and bf16, any GPU from sm_80",
-     .operation = STROBE_FORWARD,
-     .device = STROBE_CUDA,
-     .unavailable = strobe__cuda_lacks,
-     .reject = reject_forward_sm80,
-     .workspace = strobe__cuda_forward_workspace,
-     .run = strobe__cuda_forward},
-    {.name = "cuda_forward_fp32",
-     .summary = "FlashAttention-2 forward, true fp32, any GPU from sm_80",
-     .operation = STROBE_FORWARD,
-     .device = STROBE_CUDA,
-     .unavailable = strobe__cuda_lacks,
-     .reject = reject_forward_fp32,
-     .workspace = strobe__cuda_forward_workspace,
-     .run = strobe__cuda_forward},
-    {.name = "cuda_backward_sm90",
-     .summary = "FlashAttention-3 backward, wgmma and tensor copies, fp16 and bf16, Hopper",
-     .operation = STROBE_BACKWARD,
-     .device = STROBE_CUDA,
-     .unavailable = strobe__cuda_lacks,
-     .reject = strobe__sm90_backward_reject,
-     .workspace = strobe__sm90_backward_workspace,
-     .run = strobe__sm90_backward},
-    {.name = "cuda_backward_sm80",
-     .summary = "FlashAttention-2 backward, mma.sync, fp16 and bf16, any GPU from sm_80",
-     .operation = STROBE_BACKWARD,
-     .device = STROBE_CUDA,
-     .unavailable = strobe__cuda_lacks,
-     .reject = reject_backward_sm80,
-     .workspace = strobe__cuda_backward_workspace,
-     .run = strobe__cuda_backward},
-    {.name = "cuda_backward_fp32",
-     .summary = "FlashAttention-2 backward, true fp32, any GPU from sm_80",
-     .operation = STROBE_BACKWARD,
-     .device = STROBE_CUDA,
-     .unavailable = strobe__cuda_lacks,
-     .reject = reject_backward_fp32,
-     .workspace = strobe__cuda_backward_workspace,
-     .run = strobe__cuda_backward},
+    {
+        .name = "cuda_forward_sm90",
+        .summary = "FlashAttention-3 forward, wgmma and tensor copies, fp16 and bf16, Hopper",
+        .operation = STROBE_FORWARD,
+        .device = STROBE_CUDA,
+        .needs = CUDA_SM90,
+        .features = FORWARD,
+        .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME, .lse = FP32, .bias = SAME | FP32, .sinks = FP32},
+        .dim = 256,
+        .dim_v = 256,
+        .seq_q = {64, 1 << 28}, /* from a tile's rows on */
+        .seq_k = {1, 1 << 28},
+        .rows = ROWS_31,
+        .reject = strobe__sm90_forward_reject,
+        .limits = COPIED_28 "q, k and v at ascending multiples of 16 bytes; block_mask.block_k a multiple of 8",
+        .choose = strobe__sm90_forward_choose,
+        .variants = strobe__sm90_forward_variants,
+        .workspace = strobe__sm90_forward_workspace,
+        .run = strobe__sm90_forward,
+    },
+    {
+        .name = "cuda_forward_sm80",
+        .summary = "FlashAttention-2 forward, mma.sync, fp16 and bf16, any GPU from sm_80",
+        .operation = STROBE_FORWARD,
+        .device = STROBE_CUDA,
+        .needs = CUDA_SM80,
+        .features = FORWARD | FEATURE(SPLIT_KEYS),
+        .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME | FP32, .lse = FP32, .bias = STORED, .sinks = FP32},
+        .dim = 512,
+        .dim_v = 512,
+        .seq_q = POSITIONS_31,
+        .seq_k = POSITIONS_31,
+        .rows = ROWS_31,
+        .reject = strobe__sm80_forward_reject,
+        .limits = "at most 1024 splits; " PACKED_TOTAL,
+        .choose = strobe__sm80_forward_choose,
+        .variants = strobe__sm80_forward_variants,
+        .workspace = strobe__sm80_forward_workspace,
+        .run = strobe__sm80_forward,
+    },
+    {
+        .name = "cuda_forward_fp32",
+        .summary = "FlashAttention-2 forward, true fp32, any GPU from sm_80",
+        .operation = STROBE_FORWARD,
+        .device = STROBE_CUDA,
+        .needs = CUDA_SM80,
+        .features = FORWARD | FEATURE(SPLIT_KEYS),
+        .dtypes = {.q = FP32, .kv = SAME, .out = FP32, .lse = FP32, .bias = STORED, .sinks = FP32},
+        .dim = 512,
+        .dim_v = 512,
+        .seq_q = POSITIONS_31,
+        .seq_k = POSITIONS_31,
+        .rows = ROWS_31,
+        .reject = strobe__sm80_forward_reject,
+        .limits = "at most 1024 splits; " PACKED_TOTAL,
+        .choose = strobe__sm80_forward_choose,
+        .variants = strobe__sm80_forward_variants_fp32,
+        .workspace = strobe__sm80_forward_workspace,
+        .run = strobe__sm80_forward,
+    },
+    {
+        .name = "cuda_backward_sm90",
+        .summary = "FlashAttention-3 backward, wgmma and tensor copies, fp16 and bf16, Hopper",
+        .operation = STROBE_BACKWARD,
+        .device = STROBE_CUDA,
+        .needs = CUDA_SM90,
+        .features = BACKWARD,
+        .dtypes = {.q = FP16 | BF16,
+                   .kv = SAME,
+                   .out = SAME,
+                   .lse = FP32,
+                   .bias = SAME | FP32,
+                   .sinks = FP32,
+                   .dout = SAME,
+                   .gradients = SAME,
+                   .dbias = STORED},
+        .dim = 256,
+        .dim_v = 256,
+        .seq_q = POSITIONS_28,
+        .seq_k = POSITIONS_28,
+        .rows = ROWS_31,
+        .reject = strobe__sm90_backward_reject,
+        .limits = COPIED_28 "q, k, v and dout at ascending multiples of 16 bytes; block_mask.block_q a multiple of 8; "
+                            "packed k: total_k is given",
+        .choose = strobe__sm90_backward_choose,
+        .variants = strobe__sm90_backward_variants,
+        .workspace = strobe__sm90_backward_workspace,
+        .run = strobe__sm90_backward,
+    },
+    {
+        .name = "cuda_backward_sm80",
+        .summary = "FlashAttention-2 backward, mma.sync, fp16 and bf16, any GPU from sm_80",
+        .operation = STROBE_BACKWARD,
+        .device = STROBE_CUDA,
+        .needs = CUDA_SM80,
+        .features = BACKWARD,
+        .dtypes = {.q = FP16 | BF16,
+                   .kv = SAME,
+                   .out = SAME | FP32,
+                   .lse = FP32,
+                   .bias = STORED,
+                   .sinks = FP32,
+                   .dout = SAME,
+                   .gradients = SAME | FP32,
+                   .dbias = STORED},
+        .dim = 512,
+        .dim_v = 512,
+        .seq_q = POSITIONS_31,
+        .seq_k = POSITIONS_31,
+        .rows = ROWS_31,
+        .reject = strobe__cuda_reject,
+        .limits = PACKED_TOTAL,
+        .choose = strobe__sm80_backward_choose,
+        .variants = strobe__sm80_backward_variants,
+        .workspace = strobe__sm80_backward_workspace,
+        .run = strobe__sm80_backward,
+    },
+    {
+        .name = "cuda_backward_fp32",
+        .summary = "FlashAttention-2 backward, true fp32, any GPU from sm_80",
+        .operation = STROBE_BACKWARD,
+        .device = STROBE_CUDA,
+        .needs = CUDA_SM80,
+        .features = BACKWARD,
+        .dtypes = {.q = FP32,
+                   .kv = SAME,
+                   .out = FP32,
+                   .lse = FP32,
+                   .bias = STORED,
+                   .sinks = FP32,
+                   .dout = SAME,
+                   .gradients = FP32,
+                   .dbias = STORED},
+        .dim = 512,
+        .dim_v = 512,
+        .seq_q = POSITIONS_31,
+        .seq_k = POSITIONS_31,
+        .rows = ROWS_31,
+        .reject = strobe__cuda_reject,
+        .limits = PACKED_TOTAL,
+        .choose = strobe__sm80_backward_choose,
+        .variants = strobe__sm80_backward_variants_fp32,
+        .workspace = strobe__sm80_backward_workspace,
+        .run = strobe__sm80_backward,
+    },
 };
 
 const struct backend strobe__cuda_backend = {
     .kernels = kernels,
     .count = sizeof kernels / sizeof kernels[0],
     .device = STROBE_CUDA,
+    .lacks = strobe__cuda_lacks,
     .describe = strobe__cuda_describe,
     .merge = strobe__cuda_merge,
 };

@@ -158,7 +158,8 @@ static void store_dbias(const struct backward *w) {
                           w->dbias[b * from[0] + h * from[1] + i * from[2] + j]);
 }
 
-size_t KERNEL(backward_workspace)(const struct problem *p) {
+size_t KERNEL(backward_workspace)(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     int64_t extent[3], stride[3];
     size_t reals = (size_t)(p->g.dbias ? 1 : strobe__workers(p->a.parallel)) * scratch_reals(p);
     if (p->g.dsinks) reals += (size_t)(p->a.batch * p->a.heads_q);
@@ -166,7 +167,8 @@ size_t KERNEL(backward_workspace)(const struct problem *p) {
     return reals * sizeof(real);
 }
 
-strobe_status KERNEL(backward)(const struct problem *p, const struct execution *execution) {
+strobe_status KERNEL(backward)(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
     struct backward w = {.p = p, .scratch = execution->workspace};
     w.dsinks = w.scratch + (size_t)(p->g.dbias ? 1 : strobe__workers(p->a.parallel)) * scratch_reals(p);
     w.dbias = w.dsinks + (p->g.dsinks ? p->a.batch * p->a.heads_q : 0);

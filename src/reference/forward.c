@@ -50,11 +50,13 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     }
 }
 
-size_t KERNEL(forward_workspace)(const struct problem *p) {
+size_t KERNEL(forward_workspace)(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     return (size_t)strobe__workers(p->a.parallel) * scratch_reals(p) * sizeof(real);
 }
 
-strobe_status KERNEL(forward)(const struct problem *p, const struct execution *execution) {
+strobe_status KERNEL(forward)(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
     struct forward f = {.p = p, .scratch = execution->workspace};
     strobe__parallel_for(p->a.parallel, p->a.batch * p->a.heads_q * row_chunks(p), forward_task, &f);
     return STROBE_OK;

@@ -6,14 +6,14 @@
 
 #include "core/kernel.h"
 
-size_t strobe__reference_forward_workspace(const struct problem *problem);
-strobe_status strobe__reference_forward(const struct problem *problem, const struct execution *execution);
-size_t strobe__reference_backward_workspace(const struct problem *problem);
-strobe_status strobe__reference_backward(const struct problem *problem, const struct execution *execution);
+size_t strobe__reference_forward_workspace(const struct plan *plan);
+strobe_status strobe__reference_forward(const struct plan *plan, const struct execution *execution);
+size_t strobe__reference_backward_workspace(const struct plan *plan);
+strobe_status strobe__reference_backward(const struct plan *plan, const struct execution *execution);
 
-size_t strobe__standard_forward_workspace(const struct problem *problem);
-strobe_status strobe__standard_forward(const struct problem *problem, const struct execution *execution);
-size_t strobe__standard_backward_workspace(const struct problem *problem);
-strobe_status strobe__standard_backward(const struct problem *problem, const struct execution *execution);
+size_t strobe__standard_forward_workspace(const struct plan *plan);
+strobe_status strobe__standard_forward(const struct plan *plan, const struct execution *execution);
+size_t strobe__standard_backward_workspace(const struct plan *plan);
+strobe_status strobe__standard_backward(const struct plan *plan, const struct execution *execution);
 
 #endif

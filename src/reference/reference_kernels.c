@@ -1,30 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * reference_kernels.c: the table of the oracle and of standard attention, the last of the tables. */
-#include "core/refusals.h"
+ * reference_kernels.c: the table of the oracle and of standard attention, the last of the tables. They take whatever the
+ * library can describe and compute, one element at a time. */
 #include "reference/reference.h"
 
-static const char *reject_reference(const struct problem *p) {
-    const char *reason = strobe__refuse_split_keys(p);
-    return reason ? reason : strobe__refuse_cache(p);
-}
+#define COMMON \
+    (SHAPE_FEATURES | BAND_FEATURES | MASK_FEATURES | SCORE_FEATURES | VARLEN_FEATURES | FEATURE(SINKS) | FEATURE(DROPOUT))
+#define FORWARD  (COMMON | FEATURE(LSE) | FEATURE(SCALES))
+#define BACKWARD (COMMON | FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
 
-static const char *reject_standard(const struct problem *p) {
-    const char *reason = strobe__refuse_fp64(p);
-    return reason ? reason : reject_reference(p);
-}
-
-static const char *reject_standard_backward(const struct problem *p) {
-    const char *reason = reject_standard(p);
-    return reason ? reason : strobe__refuse_what_is_to_come(p);
-}
+#define FLOATS   (FP32 | FP16 | BF16)
+#define ALL      (FLOATS | FP64)
+#define LSES     (FP32 | FP64)
+#define ANY_SIZE .dim = 512, .dim_v = 512, .seq_q = ANY_NUMBER, .seq_k = ANY_NUMBER, .rows = ANY_NUMBER
 
 static const struct kernel kernels[] = {
     {
         .name = "reference_forward",
         .summary = "the oracle: float64 arithmetic, one row at a time",
         .operation = STROBE_FORWARD,
-        .reject = reject_reference,
+        .features = FORWARD,
+        .dtypes = {.q = ALL, .kv = ALL | INT8, .out = ALL, .lse = LSES, .bias = ALL, .sinks = LSES},
+        ANY_SIZE,
         .workspace = strobe__reference_forward_workspace,
         .run = strobe__reference_forward,
     },
@@ -33,7 +30,9 @@ static const struct kernel kernels[] = {
         .summary = "standard attention in the tensors' dtype, plain loops: the yardstick of tolerances",
         .operation = STROBE_FORWARD,
         .by_name_only = true,
-        .reject = reject_standard,
+        .features = FORWARD,
+        .dtypes = {.q = FLOATS, .kv = ALL | INT8, .out = ALL, .lse = LSES, .bias = ALL, .sinks = LSES},
+        ANY_SIZE,
         .workspace = strobe__standard_forward_workspace,
         .run = strobe__standard_forward,
     },
@@ -41,7 +40,17 @@ static const struct kernel kernels[] = {
         .name = "reference_backward",
         .summary = "the oracle: float64 arithmetic, recomputes everything from q, k, v and dout",
         .operation = STROBE_BACKWARD,
-        .reject = strobe__refuse_what_no_kernel_has,
+        .features = BACKWARD,
+        .dtypes = {.q = ALL,
+                   .kv = SAME,
+                   .out = ALL,
+                   .lse = LSES,
+                   .bias = ALL,
+                   .sinks = LSES,
+                   .dout = ALL,
+                   .gradients = ALL,
+                   .dbias = ALL},
+        ANY_SIZE,
         .workspace = strobe__reference_backward_workspace,
         .run = strobe__reference_backward,
     },
@@ -50,7 +59,17 @@ static const struct kernel kernels[] = {
         .summary = "gradients of standard attention in the tensors' dtype, plain loops",
         .operation = STROBE_BACKWARD,
         .by_name_only = true,
-        .reject = reject_standard_backward,
+        .features = BACKWARD,
+        .dtypes = {.q = FLOATS,
+                   .kv = SAME,
+                   .out = ALL,
+                   .lse = LSES,
+                   .bias = ALL,
+                   .sinks = LSES,
+                   .dout = ALL,
+                   .gradients = ALL,
+                   .dbias = ALL},
+        ANY_SIZE,
         .workspace = strobe__standard_backward_workspace,
         .run = strobe__standard_backward,
     },

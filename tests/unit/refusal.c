@@ -57,6 +57,10 @@ static void apply(const struct poke *poke) {
         memcpy(field, &poke->integer, sizeof poke->integer);
 }
 
+void apply_pokes(const struct poke *poke, size_t count) {
+    for (size_t n = 0; n < count && (poke[n].bytes || poke[n].at); ++n) apply(&poke[n]);
+}
+
 static bool outputs_are_untouched(void) {
     const unsigned char *bytes = (const unsigned char *)output;
     for (size_t n = 0; n < sizeof output; ++n)
@@ -94,12 +98,9 @@ void check_refusals(const struct refusal *rows, size_t count) {
         char sentence[512];
         const void *pointer = NULL;
         reset_call();
-        for (size_t p = 0; p < COUNT(rows[n].poke); ++p) {
-            const struct poke *poke = &rows[n].poke[p];
-            if (poke->bytes == 0 && poke->at == 0) break;
-            apply(poke);
-            pointer = poke->pointer;
-        }
+        apply_pokes(rows[n].poke, COUNT(rows[n].poke));
+        for (size_t p = 0; p < COUNT(rows[n].poke); ++p)
+            if (rows[n].poke[p].bytes || rows[n].poke[p].at) pointer = rows[n].poke[p].pointer;
         const char *mark = strstr(rows[n].sentence, "%p");
         if (mark)
             snprintf(sentence, sizeof sentence, "%.*s%p%s", (int)(mark - rows[n].sentence), rows[n].sentence, pointer,

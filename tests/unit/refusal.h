@@ -54,6 +54,9 @@ struct poke {
 #define ATTACH_D(feature) \
     { offsetof(struct call, g.feature), sizeof(void *), .pointer = &call.feature }
 
+/* Changes the call, as many as have a size or a place. */
+void apply_pokes(const struct poke *poke, size_t count);
+
 enum refusal_flags {
     BACKWARD = 1,    /* strobe_backward; otherwise strobe_forward */
     DATA = 2,        /* concerns data: queries, which touch none, accept it */

@@ -260,14 +260,16 @@ static struct decode decode_of(const struct problem *p, int64_t longest) {
                            .v_padded = up_to(p->a.dim_v, TILE_DEPTH)};
 }
 
-size_t LEVEL_KERNEL(decode_workspace)(const struct problem *p) {
+size_t LEVEL_KERNEL(decode_workspace)(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     struct scratch c;
     const struct decode f = decode_of(p, p->a.seq_k);
     return (size_t)strobe__workers(p->a.parallel) * lay_out(&c, NULL, &f, heads_side_by_side(&p->a, HEADS_A_TASK_ON_TILES)) +
            partials_bytes(p);
 }
 
-strobe_status LEVEL_KERNEL(decode)(const struct problem *p, const struct execution *execution) {
+strobe_status LEVEL_KERNEL(decode)(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
     struct scratch c;
     struct decode f = decode_of(p, longest_sequence(p));
     f.workspace = execution->workspace;

@@ -339,17 +339,19 @@ static struct decode decode_of(const struct problem *p, int64_t longest) {
 }
 
 /* The greater of its own and of what the vector kernel needs, which may have to compute the call again. */
-size_t LEVEL_KERNEL(decode_workspace_int8)(const struct problem *p) {
+size_t LEVEL_KERNEL(decode_workspace_int8)(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     struct scratch c;
     const struct decode f = decode_of(p, p->a.seq_k);
     const size_t bytes = (size_t)strobe__workers(p->a.parallel) *
                              lay_out(&c, NULL, &f, heads_side_by_side(&p->a, HEADS_A_TASK_ON_TILES)) +
                          partials_bytes(p);
-    const size_t by_vectors = strobe__cpu_decode_workspace_avx512(p);
+    const size_t by_vectors = strobe__cpu_decode_workspace_avx512(plan);
     return bytes > by_vectors ? bytes : by_vectors;
 }
 
-strobe_status LEVEL_KERNEL(decode_int8)(const struct problem *p, const struct execution *execution) {
+strobe_status LEVEL_KERNEL(decode_int8)(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
     struct scratch c;
     atomic_bool needs_fallback = false;
     struct decode f = decode_of(p, longest_sequence(p));
@@ -360,5 +362,5 @@ strobe_status LEVEL_KERNEL(decode_int8)(const struct problem *p, const struct ex
     run_splits(&f.split, decode_task, &f);
     if (!atomic_load(&needs_fallback)) return STROBE_OK;
     strobe__log_handed_over("cpu_decode_int8_amx", "cpu_decode_avx512", "which takes numbers that are not finite");
-    return strobe__cpu_decode_avx512(p, execution);
+    return strobe__cpu_decode_avx512(plan, execution);
 }

@@ -409,14 +409,16 @@ static struct forward forward_of(const struct problem *p) {
     return f;
 }
 
-size_t AMX_KERNEL(forward_workspace)(const struct problem *p) {
+size_t AMX_KERNEL(forward_workspace)(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     struct scratch t;
     struct forward f = forward_of(p);
     f.k_in_place = false; /* a workspace query may have no pointer to K yet */
     return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, &f);
 }
 
-strobe_status AMX_KERNEL(forward)(const struct problem *p, const struct execution *execution) {
+strobe_status AMX_KERNEL(forward)(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
     struct forward f = forward_of(p);
     struct scratch t;
     f.workspace = execution->workspace;

@@ -222,13 +222,15 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
     leave_flush_to_zero(mode);
 }
 
-size_t LEVEL_KERNEL(decode_workspace)(const struct problem *p) {
+size_t LEVEL_KERNEL(decode_workspace)(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     struct scratch t;
     return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, p, heads_side_by_side(&p->a, HEADS_A_TASK)) +
            partials_bytes(p);
 }
 
-strobe_status LEVEL_KERNEL(decode)(const struct problem *p, const struct execution *execution) {
+strobe_status LEVEL_KERNEL(decode)(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
     struct scratch t;
     struct decode f = {.split = split_kv_of(p, longest_sequence(p), HEADS_A_TASK), .workspace = execution->workspace};
     f.q_padded = padded_columns(p->a.dim);

@@ -179,13 +179,15 @@ static struct backward backward_of(const struct problem *p) {
     return f;
 }
 
-size_t LEVEL_KERNEL(backward_workspace)(const struct problem *p) {
+size_t LEVEL_KERNEL(backward_workspace)(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     struct scratch t;
     struct backward f = backward_of(p);
     return gradient_tasks_lay_out(&f.tasks, NULL, lay_out(&t, NULL, &f));
 }
 
-strobe_status LEVEL_KERNEL(backward)(const struct problem *p, const struct execution *execution) {
+strobe_status LEVEL_KERNEL(backward)(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
     struct scratch t;
     struct backward f = backward_of(p);
     gradient_tasks_lay_out(&f.tasks, execution->workspace, lay_out(&t, NULL, &f));

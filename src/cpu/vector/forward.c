@@ -157,12 +157,14 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     leave_flush_to_zero(mode);
 }
 
-size_t LEVEL_KERNEL(forward_workspace)(const struct problem *p) {
+size_t LEVEL_KERNEL(forward_workspace)(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     struct scratch t;
     return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, p);
 }
 
-strobe_status LEVEL_KERNEL(forward)(const struct problem *p, const struct execution *execution) {
+strobe_status LEVEL_KERNEL(forward)(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
     struct scratch t;
     struct forward f = {
         .p = p, .workspace = execution->workspace, .scratch_bytes = lay_out(&t, NULL, p), .tiles = MOST_TILES};

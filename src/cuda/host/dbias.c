@@ -11,21 +11,24 @@
 
 void strobe__dbias_round(struct params p);
 
-typedef void (*kernel_symbol)(struct params p);
+struct dbias_variant {
+    struct variant base;
+    int32_t dtype;
+    void (*symbol)(struct params p);
+};
 
-static kernel_symbol choose(const struct problem *p) {
-    static const struct {
-        int32_t dtype;
-        kernel_symbol symbol;
-    } kernels[] = {
-#define VARIANT(name, dtype_) {STROBE_##dtype_, strobe__##name},
+static const struct dbias_variant variants[] = {
+#define VARIANT(name_, dtype_) {.base = {#name_}, .dtype = STROBE_##dtype_, .symbol = strobe__##name_},
 #include "cuda_backward_dbias_variants.h"
 #undef VARIANT
-        {0},
-    };
-    for (size_t i = 0; kernels[i].symbol; ++i)
-        if (kernels[i].dtype == p->a.q.dtype) return kernels[i].symbol;
-    return NULL;
+    {.symbol = NULL},
+};
+
+bool strobe__cuda_dbias_choose(struct plan *plan) {
+    if (!strobe__cuda_dbias_is_ordered(plan->problem)) return true;
+    for (const struct dbias_variant *v = variants; v->symbol && !plan->more[DBIAS_PASS]; ++v)
+        if (v->dtype == plan->problem->a.q.dtype) plan->more[DBIAS_PASS] = &v->base;
+    return plan->more[DBIAS_PASS] != NULL;
 }
 
 bool strobe__cuda_dbias_is_ordered(const struct problem *p) {
@@ -37,11 +40,6 @@ bool strobe__cuda_dbias_is_ordered(const struct problem *p) {
     for (int axis = 0; axis < 3; ++axis)
         if (extent[axis] < whole[axis]) return true;
     return false;
-}
-
-const char *strobe__cuda_dbias_lacks(const struct problem *p) {
-    return strobe__cuda_dbias_is_ordered(p) && !choose(p) ? "no variant for an ordered dbias was built (STROBE_CUDA_ONLY)"
-                                                          : NULL;
 }
 
 int64_t strobe__cuda_dbias_sums(const struct problem *p, struct view *sums) {
@@ -63,21 +61,23 @@ strobe_status strobe__cuda_dbias_begin(const struct problem *p, const struct par
         "cudaMemsetAsync");
 }
 
-static strobe_status launch_ordered(const struct problem *p, struct params params, void *stream) {
+static strobe_status launch_ordered(const struct plan *plan, struct params params, void *stream) {
     enum { TILE = 64, COLUMNS = 64, THREADS = 128 };
+    const struct dbias_variant *variant = (const struct dbias_variant *)plan->more[DBIAS_PASS];
+    const struct problem *p = plan->problem;
     const int64_t *stride = p->bias.stride; /* as the kernel asks */
     const int64_t batch = stride[0] ? p->a.batch : 1, heads = stride[1] ? p->a.heads_q : 1;
     const int64_t rows = stride[2] ? ceil_div(p->a.seq_q, TILE) : 1;
     params.kv_group = params.group, params.group = 1, params.heads_kv = (int32_t)p->a.heads_q;
     params.tiles = (int32_t)ceil_div(p->a.seq_k, TILE);
     params.slices = (int32_t)rows, params.splits = (int32_t)heads;
-    return strobe__cuda_launch((void (*)(void))choose(p), params.tiles * rows * heads * batch, THREADS,
+    return strobe__cuda_launch((void (*)(void))variant->symbol, params.tiles * rows * heads * batch, THREADS,
                                4 * TILE * COLUMNS * (int32_t)strobe__dtype_bytes(p->a.q.dtype), &params, stream);
 }
 
-strobe_status strobe__cuda_dbias_end(const struct problem *p, const struct params *params, void *stream) {
+strobe_status strobe__cuda_dbias_end(const struct plan *plan, const struct params *params, void *stream) {
     struct view sums;
-    if (strobe__cuda_dbias_is_ordered(p)) return launch_ordered(p, *params, stream);
-    const int64_t blocks = ceil_div(strobe__cuda_dbias_sums(p, &sums), 256);
+    if (plan->more[DBIAS_PASS]) return launch_ordered(plan, *params, stream);
+    const int64_t blocks = ceil_div(strobe__cuda_dbias_sums(plan->problem, &sums), 256);
     return strobe__cuda_launch((void (*)(void))strobe__dbias_round, blocks < 65536 ? blocks : 65536, 256, 0, params, stream);
 }

@@ -87,9 +87,13 @@ static void look(void) {
     if (!any) lack = "no GPU here has compute capability 8.0 or later";
 }
 
-const char *strobe__cuda_lacks(void) {
+const char *strobe__cuda_lacks(int32_t need, int32_t index) {
     pthread_once(&once, look);
-    return lack;
+    if (lack) return lack;
+    if (index < 0 || index >= device_count) return "device_index names no GPU of this machine; strobe_device_at lists them";
+    const int major = devices[index].limits.major;
+    if (major < LEAST_MAJOR) return "this GPU's compute capability is below 8.0; 8.0 or later is taken";
+    return need == CUDA_SM90 && major != 9 ? "this GPU's compute capability is not 9.0; 9.0 is taken" : NULL;
 }
 
 struct cuda_limits strobe__cuda_limits(int32_t index) {

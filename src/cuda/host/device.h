@@ -10,8 +10,12 @@
 
 #include "core/kernel.h"
 
-/* NULL, or why this machine has no GPU that kernels of this build run on. */
-const char *strobe__cuda_lacks(void);
+/* What a kernel needs of a device: compute capability 8.0 or later, by machine code or by what the driver makes of PTX; or
+ * 9.0 and no other, for Hopper's own instructions, which later GPUs do not have. */
+enum cuda_need { CUDA_SM80 = 80, CUDA_SM90 = 90 };
+
+/* NULL, or what device number index lacks of it, or that there is no such device. */
+const char *strobe__cuda_lacks(int32_t need, int32_t index);
 
 /* Multiprocessors, bytes of shared memory that a block may have, and the first number of the compute capability, of a
  * device. */

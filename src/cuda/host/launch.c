@@ -3,42 +3,17 @@
  * launch.c: fills in struct params, and launches a kernel by its symbol from C; see launch.h. */
 #include "cuda/host/launch.h"
 
-#include "core/refusals.h"
 #include "cuda/host/device.h"
 
 _Static_assert((int)CUDA_FP32 == (int)STROBE_FP32 && (int)CUDA_FP16 == (int)STROBE_FP16 &&
                    (int)CUDA_BF16 == (int)STROBE_BF16 && (int)CUDA_FP64 == (int)STROBE_FP64,
                "params.h numbers dtypes as the public header does");
 
-/* Positions inside a sequence, and packed rows, are int on the device, with room for a tile. */
-enum { MOST_ROWS = INT32_MAX - 1024 };
-
-static bool is_own_or_fp32(const strobe_tensor *t, const struct problem *p) {
-    return t->dtype == p->a.q.dtype || t->dtype == STROBE_FP32;
-}
-
-const char *strobe__cuda_refuses(const struct problem *p) {
-    const strobe_attention *a = &p->a;
-    const strobe_gradients *g = &p->g;
-    const char *reason = strobe__refuse_what_is_to_come(p);
-    if (!reason) reason = strobe__refuse_fp64(p);
-    if (reason) return reason;
-    if (a->seq_q * p->group > MOST_ROWS || a->seq_q > MOST_ROWS)
-        return "seq_q times the query heads of a K/V head is above 2^31; less is taken";
-    if (a->seq_k > MOST_ROWS) return "seq_k is above 2^31; less is taken";
-    if (a->batch * a->heads_kv > MOST_ROWS) return "batch times heads_kv is above 2^31; less is taken";
-    if (!is_own_or_fp32(&a->out, p)) return "out's dtype is not q's; q's or fp32 is taken";
-    if (a->lse.dtype == STROBE_FP64) return "lse is fp64; fp32 is taken";
-    if (a->sinks && p->sinks.dtype != STROBE_FP32) return "sinks are fp64; fp32 is taken";
-    if (a->varlen && a->varlen->cu_seqlens_q && a->varlen->total_q == 0 && a->seq_q > 0)
+const char *strobe__cuda_reject(const struct problem *p) {
+    if (p->a.batch * p->a.heads_kv > MOST_ROWS) return "batch times heads_kv is above 2^31; less is taken";
+    if (p->varlen.cu_seqlens_q && p->varlen.total_q == 0 && p->a.seq_q > 0)
         return "varlen.total_q is 0 with cu_seqlens_q in device memory, which the host cannot read; the rows of the packed "
                "tensors are taken";
-    if (p->operation == STROBE_FORWARD) return NULL;
-    if (g->dlse.data && g->dlse.dtype == STROBE_FP64) return "dlse is fp64; fp32 is taken";
-    if (g->dsinks && p->dsinks.dtype != STROBE_FP32) return "dsinks are fp64; fp32 is taken";
-    if (g->dout.dtype != a->q.dtype) return "dout's dtype is not q's; q's is taken";
-    if (!is_own_or_fp32(&g->dq, p) || !is_own_or_fp32(&g->dk, p) || !is_own_or_fp32(&g->dv, p))
-        return "the dtype of dq, dk or dv is not q's; q's or fp32 is taken";
     return NULL;
 }
 
@@ -124,7 +99,7 @@ struct params strobe__cuda_params(const struct problem *p) {
 
 bool strobe__cuda_needs_features(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    if (a->softcap > 0 || a->bias || a->alibi || a->bool_mask || a->block_mask || a->dropout || a->scale < 0) return true;
+    if (p->features & (MASK_FEATURES | SCORE_FEATURES | FEATURE(DROPOUT))) return true;
     const struct params params = strobe__cuda_params(p);
     if (!params.q.aligned || !params.k.aligned || !params.v.aligned) return true;
     if (p->operation == STROBE_FORWARD) return false;

@@ -7,23 +7,15 @@
 #include "core/kernel.h"
 #include "cuda/device/params.h"
 
-/* A kernel as compiled for an element type and head dim; from the cuda_*_variants.h that the build writes. */
-struct variant {
-    int32_t dtype, dim, dim_v;
-    int32_t features;   /* 0: takes problems with nothing but a band */
-    int32_t few_rows;   /* for 16 packed rows at most */
-    int32_t small;      /* beside it there is one of larger tiles, better for long sequences */
-    int32_t rows, keys; /* of a block of threads */
-    int32_t threads, shared_bytes;
-    void (*symbol)(struct params p);
-};
+/* Positions inside a sequence, and packed rows, are int on the device, with room for a tile. */
+enum { MOST_ROWS = INT32_MAX - 1024 };
 
-/* NULL, or why no kernel of this folder takes the problem. */
-const char *strobe__cuda_refuses(const struct problem *problem);
+/* What kernel.reject() of every kernel of this backend asks: NULL, or a sentence. */
+const char *strobe__cuda_reject(const struct problem *problem);
 
 /* Whether something beside the band changes scores or weights, or a tensor's rows do not start at multiples of 16 bytes, or
  * dK and dV are of another type than K and V or not of whole chunks of 16 bytes.
- * Asked without data, NULL is aligned: such a query may name another variant of the same kernel, with the same workspace. */
+ * Asked without data, NULL is aligned; strobe_workspace() also asks for data that are not. */
 bool strobe__cuda_needs_features(const struct problem *problem);
 
 /* Everything but tiles, slices, splits and workspace. */

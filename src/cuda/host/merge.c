@@ -55,7 +55,7 @@ static strobe_status check_pointers(const struct merge_params *to, int32_t index
 
 strobe_status strobe__cuda_merge(const struct merge *m, void *stream) {
     const strobe_partials *p = &m->p;
-    const char *lack = strobe__cuda_lacks();
+    const char *lack = strobe__cuda_lacks(CUDA_SM80, p->device_index);
     if (lack) return strobe__fail(STROBE_UNSUPPORTED, "device is %d; %s", p->device, lack);
     if (p->count > MOST_MERGE_PARTS)
         return strobe__fail(STROBE_UNSUPPORTED, "count is %lld; 1 to %d is taken on the GPU", (long long)p->count,

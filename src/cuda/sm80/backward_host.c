@@ -31,6 +31,7 @@ enum side { SIDE_rows, SIDE_keys, SIDE_fused };
 
 /* own: rows or keys that a block of threads owns; slices: its columns are cut in that many. */
 struct backward_variant {
+    struct variant base;
     enum side side;
     int32_t dtype, dim, features, own, slices, threads, shared_bytes;
     void (*symbol)(struct params p);
@@ -39,7 +40,8 @@ struct backward_variant {
 /* Both kernels lay out their own tile twice and stages of the other side's; keys have lse and D of rows beside them. */
 #define BYTES(dtype) (STROBE_##dtype == STROBE_FP32 ? 4 : 2)
 #define VARIANT(kind, name, dtype_, dim_, slice, tiles, warps, stages, features_)       \
-    {.side = SIDE_##kind,                                                               \
+    {.base = {#name},                                                                   \
+     .side = SIDE_##kind,                                                               \
      .dtype = STROBE_##dtype_,                                                          \
      .dim = dim_,                                                                       \
      .features = features_,                                                             \
@@ -56,7 +58,8 @@ static const struct backward_variant variants[] = {
 /* K, V, stages of Q and lse, D, and of dO; dS^T and, where it is stored, P^T, two of them where warps are skewed. */
 #define PAIRS(keys, rows, stored, skewed) (2 * (keys) * (rows) * (1 + (stored)) * (1 + (skewed)))
 #define VARIANT(name, dtype_, dim_, keys, rows, warps, stored, stages, skewed, features_)                                  \
-    {.side = SIDE_fused,                                                                                                   \
+    {.base = {#name},                                                                                                      \
+     .side = SIDE_fused,                                                                                                   \
      .dtype = STROBE_##dtype_,                                                                                             \
      .dim = dim_,                                                                                                          \
      .features = features_,                                                                                                \
@@ -68,8 +71,31 @@ static const struct backward_variant variants[] = {
      .symbol = strobe__##name},
 #include "cuda_backward_fused_variants.h"
 #undef VARIANT
-    {0},
+    {.symbol = NULL},
 };
+
+#define NAME_BF16(name) " " #name
+#define NAME_FP16(name) " " #name
+#define NAME_FP32(name)
+#define VARIANT(kind, name, dtype, ...) NAME_##dtype(name)
+const char strobe__sm80_backward_variants[] =
+#include "cuda_backward_variants.h"
+#undef VARIANT
+#define VARIANT(name, ...) " " #name /* there is none for fp32 */
+#include "cuda_backward_fused_variants.h"
+#undef VARIANT
+    "";
+#undef NAME_BF16
+#undef NAME_FP16
+#undef NAME_FP32
+#define NAME_BF16(name)
+#define NAME_FP16(name)
+#define NAME_FP32(name)                 " " #name
+#define VARIANT(kind, name, dtype, ...) NAME_##dtype(name)
+const char strobe__sm80_backward_variants_fp32[] =
+#include "cuda_backward_variants.h"
+    "";
+#undef VARIANT
 
 static bool takes(const struct backward_variant *v, const struct problem *p, enum side side, bool features) {
     const strobe_attention *a = &p->a;
@@ -78,25 +104,33 @@ static bool takes(const struct backward_variant *v, const struct problem *p, enu
 }
 
 /* The first of the fewest columns. */
-static const struct backward_variant *choose(const struct problem *p, enum side side, bool features) {
+static const struct backward_variant *find(const struct problem *p, enum side side, bool features) {
     const struct backward_variant *best = NULL;
     for (const struct backward_variant *v = variants; v->symbol; ++v)
         if (takes(v, p, side, features) && (!best || v->dim < best->dim)) best = v;
     return best;
 }
 
-/* dQ, dK and dV in one pass, by atomics: its variant, or NULL where two passes in a fixed order are wanted or needed. */
-static const struct backward_variant *choose_fused(const struct problem *p, bool features) {
-    return p->a.flags & STROBE_DETERMINISTIC ? NULL : choose(p, SIDE_fused, features);
-}
-
 typedef void (*kernel_symbol)(struct params p);
 
-const char *strobe__cuda_backward_lacks(const struct problem *p) {
+/* The plan's passes: the main one does dQ, dK and dV at once, by atomics, unless a fixed order is wanted or none fits. Then
+ * it is that of keys. Those of keys and of rows are always there: they do again what has NaN. */
+enum { KEYS_PASS, ROWS_PASS };
+
+bool strobe__sm80_backward_choose(struct plan *plan) {
+    const struct problem *p = plan->problem;
     const bool features = strobe__cuda_needs_features(p);
-    if (!choose(p, SIDE_rows, features) || !choose(p, SIDE_keys, features))
-        return "no variant for its dtype and dim was built (STROBE_CUDA_ONLY), or fits the shared memory of this GPU";
-    return strobe__cuda_dbias_lacks(p);
+    const struct backward_variant *keys = find(p, SIDE_keys, features), *rows = find(p, SIDE_rows, features);
+    const struct backward_variant *fused = p->a.flags & STROBE_DETERMINISTIC ? NULL : find(p, SIDE_fused, features);
+    if (!keys || !rows) return false;
+    plan->variant = fused ? &fused->base : &keys->base;
+    plan->more[KEYS_PASS] = &keys->base, plan->more[ROWS_PASS] = &rows->base;
+    return strobe__cuda_dbias_choose(plan);
+}
+
+/* NULL where there are two passes. */
+static const struct backward_variant *fused_of(const struct plan *plan) {
+    return plan->variant == plan->more[KEYS_PASS] ? NULL : (const struct backward_variant *)plan->variant;
 }
 
 /* The workspace: lse and D of packed rows, the sums of dbias, and for one pass marks and the sums of dQ. Words of 4 bytes.
@@ -107,8 +141,9 @@ struct layout {
     int64_t packed_rows, heads, dbias, key_units, row_units, marks_at, dq_at, words;
 };
 
-static struct layout lay_out(const struct problem *p, bool features) {
-    struct layout l = {.fused = choose_fused(p, features),
+static struct layout lay_out(const struct plan *plan) {
+    const struct problem *p = plan->problem;
+    struct layout l = {.fused = fused_of(plan),
                        .packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING,
                        .heads = p->a.batch * p->a.heads_kv};
     l.dbias = strobe__cuda_dbias_sums(p, &l.dbias_sum);
@@ -121,11 +156,7 @@ static struct layout lay_out(const struct problem *p, bool features) {
     return l;
 }
 
-/* A query without data cannot know whether the call will need features. */
-size_t strobe__cuda_backward_workspace(const struct problem *p) {
-    const int64_t without = lay_out(p, false).words, with = lay_out(p, true).words;
-    return (size_t)(without > with ? without : with) * sizeof(float);
-}
+size_t strobe__sm80_backward_workspace(const struct plan *plan) { return (size_t)lay_out(plan).words * sizeof(float); }
 
 static struct params fill_in(const struct problem *p, const struct layout *l, float *workspace) {
     struct params to = strobe__cuda_params(p);
@@ -155,10 +186,11 @@ static strobe_status launch_main(const struct problem *p, struct params params, 
 }
 
 /* dK and dV by their keys, dQ by its rows: all of them, or what is marked. */
-static strobe_status launch_two(const struct problem *p, const struct params *params, int64_t marked, void *stream) {
-    const bool features = strobe__cuda_needs_features(p);
-    const strobe_status status = launch_main(p, *params, choose(p, SIDE_keys, features), marked, stream);
-    return status ? status : launch_main(p, *params, choose(p, SIDE_rows, features), marked, stream);
+static strobe_status launch_two(const struct plan *plan, const struct params *params, int64_t marked, void *stream) {
+    const struct backward_variant *keys = (const struct backward_variant *)plan->more[KEYS_PASS];
+    const struct backward_variant *rows = (const struct backward_variant *)plan->more[ROWS_PASS];
+    const strobe_status status = launch_main(plan->problem, *params, keys, marked, stream);
+    return status ? status : launch_main(plan->problem, *params, rows, marked, stream);
 }
 
 /* The kernels of device/delta.cu that have PACKED_PADDING packed rows a block of threads. */
@@ -166,32 +198,35 @@ static strobe_status launch_rows(kernel_symbol symbol, const struct layout *l, c
     return strobe__cuda_launch((void (*)(void))symbol, l->heads * l->packed_rows / PACKED_PADDING, 256, 0, params, stream);
 }
 
-static strobe_status launch_fused(const struct problem *p, const struct params *params, const struct layout *l,
+static strobe_status launch_fused(const struct plan *plan, const struct params *params, const struct layout *l,
                                   void *stream) {
+    const struct problem *p = plan->problem;
     strobe_status status = launch_main(p, *params, l->fused, 0, stream);
     if (l->packed_rows == 0) return status; /* without rows nothing is marked, nor have the marks been cleared */
     if (!status) status = launch_rows(strobe__dq_round, l, params, stream);
-    if (!status) status = launch_two(p, params, 2 * strobe__cuda_limits(p->a.device_index).multiprocessors, stream);
+    if (!status) status = launch_two(plan, params, 2 * strobe__cuda_limits(p->a.device_index).multiprocessors, stream);
     return status;
 }
 
-static strobe_status launch_all(const struct problem *p, const struct params *params, const struct layout *l, void *stream) {
+static strobe_status launch_all(const struct plan *plan, const struct params *params, const struct layout *l, void *stream) {
+    const struct problem *p = plan->problem;
     strobe_status status = strobe__cuda_dbias_begin(p, params, stream);
     if (!status) status = launch_rows(strobe__row_deltas, l, params, stream);
     if (!status && p->g.dsinks)
         status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, 256, 0, params, stream);
-    if (!status) status = l->fused ? launch_fused(p, params, l, stream) : launch_two(p, params, 0, stream);
-    if (!status) status = strobe__cuda_dbias_end(p, params, stream);
+    if (!status) status = l->fused ? launch_fused(plan, params, l, stream) : launch_two(plan, params, 0, stream);
+    if (!status) status = strobe__cuda_dbias_end(plan, params, stream);
     return status;
 }
 
-strobe_status strobe__cuda_backward(const struct problem *p, const struct execution *execution) {
-    const struct layout l = lay_out(p, strobe__cuda_needs_features(p));
+strobe_status strobe__sm80_backward(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
+    const struct layout l = lay_out(plan);
     const struct params params = fill_in(p, &l, execution->workspace);
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
-    if (!status) status = launch_all(p, &params, &l, execution->stream);
+    if (!status) status = launch_all(plan, &params, &l, execution->stream);
     strobe__cuda_leave(&visit);
     return status;
 }

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward.h: gradients on the GPU: which variants, the workspace, the launches. */
-#ifndef STROBE_CUDA_BACKWARD_H
-#define STROBE_CUDA_BACKWARD_H
+ * backward_host.h: the backward for any GPU, as its records in the table need it: which variants, the workspace, the
+ * launches.
+ */
+#ifndef STROBE_CUDA_SM80_BACKWARD_HOST_H
+#define STROBE_CUDA_SM80_BACKWARD_HOST_H
 
 #include "core/kernel.h"
 
-/* NULL, or why this build or the device has no variant for a problem that strobe__cuda_refuses lets pass. */
-const char *strobe__cuda_backward_lacks(const struct problem *problem);
-size_t strobe__cuda_backward_workspace(const struct problem *problem);
-strobe_status strobe__cuda_backward(const struct problem *problem, const struct execution *execution);
+extern const char strobe__sm80_backward_variants[], strobe__sm80_backward_variants_fp32[];
+
+bool strobe__sm80_backward_choose(struct plan *plan);
+size_t strobe__sm80_backward_workspace(const struct plan *plan);
+strobe_status strobe__sm80_backward(const struct plan *plan, const struct execution *execution);
 
 #endif

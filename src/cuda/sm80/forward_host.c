@@ -14,10 +14,23 @@
 #include "cuda_forward_variants.h"
 #undef VARIANT
 
+/* A compiled form of forward.cu; the build writes the list. */
+struct forward_variant {
+    struct variant base;
+    int32_t dtype, dim, dim_v;
+    int32_t features;   /* 0: takes problems with nothing but a band */
+    int32_t few_rows;   /* for 16 packed rows at most */
+    int32_t small;      /* beside it there is one of larger tiles, better for long sequences */
+    int32_t rows, keys; /* of a block of threads */
+    int32_t threads, shared_bytes;
+    void (*symbol)(struct params p);
+};
+
 /* Bytes of shared memory as sm80/forward.cu lays it out: Q, and stages of K and V. */
 #define SHARED(bytes, dim, dim_v, rows, keys, stages) ((bytes) * ((rows) * (dim) + (stages) * (keys) * ((dim) + (dim_v))))
 #define VARIANT(name, dtype_, dim_, dim_v_, m, n, warps_m, warps_n, stages, blocks, features_, small_)  \
-    {.dtype = STROBE_##dtype_,                                                                          \
+    {.base = {#name},                                                                                   \
+     .dtype = STROBE_##dtype_,                                                                          \
      .dim = dim_,                                                                                       \
      .dim_v = dim_v_,                                                                                   \
      .features = features_,                                                                             \
@@ -30,10 +43,29 @@
                             8 * (n) * (warps_n), stages),                                               \
      .symbol = strobe__##name},
 
-static const struct variant variants[] = {
+static const struct forward_variant variants[] = {
 #include "cuda_forward_variants.h"
-    {0},
+    {.symbol = NULL},
 };
+#undef VARIANT
+
+#define NAME_BF16(name) " " #name
+#define NAME_FP16(name) " " #name
+#define NAME_FP32(name)
+#define VARIANT(name, dtype, ...) NAME_##dtype(name)
+const char strobe__sm80_forward_variants[] =
+#include "cuda_forward_variants.h"
+    "";
+#undef NAME_BF16
+#undef NAME_FP16
+#undef NAME_FP32
+#define NAME_BF16(name)
+#define NAME_FP16(name)
+#define NAME_FP32(name) " " #name
+const char strobe__sm80_forward_variants_fp32[] =
+#include "cuda_forward_variants.h"
+    "";
+#undef VARIANT
 
 /* Whether small tiles are better than large ones, which read shared memory less: the mask's edge, of which whole blocks are
  * multiplied, is a large part of short sequences, and few rows leave multiprocessors without a tile. With a fixed size of
@@ -47,32 +79,37 @@ static bool wants_small(const struct problem *p) {
 
 /* The first that takes the problem and fits the GPU: they stand from few columns to many, then from few rows to many, then
  * from no features to all. Value columns beyond a variant's are slices of their own. */
-static const struct variant *choose(const struct problem *p) {
+bool strobe__sm80_forward_choose(struct plan *plan) {
+    const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
     const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
     const bool features = strobe__cuda_needs_features(p), many_rows = a->seq_q * p->group > 16, small = wants_small(p);
-    for (const struct variant *v = variants; v->symbol; ++v) {
+    for (const struct forward_variant *v = variants; v->symbol; ++v) {
         if (v->dtype != a->q.dtype || v->dim < a->dim || (v->dim_v < a->dim_v && v->dim_v < 256)) continue;
         if ((features && !v->features) || (many_rows && v->few_rows) || (v->small && !small) ||
             v->shared_bytes > shared_bytes)
             continue;
-        return v;
+        plan->variant = &v->base;
+        return true;
     }
-    return NULL;
+    return false;
+}
+
+static const struct forward_variant *variant_of(const struct plan *plan) {
+    return (const struct forward_variant *)plan->variant;
 }
 
 /* Whole blocks of every variant. */
 enum { SPLIT_UNIT = 64, LEAST_SPLIT = 128, MOST_SPLITS = 1024 };
 
-struct plan {
-    const struct variant *variant;
+struct grid {
     int64_t tiles, slices, heads, split_keys, splits;
     int64_t rows_of_part; /* rows of a head in a part of the workspace */
 };
 
 /* Few rows wait for memory: splits such that waves of blocks on the device are nearly full. Many rows: only as long as
  * multiprocessors idle. The least number within 5 % of the best is taken. */
-static int64_t splits_for(int64_t blocks, const strobe_attention *a, const struct variant *v) {
+static int64_t splits_for(int64_t blocks, const strobe_attention *a, const struct forward_variant *v) {
     const struct cuda_limits limits = strobe__cuda_limits(a->device_index);
     const int64_t a_multiprocessor = v->few_rows ? 3 : 1, slots = limits.multiprocessors * a_multiprocessor;
     int64_t most = a->seq_k / LEAST_SPLIT;
@@ -89,75 +126,79 @@ static int64_t splits_for(int64_t blocks, const strobe_attention *a, const struc
     return 1;
 }
 
-static struct plan plan_of(const struct problem *p) {
+static int64_t whole_blocks(int64_t keys) { return ceil_div(keys, SPLIT_UNIT) * SPLIT_UNIT; }
+
+static struct grid grid_of(const struct plan *plan) {
+    const struct problem *p = plan->problem;
+    const struct forward_variant *variant = variant_of(plan);
     const strobe_attention *a = &p->a;
-    struct plan plan = {.variant = choose(p), .split_keys = p->tuning.split_keys, .splits = 1};
     const bool packed = a->varlen && a->varlen->cu_seqlens_q;
-    plan.tiles = ceil_div(a->seq_q * p->group, plan.variant->rows);
-    plan.slices = ceil_div(a->dim_v, plan.variant->dim_v);
-    plan.heads = a->batch * a->heads_kv;
-    plan.rows_of_part = packed ? a->varlen->total_q : a->batch * a->seq_q;
-    /* Whatever the variant, so that a query without data and the call agree. */
-    const int64_t tiles = plan.variant->few_rows ? plan.tiles : ceil_div(a->seq_q * p->group, 64);
-    const int64_t blocks = tiles * plan.slices * plan.heads;
-    if (plan.split_keys == 0) {
-        const int64_t splits = splits_for(blocks, a, plan.variant);
-        if (splits == 1) return plan;
-        plan.split_keys = ceil_div(a->seq_k, splits);
+    struct grid grid = {.tiles = ceil_div(a->seq_q * p->group, variant->rows),
+                        .slices = ceil_div(a->dim_v, variant->dim_v),
+                        .heads = a->batch * a->heads_kv,
+                        .split_keys = p->tuning.split_keys,
+                        .splits = 1,
+                        .rows_of_part = packed ? a->varlen->total_q : a->batch * a->seq_q};
+    /* Whatever the variant, so that the number of splits does not depend on where data lie. */
+    const int64_t tiles = variant->few_rows ? grid.tiles : ceil_div(a->seq_q * p->group, 64);
+    if (grid.split_keys == 0) {
+        const int64_t splits = splits_for(tiles * grid.slices * grid.heads, a, variant);
+        if (splits == 1) return grid;
+        grid.split_keys = ceil_div(a->seq_k, splits);
     }
-    plan.split_keys = ceil_div(plan.split_keys, SPLIT_UNIT) * SPLIT_UNIT;
-    plan.splits = ceil_div(a->seq_k, plan.split_keys);
-    if (plan.splits < 1) plan.splits = 1;
-    return plan;
+    grid.split_keys = whole_blocks(grid.split_keys);
+    grid.splits = ceil_div(a->seq_k, grid.split_keys);
+    if (grid.splits < 1) grid.splits = 1;
+    return grid;
 }
 
-const char *strobe__cuda_forward_lacks(const struct problem *p) {
-    if (!choose(p))
-        return "no variant for its dtype and dim was built (STROBE_CUDA_ONLY), or fits the shared memory of this GPU";
-    if (p->tuning.split_keys > 0 && plan_of(p).splits > MOST_SPLITS)
+const char *strobe__sm80_forward_reject(const struct problem *p) {
+    if (p->tuning.split_keys > 0 && ceil_div(p->a.seq_k, whole_blocks(p->tuning.split_keys)) > MOST_SPLITS)
         return "tuning.split_keys makes more than 1024 splits; larger ones are taken";
-    return NULL;
+    return strobe__cuda_reject(p);
 }
 
-size_t strobe__cuda_forward_workspace(const struct problem *p) {
-    const struct plan plan = plan_of(p);
-    if (plan.splits == 1) return 0;
-    return (size_t)(plan.splits * plan.rows_of_part * p->a.heads_q * (p->a.dim_v + 1)) * sizeof(float);
+size_t strobe__sm80_forward_workspace(const struct plan *plan) {
+    const strobe_attention *a = &plan->problem->a;
+    const struct grid grid = grid_of(plan);
+    if (grid.splits == 1) return 0;
+    return (size_t)(grid.splits * grid.rows_of_part * a->heads_q * (a->dim_v + 1)) * sizeof(float);
 }
 
 /* out and lse become parts in the workspace: out [splits][rows][heads][dim_v], then lse [splits][rows][heads]. */
-static void into_parts(struct params *to, const struct plan *plan, const struct problem *p, float *workspace) {
+static void into_parts(struct params *to, const struct grid *grid, const struct problem *p, float *workspace) {
     const strobe_attention *a = &p->a;
     const int64_t row = a->heads_q * a->dim_v;
-    to->splits = (int32_t)plan->splits, to->split_keys = (int32_t)plan->split_keys;
-    to->split_out = plan->rows_of_part * row, to->split_lse = plan->rows_of_part * a->heads_q;
+    to->splits = (int32_t)grid->splits, to->split_keys = (int32_t)grid->split_keys;
+    to->split_out = grid->rows_of_part * row, to->split_lse = grid->rows_of_part * a->heads_q;
     to->out = (struct view){.data = workspace,
                             .batch = a->seq_q * row,
                             .row = row,
                             .head = a->dim_v,
                             .dtype = STROBE_FP32,
                             .aligned = a->dim_v % 4 == 0};
-    to->lse = (struct view){.data = workspace + plan->splits * to->split_out,
+    to->lse = (struct view){.data = workspace + grid->splits * to->split_out,
                             .batch = a->seq_q * a->heads_q,
                             .row = a->heads_q,
                             .head = 1,
                             .dtype = STROBE_FP32};
 }
 
-strobe_status strobe__cuda_forward(const struct problem *p, const struct execution *execution) {
-    const struct plan plan = plan_of(p);
+strobe_status strobe__sm80_forward(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
+    const struct forward_variant *variant = variant_of(plan);
+    const struct grid grid = grid_of(plan);
     struct params params = strobe__cuda_params(p);
     const struct params whole = params;
-    params.tiles = (int32_t)plan.tiles, params.slices = (int32_t)plan.slices;
-    if (plan.splits > 1) into_parts(&params, &plan, p, execution->workspace);
+    params.tiles = (int32_t)grid.tiles, params.slices = (int32_t)grid.slices;
+    if (grid.splits > 1) into_parts(&params, &grid, p, execution->workspace);
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
     if (!status)
-        status = strobe__cuda_launch((void (*)(void))plan.variant->symbol,
-                                     plan.tiles * plan.slices * plan.heads * plan.splits, plan.variant->threads,
-                                     plan.variant->shared_bytes, &params, execution->stream);
-    if (!status && plan.splits > 1) status = strobe__cuda_merge_splits(&whole, &params, execution->stream);
+        status = strobe__cuda_launch((void (*)(void))variant->symbol, grid.tiles * grid.slices * grid.heads * grid.splits,
+                                     variant->threads, variant->shared_bytes, &params, execution->stream);
+    if (!status && grid.splits > 1) status = strobe__cuda_merge_splits(&whole, &params, execution->stream);
     strobe__cuda_leave(&visit);
     return status;
 }

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * forward.h: attention on the GPU: which variant, how many splits, the launches. */
-#ifndef STROBE_CUDA_FORWARD_H
-#define STROBE_CUDA_FORWARD_H
+ * forward_host.h: the forward for any GPU, as its records in the table need it: which variant, how many splits, the
+ * launches.
+ */
+#ifndef STROBE_CUDA_SM80_FORWARD_HOST_H
+#define STROBE_CUDA_SM80_FORWARD_HOST_H
 
 #include "core/kernel.h"
 
-/* NULL, or why this build or the device has no variant for a problem that strobe__cuda_refuses lets pass. */
-const char *strobe__cuda_forward_lacks(const struct problem *problem);
-size_t strobe__cuda_forward_workspace(const struct problem *problem);
-strobe_status strobe__cuda_forward(const struct problem *problem, const struct execution *execution);
+extern const char strobe__sm80_forward_variants[], strobe__sm80_forward_variants_fp32[];
+
+const char *strobe__sm80_forward_reject(const struct problem *problem);
+bool strobe__sm80_forward_choose(struct plan *plan);
+size_t strobe__sm80_forward_workspace(const struct plan *plan);
+strobe_status strobe__sm80_forward(const struct plan *plan, const struct execution *execution);
 
 #endif

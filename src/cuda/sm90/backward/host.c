@@ -13,7 +13,6 @@
 
 #include <string.h>
 
-#include "core/refusals.h"
 #include "cuda/host/dbias.h"
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
@@ -32,99 +31,95 @@
 void strobe__row_deltas(struct params);
 void strobe__sink_sums(struct params);
 
-/* A compiled form of backward.cu, or, with two CTAs to a block of keys, of backward/backward_pair.cu; the build writes the
- * list, each dtype from few columns to many. rows, keys: of a block; terms: 1 with softcap and ALiBi, 2 with bias, masks and
- * dropout too. */
-struct form {
-    int32_t dtype, terms;
+/* A variant of backward.cu, or, with two CTAs to a block of keys, of backward_pair.cu; the build writes the list, each dtype
+ * from few columns to many. rows, keys: of a block; features: an enum feature_class. */
+struct backward_variant {
+    struct variant base;
+    int32_t dtype, features;
     int64_t dim, rows, keys, ctas;
     void (*prepare)(struct sm90_backward_params);
     void (*symbol)(struct sm90_backward_params);
     void (*finish)(struct sm90_backward_params);
 };
 
-#define VARIANT(name, dtype_, dim_, rows_, keys_, ctas_, terms_) \
-    {.dtype = STROBE_##dtype_,                                   \
-     .terms = terms_,                                            \
-     .dim = dim_,                                                \
-     .rows = rows_,                                              \
-     .keys = keys_,                                              \
-     .ctas = ctas_,                                              \
-     .prepare = strobe__##name##_prepare,                        \
-     .symbol = strobe__##name,                                   \
+#define VARIANT(name, dtype_, dim_, rows_, keys_, ctas_, features_) \
+    {.base = {#name},                                               \
+     .dtype = STROBE_##dtype_,                                      \
+     .features = features_,                                         \
+     .dim = dim_,                                                   \
+     .rows = rows_,                                                 \
+     .keys = keys_,                                                 \
+     .ctas = ctas_,                                                 \
+     .prepare = strobe__##name##_prepare,                           \
+     .symbol = strobe__##name,                                      \
      .finish = strobe__##name##_finish},
-static const struct form forms[] = {
+static const struct backward_variant variants[] = {
 #include "sm90_backward_variants.h"
-    {0},
+    {.symbol = NULL},
 };
+#undef VARIANT
+
+#define VARIANT(name, ...) " " #name
+const char strobe__sm90_backward_variants[] =
+#include "sm90_backward_variants.h"
+    "";
+#undef VARIANT
 
 enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28 };
 
-static const struct form *choose(const struct problem *p) {
+bool strobe__sm90_backward_choose(struct plan *plan) {
+    const struct problem *p = plan->problem;
     const int64_t dim = p->a.dim > p->a.dim_v ? p->a.dim : p->a.dim_v;
-    const strobe_attention *a = &p->a;
-    const int32_t terms = a->bias || a->bool_mask || a->block_mask || a->dropout ? 2 : a->softcap > 0 || a->alibi;
-    for (const struct form *f = forms; f->symbol; ++f)
-        if (f->dtype == p->a.q.dtype && f->terms == terms && f->dim >= dim) return f;
-    return NULL;
+    const feature_set general = MASK_FEATURES | FEATURE(BIAS) | FEATURE(DROPOUT);
+    const feature_set some = FEATURE(SOFTCAP) | FEATURE(ALIBI);
+    const int32_t features = p->features & general ? FEATURES_ALL : p->features & some ? FEATURES_SCORE : FEATURES_NONE;
+    for (const struct backward_variant *v = variants; v->symbol && !plan->variant; ++v)
+        if (v->dtype == p->a.q.dtype && v->features == features && v->dim >= dim) plan->variant = &v->base;
+    return plan->variant && strobe__cuda_dbias_choose(plan);
 }
 
-static const char *reject_features(const struct problem *p) {
+static const struct backward_variant *variant_of(const struct plan *plan) {
+    return (const struct backward_variant *)plan->variant;
+}
+
+/* Blocks have at least so many rows, and keys for each of their CTAs. */
+enum { LEAST_BLOCK = 64 };
+
+const char *strobe__sm90_backward_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
+    const int64_t rows = strobe__product(a->batch, a->heads_q), keys = strobe__product(a->batch, a->heads_kv);
     if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0)
         return "varlen.total_k is 0; the keys of the packed tensors are taken";
-    if (a->bias && p->bias.dtype != STROBE_FP32 && p->bias.dtype != a->q.dtype)
-        return "the bias is neither fp32 nor of q's dtype; these are taken";
     if (a->block_mask && (p->block_mask.block_q % 8 != 0 || p->block_mask.block_q > MOST_POSITIONS))
         return "block_mask.block_q is not a multiple of 8 up to 2^28; these are taken";
     if (a->dropout && p->dropout.key_start % 4 != 0)
         return "dropout.key_start is not a multiple of 4; multiples of 4 are taken";
     if (a->alibi && (a->q_start - a->k_start > MOST_POSITIONS || a->k_start - a->q_start > MOST_POSITIONS))
         return "q_start and k_start are more than 2^28 apart with ALiBi; less is taken";
-    return strobe__cuda_dbias_lacks(p);
-}
-
-static const char *reject_tensors(const struct problem *p) {
-    const strobe_attention *a = &p->a;
-    const strobe_gradients *g = &p->g;
-    if (g->dq.dtype != a->q.dtype || g->dk.dtype != a->q.dtype || g->dv.dtype != a->q.dtype || a->out.dtype != a->q.dtype)
-        return "the dtype of out, dq, dk or dv is not q's; q's is taken";
+    if (p->varlen.total_q > MOST_POSITIONS || p->varlen.total_k > MOST_POSITIONS)
+        return "varlen.total_q or total_k is above 2^28; up to that is taken";
+    if (strobe__product(rows, ceil_div(a->seq_q, LEAST_BLOCK)) > INT32_MAX ||
+        strobe__product(keys, ceil_div(a->seq_k, LEAST_BLOCK) + 1) > INT32_MAX)
+        return "there are more than 2^31 blocks of rows or keys; fewer are taken";
     if (!strobe__can_be_copied(&a->q) || !strobe__can_be_copied(&a->k) || !strobe__can_be_copied(&a->v) ||
-        !strobe__can_be_copied(&g->dout))
+        !strobe__can_be_copied(&p->g.dout))
         return "rows of q, k, v or dout do not start at ascending multiples of 16 bytes; rows that do are taken";
-    return NULL;
+    return strobe__cuda_reject(p);
 }
 
 /* In shared memory and of dQ's sums: slabs have 64. */
-static int64_t stored_columns(const struct form *f) { return ceil_div(f->dim, 64) * 64; }
+static int64_t stored_columns(const struct backward_variant *v) { return ceil_div(v->dim, 64) * 64; }
 
-static int64_t row_blocks(const struct problem *p) { return ceil_div(p->a.seq_q, choose(p)->rows); }
-static int64_t key_blocks(const struct problem *p) { return ceil_div(p->a.seq_k, choose(p)->keys); }
-static int64_t all_row_blocks(const struct problem *p) { return row_blocks(p) * p->a.heads_q * p->a.batch; }
-
-/* dQ of a block of rows is worked out in tiles of 64 x 64 elements; KERNEL_finish has a warp group for each. */
-static int64_t dq_tiles(const struct form *f) { return f->rows * stored_columns(f) / 4096; }
-
-const char *strobe__sm90_backward_reject(const struct problem *p) {
-    const strobe_attention *a = &p->a;
-    const char *reason = strobe__refuse_what_no_kernel_has(p);
-    if (!reason) reason = strobe__cuda_refuses(p);
-    if (!reason) reason = reject_features(p);
-    if (reason) return reason;
-    if (strobe__cuda_limits(a->device_index).major != 9) return "this GPU is not of compute capability 9.0; that is taken";
-    if (a->q.dtype == STROBE_FP32) return "q is fp32; fp16 and bf16 are taken";
-    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
-    if (!choose(p)) return "no form for its dtype and dim was built (STROBE_CUDA_ONLY)";
-    if (a->seq_q > MOST_POSITIONS || a->seq_k > MOST_POSITIONS) return "seq_q or seq_k is above 2^28; up to that is taken";
-    if (p->varlen.total_q > MOST_POSITIONS || p->varlen.total_k > MOST_POSITIONS)
-        return "varlen.total_q or total_k is above 2^28; up to that is taken";
-    if (strobe__product(strobe__product(a->batch, a->heads_q), row_blocks(p)) > INT32_MAX ||
-        strobe__product(strobe__product(a->batch, a->heads_kv), key_blocks(p) * choose(p)->ctas) > INT32_MAX)
-        return "there are more than 2^31 blocks of rows or keys; fewer are taken";
-    return reject_tensors(p);
+static int64_t row_blocks(const struct plan *plan) { return ceil_div(plan->problem->a.seq_q, variant_of(plan)->rows); }
+static int64_t key_blocks(const struct plan *plan) { return ceil_div(plan->problem->a.seq_k, variant_of(plan)->keys); }
+static int64_t all_row_blocks(const struct plan *plan) {
+    return row_blocks(plan) * plan->problem->a.heads_q * plan->problem->a.batch;
 }
 
-static int64_t all_rows(const struct problem *p) { return all_row_blocks(p) * choose(p)->rows; }
+/* dQ of a block of rows is worked out in tiles of 64 x 64 elements; KERNEL_finish has a warp group for each. */
+static int64_t dq_tiles(const struct backward_variant *v) { return v->rows * stored_columns(v) / 4096; }
+
+static int64_t all_rows(const struct plan *plan) { return all_row_blocks(plan) * variant_of(plan)->rows; }
 
 /* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; with STROBE_DETERMINISTIC a counter for each tile of dQ;
  * a mark for sixteen keys; sums of dbias; and lse and D as sink_sums and an ordered dbias read them, where these are wanted.
@@ -135,22 +130,24 @@ struct layout {
     struct view dbias_sum;
 };
 
-static struct layout lay_out(const struct problem *p) {
+static struct layout lay_out(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     const bool packed = p->g.dsinks || strobe__cuda_dbias_is_ordered(p);
     struct layout l = {.packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING};
-    l.rows_at = all_rows(p) * stored_columns(choose(p));
-    l.counts_at = l.rows_at + 2 * all_rows(p);
+    l.rows_at = all_rows(plan) * stored_columns(variant_of(plan));
+    l.counts_at = l.rows_at + 2 * all_rows(plan);
     l.heads_at = l.counts_at + 2;
     l.dq_semaphores_at = l.heads_at + p->a.batch * p->a.heads_kv;
-    l.marks_at = l.dq_semaphores_at + (p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(p) * dq_tiles(choose(p)) : 0);
+    l.marks_at = l.dq_semaphores_at +
+                 (p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(plan) * dq_tiles(variant_of(plan)) : 0);
     l.dbias_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = l.packed_at + (packed ? 2 * p->a.batch * p->a.heads_kv * l.packed_rows : 0);
     return l;
 }
 
-size_t strobe__sm90_backward_workspace(const struct problem *p) {
-    return TRACE_BYTES + (size_t)lay_out(p).words * sizeof(float);
+size_t strobe__sm90_backward_workspace(const struct plan *plan) {
+    return TRACE_BYTES + (size_t)lay_out(plan).words * sizeof(float);
 }
 
 static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
@@ -164,9 +161,10 @@ static bool tiles_differ(const struct problem *p) { return p->a.mask != STROBE_M
 /* Heads whose Q, dO and sums of dQ take a part of the L2 cache: the CTAs are at two or three sections at a time, and rows
  * shall come from memory once. With a fixed dQ order tiles of one head wait for each other at their first blocks, so that
  * more heads at a time are better, most of all where later tiles are shorter; measured in docs/kernels/sm90_backward.md. */
-static int64_t section_heads(const struct problem *p) {
+static int64_t section_heads(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
-    const int64_t head_bytes = a->seq_q * p->group * (2 * (a->dim + a->dim_v) + 4 * stored_columns(choose(p)));
+    const int64_t head_bytes = a->seq_q * p->group * (2 * (a->dim + a->dim_v) + 4 * stored_columns(variant_of(plan)));
     const int64_t mebibytes = !(a->flags & STROBE_DETERMINISTIC) ? 8 : tiles_differ(p) ? 32 : 16;
     const int64_t some = head_bytes > 0 ? (mebibytes << 20) / head_bytes : 1, all = a->batch * a->heads_kv;
     return some < 1 ? 1 : some < all ? some : all;
@@ -174,18 +172,21 @@ static int64_t section_heads(const struct problem *p) {
 
 /* Where tiles differ in length, heads of four tiles for each multiprocessor end the launch, long tiles first, so that all
  * CTAs end together. */
-static int64_t last_heads(const struct problem *p) {
+static int64_t last_heads(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
-    const int64_t tiles = 4 * strobe__cuda_limits(a->device_index).multiprocessors / choose(p)->ctas;
-    const int64_t all = a->batch * a->heads_kv, some = ceil_div(tiles, key_blocks(p));
+    const int64_t tiles = 4 * strobe__cuda_limits(a->device_index).multiprocessors / variant_of(plan)->ctas;
+    const int64_t all = a->batch * a->heads_kv, some = ceil_div(tiles, key_blocks(plan));
     return !tiles_differ(p) ? 0 : some < all ? some : all;
 }
 
-static void fill_mask(struct sm90_backward_params *m, const struct problem *p) {
+static void fill_mask(struct sm90_backward_params *m, const struct plan *plan) {
+    const struct problem *p = plan->problem;
     const struct sm90_band band = strobe__sm90_band(p);
     m->first_shift = band.first_shift, m->end_shift = band.end_shift, m->bottom_right = band.bottom_right;
     /* A neighbour's keys are in a block; and of no rows no tile asks for its place among their blocks. */
-    m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || choose(p)->terms == 2 || p->a.seq_q == 0;
+    m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || variant_of(plan)->features == FEATURES_ALL ||
+                  p->a.seq_q == 0;
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k;
     m->index64 = p->varlen.index_bits == 64;
@@ -203,9 +204,10 @@ static void fill_tensors(struct sm90_backward_params *m, const struct problem *p
 }
 
 /* What stands over scores, but for the sums of dbias. */
-static void fill_terms(struct sm90_backward_params *m, const struct problem *p) {
+static void fill_terms(struct sm90_backward_params *m, const struct plan *plan) {
+    const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
-    m->scale = (float)a->scale, m->exponent = (float)((choose(p)->terms ? 1 : a->scale) * 1.4426950408889634);
+    m->scale = (float)a->scale, m->exponent = (float)((variant_of(plan)->features ? 1 : a->scale) * 1.4426950408889634);
     m->softcap = (float)a->softcap, m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch;
     m->alibi_start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
     if (a->softcap > 0)
@@ -221,33 +223,36 @@ static void fill_terms(struct sm90_backward_params *m, const struct problem *p) 
     m->dv_factor = a->dropout ? m->place.keep_scale : 1;
 }
 
-static void fill(struct sm90_backward_params *m, const struct problem *p, float *workspace) {
+static void fill(struct sm90_backward_params *m, const struct plan *plan, float *workspace) {
+    const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
-    const struct layout l = lay_out(p);
+    const struct layout l = lay_out(plan);
     fill_tensors(m, p);
-    fill_mask(m, p);
-    fill_terms(m, p);
-    m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_delta = m->row_lse + all_rows(p);
+    fill_mask(m, plan);
+    fill_terms(m, plan);
+    m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_delta = m->row_lse + all_rows(plan);
     m->tile_counter = (uint32_t *)workspace + l.counts_at, m->clear_counter = m->tile_counter + 1;
     m->heads_cleared = (uint32_t *)workspace + l.heads_at, m->counts = l.dbias_at - l.counts_at;
     m->dq_semaphores = a->flags & STROBE_DETERMINISTIC ? (uint32_t *)workspace + l.dq_semaphores_at : NULL;
-    m->main_clears_dq = choose(p)->ctas == 1 || !m->dq_semaphores; /* pairs with a fixed dQ order have no warp for it */
+    m->main_clears_dq = variant_of(plan)->ctas == 1 ||
+                        !m->dq_semaphores; /* pairs with a fixed dQ order have no warp for it */
     m->marks = (uint32_t *)workspace + l.marks_at;
     m->dbias_sum = l.dbias_sum;
     if (l.packed_at > l.dbias_at) m->dbias_sum.data = workspace + l.dbias_at;
     m->seq_q = (int32_t)a->seq_q, m->seq_k = (int32_t)a->seq_k, m->batch = (int32_t)a->batch;
     m->heads_kv = (int32_t)a->heads_kv, m->group = (int32_t)p->group;
-    m->row_blocks = (int32_t)row_blocks(p), m->key_blocks = (int32_t)key_blocks(p);
-    m->tiles = (int32_t)(key_blocks(p) * a->heads_kv * a->batch), m->section_heads = (int32_t)section_heads(p);
-    m->last_heads = m->tiles > 0 ? (int32_t)last_heads(p) : 0;
+    m->row_blocks = (int32_t)row_blocks(plan), m->key_blocks = (int32_t)key_blocks(plan);
+    m->tiles = (int32_t)(key_blocks(plan) * a->heads_kv * a->batch), m->section_heads = (int32_t)section_heads(plan);
+    m->last_heads = m->tiles > 0 ? (int32_t)last_heads(plan) : 0;
 }
 
-static bool encode_maps(struct sm90_backward_params *m, const struct problem *p) {
+static bool encode_maps(struct sm90_backward_params *m, const struct plan *plan) {
+    const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
     const strobe_varlen *v = &p->varlen;
     const int64_t all_q = v->cu_seqlens_q ? v->total_q : a->seq_q, all_k = v->cu_seqlens_k ? v->total_k : a->seq_k;
     const int64_t batch_q = v->cu_seqlens_q ? 1 : a->batch, batch_k = v->cu_seqlens_k ? 1 : a->batch;
-    const int64_t rows = choose(p)->rows, keys = choose(p)->keys / choose(p)->ctas;
+    const int64_t rows = variant_of(plan)->rows, keys = variant_of(plan)->keys / variant_of(plan)->ctas;
     return strobe__encode_map(&m->q, &a->q, a->dim, all_q, a->heads_q, batch_q, rows) &&
            strobe__encode_map(&m->k, &a->k, a->dim, all_k, a->heads_kv, batch_k, keys) &&
            strobe__encode_map(&m->v, &a->v, a->dim_v, all_k, a->heads_kv, batch_k, keys) &&
@@ -259,22 +264,23 @@ static bool encode_maps(struct sm90_backward_params *m, const struct problem *p)
 
 /* One on each multiprocessor, which draw tiles; where there are no rows, whose preparation clears the counter they draw
  * from, and for pairs, one or two for each tile. */
-static int64_t main_ctas(const struct problem *p, int32_t tiles) {
+static int64_t main_ctas(const struct plan *plan, int32_t tiles) {
+    const struct problem *p = plan->problem;
     const int64_t most = strobe__cuda_limits(p->a.device_index).multiprocessors;
-    return choose(p)->ctas == 1 && all_row_blocks(p) > 0 && tiles > most ? most : tiles * choose(p)->ctas;
+    return variant_of(plan)->ctas == 1 && all_row_blocks(plan) > 0 && tiles > most ? most : tiles * variant_of(plan)->ctas;
 }
 
 /* Each of the three may start while the one before it ends, and waits for what that writes. */
-static strobe_status launch_three(const struct problem *p, const struct sm90_backward_params *params, void *stream) {
-    const struct form *form = choose(p);
-    const int64_t blocks = all_row_blocks(p);
-    strobe_status status = strobe__cuda_launch((void (*)(void))form->prepare, blocks, PREPARE_THREADS, 0, params, stream);
+static strobe_status launch_three(const struct plan *plan, const struct sm90_backward_params *params, void *stream) {
+    const struct backward_variant *variant = variant_of(plan);
+    const int64_t blocks = all_row_blocks(plan);
+    strobe_status status = strobe__cuda_launch((void (*)(void))variant->prepare, blocks, PREPARE_THREADS, 0, params, stream);
     if (!status)
-        status = strobe__cuda_launch_early((void (*)(void))form->symbol, main_ctas(p, params->tiles), THREADS, SHARED_BYTES,
+        status = strobe__cuda_launch_early((void (*)(void))variant->symbol, main_ctas(plan, params->tiles), THREADS,
+                                           SHARED_BYTES, params, stream);
+    if (!status)
+        status = strobe__cuda_launch_early((void (*)(void))variant->finish, blocks, (int32_t)(128 * dq_tiles(variant)), 0,
                                            params, stream);
-    if (!status)
-        status = strobe__cuda_launch_early((void (*)(void))form->finish, blocks, (int32_t)(128 * dq_tiles(form)), 0, params,
-                                           stream);
     return status;
 }
 
@@ -288,15 +294,16 @@ static struct params shared_params(const struct problem *p, const struct layout 
     return params;
 }
 
-static strobe_status launch(const struct problem *p, const struct execution *execution) {
-    const struct layout l = lay_out(p);
+static strobe_status launch(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
+    const struct layout l = lay_out(plan);
     float *workspace = (float *)((char *)execution->workspace + TRACE_BYTES);
     const struct params around = shared_params(p, &l, workspace);
     struct sm90_backward_params params;
     void *stream = execution->stream;
     memset(&params, 0, sizeof params);
-    fill(&params, p, workspace);
-    if (all_row_blocks(p) > 0 && params.tiles > 0 && !encode_maps(&params, p))
+    fill(&params, plan, workspace);
+    if (all_row_blocks(plan) > 0 && params.tiles > 0 && !encode_maps(&params, plan))
         return strobe__fail(STROBE_DEVICE_ERROR, "q, k, v or dout could not be described to the tensor copy engine");
     strobe_status status = strobe__cuda_dbias_begin(p, &around, stream);
 #if defined(STROBE_TRACE)
@@ -308,15 +315,16 @@ static strobe_status launch(const struct problem *p, const struct execution *exe
                                      p->a.batch * p->a.heads_kv * l.packed_rows / PACKED_PADDING, 256, 0, &around, stream);
     if (!status && p->g.dsinks)
         status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, 256, 0, &around, stream);
-    if (!status) status = launch_three(p, &params, stream);
-    return status ? status : strobe__cuda_dbias_end(p, &around, stream);
+    if (!status) status = launch_three(plan, &params, stream);
+    return status ? status : strobe__cuda_dbias_end(plan, &around, stream);
 }
 
-strobe_status strobe__sm90_backward(const struct problem *p, const struct execution *execution) {
+strobe_status strobe__sm90_backward(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
-    if (!status) status = launch(p, execution);
+    if (!status) status = launch(plan, execution);
     strobe__cuda_leave(&visit);
     return status;
 }

@@ -6,7 +6,6 @@
 #include <cuda_runtime_api.h>
 #include <string.h>
 
-#include "core/refusals.h"
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/tensor_map.h"
@@ -18,20 +17,28 @@
 #include "sm90_forward_variants.h"
 #undef VARIANT
 
-/* A compiled form of forward.cu, with what it is best for; the build writes the list, each dtype from few columns to many,
+/* A variant of forward.cu, with what it is best for; the build writes the list, each dtype from few columns to many,
  * special ones before the general one. */
-struct form {
-    int32_t dtype, terms; /* 1: with softcap, ALiBi and a negative scale; 2: with bias, boolean mask and dropout too */
+struct forward_variant {
+    struct variant base;
+    int32_t dtype, features; /* an enum feature_class */
     int64_t dim, keys, groups, stages, q_slots, ctas;
     int64_t most_full, most_masked; /* keys that a row sees at most, without and with a mask; -1: as many as there are */
     void (*symbol)(struct sm90_forward_params);
 };
 
-#define VARIANT(name, dtype, ...) {STROBE_##dtype, __VA_ARGS__, strobe__##name},
-static const struct form forms[] = {
+#define VARIANT(name, dtype, ...) {{#name}, STROBE_##dtype, __VA_ARGS__, strobe__##name},
+static const struct forward_variant variants[] = {
 #include "sm90_forward_variants.h"
-    {0},
+    {.symbol = NULL},
 };
+#undef VARIANT
+
+#define VARIANT(name, ...) " " #name
+const char strobe__sm90_forward_variants[] =
+#include "sm90_forward_variants.h"
+    "";
+#undef VARIANT
 
 /* Keys that a row may see. */
 static int64_t visible_keys(const struct problem *p) {
@@ -41,22 +48,26 @@ static int64_t visible_keys(const struct problem *p) {
     return span < p->a.seq_k ? span : p->a.seq_k;
 }
 
-static const struct form *choose(const struct problem *p) {
+bool strobe__sm90_forward_choose(struct plan *plan) {
+    const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
     const int64_t dim = a->dim > a->dim_v ? a->dim : a->dim_v, keys = visible_keys(p);
     const bool masked = a->mask != STROBE_MASK_NONE || a->varlen;
-    const int32_t terms = a->bias || a->bool_mask || a->block_mask || a->dropout
-                              ? 2
-                              : a->softcap > 0 || a->alibi || a->scale < 0;
-    for (const struct form *f = forms; f->symbol; ++f) {
-        const int64_t most = masked ? f->most_masked : f->most_full;
-        if (f->dtype == a->q.dtype && f->terms == terms && f->dim >= dim && (most < 0 || keys <= most)) return f;
+    const feature_set general = MASK_FEATURES | FEATURE(BIAS) | FEATURE(DROPOUT);
+    const int32_t features = p->features & general          ? FEATURES_ALL
+                             : p->features & SCORE_FEATURES ? FEATURES_SCORE
+                                                            : FEATURES_NONE;
+    for (const struct forward_variant *v = variants; v->symbol; ++v) {
+        const int64_t most = masked ? v->most_masked : v->most_full;
+        if (v->dtype != a->q.dtype || v->features != features || v->dim < dim || (most >= 0 && keys > most)) continue;
+        plan->variant = &v->base;
+        return true;
     }
-    return NULL;
+    return false;
 }
 
-static int64_t row_tiles(const strobe_attention *a, const struct form *form) {
-    return ceil_div(a->seq_q, 64 * form->groups);
+static int64_t row_tiles(const strobe_attention *a, const struct forward_variant *variant) {
+    return ceil_div(a->seq_q, 64 * variant->groups);
 }
 
 /* Four columns of a row are 8 bytes at a multiple of 8. */
@@ -65,68 +76,49 @@ static bool has_aligned_columns(const strobe_tensor *t, int64_t columns) {
            columns % 4 == 0;
 }
 
-enum { FEWEST_ROWS = 64, MOST_POSITIONS = 1 << 28 };
+enum { LEAST_TILE = 64, MOST_POSITIONS = 1 << 28 };
 
-static const char *reject_features(const struct problem *p) {
+const char *strobe__sm90_forward_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    const int64_t most_distance = (int64_t)1 << 28, start = a->q_start - a->k_start;
+    const int64_t start = a->q_start - a->k_start;
     /* The copy engine must know where K and V end: it loads whole blocks. */
     if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0)
         return "varlen.total_k is 0; the keys of the packed tensors are taken";
     if (a->block_mask && (p->block_mask.block_k % 8 != 0 || p->block_mask.block_k > MOST_POSITIONS))
         return "block_mask.block_k is not a multiple of 8 up to 2^28; these are taken";
-    if (a->alibi && (start > most_distance || start < -most_distance))
+    if (a->alibi && (start > MOST_POSITIONS || start < -MOST_POSITIONS))
         return "q_start and k_start are further apart than 2^28, with ALiBi; up to that is taken";
-    if (a->bias && p->bias.dtype != STROBE_FP32 && p->bias.dtype != a->q.dtype)
-        return "the bias is neither fp32 nor of q's dtype; these are taken";
     if (a->dropout && p->dropout.key_start % 4 != 0)
         return "dropout.key_start is not a multiple of 4; multiples of 4 are taken";
-    return NULL;
-}
-
-const char *strobe__sm90_forward_reject(const struct problem *p) {
-    const strobe_attention *a = &p->a;
-    const char *reason = strobe__refuse_what_no_kernel_has(p);
-    if (!reason) reason = strobe__cuda_refuses(p);
-    if (!reason) reason = reject_features(p);
-    if (reason) return reason;
-    if (strobe__cuda_limits(a->device_index).major != 9) return "this GPU is not of compute capability 9.0; that is taken";
-    if (a->q.dtype == STROBE_FP32) return "q is fp32; fp16 and bf16 are taken";
-    if (a->out.dtype != a->q.dtype) return "out's dtype is not q's; q's is taken";
-    if (a->dim > 256 || a->dim_v > 256) return "dim or dim_v is above 256; 1 to 256 are taken";
-    if (!choose(p)) return "no form for its dtype and dim was built (STROBE_CUDA_ONLY)";
-    if (a->seq_q < FEWEST_ROWS) return "seq_q is below 64, a tile's rows; 64 and more are taken";
-    if (a->seq_k == 0) return "seq_k is 0; 1 and more is taken";
-    if (a->seq_q > MOST_POSITIONS || a->seq_k > MOST_POSITIONS) return "seq_q or seq_k is above 2^28; up to that is taken";
     if (p->varlen.total_q > INT32_MAX || p->varlen.total_k > INT32_MAX)
         return "varlen.total_q or total_k is above 2^31; less is taken";
-    if (strobe__product(strobe__product(a->batch, a->heads_q), row_tiles(a, choose(p))) > INT32_MAX)
+    if (strobe__product(strobe__product(a->batch, a->heads_q), ceil_div(a->seq_q, LEAST_TILE)) > INT32_MAX)
         return "there are more than 2^31 tiles of rows; fewer are taken";
     if (!strobe__can_be_copied(&a->q) || !strobe__can_be_copied(&a->k) || !strobe__can_be_copied(&a->v))
         return "rows of q, k or v do not start at ascending multiples of 16 bytes; rows that do are taken";
-    return NULL;
+    return strobe__cuda_reject(p);
 }
 
-static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, const struct form *form) {
+static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, const struct forward_variant *variant) {
     const strobe_attention *a = &p->a;
     const strobe_varlen *v = &p->varlen;
     const int64_t rows = v->cu_seqlens_q ? v->total_q : a->seq_q, keys = v->cu_seqlens_k ? v->total_k : a->seq_k;
     const int64_t batch_q = v->cu_seqlens_q ? 1 : a->batch, batch_k = v->cu_seqlens_k ? 1 : a->batch;
     return strobe__encode_map(&m->q, &a->q, a->dim, rows, a->heads_q, batch_q, 64) &&
-           strobe__encode_map(&m->k, &a->k, a->dim, keys, a->heads_kv, batch_k, form->keys) &&
-           strobe__encode_map(&m->v, &a->v, a->dim_v, keys, a->heads_kv, batch_k, form->keys);
+           strobe__encode_map(&m->k, &a->k, a->dim, keys, a->heads_kv, batch_k, variant->keys) &&
+           strobe__encode_map(&m->v, &a->v, a->dim_v, keys, a->heads_kv, batch_k, variant->keys);
 }
 
 /* Heads that are worked on at a time, whole groups of them, as many as keep K and V in half of the L2 cache: under a causal
  * mask the more, the better tiles of all lengths level out. Where all are alike, or short, no more than two rounds of tiles,
  * so that new K and V come from memory at an even pace, but four heads of K and V, lest all CTAs ask one part of the cache
  * for the same lines. */
-static int64_t section_heads(const struct problem *p, const struct form *form, bool alike) {
+static int64_t section_heads(const struct problem *p, const struct forward_variant *variant, bool alike) {
     const strobe_attention *a = &p->a;
     const int64_t head_bytes = a->seq_k * (a->dim + a->dim_v) * 2, cache_bytes = (int64_t)(alike ? 18 : 32) << 20;
     const bool is_even = alike || visible_keys(p) <= 512;
-    const int64_t ctas = strobe__cuda_limits(a->device_index).multiprocessors * form->ctas, all = a->batch * a->heads_q;
-    const int64_t cached = cache_bytes / head_bytes, rounds = ceil_div(2 * ctas, row_tiles(a, form) * p->group);
+    const int64_t ctas = strobe__cuda_limits(a->device_index).multiprocessors * variant->ctas, all = a->batch * a->heads_q;
+    const int64_t cached = cache_bytes / head_bytes, rounds = ceil_div(2 * ctas, row_tiles(a, variant) * p->group);
     const int64_t enough = rounds > 4 ? rounds : 4, some = is_even && enough < cached ? enough : cached;
     const int64_t kv_heads = some > 0 ? some : 1;
     return kv_heads * p->group < all ? kv_heads * p->group : all;
@@ -148,7 +140,7 @@ static struct view scores_view(const void *data, const int64_t stride[3], int32_
     return view;
 }
 
-static void fill(struct sm90_forward_params *m, const struct problem *p, const struct form *form) {
+static void fill(struct sm90_forward_params *m, const struct problem *p, const struct forward_variant *variant) {
     const strobe_attention *a = &p->a;
     const struct sm90_band band = strobe__sm90_band(p);
     m->start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
@@ -162,10 +154,10 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->batch = (int32_t)a->batch, m->seq_q = (int32_t)a->seq_q, m->seq_k = (int32_t)a->seq_k, m->group = (int32_t)p->group;
     m->heads_q = (int32_t)a->heads_q, m->all_heads = (int32_t)(a->heads_q * a->batch);
     m->dim = (int32_t)a->dim, m->dim_v = (int32_t)a->dim_v;
-    m->row_tiles = (int32_t)row_tiles(a, form), m->tiles = m->row_tiles * m->all_heads;
+    m->row_tiles = (int32_t)row_tiles(a, variant), m->tiles = m->row_tiles * m->all_heads;
     m->is_dynamic = a->mask != STROBE_MASK_NONE || a->varlen;
-    m->known_tiles = m->is_dynamic && form->dim <= 128 && visible_keys(p) <= 1024 ? 3 : 2;
-    m->section_heads = (int32_t)section_heads(p, form, !m->is_dynamic);
+    m->known_tiles = m->is_dynamic && variant->dim <= 128 && visible_keys(p) <= 1024 ? 3 : 2;
+    m->section_heads = (int32_t)section_heads(p, variant, !m->is_dynamic);
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
     m->scale = (float)a->scale, m->exponent = (float)(a->scale * 1.4426950408889634);
@@ -182,14 +174,15 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
 }
 
 /* Q, stages of K and V, barriers, and what it takes to align to 1024 bytes. */
-static int32_t shared_bytes(const struct form *f) {
-    const int64_t slabs = (f->dim + 63) / 64;
-    return (int32_t)(slabs * 128 * (64 * f->q_slots + 2 * f->stages * f->keys)) + 1024 + 1024;
+static int32_t shared_bytes(const struct forward_variant *v) {
+    const int64_t slabs = (v->dim + 63) / 64;
+    return (int32_t)(slabs * 128 * (64 * v->q_slots + 2 * v->stages * v->keys)) + 1024 + 1024;
 }
 
-size_t strobe__sm90_forward_workspace(const struct problem *p) {
-    const struct form *form = choose(p);
-    const int64_t warps = row_tiles(&p->a, form) * p->a.heads_q * p->a.batch * 4 * form->groups;
+size_t strobe__sm90_forward_workspace(const struct plan *plan) {
+    const struct problem *p = plan->problem;
+    const struct forward_variant *variant = (const struct forward_variant *)plan->variant;
+    const int64_t warps = row_tiles(&p->a, variant) * p->a.heads_q * p->a.batch * 4 * variant->groups;
     return TRACE_BYTES + sizeof(struct sm90_workspace) + (may_hide(p) ? (size_t)warps * sizeof(int32_t) : 0);
 }
 
@@ -199,11 +192,12 @@ static uint64_t launch_number(void) {
     return ++launches * 0x9e3779b97f4a7c15u;
 }
 
-static strobe_status launch(const struct problem *p, const struct execution *execution) {
-    const struct form *form = choose(p);
+static strobe_status launch(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
+    const struct forward_variant *variant = (const struct forward_variant *)plan->variant;
     struct sm90_forward_params params;
     memset(&params, 0, sizeof params);
-    fill(&params, p, form);
+    fill(&params, p, variant);
     params.launch = launch_number();
     params.workspace = (struct sm90_workspace *)((char *)execution->workspace + TRACE_BYTES);
 #if defined(STROBE_TRACE)
@@ -211,18 +205,19 @@ static strobe_status launch(const struct problem *p, const struct execution *exe
     const strobe_status cleared = clear_trace(params.trace, execution->stream);
     if (cleared) return cleared;
 #endif
-    if (!encode_maps(&params, p, form))
+    if (!encode_maps(&params, p, variant))
         return strobe__fail(STROBE_DEVICE_ERROR, "q, k or v could not be described to the tensor copy engine");
-    const int64_t ctas = strobe__cuda_limits(p->a.device_index).multiprocessors * form->ctas;
-    return strobe__cuda_launch((void (*)(void))form->symbol, params.tiles < ctas ? params.tiles : ctas,
-                               (int32_t)(128 * (form->groups + 1)), shared_bytes(form), &params, execution->stream);
+    const int64_t ctas = strobe__cuda_limits(p->a.device_index).multiprocessors * variant->ctas;
+    return strobe__cuda_launch((void (*)(void))variant->symbol, params.tiles < ctas ? params.tiles : ctas,
+                               (int32_t)(128 * (variant->groups + 1)), shared_bytes(variant), &params, execution->stream);
 }
 
-strobe_status strobe__sm90_forward(const struct problem *p, const struct execution *execution) {
+strobe_status strobe__sm90_forward(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
-    if (!status) status = launch(p, execution);
+    if (!status) status = launch(plan, execution);
     strobe__cuda_leave(&visit);
     return status;
 }

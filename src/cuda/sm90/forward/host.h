@@ -6,8 +6,11 @@
 
 #include "core/kernel.h"
 
+extern const char strobe__sm90_forward_variants[];
+
 const char *strobe__sm90_forward_reject(const struct problem *problem);
-size_t strobe__sm90_forward_workspace(const struct problem *problem);
-strobe_status strobe__sm90_forward(const struct problem *problem, const struct execution *execution);
+bool strobe__sm90_forward_choose(struct plan *plan);
+size_t strobe__sm90_forward_workspace(const struct plan *plan);
+strobe_status strobe__sm90_forward(const struct plan *plan, const struct execution *execution);
 
 #endif
