@@ -8,6 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The memory of a worker: `bytes` each, one after the other from the start of the workspace. */
+static inline float *worker_memory(char *workspace, size_t bytes, int32_t worker) {
+    return (float *)(void *)(workspace + (size_t)worker * bytes);
+}
+
 /* Takes the next piece, of `floats` floats and 64-byte aligned like the base; with base NULL only counts. */
 static inline float *take(float *base, size_t *used, int64_t floats) {
     float *piece = base ? base + *used : NULL;

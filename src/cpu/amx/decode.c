@@ -84,10 +84,9 @@ static size_t lay_out(struct scratch *c, float *base, const struct decode *f, in
 static void hide(const struct block *b, const struct tile_rows *t, float *s) {
     int32_t first[LANES] = {0}, end[LANES] = {0};
     for (int64_t r = 0; r < t->n; ++r) {
-        const int64_t low = band_first(&t->s.band, packed_row(t, r)) - b->j0;
-        const int64_t high = band_end(&t->s.band, packed_row(t, r)) - b->j0;
-        first[r] = (int32_t)(low < 0 ? 0 : low < b->keys ? low : b->keys);
-        end[r] = (int32_t)(high < 0 ? 0 : high < b->keys ? high : b->keys);
+        const struct block_keys seen = keys_seen(&t->s.band, packed_row(t, r), b->j0, b->keys);
+        first[r] = (int32_t)seen.first;
+        end[r] = (int32_t)seen.end;
     }
     const __m512i firsts = _mm512_loadu_si512(first), ends = _mm512_loadu_si512(end);
     for (int32_t j = 0; j < BLOCK_KEYS; ++j) {
@@ -241,7 +240,7 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
     if (b.t.heads == 0) return;
     const float_mode mode = enter_flush_to_zero();
     tiles_enter();
-    lay_out(&b.c, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f, f->split.heads_a_task);
+    lay_out(&b.c, worker_memory(f->workspace, f->scratch_bytes, worker), f, f->split.heads_a_task);
     attend_split(&b, 0, b.t.heads, false);
     for (int64_t h = 0; h < b.t.heads; ++h) {
         if (!row_is_finite(b.c.head[h].o, (f->half_tile ? HALF_TILE_ROWS : TILE_SIDE) * f->v_padded))
@@ -274,7 +273,7 @@ strobe_status LEVEL_KERNEL(decode)(const struct plan *plan, const struct executi
     struct decode f = decode_of(p, longest_sequence(p));
     f.workspace = execution->workspace;
     f.scratch_bytes = lay_out(&c, NULL, &f, f.split.heads_a_task);
-    f.split.partials = (float *)(void *)(f.workspace + (size_t)strobe__workers(p->a.parallel) * f.scratch_bytes);
+    f.split.partials = worker_memory(f.workspace, f.scratch_bytes, strobe__workers(p->a.parallel));
     run_splits(&f.split, decode_task, &f);
     return STROBE_OK;
 }

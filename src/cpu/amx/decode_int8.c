@@ -124,10 +124,9 @@ static struct seen what_is_seen(const struct block *b, const struct tile_rows *t
         const int64_t r = lane % QUERY_ROWS;
         key[lane] = (int32_t)(lane / QUERY_ROWS * 4);
         if (r >= rows) continue;
-        const int64_t low = band_first(&t->s.band, packed_row(t, first_row + r)) - b->j0;
-        const int64_t high = band_end(&t->s.band, packed_row(t, first_row + r)) - b->j0;
-        first[lane] = (int32_t)(low < 0 ? 0 : low < b->keys ? low : b->keys);
-        end[lane] = (int32_t)(high < 0 ? 0 : high < b->keys ? high : b->keys);
+        const struct block_keys seen = keys_seen(&t->s.band, packed_row(t, first_row + r), b->j0, b->keys);
+        first[lane] = (int32_t)seen.first;
+        end[lane] = (int32_t)seen.end;
     }
     return (struct seen){_mm512_loadu_si512(first), _mm512_loadu_si512(end), _mm512_loadu_si512(key)};
 }
@@ -314,7 +313,7 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
     if (t->heads == 0) return;
     const float_mode mode = enter_flush_to_zero();
     tiles_enter();
-    lay_out(&b.c, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f, f->split.heads_a_task);
+    lay_out(&b.c, worker_memory(f->workspace, f->scratch_bytes, worker), f, f->split.heads_a_task);
     memset(b.c.p, 0, DIGITS * KEY_TILES * TILE_BYTES);
     for (int64_t n = 0; n < t->heads * f->query_tiles; ++n) {
         const struct tile_rows rows = decode_rows(f->split.p, &t->s, t->first_head + n / f->query_tiles);
@@ -358,7 +357,7 @@ strobe_status LEVEL_KERNEL(decode_int8)(const struct plan *plan, const struct ex
     f.needs_fallback = &needs_fallback;
     f.workspace = execution->workspace;
     f.scratch_bytes = lay_out(&c, NULL, &f, f.split.heads_a_task);
-    f.split.partials = (float *)(void *)(f.workspace + (size_t)strobe__workers(p->a.parallel) * f.scratch_bytes);
+    f.split.partials = worker_memory(f.workspace, f.scratch_bytes, strobe__workers(p->a.parallel));
     run_splits(&f.split, decode_task, &f);
     if (!atomic_load(&needs_fallback)) return STROBE_OK;
     strobe__log_handed_over("cpu_decode_int8_amx", "cpu_decode_avx512", "which takes numbers that are not finite");

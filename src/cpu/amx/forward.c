@@ -378,7 +378,7 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     const float_mode mode = enter_flush_to_zero();
     tiles_enter();
     struct scratch t;
-    lay_out(&t, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f);
+    lay_out(&t, worker_memory(f->workspace, f->scratch_bytes, worker), f);
     forward_rows(f, &t, &k, first, left < f->rows_a_task ? left : f->rows_a_task);
     tiles_leave();
     if (f->streams) _mm_sfence(); /* orders the non-temporal stores before whatever the caller does next */

@@ -209,7 +209,7 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
      * number follows from the number of threads. */
     b.most_keys = heads_side_by_side(&f->split.p->a, HEADS_A_TASK) > 1 ? BLOCK_KEYS : MOST_KEYS;
     b.chunk = f->split.rows > 1 ? BLOCK_KEYS : b.most_keys;
-    lay_out(&b.c, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f->split.p, f->split.heads_a_task);
+    lay_out(&b.c, worker_memory(f->workspace, f->scratch_bytes, worker), f->split.p, f->split.heads_a_task);
     pack_queries(&b);
     for (int64_t h = 0; h < t->heads; ++h)
         start_partials(&f->split, t->s.b * f->split.p->a.heads_kv + t->first_head + h, t->split);
@@ -235,7 +235,7 @@ strobe_status LEVEL_KERNEL(decode)(const struct plan *plan, const struct executi
     struct decode f = {.split = split_kv_of(p, longest_sequence(p), HEADS_A_TASK), .workspace = execution->workspace};
     f.q_padded = padded_columns(p->a.dim);
     f.scratch_bytes = lay_out(&t, NULL, p, f.split.heads_a_task);
-    f.split.partials = (float *)(void *)(f.workspace + (size_t)strobe__workers(p->a.parallel) * f.scratch_bytes);
+    f.split.partials = worker_memory(f.workspace, f.scratch_bytes, strobe__workers(p->a.parallel));
     run_splits(&f.split, decode_task, &f);
     return STROBE_OK;
 }

@@ -68,11 +68,6 @@ static inline struct row_statistics statistics_of(const struct gradient_tasks *g
 
 /* --------------------------------------------------------------------------------------------------- what tasks do -- */
 
-/* A worker's memory: dQ of a head twice unless ranges are tasks, two rows, then the kernel's own. */
-static inline float *worker_memory(const struct gradient_tasks *g, int32_t worker) {
-    return (float *)(void *)(g->workspace + (size_t)worker * g->scratch_bytes);
-}
-
 static inline struct range_sum take_sums(const struct gradient_tasks *g, float *base, size_t *used, int64_t ranges) {
     struct range_sum sum;
     sum.dq = take(base, used, strobe__product(ranges, g->dq_floats));
@@ -80,6 +75,8 @@ static inline struct range_sum take_sums(const struct gradient_tasks *g, float *
     return sum;
 }
 
+/* The start of a worker's memory: dQ of a head twice unless ranges are tasks, and two rows. The kernel's own follows.
+ * Returns floats. */
 static inline int64_t shared_by_tasks(const struct gradient_tasks *g, float *base, struct range_sum sum[2], float **row) {
     size_t used = 0;
     for (int n = 0; n < 2; ++n) sum[n] = take_sums(g, base, &used, !g->apart && n < g->ranges ? 1 : 0);
@@ -95,7 +92,7 @@ static inline void statistics_task(void *context, int64_t index, int32_t worker)
     const float_mode mode = enter_flush_to_zero();
     struct range_sum sum[2];
     float *row;
-    shared_by_tasks(g, worker_memory(g, worker), sum, &row);
+    shared_by_tasks(g, worker_memory(g->workspace, g->scratch_bytes, worker), sum, &row);
     for (int64_t n = begin; n < end && n * TILE_ROWS < packed_rows(g->p, &s); ++n) {
         const struct row_statistics rows = statistics_of(g, &s, kv, n);
         const struct tile_rows t = tile_rows_at(g->p, &s, kv, n * TILE_ROWS);
@@ -151,7 +148,7 @@ static inline struct range_sum sum_of_range(const struct gradient_tasks *g, cons
  */
 static inline void backward_head(const struct gradient_tasks *g, int32_t worker, struct keys *k, int64_t range) {
     struct range_sum sum[2];
-    float *row, *memory = worker_memory(g, worker);
+    float *row, *memory = worker_memory(g->workspace, g->scratch_bytes, worker);
     memory += shared_by_tasks(g, memory, sum, &row);
     if (g->apart) {
         k->dq = sum_of_range(g, k, range);

@@ -144,7 +144,7 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
 
     const float_mode mode = enter_flush_to_zero();
     struct scratch t;
-    lay_out(&t, (float *)(void *)(f->workspace + (size_t)worker * f->scratch_bytes), f->p);
+    lay_out(&t, worker_memory(f->workspace, f->scratch_bytes, worker), f->p);
     const int tiles = start_tiles(f, &t, &s, kv, first);
     const int64_t end = tile_end_key(&t.tile[tiles - 1].rows);
     for (int64_t j0 = tile_first_key(&t.tile[0].rows) / BLOCK_KEYS * BLOCK_KEYS; j0 < end; j0 += BLOCK_KEYS) {

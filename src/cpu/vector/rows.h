@@ -36,6 +36,16 @@ static inline struct tile_rows tile_rows_at(const struct problem *p, const struc
 static inline int64_t tile_first_key(const struct tile_rows *t) { return band_first(&t->s.band, packed_row(t, 0)); }
 static inline int64_t tile_end_key(const struct tile_rows *t) { return band_end(&t->s.band, packed_row(t, t->n - 1)); }
 
+/* The keys of the block [j0, j0 + keys) that row i sees, counted from j0: [first, end), empty when end <= first. */
+struct block_keys {
+    int64_t first, end;
+};
+
+static inline struct block_keys keys_seen(const struct band *band, int64_t i, int64_t j0, int64_t keys) {
+    const int64_t first = band_first(band, i) - j0, end = band_end(band, i) - j0;
+    return (struct block_keys){first < 0 ? 0 : first < keys ? first : keys, end < 0 ? 0 : end < keys ? end : keys};
+}
+
 static inline enum coverage tile_covers(const struct tile_rows *t, int64_t j0, int64_t j1) {
     return band_covers(&t->s.band, packed_row(t, 0), packed_row(t, t->n - 1) + 1, j0, j1);
 }

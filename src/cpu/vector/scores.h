@@ -85,7 +85,10 @@ static inline void scores_band(float *s, const struct tile_rows *t, int64_t j0, 
         const int64_t low = band_first(&t->s.band, i) - j0, high = band_end(&t->s.band, i) - j0;
         first[r] = low <= 0 ? 0 : low < keys ? (float)low : (float)keys;
         end[r] = high <= 0 ? 0 : high < keys ? (float)high : (float)keys;
-        if (r == last_of_row && r + 1 < t->n) ++i, last_of_row += t->p->group;
+        if (r == last_of_row && r + 1 < t->n) {
+            ++i;
+            last_of_row += t->p->group;
+        }
     }
     const vec hidden = v_set(-INFINITY);
     /* The last row's keys start last. Where they start at or before the block, as always under a causal mask, no row needs
