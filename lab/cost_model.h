@@ -20,8 +20,7 @@ lab_prediction lab_predict_flash2_backward(const lab_problem *problem, int64_t c
 
 /* Standard attention as a textbook counts it, with a fast memory that holds all it needs: 4 M N d + 5 M N FLOP (2 M N (d +
  * dv) in place of 4 M N d where dv != d) and 2 M d + 2 N d + 4 M N scalars. At M = N = 2048, d = 64, fp32: 1,094,713,344
- * FLOP, 69,206,016 B, 15.82.
- */
+ * FLOP, 69,206,016 B, 15.82 FLOP/B. */
 int64_t lab_textbook_flop(const lab_problem *problem);
 int64_t lab_textbook_accesses(const lab_problem *problem);
 

@@ -3,8 +3,7 @@
  * flash3_forward.c: FlashAttention-3 forward: a producer that fills a ring of K and V blocks, consumers that share a block
  * of queries by rows, and in each consumer the two-stage pipeline, which issues the next S = Q K^T before the current P V.
  * This file counts what is moved and calculated and does it one step after another; schedule_machine.c simulates what runs
- * at the same time on Hopper. Numbers are the lines of FA3's Algorithm 2 (consumer), (1.n) those of Algorithm 1 (producer).
- */
+ * at the same time on Hopper. Numbers are the lines of FA3's Algorithm 2 (consumer), (1.n) of Algorithm 1 (producer). */
 #include "algorithms.h"
 #include "arithmetic.h"
 

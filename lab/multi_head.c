@@ -47,12 +47,20 @@ static void widen(const lab_multi_head *layer, double *to, const void *from, int
 }
 
 static strobe_attention attention_of(const lab_multi_head *layer, const lab_multi_head_saved *saved) {
-    strobe_attention a = {.struct_size = sizeof a};
-    a.batch = layer->batch, a.seq_q = layer->seq_q, a.seq_k = layer->seq_k, a.heads_q = layer->heads, a.dim = layer->dim;
-    a.dtype = (int32_t)layer->dtype, a.mask = (int32_t)layer->mask, a.parallel = layer->parallel;
-    a.q.data = saved->q, a.k.data = saved->k, a.v.data = saved->v;
-    a.out.data = saved->context, a.lse.data = saved->lse, a.lse.dtype = (int32_t)layer->dtype;
-    return a;
+    return (strobe_attention){.struct_size = sizeof(strobe_attention),
+                              .batch = layer->batch,
+                              .seq_q = layer->seq_q,
+                              .seq_k = layer->seq_k,
+                              .heads_q = layer->heads,
+                              .dim = layer->dim,
+                              .dtype = (int32_t)layer->dtype,
+                              .mask = (int32_t)layer->mask,
+                              .parallel = layer->parallel,
+                              .q.data = saved->q,
+                              .k.data = saved->k,
+                              .v.data = saved->v,
+                              .out.data = saved->context,
+                              .lse = {.data = saved->lse, .dtype = (int32_t)layer->dtype}};
 }
 
 /* ----------------------------------------------------------------------------------------------------- the two passes -- */

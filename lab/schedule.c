@@ -26,8 +26,7 @@ static void set_costs(const lab_schedule *s, double cost[LAB_UNITS]) {
     cost[LAB_RESCALE] = rows * dv / v->multiplies;
 }
 
-/* 64 rows a warp group, 128 threads: a tile of 64 x x in fp32 is x / 2 registers a thread, in 16 bit x / 4, in 8 bit x / 8.
- */
+/* 64 rows a warp group, 128 threads: a tile of 64 x x in fp32 is x / 2 registers a thread, 16-bit x / 4, 8-bit x / 8. */
 static void set_registers(const lab_schedule *s, lab_timeline *timeline) {
     const int64_t tiles = s->br / s->consumers / 64, scores = s->bc / 2;
     const int64_t weights = s->elements == LAB_E4M3 ? s->bc / 8 : s->bc / 4;

@@ -134,8 +134,7 @@ static bool advance(machine *m, int who) {
     return moved;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- the time --
- */
+/* ------------------------------------------------------------------------------------------------------------- time -- */
 
 typedef enum pipe { PIPE_TENSOR, PIPE_VECTOR, PIPE_EXP, PIPE_LATENCY, PIPES } pipe;
 

@@ -48,8 +48,7 @@ static struct scratch scratch_of(const struct backward *w, int32_t worker) {
     return s;
 }
 
-/* Finds the extents of dbias, 1 where it is broadcast, and the strides of a contiguous array of them. Returns its elements.
- */
+/* Finds the extents of dbias, 1 where it is broadcast, and the strides of a contiguous array of them. Returns its size. */
 static int64_t dbias_shape(const struct problem *p, int64_t extent[3], int64_t stride[3]) {
     int64_t elements = p->a.seq_k;
     strobe__dbias_extent(p, extent);

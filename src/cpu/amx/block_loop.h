@@ -54,8 +54,7 @@ static struct gradient_operands operands_of(const struct block_loop *loop, const
     return (struct gradient_operands){c->p + at, c->ds + at, c->pairs + (n * BLOCK_TILES + tile) * OPERAND_WORDS};
 }
 
-/* Finds the tiles that see some of the strip. Returns whether there are any: a strip that the causal mask hides is skipped.
- */
+/* Finds the tiles that see some of the strip. Returns whether there are any, else the strip is skipped (causal skip). */
 static bool find_tiles(const struct row_block *rows, struct strip *strip) {
     strip->begin = strip->end = 0;
     strip->full = 0;
@@ -173,8 +172,7 @@ static void add_nonfinite_rows(float *g, const struct tile_rows *t, const uint32
     }
 }
 
-/* dQ += dS K for the keys of a strip that were left out of K^T because they are not finite, in rows where their dS is not 0.
- */
+/* dQ += dS K for the keys of a strip that were left out of K^T as not finite, in rows where their dS is not 0. */
 static void add_nonfinite_keys(const struct backward *f, float *dq, const struct tile_rows *t, const uint32_t *operand,
                                int64_t j0, uint32_t nonfinite) {
     const strobe_tensor *k = &f->p->a.k;
@@ -189,9 +187,9 @@ static void add_nonfinite_keys(const struct backward *f, float *dq, const struct
     }
 }
 
-/* Turns to dV and dK of the strip of `last`, the last pair of a strip whose P and dS are complete. First the products left
- * of the strip before are done. Then the rows and keys that are not finite are added to this strip's dV and dK and to dQ.
- * Without `last` only the products left are done. */
+/* Starts dV and dK of the next strip, of which `last` is the last pair and P and dS are complete. Before that it does the
+ * products that are left of the strip before; without `last` it only does these. Rows and keys of the next strip that are
+ * not finite are added to its dV and dK and to dQ. */
 static void next_dkdv(struct block_loop *loop, struct dkdv *dkdv, const struct block_pair *last) {
     const struct backward *f = loop->f;
     const strobe_attention *a = &f->p->a;

@@ -134,8 +134,7 @@ static inline void values_start(void) {
     _tile_zero(3);
 }
 
-/* P V of 16 keys. p: the tile of the first digit; v: the first of 16 rows, at the first column; columns: how many are left.
- */
+/* P V of 16 keys. p: the tile of the first digit; v: the first of 16 rows, at the first column; columns: those left. */
 ALWAYS_INLINE void values_step(const uint8_t *p, const int8_t *v, int64_t stride, int64_t columns, int digits) {
     const size_t row = (size_t)stride;
     _tile_loadd(5, p, LINE);

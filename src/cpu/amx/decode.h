@@ -60,8 +60,7 @@ static void values(float *o, int64_t padded, const uint16_t *p, const uint16_t *
     }
 }
 
-/* The same for up to 8 query rows, with one product: the upper half of a tile gives even columns, the lower half odd ones.
- */
+/* The same for up to 8 query rows, with one product: the upper half of a tile gives even columns, the lower odd ones. */
 #define MULTIPLY_HALF_TILE(group, v_tile)                                             \
     if (groups > (group)) {                                                           \
         prefetch_line(prefetch, slot, (x + (group)*TILE_DEPTH) * (int64_t)sizeof *v); \

@@ -27,8 +27,8 @@
 
 enum { LARGEST_DIM = 256 };
 
-/* The least greatest magnitude of a row, of q or of P, that has digits. The scale of its last digit is 2^-30 of that
- * magnitude and has to be a normal number of fp32, and so has 2^30 over the magnitude. */
+/* A row, of q or of P, has digits if its maximum magnitude is at least this. The scale of the last digit is 2^-30 of the
+ * maximum, and the row is multiplied by 2^30 over the maximum: both have to be normal numbers of fp32. */
 #define LEAST_MAGNITUDE 0x1p-90f
 
 struct decode {

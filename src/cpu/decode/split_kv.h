@@ -112,8 +112,7 @@ static inline struct tile_rows decode_rows(const struct problem *p, const struct
     return (struct tile_rows){.p = p, .s = *s, .kv = kv, .n = packed_rows(p, s)};
 }
 
-/* The split-KV merge of one row, in the order of the splits, into the first partial. Each is rescaled by exp(m_split - m).
- */
+/* The split-KV merge of one row, in the order of the splits, into the first. Each is rescaled by exp(m_split - m). */
 static inline struct partial merge_row(const struct split_kv *f, int64_t head, int64_t splits, int64_t r) {
     const struct partial whole = partial_at(f, head, 0, r);
     const float factor = exponent_factor(f->p);

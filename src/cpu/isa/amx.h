@@ -43,8 +43,7 @@ static inline vec v_exp2_coarse(vec x) {
     return _mm512_scalef_ps(p, x);
 }
 
-/* Two vectors of fp32 as one vector of pairs of bf16, truncated: the upper halves of `even` go to the lower halves of `odd`.
- */
+/* Two vectors of fp32 as one vector of pairs of bf16, truncated: upper halves of `even` go to lower halves of `odd`. */
 static inline __m512i v_pair_cut(__m512i even, __m512i odd) {
     const __m512i down = _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302);
     return _mm512_mask_shuffle_epi8(odd, 0x3333333333333333u, even, down);

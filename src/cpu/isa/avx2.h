@@ -62,8 +62,7 @@ static inline struct vec2 v_load2_int8(const void *x) {
                          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
 
-/* The sums of the lanes of 8 vectors, in order. Each step halves the number of vectors, and the lanes left to add in each.
- */
+/* The sums of the lanes of 8 vectors, in order. Each step halves the number of vectors and of lanes to add. */
 static inline vec v_sums(const vec x[8]) {
     vec pair[4], quad[2];
     for (int i = 0; i < 4; ++i)

@@ -67,8 +67,7 @@ static inline struct vec2 v_load2_int8(const void *x) {
                          _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes + 1)))};
 }
 
-/* The sums of the lanes of 16 vectors, in order. Each step halves the number of vectors, and the lanes left to add in each.
- */
+/* The sums of the lanes of 16 vectors, in order. Each step halves the number of vectors and of lanes to add. */
 static inline vec v_sums(const vec x[16]) {
     vec pair[8], quad[4], half[2];
     for (int i = 0; i < 8; ++i)

@@ -20,11 +20,10 @@
 #include "cpu/vector/block_gradients.h"
 
 enum {
-    SUPER_BYTES =
-        1 << 20,        /* of a super-block: half of L2 (2 MiB); half and twice as much were slower (docs/kernels/cpu.md) */
-    LEAST_RANGE = 1024, /* keys: to sum a range's dQ apart costs about as much as 40 keys */
-    MOST_RANGES = 8,    /* of a head: bounds the memory of dQ */
-    TASKS_A_WORKER = 4, /* with so many heads for each worker, a head is one task */
+    SUPER_BYTES = 1 << 20, /* of a super-block: half of L2; half and twice as much were slower (docs/kernels/cpu.md) */
+    LEAST_RANGE = 1024,    /* keys: to sum a range's dQ apart costs about as much as 40 keys */
+    MOST_RANGES = 8,       /* of a head: bounds the memory of dQ */
+    TASKS_A_WORKER = 4,    /* with so many heads for each worker, a head is one task */
     STATISTICS_TILES = 32, /* of a task that computes delta */
 };
 
@@ -144,8 +143,7 @@ static inline struct range_sum sum_of_range(const struct gradient_tasks *g, cons
     return (struct range_sum){g->sum.dq + at * g->dq_floats, g->sum.summed + at * g->tiles};
 }
 
-/* The gradients of a head: of all its ranges, or of one where ranges are tasks. The last range is added when dQ is written.
- */
+/* The gradients of a head: of all its ranges, or of one where ranges are tasks. The last is added when dQ is written. */
 static inline void backward_head(const struct gradient_tasks *g, int32_t worker, struct keys *k, int64_t range) {
     struct range_sum sum[2];
     float *row, *memory = worker_memory(g->workspace, g->scratch_bytes, worker);

@@ -29,7 +29,9 @@ static inline size_t score_gradients_lay_out(struct score_gradients *g, void *ba
     if (!p->g.dbias) return floats * sizeof(float);
     int64_t extent[3];
     strobe__dbias_extent(p, extent);
-    g->batch = extent[0], g->heads = extent[1], g->rows = extent[2];
+    g->batch = extent[0];
+    g->heads = extent[1];
+    g->rows = extent[2];
     g->across_batch = g->batch < a->batch;
     g->across_heads = g->heads < a->heads_q;
     if (p->dbias.dtype == STROBE_FP32) {

@@ -20,8 +20,7 @@ static inline bool scores_have_element_masks(const struct problem *p) {
 }
 
 /* The factor of scores, raw or in natural units, in the exponential: exp(score) = exp2(score * factor). It is not negative:
- * a negative scale changes the signs of Q instead (query_factor), so that the largest raw score has the largest exponential.
- */
+ * a negative scale changes the signs of Q instead (query_factor), and the largest raw score has the largest exponential. */
 static inline float exponent_factor(const struct problem *p) {
     return (float)(scores_have_terms(p) ? LOG2_E : fabs(p->a.scale) * LOG2_E);
 }
