@@ -29,7 +29,8 @@ struct block_pair {
 INLINE int first_key(const struct block_pair *at) { return at->key + (int)threadIdx.x % 32 / 4; }
 INLINE int first_row(const struct block_pair *at) { return at->row + (int)threadIdx.x % 4 * 2; }
 
-/* The rows, relative to the thread's first, that see each of its two keys in the band: low to high. */
+/* The rows, relative to the thread's first, that see each of its two keys in the band, from low to high: band32_first_row()
+ * and band32_end_row() of math/mask.h, written out, see tile.h. */
 struct seen {
     int low[2], high[2];
 };
@@ -40,9 +41,9 @@ INLINE struct seen seen_of(const struct tile *t, const struct block_pair *at) {
     struct seen seen;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const int j = first_key(at) + 8 * i, first_shift = in->first_shift;
-        seen.low[i] = j - in->end_shift + 1 - origin; /* band32_first_row(), but for rows below 0, which no block has */
-        seen.high[i] = j < in->keys.count ? band32_last_row(first_shift, j, in->rows.count) - origin : -1;
+        const int j = first_key(at) + 8 * i, last = j - in->first_shift;
+        seen.low[i] = j - in->end_shift + 1 - origin;
+        seen.high[i] = j < in->keys.count ? (last < in->rows.count ? last : in->rows.count - 1) - origin : -1;
     }
     return seen;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tile.h: which keys a CTA of backward.cu has, which rows see them (math/mask.h, in 32 bits), in which order it walks over
- * these, and how rows of 16-bit elements are read and written. Included after ROWS and TILE_KEYS are defined. */
+ * tile.h: which keys a CTA of backward.cu has, which rows see them, in which order it walks over these, and how rows of
+ * 16-bit elements are read and written. Included after ROWS and TILE_KEYS are defined. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_TILE_H
 #define STROBE_CUDA_SM90_BACKWARD_TILE_H
 
@@ -39,7 +39,9 @@ INLINE struct span rows_of(const struct sm90_backward_params *p, int batch) {
     return span_of(p->cu_seqlens_q, p->used_q, p->index64, batch, p->seq_q);
 }
 
-/* The rows and keys of a batch entry, and their band (struct band32). */
+/* The rows and keys of a batch entry, and their band (struct band32 of math/mask.h). exact_row.h asks the functions of
+ * mask.h. What the main kernel asks is the same law written out, here and in score_terms.h: with these functions ptxas
+ * arranges the main loop in another way, which can cost some percent ("Luck" in docs/kernels/sm90_backward.md). */
 struct pair_of_spans {
     struct span rows, keys;
     int first_shift, end_shift;
@@ -77,9 +79,9 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
     t.in = spans_of(p, t.batch);
     const int rows = t.in.rows.count, keys = t.in.keys.count,
               last = t.key + TILE_KEYS < keys ? t.key + TILE_KEYS - 1 : keys - 1;
-    const int end_row = band32_end_row(t.in.first_shift, last, rows);
-    t.first_block = band32_first_row(t.in.end_shift, t.key) / ROWS;
-    t.end_block = end_row < 0 ? 0 : (end_row + ROWS - 1) / ROWS;
+    const int first_row = t.key - t.in.end_shift + 1, end_row = last - t.in.first_shift + 1;
+    t.first_block = first_row > 0 ? first_row / ROWS : 0;
+    t.end_block = end_row < 0 ? 0 : ((end_row < rows ? end_row : rows) + ROWS - 1) / ROWS;
     if (t.key >= keys || t.end_block < t.first_block) t.end_block = t.first_block;
     t.start_block = p->may_hide ? t.first_block : t.key / ROWS % p->row_blocks;
     return t;
@@ -149,7 +151,8 @@ INLINE struct row_block row_block_of_cta(const struct sm90_backward_params *p) {
 /* The dQ order: how many tiles add to dQ of block m before this one. Tiles add in the order of their keys, from the first
  * keys that rows of the block see. */
 INLINE int dq_order_of(const struct tile *t, int m) {
-    return t->key / TILE_KEYS - band32_first_key(t->in.first_shift, m * ROWS) / TILE_KEYS;
+    const int first_key = m * ROWS + t->in.first_shift;
+    return t->key / TILE_KEYS - (first_key > 0 ? first_key / TILE_KEYS : 0);
 }
 
 /* A block of rows sees all of a warp's sixteen keys if its first row is from low to high. Uniform. */
@@ -159,8 +162,9 @@ struct full_rows {
 
 INLINE struct full_rows full_rows_of(const struct tile *t, int key) {
     const struct pair_of_spans *in = &t->in;
-    const int end = band32_end_row(in->first_shift, key, in->rows.count);
-    const struct full_rows full = {uniform(key + 16 - in->end_shift), uniform(key + 16 <= in->keys.count ? end - ROWS : -1)};
+    const int end = key - in->first_shift + 1, rows = in->rows.count;
+    const struct full_rows full = {uniform(key + 16 - in->end_shift),
+                                   uniform(key + 16 <= in->keys.count ? (end < rows ? end : rows) - ROWS : -1)};
     return full;
 }
 

@@ -15,14 +15,15 @@
 INLINE float element_at(const void *data, int64_t at) { return element_to_float(((const element *)data)[at]); }
 
 /* The score of row i and key j, in natural units; -inf where masks hide it. All lanes share the dot product. */
-INLINE float exact_score(const struct sm90_forward_params *p, const struct tile *t, int64_t q, int64_t k, int i, int j) {
+INLINE float exact_score(const struct sm90_forward_params *p, const struct tile *t, int64_t q, int64_t k, int64_t i,
+                         int64_t j) {
     float dot = 0;
     for (int x = threadIdx.x % 32; x < p->dim; x += 32) dot += element_at(p->q_data, q + x) * element_at(p->k_data, k + x);
     float s = warp_sum(dot) * p->scale;
     if (p->softcap > 0) s = p->softcap * tanhf(s / p->softcap);
     if (FEATURE_CLASS == FEATURES_ALL) {
-        if (!masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, t->batch, t->head, i, j)) return -INFINITY;
-        if (p->bias.data) s = biased(s, bias_at(&p->bias, score_at(&p->bias, t->batch, t->head, i, j)));
+        if (!masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, t->batch, t->head, (int)i, (int)j)) return -INFINITY;
+        if (p->bias.data) s = biased(s, bias_at(&p->bias, score_at(&p->bias, t->batch, t->head, (int)i, (int)j)));
     }
     if (p->alibi) s -= p->alibi[t->batch * p->alibi_stride + t->head] * fabsf((float)(i + p->start + t->keys - t->rows - j));
     return s;

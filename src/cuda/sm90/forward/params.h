@@ -42,7 +42,7 @@ struct sm90_forward_params {
     struct sm90_workspace *workspace;
     int32_t may_hide; /* a tile may load keys that are hidden from some of its rows: O is searched for what 0 * NaN did */
     int32_t out_is_aligned;         /* four columns of out are 8 bytes, aligned */
-    int32_t bottom_right;           /* the diagonal meets the last key */
+    int32_t bottom_right;           /* the last row stands at the last key */
     int32_t first_shift, end_shift; /* the band, see struct band32, before what bottom_right adds */
     int32_t start;                  /* q_start - k_start, for ALiBi */
 

@@ -46,12 +46,13 @@ INLINE int next_tile(const struct sm90_forward_params *p, int number) {
 }
 
 INLINE int length(const struct sm90_forward_params *p, const void *used, const void *offsets, int batch, int most) {
-    const int index64 = p->index_bits == 64;
     int length = most;
-    if (used)
-        length = entry(used, index64, batch);
-    else if (offsets)
-        length = entry(offsets, index64, batch + 1) - entry(offsets, index64, batch);
+    if (used) {
+        length = entry(used, p->index_bits == 64, batch);
+    } else if (offsets) {
+        const int next = batch + 1;
+        length = entry(offsets, p->index_bits == 64, next) - entry(offsets, p->index_bits == 64, batch);
+    }
     return clamp(length, most);
 }
 
