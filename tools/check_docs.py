@@ -30,7 +30,7 @@ CODE = {".c", ".h", ".cpp", ".cu"}
 # Files whose comments may still name files that have moved.
 MOVING = ("src/cuda/host/", "src/cuda/sm80/backward_host", "src/cuda/sm80/forward_host")
 # Folders that are free of retired words, and of figures; the aim is all of src, cli, lab and python.
-CLEAN_OF_WORDS = ["bench", "cli", "examples", "include", "lab", "python", "tests", "src/core", "src/cpu", "src/math", "src/reference"]
+CLEAN_OF_WORDS = ["bench", "cli", "examples", "include", "lab", "python", "tests", "src/core", "src/cpu", "src/cuda/device", "src/cuda/ptx", "src/math", "src/reference"]
 CLEAN_OF_FIGURES = ["include", "cli", "src"]
 
 # Word of a name in snake case -> what to say instead, and the folder where it is retired ("" is everywhere).

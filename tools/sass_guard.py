@@ -7,11 +7,11 @@ and checks the compiler's report and the machine code itself.
     tools/sass_guard.py NVCC LIST [--match WORD] [--jobs 2]        # LIST: build/src/cuda/sm90_defines.txt
 
 Rules: no remark of ptxas about serialised wgmma (C75xx) and no warning; all matrix products are there and are HGMMA.
-Forward: no spills, no stack frame, no local memory; in the main loop both products are issued inside a group's turn, scores are
+Forward: no spills, no stack frame, no local memory; in the main loop both products are issued between the two barriers of ping-pong, scores are
 compared with their rows' bounds three at a time and between the wait for them and that for P V, and no exponential stands before
 the first wait. Backward to 128 columns: products and waits of the main loop in the order of backward.cu, all exponentials under
-the product dP and, where groups take turns, inside one, with products that nothing stands between; hardly any access of local memory
-there: spills are in what runs once a tile. Wider: few spills.
+the product dP and, where groups ping-pong, between its barriers, with products that nothing stands between; hardly any access of local memory
+there: spills are in what runs once a tile. CTA pairs: few spills.
 
 Instructions are told apart by the low nine bits of their 128, which are the same in every sm_90 binary, so that the guard needs
 nvcc alone. Exit code 0 all as designed, 1 not, 77 no nvcc or
@@ -30,7 +30,7 @@ KIND = {0x1F0: "hgmma", 0x108: "exp", 0x00F: "compare", 0x03E: "pack", 0x11D: "b
 WARP_GROUP = 0x1C5  # arrive and waits; the wait's limit is in the high word
 WAITS = {0x10000: "wait0", 0x10100: "wait1", 0x10200: "wait2", 0x10300: "wait3"}
 MOST_LOCAL = 4  # accesses from the first wait of a backward to the end of its main loop, some 1,000 instructions
-MOST_LOCAL_WIDE = 70  # anywhere
+MOST_LOCAL_PAIR = 70  # anywhere
 
 
 def instructions(cubin, kernel):
@@ -64,7 +64,7 @@ def check_report(log, may_spill=False):
             yield f"ptxas remarks: {line.strip()}"
 
 
-def check_code(kinds, scores_steps, values_steps, keys, turns):
+def check_code(kinds, scores_steps, values_steps, keys, ping_pong):
     """What it made. A product Q K^T takes scores_steps instructions, P V values_steps."""
     if "local" in kinds:
         yield f"{kinds.count('local')} accesses of local memory"
@@ -79,16 +79,16 @@ def check_code(kinds, scores_steps, values_steps, keys, turns):
     start = max(i for i in range(scores_wait) if kinds[i] == "wait0")
     end = kinds.index("wait0", scores_wait)
     issue, under = [k for k in kinds[start:scores_wait] if k in ("hgmma", "bar")], kinds[scores_wait:end]
-    turn = ["bar"] if turns else []
-    if issue != turn + ["hgmma"] * (scores_steps + values_steps) + turn:
-        yield f"the loop's products are not inside one turn: {' '.join(issue)}"
+    barrier = ["bar"] if ping_pong else []
+    if issue != barrier + ["hgmma"] * (scores_steps + values_steps) + barrier:
+        yield f"the loop's products are not between the barriers of ping-pong: {' '.join(issue)}"
     first_product = kinds.index("hgmma", start)
     if "exp" in kinds[first_product:scores_wait]:
         yield "exponentials stand between the products and the wait for the scores"
     if under.count("compare") < keys // 4 - 4:  # two of a thread's keys / 2 scores at a time, in two chains
         yield f"{under.count('compare')} comparisons of scores are under the product P V; about {keys // 4} are expected"
     if "pack" in under:
-        yield "weights are packed before P V, which reads their registers, is waited for"
+        yield "P is packed before P V, which reads their registers, is waited for"
 
 
 def check_backward(kinds, dim, rows, parts, lag):
@@ -106,33 +106,33 @@ def check_backward(kinds, dim, rows, parts, lag):
     exponentials = kinds[kinds.index("hgmma", start):dp_wait].count("exp")
     if exponentials != rows // 2:
         yield f"{exponentials} exponentials are under the product dP; {rows // 2} are expected"
-    weights = kinds[kinds.index("hgmma", start):dp_wait]
-    if lag and (kinds[start - 1] != "bar" or weights[-1] != "bar" or weights.count("bar") != 1):
-        yield "weights are not made inside one turn"
-    if lag and parts == 1 and "exp" not in weights[: weights.index("hgmma", weights.index("hgmma", 1) + 1)]:
+    under = kinds[kinds.index("hgmma", start):dp_wait]
+    if lag and (kinds[start - 1] != "bar" or under[-1] != "bar" or under.count("bar") != 1):
+        yield "P is not made between the barriers of ping-pong"
+    if lag and parts == 1 and "exp" not in under[: under.index("hgmma", under.index("hgmma", 1) + 1)]:
         yield "exponentials start late: not behind the first two of dP's products, which is 3 % slower"
     if kinds[start:end].count("local") > MOST_LOCAL:
         yield f"{kinds[start:end].count('local')} accesses of local memory in the main loop; {MOST_LOCAL} at most"
 
 
-def check_wide(kinds):
+def check_pair(kinds):
     """For backward/backward_pair.cu."""
     if "hgmma" not in kinds:
         yield "no HGMMA instructions"
-    if kinds.count("local") > MOST_LOCAL_WIDE:
-        yield f"{kinds.count('local')} accesses of local memory; {MOST_LOCAL_WIDE} at most"
+    if kinds.count("local") > MOST_LOCAL_PAIR:
+        yield f"{kinds.count('local')} accesses of local memory; {MOST_LOCAL_PAIR} at most"
 
 
 def findings_of(defines, source, log, kinds):
     dim = int(defines.get("COLUMNS", defines["HEAD_DIM"]))
     if source == "forward.cu":
-        keys, turns = int(defines["KEYS"]), defines["GROUPS"] != "1"
-        return [*check_report(log), *check_code(kinds, -(-dim // 16), keys // 16, keys, turns)]
+        keys, ping_pong = int(defines["KEYS"]), defines["GROUPS"] != "1"
+        return [*check_report(log), *check_code(kinds, -(-dim // 16), keys // 16, keys, ping_pong)]
     if source == "backward.cu":
         shape = [int(defines[n]) for n in ("ROWS", "PARTS", "LAG")]
         fenced = ["dV's or dK's products are fenced one by one (C7519)"] if shape[2] and "C7519" in log else []
         return [*check_report(log, True), *fenced, *check_backward(kinds, dim, *shape)]
-    return [*check_report(log, True), *check_wide(kinds)]
+    return [*check_report(log, True), *check_pair(kinds)]
 
 
 def guard(nvcc, name, options, folder):

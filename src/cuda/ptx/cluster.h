@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * cluster.h: the CTAs of a cluster (PTX ISA 9.7.13.4 "barrier.cluster", 9.7.9.22 "mapa"): each other's shared memory, and
- * mbarriers in it. Everyone meets before the first access to another's memory, and before anyone leaves. */
+ * mbarriers in it (distributed shared memory). All threads pass cluster_barrier() before the first access to another CTA's
+ * memory, and before any CTA ends. */
 #ifndef STROBE_CUDA_PTX_CLUSTER_H
 #define STROBE_CUDA_PTX_CLUSTER_H
 
@@ -13,7 +14,7 @@ static __device__ __forceinline__ int cluster_rank(void) {
     return (int)rank;
 }
 
-/* All threads of all CTAs; what they wrote before is seen after. */
+/* A barrier of all threads of all CTAs; what they wrote before is seen after. */
 static __device__ __forceinline__ void cluster_barrier(void) {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * red.h: sums in global memory that many blocks of threads add to, in no particular order. A warp adds 32 x 4 values to a
- * run of 128: which value lies where differs with the GPU, so that every instruction meets whole sectors of L2. Kernels that
- * add and kernels that read are built for the same GPUs. */
+ * run of 128: which value lies where differs with the GPU, so that every instruction covers whole sectors of L2. Kernels
+ * that add and kernels that read are built for the same GPUs. */
 #ifndef STROBE_CUDA_PTX_RED_H
 #define STROBE_CUDA_PTX_RED_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * wgmma_transposed.h: forms of wgmma.h's product that the backward pass takes beside those, A and B in shared memory. PTX
+ * wgmma_transposed.h: more of wgmma.h's products, which the backward pass takes, with A and B in shared memory. PTX
  * ISA 9.7.15. The includer defines STROBE_MMA_TYPE.
  *
  *     wgmma_ss_<N>_first   D = A B, both with the depth axis contiguous
