@@ -12,6 +12,7 @@
 enum fault {
     NONE,
     BEFORE_OUT,      /* a byte before the first element */
+    FAR_AFTER_OUT,   /* a byte some vectors past the last */
     AFTER_OUT,       /* a byte past the last */
     BETWEEN_ROWS,    /* an element of a gap of the layout */
     AFTER_LSE,       /* past another output */
@@ -44,6 +45,7 @@ strobe_status __wrap_strobe_forward(const strobe_attention *a, void *workspace, 
     unsigned char *const memory = workspace;
     switch (fault) {
     case BEFORE_OUT: ((unsigned char *)a->out.data)[-1] = 1; break;
+    case FAR_AFTER_OUT: ((unsigned char *)last)[255] = 1; break;
     case AFTER_OUT: *(unsigned char *)last = 1; break;
     case BETWEEN_ROWS: element(a, 0, 0, 0)[a->dim_v] = 1; break;
     case AFTER_LSE: ((float *)a->lse.data)[a->batch * a->heads_q * a->seq_q] = 1; break;
@@ -72,6 +74,7 @@ static const struct found {
     {"a right kernel, gaps", "fwd b=2 h=2 sq=5 sk=70 d=8 fp32 layout=gaps", NULL, NONE},
     {"before out", "fwd b=2 h=2 sq=5 sk=70 d=8 fp32", "out", BEFORE_OUT},
     {"past out", "fwd b=2 h=2 sq=5 sk=70 d=8 fp32", "out", AFTER_OUT},
+    {"some vectors past out", "fwd b=2 h=2 sq=5 sk=70 d=8 fp32", "out", FAR_AFTER_OUT},
     {"past out, bhsd", "fwd b=2 h=2 sq=5 sk=70 d=8 fp32 layout=bhsd", "out", AFTER_OUT},
     {"between the rows of out", "fwd b=2 h=2 sq=5 sk=70 d=8 fp32 layout=gaps", "out", BETWEEN_ROWS},
     {"past lse", "fwd b=2 h=2 sq=5 sk=70 d=8 fp32", "lse", AFTER_LSE},
