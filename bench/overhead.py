@@ -42,9 +42,7 @@ def frameworks() -> dict:
 
 def extension(tensors: tuple, repeat: int):
     """The call of the extension as strobe.attention makes it, with the library's call repeated."""
-    options = (False, None, "bottom_right", *[None] * 7, 0.0, None, 0, *[None] * 7, 0, 0, False, None, None, None, None)
-    arguments = (*tensors, *options, False, None, repeat)
-    return lambda: _strobe.attention(*arguments)
+    return lambda: _strobe.attention(*tensors, repeat=repeat)
 
 
 def microseconds(call, count: int) -> float:

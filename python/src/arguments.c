@@ -75,9 +75,9 @@ static bool is_number(const struct tensor *t, bool is_query) {
 }
 
 /* A tensor that requires a gradient would silently lose it here: of PyTorch's tensors, which alone say so. */
-static bool records_no_gradient(const struct tensor *t) {
-    if (t->framework.route != ROUTE_EXCHANGE) return true;
-    PyObject *requires = PyObject_GetAttrString(t->object, "requires_grad");
+static bool records_no_gradient(const struct state *state, const struct tensor *t) {
+    if (!t->framework.is_torch) return true;
+    PyObject *requires = PyObject_GetAttr(t->object, state->requires_grad);
     const bool wanted = requires == Py_True;
     Py_XDECREF(requires);
     PyErr_Clear();
@@ -99,7 +99,7 @@ static bool open_qkv(struct call *c) {
     struct tensor *tensors[3] = {&c->q, &c->k, &c->v};
     static const char *const names[3] = {"q", "k", "v"};
     for (int n = 0; n < 3; ++n)
-        if (!tensor_open(c->state, tensors[n], c->args[ARG_Q + n], names[n]) || !records_no_gradient(tensors[n]) ||
+        if (!tensor_open(c->state, tensors[n], c->args[ARG_Q + n], names[n]) || !records_no_gradient(c->state, tensors[n]) ||
             !is_number(tensors[n], n == 0) || !tensor_is_on(tensors[n], &c->q))
             return false;
     c->a.dtype = c->q.element, c->a.device = c->q.device, c->a.device_index = c->q.device_index;
@@ -154,9 +154,9 @@ static bool read_mask_kind(struct call *c) {
     const int causal = PyObject_IsTrue(c->args[ARG_CAUSAL]);
     int64_t left, right;
     if (causal < 0 || !read_window(c, &left, &right)) return false;
-    const bool is_text = PyUnicode_Check(diagonal);
+    const bool is_text = PyUnicode_Check(diagonal), is_default = diagonal == Py_None;
     const bool top = is_text && PyUnicode_CompareWithASCIIString(diagonal, "top_left") == 0;
-    if (!top && !(is_text && PyUnicode_CompareWithASCIIString(diagonal, "bottom_right") == 0)) {
+    if (!top && !is_default && !(is_text && PyUnicode_CompareWithASCIIString(diagonal, "bottom_right") == 0)) {
         PyErr_Format(PyExc_ValueError, "diagonal is %R; \"bottom_right\" or \"top_left\" is accepted", diagonal);
         return false;
     }

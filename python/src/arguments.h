@@ -1,50 +1,67 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * arguments.h: the arguments of a call, from Python to the descriptor. The Python side (strobe/_attention.py) passes all of
- * them by position, in the order of enum argument; None means the default. */
+ * arguments.h: the arguments of a call, from Python to the descriptor. The table below is the extension's only list of them:
+ * the enumeration, the keywords and what _strobe.arguments() says follow from it. python/strobe/_arguments.py has the types
+ * and defaults of the same names; a test compares the two. */
 #ifndef STROBE_PYTHON_ARGUMENTS_H
 #define STROBE_PYTHON_ARGUMENTS_H
 
 #include "tensor.h"
 
-enum argument {
-    ARG_Q,
-    ARG_K,
-    ARG_V,
-    ARG_CAUSAL,
-    ARG_WINDOW,
-    ARG_DIAGONAL,
-    ARG_BIAS,
-    ARG_MASK,
-    ARG_BLOCK_MASK,
-    ARG_BLOCK_SIZE,
-    ARG_ALIBI_SLOPES,
-    ARG_SOFTCAP,
-    ARG_SINKS,
-    ARG_DROPOUT,
-    ARG_SEED,
-    ARG_OFFSET,
-    ARG_SCALE,
-    ARG_CU_SEQLENS_Q,
-    ARG_CU_SEQLENS_K,
-    ARG_MAX_SEQLEN_Q,
-    ARG_MAX_SEQLEN_K,
-    ARG_USED_Q,
-    ARG_USED_K,
-    ARG_Q_START,
-    ARG_K_START,
-    ARG_DETERMINISTIC,
-    ARG_KERNEL,
-    ARG_THREADS,
-    ARG_K_SCALE,
-    ARG_V_SCALE,
-    ARGUMENTS /* common to attention, attention_backward and explain; each has its own after them */
-};
+/* The calls that take arguments by name, as bits. */
+enum { FORWARD = 1, BACKWARD = 2, EXPLAIN = 4, EVERY_CALL = FORWARD | BACKWARD | EXPLAIN };
+
+/* X(enumerator, keyword, the calls that take it). q, k and v may be positional; None is every default. */
+#define ARGUMENTS_TABLE(X)                                                                         \
+    X(Q, q, EVERY_CALL)                                                                            \
+    X(K, k, EVERY_CALL)                                                                            \
+    X(V, v, EVERY_CALL)                                                                            \
+    X(CAUSAL, causal, EVERY_CALL)                                                                  \
+    X(WINDOW, window, EVERY_CALL)                                                                  \
+    X(DIAGONAL, diagonal, EVERY_CALL)                                                              \
+    X(BIAS, bias, EVERY_CALL)                                                                      \
+    X(MASK, mask, EVERY_CALL)                                                                      \
+    X(BLOCK_MASK, block_mask, EVERY_CALL)                                                          \
+    X(BLOCK_SIZE, block_size, EVERY_CALL)                                                          \
+    X(ALIBI_SLOPES, alibi_slopes, EVERY_CALL)                                                      \
+    X(SOFTCAP, softcap, EVERY_CALL)                                                                \
+    X(SINKS, sinks, EVERY_CALL)                                                                    \
+    X(DROPOUT, dropout, EVERY_CALL)                                                                \
+    X(SEED, seed, EVERY_CALL)                                                                      \
+    X(OFFSET, offset, EVERY_CALL)                                                                  \
+    X(SCALE, scale, EVERY_CALL)                                                                    \
+    X(CU_SEQLENS_Q, cu_seqlens_q, EVERY_CALL)                                                      \
+    X(CU_SEQLENS_K, cu_seqlens_k, EVERY_CALL)                                                      \
+    X(MAX_SEQLEN_Q, max_seqlen_q, EVERY_CALL)                                                      \
+    X(MAX_SEQLEN_K, max_seqlen_k, EVERY_CALL)                                                      \
+    X(USED_Q, used_q, EVERY_CALL)                                                                  \
+    X(USED_K, used_k, EVERY_CALL)                                                                  \
+    X(Q_START, q_start, EVERY_CALL)                                                                \
+    X(K_START, k_start, EVERY_CALL)                                                                \
+    X(DETERMINISTIC, deterministic, EVERY_CALL)                                                    \
+    X(KERNEL, kernel, EVERY_CALL)                                                                  \
+    X(THREADS, threads, EVERY_CALL)                                                                \
+    X(K_SCALE, k_scale, FORWARD | EXPLAIN)                                                         \
+    X(V_SCALE, v_scale, FORWARD | EXPLAIN)                                                         \
+    X(OUT, out, FORWARD | BACKWARD) /* where to write it, or the forward's */                      \
+    X(RETURN_LSE, return_lse, FORWARD)                                                             \
+    X(REPEAT, repeat, FORWARD) /* bench/overhead.py's: how many times to run the library's call */ \
+    X(DOUT, dout, BACKWARD)                                                                        \
+    X(LSE, lse, BACKWARD)                                                                          \
+    X(DLSE, dlse, BACKWARD)                                                                        \
+    X(DQ, dq, BACKWARD)                                                                            \
+    X(DK, dk, BACKWARD)                                                                            \
+    X(DV, dv, BACKWARD)                                                                            \
+    X(BIAS_GRADIENT, bias_gradient, BACKWARD)                                                      \
+    X(FOR_BACKWARD, backward, EXPLAIN) /* explain attention_backward's kernels */
+
+#define ARGUMENT_ENUMERATOR(upper, lower, calls) ARG_##upper,
+enum argument { ARGUMENTS_TABLE(ARGUMENT_ENUMERATOR) ARGUMENTS };
 
 /* A call being prepared. a leads to the structures beside it; the tensors are open until call_close. */
 struct call {
     struct state *state;
-    PyObject *const *args;
+    PyObject *args[ARGUMENTS]; /* borrowed; None where an argument is left out */
     strobe_attention a;
     strobe_varlen varlen;
     strobe_bias bias;
@@ -61,8 +78,12 @@ struct call {
     struct tensor cu_q, cu_k, used_q, used_k, k_scale, v_scale;
 };
 
-/* Reads the common arguments. The call must be zero but for state and args; false with an exception set. In both cases
- * call_close must follow. */
+/* keywords.c: sets call->args from what Python passes to one of the calls: values, of which the first count are q, k, v and
+ * the others have these names (a tuple, or NULL for none). False with an exception set. */
+bool take_arguments(struct call *call, int function, PyObject *const *values, Py_ssize_t count, PyObject *names);
+
+/* Reads q, k, v and the options of attention into the descriptor; what only one of the calls takes is left to it. The call
+ * must be zero but for state and args; false with an exception set. In both cases call_close must follow. */
 bool call_read(struct call *call);
 void call_close(struct call *call);
 

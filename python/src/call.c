@@ -8,27 +8,7 @@
 
 #include "arguments.h"
 
-/* Arguments of attention after the common ones. */
-enum { ARG_RETURN_LSE = ARGUMENTS, ARG_OUT, ARG_REPEAT, FORWARD_ARGUMENTS };
-/* Those of attention_backward, and what it returns. */
-enum {
-    ARG_DOUT = ARGUMENTS,
-    ARG_OUT_OF_FORWARD,
-    ARG_LSE,
-    ARG_DLSE,
-    ARG_DQ,
-    ARG_DK,
-    ARG_DV,
-    ARG_BIAS_GRADIENT,
-    BACKWARD_ARGUMENTS
-};
 enum { DQ, DK, DV, DBIAS, DSINKS, GRADIENTS };
-
-static bool has_arguments(Py_ssize_t count, Py_ssize_t wanted) {
-    if (count == wanted) return true;
-    PyErr_Format(PyExc_TypeError, "%zd arguments; %zd are accepted: this function is called by strobe's own", count, wanted);
-    return false;
-}
 
 /* ------------------------------------------------------------------------------------------------------------ results -- */
 
@@ -141,14 +121,14 @@ static bool open_forward(struct call *c, struct result *out, struct result *lse,
     return place_lse(&c->a.lse, &lse->tensor, is_packed_q(c));
 }
 
-FUNCTION(py_attention) {
-    if (!has_arguments(count, FORWARD_ARGUMENTS)) return NULL;
-    struct call call = {.state = module_state(module), .args = args};
+KEYWORDS_FUNCTION(py_attention) {
+    struct call call = {.state = module_state(module)};
+    if (!take_arguments(&call, FORWARD, args, count, names)) return NULL;
     struct result out = {0}, lse = {0};
     PyObject *answer = NULL;
     int64_t repeat = 1;
-    const int with_lse = PyObject_IsTrue(args[ARG_RETURN_LSE]);
-    if (with_lse >= 0 && read_int(args[ARG_REPEAT], "repeat", &repeat) && call_read(&call) &&
+    const int with_lse = PyObject_IsTrue(call.args[ARG_RETURN_LSE]);
+    if (with_lse >= 0 && read_int(call.args[ARG_REPEAT], "repeat", &repeat) && call_read(&call) &&
         open_forward(&call, &out, &lse, with_lse) && run(&call, NULL, repeat)) {
         answer = with_lse ? PyTuple_Pack(2, out.object, lse.object) : out.object;
         if (!with_lse) Py_INCREF(answer);
@@ -171,10 +151,10 @@ static bool open_saved(struct call *c, strobe_gradients *g, struct tensor saved[
         strobe_tensor *to;
         bool is_lse;
     } wanted[4] = {
-        {(enum argument)ARG_OUT_OF_FORWARD, "out", &c->a.out, false},
-        {(enum argument)ARG_LSE, "lse", &c->a.lse, true},
-        {(enum argument)ARG_DOUT, "dout", &g->dout, false},
-        {(enum argument)ARG_DLSE, "dlse", &g->dlse, true},
+        {ARG_OUT, "out", &c->a.out, false},
+        {ARG_LSE, "lse", &c->a.lse, true},
+        {ARG_DOUT, "dout", &g->dout, false},
+        {ARG_DLSE, "dlse", &g->dlse, true},
     };
     for (int n = 0; n < 4; ++n) {
         struct tensor *t = &saved[n];
@@ -241,9 +221,9 @@ static bool open_gradients(struct call *c, strobe_gradients *g, struct result re
     return true;
 }
 
-FUNCTION(py_attention_backward) {
-    if (!has_arguments(count, BACKWARD_ARGUMENTS)) return NULL;
-    struct call call = {.state = module_state(module), .args = args};
+KEYWORDS_FUNCTION(py_attention_backward) {
+    struct call call = {.state = module_state(module)};
+    if (!take_arguments(&call, BACKWARD, args, count, names)) return NULL;
     strobe_gradients g = {.struct_size = sizeof g};
     strobe_bias dbias = {0};
     strobe_sinks dsinks = {0};
@@ -267,7 +247,7 @@ FUNCTION(py_attention_backward) {
 static PyObject *explain(struct call *c, const strobe_gradients *g) {
     size_t needed = 0;
     strobe_status status = strobe_explain(&c->a, g, NULL, 0, &needed);
-    if (needed == 0) return raise_status(c->state, status); /* not sound: there is nothing to explain */
+    if (needed <= 1) return raise_status(c->state, status); /* not sound, or a device without kernels: no line to show */
     char *text = malloc(needed);
     if (!text) return PyErr_NoMemory();
     strobe_explain(&c->a, g, text, needed, NULL); /* UNSUPPORTED is an answer here */
@@ -276,11 +256,11 @@ static PyObject *explain(struct call *c, const strobe_gradients *g) {
     return answer;
 }
 
-FUNCTION(py_explain) {
-    if (!has_arguments(count, ARGUMENTS + 1)) return NULL;
-    struct call call = {.state = module_state(module), .args = args};
+KEYWORDS_FUNCTION(py_explain) {
+    struct call call = {.state = module_state(module)};
+    if (!take_arguments(&call, EXPLAIN, args, count, names)) return NULL;
     const strobe_gradients gradients = {.struct_size = sizeof gradients};
-    const int backward = PyObject_IsTrue(args[ARGUMENTS]);
+    const int backward = PyObject_IsTrue(call.args[ARG_FOR_BACKWARD]);
     PyObject *answer = backward >= 0 && call_read(&call) ? explain(&call, backward ? &gradients : NULL) : NULL;
     call_close(&call);
     return answer;

@@ -19,8 +19,8 @@ PyObject *raise_status(const struct state *state, strobe_status status) {
     return NULL;
 }
 
-#define ENTRY(name) \
-    { #name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL }
+#define ENTRY(name, keywords) \
+    { #name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL | (keywords), NULL }
 
 static PyObject *py_nothing(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module, (void)args, (void)count; /* the empty call that bench/overhead.py compares with */
@@ -28,12 +28,19 @@ static PyObject *py_nothing(PyObject *module, PyObject *const *args, Py_ssize_t 
 }
 
 static PyMethodDef functions[] = {
-    ENTRY(attention),       ENTRY(attention_backward),
-    ENTRY(explain),         ENTRY(merge),
-    ENTRY(kernels),         ENTRY(devices),
-    ENTRY(version),         ENTRY(build_info),
-    ENTRY(set_num_threads), ENTRY(get_num_threads),
-    ENTRY(nothing),         {NULL, NULL, 0, NULL},
+    ENTRY(attention, METH_KEYWORDS),
+    ENTRY(attention_backward, METH_KEYWORDS),
+    ENTRY(explain, METH_KEYWORDS),
+    ENTRY(arguments, 0),
+    ENTRY(merge, 0),
+    ENTRY(kernels, 0),
+    ENTRY(devices, 0),
+    ENTRY(version, 0),
+    ENTRY(build_info, 0),
+    ENTRY(set_num_threads, 0),
+    ENTRY(get_num_threads, 0),
+    ENTRY(nothing, 0),
+    {NULL, NULL, 0, NULL},
 };
 
 static int execute(PyObject *module) {
@@ -42,37 +49,37 @@ static int execute(PyObject *module) {
         "strobe.Error", "What went wrong apart from the arguments: out of memory, an error of the device.",
         PyExc_RuntimeError, NULL);
     state->exporter_type = exporter_type(module);
-    if (!state->error || !state->exporter_type) return -1;
+    state->requires_grad = PyUnicode_InternFromString("requires_grad");
+    if (!state->error || !state->exporter_type || !state->requires_grad) return -1;
     return PyModule_AddObjectRef(module, "Error", state->error);
 }
 
+/* Calls the macro on every object that the state holds. */
+#define EACH_OBJECT(state, CALL)                      \
+    do {                                              \
+        CALL((state)->error);                         \
+        CALL((state)->exporter_type);                 \
+        CALL((state)->argument_names);                \
+        CALL((state)->requires_grad);                 \
+        CALL((state)->numpy_empty);                   \
+        CALL((state)->torch_empty);                   \
+        CALL((state)->torch_keywords);                \
+        for (int n = 0; n < FRAMEWORKS; ++n) {        \
+            CALL((state)->frameworks[n].type);        \
+            CALL((state)->frameworks[n].is_neg);      \
+            CALL((state)->frameworks[n].from_dlpack); \
+        }                                             \
+    } while (0)
+
 static int traverse(PyObject *module, visitproc visit, void *arg) {
     struct state *state = module_state(module);
-    Py_VISIT(state->error);
-    Py_VISIT(state->exporter_type);
-    Py_VISIT(state->numpy_empty);
-    Py_VISIT(state->torch_empty);
-    Py_VISIT(state->torch_keywords);
-    for (int n = 0; n < FRAMEWORKS; ++n) {
-        Py_VISIT(state->frameworks[n].type);
-        Py_VISIT(state->frameworks[n].is_neg);
-        Py_VISIT(state->frameworks[n].from_dlpack);
-    }
+    EACH_OBJECT(state, Py_VISIT);
     return 0;
 }
 
 static int clear(PyObject *module) {
     struct state *state = module_state(module);
-    Py_CLEAR(state->error);
-    Py_CLEAR(state->exporter_type);
-    Py_CLEAR(state->numpy_empty);
-    Py_CLEAR(state->torch_empty);
-    Py_CLEAR(state->torch_keywords);
-    for (int n = 0; n < FRAMEWORKS; ++n) {
-        Py_CLEAR(state->frameworks[n].type);
-        Py_CLEAR(state->frameworks[n].is_neg);
-        Py_CLEAR(state->frameworks[n].from_dlpack);
-    }
+    EACH_OBJECT(state, Py_CLEAR);
     return 0;
 }
 

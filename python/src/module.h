@@ -4,7 +4,8 @@
  *
  *     module.c     the module: functions, state, exceptions        tensor.c    any object -> struct tensor, three routes
  *     call.c       forward, backward, explain                      result.c    a new tensor of the caller's framework
- *     arguments.c  Python arguments -> strobe_attention            exporter.c  memory of ours, offered through __dlpack__
+ *     keywords.c   arguments by name -> an array of them           exporter.c  memory of ours, offered through __dlpack__
+ *     arguments.c  q, k, v and scalars -> strobe_attention         framework.c which route a type's tensors come in by
  *     features.c   the optional structures                         threads.c   how many threads a call has
  *     merge.c      merge                                           info.c      kernels, devices, versions */
 #ifndef STROBE_PYTHON_MODULE_H
@@ -44,6 +45,8 @@ enum { FRAMEWORKS = 16 };
 struct state {
     PyObject *error; /* strobe.Error */
     PyObject *exporter_type;
+    PyObject *argument_names; /* tuple, by enum argument; NULL until the first call */
+    PyObject *requires_grad;  /* this name, interned */
     PyObject *numpy_empty;    /* NULL until a NumPy array was seen */
     PyObject *torch_empty;    /* torch.Tensor.new_empty; NULL until a result of PyTorch's was made */
     PyObject *torch_keywords; /* its keywords by the dtype's name: {"float32": {"dtype": torch.float32}} */
@@ -56,17 +59,19 @@ struct state *module_state(PyObject *module);
 /* Sets the exception that belongs to a status, with the library's sentence. Always returns NULL. */
 PyObject *raise_status(const struct state *state, strobe_status status);
 
-/* A function of the module: positional arguments only, as the Python side passes them. */
-#define FUNCTION(name) PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t count)
-FUNCTION(py_attention);          /* call.c */
-FUNCTION(py_attention_backward); /* call.c */
-FUNCTION(py_explain);            /* call.c */
-FUNCTION(py_merge);              /* merge.c */
-FUNCTION(py_kernels);            /* info.c */
-FUNCTION(py_devices);            /* info.c */
-FUNCTION(py_version);            /* info.c */
-FUNCTION(py_build_info);         /* info.c */
-FUNCTION(py_set_num_threads);    /* threads.c */
-FUNCTION(py_get_num_threads);    /* threads.c */
+/* A function of the module, with positional arguments only; one whose arguments have names too. */
+#define FUNCTION(name)          PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t count)
+#define KEYWORDS_FUNCTION(name) PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names)
+KEYWORDS_FUNCTION(py_attention);          /* call.c */
+KEYWORDS_FUNCTION(py_attention_backward); /* call.c */
+KEYWORDS_FUNCTION(py_explain);            /* call.c */
+FUNCTION(py_arguments);                   /* keywords.c */
+FUNCTION(py_merge);                       /* merge.c */
+FUNCTION(py_kernels);                     /* info.c */
+FUNCTION(py_devices);                     /* info.c */
+FUNCTION(py_version);                     /* info.c */
+FUNCTION(py_build_info);                  /* info.c */
+FUNCTION(py_set_num_threads);             /* threads.c */
+FUNCTION(py_get_num_threads);             /* threads.c */
 
 #endif

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The calls on tensors of any framework. Arguments go to the extension by position, in the order of its enum argument."""
+"""The calls on tensors of any framework. Their options go to the extension by name, which refuses a name that it lacks."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from strobe import _strobe
+from strobe._arguments import Backward, Explain, Forward, takes
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Tensor = TypeVar("Tensor")
 """A tensor of any framework: results are of q's."""
@@ -29,41 +33,8 @@ def sides(window: tuple[int, int] | None) -> tuple[int, int]:
     return window[0], window[1]
 
 
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool = False,
-    window: tuple[int, int] | None = None,
-    diagonal: str = "bottom_right",
-    bias: Any = None,
-    mask: Any = None,
-    block_mask: Any = None,
-    block_size: tuple[int, int] | None = None,
-    alibi_slopes: Any = None,
-    softcap: float | None = None,
-    sinks: Any = None,
-    dropout: float = 0.0,
-    seed: int | None = None,
-    offset: int = 0,
-    scale: float | None = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    used_q: Any = None,
-    used_k: Any = None,
-    q_start: int = 0,
-    k_start: int = 0,
-    deterministic: bool = False,
-    kernel: str | None = None,
-    threads: int | None = None,
-    k_scale: Any = None,
-    v_scale: Any = None,
-    return_lse: bool = False,
-    out: Any = None,
-) -> Any:
+@takes(Forward)
+def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> Any:
     """Return softmax(scale * Q K^T) V, exactly, without ever storing the matrix of scores.
 
     Parameters
@@ -148,51 +119,12 @@ def attention(
     >>> strobe.attention(q, k, v, causal=True).shape
     (1, 6, 2, 64)
     """
-    return _strobe.attention(
-        q, k, v, causal, window, diagonal, bias, mask, block_mask, block_size, alibi_slopes, softcap, sinks, dropout, seed,
-        offset, scale, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, used_q, used_k, q_start, k_start,
-        deterministic, kernel, threads, k_scale, v_scale, return_lse, out, None,
-    )  # fmt: skip
+    return _strobe.attention(q, k, v, **options)
 
 
+@takes(Backward)
 def attention_backward(
-    dout: Any,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Any,
-    lse: Any,
-    *,
-    dlse: Any = None,
-    causal: bool = False,
-    window: tuple[int, int] | None = None,
-    diagonal: str = "bottom_right",
-    bias: Any = None,
-    mask: Any = None,
-    block_mask: Any = None,
-    block_size: tuple[int, int] | None = None,
-    alibi_slopes: Any = None,
-    softcap: float | None = None,
-    sinks: Any = None,
-    dropout: float = 0.0,
-    seed: int | None = None,
-    offset: int = 0,
-    scale: float | None = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    used_q: Any = None,
-    used_k: Any = None,
-    q_start: int = 0,
-    k_start: int = 0,
-    deterministic: bool = False,
-    kernel: str | None = None,
-    threads: int | None = None,
-    bias_gradient: bool = False,
-    dq: Any = None,
-    dk: Any = None,
-    dv: Any = None,
+    dout: Any, q: Tensor, k: Tensor, v: Tensor, out: Any, lse: Any, **options: "Unpack[Backward]"
 ) -> Gradients:
     """Return the gradients of :func:`attention`.
 
@@ -219,47 +151,11 @@ def attention_backward(
     ValueError, NotImplementedError, TypeError, strobe.Error
         As :func:`attention`.
     """
-    return Gradients(*_strobe.attention_backward(
-        q, k, v, causal, window, diagonal, bias, mask, block_mask, block_size, alibi_slopes, softcap, sinks, dropout, seed,
-        offset, scale, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, used_q, used_k, q_start, k_start,
-        deterministic, kernel, threads, None, None, dout, out, lse, dlse, dq, dk, dv, bias_gradient,
-    ))  # fmt: skip
+    return Gradients(*_strobe.attention_backward(q, k, v, dout=dout, out=out, lse=lse, **options))
 
 
-def explain(
-    q: Any,
-    k: Any,
-    v: Any,
-    *,
-    causal: bool = False,
-    window: tuple[int, int] | None = None,
-    diagonal: str = "bottom_right",
-    bias: Any = None,
-    mask: Any = None,
-    block_mask: Any = None,
-    block_size: tuple[int, int] | None = None,
-    alibi_slopes: Any = None,
-    softcap: float | None = None,
-    sinks: Any = None,
-    dropout: float = 0.0,
-    seed: int | None = None,
-    offset: int = 0,
-    scale: float | None = None,
-    cu_seqlens_q: Any = None,
-    cu_seqlens_k: Any = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    used_q: Any = None,
-    used_k: Any = None,
-    q_start: int = 0,
-    k_start: int = 0,
-    deterministic: bool = False,
-    kernel: str | None = None,
-    threads: int | None = None,
-    k_scale: Any = None,
-    v_scale: Any = None,
-    backward: bool = False,
-) -> str:
+@takes(Explain)
+def explain(q: Any, k: Any, v: Any, **options: "Unpack[Explain]") -> str:
     """Return which kernel :func:`attention` (or its backward) would run on these arguments, and why not the others.
 
     Returns
@@ -267,11 +163,7 @@ def explain(
     str
         A line for each kernel, best first: "name: chosen" or "name: why not". Runs nothing.
     """
-    return _strobe.explain(
-        q, k, v, causal, window, diagonal, bias, mask, block_mask, block_size, alibi_slopes, softcap, sinks, dropout, seed,
-        offset, scale, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, used_q, used_k, q_start, k_start,
-        deterministic, kernel, threads, k_scale, v_scale, backward,
-    )  # fmt: skip
+    return _strobe.explain(q, k, v, **options)
 
 
 def merge(outs: Sequence[Tensor], lses: Sequence[Any], *, out: Any = None) -> tuple[Any, Any]:

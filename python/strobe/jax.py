@@ -20,7 +20,7 @@ class _Options(NamedTuple):
     causal: bool
     window: tuple[int, int]
     diagonal: str
-    softcap: float
+    softcap: float | None
     dropout: float
     seed: int | None
     scale: float | None
@@ -40,7 +40,7 @@ def attention(
     bias: jax.Array | None = None,
     mask: jax.Array | None = None,
     alibi_slopes: jax.Array | None = None,
-    softcap: float = 0.0,
+    softcap: float | None = None,
     sinks: jax.Array | None = None,
     dropout: float = 0.0,
     seed: int | None = None,

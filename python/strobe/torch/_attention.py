@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """strobe.torch.attention: what the other signatures are written in."""
 
+import operator
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ def attention(
             raise TypeError(f"{name} is a {type(x)}; a torch.Tensor is accepted")
     if diagonal not in ("bottom_right", "top_left"):
         raise ValueError(f'diagonal is {diagonal!r}; "bottom_right" or "top_left" is accepted')
-    if torch.is_autocast_enabled(q.device.type):
+    if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if dropout == 0:
@@ -90,12 +91,11 @@ def attention(
     elif not isinstance(seed, Tensor):
         if not hasattr(seed, "__index__") or not 0 <= seed < 2**64:
             raise ValueError(f"seed is {seed!r}; an integer in [0, 2**64), or an int64 Tensor of one element, is accepted")
+        seed = operator.index(seed)  # NumPy's uint64 would overflow below
         seed = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], dtype=torch.int64, device="cpu")
     keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
-    left, right = sides(window)
     out, lse = _ops.attention(
         q, k, v, _over_keys(bias, keys), _over_keys(mask, keys), alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q,
-        used_k, seed, max_seqlen_q or 0, max_seqlen_k or 0, causal, left, right, diagonal == "top_left", softcap or 0.0, dropout,
-        scale, deterministic,
+        used_k, seed, max_seqlen_q, max_seqlen_k, causal, sides(window), diagonal, softcap, dropout, scale, deterministic,
     )  # fmt: skip
     return (out, lse) if return_lse else out

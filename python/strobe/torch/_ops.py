@@ -2,22 +2,45 @@
 """The two custom operators: real kernels, fake ones for tracing, autograd, and a clear word to vmap.
 
 An operator's schema knows tensors and numbers only, and returns tensors always: a gradient that nobody asked for is an empty
-tensor. The seed of dropout is a tensor, so that drawing it is part of a traced graph.
+tensor. The seed of dropout is a tensor, so that drawing it is part of a traced graph. The bounds of lengths may be symbols of a
+traced graph, so that another length needs no other graph.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from strobe import _strobe
 
-# The arguments that both operators take, in the order of _arguments.
-_SHARED = (
-    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask, Tensor? alibi_slopes, Tensor? sinks, "
-    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? used_q, Tensor? used_k, Tensor? seed, "
-    "SymInt max_seqlen_q, SymInt max_seqlen_k, bool causal, int window_left, int window_right, bool top_left, "
-    "float softcap, float dropout, float? scale, bool deterministic"
-)
-_TENSORS = _SHARED.count("Tensor")  # the first so many of them
+# The arguments of both operators: the names of strobe.attention, and the types of schemas. Tensors come first.
+_SHARED = {
+    "q": "Tensor",
+    "k": "Tensor",
+    "v": "Tensor",
+    "bias": "Tensor?",
+    "mask": "Tensor?",
+    "alibi_slopes": "Tensor?",
+    "sinks": "Tensor?",
+    "cu_seqlens_q": "Tensor?",
+    "cu_seqlens_k": "Tensor?",
+    "used_q": "Tensor?",
+    "used_k": "Tensor?",
+    "seed": "Tensor?",
+    "max_seqlen_q": "SymInt?",
+    "max_seqlen_k": "SymInt?",
+    "causal": "bool",
+    "window": "int[]",
+    "diagonal": "str",
+    "softcap": "float?",
+    "dropout": "float",
+    "scale": "float?",
+    "deterministic": "bool",
+}
+_SCHEMA = ", ".join(f"{kind} {name}" for name, kind in _SHARED.items())
+_TENSORS = sum(kind.startswith("Tensor") for kind in _SHARED.values())
+_BIAS, _SINKS = (list(_SHARED).index(name) for name in ("bias", "sinks"))
+_READ_IN_PLACE = ("q", "k", "v", "bias", "mask")
 
 
 def _usable(x: Tensor | None) -> Tensor | None:
@@ -29,17 +52,20 @@ def _usable(x: Tensor | None) -> Tensor | None:
     return x if stride[-1] == 1 and (x.dim() == 1 or any(stride[:-1])) else x.contiguous()
 
 
-def _arguments(
-    q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q, used_k, seed, max_seqlen_q, max_seqlen_k,
-    causal, window_left, window_right, top_left, softcap, dropout, scale, deterministic,
-):  # fmt: skip
-    """The extension's common arguments (enum argument in python/src/arguments.h)."""
-    return (
-        _usable(q), _usable(k), _usable(v), causal, (window_left, window_right), "top_left" if top_left else "bottom_right",
-        _usable(bias), _usable(mask), None, None, alibi_slopes, softcap, sinks, dropout,
-        None if seed is None else seed.item() & (2**64 - 1), 0, scale, cu_seqlens_q, cu_seqlens_k,
-        max_seqlen_q or None, max_seqlen_k or None, used_q, used_k, 0, 0, deterministic, None, None, None, None,
-    )  # fmt: skip
+def _options(shared: tuple) -> dict[str, Any]:
+    """The extension's arguments from the operators'."""
+    options = {name: x for name, x in zip(_SHARED, shared, strict=True) if x is not None}
+    for name in _READ_IN_PLACE:
+        if name in options:
+            options[name] = _usable(options[name])
+    if "seed" in options:
+        options["seed"] = options["seed"].item() & (2**64 - 1)
+    return options
+
+
+def _define(name: str, schema: str) -> None:
+    # Not torch.library.custom_op, which does the same and asks on every call whether the results are new tensors: they are.
+    torch.library.define(f"strobe::{name}", schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
 def _lse_shape(q: Tensor, cu_seqlens_q: Tensor | None) -> tuple:
@@ -50,33 +76,38 @@ def _lse_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-@torch.library.custom_op("strobe::attention", mutates_args=(), schema=f"({_SHARED}) -> (Tensor, Tensor)")
-def attention(*shared):
+_define("attention", f"({_SCHEMA}) -> (Tensor, Tensor)")
+
+
+@torch.library.impl("strobe::attention", "default")
+def _(*shared):
     with torch.no_grad():
-        return _strobe.attention(*_arguments(*shared), True, None, None)
+        return _strobe.attention(**_options(shared), return_lse=True)
 
 
-@attention.register_fake
+@torch.library.register_fake("strobe::attention")
 def _(q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, *rest):
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     return out, q.new_empty(_lse_shape(q, cu_seqlens_q), dtype=_lse_dtype(q))
 
 
-@torch.library.custom_op(
-    "strobe::attention_backward",
-    mutates_args=(),
-    schema=f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool bias_gradient, {_SHARED}) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+_define(
+    "attention_backward",
+    f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool bias_gradient, {_SCHEMA}) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
-def attention_backward(dout, dlse, out, lse, bias_gradient, q, *shared):
+
+
+@torch.library.impl("strobe::attention_backward", "default")
+def _(dout, dlse, out, lse, bias_gradient, q, *shared):
     with torch.no_grad():
         dq, dk, dv, dbias, dsinks = _strobe.attention_backward(
-            *_arguments(q, *shared), _usable(dout), out, lse, _usable(dlse), None, None, None, bias_gradient
+            **_options((q, *shared)), out=out, dout=_usable(dout), lse=lse, dlse=_usable(dlse), bias_gradient=bias_gradient
         )
     return dq, dk, dv, q.new_empty(0) if dbias is None else dbias, q.new_empty(0) if dsinks is None else dsinks
 
 
-@attention_backward.register_fake
+@torch.library.register_fake("strobe::attention_backward")
 def _(dout, dlse, out, lse, bias_gradient, q, k, v, bias, mask, alibi_slopes, sinks, *rest):
     dbias = bias.new_empty(bias.shape) if bias_gradient else q.new_empty(0)
     dsinks = q.new_empty(0) if sinks is None else sinks.new_empty(sinks.shape)
@@ -93,13 +124,22 @@ def _backward(ctx, dout, dlse):
     out, lse, *tensors = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(out)
-    wants_bias, wants_sinks = ctx.needs_input_grad[3], ctx.needs_input_grad[6]
+    wants_bias, wants_sinks = ctx.needs_input_grad[_BIAS], ctx.needs_input_grad[_SINKS]
     dq, dk, dv, dbias, dsinks = attention_backward(dout, dlse, out, lse, wants_bias, *tensors, *ctx.numbers)
     given = (dq, dk, dv, dbias if wants_bias else None, None, None, dsinks if wants_sinks else None)
     return given + (None,) * (len(ctx.needs_input_grad) - len(given))
 
 
-attention.register_autograd(_backward, setup_context=_setup_context)
+torch.library.register_autograd("strobe::attention", _backward, setup_context=_setup_context)
+
+
+def _refuse_second(ctx, *gradients):
+    raise NotImplementedError(
+        "strobe.torch has no second derivatives of attention; gradients without create_graph=True are accepted"
+    )
+
+
+torch.library.register_autograd("strobe::attention_backward", _refuse_second)
 
 
 def _refuse_vmap(info, in_dims, *args):
@@ -109,5 +149,8 @@ def _refuse_vmap(info, in_dims, *args):
     )
 
 
-attention.register_vmap(_refuse_vmap)
-attention_backward.register_vmap(_refuse_vmap)
+torch.library.register_vmap("strobe::attention", _refuse_vmap)
+torch.library.register_vmap("strobe::attention_backward", _refuse_vmap)
+
+attention = torch.ops.strobe.attention.default
+attention_backward = torch.ops.strobe.attention_backward.default

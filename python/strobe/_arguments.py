@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The arguments of the calls beside their tensors: one table of names, types and defaults.
+
+Type checkers read it by ``Unpack``, :func:`takes` makes the signatures that ``help()`` shows from it, and tests hold the others
+against it: the extension's table (python/src/arguments.h), and the arguments of ``strobe.torch`` and ``strobe.jax``. What each
+means stands at :func:`strobe.attention`.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
+
+Window = tuple[int, int]
+Function = TypeVar("Function", bound=Callable)
+
+
+class Options(TypedDict, total=False):
+    """Of every call: name, type, default."""
+
+    causal: Annotated[bool, False]
+    window: Annotated[Window | None, None]
+    diagonal: Annotated[str, "bottom_right"]
+    bias: Annotated[Any, None]
+    mask: Annotated[Any, None]
+    block_mask: Annotated[Any, None]
+    block_size: Annotated[tuple[int, int] | None, None]
+    alibi_slopes: Annotated[Any, None]
+    softcap: Annotated[float | None, None]
+    sinks: Annotated[Any, None]
+    dropout: Annotated[float, 0.0]
+    seed: Annotated[int | None, None]
+    offset: Annotated[int, 0]
+    scale: Annotated[float | None, None]
+    cu_seqlens_q: Annotated[Any, None]
+    cu_seqlens_k: Annotated[Any, None]
+    max_seqlen_q: Annotated[int | None, None]
+    max_seqlen_k: Annotated[int | None, None]
+    used_q: Annotated[Any, None]
+    used_k: Annotated[Any, None]
+    q_start: Annotated[int, 0]
+    k_start: Annotated[int, 0]
+    deterministic: Annotated[bool, False]
+    kernel: Annotated[str | None, None]
+    threads: Annotated[int | None, None]
+
+
+class Quantised(Options, total=False):
+    k_scale: Annotated[Any, None]
+    v_scale: Annotated[Any, None]
+
+
+class Forward(Quantised, total=False):
+    """Of :func:`strobe.attention`."""
+
+    return_lse: Annotated[bool, False]
+    out: Annotated[Any, None]
+
+
+class Backward(Options, total=False):
+    """Of :func:`strobe.attention_backward`."""
+
+    dlse: Annotated[Any, None]
+    bias_gradient: Annotated[bool, False]
+    dq: Annotated[Any, None]
+    dk: Annotated[Any, None]
+    dv: Annotated[Any, None]
+
+
+class Explain(Quantised, total=False):
+    """Of :func:`strobe.explain`."""
+
+    backward: Annotated[bool, False]
+
+
+def takes(options: type) -> Callable[[Function], Function]:
+    """Give a function ``f(tensors, **options)`` the signature that says which options there are."""
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        tensors = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        named = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=hint.__metadata__[0], annotation=hint.__origin__)
+            for name, hint in get_type_hints(options, include_extras=True).items()
+        ]
+        function.__signature__ = signature.replace(parameters=tensors + named)
+        return function
+
+    return decorate
