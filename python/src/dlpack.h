@@ -2,7 +2,11 @@
  *
  * dlpack.h: the part of DLPack 1.3 that this extension speaks, declared from the specification: tensors, the two managed
  * structures that capsules carry, and the C exchange API that a type offers as __dlpack_c_exchange_api__. Layouts are an
- * ABI: a change of the major version changes them, so whoever reads a versioned structure compares `major` first. */
+ * ABI: a change of the major version changes them, so whoever reads a versioned structure compares `major` first.
+ *
+ * The declarations are our own because no package that a build could require has these: Debian's libdlpack-dev is 0.6, from
+ * before versioned structures; the package dlpack for pip holds no header; NumPy ships none, and PyTorch is not needed here.
+ */
 #ifndef STROBE_PYTHON_DLPACK_H
 #define STROBE_PYTHON_DLPACK_H
 

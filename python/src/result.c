@@ -147,7 +147,7 @@ PyObject *result_new(struct state *state, struct tensor *t, const struct tensor 
         object = like->framework.route == ROUTE_BUFFER ? new_by_numpy(state, like, element, ndim, shape)
                                                        : new_by_capsule(state, like, element, ndim, shape);
     }
-    if (!object || tensor_open(state, t, object, name)) return object;
+    if (!object || tensor_open_new(state, t, object, name)) return object;
     Py_DECREF(object);
     return NULL;
 }

@@ -97,9 +97,9 @@ bool tensor_describe(struct tensor *t, const struct dlpack_tensor *from) {
 
 /* A view of PyTorch's whose sign is to be changed on reading, as in x.conj().imag: DLPack cannot say so, and the exchange
  * API does not look. */
-static bool means_what_it_holds(const struct tensor *t, PyObject *object) {
+static bool means_what_it_holds(const struct tensor *t) {
     if (!t->framework.is_neg) return true;
-    PyObject *answer = PyObject_CallFunctionObjArgs(t->framework.is_neg, object, NULL);
+    PyObject *answer = PyObject_CallFunctionObjArgs(t->framework.is_neg, t->object, NULL);
     Py_XDECREF(answer);
     if (answer == Py_True)
         PyErr_Format(PyExc_ValueError, "%s is a view with its negative bit set; %s.resolve_neg() is accepted", t->name,
@@ -107,12 +107,30 @@ static bool means_what_it_holds(const struct tensor *t, PyObject *object) {
     return answer && answer != Py_True;
 }
 
+/* PyTorch's own refusal comes with a list of C++ frames; the sentence here names the argument. Always returns false. */
+static bool refuse_torch(const struct tensor *t, PyObject *object) {
+    if (!t->framework.is_torch) return false;
+    PyErr_Clear();
+    PyObject *device = PyObject_GetAttrString(object, "device"), *layout = PyObject_GetAttrString(object, "layout");
+    if (device && layout)
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s is a tensor on %S, %S, whose data cannot be read; a strided tensor with data of its own, on the CPU "
+            "or a CUDA device, is accepted",
+            t->name, device, layout);
+    Py_XDECREF(device);
+    Py_XDECREF(layout);
+    return false;
+}
+
 static bool open_exchange(struct tensor *t, PyObject *object) {
-    if (!means_what_it_holds(t, object)) return false;
     const struct dlpack_exchange_api *api = t->framework.api;
     struct dlpack_tensor borrowed;
-    if (api->borrow_object) return api->borrow_object(object, &borrowed) == 0 && tensor_describe(t, &borrowed);
-    if (api->from_object(object, &t->held.versioned) != 0) return false;
+    if (api->borrow_object) {
+        if (api->borrow_object(object, &borrowed) != 0) return refuse_torch(t, object);
+        return tensor_describe(t, &borrowed);
+    }
+    if (api->from_object(object, &t->held.versioned) != 0) return refuse_torch(t, object);
     t->read_only = t->held.versioned->flags & DLPACK_READ_ONLY;
     return tensor_describe(t, &t->held.versioned->tensor);
 }
@@ -213,7 +231,7 @@ static void set_contiguous(struct tensor *t) {
     }
 }
 
-bool tensor_open(struct state *state, struct tensor *t, PyObject *object, const char *name) {
+bool tensor_open_new(struct state *state, struct tensor *t, PyObject *object, const char *name) {
     t->name = name, t->object = object, t->read_only = false;
     memset(&t->held, 0, sizeof t->held);
     t->framework = *framework_of(state, object);
@@ -228,6 +246,13 @@ bool tensor_open(struct state *state, struct tensor *t, PyObject *object, const 
     else if (is_empty(t))
         set_contiguous(t);
     return open;
+}
+
+bool tensor_open(struct state *state, struct tensor *t, PyObject *object, const char *name) {
+    if (!tensor_open_new(state, t, object, name)) return false;
+    if (means_what_it_holds(t)) return true;
+    tensor_close(t);
+    return false;
 }
 
 bool tensor_open_optional(struct state *state, struct tensor *t, PyObject *object, const char *name) {

@@ -45,7 +45,9 @@ struct tensor {
 
 /* Opens object under the argument's name; false with an exception set. The structure must be zero or closed. */
 bool tensor_open(struct state *state, struct tensor *tensor, PyObject *object, const char *name);
-/* The same, where None leaves the tensor closed. */
+/* The same for a tensor that nobody has seen yet, which needs fewer questions. */
+bool tensor_open_new(struct state *state, struct tensor *tensor, PyObject *object, const char *name);
+/* tensor_open, where None leaves the tensor closed. */
 bool tensor_open_optional(struct state *state, struct tensor *tensor, PyObject *object, const char *name);
 void tensor_close(struct tensor *tensor);
 static inline bool tensor_is_open(const struct tensor *tensor) { return tensor->object != NULL; }

@@ -286,6 +286,47 @@ class TestExchangeApi:
         q, k, v = (torch.from_numpy(x).as_subclass(kind) for x in NUMPY)
         if "CUDA: not built" in strobe.build_info():
             with pytest.raises(NotImplementedError, match="for which this build has no kernel"):
-                strobe.explain(q, k, v), strobe.attention(q, k, v, out=q.clone())
+                strobe.explain(q, k, v)
+            with pytest.raises(NotImplementedError, match="for which this build has no kernel"):
+                strobe.attention(q, k, v, out=q.clone())
         with pytest.raises(ValueError, match="k is on the CPU 0; q's, CUDA device 1, is accepted"):
             strobe.attention(q, NUMPY[1], NUMPY[2])
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="PyTorch without the exchange API")
+def test_another_framework_with_the_exchange_api():
+    """Its own table, which allocates results too: PyTorch's calls, on tensors in a shell that is no torch.Tensor."""
+    theirs = exchange_table()
+    take = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+    give = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+    made = []
+
+    class Shell:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+    def to_object(managed, out):
+        status = give(theirs.calls[2])(managed, out)
+        tensor = ctypes.cast(out[0], ctypes.py_object).value
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(tensor))
+        made.append(Shell(tensor))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made[-1]))
+        out[0] = id(made[-1])
+        return status
+
+    callbacks = (
+        take(lambda shell, out: take(theirs.calls[1])(shell.tensor, out)),
+        give(to_object),
+        take(lambda shell, out: take(theirs.calls[3])(shell.tensor, out)),
+    )
+    table = ExchangeHeader(theirs.major, theirs.minor, None)
+    table.calls[0], table.calls[4] = theirs.calls[0], theirs.calls[4]
+    for place, callback in zip((1, 2, 3), callbacks, strict=True):
+        table.calls[place] = ctypes.cast(callback, ctypes.c_void_p).value
+    Shell.__dlpack_c_exchange_api__ = exchange_capsule(table)
+    Shell.keep = table, callbacks
+    q, k, v = (Shell(torch.from_numpy(x)) for x in NUMPY)
+    out, lse = strobe.attention(q, k, v, return_lse=True)
+    assert made == [out, lse] and type(out) is Shell
+    expected = strobe.attention(*NUMPY, return_lse=True)
+    assert np.array_equal(out.tensor.numpy(), expected[0]) and np.array_equal(lse.tensor.numpy(), expected[1])

@@ -71,8 +71,8 @@ REFUSED = [
         ValueError,
         "q is a view with its negative bit set; q.resolve_neg() is accepted",
     ),
-    ((T(Q).to("meta"), T(K), T(K)), {}, Exception, ""),
-    ((T(Q).to_sparse(), T(K), T(K)), {}, Exception, ""),
+    ((T(Q).to("meta"), T(K), T(K)), {}, ValueError, "q is a tensor on meta, torch.strided, whose data cannot be read; a"),
+    ((T(Q), T(K).to_sparse(), T(K)), {}, ValueError, "k is a tensor on cpu, torch.sparse_coo, whose data cannot be read"),
 ]
 
 
