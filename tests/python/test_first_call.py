@@ -135,7 +135,13 @@ def work(number):
         for x, y in zip(got, expected):
             if not torch.equal(x, y): wrong.append((number, turn))
 
-threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+def guarded(number):
+    try:
+        work(number)
+    except BaseException as error:
+        wrong.append(repr(error))
+
+threads = [threading.Thread(target=guarded, args=(n,)) for n in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(wrong)

@@ -146,27 +146,28 @@ def test_tensors_on_different_devices(device_or_skip, function):
 def test_float64_on_cuda_is_refused(device_or_skip):
     device_or_skip("cuda")
     q, k, v, _ = tensors("cuda", torch.float64)
-    with pytest.raises((ValueError, NotImplementedError), match="fp64"):
+    with pytest.raises((ValueError, NotImplementedError), match=r"fp64|float64"):
         strobe.attention(q, k, v)
 
 
-SEEDS = [2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1]
-
-
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1])
 def test_seeds_of_64_bits(device, seed):
-    """All bits count, as an int, as NumPy's uint64, and as the bits of an int64 tensor; each framework drops the same."""
+    """All bits count, as an int, as NumPy's uint64, and as the bits of an int64 tensor; every framework and kernel drops the
+    same weights, which are seen by v = identity."""
     numpy = pytest.importorskip("numpy")
-    q, k, v, _ = tensors(device)
-    options = {"dropout": 0.5, "offset": 2**64 - 1}
-    arrays = [x.cpu().numpy() for x in (q, k, v)]
-    truth = torch.from_numpy(strobe.attention(*arrays, seed=seed, **options, kernel="reference_forward")).to(device)
-    for given in (seed, numpy.uint64(seed)):
-        assert torch.allclose(strobe.attention(q, k, v, seed=given, **options), truth, atol=1e-5, rtol=1e-4)
-        assert numpy.allclose(strobe.attention(*arrays, seed=given, **options), truth.cpu(), atol=1e-5, rtol=1e-4)
-    for other in (seed ^ 2**63, seed ^ 1):
-        assert not torch.allclose(strobe.attention(q, k, v, seed=other, **options), truth, atol=1e-2)
-    truth = strobe.attention(q, k, v, dropout=0.5, seed=seed)
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 2, 32, 4, 32)
+    v = torch.eye(32).reshape(1, 32, 1, 32).expand(2, 32, 4, 32).contiguous()
+    arrays, (q, k, v) = [x.numpy() for x in (q, k, v)], (x.to(device) for x in (q, k, v))
+    for offset in ({"offset": 2**64 - 1}, {}):
+        options = {"dropout": 0.5, **offset}
+        dropped = strobe.attention(*arrays, seed=seed, **options, kernel="reference_forward") == 0
+        assert 0.4 < dropped.mean() < 0.6
+        for given in (seed, numpy.uint64(seed)):
+            assert numpy.array_equal(strobe.attention(*arrays, seed=given, **options) == 0, dropped)
+            assert numpy.array_equal((strobe.attention(q, k, v, seed=given, **options) == 0).cpu(), dropped)
+        for other in (seed ^ 2**63, seed ^ 1):
+            assert not numpy.array_equal((strobe.attention(q, k, v, seed=other, **options) == 0).cpu(), dropped)
     bits = torch.tensor([seed - 2**64 if seed >= 2**63 else seed])
     for given in (seed, numpy.uint64(seed), bits):
-        assert torch.equal(st.attention(q, k, v, dropout=0.5, seed=given), truth)
+        assert numpy.array_equal((st.attention(q, k, v, dropout=0.5, seed=given) == 0).cpu(), dropped)
