@@ -14,7 +14,8 @@ static const char help[] =
     "usage: strobe info [--support] [-o table|json|csv|md]\n"
     "\n"
     "Prints version and build of the library, the devices of this machine with their level, and every kernel:\n"
-    "its operation and device, whether it runs here, and what it is.\n"
+    "its operation and device, whether it runs here (on which devices, where they differ), in how many variants\n"
+    "it was compiled (json and csv: their names), and what it is.\n"
     "  --support  instead, which kernel takes which feature, as table or md; `strobe info --support -o md` is\n"
     "             docs/support.md\n"
     "  -o FORMAT  table (default), json, csv or md; csv holds the kernels only\n"
@@ -46,18 +47,45 @@ static table *make_devices(void) {
     return t;
 }
 
-static table *make_kernels(void) {
-    static const table_column columns[] = {
-        {.key = "kernel"}, {.key = "operation"}, {.key = "device"}, {.key = "here"}, {.key = "summary"}};
+/* "yes", or what each device that cannot run the kernel lacks; devices of one kind differ where a machine has several. */
+static void print_here(int32_t kernel, const strobe_kernel_info *any, char *text, size_t capacity) {
+    strobe_kernel_info on = {.struct_size = sizeof on};
+    strobe_device_info device = {.struct_size = sizeof device};
+    const char *runs = any->chosen_by_name ? "by name only" : "yes";
+    size_t length = 0;
+    int32_t index = 0, lacking = 0;
+    text[0] = 0;
+    for (; strobe_device_at(any->device, index, &device) == STROBE_OK; ++index) {
+        if (strobe_kernel_on(kernel, index, &on) != STROBE_OK || !on.unavailable || length >= capacity) continue;
+        length += (size_t)snprintf(text + length, capacity - length, "%s%s %d: %s", length ? "; " : "",
+                                   device_names[any->device], index, on.unavailable);
+        ++lacking;
+    }
+    if (lacking == 0 || lacking == index) snprintf(text, capacity, "%s", any->unavailable ? any->unavailable : runs);
+}
+
+static int64_t count_variants(const strobe_kernel_info *info) {
+    int64_t count = info->variants ? 0 : 1;
+    for (const char *c = info->variants; c && *c; ++c) count += *c == ' ';
+    return count;
+}
+
+/* The names alone, for programs; people get their number. */
+static table *make_kernels(table_format format) {
+    static const table_column columns[] = {{.key = "kernel"}, {.key = "operation"}, {.key = "device"},
+                                           {.key = "here"},   {.key = "variants"},  {.key = "summary"}};
+    const bool names = format == TABLE_JSON || format == TABLE_CSV;
     table *t = table_create(columns, sizeof columns / sizeof columns[0]);
     strobe_kernel_info info = {.struct_size = sizeof info};
-    for (int32_t i = 0; strobe_kernel_at(i, &info) == STROBE_OK; ++i)
+    for (int32_t i = 0; strobe_kernel_at(i, &info) == STROBE_OK; ++i) {
+        char here[1024];
+        print_here(i, &info, here, sizeof here);
+        const char *variants = info.variants && *info.variants ? info.variants + 1 : info.name;
         table_add_row(t, (table_cell[]){cell_text(info.name), cell_text(operation_names[info.operation]),
-                                        cell_text(device_names[info.device]),
-                                        cell_text(info.unavailable      ? info.unavailable
-                                                  : info.chosen_by_name ? "by name only"
-                                                                        : "yes"),
+                                        cell_text(device_names[info.device]), cell_text(here),
+                                        names ? cell_text(variants) : cell_integer(count_variants(&info)),
                                         cell_text(info.summary)});
+    }
     return t;
 }
 
@@ -99,7 +127,7 @@ int cmd_info(int argc, char **argv) {
     if (support && format != TABLE_TEXT && format != TABLE_MARKDOWN)
         return fputs("strobe info: --support is given with -o json or csv; table or md is accepted\n", stderr), EXIT_REFUSED;
     if (support) return support_print(format) ? EXIT_OK : EXIT_REFUSED;
-    table *devices = make_devices(), *kernels = make_kernels();
+    table *devices = make_devices(), *kernels = make_kernels(format);
     const bool ok = print(devices, kernels, format);
     table_destroy(devices);
     table_destroy(kernels);

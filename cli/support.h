@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * support.h: what each kernel takes, found by asking the library about small problems with every feature. docs/support.md
- * is this, printed; it is never written by hand. */
+ * support.h: what each kernel takes, as its record declares it; tests/unit/test_features.c shows that a kernel takes just
+ * that. docs/support.md is this, printed; it is never written by hand. */
 #ifndef STROBE_CLI_SUPPORT_H
 #define STROBE_CLI_SUPPORT_H
 

@@ -390,16 +390,28 @@ STROBE_API strobe_status strobe_select(const strobe_attention *attention, const 
 STROBE_API strobe_status strobe_explain(const strobe_attention *attention, const strobe_gradients *gradients, char *text,
                                         size_t capacity, size_t *needed);
 
-/* A kernel of this build. Strings live as long as the library. */
+/* A kernel of this build, and all that it takes: what is not named here is refused. Strings live as long as the library. */
 typedef struct strobe_kernel_info {
     size_t struct_size;
     const char *name;        /* one word: the same in tuning, tables, benchmarks and logs */
     const char *summary;     /* one line */
-    const char *unavailable; /* NULL, or why this machine cannot run it */
+    const char *unavailable; /* NULL, or why no device of this machine can run it */
     int32_t operation;       /* a strobe_operation */
     int32_t device;          /* a strobe_device */
     int32_t chosen_by_name;  /* nonzero: never chosen by itself, only by strobe_tuning.kernel */
     int32_t reserved;
+    uint64_t features;  /* bit n: takes the feature of strobe_feature_name(n) */
+    uint16_t dtypes[9]; /* of q; k and v; out; lse and dlse; bias; sinks and dsinks; dout; dq, dk and dv; dbias: bit d for a
+                           strobe_dtype d, bit 0 for q's, 0 where the kernel has no such tensor */
+    uint16_t reserved2;
+    int32_t dim, dim_v; /* the largest; from 1 on */
+    int32_t reserved3;
+    int64_t seq_q[2]; /* lengths, least and most; INT64_MAX: any */
+    int64_t seq_k[2];
+    int64_t rows[2];      /* query rows that share a K/V head, seq_q * heads_q / heads_kv */
+    int64_t best_rows[2]; /* those for which it is chosen before others; two zeros: any */
+    const char *limits;   /* NULL, or what else it wants of numbers, in words */
+    const char *variants; /* NULL, or the names of its variants, a blank before each */
 } strobe_kernel_info;
 
 /* How many kernels this build has. */
@@ -409,6 +421,13 @@ STROBE_API int32_t strobe_kernel_count(void);
  *     strobe_kernel_info info = {.struct_size = sizeof info};
  *     for (int32_t i = 0; strobe_kernel_at(i, &info) == STROBE_OK; ++i) puts(info.name); */
 STROBE_API strobe_status strobe_kernel_at(int32_t index, strobe_kernel_info *info);
+
+/* The same, with `unavailable` of device number device_index of the kernel's kind alone. */
+STROBE_API strobe_status strobe_kernel_on(int32_t index, int32_t device_index, strobe_kernel_info *info);
+
+/* What a bit of strobe_kernel_info.features stands for, such as "softcap"; NULL past the last. Bits may stand for something
+ * else in another version of the library. */
+STROBE_API const char *strobe_feature_name(int32_t bit);
 
 /* A device that the library can use. */
 typedef struct strobe_device_info {

@@ -3,7 +3,7 @@
  * fields.h: every field of the structures with which a caller describes a problem, and what it is to the planner. A field
  * that is appended to one of them and has no line here does not compile (feature.c), so that nobody adds one without
  * deciding whether it is a feature, which kernels must have declared to be given it. tests/unit/test_features.c sets each
- * field in turn and looks whether the feature that stands here is found. */
+ * field and looks whether the feature that stands here is found. */
 #ifndef STROBE_CORE_FIELDS_H
 #define STROBE_CORE_FIELDS_H
 

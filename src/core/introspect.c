@@ -30,32 +30,66 @@ int32_t strobe_kernel_count(void) {
     return count;
 }
 
+static const char *lack_of(const struct kernel *kernel, int32_t index) {
+    const struct backend *backend = strobe__backend_of(kernel);
+    return backend->lacks ? backend->lacks(kernel->needs, index) : NULL;
+}
+
 /* NULL if any device of the kernel's kind can run it, else what the first lacks. */
-static const char *unavailable(const struct kernel *kernel) {
+static const char *lack_of_all(const struct kernel *kernel) {
     const struct backend *backend = strobe__backend_of(kernel);
     strobe_device_info info;
-    const char *first = backend->lacks ? backend->lacks(kernel->needs, 0) : NULL;
+    const char *first = lack_of(kernel, 0);
     for (int32_t index = 1; first && backend->describe((int32_t)kernel->device, index, &info); ++index)
-        if (!backend->lacks(kernel->needs, index)) return NULL;
+        if (!lack_of(kernel, index)) return NULL;
     return first;
 }
 
-strobe_status strobe_kernel_at(int32_t index, strobe_kernel_info *info) {
-    const struct kernel *kernel = index >= 0 ? strobe__kernel((size_t)index) : NULL;
+static strobe_status give_kernel(int32_t index, const struct kernel *kernel, const char *lack, strobe_kernel_info *info) {
     if (!kernel)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "index is %d; 0 to %d is accepted", index, strobe_kernel_count() - 1);
     if (!info) return strobe__fail(STROBE_INVALID_ARGUMENT, "info is NULL; a strobe_kernel_info is accepted");
+    const struct dtypes *d = &kernel->dtypes;
     const strobe_kernel_info ours = {
         .struct_size = sizeof ours,
         .name = kernel->name,
         .summary = kernel->summary,
-        .unavailable = unavailable(kernel),
+        .unavailable = lack,
         .operation = (int32_t)kernel->operation,
         .device = (int32_t)kernel->device,
         .chosen_by_name = kernel->by_name_only,
+        .features = kernel->features,
+        .dtypes = {d->q, d->kv, d->out, d->lse, d->bias, d->sinks, d->dout, d->gradients, d->dbias},
+        .dim = kernel->dim,
+        .dim_v = kernel->dim_v,
+        .seq_q = {kernel->seq_q.least, kernel->seq_q.most},
+        .seq_k = {kernel->seq_k.least, kernel->seq_k.most},
+        .rows = {kernel->rows.least, kernel->rows.most},
+        .best_rows = {kernel->best_rows.least, kernel->best_rows.most},
+        .limits = kernel->limits,
+        .variants = kernel->variants,
     };
     return give(info, &ours, sizeof ours, "info");
 }
+
+static const struct kernel *kernel_number(int32_t index) { return index >= 0 ? strobe__kernel((size_t)index) : NULL; }
+
+strobe_status strobe_kernel_at(int32_t index, strobe_kernel_info *info) {
+    const struct kernel *kernel = kernel_number(index);
+    return give_kernel(index, kernel, kernel ? lack_of_all(kernel) : NULL, info);
+}
+
+strobe_status strobe_kernel_on(int32_t index, int32_t device_index, strobe_kernel_info *info) {
+    const struct kernel *kernel = kernel_number(index);
+    if (device_index < 0 || (kernel && kernel->device == STROBE_CPU && device_index > 0))
+        return strobe__fail(STROBE_INVALID_ARGUMENT,
+                            "device_index is %d; the number of a device of the kernel's kind is "
+                            "accepted (strobe_device_at lists them)",
+                            device_index);
+    return give_kernel(index, kernel, kernel ? lack_of(kernel, device_index) : NULL, info);
+}
+
+const char *strobe_feature_name(int32_t bit) { return strobe__feature_title(bit); }
 
 static bool describe(int32_t device, int32_t index, strobe_device_info *info) {
     const struct backend *backend;

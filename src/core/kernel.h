@@ -8,7 +8,7 @@
 
 #include "core/problem.h"
 
-/* A compiled form of a kernel: the first member of a backend's own structure, which holds whatever else it needs. */
+/* A variant of a kernel: the first member of a backend's own structure, which holds whatever else it needs. */
 struct variant {
     const char *name; /* the symbol without its prefix */
 };
@@ -17,7 +17,7 @@ struct variant {
 struct plan {
     const struct problem *problem;
     const struct kernel *kernel;
-    const struct variant *variant; /* the main pass; NULL where the kernel has one form */
+    const struct variant *variant; /* the main pass; NULL where the kernel has but one */
     const struct variant *more[3]; /* of the passes around it, NULL where not needed; their order is the kernel's own */
 };
 
@@ -58,10 +58,10 @@ struct kernel {
     /* NULL, or a sentence: the operating system refuses it to this process. Asked last, by problems that want it. */
     const char *(*denied)(void);
 
-    /* Fills in the plan's variants from its problem; false if none was built or fits the device. NULL: one form. Queries ask
-     * without data, with pointers that are NULL: workspace() must be enough for what a call with data may choose. */
+    /* Fills in the plan's variants from its problem; false if none was built or fits the device. NULL: there is one. Queries
+     * ask without data, with pointers that are NULL: workspace() must be enough for what a call with data may choose. */
     bool (*choose)(struct plan *plan);
-    const char *variants; /* names of all of them, a blank before each; NULL: one form */
+    const char *variants; /* names of all of them, a blank before each; NULL: there is one */
 
     size_t (*workspace)(const struct plan *plan);
     strobe_status (*run)(const struct plan *plan, const struct execution *execution);

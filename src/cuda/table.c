@@ -25,9 +25,10 @@
 #define ROWS_31 \
     { 0, MOST_ROWS }
 
-#define PACKED_TOTAL "packed tensors: total_q is given"
+#define PACKED_TOTAL  "packed tensors: total_q is given"
+#define PACKED_TOTALS "packed tensors: total_q and total_k are given"
 #define COPIED_28 \
-    PACKED_TOTAL "; dropout.key_start a multiple of 4; q_start and k_start at most 2^28 apart with ALiBi; rows of "
+    PACKED_TOTALS "; dropout.key_start a multiple of 4; q_start and k_start at most 2^28 apart with ALiBi; rows of "
 
 static const struct kernel kernels[] = {
     {

@@ -179,6 +179,18 @@ FIELD(strobe_kernel_info, operation, 32, 4);
 FIELD(strobe_kernel_info, device, 36, 4);
 FIELD(strobe_kernel_info, chosen_by_name, 40, 4);
 FIELD(strobe_kernel_info, reserved, 44, 4);
+FIELD(strobe_kernel_info, features, 48, 8);
+FIELD(strobe_kernel_info, dtypes, 56, 18);
+FIELD(strobe_kernel_info, reserved2, 74, 2);
+FIELD(strobe_kernel_info, dim, 76, 4);
+FIELD(strobe_kernel_info, dim_v, 80, 4);
+FIELD(strobe_kernel_info, reserved3, 84, 4);
+FIELD(strobe_kernel_info, seq_q, 88, 16);
+FIELD(strobe_kernel_info, seq_k, 104, 16);
+FIELD(strobe_kernel_info, rows, 120, 16);
+FIELD(strobe_kernel_info, best_rows, 136, 16);
+FIELD(strobe_kernel_info, limits, 152, 8);
+FIELD(strobe_kernel_info, variants, 160, 8);
 
 GROWS(strobe_device_info, 40);
 FIELD(strobe_device_info, struct_size, 0, 8);
