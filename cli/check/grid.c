@@ -39,6 +39,8 @@ static const char *const masks[] = {"causal",
                                     "window=8,3 qstart=2 kstart=9",
                                     "causal kstart=1000",
                                     "causal=topleft kstart=20",
+                                    "window=9,4 qstart=3000000000",
+                                    "window=9,4 kstart=3000000000",
                                     NULL};
 static const char *const features[] = {"scale=0.5",
                                        "scale=-0.25",

@@ -148,7 +148,7 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
 /* The keys that the loop goes over: those that some row of the tile sees, in whole blocks, cut to this split (split-KV). */
 INLINE void key_range(const struct params *p, const struct job *t, int64_t *first, int64_t *end) {
     const int rows_end = t->rows * p->group, last = t->tile * BLOCK_M + BLOCK_M - 1;
-    *first = band_first(&t->band, place_of(p, t, t->tile * BLOCK_M).i) / BLOCK_N * BLOCK_N;
+    *first = clamp(band_first(&t->band, place_of(p, t, t->tile * BLOCK_M).i), t->keys) / BLOCK_N * BLOCK_N;
     *end = band_end(&t->band, place_of(p, t, last < rows_end ? last : rows_end - 1).i);
     if (p->splits == 1) return;
     const int64_t split_first = (int64_t)t->split * p->split_keys, split_end = split_first + p->split_keys;
