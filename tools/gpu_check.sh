@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# gpu_check.sh BUILD [--quick]: what CI cannot see, on a machine with an NVIDIA GPU: the check grid on every CUDA kernel, the
+# gpu_check.sh BUILD [--quick]: what CI cannot see, on a machine with an NVIDIA GPU: the check grid on every CUDA kernel, ten
+# minutes of random problems (with --quick one), the
 # four tools of compute-sanitizer on small problems, 1000 repeats of the deterministic backward beside a busy stream and 100 of
 # two at once, calls from any thread and with any device current, capture in a CUDA graph, and speed beside PyTorch's
 # FlashAttention-2 and cuDNN in one process. BUILD: a build folder with the command and libstrobe.so. Totals come last; exit code
@@ -12,9 +13,9 @@
 # table of speeds; two minutes on 16 cores.
 set -u
 build=${1:?usage: gpu_check.sh BUILD [--quick]}
-tier=--full tools="memcheck racecheck initcheck synccheck" every=1 speed="--ms 40" repeats=1000
+tier=--full random=600 tools="memcheck racecheck initcheck synccheck" every=1 speed="--ms 40" repeats=1000
 if [ "${2:-}" = --quick ]; then
-    tier=--quick tools="memcheck racecheck" every=3 speed="--ms 10 --seq 512,8k" repeats=50
+    tier=--quick random=60 tools="memcheck racecheck" every=3 speed="--ms 10 --seq 512,8k" repeats=50
 fi
 here=$(cd "$(dirname "$0")/.." && pwd)
 strobe=$build/strobe
@@ -33,6 +34,11 @@ for kernel in $kernels; do
     OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))} "$strobe" check $tier --device cuda --kernel "$kernel" >"$work/grid_$kernel" 2>&1 &
 done
 wait
+
+# Random problems, a process a core; what fails is printed as a problem to repeat.
+"$strobe" check --random $random --device cuda >"$work/random" 2>"$work/random_failures" || failed=1
+tr '\r' '\n' <"$work/random_failures" | grep -v 'seconds left'
+cat "$work/random"
 
 # Small problems, because the sanitizer slows kernels a hundredfold: each loader, mask path, split, and the backward pass.
 small="b=2 h=4/2 sq=37 sk=53 d=40 dv=24"

@@ -36,8 +36,9 @@ difference compare(const inputs *in, tensor_id id, const buffer *result, const b
     return d;
 }
 
-/* The numbers beside 0 are sums of others: their terms were rounded at the magnitude of the inputs, not at theirs. */
-static const double least_magnitude = 0.3;
+/* The numbers beside 0 are sums of others: their terms were rounded at the magnitude of the inputs, not at theirs. An lse is
+ * the logarithm of a sum of at least 1, the largest weight, whose rounding it shows however near to 0 it is. */
+static double magnitude_of(tensor_id id, double value) { return fmax(value + 0.3, id == T_LSE ? 1 : 0); }
 
 double compare_rounding(const inputs *in, tensor_id id, const buffer *reference, int64_t dtype) {
     double largest = 0;
@@ -45,7 +46,7 @@ double compare_rounding(const inputs *in, tensor_id id, const buffer *reference,
     for (rows r = rows_of(in, id, reference); rows_next(&r);)
         for (int64_t c = 0; c < reference->extent[3]; ++c) {
             const double magnitude = fabs(element_load(rows_at(&r, reference) + (size_t)c * bytes, reference->dtype));
-            const double rounding = element_step(dtype, magnitude + least_magnitude) / 2;
+            const double rounding = element_step(dtype, magnitude_of(id, magnitude)) / 2;
             if (isfinite(rounding) && rounding > largest) largest = rounding;
         }
     return largest;

@@ -15,7 +15,8 @@ void kernel_list_find(kernel_list *list, int64_t device) {
     list->count = 0;
     for (int32_t i = 0; list->count < MOST_KERNELS && strobe_kernel_at(i, &info) == STROBE_OK; ++i) {
         const bool reference = info.device == STROBE_CPU && trial_is_yardstick(info.name);
-        if (info.device != device || (reference && info.chosen_by_name)) continue; /* allowances are standard attention's own */
+        if (info.device != device || (reference && info.chosen_by_name))
+            continue; /* allowances are standard attention's own */
         kernel_name *k = &list->items[list->count++];
         *k = (kernel_name){.operation = info.operation, .runs = !info.unavailable, .by_name_only = info.chosen_by_name != 0};
         snprintf(k->name, sizeof k->name, "%s", info.name);

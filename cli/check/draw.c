@@ -202,7 +202,7 @@ static void draw_rest(stream *r, problem *p, int64_t of) {
     static const int64_t splits[] = {1, 16, 63, 64, 65, 100, 128, 256, 512, 1000, 1 << 20};
     static const int64_t threads[] = {1, 1, 1, 1, 1, 2, 3, 5};
     const bool backward = p->operation == STROBE_BACKWARD;
-    if (chance(r, of, 16)) {
+    if (!p->nan && chance(r, of, 16)) { /* whether a NaN that is dropped reaches its rows is not said */
         p->dropout = PICK(r, rates);
         p->shard = chance(r, 1, 3);
     }

@@ -12,7 +12,8 @@
 typedef enum outcome { OUTCOME_PASSED, OUTCOME_WRONG, OUTCOME_CRASHED, OUTCOME_HUNG, OUTCOME_REFUSED } outcome;
 
 typedef struct isolated {
-    struct isolated_case *shared; /* NULL: no process yet */
+    verification (*verify)(const problem *p); /* NULL: verify_problem */
+    struct isolated_case *shared;             /* NULL: no process yet */
     pid_t process;
     int to, from;
 } isolated;

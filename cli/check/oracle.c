@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { ENOUGH_ROWS = 8192, MOST_RUNS = 256 };
+enum { ENOUGH_ROWS = 8192, MOST_RUNS = 2048 };
 
 /* The same question for the kernels that answer it here: no layout but the plain one, so that two tensors may differ that
  * share memory in the inputs, and no choices that are another kernel's. */
@@ -43,23 +43,31 @@ static void measure_error(oracle *o, const inputs *in, const outputs *out, tenso
     if (out->tensor[id].dtype == in->problem.dtype) o->standard_whole[id] = d.whole;
 }
 
-/* Multiplies rows by their scales, which stand beside every key whichever share one. */
-static void multiply_by_scales(const inputs *in, tensor_id id, tensor_id scale_id, const buffer *to) {
-    for (rows r = rows_of(in, id, to); rows_next(&r);) {
-        const double scale = element_load(rows_at(&r, &in->tensor[scale_id]), STROBE_FP32);
-        float *row = (float *)(void *)rows_at(&r, to);
-        for (int64_t c = 0; c < to->extent[3]; ++c) row[c] = (float)(scale * (double)row[c]);
-    }
+static void multiply_row(float *row, int64_t columns, double factor) {
+    for (int64_t c = 0; c < columns; ++c) row[c] = (float)(factor * (double)row[c]);
 }
 
-/* The standard in fp32 on K and V that have been multiplied by their scales. */
+/* K or V times their scales, which stand beside every key whichever share one. */
+static void multiply_by_scales(const inputs *in, tensor_id id, tensor_id scale_id, const buffer *to) {
+    if (!in->tensor[scale_id].data) return;
+    for (rows r = rows_of(in, id, to); rows_next(&r);)
+        multiply_row((float *)(void *)rows_at(&r, to), to->extent[3],
+                     element_load(rows_at(&r, &in->tensor[scale_id]), STROBE_FP32));
+}
+
+/* The standard in fp32 on Q, K and V that have been multiplied by scale and scales. */
 static bool measure_scaled_first(oracle *o, const inputs *in, char *message, size_t capacity) {
+    const double scale = in->problem.scale != 0 ? in->problem.scale : 1 / sqrt((double)in->problem.dim);
     problem p = with_dtype(&in->problem, STROBE_FP32);
     p.kv_dtype = p.scales = 0;
+    p.scale = 1;
     outputs out = {0};
     inputs copy = {0};
     bool ok = inputs_convert(&copy, in, &p, message, capacity) && outputs_create(&out, &copy, message, capacity);
     if (ok) {
+        const buffer *q = &copy.tensor[T_Q];
+        for (rows r = rows_of(in, T_Q, q); rows_next(&r);)
+            multiply_row((float *)(void *)rows_at(&r, q), q->extent[3], (double)(float)scale);
         multiply_by_scales(in, T_K, T_K_SCALE, &copy.tensor[T_K]);
         multiply_by_scales(in, T_V, T_V_SCALE, &copy.tensor[T_V]);
         ok = !trial_run(&copy, &out, trial_standard[STROBE_FORWARD], &trial_plain, message, capacity);
@@ -89,8 +97,7 @@ static bool measure_standard(oracle *o, const inputs *in, char *message, size_t 
         outputs_free(&out);
         inputs_free(&copy);
     }
-    if (ok && in->tensor[T_K_SCALE].data && p->operation == STROBE_FORWARD)
-        ok = measure_scaled_first(o, in, message, capacity);
+    if (ok && p->operation == STROBE_FORWARD) ok = measure_scaled_first(o, in, message, capacity);
     return ok;
 }
 

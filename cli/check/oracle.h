@@ -12,10 +12,10 @@
  *   Gradients are linear in (dout, dlse), so what rounding does to them is known to first order from one more run of the
  *   reference (oracle.c), and is added to the standard's error.
  * - The largest error of a few hundred numbers is itself random, by a factor of two and more. Before a kernel is found
- *   wrong, the standard is measured on the same problem with other seeds, until it has seen some thousands of rows. The kernel's
- *   own result has no part in this: one that is wrong misses the raised allowance as well.
- * - K and V with scales may be multiplied by them before or after the products. The standard does it after; the error of the
- *   one that does it before, in fp32, is taken in. */
+ *   wrong, the standard is measured on the same problem with other seeds, until it has seen some thousands of rows. The
+ * kernel's own result has no part in this: one that is wrong misses the raised allowance as well.
+ * - Q may be multiplied by the softmax's scale, K and V by scales of theirs, before or after the products. The standard does
+ * it after; the error of the one that does it before, in fp32, is taken in. */
 #ifndef STROBE_CLI_ORACLE_H
 #define STROBE_CLI_ORACLE_H
 

@@ -239,7 +239,7 @@ bool inputs_convert(inputs *to, const inputs *from, const problem *p, char *mess
     if (!inputs_allocate(to, to->tensor, false, message, capacity)) return false;
     values_fill_scales(to);
     for (int id = 0; id < TENSOR_COUNT; ++id) {
-        const bool is_filled = p->scales && (id == T_K_SCALE || id == T_V_SCALE);
+        const bool is_filled = p->scales > SCALES_TOKEN && (id == T_K_SCALE || id == T_V_SCALE);
         if (from->tensor[id].data && to->tensor[id].data && !is_filled)
             inputs_copy(from, (tensor_id)id, &to->tensor[id], &from->tensor[id]);
     }

@@ -25,8 +25,20 @@ static double ramp(const problem *p, int64_t j, int64_t count) {
     return p->values == VALUES_GROWING ? level * at : -level * at;
 }
 
+/* One key for all, but for noise in the last bits: without it the errors of all scores of a row would be the same, and
+ * standard attention, which subtracts the largest, would have none. */
+static void equal_key(const problem *p, float *normal, int64_t columns, random_stream *noise) {
+    random_stream r = random_at((uint64_t)p->seed, FOR_LEVEL, 1);
+    random_normal(&r, normal, columns);
+    for (int64_t c = 0; c < columns; ++c) normal[c] *= 1 + (float)(random_below(noise, 9) - 4) * 0x1p-22f;
+}
+
 static void shape_key(const inputs *in, int64_t batch, int64_t row, float *normal, int64_t columns, random_stream *r) {
     const problem *p = &in->problem;
+    if (p->values == VALUES_EQUAL) {
+        equal_key(p, normal, columns, r);
+        return;
+    }
     const bool is_spike = random_below(r, 37) == 0;
     const double t = ramp(p, row, in->sequences[batch].keys);
     for (int64_t c = 0; c < columns; ++c) {
@@ -46,12 +58,9 @@ void values_shape_row(const inputs *in, tensor_id id, int64_t batch, int64_t row
     const int64_t columns = in->tensor[id].extent[3];
     if (id == T_Q) shape_query(p, row, normal, columns);
     if (id == T_K) shape_key(in, batch, row, normal, columns, r);
-    random_stream of_all = random_at((uint64_t)p->seed, FOR_LEVEL, 1);
-    const float equal = 0.25f + (float)random_below(&of_all, 1 << 20) * 0x1p-20f;
     const bool token = id == T_Q || id == T_K || id == T_V || id == T_DOUT;
     for (int64_t c = 0; token && c < columns; ++c) {
         if (p->values == VALUES_OUTLIERS && random_below(r, 64) == 0) normal[c] *= 16;
-        if (p->values == VALUES_EQUAL && (id == T_Q || id == T_K)) normal[c] = equal;
     }
 }
 
@@ -86,11 +95,15 @@ static void add_nan(inputs *in) {
     static const tensor_id any[] = {T_Q, T_K, T_V};
     const problem *p = &in->problem;
     random_stream r = random_at((uint64_t)p->seed, FOR_NAN, 0);
-    tensor_id id = any[random_below(&r, 3)];
+    /* a NaN of V reaches a row by its weight, which must not be so small that it is 0 in one arithmetic and not in another
+     */
+    const bool even_weights = p->values == VALUES_NORMAL && !p->scale && !p->alibi && p->sinks != SINKS_LARGE;
+    tensor_id id = any[random_below(&r, even_weights ? 3 : 2)];
     const int64_t b = p->batch ? random_below(&r, p->batch) : 0;
-    if (!p->batch || inputs_length(in, id, b) == 0) return;
-    if (in->tensor[id].dtype == STROBE_INT8) id = id == T_K ? T_K_SCALE : T_V_SCALE;
+    const bool own_scale = !p->scales || p->scales == SCALES_TOKEN;
+    if (in->tensor[id].dtype == STROBE_INT8) id = !own_scale ? T_Q : id == T_K ? T_K_SCALE : T_V_SCALE;
     const buffer *t = &in->tensor[id];
+    if (!p->batch || inputs_length(in, id, b) == 0) return;
     const int64_t row = random_below(&r, inputs_length(in, id, b)), head = random_below(&r, t->extent[2]);
     const size_t bytes = element_bytes(t->dtype);
     element_store(inputs_row(in, id, t, b, row, head) + (size_t)random_below(&r, t->extent[3]) * bytes, t->dtype, NAN);

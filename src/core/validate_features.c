@@ -183,7 +183,7 @@ strobe_status strobe__check_features(const struct problem *p) {
     if (a->bias) TRY(check_bias(p));
     if (a->bool_mask) TRY(check_bool_mask(p));
     if (a->block_mask) TRY(check_block_mask(p));
-    if (a->alibi && p->runs) TRY(strobe__check_pointer("alibi.slopes", p->alibi.slopes, sizeof(float)));
+    if (a->alibi && p->runs && a->batch > 0) TRY(strobe__check_pointer("alibi.slopes", p->alibi.slopes, sizeof(float)));
     if (a->sinks) TRY(check_sinks("sinks", p, a->sinks));
     if (a->dropout) TRY(check_dropout(a->dropout));
     TRY(check_scales(p));

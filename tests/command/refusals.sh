@@ -49,6 +49,10 @@ refused 'strobe run: b=3 is not a word that run takes; strobe run --help lists t
 refused 'strobe check: --device is tpu; cuda is accepted' check --device tpu
 refused 'strobe check: kernel is fast; a kernel that strobe info lists is accepted' \
     check --kernel fast
+refused 'strobe check: --random is 0; a number of seconds above 0 is accepted' check --random 0
+refused 'strobe check: --seed is -1; an integer from 0 on is accepted' check --random 1 --seed -1
+refused 'strobe check: --cases is 0; an integer from 1 on is accepted' check --random 1 --cases 0
+refused 'strobe check: --random is given with the problem fwd; one of them is accepted' check --random 1 fwd
 refused 'strobe check: d is 0; an integer from 1 to 65536 is accepted' check fwd d=0
 refused 'strobe check: fwd b=1 h=1 s=128 d=600 fp32: dim is 600; 1 to 512 is accepted' check fwd d=600
 refused 'strobe check: scale is nan; a finite number other than 0 is accepted' check fwd scale=nan

@@ -155,14 +155,14 @@ static float online_softmax(struct partial *partial, float *s, int64_t keys, flo
     vec high = v_set(m), sum = v_set(0);
     for (int64_t j = keys; j % LANES != 0; ++j) s[j] = -INFINITY;
     for (int64_t j = 0; j < keys; j += LANES) high = v_max(v_load(s + j), high);
-    const float highest = v_highest(high), shift = highest == -INFINITY ? 0 : highest * factor;
+    const float highest = v_highest(high), shift = highest == -INFINITY ? 0 : highest;
     for (int64_t j = 0; j < keys; j += LANES) {
-        const vec p_ij = v_exp2(v_sub(v_mul(v_load(s + j), v_set(factor)), v_set(shift)));
+        const vec p_ij = v_exp2(v_mul(v_sub(v_load(s + j), v_set(shift)), v_set(factor)));
         sum = v_add(sum, p_ij);
         v_store(s + j, p_ij);
     }
     float power[LANES];
-    v_store(power, v_exp2(v_set(m * factor - shift)));
+    v_store(power, v_exp2(v_set((m - shift) * factor)));
     const float rescale = highest == m ? 1 : power[0]; /* exactly 1, which the polynomial's 2^0 is not */
     *partial->m = highest;
     *partial->l = *partial->l * rescale + v_sum(sum);

@@ -23,7 +23,7 @@ static inline void finish_rows(const struct tile_rows *t, const float *m, const 
         double lse = keys_lse;
         if (p->a.sinks) {
             const double sink = element_load(p->sinks.data, p->sinks.dtype, packed_head(t, r));
-            const double high = keys_lse > sink ? keys_lse : sink;
+            const double high = keys_lse <= sink ? sink : keys_lse; /* a NaN stays */
             lse = high == -(double)INFINITY ? high : high + log(exp(keys_lse - high) + exp(sink - high));
             factor[r] *= l[r] == 0 ? 0 : (float)exp(keys_lse - lse);
         }

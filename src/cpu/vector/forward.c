@@ -85,13 +85,13 @@ static void online_softmax(struct tile *t, float *s, float *rescale, int64_t key
         const vec before = v_load(t->m + at);
         vec m = before, sum = zero;
         for (int64_t j = 0; j < keys; ++j) m = v_max(v_load(s + j * TILE_ROWS + at), m);
-        const vec shift = v_select_equal(m, none, zero, v_mul(m, c));
+        const vec shift = v_select_equal(m, none, zero, m); /* subtracted first: scores near m then lose nothing */
         for (int64_t j = 0; j < keys; ++j) {
-            const vec p_ij = v_exp2(v_sub(v_mul(v_load(s + j * TILE_ROWS + at), c), shift));
+            const vec p_ij = v_exp2(v_mul(v_sub(v_load(s + j * TILE_ROWS + at), shift), c));
             sum = v_add(sum, p_ij);
             v_store(s + j * TILE_ROWS + at, p_ij);
         }
-        const vec a = v_select_equal(m, before, v_set(1), v_exp2(v_sub(v_mul(before, c), shift)));
+        const vec a = v_select_equal(m, before, v_set(1), v_exp2(v_mul(v_sub(before, shift), c)));
         v_store(t->m + at, m);
         v_store(t->l + at, v_fma(v_load(t->l + at), a, sum));
         v_store(rescale + at, a);
