@@ -143,7 +143,9 @@ static void look_after(random_pool *pool, random_worker *w) {
     int status = 0;
     char sentence[PROBLEM_MESSAGE];
     outcome how = OUTCOME_CRASHED;
-    const bool late = w->started > 0 && now() - w->started > MOST_CASE_SECONDS;
+    double started; /* read once: the process may be between two cases a moment later */
+    __atomic_load(&w->started, &started, __ATOMIC_RELAXED);
+    const bool late = started > 0 && now() - started > MOST_CASE_SECONDS;
     if (late) kill(w->process, SIGKILL);
     if (waitpid(w->process, &status, late ? 0 : WNOHANG) != w->process) return;
     w->process = 0;
