@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * merge.c (cuda): the launches of common/merge.cu; see merge.h. */
+ * merge.c (cuda): the launches of device/merge.cu; see merge.h. */
 #include "cuda/host/merge.h"
 
 #include "cuda/device/merge.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward.c (cuda): the launches of the backward pass, in stream order:
+ * backward_host.c: the launches of the backward pass, in stream order:
  *
  *   row_deltas     delta and lse of every row, into the workspace, and zeros where dQ is summed
  *   sink_sums      dsinks, where asked

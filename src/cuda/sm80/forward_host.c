@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * forward.c (cuda): chooses among the compiled variants of sm80/forward.cu, splits the keys where there are too few blocks
- * of threads to fill the device, and launches; the parts of a split meet in common/merge.cu. All of it depends on sizes and
+ * forward_host.c: chooses among the compiled variants of sm80/forward.cu, splits the keys where there are too few blocks
+ * of threads to fill the device, and launches; the parts of a split meet in device/merge.cu. All of it depends on sizes and
  * features alone: a call can be captured in a graph, and gives the same bits every time. */
 #include "cuda/sm80/forward_host.h"
 
