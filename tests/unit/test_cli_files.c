@@ -78,6 +78,23 @@ static void reads_npy(void **state) {
     free(bytes);
 }
 
+/* A header without a space after it that ends before its brace: because its length says so, or because the file does. */
+static void refuses_headers_without_their_brace(void **state) {
+    (void)state;
+    static const char text[] = "{'descr': '<f4', 'fortran_order': False, 'shape': (0,),}";
+    const size_t whole = sizeof text - 1;
+    for (size_t end = 0; end <= whole; ++end)
+        for (int by_length = 0; by_length < 2; ++by_length) {
+            struct fenced file = fenced_make(10 + end);
+            array a;
+            memcpy(file.data, "\x93NUMPY\x01\x00", 8);
+            file.data[8] = (unsigned char)(by_length ? end : whole), file.data[9] = 0;
+            memcpy(file.data + 10, text, end);
+            assert_int_equal(npy_parse(file.data, file.bytes, &a, message, sizeof message), end == whole);
+            fenced_free(&file);
+        }
+}
+
 /* ------------------------------------------------------------------------------------------------------ safetensors -- */
 
 static unsigned char *make_safetensors(const char *header, size_t data_bytes, size_t *size) {
@@ -288,8 +305,9 @@ static void sets_that_do_not_fit_are_refused(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[COUNT(npys) + COUNT(bad_headers) + 6];
+    struct CMUnitTest tests[COUNT(npys) + COUNT(bad_headers) + 7];
     size_t count = 0;
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(refuses_headers_without_their_brace);
     for (size_t i = 0; i < COUNT(npys); ++i) tests[count++] = test_of_row(npys[i].header, reads_npy, &npys[i]);
     for (size_t i = 0; i < COUNT(bad_headers); ++i)
         tests[count++] = test_of_row(bad_headers[i].header, refuses_safetensors, &bad_headers[i]);
