@@ -138,16 +138,19 @@ static void fill_defaults(struct problem *p) {
 }
 
 /* Where the rows of packed tensors are not given, and lie in a GPU's memory, the host cannot read them. If none of the
- * tensors has memory there are none, whatever bound the caller states: with a bound of 0 no kernel looks for any. A query
- * needs no data, and so says nothing of keys; without rows given it would be refused. */
+ * tensors has memory there are none, whatever bound the caller states: with a bound of 0 no kernel looks for any. A dbias is
+ * as large as the bounds say, and is written with zeros: with one they stay. A query needs no data, and so says nothing of
+ * keys; without rows given it would be refused. */
 static void drop_absent_sides(struct problem *p) {
     strobe_attention *a = &p->a;
     const strobe_gradients *g = &p->g;
     if (a->device == STROBE_CPU || !a->varlen) return;
     const bool rows = a->q.data || a->out.data || a->lse.data || g->dout.data || g->dlse.data || g->dq.data;
     const bool keys = a->k.data || a->v.data || g->dk.data || g->dv.data || !p->runs;
-    if (p->varlen.cu_seqlens_q && p->varlen.total_q == 0 && !rows) a->seq_q = 0;
-    if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0 && !keys) a->seq_k = 0;
+    p->no_rows = p->varlen.cu_seqlens_q && p->varlen.total_q == 0 && !rows;
+    p->no_keys = p->varlen.cu_seqlens_k && p->varlen.total_k == 0 && !keys;
+    if (p->no_rows && !g->dbias) a->seq_q = 0;
+    if (p->no_keys && !g->dbias) a->seq_k = 0;
 }
 
 void strobe__problem_ask(struct problem *p) {

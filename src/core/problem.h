@@ -25,10 +25,11 @@
 
 struct problem {
     strobe_operation operation;
-    bool runs;          /* data is there and will be touched; false in queries */
-    strobe_attention a; /* its feature pointers are NULL or lead to the copies below */
-    strobe_gradients g; /* all zero in the forward */
-    int64_t group;      /* heads_q / heads_kv */
+    bool runs;             /* data is there and will be touched; false in queries */
+    strobe_attention a;    /* its feature pointers are NULL or lead to the copies below */
+    strobe_gradients g;    /* all zero in the forward */
+    int64_t group;         /* heads_q / heads_kv */
+    bool no_rows, no_keys; /* packed on a GPU and without memory: there are none, whatever bound the caller states */
 
     feature_set features; /* what is asked for, as kernels declare it, worked out once */
     struct dtypes dtypes;

@@ -150,7 +150,8 @@ static strobe_status check_argument(const struct problem *p, const struct argume
     int64_t batch = a->batch, seq = g->side == ROWS ? a->seq_q : a->seq_k;
     if (cu_seqlens) { /* one batch entry, as long as all sequences */
         const int64_t total = strobe__packed_total(p, cu_seqlens, g->side == ROWS ? v->total_q : v->total_k);
-        const int64_t unread = a->device != STROBE_CPU && seq > 0; /* a query's are read when it runs, a GPU's never */
+        const bool none = g->side == ROWS ? p->no_rows : p->no_keys;
+        const int64_t unread = a->device != STROBE_CPU && seq > 0 && !none; /* a query's: when it runs; a GPU's: never */
         batch = a->batch > 0, seq = total >= 0 ? total : unread;
     }
     const struct tensor_check check = {

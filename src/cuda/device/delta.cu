@@ -90,9 +90,9 @@ extern "C" __global__ void __launch_bounds__(256) strobe__sink_sums(const __grid
         t.b = (int)b, t.kv = h / p.group;
         job_sequence(&t, &p);
         for (int i = (int)threadIdx.x; i < t.rows; i += 256) {
-            const int64_t at = statistic_at(&p, &t, i * p.group + h % p.group);
-            if (p.row_lse[at] != INFINITY)
-                sum -= (double)(exp2f(p.sinks[h] * (float)LOG2_E - p.row_lse[at]) * p.row_delta[at]);
+            const int packed = i * p.group + h % p.group;
+            const float lse = ((const float *)p.lse.data)[row_offset(&p.lse, &t, place_of(&p, &t, packed))];
+            if (lse != -INFINITY) sum -= (double)(expf(p.sinks[h] - lse) * p.row_delta[statistic_at(&p, &t, packed)]);
         }
     }
     sums[threadIdx.x] = sum;

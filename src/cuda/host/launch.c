@@ -11,7 +11,7 @@ _Static_assert((int)CUDA_FP32 == (int)STROBE_FP32 && (int)CUDA_FP16 == (int)STRO
 
 const char *strobe__cuda_reject(const struct problem *p) {
     if (p->a.batch * p->a.heads_kv > MOST_ROWS) return "batch times heads_kv is above 2^31; less is taken";
-    if (p->varlen.cu_seqlens_q && p->varlen.total_q == 0 && p->a.seq_q > 0)
+    if (p->varlen.cu_seqlens_q && p->varlen.total_q == 0 && p->a.seq_q > 0 && !p->no_rows)
         return "varlen.total_q is 0 with cu_seqlens_q in device memory, which the host cannot read; the rows of the packed "
                "tensors are taken";
     return NULL;

@@ -13,8 +13,9 @@ bool strobe__rows_are_aligned(const strobe_tensor *t) {
     return (uintptr_t)t->data % 16 == 0 && t->stride[0] % 8 == 0 && t->stride[1] % 8 == 0 && t->stride[2] % 8 == 0;
 }
 
-bool strobe__can_be_copied(const strobe_tensor *t) {
+bool strobe__can_be_copied(const strobe_tensor *t, int64_t batch, int64_t heads) {
     const int64_t most = (int64_t)1 << 38;
+    if ((batch > 1 && t->stride[0] == 0) || (heads > 1 && t->stride[2] == 0)) return false;
     return strobe__rows_are_aligned(t) && t->stride[0] >= 0 && t->stride[1] > 0 && t->stride[2] >= 0 &&
            t->stride[0] < most && t->stride[1] < most && t->stride[2] < most;
 }

@@ -11,8 +11,9 @@
 /* Every row starts at a multiple of 16 bytes. */
 bool strobe__rows_are_aligned(const strobe_tensor *tensor);
 
-/* Whether the copy engine takes the tensor: aligned rows, and ascending. */
-bool strobe__can_be_copied(const strobe_tensor *tensor);
+/* Whether the copy engine takes the tensor [batch, seq, heads, columns]: rows that are aligned and ascend. An axis of
+ * several entries with a stride of 0, all of which are one, cannot be described to it. */
+bool strobe__can_be_copied(const strobe_tensor *tensor, int64_t batch, int64_t heads);
 
 /* {dim, seq, heads, batch} with boxes of 64 columns and `rows` rows, 128-byte swizzle. False if the driver refuses. */
 bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,

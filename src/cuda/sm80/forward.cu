@@ -239,7 +239,7 @@ INLINE float finish_row(const struct params *p, float m, float l, int h, float *
     float lse = l == 0 ? -INFINITY : shift + log2f(l);
     *factor = l == 0 ? 0 : 1 / l;
     if (p->sinks && p->splits == 1) {
-        const float sink = p->sinks[h] * (float)LOG2_E, high = fmaxf(lse, sink);
+        const float sink = p->sinks[h] * (float)LOG2_E, high = lse <= sink ? sink : lse; /* a NaN stays */
         const float whole = high == -INFINITY ? high : high + log2f(exp2f(lse - high) + exp2f(sink - high));
         if (l != 0) *factor *= exp2f(lse - whole);
         lse = whole;

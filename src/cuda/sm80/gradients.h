@@ -39,7 +39,8 @@ INLINE void p_and_ds(const struct params *p, const struct job *t, struct patch a
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
             const int row = transposed ? 8 * n + column + x % 2 : x / 2;
-            const float weight = ex2(fmaf(s[n][x], p->exponent, -lse2[row]));
+            const bool biased_away = FEATURES && s[n][x] == -INFINITY; /* a weight of 0, also where lse is NaN */
+            const float weight = biased_away ? 0 : ex2(fmaf(s[n][x], p->exponent, -lse2[row]));
             float z = 1;
             if (FEATURES && p->dropout) z = kept >> bit_of(n, x) & 1 ? p->place.keep_scale : 0;
             s[n][x] = weight * z;

@@ -90,6 +90,8 @@ const char *strobe__sm90_backward_reject(const struct problem *p) {
     const int64_t rows = strobe__product(a->batch, a->heads_q), keys = strobe__product(a->batch, a->heads_kv);
     if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0)
         return "varlen.total_k is 0; the keys of the packed tensors are taken";
+    if (p->varlen.cu_seqlens_q && p->varlen.total_q == 0 && a->seq_q > 0)
+        return "varlen.total_q is 0; the rows of the packed tensors are taken";
     if (a->block_mask && (p->block_mask.block_q % 8 != 0 || p->block_mask.block_q > MOST_POSITIONS))
         return "block_mask.block_q is not a multiple of 8 up to 2^28; these are taken";
     if (a->dropout && p->dropout.key_start % 4 != 0)
@@ -101,8 +103,9 @@ const char *strobe__sm90_backward_reject(const struct problem *p) {
     if (strobe__product(rows, ceil_div(a->seq_q, LEAST_BLOCK)) > INT32_MAX ||
         strobe__product(keys, ceil_div(a->seq_k, LEAST_BLOCK) + 1) > INT32_MAX)
         return "there are more than 2^31 blocks of rows or keys; fewer are taken";
-    if (!strobe__can_be_copied(&a->q) || !strobe__can_be_copied(&a->k) || !strobe__can_be_copied(&a->v) ||
-        !strobe__can_be_copied(&p->g.dout))
+    const int64_t batch_q = p->varlen.cu_seqlens_q ? 1 : a->batch, batch_k = p->varlen.cu_seqlens_k ? 1 : a->batch;
+    if (!strobe__can_be_copied(&a->q, batch_q, a->heads_q) || !strobe__can_be_copied(&a->k, batch_k, a->heads_kv) ||
+        !strobe__can_be_copied(&a->v, batch_k, a->heads_kv) || !strobe__can_be_copied(&p->g.dout, batch_q, a->heads_q))
         return "rows of q, k, v or dout do not start at ascending multiples of 16 bytes; rows that do are taken";
     return strobe__cuda_reject(p);
 }

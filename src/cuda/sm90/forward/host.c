@@ -94,7 +94,9 @@ const char *strobe__sm90_forward_reject(const struct problem *p) {
         return "varlen.total_q or total_k is above 2^31; less is taken";
     if (strobe__product(strobe__product(a->batch, a->heads_q), ceil_div(a->seq_q, LEAST_TILE)) > INT32_MAX)
         return "there are more than 2^31 tiles of rows; fewer are taken";
-    if (!strobe__can_be_copied(&a->q) || !strobe__can_be_copied(&a->k) || !strobe__can_be_copied(&a->v))
+    const int64_t batch_q = p->varlen.cu_seqlens_q ? 1 : a->batch, batch_k = p->varlen.cu_seqlens_k ? 1 : a->batch;
+    if (!strobe__can_be_copied(&a->q, batch_q, a->heads_q) || !strobe__can_be_copied(&a->k, batch_k, a->heads_kv) ||
+        !strobe__can_be_copied(&a->v, batch_k, a->heads_kv))
         return "rows of q, k or v do not start at ascending multiples of 16 bytes; rows that do are taken";
     return strobe__cuda_reject(p);
 }

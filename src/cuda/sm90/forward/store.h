@@ -16,7 +16,7 @@ INLINE float finish_row(const struct sm90_forward_params *p, const struct tile *
     float factor = sum == 0 ? 0 : 1 / sum;
     *lse = sum == 0 ? -INFINITY : shift * (float)LN_2 + logf(sum);
     if (p->sinks) {
-        const float sink = p->sinks[t->head], high = fmaxf(*lse, sink);
+        const float sink = p->sinks[t->head], high = *lse <= sink ? sink : *lse; /* a NaN stays */
         const float whole = high == -INFINITY ? high : high + logf(expf(*lse - high) + expf(sink - high));
         factor *= sum == 0 ? 0 : expf(*lse - whole);
         *lse = whole;
