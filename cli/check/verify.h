@@ -30,7 +30,9 @@ typedef struct verification {
 /* in has been poisoned after the oracle was made from it. The oracle is refined if the verdict hangs on it. */
 verification verify_kernel(const inputs *in, oracle *o, const char *kernel);
 
-/* The problem's own kernel on inputs made for it. */
+/* The problem's own kernel on inputs made for it. An allowance is made from the largest errors of a sample, so that one
+ * problem in some ten thousand misses it by little: a miss of less than a tenth is none if the same problem with three other
+ * seeds is right, and counts as an allowance that was raised. */
 verification verify_problem(const problem *p);
 
 /* One output: its difference, and its error over the allowance, which is at most 1 when it is right. Keeps the worst. */
