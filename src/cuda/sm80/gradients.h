@@ -60,7 +60,8 @@ INLINE void p_and_ds(const struct params *p, const struct job *t, struct patch a
 #pragma unroll
         for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
-            for (int x = 0; x < 4; ++x) dp[n][x] *= slope[n][x];
+            for (int x = 0; x < 4; ++x)
+                if (dp[n][x] != 0) dp[n][x] *= slope[n][x]; /* the slope of a hidden key may be NaN */
     }
 }
 

@@ -74,7 +74,8 @@ INLINE struct exact exact_pair(const struct sm90_backward_params *p, const struc
     const float bias = FEATURE_CLASS == FEATURES_ALL && p->bias.data
                            ? bias_at(&p->bias, score_at(&p->bias, batch, slope->head, i, j))
                            : 0;
-    const float weight = ex2(fmaf(biased(score - alibi, bias), p->exponent, lse));
+    if (bias == -INFINITY) return pair; /* hidden, also from a row whose lse is NaN */
+    const float weight = ex2(fmaf(score - alibi + bias, p->exponent, lse));
     if (weight == 0) return pair;
     const bool kept = FEATURE_CLASS < FEATURES_ALL || !p->dropout ||
                       dropout_keeps(&p->place, dropout_row(&p->place, batch, slope->head, i), j);
