@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""cuda_versions.py: several builds of the library beside each other, in one process and on the same tensors: whether a change
+made a call faster or slower, and what it did to the error.
+
+    python3 bench/cuda_versions.py BEFORE/libstrobe.so AFTER/libstrobe.so ... [--what fwd,bwd,error] [--seq 512,2k,8k]
+                                   [--dim 64,128,256] [--ms 40]
+
+fwd, bwd: bf16, 16384 tokens, hidden size 2048, as cuda_peers.py; TFLOP/s of each library and its ratio to the first; calls take
+turns, L2 is flushed before each, medians. bwd*: in a fixed order. Last the geometric means and the least ratio.
+error: relative error (2-norm over the tensor, against float64) of O, dQ, dK and dV of each library and of PyTorch's
+FlashAttention-2 and cuDNN, on N(0, 1) and with one element in a thousand from N(0, 100) added, 2 x 2048 x 8 heads.
+Needs PyTorch with a GPU (exit 77 otherwise)."""
+import argparse
+import ctypes as C
+import math
+import sys
+
+from abi import Gradients
+from cuda_peers import DETERMINISTIC, PEERS, Strobe, medians_ms, number, peer, torch, view
+
+
+class Call:
+    """Forward and backward of one library on given tensors, [batch, heads, seq, dim]."""
+
+    def __init__(self, strobe, q, k, v, dout, causal, flags=0):
+        self.strobe = strobe
+        self.out, self.lse = torch.empty_like(q), torch.empty(q.shape[:3], device="cuda")
+        self.a = strobe.prepare(q, k, v, self.out, self.lse, causal)
+        self.gradients = [torch.empty_like(x) for x in (q, k, v)]
+        self.g = Gradients(struct_size=C.sizeof(Gradients))
+        self.g.dout, self.g.dq, self.g.dk, self.g.dv = (view(x, True) for x in (dout, *self.gradients))
+        self.work = strobe.workspace(self.a)
+        self.a.flags = flags
+        self.back_work = strobe.workspace(self.a, self.g)
+        self.keep = (q, k, v, dout)
+        self.forward()
+
+    def forward(self):
+        self.strobe.forward(self.a, self.work)
+
+    def backward(self):
+        self.strobe.backward(self.a, self.g, self.back_work)
+
+
+def speeds(libraries, what, dim, seq, causal, budget):
+    """A row: TFLOP/s of each library, and ratios to the first."""
+    batch, heads = 16384 // seq, 2048 // dim
+    inputs = [torch.randn(batch, seq, heads, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(4)]
+    calls = [Call(s, *inputs, causal, DETERMINISTIC if what == "bwd*" else 0) for s in libraries]
+    flop = 4 * batch * heads * seq * seq * dim / (2 if causal else 1) * (1 if what == "fwd" else 2.5)
+    rates = [flop / t / 1e9 for t in medians_ms([c.forward if what == "fwd" else c.backward for c in calls], budget)]
+    print(f"{what:4} d{dim:<3} {'causal' if causal else 'full':6} {seq:6}: " + "  ".join(f"{r:6.1f}" for r in rates) +
+          "   ratios " + " ".join(f"{r / rates[0]:.3f}" for r in rates[1:]), flush=True)
+    return [r / rates[0] for r in rates]
+
+
+def summary(what, rows):
+    for n in range(1, len(rows[0])):
+        ratios = [r[n] for r in rows]
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        print(f"{what}: library {n + 1} over library 1: geometric mean {mean:.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
+
+
+def truth(q, k, v, dout, causal):
+    """O, dQ, dK, dV in float64, a head at a time."""
+    results = [torch.empty(x.shape, device="cuda", dtype=torch.float64) for x in (q, q, k, v)]
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            leaves = [x[b, h].double().requires_grad_() for x in (q, k, v)]
+            s = leaves[0] @ leaves[1].T / math.sqrt(q.shape[-1])
+            if causal:
+                s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), -math.inf)
+            out = s.softmax(-1) @ leaves[2]
+            parts = [out.detach(), *torch.autograd.grad(out, leaves, dout[b, h].double())]
+            for whole, part in zip(results, parts, strict=True):
+                whole[b, h] = part
+    return results
+
+
+def relative(results, right):
+    return " ".join(f"{((x.double() - y).norm() / y.norm()).item():.3e}" for x, y in zip(results, right, strict=True))
+
+
+def errors(libraries, dim, causal, outliers):
+    shape = (2, 2048, 8, dim)
+    inputs = [torch.randn(shape, device="cuda") for _ in range(4)]
+    if outliers:
+        inputs = [x + 10 * torch.randn_like(x) * (torch.rand_like(x) < 1e-3) for x in inputs]
+    inputs = [x.bfloat16().transpose(1, 2) for x in inputs]
+    right = truth(*inputs, causal)
+    print(f"error d{dim} {'causal' if causal else 'full'}{' outliers' if outliers else ''}: O dQ dK dV")
+    for n, strobe in enumerate(libraries):
+        call = Call(strobe, *inputs, causal)
+        call.backward()
+        print(f"    library {n + 1:<9} {relative([call.out, *call.gradients], right)}", flush=True)
+    for backend in PEERS:
+        leaves = [x.detach().requires_grad_() for x in inputs[:3]]
+        out = peer(backend, *leaves, causal)()
+        gradients = torch.autograd.grad(out, leaves, inputs[3])
+        print(f"    {backend.name.split('_')[0].lower():17} {relative([out, *gradients], right)}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("libraries", nargs="+")
+    parser.add_argument("--what", default="fwd,bwd,error")
+    parser.add_argument("--seq", default="512,1k,2k,4k,8k,16k")
+    parser.add_argument("--dim", default="64,128,256")
+    parser.add_argument("--ms", type=float, default=40)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit(77)
+    torch.manual_seed(1)
+    libraries = [Strobe(path, None) for path in options.libraries]
+    dims = [int(d) for d in options.dim.split(",")]
+    print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    for what in options.what.split(","):
+        if what == "error":
+            for dim in dims:
+                for causal, outliers in ((False, False), (True, False), (False, True)):
+                    errors(libraries, dim, causal, outliers)
+            continue
+        summary(what, [speeds(libraries, what, dim, number(seq), causal, options.ms)
+                       for dim in dims for causal in (False, True) for seq in options.seq.split(",")])
+
+
+if __name__ == "__main__":
+    main()
