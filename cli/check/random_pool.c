@@ -38,7 +38,7 @@ static void add_failure(random_pool *pool, const random_worker *w, outcome how, 
 
 /* The accuracy figure is a mean over many elements, of numbers that people have. */
 static void note_accuracy(random_tally *t, const problem *p, const verification *v) {
-    const bool usual = p->values <= VALUES_OUTLIERS && !p->nan && !p->scale &&
+    const bool usual = p->values <= VALUES_OUTLIERS && !p->nan && p->scale == 0 &&
                        (p->dtype == STROBE_FP16 || p->dtype == STROBE_BF16);
     const int64_t elements = p->batch * p->heads_kv * (p->seq_q < p->seq_k ? p->seq_q : p->seq_k) *
                              (p->dim < p->dim_v ? p->dim : p->dim_v);

@@ -97,7 +97,7 @@ static void add_nan(inputs *in) {
     random_stream r = random_at((uint64_t)p->seed, FOR_NAN, 0);
     /* a NaN of V reaches a row by its weight, which must not be so small that it is 0 in one arithmetic and not in another
      */
-    const bool even_weights = p->values == VALUES_NORMAL && !p->scale && !p->alibi && p->sinks != SINKS_LARGE &&
+    const bool even_weights = p->values == VALUES_NORMAL && p->scale == 0 && !p->alibi && p->sinks != SINKS_LARGE &&
                               p->softcap <= 30;
     tensor_id id = any[random_below(&r, even_weights ? 3 : 2)];
     const int64_t b = p->batch ? random_below(&r, p->batch) : 0;

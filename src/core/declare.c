@@ -8,7 +8,8 @@
 
 #include "core/plan.h"
 
-static bool __attribute__((format(printf, 3, 4))) refuse(struct reason *why, int stage, const char *format, ...) {
+static bool __attribute__((format(printf, 3, 4)))
+refuse(struct reason *why, enum reason_stage stage, const char *format, ...) {
     if (!why) return false;
     va_list arguments;
     va_start(arguments, format);

@@ -8,7 +8,7 @@
 
 /* How far a kernel came with a problem that it does not take, in the order in which it is asked, and why. */
 struct reason {
-    enum { OF_MACHINE, OF_DTYPES, OF_FEATURES, OF_DIMS, OF_NUMBERS, OF_VARIANTS } stage;
+    enum reason_stage { OF_MACHINE, OF_DTYPES, OF_FEATURES, OF_DIMS, OF_NUMBERS, OF_VARIANTS } stage;
     char sentence[192];
 };
 

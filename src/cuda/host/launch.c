@@ -26,6 +26,10 @@ static struct view tensor_view(const strobe_tensor *t, int64_t batch, int64_t ro
     return v;
 }
 
+/* The rows along which a tensor's sequences lie: of packed ones, which begin at any row, as many as there may be. */
+static int64_t all_rows(const struct problem *p) { return p->varlen.cu_seqlens_q ? INT64_MAX : p->a.seq_q; }
+static int64_t all_keys(const struct problem *p) { return p->varlen.cu_seqlens_k ? INT64_MAX : p->a.seq_k; }
+
 struct view strobe__cuda_scores_view(const void *data, const int64_t stride[3], int32_t dtype) {
     return (struct view){
         .data = (void *)(uintptr_t)data, .batch = stride[0], .head = stride[1], .row = stride[2], .dtype = dtype};
@@ -60,11 +64,12 @@ static void set_features(struct params *to, const struct problem *p) {
 static void set_gradients(struct params *to, const struct problem *p) {
     const strobe_attention *a = &p->a;
     const strobe_gradients *g = &p->g;
-    to->dout = tensor_view(&g->dout, a->batch, a->seq_q, a->heads_q);
-    to->dlse = tensor_view(&g->dlse, a->batch, a->seq_q, a->heads_q);
-    to->dq = tensor_view(&g->dq, a->batch, a->seq_q, a->heads_q);
-    to->dk = tensor_view(&g->dk, a->batch, a->seq_k, a->heads_kv);
-    to->dv = tensor_view(&g->dv, a->batch, a->seq_k, a->heads_kv);
+    const int64_t rows = all_rows(p), keys = all_keys(p);
+    to->dout = tensor_view(&g->dout, a->batch, rows, a->heads_q);
+    to->dlse = tensor_view(&g->dlse, a->batch, rows, a->heads_q);
+    to->dq = tensor_view(&g->dq, a->batch, rows, a->heads_q);
+    to->dk = tensor_view(&g->dk, a->batch, keys, a->heads_kv);
+    to->dv = tensor_view(&g->dv, a->batch, keys, a->heads_kv);
     if (g->dbias) to->dbias = strobe__cuda_scores_view(p->dbias.data, p->dbias.stride, p->dbias.dtype);
     if (g->dsinks) to->dsinks = p->dsinks.data;
 }
@@ -82,11 +87,11 @@ struct params strobe__cuda_params(const struct problem *p) {
                         .softcap = (float)a->softcap,
                         .splits = 1,
                         .slices = 1};
-    to.q = tensor_view(&a->q, a->batch, a->seq_q, a->heads_q);
-    to.k = tensor_view(&a->k, a->batch, a->seq_k, a->heads_kv);
-    to.v = tensor_view(&a->v, a->batch, a->seq_k, a->heads_kv);
-    to.out = tensor_view(&a->out, a->batch, a->seq_q, a->heads_q);
-    to.lse = tensor_view(&a->lse, a->batch, a->seq_q, a->heads_q);
+    to.q = tensor_view(&a->q, a->batch, all_rows(p), a->heads_q);
+    to.k = tensor_view(&a->k, a->batch, all_keys(p), a->heads_kv);
+    to.v = tensor_view(&a->v, a->batch, all_keys(p), a->heads_kv);
+    to.out = tensor_view(&a->out, a->batch, all_rows(p), a->heads_q);
+    to.lse = tensor_view(&a->lse, a->batch, all_rows(p), a->heads_q);
     /* With nothing between the product and softmax, scale is part of the exponent, where it costs nothing; a negative one
      * would turn the largest score into the least weight. */
     to.scaled = a->softcap > 0 || a->bias || a->alibi || a->scale < 0;
