@@ -56,7 +56,8 @@ static double fp32_lse_error(const struct measured *m) {
 
 /* A kernel reads out and lse as a forward left them, rounded; standard attention recomputes both, and its errors cancel
  * where a kernel's cannot. An error of lse scales a row's weights and so its gradients; one of out moves D = rowsum(dO * O),
- * which acts as a dlse. Gradients are linear in (dout, dlse): what these errors move is itself a gradient. */
+ * which acts as a dlse; in fp32 an out is off by what the scores were off by, too. Gradients are linear in (dout, dlse):
+ * what these errors move is itself a gradient. */
 static void set_moved(struct measured *m) {
     const struct slot *out = &m->oracle.slot[OUT], *lse = &m->oracle.slot[LSE];
     struct slot *dout = &m->moved.slot[DOUT], *dlse = &m->moved.slot[DLSE];
@@ -66,10 +67,11 @@ static void set_moved(struct measured *m) {
         if (slot_is_untouched(lse, r)) continue;
         const double sign = r % 2 ? 1 : -1, size = fabs(slot_get(lse, r));
         const double lse_error = isfinite(size) ? sign * (found_error + 0x1p-24 * size) : 0;
+        const double out_error = m->x.shape.dtype == STROBE_FP32 ? fabs(lse_error) : 0;
         double d = 0;
         for (int64_t x = 0; x < out->inner; ++x) {
             const int64_t e = r * out->inner + x;
-            d += fabs(slot_get(out, e) * slot_get(dout, e)) * dtype_rounding(m->x.shape.dtype);
+            d += fabs(slot_get(out, e) * slot_get(dout, e)) * (dtype_rounding(m->x.shape.dtype) + out_error);
             slot_set(dout, e, lse_error * slot_get(dout, e));
         }
         slot_set(dlse, r, sign * d + (has_dlse ? lse_error * slot_get(dlse, r) : 0));
