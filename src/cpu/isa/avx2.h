@@ -13,6 +13,7 @@
 enum { LANES = 8, VECTORS = 3, UNROLL = 4 };
 
 typedef __m256 vec;
+typedef __m256i vec_words;
 struct vec2 {
     vec a, b;
 };
@@ -34,6 +35,20 @@ static inline vec v_select_less(vec a, vec b, vec yes, vec no) {
 
 static inline vec v_select_equal(vec a, vec b, vec yes, vec no) {
     return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_EQ_OQ));
+}
+
+static inline uint32_t v_equal_bits(vec a, vec b) { return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
+
+static inline vec_words w_load(const uint32_t *x) { return _mm256_loadu_si256((const __m256i *)x); }
+
+/* The bit is moved to where the sign is, which decides in blendv. */
+static inline vec v_select_bit(vec_words words, int bit, vec yes, vec no) {
+    return _mm256_blendv_ps(no, yes, _mm256_castsi256_ps(_mm256_sll_epi32(words, _mm_cvtsi32_si128(31 - bit))));
+}
+
+static inline uint32_t nonzero_bytes(const uint8_t *x) {
+    const __m256i zero = _mm256_cmpeq_epi8(_mm256_loadu_si256((const __m256i *)x), _mm256_setzero_si256());
+    return ~(uint32_t)_mm256_movemask_epi8(zero);
 }
 
 static inline vec v_load_bf16(const uint16_t *x) {

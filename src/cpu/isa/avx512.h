@@ -17,6 +17,7 @@ enum { LANES = 16, VECTORS = 3, UNROLL = 8 };
 #endif
 
 typedef __m512 vec;
+typedef __m512i vec_words;
 struct vec2 {
     vec a, b;
 };
@@ -38,6 +39,19 @@ static inline vec v_select_less(vec a, vec b, vec yes, vec no) {
 
 static inline vec v_select_equal(vec a, vec b, vec yes, vec no) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ), no, yes);
+}
+
+static inline uint32_t v_equal_bits(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+
+static inline vec_words w_load(const uint32_t *x) { return _mm512_loadu_si512(x); }
+
+static inline vec v_select_bit(vec_words words, int bit, vec yes, vec no) {
+    return _mm512_mask_blend_ps(_mm512_test_epi32_mask(words, _mm512_set1_epi32((int)(1u << bit))), no, yes);
+}
+
+static inline uint32_t nonzero_bytes(const uint8_t *x) {
+    const __m256i bytes = _mm256_loadu_si256((const __m256i *)x);
+    return _mm256_test_epi8_mask(bytes, bytes);
 }
 
 static inline vec v_load_bf16(const uint16_t *x) {

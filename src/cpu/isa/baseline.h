@@ -43,6 +43,34 @@ static inline vec v_abs(vec a) { return (vec)((vec_bits)a & 0x7fffffff); }
 static inline vec v_select_less(vec a, vec b, vec yes, vec no) { return v_pick(a < b, yes, no); }
 static inline vec v_select_equal(vec a, vec b, vec yes, vec no) { return v_pick(a == b, yes, no); }
 
+static inline uint32_t v_equal_bits(vec a, vec b) {
+    const vec_bits where = a == b;
+    return (uint32_t)((where[0] & 1) | (where[1] & 2) | (where[2] & 4) | (where[3] & 8));
+}
+
+static inline vec_words w_load(const uint32_t *x) {
+    vec_words a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+
+static inline vec v_select_bit(vec_words words, int bit, vec yes, vec no) {
+    return v_pick((vec_bits)((words & (1u << bit)) != 0), yes, no);
+}
+
+/* Eight bytes at a time: the top bit of each says whether it is not 0, and a product gathers the eight. */
+static inline uint32_t nonzero_bytes(const uint8_t *x) {
+    const uint64_t low = 0x7f7f7f7f7f7f7f7fu;
+    uint32_t bits = 0;
+    for (int n = 0; n < 4; ++n) {
+        uint64_t bytes;
+        memcpy(&bytes, x + 8 * n, sizeof bytes);
+        const uint64_t nonzero = (((bytes & low) + low) | bytes) >> 7 & 0x0101010101010101u;
+        bits |= (uint32_t)(nonzero * 0x0102040810204080u >> 56) << 8 * n;
+    }
+    return bits;
+}
+
 static inline vec v_load_bf16(const uint16_t *x) {
     return (vec){bf16_to_float(x[0]), bf16_to_float(x[1]), bf16_to_float(x[2]), bf16_to_float(x[3])};
 }

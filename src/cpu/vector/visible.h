@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * visible.h: what the rows of a tile see of a block of keys. Band, block mask, boolean mask and, where that is cheap, a bias
+ * of -inf give one answer:
+ *
+ *     BLOCK_SKIPPED   no row sees a key: neither K nor V of the block is loaded, and nothing is computed
+ *     BLOCK_PARTIAL   bits says who sees what; the vectors of rows outside of [first, end) see nothing
+ *     BLOCK_FULL      every row sees every key: nothing has to be hidden
+ *
+ * The answer is worked out on the stack when a tile comes to a block. A mask that is broadcast over rows is read once for
+ * all of them; a row of a mask is read by vectors. */
+#ifndef STROBE_CPU_VISIBLE_H
+#define STROBE_CPU_VISIBLE_H
+
+#include <math.h>
+
+#include "cpu/vector/rows.h"
+
+/* Where the masks and the bias of a tile's packed rows begin, in elements from their data; only for those that there are. */
+struct row_features {
+    int64_t bool_mask[TILE_ROWS], block_mask[TILE_ROWS], bias[TILE_ROWS];
+};
+
+struct visible_block {
+    enum coverage coverage;
+    int first, end;                            /* vectors of rows that see a key */
+    uint32_t bits[BLOCK_KEYS / 32][TILE_ROWS]; /* where partial: bit j % 32 of [j / 32][r]: row r sees key j of the block */
+};
+
+/* The offset of each packed row in something with these strides, of which `height` query rows share one. */
+static inline void find_rows(int64_t at[TILE_ROWS], const struct tile_rows *t, const int64_t stride[3], int64_t height) {
+    int64_t i = packed_row(t, 0), h = packed_head(t, 0), row = i / height, left = (row + 1) * height - i;
+    for (int64_t r = 0; r < t->n; ++r) {
+        at[r] = t->s.b * stride[0] + h * stride[1] + row * stride[2];
+        if (++h < (t->kv + 1) * t->p->group) continue;
+        h = t->kv * t->p->group;
+        if (--left > 0) continue;
+        ++row;
+        left = height;
+    }
+}
+
+static inline void find_row_features(struct row_features *features, const struct tile_rows *t) {
+    const struct problem *p = t->p;
+    if (p->a.bool_mask) find_rows(features->bool_mask, t, p->bool_mask.stride, 1);
+    if (p->a.block_mask) find_rows(features->block_mask, t, p->block_mask.stride, p->block_mask.block_q);
+    if (p->a.bias) find_rows(features->bias, t, p->bias.stride, 1);
+}
+
+/* Bits [first, end) of a block. */
+static inline uint64_t bits_between(int64_t first, int64_t end) {
+    return first >= end ? 0 : ~(uint64_t)0 >> (64 - (end - first)) << first;
+}
+
+static inline void see_band(uint64_t *seen, const struct tile_rows *t, int64_t j0, int64_t keys) {
+    int64_t i = packed_row(t, 0), left = (i + 1) * t->p->group - t->first;
+    struct block_keys range = keys_seen(&t->s.band, i, j0, keys);
+    for (int64_t r = 0; r < t->n; ++r, --left) {
+        if (left == 0) {
+            range = keys_seen(&t->s.band, ++i, j0, keys);
+            left = t->p->group;
+        }
+        seen[r] = bits_between(range.first, range.end);
+    }
+}
+
+/* The visible keys of a row of blocks, from `block` on, the one of key j0. */
+static inline uint64_t bits_of_blocks(const uint8_t *block, int64_t first_end, int64_t block_k, int64_t keys) {
+    uint64_t bits = 0;
+    for (int64_t first = 0, end = first_end; first < keys; first = end, end += block_k)
+        if (*block++) bits |= bits_between(first, end < keys ? end : keys);
+    return bits;
+}
+
+static inline void see_blocks(uint64_t *seen, const struct tile_rows *t, const int64_t *at, int64_t j0, int64_t keys) {
+    const strobe_block_mask *mask = &t->p->block_mask;
+    const int64_t block = j0 / mask->block_k, first_end = (block + 1) * mask->block_k - j0;
+    uint64_t bits = 0;
+    for (int64_t r = 0; r < t->n; ++r) {
+        if (r == 0 || at[r] != at[r - 1]) bits = bits_of_blocks(mask->data + at[r] + block, first_end, mask->block_k, keys);
+        seen[r] &= bits;
+    }
+}
+
+/* The visible keys of a row of a boolean mask. */
+static inline uint64_t bits_of_bytes(const uint8_t *mask, int64_t keys) {
+    uint8_t tail[BLOCK_KEYS] = {0};
+    if (keys == 32) return nonzero_bytes(mask);
+    if (keys < BLOCK_KEYS) mask = memcpy(tail, mask, (size_t)keys);
+    return (uint64_t)nonzero_bytes(mask + 32) << 32 | nonzero_bytes(mask);
+}
+
+static inline void see_mask(uint64_t *seen, const struct tile_rows *t, const int64_t *at, int64_t j0, int64_t keys) {
+    const uint8_t *mask = t->p->bool_mask.data + j0;
+    uint64_t bits = 0;
+    for (int64_t r = 0; r < t->n; ++r) {
+        if (r == 0 || at[r] != at[r - 1]) bits = bits_of_bytes(mask + at[r], keys);
+        seen[r] &= bits;
+    }
+}
+
+/* The keys of a row of the bias that are not -inf. */
+static inline uint64_t bits_of_bias(const strobe_bias *bias, int64_t at, int64_t keys) {
+    uint64_t bits = 0;
+    if (bias->dtype == STROBE_FP64) { /* narrowed, a number could become -inf */
+        for (int64_t j = 0; j < keys; ++j)
+            bits |= (uint64_t)(((const double *)bias->data)[at + j] != -(double)INFINITY) << j;
+        return bits;
+    }
+    float row[BLOCK_KEYS];
+    widen_row(row, bias->data, bias->dtype, at, keys);
+    for (int64_t j = keys; j % LANES != 0; ++j) row[j] = 0;
+    for (int64_t j = 0; j < keys; j += LANES) bits |= (uint64_t)v_equal_bits(v_load(row + j), v_set(-INFINITY)) << j;
+    return ~bits & bits_between(0, keys);
+}
+
+/* Leaves out what a bias hides that all rows share. One of several rows is only asked whether it hides all that is left, row
+ * after row, until something is visible: what else it hides is found when it is added. */
+static inline void see_bias(uint64_t *seen, const struct tile_rows *t, const int64_t *at, int64_t j0, int64_t keys) {
+    const strobe_bias *bias = &t->p->bias;
+    bool shared = true;
+    for (int64_t r = 1; r < t->n; ++r) shared = shared && at[r] == at[0];
+    if (shared) {
+        const uint64_t bits = bits_of_bias(bias, at[0] + j0, keys);
+        for (int64_t r = 0; r < t->n; ++r) seen[r] &= bits;
+        return;
+    }
+    for (int64_t r = 0; r < t->n; ++r)
+        if (seen[r] && seen[r] & bits_of_bias(bias, at[r] + j0, keys)) return;
+    memset(seen, 0, (size_t)t->n * sizeof *seen);
+}
+
+/* From the keys that each row sees: coverage, vectors, bits. Lanes without a row see nothing. */
+static inline void sum_up(struct visible_block *v, const uint64_t seen[TILE_ROWS], int64_t rows, int64_t keys) {
+    uint64_t some[VECTORS] = {0}, every = bits_between(0, keys), any = 0;
+    for (int64_t r = 0; r < rows; ++r) every &= seen[r];
+    for (int n = 0; n < VECTORS; ++n)
+        for (int lane = 0; lane < LANES; ++lane) some[n] |= seen[n * LANES + lane];
+    v->first = VECTORS;
+    v->end = 0;
+    for (int n = 0; n < VECTORS; ++n) {
+        any |= some[n];
+        if (some[n] && v->first == VECTORS) v->first = n;
+        if (some[n]) v->end = n + 1;
+    }
+    v->coverage = any == 0 ? BLOCK_SKIPPED : every == bits_between(0, keys) ? BLOCK_FULL : BLOCK_PARTIAL;
+    for (int64_t r = 0; r < TILE_ROWS; ++r) {
+        v->bits[0][r] = (uint32_t)seen[r];
+        v->bits[BLOCK_KEYS / 32 - 1][r] = (uint32_t)(seen[r] >> 32);
+    }
+}
+
+/* What the tile sees of the keys [j0, j0 + keys), 0 < keys <= BLOCK_KEYS, that exist. */
+static inline void see_block(struct visible_block *v, const struct tile_rows *t, const struct row_features *features,
+                             int64_t j0, int64_t keys) {
+    const strobe_attention *a = &t->p->a;
+    v->coverage = tile_covers(t, j0, j0 + keys);
+    v->first = 0;
+    v->end = vectors_of(t->n);
+    if (v->coverage == BLOCK_SKIPPED) return;
+    if (v->coverage == BLOCK_FULL && !a->block_mask && !a->bool_mask && !a->bias) return;
+    uint64_t seen[TILE_ROWS];
+    for (int64_t r = 0; r < TILE_ROWS; ++r) seen[r] = r < t->n ? bits_between(0, keys) : 0;
+    if (v->coverage == BLOCK_PARTIAL) see_band(seen, t, j0, keys);
+    if (a->block_mask) see_blocks(seen, t, features->block_mask, j0, keys);
+    if (a->bool_mask) see_mask(seen, t, features->bool_mask, j0, keys);
+    if (a->bias) see_bias(seen, t, features->bias, j0, keys);
+    sum_up(v, seen, t->n, keys);
+}
+
+/* Sets scores s [keys][TILE_ROWS] of pairs that are not visible to -inf, in a block that is partial. */
+static inline void hide_scores(float *s, const struct visible_block *v, int64_t keys) {
+    const vec hidden = v_set(-INFINITY);
+    for (int n = v->first; n < v->end; ++n)
+        for (int64_t j0 = 0; j0 < keys; j0 += 32) {
+            const vec_words bits = w_load(v->bits[j0 / 32] + n * LANES);
+            const int64_t end = keys < j0 + 32 ? keys : j0 + 32;
+            for (int64_t j = j0; j < end; ++j) {
+                float *at = s + j * TILE_ROWS + n * LANES;
+                v_store(at, v_select_bit(bits, (int)(j - j0), v_load(at), hidden));
+            }
+        }
+}
+
+#endif
