@@ -49,10 +49,16 @@ static enum cpu_level machine_level(void) {
     if ((state & XCR0_AVX) != XCR0_AVX) return CPU_BASELINE;
     if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(ebx & LEAF7_EBX_AVX2)) return CPU_BASELINE;
     if ((ebx & LEAF7_EBX_AVX512_ALL) != LEAF7_EBX_AVX512_ALL || (state & XCR0_AVX512) != XCR0_AVX512) return CPU_AVX2;
+#if defined(STROBE_AMX_EMULATED) /* isa/amx_emulated.h needs no more than AVX-512 */
+    return CPU_AMX;
+#else
     return (edx & LEAF7_EDX_AMX) == LEAF7_EDX_AMX && (state & XCR0_AMX) == XCR0_AMX ? CPU_AMX : CPU_AVX512;
+#endif
 }
 
-#if defined(__linux__)
+#if defined(STROBE_AMX_EMULATED)
+static bool may_use_tiles(void) { return true; }
+#elif defined(__linux__)
 static bool may_use_tiles(void) { return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0; }
 #else
 static bool may_use_tiles(void) { return false; }

@@ -115,19 +115,19 @@ static void online_softmax(struct head *h, const float *s, uint16_t *p, float fa
     for (int64_t j = 0; j < BLOCK_KEYS; j += 4)
         for (int64_t i = 0; i < 4; ++i) high[i] = v_max(v_load(s + (j + i) * LANES), high[i]);
     const vec m = v_max(v_max(high[0], high[1]), v_max(high[2], high[3]));
-    const vec shift = v_select_equal(m, none, v_set(0), v_mul(m, c));
+    const vec shift = v_select_equal(m, none, v_set(0), m); /* subtracted first: lse loses nothing */
     for (int64_t tile = 0; tile < KEY_TILES; ++tile, p += TILE_ELEMENTS) {
         prefetch_rows(prefetch, SLOT_EXPONENTIALS, tile * TILE_SIDE / KEY_TILES, (tile + 1) * TILE_SIDE / KEY_TILES);
         __m512i words[TILE_SIDE];
         for (int64_t i = 0; i < TILE_SIDE; ++i, s += LANES) {
-            const vec p_ij = v_exp2(_mm512_fmsub_ps(v_load(s), c, shift));
+            const vec p_ij = v_exp2(v_mul(v_sub(v_load(s), shift), c));
             sum[i % 2] = v_add(sum[i % 2], p_ij);
             words[i] = _mm512_add_epi32(_mm512_castps_si512(p_ij), _mm512_set1_epi32(0x8000)); /* to nearest */
         }
         v_transpose(words);
         store_p(p, words, half_tile);
     }
-    const vec rescale = v_select_equal(m, before, v_set(1), v_exp2(_mm512_fmsub_ps(before, c, shift)));
+    const vec rescale = v_select_equal(m, before, v_set(1), v_exp2(v_mul(v_sub(before, shift), c)));
     v_store(h->m, m);
     v_store(h->l, v_fma(v_load(h->l), rescale, v_add(sum[0], sum[1])));
     if (_mm512_cmp_ps_mask(m, before, _CMP_EQ_OQ) == 0xffff) return;

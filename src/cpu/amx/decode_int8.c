@@ -159,13 +159,13 @@ static vec finish_scores(const struct block *b, const struct query_tile *tile, c
 static vec online_softmax(const struct block *b, struct query_tile *tile, vec m, float *rescale,
                           const struct prefetch *prefetch) {
     const vec c = v_set(exponent_factor(b->f->split.p)), before = v_load(tile->m);
-    const vec shift = v_select_equal(m, v_set(-INFINITY), v_set(0), v_mul(m, c));
+    const vec shift = v_select_equal(m, v_set(-INFINITY), v_set(0), m);
     vec sum = v_set(0), greatest = v_set(0);
     __mmask16 nan = 0;
     for (int64_t n = 0; n < KEY_TILES; ++n)
         for (int32_t i = 0; i < 4; ++i) {
             float *s = b->c.s + (n * 4 + i) * LANES;
-            vec p_ij = v_exp2(_mm512_fmsub_ps(v_load(s), c, shift));
+            vec p_ij = v_exp2(v_mul(v_sub(v_load(s), shift), c));
             sum = v_add(sum, p_ij);
             p_ij = v_mul(p_ij, scales_at(b->c.v_scale + n * TILE_SIDE, i));
             nan |= _mm512_cmp_ps_mask(p_ij, p_ij, _CMP_UNORD_Q);
@@ -173,7 +173,7 @@ static vec online_softmax(const struct block *b, struct query_tile *tile, vec m,
             prefetch_rows(prefetch, SLOT_EXPONENTIALS, n * 4 + i, n * 4 + i + 1);
             v_store(s, p_ij);
         }
-    const vec rescale_of_sums = v_select_equal(m, before, v_set(1), v_exp2(_mm512_fmsub_ps(before, c, shift)));
+    const vec rescale_of_sums = v_select_equal(m, before, v_set(1), v_exp2(v_mul(v_sub(before, shift), c)));
     v_store(tile->m, m);
     v_store(tile->l, v_fma(v_load(tile->l), rescale_of_sums, sum));
     v_store(rescale, rescale_of_sums);

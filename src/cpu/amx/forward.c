@@ -159,9 +159,10 @@ ALWAYS_INLINE void start_exponentials(struct exponentials *e, const struct forwa
     e->left = (int)rows / 2 * VECTORS;
     e->fine = f->p->a.lse.data;
     e->factor = v_set(f->factor);
+    const vec shift_factor = e->fine || PARTS > 1 ? v_set(1) : e->factor;
     for (int n = 0; n < VECTORS; ++n) {
         const vec m = v_load(t->m + n * LANES);
-        e->shift[n] = v_select_equal(m, v_set(-INFINITY), v_set(0), v_mul(m, e->factor));
+        e->shift[n] = v_select_equal(m, v_set(-INFINITY), v_set(0), v_mul(m, shift_factor));
         e->sum[n] = v_set(0);
     }
 }

@@ -41,7 +41,7 @@ enum {
 struct exponentials {
     const float *s;                           /* the next two rows of S^T */
     uint32_t *p;                              /* the next row of P^T */
-    vec factor, shift[VECTORS], sum[VECTORS]; /* c; m c; rowsum(P) in fp32, before P is rounded */
+    vec factor, shift[VECTORS], sum[VECTORS]; /* c; m where fine, else m c; rowsum(P) in fp32, before P is rounded */
     int left;                                 /* pairs of vectors still to come */
     bool fine;                                /* lse is wanted, so exponentials are computed to fp32 accuracy */
 };
@@ -71,12 +71,18 @@ ALWAYS_INLINE void store_pair(uint32_t *p, vec even, vec odd) {
     _mm512_store_si512(p, v_pair(even, odd));
 }
 
+/* The exponent of scores at s, (S - m) c. Coarsely it is one instruction, S c - m c. What m c loses by rounding is part of
+ * every P of a row, so O does not have it, but lse would. */
+ALWAYS_INLINE vec exponent(const struct exponentials *e, const float *s, int n, bool fine) {
+    if (fine) return v_mul(v_sub(v_load(s), e->shift[n]), e->factor);
+    return _mm512_fmsub_ps(v_load(s), e->factor, e->shift[n]);
+}
+
 /* P of keys 2 pair and 2 pair + 1 from e->s on, for the queries of vector n. */
 ALWAYS_INLINE void exponential_pair(struct exponentials *e, int pair, int n) {
     const float *s = e->s + 2 * pair * TILE_ROWS + n * LANES;
-    const vec even_x = _mm512_fmsub_ps(v_load(s), e->factor, e->shift[n]);
-    const vec odd_x = _mm512_fmsub_ps(v_load(s + TILE_ROWS), e->factor, e->shift[n]);
     const bool fine = e->fine || PARTS > 1;
+    const vec even_x = exponent(e, s, n, fine), odd_x = exponent(e, s + TILE_ROWS, n, fine);
     const vec even = fine ? v_exp2(even_x) : v_exp2_coarse(even_x), odd = fine ? v_exp2(odd_x) : v_exp2_coarse(odd_x);
     e->sum[n] = v_add(e->sum[n], v_add(even, odd));
     store_pair(e->p + pair * TILE_ROWS + n * LANES, even, odd);

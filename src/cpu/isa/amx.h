@@ -14,6 +14,9 @@
 #include <stdatomic.h>
 
 #include "cpu/isa/avx512.h"
+#if defined(STROBE_AMX_EMULATED)
+#include "cpu/isa/amx_emulated.h"
+#endif
 
 enum {
     TILE_SIDE = 16,      /* rows of a tile; columns of fp32; pairs of bf16 */
