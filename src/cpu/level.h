@@ -7,6 +7,7 @@
  *   v_load v_store v_set v_add v_sub v_mul v_div v_fma v_max v_abs v_select_less v_select_equal
  *   v_equal_bits             one bit a lane: the lanes that are equal
  *   w_load v_select_bit      a vector of 32-bit words; a bit of each word chooses between two vectors
+ *   v_transpose_floats       LANES vectors: lane i of vector j becomes lane j of vector i
  *   nonzero_bytes            of 32 bytes, one bit each: it is not 0
  *   v_load_bf16 v_load_fp16  LANES elements, widened
  *   v_load2_bf16 _fp16 _int8 2 LANES elements, widened: a struct vec2

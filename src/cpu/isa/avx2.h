@@ -118,4 +118,23 @@ static inline vec v_exp2(vec x) {
     return _mm256_blendv_ps(kept, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 
+/* Transposes 8 x 8. */
+static inline void v_transpose_floats(vec x[8]) {
+    vec pair[8], quad[8];
+    for (int i = 0; i < 8; i += 2) {
+        pair[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+        pair[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int n = 0; n < 2; ++n) {
+            const __m256d a = _mm256_castps_pd(pair[i + n]), b = _mm256_castps_pd(pair[i + 2 + n]);
+            quad[i + 2 * n] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b));
+            quad[i + 2 * n + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+        }
+    for (int i = 0; i < 4; ++i) {
+        x[i] = _mm256_permute2f128_ps(quad[i], quad[4 + i], 0x20);
+        x[4 + i] = _mm256_permute2f128_ps(quad[i], quad[4 + i], 0x31);
+    }
+}
+
 #endif

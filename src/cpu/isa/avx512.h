@@ -136,4 +136,11 @@ static inline void v_transpose(__m512i r[16]) {
     }
 }
 
+static inline void v_transpose_floats(vec x[16]) {
+    __m512i r[16];
+    for (int i = 0; i < 16; ++i) r[i] = _mm512_castps_si512(x[i]);
+    v_transpose(r);
+    for (int i = 0; i < 16; ++i) x[i] = _mm512_castsi512_ps(r[i]);
+}
+
 #endif

@@ -127,4 +127,10 @@ static inline vec v_exp2(vec x) {
     return v_pick(x == x, kept, x);
 }
 
+/* Transposes 4 x 4. */
+static inline void v_transpose_floats(vec x[4]) {
+    const vec a = x[0], b = x[1], c = x[2], d = x[3];
+    for (int i = 0; i < 4; ++i) x[i] = (vec){a[i], b[i], c[i], d[i]};
+}
+
 #endif

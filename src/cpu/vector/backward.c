@@ -3,9 +3,9 @@
  * backward.c (vector): FlashAttention-2's backward (Dao, 2023, algorithm 2), one text for every level of vectors. P is
  * recomputed from lse, block by block. backward_tasks.h cuts the work into tasks, tile.h has the products.
  *
- *   for a super-block of keys:                                  K, V copied as fp32;  dK = dV = 0
- *     for each tile of TILE_ROWS packed query rows (rows.h):    Q^T, dO^T packed
- *       for each block of BLOCK_KEYS keys that the tile sees:
+ *   for a super-block of keys:                                  K, V of a block copied as fp32 when it is first seen
+ *     for each tile of TILE_ROWS packed query rows (rows.h):    Q^T, dO^T packed, if it sees some block
+ *       for each block of BLOCK_KEYS keys of which the tile sees some (visible.h):
  *         S^T = K Q^T;  softcap, bias, ALiBi, mask                   P = exp(S - lse) = 2^(S c - lse log2 e)
  *         dP^T = V dO^T;  dropout Z                                  dS = P (Z dP - delta), times softcap's slope
  *         dV += (Z P)^T dO     dK += dS^T Q     dQ^T += K^T dS^T
@@ -17,6 +17,8 @@
 /* One worker's memory. */
 struct scratch {
     struct tile_rows rows;                                  /* the current tile */
+    struct row_features features;                           /* of its rows */
+    bool started;                                           /* it has been packed: it sees some key of the super-block */
     float *q, *dout;                                        /* Q^T [dim][TILE_ROWS], dO^T [dim_v][TILE_ROWS] */
     float *q_rows, *dout_rows;                              /* the same as rows, [TILE_ROWS][padded] */
     bool q_nonfinite[TILE_ROWS], dout_nonfinite[TILE_ROWS]; /* rows that are not finite: zeros in the two above */
@@ -26,9 +28,13 @@ struct scratch {
     float *ones;    /* [TILE_ROWS] */
     float *k, *v;   /* [super_keys][dim], [super_keys][dim_v] */
     float *finite;  /* [BLOCK_KEYS][dim] K of a block, with zeros for keys that are not finite */
-    float *row;     /* [dim or dim_v] */
+    float *memory;  /* [LANES][dim or dim_v] */
     float *dk, *dv; /* [super_keys][padded] */
+    int32_t *state; /* [super_keys / BLOCK_KEYS] an enum block_state: what has been done for a block of keys */
 };
+
+/* Of a block of keys. It is loaded when the first tile sees some of it. */
+enum block_state { BLOCK_UNSEEN, BLOCK_FINITE, BLOCK_NONFINITE }; /* and then, whether all of its K is finite */
 
 struct backward {
     struct gradient_tasks tasks; /* the first field: a pointer to it is a pointer to this */
@@ -54,9 +60,10 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->k = take(base, &used, f->tasks.super_keys * a->dim);
     t->v = take(base, &used, f->tasks.super_keys * a->dim_v);
     t->finite = take(base, &used, BLOCK_KEYS * a->dim);
-    t->row = take(base, &used, a->dim > a->dim_v ? a->dim : a->dim_v);
+    t->memory = take(base, &used, LANES * (a->dim > a->dim_v ? a->dim : a->dim_v));
     t->dk = take(base, &used, f->tasks.super_keys * f->k_padded);
     t->dv = take(base, &used, f->tasks.super_keys * f->v_padded);
+    t->state = (int32_t *)(void *)take(base, &used, f->tasks.super_keys / BLOCK_KEYS);
     return used;
 }
 
@@ -78,62 +85,95 @@ static void copy_rows(float *to, bool *nonfinite, const struct scratch *t, const
 static void start_tile(const struct backward *f, struct scratch *t) {
     const strobe_attention *a = &f->p->a;
     for (int r = 0; r < TILE_ROWS; ++r) t->ones[r] = 1;
-    tile_pack(t->q, &t->rows, &a->q, a->dim, query_factor(f->p), t->row);
-    tile_pack(t->dout, &t->rows, &f->p->g.dout, a->dim_v, 1, t->row);
+    tile_pack(t->q, &t->rows, &a->q, a->dim, query_factor(f->p), t->memory);
+    tile_pack(t->dout, &t->rows, &f->p->g.dout, a->dim_v, 1, t->memory);
     copy_rows(t->q_rows, t->q_nonfinite, t, &a->q, a->dim);
     copy_rows(t->dout_rows, t->dout_nonfinite, t, &f->p->g.dout, a->dim_v);
 }
 
-/* G[j] += P[j][r] Y_r for the rows of a tile that are not finite, where P[j][r] is not 0. copy_rows() made them zeros, since
- * 0 * NaN would reach keys that such a row does not see. */
+/* G[j] += P[j][r] Y_r for those of the rows [first, end) of a tile that are not finite, where P[j][r] is not 0. copy_rows()
+ * made them zeros, since 0 * NaN would reach keys that such a row does not see. */
 static void outer_nonfinite(float *g, const struct scratch *t, const float *p, const strobe_tensor *y, const bool *nonfinite,
-                            int64_t columns, int64_t keys) {
-    for (int64_t r = 0; r < t->rows.n; ++r) {
+                            int64_t first, int64_t end, int64_t columns, int64_t keys) {
+    for (int64_t r = first; r < end; ++r) {
         if (!nonfinite[r]) continue;
-        widen_row(t->row, y->data, y->dtype, tile_offset(&t->rows, y, r), columns);
+        widen_row(t->memory, y->data, y->dtype, tile_offset(&t->rows, y, r), columns);
         for (int64_t j = 0; j < keys; ++j) {
             const float p_ij = p[j * TILE_ROWS + r];
-            for (int64_t x = 0; p_ij != 0 && x < columns; ++x) g[j * padded(columns) + x] += p_ij * t->row[x];
+            for (int64_t x = 0; p_ij != 0 && x < columns; ++x) g[j * padded(columns) + x] += p_ij * t->memory[x];
         }
     }
 }
 
-/* The gradients of the current tile and the block of keys [j0, j0 + keys), which is `at` keys into the super-block. */
-static void block_pair_gradients(const struct backward *f, const struct scratch *t, int64_t at, int64_t j0, int64_t keys) {
+/* The gradients of the current tile and the block of keys [j0, j0 + keys), which is `at` keys into the super-block, of those
+ * vectors of rows that see a key of it. */
+static void block_pair_gradients(const struct backward *f, const struct scratch *t, const struct visible_block *visible,
+                                 int64_t at, int64_t j0, int64_t keys) {
     const strobe_attention *a = &f->p->a;
-    const enum coverage coverage = tile_covers(&t->rows, j0, j0 + keys);
-    if (coverage == BLOCK_SKIPPED) return;
-    const int vectors = vectors_of(t->rows.n);
+    const int vectors = visible->end - visible->first;
+    const int64_t first = visible->first * LANES, end = visible->end * LANES < t->rows.n ? visible->end * LANES : t->rows.n;
     const struct rows32 k = {t->k + at * a->dim, a->dim}, v = {t->v + at * a->dim_v, a->dim_v};
     float *p = t->block.p, *ds = t->block.ds, *dk = t->dk + at * f->k_padded, *dv = t->dv + at * f->v_padded;
-    tile_scores(p, k, t->q, a->dim, keys, vectors);
-    const bool hidden = scores_finish(p, t->block.slope, &t->rows, j0, keys, coverage);
-    tile_scores(ds, v, t->dout, a->dim_v, keys, vectors);
-    block_gradients(&f->tasks.sums, &t->block, &t->rows, &t->of_rows, &f->tasks.place, j0, keys, hidden);
+    tile_scores(p + first, k, t->q + first, a->dim, keys, vectors);
+    const bool hidden = finish_block_scores(p, t->block.slope, &t->rows, &t->features, visible, j0, keys);
+    tile_scores(ds + first, v, t->dout + first, a->dim_v, keys, vectors);
+    gradients_of_block(&f->tasks.sums, &t->block, &t->rows, &t->of_rows, &f->tasks.place, visible, j0, keys, hidden);
 
     struct nonfinite_keys nonfinite = {.count = 0};
-    const struct rows32 finite = hidden ? leave_out_nonfinite(&nonfinite, k, t->finite, keys, a->dim) : k;
-    tile_accumulate(t->dq, finite, ds, t->ones, keys, a->dim, vectors);
-    add_nonfinite(&nonfinite, t->dq, k, ds, t->rows.n, a->dim);
-    tile_outer(dv, p, t->dout_rows, f->v_padded, keys, t->rows.n);
-    tile_outer(dk, ds, t->q_rows, f->k_padded, keys, t->rows.n);
-    outer_nonfinite(dv, t, p, &f->p->g.dout, t->dout_nonfinite, a->dim_v, keys);
-    outer_nonfinite(dk, t, ds, &a->q, t->q_nonfinite, a->dim, keys);
+    const bool leaves_out = hidden && t->state[at / BLOCK_KEYS] == BLOCK_NONFINITE;
+    const struct rows32 finite = leaves_out ? leave_out_nonfinite(&nonfinite, k, t->finite, keys, a->dim) : k;
+    tile_accumulate(t->dq + first, finite, ds + first, t->ones, keys, a->dim, vectors);
+    add_nonfinite(&nonfinite, t->dq, k, ds, first, end, a->dim);
+    tile_outer(dv, p + first, t->dout_rows + first * f->v_padded, f->v_padded, keys, end - first);
+    tile_outer(dk, ds + first, t->q_rows + first * f->k_padded, f->k_padded, keys, end - first);
+    outer_nonfinite(dv, t, p, &f->p->g.dout, t->dout_nonfinite, first, end, a->dim_v, keys);
+    outer_nonfinite(dk, t, ds, &a->q, t->q_nonfinite, first, end, a->dim, keys);
 }
 
-/* Copies rows of K or V, as fp32, next to each other. In [batch, seq, heads, dim] they may lie 4 KiB apart, and then fall
- * into the same few sets of L1. */
-static void copy_keys(float *to, const struct keys *k, const strobe_tensor *x, int64_t columns) {
-    for (int64_t j = k->first; j < k->end; ++j, to += columns)
+/* Copies n rows of K or V from key j0 on, as fp32, next to each other. In [batch, seq, heads, dim] they may lie 4 KiB apart,
+ * and then fall into the same few sets of L1. */
+static void copy_keys(float *to, const struct keys *k, const strobe_tensor *x, int64_t j0, int64_t n, int64_t columns) {
+    for (int64_t j = j0; j < j0 + n; ++j, to += columns)
         widen_row(to, x->data, x->dtype, strobe__key_offset(x, &k->s, j, k->kv), columns);
 }
 
-/* Writes dK or dV of a super-block, times factor. */
-static void store_keys(const struct keys *k, const strobe_tensor *x, const float *from, int64_t columns, float factor) {
+/* Loads the block of keys that is `at` keys into the super-block, and clears its dK and dV. */
+static void start_block(const struct backward *f, const struct scratch *t, const struct keys *k, int64_t at, int64_t keys) {
+    const strobe_attention *a = &f->p->a;
+    const struct rows32 rows = {t->k + at * a->dim, a->dim};
+    copy_keys(t->k + at * a->dim, k, &a->k, k->first + at, keys, a->dim);
+    copy_keys(t->v + at * a->dim_v, k, &a->v, k->first + at, keys, a->dim_v);
+    memset(t->dk + at * f->k_padded, 0, (size_t)(keys * f->k_padded) * sizeof *t->dk);
+    memset(t->dv + at * f->v_padded, 0, (size_t)(keys * f->v_padded) * sizeof *t->dv);
+    t->state[at / BLOCK_KEYS] = rows_are_finite(rows, keys, a->dim) ? BLOCK_FINITE : BLOCK_NONFINITE;
+}
+
+/* Writes dK or dV of a super-block, times factor: zeros for blocks that no row sees. */
+static void store_keys(const struct scratch *t, const struct keys *k, const strobe_tensor *x, const float *from,
+                       int64_t columns, float factor) {
     for (int64_t j = k->first; j < k->end; ++j, from += padded(columns)) {
         const int64_t at = strobe__key_offset(x, &k->s, j, k->kv);
-        for (int64_t c = 0; c < columns; ++c) element_store(x->data, x->dtype, at + c, (double)(from[c] * factor));
+        const bool seen = t->state[(j - k->first) / BLOCK_KEYS] != BLOCK_UNSEEN;
+        for (int64_t c = 0; c < columns; ++c)
+            element_store(x->data, x->dtype, at + c, seen ? (double)(from[c] * factor) : 0);
     }
+}
+
+/* Tile n of the head and the block of keys from j0 on, if they see each other. A tile is packed, and a block loaded, when
+ * that happens for the first time. */
+static void visit_block(const struct backward *f, struct scratch *t, const struct keys *k, int64_t n, int64_t j0) {
+    const int64_t at = j0 - k->first, keys = k->end - j0 < BLOCK_KEYS ? k->end - j0 : BLOCK_KEYS;
+    struct visible_block visible;
+    see_block(&visible, &t->rows, &t->features, j0, keys);
+    if (visible.coverage == BLOCK_SKIPPED) return;
+    if (!t->started) {
+        t->of_rows = statistics_of(&f->tasks, &k->s, k->kv, n);
+        t->dq = dq_of_tile(&f->tasks, &k->dq, n);
+        start_tile(f, t);
+        t->started = true;
+    }
+    if (t->state[at / BLOCK_KEYS] == BLOCK_UNSEEN) start_block(f, t, k, at, keys);
+    block_pair_gradients(f, t, &visible, at, j0, keys);
 }
 
 /* The kernel's part of a task: dK and dV of a super-block of keys, and its part of dQ. */
@@ -141,26 +181,19 @@ static void super_block_gradients(const struct gradient_tasks *g, float *memory,
     const struct backward *f = (const struct backward *)(const void *)g;
     struct scratch t;
     lay_out(&t, memory, f);
-    copy_keys(t.k, k, &f->p->a.k, f->p->a.dim);
-    copy_keys(t.v, k, &f->p->a.v, f->p->a.dim_v);
-    memset(t.dk, 0, (size_t)((k->end - k->first) * f->k_padded) * sizeof *t.dk);
-    memset(t.dv, 0, (size_t)((k->end - k->first) * f->v_padded) * sizeof *t.dv);
+    for (int64_t at = 0; at < k->end - k->first; at += BLOCK_KEYS) t.state[at / BLOCK_KEYS] = BLOCK_UNSEEN;
     for (int64_t n = 0; n * TILE_ROWS < packed_rows(f->p, &k->s); ++n) {
         t.rows = tile_rows_at(f->p, &k->s, k->kv, n * TILE_ROWS);
         int64_t begin = tile_first_key(&t.rows) / BLOCK_KEYS * BLOCK_KEYS, end = tile_end_key(&t.rows);
         if (begin < k->first) begin = k->first;
         if (end > k->end) end = k->end;
         if (begin >= end) continue;
-        t.of_rows = statistics_of(g, &k->s, k->kv, n);
-        t.dq = dq_of_tile(g, &k->dq, n);
-        start_tile(f, &t);
-        for (int64_t j0 = begin; j0 < end; j0 += BLOCK_KEYS) {
-            const int64_t at = j0 - k->first, keys = k->end - j0 < BLOCK_KEYS ? k->end - j0 : BLOCK_KEYS;
-            block_pair_gradients(f, &t, at, j0, keys);
-        }
+        find_row_features(&t.features, &t.rows);
+        t.started = false;
+        for (int64_t j0 = begin; j0 < end; j0 += BLOCK_KEYS) visit_block(f, &t, k, n, j0);
     }
-    store_keys(k, &f->p->g.dk, t.dk, f->p->a.dim, (float)f->p->a.scale);
-    store_keys(k, &f->p->g.dv, t.dv, f->p->a.dim_v, 1);
+    store_keys(&t, k, &f->p->g.dk, t.dk, f->p->a.dim, (float)f->p->a.scale);
+    store_keys(&t, k, &f->p->g.dv, t.dv, f->p->a.dim_v, 1);
 }
 
 /* Writes dQ of a tile, times the scale. */

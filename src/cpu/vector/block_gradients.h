@@ -59,34 +59,44 @@ static inline void read_row_statistics(const struct row_statistics *to, const st
     }
 }
 
-/* S in p becomes P, dP in ds becomes dS. hidden: some pairs are hidden, and their P and dS are 0, whatever dP is, and
- * whatever lse is in a row that sees a NaN elsewhere. */
-static inline void p_and_ds(const struct problem *p, const struct block *b, const struct row_statistics *rows, int64_t keys,
-                            bool hidden) {
+/* S in p becomes P, dP in ds becomes dS, in the vectors of rows that see something. hidden: some pairs are hidden, and their
+ * P and dS are 0, whatever dP is, and whatever lse is in a row that sees a NaN elsewhere. */
+static inline void p_and_ds(const struct problem *p, const struct block *b, const struct row_statistics *rows,
+                            const struct visible_block *v, int64_t keys, bool hidden) {
     const vec factor = v_set(exponent_factor(p)), zero = v_set(0), out_of_sight = v_set(-INFINITY);
     const bool dropout = p->a.dropout, softcap = p->a.softcap > 0;
-    for (int64_t at = 0; at < keys * TILE_ROWS; at += LANES) {
-        const int64_t lane = at % TILE_ROWS;
-        const vec score = v_load(b->p + at);
-        vec p_ij = v_exp2(v_sub(v_mul(score, factor), v_load(rows->lse2 + lane)));
-        if (hidden) p_ij = v_select_equal(score, out_of_sight, zero, p_ij);
-        const vec drop = dropout ? v_load(b->z + at) : v_set(1);
-        const vec ds = v_mul(p_ij, v_sub(v_mul(v_load(b->ds + at), drop), v_load(rows->delta + lane)));
-        v_store(b->p + at, v_mul(p_ij, drop));
-        v_store(b->ds + at, hidden ? v_select_equal(p_ij, zero, zero, ds) : ds);
-        if (hidden && softcap) v_store(b->slope + at, v_select_equal(p_ij, zero, zero, v_load(b->slope + at)));
+    for (int64_t lane = v->first * LANES; lane < v->end * LANES; lane += LANES) {
+        const vec lse2 = v_load(rows->lse2 + lane), delta = v_load(rows->delta + lane);
+        for (int64_t at = lane; at < keys * TILE_ROWS; at += TILE_ROWS) {
+            const vec score = v_load(b->p + at);
+            vec p_ij = v_exp2(v_sub(v_mul(score, factor), lse2));
+            if (hidden) p_ij = v_select_equal(score, out_of_sight, zero, p_ij);
+            const vec drop = dropout ? v_load(b->z + at) : v_set(1);
+            const vec ds = v_mul(p_ij, v_sub(v_mul(v_load(b->ds + at), drop), delta));
+            v_store(b->p + at, v_mul(p_ij, drop));
+            v_store(b->ds + at, hidden ? v_select_equal(p_ij, zero, zero, ds) : ds);
+            if (hidden && softcap) v_store(b->slope + at, v_select_equal(p_ij, zero, zero, v_load(b->slope + at)));
+        }
     }
 }
 
-/* All of it, on scores that scores_finish() has finished; hidden: what that returned. */
+/* All of it, on scores that finish_block_scores() has finished; hidden: what that returned. */
+static inline void gradients_of_block(const struct score_gradients *sums, const struct block *b, const struct tile_rows *t,
+                                      const struct row_statistics *rows, const struct dropout_place *place,
+                                      const struct visible_block *v, int64_t j0, int64_t keys, bool hidden) {
+    const struct problem *p = t->p;
+    if (p->a.dropout) dropout_factors(b->z, t, place, j0, keys);
+    p_and_ds(p, b, rows, v, keys, hidden);
+    if (p->g.dbias) add_to_dbias(sums, t, v, b->ds, j0, keys);
+    if (p->a.softcap > 0) multiply(b->ds, b->slope, v, keys);
+}
+
+/* gradients_of_block() on all rows of the tile, for a caller that has not asked see_block(). */
 static inline void block_gradients(const struct score_gradients *sums, const struct block *b, const struct tile_rows *t,
                                    const struct row_statistics *rows, const struct dropout_place *place, int64_t j0,
                                    int64_t keys, bool hidden) {
-    const struct problem *p = t->p;
-    if (p->a.dropout) dropout_factors(b->z, t, place, j0, keys);
-    p_and_ds(p, b, rows, keys, hidden);
-    if (p->g.dbias) add_to_dbias(sums, t, b->ds, j0, keys);
-    if (p->a.softcap > 0) multiply(b->ds, b->slope, keys);
+    const struct visible_block all = {.coverage = BLOCK_PARTIAL, .first = 0, .end = VECTORS};
+    gradients_of_block(sums, b, t, rows, place, &all, j0, keys, hidden);
 }
 
 #endif

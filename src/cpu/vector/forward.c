@@ -4,8 +4,8 @@
  *
  *   a task is a few tiles of TILE_ROWS packed query rows (rows.h) of one K/V head
  *   for each block of BLOCK_KEYS keys that some row of the task sees:             K, V converted to fp32 once
- *     for each tile, unless the block is hidden from it (causal skip):
- *       S^T = K Q^T;  softcap, bias, ALiBi, mask where there are any              tile_scores, scores_finish
+ *     for each tile, unless the block is hidden from it (visible.h):
+ *       S^T = K Q^T;  softcap, bias, ALiBi, mask where there are any              tile_scores, finish_scores
  *       m' = max(m, S);  P = exp(S - m') = 2^(S c - m' c);  l = a l + rowsum(P)   online_softmax
  *       O^T = a O^T + V^T P^T,  a = exp(m - m'), the rescale                      tile_accumulate
  *   O / l and lse = m + ln l are written once
@@ -23,6 +23,7 @@
 /* The state of a tile's rows. */
 struct tile {
     struct tile_rows rows;
+    struct row_features features;
     float *q;     /* [dim][TILE_ROWS] */
     float *o;     /* [dim_v][TILE_ROWS], not divided by l */
     float *m, *l; /* [TILE_ROWS] maximum score, sum of exponentials */
@@ -35,7 +36,7 @@ struct scratch {
     float *s, *z;   /* [BLOCK_KEYS][TILE_ROWS] scores, then P; dropout's factors */
     float *rescale; /* [TILE_ROWS] */
     float *k, *v;   /* [BLOCK_KEYS][dim] and 2 [BLOCK_KEYS][dim_v]: converted, or without what is not finite */
-    float *row;     /* [dim or dim_v] */
+    float *rows;    /* [LANES][dim] */
 };
 
 struct forward {
@@ -60,15 +61,16 @@ static size_t lay_out(struct scratch *t, float *base, const struct problem *p) {
     t->rescale = take(base, &used, TILE_ROWS);
     t->k = take(base, &used, BLOCK_KEYS * a->dim);
     t->v = take(base, &used, 2 * BLOCK_KEYS * a->dim_v);
-    t->row = take(base, &used, a->dim > a->dim_v ? a->dim : a->dim_v);
+    t->rows = take(base, &used, LANES * a->dim);
     return used * sizeof(float);
 }
 
-static void start_tile(struct tile *t, const struct tile_rows *rows, float *row) {
+static void start_tile(struct tile *t, const struct tile_rows *rows, float *memory) {
     const strobe_attention *a = &rows->p->a;
     t->rows = *rows;
     t->vectors = vectors_of(rows->n);
-    tile_pack(t->q, rows, &a->q, a->dim, query_factor(rows->p), row);
+    tile_pack(t->q, rows, &a->q, a->dim, query_factor(rows->p), memory);
+    find_row_features(&t->features, rows);
     memset(t->o, 0, (size_t)(a->dim_v * TILE_ROWS) * sizeof *t->o);
     for (int r = 0; r < TILE_ROWS; ++r) {
         t->m[r] = -INFINITY;
@@ -76,12 +78,20 @@ static void start_tile(struct tile *t, const struct tile_rows *rows, float *row)
     }
 }
 
-/* The online softmax of a block: s becomes P, and the tile's m and l are updated. rescale gets exp(m_old - m_new), by which
- * O has to be multiplied: exactly 1 where m stays, which the polynomial's 2^0 is not. A row that has seen no key has m =
- * -inf and subtracts 0. */
-static void online_softmax(struct tile *t, float *s, float *rescale, int64_t keys, float factor) {
+/* A block of keys. The tiles of a task come to it one after the other, those to which it is not hidden. */
+struct key_block {
+    int64_t first, keys;
+    struct rows32 k, v;
+    struct rows32 finite_v; /* V with zeros in the place of keys that are not finite; data NULL: not yet asked for */
+    struct nonfinite_keys nonfinite;
+};
+
+/* The online softmax of a block, for the rows of the vectors [first, end): s becomes P, and the tile's m and l are updated.
+ * rescale gets exp(m_old - m_new), by which O has to be multiplied: exactly 1 where m stays, which the polynomial's 2^0 is
+ * not. A row that has seen no key has m = -inf and subtracts 0. */
+static void online_softmax(struct tile *t, float *s, float *rescale, int first, int end, int64_t keys, float factor) {
     const vec c = v_set(factor), none = v_set(-INFINITY), zero = v_set(0);
-    for (int64_t at = 0; at < t->vectors * LANES; at += LANES) {
+    for (int64_t at = first * LANES; at < end * LANES; at += LANES) {
         const vec before = v_load(t->m + at);
         vec m = before, sum = zero;
         for (int64_t j = 0; j < keys; ++j) m = v_max(v_load(s + j * TILE_ROWS + at), m);
@@ -98,27 +108,43 @@ static void online_softmax(struct tile *t, float *s, float *rescale, int64_t key
     }
 }
 
-/* A tile attends to the block of keys [j0, j0 + keys). */
-static void attend_block(const struct forward *f, struct tile *tile, const struct scratch *t, struct rows32 k,
-                         struct rows32 v, int64_t j0, int64_t keys) {
+/* A tile attends to a block of keys of which it sees some: those of its vectors of rows do that see a key. */
+static void attend_block(const struct forward *f, struct tile *tile, const struct scratch *t, struct key_block *b,
+                         const struct visible_block *visible) {
     const strobe_attention *a = &f->p->a;
-    const enum coverage coverage = tile_covers(&tile->rows, j0, j0 + keys);
-    if (coverage == BLOCK_SKIPPED) return;
-    tile_scores(t->s, k, tile->q, a->dim, keys, tile->vectors);
-    const bool masked = scores_finish(t->s, NULL, &tile->rows, j0, keys, coverage);
-    struct nonfinite_keys nonfinite = {.count = 0};
-    const struct rows32 finite = masked ? leave_out_nonfinite(&nonfinite, v, t->v, keys, a->dim_v) : v;
-    online_softmax(tile, t->s, t->rescale, keys, exponent_factor(f->p));
+    const int vectors = visible->end - visible->first;
+    const int64_t at = visible->first * LANES, end = visible->end * LANES;
+    tile_scores(t->s + at, b->k, tile->q + at, a->dim, b->keys, vectors);
+    const bool hidden = finish_block_scores(t->s, NULL, &tile->rows, &tile->features, visible, b->first, b->keys);
+    if (hidden && !b->finite_v.data) b->finite_v = leave_out_nonfinite(&b->nonfinite, b->v, t->v, b->keys, a->dim_v);
+    online_softmax(tile, t->s, t->rescale, visible->first, visible->end, b->keys, exponent_factor(f->p));
     if (a->dropout) {
-        dropout_factors(t->z, &tile->rows, &f->place, j0, keys);
-        multiply(t->s, t->z, keys);
+        dropout_factors(t->z, &tile->rows, &f->place, b->first, b->keys);
+        multiply(t->s, t->z, visible, b->keys);
     }
-    tile_accumulate(tile->o, finite, t->s, t->rescale, keys, a->dim_v, tile->vectors);
-    add_nonfinite(&nonfinite, tile->o, v, t->s, tile->rows.n, a->dim_v);
+    tile_accumulate(tile->o + at, hidden ? b->finite_v : b->v, t->s + at, t->rescale + at, b->keys, a->dim_v, vectors);
+    if (hidden) add_nonfinite(&b->nonfinite, tile->o, b->v, t->s, at, end < tile->rows.n ? end : tile->rows.n, a->dim_v);
+}
+
+/* The tiles of a task attend to the block of keys from j0 on. It is loaded only if one of them sees some of it. */
+static void attend_tiles(const struct forward *f, struct scratch *t, int tiles, const struct sequence *s, int64_t kv,
+                         int64_t j0) {
+    struct visible_block visible[MOST_TILES];
+    struct key_block b = {.first = j0, .keys = s->keys - j0 < BLOCK_KEYS ? s->keys - j0 : BLOCK_KEYS};
+    bool any = false;
+    for (int n = 0; n < tiles; ++n) {
+        see_block(&visible[n], &t->tile[n].rows, &t->tile[n].features, j0, b.keys);
+        any = any || visible[n].coverage != BLOCK_SKIPPED;
+    }
+    if (!any) return;
+    b.k = true_rows(t->k, f->p, &f->p->a.k, s, kv, j0, b.keys, f->p->a.dim);
+    b.v = true_rows(t->v, f->p, &f->p->a.v, s, kv, j0, b.keys, f->p->a.dim_v);
+    for (int n = 0; n < tiles; ++n)
+        if (visible[n].coverage != BLOCK_SKIPPED) attend_block(f, &t->tile[n], t, &b, &visible[n]);
 }
 
 static void finish_tile(const struct tile *t) {
-    float factor[TILE_ROWS];
+    float factor[TILE_ROWS] = {0};
     finish_rows(&t->rows, t->m, t->l, factor);
     tile_unpack(&t->rows, &t->rows.p->a.out, t->o, t->rows.p->a.dim_v, factor);
 }
@@ -128,7 +154,7 @@ static int start_tiles(const struct forward *f, struct scratch *t, const struct 
     int count = 0;
     for (; count < f->tiles && first + count * TILE_ROWS < packed_rows(f->p, s); ++count) {
         const struct tile_rows rows = tile_rows_at(f->p, s, kv, first + count * TILE_ROWS);
-        start_tile(&t->tile[count], &rows, t->row);
+        start_tile(&t->tile[count], &rows, t->rows);
     }
     return count;
 }
@@ -147,12 +173,8 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     lay_out(&t, worker_memory(f->workspace, f->scratch_bytes, worker), f->p);
     const int tiles = start_tiles(f, &t, &s, kv, first);
     const int64_t end = tile_end_key(&t.tile[tiles - 1].rows);
-    for (int64_t j0 = tile_first_key(&t.tile[0].rows) / BLOCK_KEYS * BLOCK_KEYS; j0 < end; j0 += BLOCK_KEYS) {
-        const int64_t keys = s.keys - j0 < BLOCK_KEYS ? s.keys - j0 : BLOCK_KEYS;
-        const struct rows32 k = true_rows(t.k, f->p, &a->k, &s, kv, j0, keys, a->dim);
-        const struct rows32 v = true_rows(t.v, f->p, &a->v, &s, kv, j0, keys, a->dim_v);
-        for (int n = 0; n < tiles; ++n) attend_block(f, &t.tile[n], &t, k, v, j0, keys);
-    }
+    for (int64_t j0 = tile_first_key(&t.tile[0].rows) / BLOCK_KEYS * BLOCK_KEYS; j0 < end; j0 += BLOCK_KEYS)
+        attend_tiles(f, &t, tiles, &s, kv, j0);
     for (int n = 0; n < tiles; ++n) finish_tile(&t.tile[n]);
     leave_flush_to_zero(mode);
 }

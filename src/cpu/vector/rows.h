@@ -82,16 +82,26 @@ static inline void tile_offsets(int64_t offset[TILE_ROWS], const struct tile_row
     }
 }
 
-/* Transposes the tile's rows of x into `to` [columns][TILE_ROWS], times factor; lanes without a row are 0. row: [columns] of
- * scratch. */
+/* Transposes the tile's rows of x into `to` [columns][TILE_ROWS], times factor; lanes without a row are 0. memory:
+ * [LANES][columns] of scratch. */
 static inline void tile_pack(float *to, const struct tile_rows *t, const strobe_tensor *x, int64_t columns, float factor,
-                             float *row) {
-    for (int64_t r = 0; r < TILE_ROWS; ++r) {
-        if (r < t->n)
-            widen_row(row, x->data, x->dtype, tile_offset(t, x, r), columns);
-        else
-            memset(row, 0, (size_t)columns * sizeof *row);
-        for (int64_t c = 0; c < columns; ++c) to[c * TILE_ROWS + r] = row[c] * factor;
+                             float *memory) {
+    for (int64_t r = 0; r < TILE_ROWS; r += LANES) {
+        for (int64_t lane = 0; lane < LANES; ++lane) {
+            if (r + lane < t->n)
+                widen_row(memory + lane * columns, x->data, x->dtype, tile_offset(t, x, r + lane), columns);
+            else
+                memset(memory + lane * columns, 0, (size_t)columns * sizeof *memory);
+        }
+        int64_t c = 0;
+        for (; c + LANES <= columns; c += LANES) {
+            vec rows[LANES];
+            for (int lane = 0; lane < LANES; ++lane) rows[lane] = v_load(memory + lane * columns + c);
+            v_transpose_floats(rows);
+            for (int n = 0; n < LANES; ++n) v_store(to + (c + n) * TILE_ROWS + r, v_mul(rows[n], v_set(factor)));
+        }
+        for (; c < columns; ++c)
+            for (int64_t lane = 0; lane < LANES; ++lane) to[c * TILE_ROWS + r + lane] = memory[lane * columns + c] * factor;
     }
 }
 
@@ -99,13 +109,25 @@ static inline void tile_pack(float *to, const struct tile_rows *t, const strobe_
  * dtype. */
 static inline void tile_unpack(const struct tile_rows *t, const strobe_tensor *x, const float *from, int64_t columns,
                                const float *factor) {
-    for (int64_t r = 0; r < t->n; ++r) {
-        const int64_t at = tile_offset(t, x, r);
-        if (x->dtype == STROBE_FP32)
-            for (int64_t c = 0; c < columns; ++c) ((float *)x->data)[at + c] = from[c * TILE_ROWS + r] * factor[r];
-        else
-            for (int64_t c = 0; c < columns; ++c)
-                element_store(x->data, x->dtype, at + c, from[c * TILE_ROWS + r] * factor[r]);
+    float row[LANES];
+    int64_t offset[TILE_ROWS];
+    tile_offsets(offset, t, x);
+    for (int64_t r = 0; r < t->n; r += LANES) {
+        const int64_t lanes = t->n - r < LANES ? t->n - r : LANES;
+        const vec factors = v_load(factor + r);
+        int64_t c = 0;
+        for (; c + LANES <= columns; c += LANES) {
+            vec columns_of[LANES];
+            for (int n = 0; n < LANES; ++n) columns_of[n] = v_mul(v_load(from + (c + n) * TILE_ROWS + r), factors);
+            v_transpose_floats(columns_of);
+            for (int64_t lane = 0; lane < lanes; ++lane) {
+                v_store(row, columns_of[lane]);
+                narrow_row(x->data, x->dtype, offset[r + lane] + c, row, LANES);
+            }
+        }
+        for (int64_t lane = 0; lane < lanes && c < columns; ++lane)
+            for (int64_t n = c; n < columns; ++n)
+                element_store(x->data, x->dtype, offset[r + lane] + n, from[n * TILE_ROWS + r + lane] * factor[r + lane]);
     }
 }
 

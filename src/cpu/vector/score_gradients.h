@@ -9,7 +9,7 @@
 #include <math.h>
 
 #include "cpu/scratch.h"
-#include "cpu/vector/rows.h"
+#include "cpu/vector/visible.h"
 
 struct score_gradients {
     const struct problem *p;
@@ -66,14 +66,28 @@ static inline void add_to_dsink(const struct score_gradients *g, const struct ti
     g->dsinks[t->s.b * g->p->a.heads_q + h] -= exp(element_load(sinks->data, sinks->dtype, h) - lse) * delta;
 }
 
-/* Adds dS of a tile and the keys [j0, j0 + keys) to dbias. */
-static inline void add_to_dbias(const struct score_gradients *g, const struct tile_rows *t, const float *ds, int64_t j0,
-                                int64_t keys) {
-    for (int64_t r = 0; r < t->n; ++r) {
-        float *sum = g->dbias + t->s.b * g->stride[0] + packed_head(t, r) * g->stride[1] + packed_row(t, r) * g->stride[2] +
-                     j0;
-        for (int64_t j = 0; j < keys; ++j) sum[j] += ds[j * TILE_ROWS + r];
-    }
+/* Adds dS of a tile and the keys [j0, j0 + keys) to dbias, LANES rows of LANES keys at a time. Rows that share a sum add to
+ * it one after the other. */
+static inline void add_to_dbias(const struct score_gradients *g, const struct tile_rows *t, const struct visible_block *v,
+                                const float *ds, int64_t j0, int64_t keys) {
+    int64_t at[TILE_ROWS];
+    find_rows(at, t, g->stride, 1);
+    for (int64_t r = v->first * LANES; r < v->end * LANES; r += LANES)
+        for (int64_t j = 0; j < keys; j += LANES) {
+            float row[LANES];
+            vec x[LANES];
+            for (int n = 0; n < LANES; ++n) x[n] = j + n < keys ? v_load(ds + (j + n) * TILE_ROWS + r) : v_set(0);
+            v_transpose_floats(x);
+            for (int64_t lane = 0; lane < LANES && r + lane < t->n; ++lane) {
+                float *sum = g->dbias + at[r + lane] + j0 + j;
+                if (keys - j >= LANES) {
+                    v_store(sum, v_add(v_load(sum), x[lane]));
+                    continue;
+                }
+                v_store(row, x[lane]);
+                for (int64_t n = 0; j + n < keys; ++n) sum[n] += row[n];
+            }
+        }
 }
 
 /* Rounds the sums into the caller's tensors, after all tasks. */

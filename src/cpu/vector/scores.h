@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#include "cpu/vector/rows.h"
+#include "cpu/vector/visible.h"
 
 /* Whether there is a score term, so that scores need a pass of their own before the mask. */
 static inline bool scores_have_terms(const struct problem *p) { return p->a.softcap > 0 || p->a.bias || p->a.alibi; }
@@ -47,101 +47,105 @@ static inline vec v_tanh(vec x) {
 }
 
 /* s = softcap tanh(s / softcap); slope, unless NULL, gets the derivative of the new s by the old one. */
-static inline void scores_softcap(float *s, float *slope, int64_t keys, float softcap) {
-    for (int64_t at = 0; at < keys * TILE_ROWS; at += LANES) {
-        const vec t = v_tanh(v_mul(v_load(s + at), v_set(1 / softcap)));
-        v_store(s + at, v_mul(t, v_set(softcap)));
-        if (slope) v_store(slope + at, v_sub(v_set(1), v_mul(t, t)));
-    }
-}
-
-static inline void scores_bias(float *s, const struct tile_rows *t, int64_t j0, int64_t keys) {
-    const strobe_bias *bias = &t->p->bias;
-    for (int64_t r = 0; r < t->n; ++r) {
-        const int64_t at = t->s.b * bias->stride[0] + packed_head(t, r) * bias->stride[1] +
-                           packed_row(t, r) * bias->stride[2];
-        for (int64_t j = 0; j < keys; ++j) s[j * TILE_ROWS + r] += (float)element_load(bias->data, bias->dtype, at + j0 + j);
-    }
-}
-
-static inline void scores_alibi(float *s, const struct tile_rows *t, int64_t j0, int64_t keys) {
-    const strobe_alibi *alibi = &t->p->alibi;
-    const int64_t diagonal = strobe__alibi_diagonal(t->p, &t->s);
-    for (int64_t r = 0; r < t->n; ++r) {
-        const float slope = alibi->slopes[t->s.b * alibi->stride_batch + packed_head(t, r)];
-        for (int64_t j = 0; j < keys; ++j) {
-            const int64_t distance = packed_row(t, r) + diagonal - (j0 + j);
-            s[j * TILE_ROWS + r] -= slope * (float)(distance < 0 ? -distance : distance);
-        }
-    }
-}
-
-/* Sets scores to -inf where the band hides a key from a row. Bounds are relative to the block and so exact as floats. */
-static inline void scores_band(float *s, const struct tile_rows *t, int64_t j0, int64_t keys) {
-    float first[TILE_ROWS], end[TILE_ROWS];
-    int64_t i = packed_row(t, 0), last_of_row = (i + 1) * t->p->group - 1 - t->first;
-    for (int64_t r = 0; r < TILE_ROWS; ++r) {
-        const int64_t low = band_first(&t->s.band, i) - j0, high = band_end(&t->s.band, i) - j0;
-        first[r] = low <= 0 ? 0 : low < keys ? (float)low : (float)keys;
-        end[r] = high <= 0 ? 0 : high < keys ? (float)high : (float)keys;
-        if (r == last_of_row && r + 1 < t->n) {
-            ++i;
-            last_of_row += t->p->group;
-        }
-    }
-    const vec hidden = v_set(-INFINITY);
-    /* The last row's keys start last. Where they start at or before the block, as always under a causal mask, no row needs
-     * this. */
-    const bool starts = band_first(&t->s.band, i) > j0;
+static inline void scores_softcap(float *s, float *slope, const struct visible_block *v, int64_t keys, float softcap) {
     for (int64_t j = 0; j < keys; ++j)
-        for (int64_t c = 0; c < TILE_ROWS; c += LANES) {
-            const vec key = v_set((float)j);
-            vec x = v_load(s + j * TILE_ROWS + c);
-            if (starts) x = v_select_less(key, v_load(first + c), hidden, x);
-            x = v_select_less(key, v_load(end + c), x, hidden);
-            v_store(s + j * TILE_ROWS + c, x);
+        for (int64_t at = j * TILE_ROWS + v->first * LANES; at < j * TILE_ROWS + v->end * LANES; at += LANES) {
+            const vec t = v_tanh(v_mul(v_load(s + at), v_set(1 / softcap)));
+            v_store(s + at, v_mul(t, v_set(softcap)));
+            if (slope) v_store(slope + at, v_sub(v_set(1), v_mul(t, t)));
         }
 }
 
-/* Sets scores to -inf where a boolean or block mask or a bias of -inf hides a key, whatever the score is, a NaN too. A block
- * that a block mask hides is computed all the same. */
-static inline void scores_element_masks(float *s, const struct tile_rows *t, int64_t j0, int64_t keys) {
-    const struct problem *p = t->p;
-    for (int64_t r = 0; r < t->n; ++r) {
-        const int64_t b = t->s.b, h = packed_head(t, r), i = packed_row(t, r);
-        float *column = s + r;
-        if (p->a.bool_mask) {
-            const int64_t *stride = p->bool_mask.stride;
-            const uint8_t *mask = p->bool_mask.data + b * stride[0] + h * stride[1] + i * stride[2] + j0;
-            for (int64_t j = 0; j < keys; ++j)
-                if (!mask[j]) column[j * TILE_ROWS] = -INFINITY;
+/* The bias of the keys [j0, j0 + keys), of a row that starts at `at`: in place, or widened into `row` up to whole vectors.
+ */
+static inline const float *bias_row(float row[BLOCK_KEYS], const strobe_bias *bias, int64_t at, int64_t j0, int64_t keys) {
+    if (bias->dtype == STROBE_FP32 && keys % LANES == 0) return (const float *)bias->data + at + j0;
+    widen_row(row, bias->data, bias->dtype, at + j0, keys);
+    for (int64_t j = keys; j % LANES != 0; ++j) row[j] = 0;
+    return row;
+}
+
+/* Adds a bias that all rows of the tile share; see_block() has found what it hides. */
+static inline void scores_shared_bias(float *s, const struct tile_rows *t, const struct row_features *f,
+                                      const struct visible_block *v, int64_t j0, int64_t keys) {
+    float memory[BLOCK_KEYS];
+    const float *row = bias_row(memory, &t->p->bias, f->bias[0], j0, keys);
+    for (int64_t j = 0; j < keys; ++j) {
+        const vec bias = v_set(row[j]);
+        for (int64_t at = j * TILE_ROWS + v->first * LANES; at < j * TILE_ROWS + v->end * LANES; at += LANES)
+            v_store(s + at, v_add(v_load(s + at), bias));
+    }
+}
+
+/* Adds the bias: LANES rows of LANES keys are transposed at a time, so that rows lie across the lanes. Where it is -inf, the
+ * score becomes that, whatever it was, a NaN too. Returns whether it is -inf somewhere. */
+static inline bool scores_bias(float *s, const struct tile_rows *t, const struct row_features *f,
+                               const struct visible_block *v, int64_t j0, int64_t keys) {
+    const vec none = v_set(-INFINITY);
+    float memory[LANES][BLOCK_KEYS];
+    const float *row[LANES];
+    uint32_t hidden = 0;
+    if (f->bias_is_shared) {
+        scores_shared_bias(s, t, f, v, j0, keys);
+        return false;
+    }
+    for (int64_t r = v->first * LANES; r < v->end * LANES; r += LANES) {
+        for (int64_t lane = 0; lane < LANES; ++lane)
+            row[lane] = bias_row(memory[lane], &t->p->bias, f->bias[r + lane < t->n ? r + lane : r], j0, keys);
+        for (int64_t j = 0; j < keys; j += LANES) {
+            vec bias[LANES];
+            for (int lane = 0; lane < LANES; ++lane) bias[lane] = v_load(row[lane] + j);
+            v_transpose_floats(bias);
+            for (int64_t n = 0; n < LANES && j + n < keys; ++n) {
+                float *at = s + (j + n) * TILE_ROWS + r;
+                hidden |= v_equal_bits(bias[n], none);
+                v_store(at, v_select_equal(bias[n], none, none, v_add(v_load(at), bias[n])));
+            }
         }
-        if (p->a.block_mask) {
-            const strobe_block_mask *m = &p->block_mask;
-            const uint8_t *mask = m->data + b * m->stride[0] + h * m->stride[1] + i / m->block_q * m->stride[2];
-            for (int64_t j = 0; j < keys; ++j)
-                if (!mask[(j0 + j) / m->block_k]) column[j * TILE_ROWS] = -INFINITY;
-        }
-        if (p->a.bias) {
-            const strobe_bias *bias = &p->bias;
-            const int64_t at = b * bias->stride[0] + h * bias->stride[1] + i * bias->stride[2] + j0;
-            for (int64_t j = 0; j < keys; ++j)
-                if (element_load(bias->data, bias->dtype, at + j) == -(double)INFINITY) column[j * TILE_ROWS] = -INFINITY;
+    }
+    return hidden != 0;
+}
+
+static inline void scores_alibi(float *s, const struct row_features *f, const struct visible_block *v, int64_t j0,
+                                int64_t keys) {
+    float distance[TILE_ROWS]; /* from the block's first key */
+    for (int r = 0; r < TILE_ROWS; ++r) distance[r] = (float)(f->alibi_key[r] - j0);
+    for (int64_t r = v->first * LANES; r < v->end * LANES; r += LANES) {
+        const vec from = v_load(distance + r), slope = v_load(f->minus_slope + r);
+        for (int64_t j = 0; j < keys; ++j) {
+            float *at = s + j * TILE_ROWS + r;
+            v_store(at, v_fma(v_abs(v_sub(from, v_set((float)j))), slope, v_load(at)));
         }
     }
 }
 
-/* All of it, on the raw scores of keys [j0, j0 + keys). Returns whether some pair of the block may be hidden. */
+/* All of it, on the raw scores of keys [j0, j0 + keys), for the vectors of rows that see some of them. Returns whether some
+ * pair of the block may be hidden. */
+static inline bool finish_block_scores(float *s, float *slope, const struct tile_rows *t, const struct row_features *f,
+                                       const struct visible_block *v, int64_t j0, int64_t keys) {
+    const strobe_attention *a = &t->p->a;
+    bool hidden = v->coverage == BLOCK_PARTIAL;
+    if (a->softcap > 0) scores_softcap(s, slope, v, keys, (float)a->softcap);
+    if (a->bias) hidden = scores_bias(s, t, f, v, j0, keys) || hidden;
+    if (a->alibi) scores_alibi(s, f, v, j0, keys);
+    if (v->coverage == BLOCK_PARTIAL) hide_scores(s, v, keys);
+    return hidden;
+}
+
+/* finish_block_scores() on all rows of the tile, for a caller that has not asked see_block(). */
 static inline bool scores_finish(float *s, float *slope, const struct tile_rows *t, int64_t j0, int64_t keys,
                                  enum coverage coverage) {
-    const strobe_attention *a = &t->p->a;
-    const bool masked = scores_have_element_masks(t->p);
-    if (a->softcap > 0) scores_softcap(s, slope, keys, (float)a->softcap);
-    if (a->bias) scores_bias(s, t, j0, keys);
-    if (a->alibi) scores_alibi(s, t, j0, keys);
-    if (coverage == BLOCK_PARTIAL) scores_band(s, t, j0, keys);
-    if (masked) scores_element_masks(s, t, j0, keys);
-    return coverage == BLOCK_PARTIAL || masked;
+    struct row_features features;
+    struct visible_block visible;
+    (void)coverage;
+    find_row_features(&features, t);
+    see_block(&visible, t, &features, j0, keys);
+    const bool skipped = visible.coverage == BLOCK_SKIPPED;
+    if (skipped) memset(visible.bits, 0, sizeof visible.bits);
+    if (visible.coverage != BLOCK_FULL) visible.coverage = BLOCK_PARTIAL;
+    visible.first = 0;
+    visible.end = VECTORS;
+    return finish_block_scores(s, slope, t, &features, &visible, j0, keys);
 }
 
 /* Writes the factors of dropout to z [keys][TILE_ROWS]: 0, or 1 / (1 - p). */
@@ -158,8 +162,10 @@ static inline void dropout_factors(float *z, const struct tile_rows *t, const st
     }
 }
 
-static inline void multiply(float *x, const float *y, int64_t keys) {
-    for (int64_t at = 0; at < keys * TILE_ROWS; at += LANES) v_store(x + at, v_mul(v_load(x + at), v_load(y + at)));
+static inline void multiply(float *x, const float *y, const struct visible_block *v, int64_t keys) {
+    for (int64_t j = 0; j < keys; ++j)
+        for (int64_t at = j * TILE_ROWS + v->first * LANES; at < j * TILE_ROWS + v->end * LANES; at += LANES)
+            v_store(x + at, v_mul(v_load(x + at), v_load(y + at)));
 }
 
 #endif

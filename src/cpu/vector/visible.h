@@ -16,9 +16,12 @@
 
 #include "cpu/vector/rows.h"
 
-/* Where the masks and the bias of a tile's packed rows begin, in elements from their data; only for those that there are. */
+/* What the features ask of a tile's packed rows, worked out once a tile; only for the features that there are. */
 struct row_features {
-    int64_t bool_mask[TILE_ROWS], block_mask[TILE_ROWS], bias[TILE_ROWS];
+    int64_t bool_mask[TILE_ROWS], block_mask[TILE_ROWS], bias[TILE_ROWS]; /* where the row begins, elements from the data */
+    bool bias_is_shared;                                                  /* all rows have the same bias */
+    int64_t alibi_key[TILE_ROWS];                                         /* the key at which ALiBi's distance is 0 */
+    float minus_slope[TILE_ROWS];
 };
 
 struct visible_block {
@@ -40,11 +43,26 @@ static inline void find_rows(int64_t at[TILE_ROWS], const struct tile_rows *t, c
     }
 }
 
+static inline void find_alibi(struct row_features *features, const struct tile_rows *t) {
+    const float *slopes = t->p->alibi.slopes + t->s.b * t->p->alibi.stride_batch;
+    const int64_t diagonal = strobe__alibi_diagonal(t->p, &t->s);
+    for (int64_t r = 0; r < TILE_ROWS; ++r) {
+        features->alibi_key[r] = r < t->n ? packed_row(t, r) + diagonal : 0;
+        features->minus_slope[r] = r < t->n ? -slopes[packed_head(t, r)] : 0;
+    }
+}
+
 static inline void find_row_features(struct row_features *features, const struct tile_rows *t) {
     const struct problem *p = t->p;
     if (p->a.bool_mask) find_rows(features->bool_mask, t, p->bool_mask.stride, 1);
     if (p->a.block_mask) find_rows(features->block_mask, t, p->block_mask.stride, p->block_mask.block_q);
-    if (p->a.bias) find_rows(features->bias, t, p->bias.stride, 1);
+    if (p->a.bias) {
+        find_rows(features->bias, t, p->bias.stride, 1);
+        features->bias_is_shared = true;
+        for (int64_t r = 1; r < t->n; ++r)
+            features->bias_is_shared = features->bias_is_shared && features->bias[r] == features->bias[0];
+    }
+    if (p->a.alibi) find_alibi(features, t);
 }
 
 /* Bits [first, end) of a block. */
@@ -116,11 +134,11 @@ static inline uint64_t bits_of_bias(const strobe_bias *bias, int64_t at, int64_t
 
 /* Leaves out what a bias hides that all rows share. One of several rows is only asked whether it hides all that is left, row
  * after row, until something is visible: what else it hides is found when it is added. */
-static inline void see_bias(uint64_t *seen, const struct tile_rows *t, const int64_t *at, int64_t j0, int64_t keys) {
+static inline void see_bias(uint64_t *seen, const struct tile_rows *t, const struct row_features *features, int64_t j0,
+                            int64_t keys) {
     const strobe_bias *bias = &t->p->bias;
-    bool shared = true;
-    for (int64_t r = 1; r < t->n; ++r) shared = shared && at[r] == at[0];
-    if (shared) {
+    const int64_t *at = features->bias;
+    if (features->bias_is_shared) {
         const uint64_t bits = bits_of_bias(bias, at[0] + j0, keys);
         for (int64_t r = 0; r < t->n; ++r) seen[r] &= bits;
         return;
@@ -130,24 +148,23 @@ static inline void see_bias(uint64_t *seen, const struct tile_rows *t, const int
     memset(seen, 0, (size_t)t->n * sizeof *seen);
 }
 
-/* From the keys that each row sees: coverage, vectors, bits. Lanes without a row see nothing. */
-static inline void sum_up(struct visible_block *v, const uint64_t seen[TILE_ROWS], int64_t rows, int64_t keys) {
-    uint64_t some[VECTORS] = {0}, every = bits_between(0, keys), any = 0;
-    for (int64_t r = 0; r < rows; ++r) every &= seen[r];
-    for (int n = 0; n < VECTORS; ++n)
-        for (int lane = 0; lane < LANES; ++lane) some[n] |= seen[n * LANES + lane];
-    v->first = VECTORS;
-    v->end = 0;
-    for (int n = 0; n < VECTORS; ++n) {
-        any |= some[n];
-        if (some[n] && v->first == VECTORS) v->first = n;
-        if (some[n]) v->end = n + 1;
-    }
-    v->coverage = any == 0 ? BLOCK_SKIPPED : every == bits_between(0, keys) ? BLOCK_FULL : BLOCK_PARTIAL;
+/* From the keys that each row sees: coverage, vectors, bits. Lanes without a row get what the last row sees. */
+static inline void sum_up(struct visible_block *v, uint64_t seen[TILE_ROWS], int64_t rows, int64_t keys) {
+    uint64_t every = bits_between(0, keys);
+    for (int64_t r = rows; r < TILE_ROWS; ++r) seen[r] = seen[rows - 1];
     for (int64_t r = 0; r < TILE_ROWS; ++r) {
+        every &= seen[r];
         v->bits[0][r] = (uint32_t)seen[r];
         v->bits[BLOCK_KEYS / 32 - 1][r] = (uint32_t)(seen[r] >> 32);
     }
+    v->first = v->end = 0;
+    for (int n = vectors_of(rows) - 1; n >= 0; --n) {
+        uint64_t some = 0;
+        for (int lane = 0; lane < LANES; ++lane) some |= seen[n * LANES + lane];
+        if (some && v->end == 0) v->end = n + 1;
+        if (some) v->first = n;
+    }
+    v->coverage = v->end == 0 ? BLOCK_SKIPPED : every == bits_between(0, keys) ? BLOCK_FULL : BLOCK_PARTIAL;
 }
 
 /* What the tile sees of the keys [j0, j0 + keys), 0 < keys <= BLOCK_KEYS, that exist. */
@@ -160,11 +177,11 @@ static inline void see_block(struct visible_block *v, const struct tile_rows *t,
     if (v->coverage == BLOCK_SKIPPED) return;
     if (v->coverage == BLOCK_FULL && !a->block_mask && !a->bool_mask && !a->bias) return;
     uint64_t seen[TILE_ROWS];
-    for (int64_t r = 0; r < TILE_ROWS; ++r) seen[r] = r < t->n ? bits_between(0, keys) : 0;
+    for (int64_t r = 0; r < TILE_ROWS; ++r) seen[r] = bits_between(0, keys);
     if (v->coverage == BLOCK_PARTIAL) see_band(seen, t, j0, keys);
     if (a->block_mask) see_blocks(seen, t, features->block_mask, j0, keys);
     if (a->bool_mask) see_mask(seen, t, features->bool_mask, j0, keys);
-    if (a->bias) see_bias(seen, t, features->bias, j0, keys);
+    if (a->bias) see_bias(seen, t, features, j0, keys);
     sum_up(v, seen, t->n, keys);
 }
 
