@@ -13,7 +13,7 @@
  *   v_load2_bf16 _fp16 _int8 2 LANES elements, widened: a struct vec2
  *   v_sum v_highest          the sum and the maximum of a vector's lanes, without a NaN for v_highest
  *   v_sums                   the sums of the lanes of LANES vectors, as one vector
- *   v_exp2                   2^x for x <= 127, relative error 1.5e-7, 0 below -125, NaN to NaN
+ *   v_exp2                   2^x for x <= 127, relative error 1.6e-7, exact for whole x, 0 below -125, NaN to NaN
  *
  * Every function here and in the headers of src/cpu is static. Of inline functions with linkage the linker keeps one copy
  * for all files, which could be the one compiled for AVX-512. */

@@ -77,7 +77,7 @@ ALWAYS_INLINE struct softmax_gradients softmax_gradients_of(const struct block_l
     work.to = operands_of(loop, pair->strip, pair->tile, pair->buffer);
     work.factor = v_set(loop->factor);
     for (int i = 0; i < VECTORS; ++i) {
-        work.lse2[i] = v_load(of_rows.lse2 + i * LANES);
+        work.minus_lse2[i] = v_mul(v_load(of_rows.minus_lse + i * LANES), v_set((float)LOG2_E));
         work.rows[i] = (__mmask16)columns_mask(t->n - i * LANES);
     }
     return work;

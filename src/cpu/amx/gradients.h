@@ -42,9 +42,9 @@ struct gradient_operands {
 struct softmax_gradients {
     const float *s, *dp; /* of the next two keys */
     struct gradient_operands to;
-    vec factor, lse2[VECTORS]; /* P = 2^(S factor - lse2) */
-    __mmask16 rows[VECTORS];   /* the rows that exist */
-    int left;                  /* pairs of keys still to come */
+    vec factor, minus_lse2[VECTORS]; /* P = 2^(S factor - lse2) */
+    __mmask16 rows[VECTORS];         /* the rows that exist */
+    int left;                        /* pairs of keys still to come */
 };
 
 /* The vector work of the next two keys. `hidden`: a score may be -inf. P and dS are 0 there, whatever dP and delta are, and
@@ -57,7 +57,7 @@ ALWAYS_INLINE void softmax_gradients_two_keys(struct softmax_gradients *work, bo
             p[j][n] = score;
             ds[j][n] = v_load(work->dp + j * TILE_ROWS + n * LANES);
             if (!ready) {
-                p[j][n] = v_exp2_coarse(_mm512_fmsub_ps(score, work->factor, work->lse2[n]));
+                p[j][n] = v_exp2_coarse(v_fma(score, work->factor, work->minus_lse2[n]));
                 ds[j][n] = v_mul(p[j][n], ds[j][n]);
             }
             if (!hidden) continue;

@@ -74,7 +74,7 @@ static void copy_rows(float *to, bool *nonfinite, const struct scratch *t, const
     for (int64_t r = 0; r < t->rows.n; ++r) {
         float *row = to + r * padded(columns);
         nonfinite[r] = false;
-        if (t->of_rows.lse2[r] == INFINITY) continue;
+        if (t->of_rows.minus_lse[r] == -INFINITY) continue;
         widen_row(row, x->data, x->dtype, tile_offset(&t->rows, x, r), columns);
         nonfinite[r] = !row_is_finite(row, columns);
         if (nonfinite[r]) memset(row, 0, (size_t)columns * sizeof *row);

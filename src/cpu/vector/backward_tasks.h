@@ -62,7 +62,7 @@ static inline struct row_statistics statistics_of(const struct gradient_tasks *g
                                                   int64_t tile) {
     const int64_t at = ((s->b * g->p->a.heads_kv + kv) * g->tiles + tile) * TILE_ROWS;
     return (struct row_statistics){
-        .lse2 = g->rows.lse2 + at, .delta = g->rows.delta + at, .minus_delta = g->rows.minus_delta + at};
+        .minus_lse = g->rows.minus_lse + at, .delta = g->rows.delta + at, .minus_delta = g->rows.minus_delta + at};
 }
 
 /* --------------------------------------------------------------------------------------------------- what tasks do -- */
@@ -234,7 +234,7 @@ static inline size_t gradient_tasks_lay_out(struct gradient_tasks *g, char *base
     size_t bytes = (size_t)strobe__workers(a->parallel) * g->scratch_bytes, used = 0;
     bytes += score_gradients_lay_out(&g->sums, base ? base + bytes : NULL, g->p);
     float *shared = base ? (float *)(void *)(base + bytes) : NULL;
-    g->rows.lse2 = take(shared, &used, rows);
+    g->rows.minus_lse = take(shared, &used, rows);
     g->rows.delta = take(shared, &used, rows);
     g->rows.minus_delta = take(shared, &used, rows);
     g->sum = take_sums(g, shared, &used, g->apart ? heads * g->ranges : 0);

@@ -2,7 +2,7 @@
  *
  * block_gradients.h: the work of the backward between its products, on a block of keys and a tile of query rows:
  *
- *     S; softcap, bias, ALiBi, mask (scores.h)        P = exp(S - lse) = 2^(S c - lse log2 e)
+ *     S; softcap, bias, ALiBi, mask (scores.h)        P = exp(S - lse) = 2^((S scale - lse) log2 e)
  *     dropout Z                                       dS = P (Z dP - delta), times softcap's slope;  P becomes Z P
  *
  * and, once for each row, delta = rowsum(dO * O) - dlse. One text for every level, AMX included. */
@@ -12,9 +12,9 @@
 #include "cpu/vector/score_gradients.h"
 #include "cpu/vector/scores.h"
 
-/* The statistics of a tile's rows: lse log2 e, +inf for rows that see no key; delta = rowsum(dO * O) - dlse. */
+/* The statistics of a tile's rows: -lse, -inf for rows that see no key; delta = rowsum(dO * O) - dlse. */
 struct row_statistics {
-    float *lse2, *delta, *minus_delta; /* [TILE_ROWS]; -delta is where the chain of dP starts from on AMX */
+    float *minus_lse, *delta, *minus_delta; /* [TILE_ROWS]; -delta is where the chain of dP starts from on AMX */
 };
 
 /* The scores and gradients of a block pair, all [BLOCK_KEYS][TILE_ROWS]. */
@@ -44,7 +44,7 @@ static inline void read_row_statistics(const struct row_statistics *to, const st
     for (int64_t r = 0; r < TILE_ROWS; ++r) {
         to->delta[r] = 0;
         to->minus_delta[r] = 0;
-        to->lse2[r] = INFINITY;
+        to->minus_lse[r] = -INFINITY;
         if (r >= t->n) continue;
         const double lse = element_load(a->lse.data, a->lse.dtype, tile_offset(t, &a->lse, r));
         if (lse == -(double)INFINITY) continue;
@@ -54,7 +54,7 @@ static inline void read_row_statistics(const struct row_statistics *to, const st
         if (g->dlse.data) delta -= element_load(g->dlse.data, g->dlse.dtype, tile_offset(t, &g->dlse, r));
         to->delta[r] = (float)delta;
         to->minus_delta[r] = (float)-delta;
-        to->lse2[r] = (float)(lse * LOG2_E);
+        to->minus_lse[r] = (float)-lse;
         if (g->dsinks) add_to_dsink(sums, t, r, lse, delta);
     }
 }
@@ -63,13 +63,13 @@ static inline void read_row_statistics(const struct row_statistics *to, const st
  * P and dS are 0, whatever dP is, and whatever lse is in a row that sees a NaN elsewhere. */
 static inline void p_and_ds(const struct problem *p, const struct block *b, const struct row_statistics *rows,
                             const struct visible_block *v, int64_t keys, bool hidden) {
-    const vec factor = v_set(exponent_factor(p)), zero = v_set(0), out_of_sight = v_set(-INFINITY);
+    const vec scale = v_set(score_scale(p)), log2_e = v_set((float)LOG2_E), zero = v_set(0), out_of_sight = v_set(-INFINITY);
     const bool dropout = p->a.dropout, softcap = p->a.softcap > 0;
     for (int64_t lane = v->first * LANES; lane < v->end * LANES; lane += LANES) {
-        const vec lse2 = v_load(rows->lse2 + lane), delta = v_load(rows->delta + lane);
+        const vec minus_lse = v_load(rows->minus_lse + lane), delta = v_load(rows->delta + lane);
         for (int64_t at = lane; at < keys * TILE_ROWS; at += TILE_ROWS) {
             const vec score = v_load(b->p + at);
-            vec p_ij = v_exp2(v_sub(v_mul(score, factor), lse2));
+            vec p_ij = v_exp2(v_mul(v_fma(score, scale, minus_lse), log2_e));
             if (hidden) p_ij = v_select_equal(score, out_of_sight, zero, p_ij);
             const vec drop = dropout ? v_load(b->z + at) : v_set(1);
             const vec ds = v_mul(p_ij, v_sub(v_mul(v_load(b->ds + at), drop), delta));

@@ -12,14 +12,14 @@
 
 static inline void finish_rows(const struct tile_rows *t, const float *m, const float *l, float *factor) {
     const struct problem *p = t->p;
-    const double to_natural = (double)exponent_factor(p) * LN_2;
+    const double scale = exact_score_scale(p);
     for (int64_t r = 0; r < t->n; ++r) { /* without a branch, so that compilers vectorise it */
         const float inverse = 1 / l[r];
         factor[r] = l[r] == 0 ? 0 : inverse;
     }
     if (!p->a.sinks && !p->a.lse.data) return;
     for (int64_t r = 0; r < t->n; ++r) {
-        const double keys_lse = l[r] == 0 ? -(double)INFINITY : (double)m[r] * to_natural + log((double)l[r]);
+        const double keys_lse = l[r] == 0 ? -(double)INFINITY : (double)m[r] * scale + log((double)l[r]);
         double lse = keys_lse;
         if (p->a.sinks) {
             const double sink = element_load(p->sinks.data, p->sinks.dtype, packed_head(t, r));

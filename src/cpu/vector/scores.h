@@ -19,11 +19,13 @@ static inline bool scores_have_element_masks(const struct problem *p) {
     return p->a.bool_mask || p->a.block_mask || p->a.bias;
 }
 
-/* The factor of scores, raw or in natural units, in the exponential: exp(score) = exp2(score * factor). It is not negative:
- * a negative scale changes the signs of Q instead (query_factor), and the largest raw score has the largest exponential. */
-static inline float exponent_factor(const struct problem *p) {
-    return (float)(scores_have_terms(p) ? LOG2_E : fabs(p->a.scale) * LOG2_E);
-}
+/* What scores, raw or in natural units, are still to be multiplied by. It is not negative: a negative scale changes the
+ * signs of Q instead (query_factor), and the largest raw score has the largest exponential. */
+static inline double exact_score_scale(const struct problem *p) { return scores_have_terms(p) ? 1 : fabs(p->a.scale); }
+static inline float score_scale(const struct problem *p) { return (float)exact_score_scale(p); }
+
+/* exp(score scale) = exp2(score * factor). */
+static inline float exponent_factor(const struct problem *p) { return (float)(exact_score_scale(p) * LOG2_E); }
 
 /* The factor of Q when it is packed. */
 static inline float query_factor(const struct problem *p) {
