@@ -8,7 +8,7 @@
 #include "check/isolated.h"
 #include "check/random_check.h"
 
-enum { MOST_WORKERS = 256, MOST_FAILURES = 32, MOST_CASE_SECONDS = 120 };
+enum { MOST_WORKERS = 256, MOST_FAILURES = 32, MOST_CASE_SECONDS = 300 };
 
 /* What one process has seen of one kernel. */
 typedef struct random_tally {

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LIMIT_SECONDS = 20, ALL_SECONDS = 40, MOST_FIELDS = 4 };
+enum { LIMIT_SECONDS = 60, ALL_SECONDS = 90, MOST_FIELDS = 4 };
 
 /* Fields that are set to 0 together: none of the feature. */
 typedef struct step {
