@@ -93,7 +93,7 @@ static inline bool scores_bias(float *s, const struct tile_rows *t, const struct
     }
     for (int64_t r = v->first * LANES; r < v->end * LANES; r += LANES) {
         for (int64_t lane = 0; lane < LANES; ++lane)
-            row[lane] = bias_row(memory[lane], &t->p->bias, f->bias[r + lane < t->n ? r + lane : r], j0, keys);
+            row[lane] = bias_row(memory[lane], &t->p->bias, f->bias[r + lane < t->n ? r + lane : 0], j0, keys);
         for (int64_t j = 0; j < keys; j += LANES) {
             vec bias[LANES];
             for (int lane = 0; lane < LANES; ++lane) bias[lane] = v_load(row[lane] + j);
