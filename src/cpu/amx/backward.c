@@ -13,7 +13,7 @@
  *   dK, times the scale, and dV are written
  *
  * Products of bf16 are exact and summed in fp32. P and dS are rounded to bf16 once, and gradients once, after the sum over a
- * group. Causal skip: tiles and strips that do not see each other make no block pair.
+ * group. Skip: tiles and strips that do not see each other make no block pair, and what no pair needs is not packed.
  *
  * docs/kernels/cpu.md has the versions and what was tried, docs/benchmarks.md the figures. */
 #include "cpu/amx/block_loop.h"
@@ -66,9 +66,10 @@ static struct backward backward_of(const struct problem *p) {
     f.tasks.write_dq = write_dq;
     f.streams = streams_gradients(p);
     f.some_hidden = a->mask || scores_have_element_masks(p);
+    f.has_element_masks = scores_have_element_masks(p);
     f.has_terms = scores_have_terms(p);
     f.has_ds_features = a->softcap > 0 || a->dropout || p->g.dbias;
-    f.has_features = f.has_terms || f.has_ds_features || scores_have_element_masks(p);
+    f.has_features = f.has_terms || f.has_ds_features || f.has_element_masks;
     return f;
 }
 

@@ -22,6 +22,8 @@ struct scratch {
     uint32_t *p, *ds;               /* [2 strips][BLOCK_TILES] operands A: P^T and dS^T */
     uint32_t *pairs;                /* [BATCH_STRIPS][BLOCK_TILES] operands B: dS^T in pairs of keys */
     struct block block;             /* S^T and dP^T of a block pair, and what features add */
+    struct visible_block *visible;  /* [BATCH_STRIPS][BLOCK_TILES] what the tiles see of the strips */
+    bool *packed;                   /* [keys / 64] K, V and K^T of the block are packed */
 };
 
 struct backward {
@@ -30,8 +32,9 @@ struct backward {
     int64_t k_padded, v_padded; /* dim and dim_v up to whole tiles */
     bool streams;               /* gradients bypass the caches (non-temporal stores), as the forward's output does */
     bool some_hidden;           /* a key may be hidden from some row of its block */
+    bool has_element_masks;     /* then tiles and keys are packed when some of them see each other */
     bool has_terms;             /* scores_have_terms() */
-    bool has_ds_features;       /* softcap, dropout or dbias, for which block_gradients() is needed */
+    bool has_ds_features;       /* softcap, dropout or dbias, for which gradients_of_block() is needed */
     bool has_features;          /* has_terms, has_ds_features, or a mask by element */
 };
 
@@ -43,7 +46,9 @@ struct visible {
 /* A block of query rows: `tiles` tiles from tile `first` of the head on. */
 struct row_block {
     struct tile_rows tile[BLOCK_TILES];
+    struct row_features features[BLOCK_TILES];
     struct visible visible[BLOCK_TILES];
+    bool packed[BLOCK_TILES];
     int64_t first, tiles;
     uint32_t q_nonfinite[BLOCK_TILES], dout_nonfinite[BLOCK_TILES]; /* one bit a row: left out of the pairs of rows */
 };
@@ -71,42 +76,62 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->block.ds = take(base, &used, PAIR_FLOATS);
     t->block.z = take(base, &used, PAIR_FLOATS);
     t->block.slope = take(base, &used, PAIR_FLOATS);
+    t->visible = (struct visible_block *)(void *)take(
+        base, &used, BATCH_STRIPS * BLOCK_TILES * (int64_t)(sizeof *t->visible / sizeof(float)));
+    t->packed = (bool *)(void *)take(base, &used, (keys / BLOCK_KEYS + 3) / 4);
     return used;
 }
 
-/* Packs a block of rows. */
-static void start_rows(const struct backward *f, const struct scratch *c, struct row_block *rows, const struct keys *k) {
+/* Packs tile n of a block of rows. */
+static void pack_tile(const struct backward *f, const struct scratch *c, struct row_block *rows, int64_t n) {
     const strobe_attention *a = &f->p->a;
+    const struct tile_rows *t = &rows->tile[n];
     const bool flip = !f->has_terms && a->scale < 0;
+    const int64_t k_at = n * TILE_ROWS * f->k_padded, v_at = n * TILE_ROWS * f->v_padded;
+    rows->q_nonfinite[n] = f->some_hidden ? rows_not_finite(t, &a->q, a->dim) : 0;
+    rows->dout_nonfinite[n] = f->some_hidden ? rows_not_finite(t, &f->p->g.dout, a->dim_v) : 0;
+    pack_queries(c->q + k_at, t, &a->q, a->dim, flip);
+    pack_queries(c->dout + v_at, t, &f->p->g.dout, a->dim_v, false);
+    pack_row_pairs(c->q_pairs + k_at, t, &a->q, a->dim, f->k_padded, rows->q_nonfinite[n]);
+    pack_row_pairs(c->dout_pairs + v_at, t, &f->p->g.dout, a->dim_v, f->v_padded, rows->dout_nonfinite[n]);
+    rows->packed[n] = true;
+}
+
+/* Starts a block of rows: packs it, or where some tiles may see nothing, nothing yet. */
+static void start_rows(const struct backward *f, const struct scratch *c, struct row_block *rows, const struct keys *k) {
     const int64_t all = packed_rows(f->p, &k->s);
     for (rows->tiles = 0; rows->tiles < BLOCK_TILES && (rows->first + rows->tiles) * TILE_ROWS < all; ++rows->tiles) {
-        const int64_t n = rows->tiles, k_at = n * TILE_ROWS * f->k_padded, v_at = n * TILE_ROWS * f->v_padded;
+        const int64_t n = rows->tiles;
         rows->tile[n] = tile_rows_at(f->p, &k->s, k->kv, (rows->first + n) * TILE_ROWS);
         const struct tile_rows *t = &rows->tile[n];
         rows->visible[n] = (struct visible){tile_first_key(t), tile_end_key(t),
                                             band_first(&t->s.band, packed_row(t, t->n - 1)),
                                             band_end(&t->s.band, packed_row(t, 0))};
-        rows->q_nonfinite[n] = f->some_hidden ? rows_not_finite(t, &a->q, a->dim) : 0;
-        rows->dout_nonfinite[n] = f->some_hidden ? rows_not_finite(t, &f->p->g.dout, a->dim_v) : 0;
-        pack_queries(c->q + k_at, t, &a->q, a->dim, flip);
-        pack_queries(c->dout + v_at, t, &f->p->g.dout, a->dim_v, false);
-        pack_row_pairs(c->q_pairs + k_at, t, &a->q, a->dim, f->k_padded, rows->q_nonfinite[n]);
-        pack_row_pairs(c->dout_pairs + v_at, t, &f->p->g.dout, a->dim_v, f->v_padded, rows->dout_nonfinite[n]);
+        find_row_features(&rows->features[n], t);
+        rows->packed[n] = false;
+        if (!f->has_element_masks) pack_tile(f, c, rows, n);
     }
 }
 
-/* Packs a super-block of keys. */
-static void start_keys(const struct backward *f, const struct scratch *c, const struct keys *k) {
+/* Packs the block of keys from j0 on. */
+static void pack_block(const struct backward *f, const struct scratch *c, const struct keys *k, int64_t j0) {
     const strobe_attention *a = &f->p->a;
+    const int64_t left = k->s.keys - j0, n = left < BLOCK_KEYS ? left : BLOCK_KEYS, at = j0 - k->first;
+    const uint16_t *key = (const uint16_t *)a->k.data + strobe__key_offset(&a->k, &k->s, j0, k->kv);
+    const uint16_t *value = (const uint16_t *)a->v.data + strobe__key_offset(&a->v, &k->s, j0, k->kv);
+    const uint64_t k_nonfinite = f->some_hidden ? keys_not_finite(key, a->k.stride[1], n, a->dim) : 0;
+    c->k_nonfinite[at / BLOCK_KEYS] = k_nonfinite;
+    pack_key_tiles(c->k + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded);
+    pack_key_tiles(c->v + at * f->v_padded, value, a->v.stride[1], n, a->dim_v, f->v_padded);
+    pack_values(c->k_columns + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded, k_nonfinite);
+    c->packed[at / BLOCK_KEYS] = true;
+}
+
+/* Starts a super-block of keys: packs it, or where some blocks may be seen by nobody, nothing yet. */
+static void start_keys(const struct backward *f, const struct scratch *c, const struct keys *k) {
     for (int64_t j0 = k->first; j0 < k->end; j0 += BLOCK_KEYS) {
-        const int64_t left = k->s.keys - j0, n = left < BLOCK_KEYS ? left : BLOCK_KEYS, at = j0 - k->first;
-        const uint16_t *key = (const uint16_t *)a->k.data + strobe__key_offset(&a->k, &k->s, j0, k->kv);
-        const uint16_t *value = (const uint16_t *)a->v.data + strobe__key_offset(&a->v, &k->s, j0, k->kv);
-        const uint64_t k_nonfinite = f->some_hidden ? keys_not_finite(key, a->k.stride[1], n, a->dim) : 0;
-        c->k_nonfinite[at / BLOCK_KEYS] = k_nonfinite;
-        pack_key_tiles(c->k + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded);
-        pack_key_tiles(c->v + at * f->v_padded, value, a->v.stride[1], n, a->dim_v, f->v_padded);
-        pack_values(c->k_columns + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded, k_nonfinite);
+        c->packed[(j0 - k->first) / BLOCK_KEYS] = false;
+        if (!f->has_element_masks) pack_block(f, c, k, j0);
     }
     memset(c->summed, 0, (size_t)(up_to(k->end - k->first, BLOCK_KEYS) / STRIP_KEYS));
 }

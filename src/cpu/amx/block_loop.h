@@ -20,6 +20,7 @@
 /* A strip of keys from j0 on, and the tiles [begin, end) that see some of it. */
 struct strip {
     int64_t j0, begin, end;
+    uint32_t seen; /* one bit a tile: some of its rows sees some key of the strip; tile begin's is set */
     uint32_t full; /* one bit a tile: each of its rows sees each key of the strip */
 };
 
@@ -39,7 +40,7 @@ struct dkdv {
 struct block_loop {
     const struct backward *f;
     const struct scratch *c;
-    const struct row_block *rows;
+    struct row_block *rows;
     const struct keys *k;
     float factor;                      /* exponent_factor() */
     struct strip strips[BATCH_STRIPS]; /* the batch */
@@ -54,19 +55,44 @@ static struct gradient_operands operands_of(const struct block_loop *loop, const
     return (struct gradient_operands){c->p + at, c->ds + at, c->pairs + (n * BLOCK_TILES + tile) * OPERAND_WORDS};
 }
 
-/* Finds the tiles that see some of the strip. Returns whether there are any, else the strip is skipped (causal skip). */
-static bool find_tiles(const struct row_block *rows, struct strip *strip) {
+static inline bool sees(const struct strip *strip, int64_t tile) { return strip->seen >> tile & 1; }
+
+/* What a tile sees of the keys [j0, j1) of a strip. The band alone is asked first, which takes no more than comparisons. */
+static enum coverage see_strip(const struct block_loop *loop, const struct strip *strip, int64_t tile, int64_t j1) {
+    const struct visible *band = &loop->rows->visible[tile];
+    const struct tile_rows *t = &loop->rows->tile[tile];
+    struct visible_block *v = &loop->c->visible[(strip - loop->strips) * BLOCK_TILES + tile];
+    if (j1 <= band->first || strip->j0 >= band->end) return BLOCK_SKIPPED;
+    if (loop->f->has_element_masks || strip->j0 < band->all_first || j1 > band->all_end)
+        see_block(v, t, &loop->rows->features[tile], strip->j0, j1 - strip->j0);
+    else {
+        v->coverage = BLOCK_FULL;
+        v->first = 0;
+        v->end = vectors_of(t->n);
+    }
+    return v->coverage;
+}
+
+/* Finds the tiles that see some of the strip, and packs what is not packed yet. Returns whether there are any, else the
+ * strip is skipped. */
+static bool find_tiles(const struct block_loop *loop, struct strip *strip) {
+    const struct scratch *c = loop->c;
+    struct row_block *rows = loop->rows;
+    const int64_t left = loop->k->s.keys - strip->j0, keys = left < STRIP_KEYS ? left : STRIP_KEYS;
+    const int64_t block = (strip->j0 - loop->k->first) / BLOCK_KEYS;
     strip->begin = strip->end = 0;
-    strip->full = 0;
+    strip->seen = strip->full = 0;
     for (int64_t n = 0; n < rows->tiles; ++n) {
-        const struct visible *visible = &rows->visible[n];
-        const int64_t left = rows->tile[n].s.keys - strip->j0, j1 = strip->j0 + (left < STRIP_KEYS ? left : STRIP_KEYS);
-        if (j1 <= visible->first || strip->j0 >= visible->end) continue;
+        const enum coverage coverage = see_strip(loop, strip, n, strip->j0 + keys);
+        if (coverage == BLOCK_SKIPPED) continue;
         if (strip->end == 0) strip->begin = n;
         strip->end = n + 1;
-        if (left >= STRIP_KEYS && strip->j0 >= visible->all_first && j1 <= visible->all_end) strip->full |= 1u << n;
+        strip->seen |= 1u << n;
+        if (coverage == BLOCK_FULL && keys == STRIP_KEYS) strip->full |= 1u << n;
+        if (!rows->packed[n]) pack_tile(loop->f, c, rows, n);
     }
-    return strip->end > 0;
+    if (strip->seen && !c->packed[block]) pack_block(loop->f, c, loop->k, loop->k->first + block * BLOCK_KEYS);
+    return strip->seen != 0;
 }
 
 /* The vector work of a pair: P and dS from S and dP. */
@@ -88,37 +114,44 @@ static inline bool is_plain(const struct block_loop *loop, const struct block_pa
     return !loop->f->has_features && pair->strip->full >> pair->tile & 1;
 }
 
-/* All vector work of a pair that is not plain: features, mask, P and dS. */
-static void finish_with_features(struct block_loop *loop, const struct block_pair *pair) {
+/* P and dS of a pair where softcap, dropout or dbias have a part in dS: all at once. */
+static void finish_ds_features(const struct block_loop *loop, const struct block_pair *pair, struct softmax_gradients *work,
+                               int64_t keys, bool hidden) {
     const struct backward *f = loop->f;
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
-    const struct block block = loop->c->block;
-    const int64_t j0 = pair->strip->j0, left = t->s.keys - j0, keys = left < STRIP_KEYS ? left : STRIP_KEYS;
     const struct row_statistics of_rows = statistics_of(&f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
-    const enum coverage coverage = pair->strip->full >> pair->tile & 1 ? BLOCK_FULL : BLOCK_PARTIAL;
-    struct softmax_gradients work = softmax_gradients_of(loop, pair);
-    store_pending(&loop->pending);
-    tile_barrier();
-    if (f->has_terms)
-        for (int64_t at = 0; at < PAIR_FLOATS; at += LANES)
-            v_store(block.p + at, v_mul(v_load(block.p + at), v_set((float)f->p->a.scale)));
-    const bool hidden = scores_finish(block.p, block.slope, t, j0, keys, coverage);
-    if (f->has_ds_features) block_gradients(&f->tasks.sums, &block, t, &of_rows, &f->tasks.place, j0, keys, hidden);
-    for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(block.p + at, v_set(-INFINITY));
-    if (f->has_ds_features)
-        softmax_gradients_step(&work, STRIP_KEYS, true, true);
-    else
-        softmax_gradients_step(&work, STRIP_KEYS, true, false);
+    const struct visible_block all = {.coverage = BLOCK_PARTIAL, .first = 0, .end = VECTORS};
+    gradients_of_block(&f->tasks.sums, &loop->c->block, t, &of_rows, &f->tasks.place, &all, pair->strip->j0, keys, hidden);
+    for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(loop->c->block.p + at, v_set(-INFINITY));
+    while (work->left > 0) softmax_gradients_variant(work, true, true);
 }
 
-/* Starts the vector work of a pair. A plain pair's work is all left for the tile products to cover. The work of any other
- * pair, with features or partly hidden, is done here at once. */
+/* Finishes the scores of a pair that is not plain: features and mask. */
+static void finish_pair_scores(struct block_loop *loop, const struct block_pair *pair, struct softmax_gradients *work) {
+    const struct backward *f = loop->f;
+    const struct tile_rows *t = &loop->rows->tile[pair->tile];
+    const struct row_features *features = &loop->rows->features[pair->tile];
+    const struct visible_block *v = &loop->c->visible[(pair->strip - loop->strips) * BLOCK_TILES + pair->tile];
+    const struct block block = loop->c->block;
+    const int64_t j0 = pair->strip->j0, left = t->s.keys - j0, keys = left < STRIP_KEYS ? left : STRIP_KEYS;
+    store_pending(&loop->pending);
+    tile_barrier();
+    bool hidden = finish_block_scores(block.p, block.slope, t, features, v, j0, keys,
+                                      f->has_terms ? (float)f->p->a.scale : 1);
+    if (v->coverage == BLOCK_PARTIAL && v->end - v->first < VECTORS) /* one vector of rows sees nothing */
+        for (int64_t at = v->first > 0 ? 0 : v->end * LANES; at < keys * TILE_ROWS; at += TILE_ROWS)
+            v_store(block.p + at, v_set(-INFINITY));
+    for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(block.p + at, v_set(-INFINITY));
+    hidden = hidden || keys < STRIP_KEYS;
+    work->hidden = hidden;
+    if (f->has_ds_features) finish_ds_features(loop, pair, work, keys, hidden);
+}
+
+/* Starts the vector work of a pair, which is left for the tile products to cover. Scores that need more than the exponential
+ * are finished here at once. */
 ALWAYS_INLINE struct softmax_gradients start_softmax_gradients(struct block_loop *loop, const struct block_pair *pair) {
     struct softmax_gradients work = softmax_gradients_of(loop, pair);
-    if (!is_plain(loop, pair)) {
-        finish_with_features(loop, pair);
-        work.left = 0;
-    }
+    if (!is_plain(loop, pair)) finish_pair_scores(loop, pair, &work);
     return work;
 }
 
@@ -130,12 +163,13 @@ ALWAYS_INLINE void dkdv_step(struct block_loop *loop, struct dkdv *dkdv, struct 
     const int64_t at = dkdv->strip->j0 - loop->k->first, v_groups = v / TILE_DEPTH, n = dkdv->next++;
     const struct gradient_operands operands = operands_of(loop, dkdv->strip, begin, dkdv->buffer);
     const bool summed = c->summed[at / STRIP_KEYS];
+    const uint32_t seen = dkdv->strip->seen >> begin;
     if (n < v_groups)
         product_dkdv(&loop->pending, c->dv + at * v, operands.p, c->dout_pairs + begin * TILE_ROWS * v, n, v / TILE_SIDE,
-                     depth, summed, work);
+                     depth, seen, summed, work);
     else
         product_dkdv(&loop->pending, c->dk + at * k, operands.ds, c->q_pairs + begin * TILE_ROWS * k, n - v_groups,
-                     k / TILE_SIDE, depth, summed, work);
+                     k / TILE_SIDE, depth, seen, summed, work);
     if (dkdv->next == dkdv->groups) c->summed[at / STRIP_KEYS] = true;
 }
 
@@ -201,6 +235,7 @@ static void next_dkdv(struct block_loop *loop, struct dkdv *dkdv, const struct b
     tile_barrier();
     const int64_t at = last->strip->j0 - loop->k->first;
     for (int64_t n = last->strip->begin; n < last->strip->end; ++n) {
+        if (!sees(last->strip, n)) continue;
         const struct gradient_operands operands = operands_of(loop, last->strip, n, last->buffer);
         const struct tile_rows *t = &loop->rows->tile[n];
         const uint32_t nonfinite = (uint32_t)(loop->c->k_nonfinite[at / BLOCK_KEYS] >> at % BLOCK_KEYS);
@@ -236,8 +271,7 @@ ALWAYS_INLINE void dq_step(const uint16_t *k, const uint32_t *pairs, const struc
 static void product_dq(struct block_loop *loop, int64_t tile) {
     const int64_t padded = loop->f->k_padded;
     const struct strip *first = loop->strips, *end = loop->strips + loop->count;
-    while (first < end && (tile < first->begin || tile >= first->end)) ++first;
-    while (first < end && (tile < end[-1].begin || tile >= end[-1].end)) --end;
+    while (first < end && !sees(first, tile)) ++first;
     if (first == end) return;
     const int64_t of_head = loop->rows->first + tile;
     const bool summed = loop->k->dq.summed[of_head];
@@ -246,6 +280,7 @@ static void product_dq(struct block_loop *loop, int64_t tile) {
         const struct tiles_2x2 c = {dq + x * TILE_ROWS, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *dq};
         struct tile_rotation rotation = {&loop->pending, summed ? &c : NULL};
         for (const struct strip *s = first; s < end; ++s, rotation.pending = NULL) {
+            if (!sees(s, tile)) continue;
             const int64_t at = s->j0 - loop->k->first, n = s - loop->strips;
             const uint16_t *k = loop->c->k_columns + at / BLOCK_KEYS * BLOCK_KEYS * padded + at % BLOCK_KEYS * TILE_SIDE +
                                 x * BLOCK_KEYS;
@@ -267,21 +302,24 @@ static void loop_over_batch(struct block_loop *loop) {
     int64_t buffer = 0;
     for (int64_t n = 0; n < loop->count; ++n) {
         const struct strip *s = &loop->strips[n];
+        const int64_t last = __builtin_popcount(s->seen) - 1; /* of its pairs */
+        int64_t done = 0;
         for (int64_t tile = s->begin; tile < s->end; ++tile) {
+            if (!sees(s, tile)) continue;
             const struct block_pair pair = {.strip = s, .tile = tile, .buffer = buffer};
             struct softmax_gradients work = {.left = 0};
             if (before.strip) work = start_softmax_gradients(loop, &before);
-            const int64_t done = tile - s->begin, pairs = s->end - s->begin - 1;
-            pair_step(loop, &pair, &dkdv, done == 0 ? 0 : dkdv.groups * done / pairs, &work);
+            pair_step(loop, &pair, &dkdv, done == 0 ? 0 : dkdv.groups * done / last, &work);
             if (before.strip && before.strip != s) next_dkdv(loop, &dkdv, &before);
             before = pair;
+            ++done;
         }
-        if (s->end > s->begin) buffer ^= 1;
+        buffer ^= 1;
     }
     if (!before.strip) return;
     struct softmax_gradients work = start_softmax_gradients(loop, &before);
     store_pending(&loop->pending);
-    softmax_gradients_step(&work, STRIP_KEYS, false, false);
+    softmax_gradients_step(&work, STRIP_KEYS);
     tile_barrier();
     next_dkdv(loop, &dkdv, &before);
     next_dkdv(loop, &dkdv, NULL);
@@ -291,14 +329,14 @@ static void loop_over_batch(struct block_loop *loop) {
 }
 
 /* The gradients of a block of rows and the keys [begin, end) of a super-block, in batches of about the same size. */
-static void loop_over_strips(const struct backward *f, const struct scratch *c, const struct row_block *rows,
-                             const struct keys *k, int64_t begin, int64_t end) {
+static void loop_over_strips(const struct backward *f, const struct scratch *c, struct row_block *rows, const struct keys *k,
+                             int64_t begin, int64_t end) {
     struct block_loop loop = {.f = f, .c = c, .rows = rows, .k = k, .factor = exponent_factor(f->p)};
     const int64_t strips = (end - begin + STRIP_KEYS - 1) / STRIP_KEYS, batches = (strips + BATCH_STRIPS - 1) / BATCH_STRIPS;
     const int64_t batch = (strips + batches - 1) / batches;
     for (int64_t j0 = begin; j0 < end; j0 += STRIP_KEYS) {
         loop.strips[loop.count].j0 = j0;
-        if (find_tiles(rows, &loop.strips[loop.count])) ++loop.count;
+        if (find_tiles(&loop, &loop.strips[loop.count])) ++loop.count;
         if (loop.count == batch) {
             loop_over_batch(&loop);
             loop.count = 0;

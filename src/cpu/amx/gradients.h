@@ -45,11 +45,12 @@ struct softmax_gradients {
     vec factor, minus_lse2[VECTORS]; /* P = 2^(S factor - lse2) */
     __mmask16 rows[VECTORS];         /* the rows that exist */
     int left;                        /* pairs of keys still to come */
+    bool hidden;                     /* a score may be -inf */
 };
 
 /* The vector work of the next two keys. `hidden`: a score may be -inf. P and dS are 0 there, whatever dP and delta are, and
  * in rows that do not exist, where a key's NaN is not masked. `ready`: s and dp hold P and dS already. */
-ALWAYS_INLINE void softmax_gradients_two_keys(struct softmax_gradients *work, bool hidden, bool ready) {
+ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, bool hidden, bool ready) {
     vec p[2][VECTORS], ds[2][VECTORS];
     for (int j = 0; j < 2; ++j)
         for (int n = 0; n < VECTORS; ++n) {
@@ -78,10 +79,16 @@ ALWAYS_INLINE void softmax_gradients_two_keys(struct softmax_gradients *work, bo
     --work->left;
 }
 
-/* The same for up to `pairs` pairs of keys. */
+ALWAYS_INLINE void softmax_gradients_two_keys(struct softmax_gradients *work) {
+    if (work->hidden)
+        softmax_gradients_variant(work, true, false);
+    else
+        softmax_gradients_variant(work, false, false);
+}
 
-ALWAYS_INLINE void softmax_gradients_step(struct softmax_gradients *work, int pairs, bool hidden, bool ready) {
-    for (; pairs > 0 && work->left > 0; --pairs) softmax_gradients_two_keys(work, hidden, ready);
+/* The same for up to `pairs` pairs of keys. */
+ALWAYS_INLINE void softmax_gradients_step(struct softmax_gradients *work, int pairs) {
+    for (; pairs > 0 && work->left > 0; --pairs) softmax_gradients_two_keys(work);
 }
 
 /* P or dS of key j and row r, from an operand A. */
@@ -140,7 +147,7 @@ ALWAYS_INLINE void multiply_2x2(const uint16_t *a, int64_t a_below, const uint16
     _tile_stream_loadd(7, b + TILE_ELEMENTS, 64);
     if (rotation) ROTATE_TILE(1, rotation, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
-    if (with_work) softmax_gradients_two_keys(work, false, false);
+    if (with_work) softmax_gradients_two_keys(work);
     if (stream)
         _tile_stream_loadd(5, a + a_below, 64);
     else
@@ -149,7 +156,7 @@ ALWAYS_INLINE void multiply_2x2(const uint16_t *a, int64_t a_below, const uint16
     _tile_dpbf16ps(2, 5, 6);
     if (rotation) ROTATE_TILE(3, rotation, 1, 1);
     _tile_dpbf16ps(3, 5, 7);
-    if (with_work) softmax_gradients_two_keys(work, false, false);
+    if (with_work) softmax_gradients_two_keys(work);
 }
 
 /* A step of S^T, with up to `pairs` pairs of keys of vector work after each tile product. The first step of a chain still
@@ -160,18 +167,18 @@ ALWAYS_INLINE void scores_step(const uint16_t *k, int64_t k_below, const uint16_
     _tile_stream_loadd(6, q, 64);
     if (rotation) ROTATE_TILE(0, rotation, 0, 0);
     _tile_dpbf16ps(0, 4, 6);
-    if (!rotation) softmax_gradients_step(work, pairs, false, false);
+    if (!rotation) softmax_gradients_step(work, pairs);
     _tile_stream_loadd(7, q + TILE_ELEMENTS, 64);
     if (rotation) ROTATE_TILE(1, rotation, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
-    softmax_gradients_step(work, pairs, false, false);
+    softmax_gradients_step(work, pairs);
     _tile_loadd(5, k + k_below, 64);
     if (rotation) ROTATE_TILE(2, rotation, 0, 1);
     _tile_dpbf16ps(2, 5, 6);
-    softmax_gradients_step(work, pairs, false, false);
+    softmax_gradients_step(work, pairs);
     if (rotation) ROTATE_TILE(3, rotation, 1, 1);
     _tile_dpbf16ps(3, 5, 7);
-    softmax_gradients_step(work, pairs, false, false);
+    softmax_gradients_step(work, pairs);
 }
 
 /* S^T of a block pair, or dP^T, which starts from a row of -delta: k [2][chunks] tiles, q [chunks][2] tiles. With S^T all
@@ -210,10 +217,11 @@ ALWAYS_INLINE void multiply_2x2_with_work(const uint16_t *a, int64_t a_below, co
         multiply_2x2(a, a_below, b, rotation, work, false, true);
 }
 
-/* Columns [32 n, 32 n + 32) of dV += P^T dO or dK += dS^T Q over `depth` tiles of rows: g [2][columns] tiles, p [depth][2]
- * tiles, y [depth][columns] tiles. summed: g holds sums; false: it holds anything and counts as zero. */
+/* Columns [32 n, 32 n + 32) of dV += P^T dO or dK += dS^T Q over those of `depth` tiles of rows that see the strip, one bit
+ * each in `seen`, the first among them: g [2][columns] tiles, p [depth][2] tiles, y [depth][columns] tiles. summed: g holds
+ * sums; false: it holds anything and counts as zero. */
 ALWAYS_INLINE void product_dkdv(struct tiles_2x2 *pending, float *g, const uint32_t *p, const uint16_t *y, int64_t n,
-                                int64_t columns, int64_t depth, bool summed, struct softmax_gradients *work) {
+                                int64_t columns, int64_t depth, uint32_t seen, bool summed, struct softmax_gradients *work) {
     const int64_t tile = TILE_SIDE * TILE_SIDE;
     const struct tiles_2x2 c = {g + 2 * n * tile, tile, columns * tile, TILE_SIDE * sizeof *g};
     const struct tile_rotation rotation = {pending, summed ? &c : NULL};
@@ -223,7 +231,7 @@ ALWAYS_INLINE void product_dkdv(struct tiles_2x2 *pending, float *g, const uint3
     for (int64_t t = 1; t < depth; ++t) {
         a += 2 * TILE_ELEMENTS;
         y += columns * TILE_ELEMENTS;
-        multiply_2x2_with_work(a, TILE_ELEMENTS, y, NULL, work);
+        if (seen >> t & 1) multiply_2x2_with_work(a, TILE_ELEMENTS, y, NULL, work);
     }
     *pending = c;
 }

@@ -115,7 +115,7 @@ static void block_pair_gradients(const struct backward *f, const struct scratch 
     const struct rows32 k = {t->k + at * a->dim, a->dim}, v = {t->v + at * a->dim_v, a->dim_v};
     float *p = t->block.p, *ds = t->block.ds, *dk = t->dk + at * f->k_padded, *dv = t->dv + at * f->v_padded;
     tile_scores(p + first, k, t->q + first, a->dim, keys, vectors);
-    const bool hidden = finish_block_scores(p, t->block.slope, &t->rows, &t->features, visible, j0, keys);
+    const bool hidden = finish_block_scores(p, t->block.slope, &t->rows, &t->features, visible, j0, keys, 1);
     tile_scores(ds + first, v, t->dout + first, a->dim_v, keys, vectors);
     gradients_of_block(&f->tasks.sums, &t->block, &t->rows, &t->of_rows, &f->tasks.place, visible, j0, keys, hidden);
 

@@ -91,12 +91,4 @@ static inline void gradients_of_block(const struct score_gradients *sums, const 
     if (p->a.softcap > 0) multiply(b->ds, b->slope, v, keys);
 }
 
-/* gradients_of_block() on all rows of the tile, for a caller that has not asked see_block(). */
-static inline void block_gradients(const struct score_gradients *sums, const struct block *b, const struct tile_rows *t,
-                                   const struct row_statistics *rows, const struct dropout_place *place, int64_t j0,
-                                   int64_t keys, bool hidden) {
-    const struct visible_block all = {.coverage = BLOCK_PARTIAL, .first = 0, .end = VECTORS};
-    gradients_of_block(sums, b, t, rows, place, &all, j0, keys, hidden);
-}
-
 #endif

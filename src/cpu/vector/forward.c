@@ -115,7 +115,7 @@ static void attend_block(const struct forward *f, struct tile *tile, const struc
     const int vectors = visible->end - visible->first;
     const int64_t at = visible->first * LANES, end = visible->end * LANES;
     tile_scores(t->s + at, b->k, tile->q + at, a->dim, b->keys, vectors);
-    const bool hidden = finish_block_scores(t->s, NULL, &tile->rows, &tile->features, visible, b->first, b->keys);
+    const bool hidden = finish_block_scores(t->s, NULL, &tile->rows, &tile->features, visible, b->first, b->keys, 1);
     if (hidden && !b->finite_v.data) b->finite_v = leave_out_nonfinite(&b->nonfinite, b->v, t->v, b->keys, a->dim_v);
     online_softmax(tile, t->s, t->rescale, visible->first, visible->end, b->keys, exponent_factor(f->p));
     if (a->dropout) {

@@ -48,11 +48,13 @@ static inline vec v_tanh(vec x) {
     return v_select_less(size, v_set(0.625f), near, with_sign);
 }
 
-/* s = softcap tanh(s / softcap); slope, unless NULL, gets the derivative of the new s by the old one. */
-static inline void scores_softcap(float *s, float *slope, const struct visible_block *v, int64_t keys, float softcap) {
+/* s = softcap tanh(scale s / softcap); slope, unless NULL, gets the derivative of the new s by scale s. */
+ALWAYS_INLINE void scores_softcap(float *s, float *slope, const struct visible_block *v, int64_t keys, float softcap,
+                                  float scale) {
+    const vec factor = v_set(scale / softcap);
     for (int64_t j = 0; j < keys; ++j)
         for (int64_t at = j * TILE_ROWS + v->first * LANES; at < j * TILE_ROWS + v->end * LANES; at += LANES) {
-            const vec t = v_tanh(v_mul(v_load(s + at), v_set(1 / softcap)));
+            const vec t = v_tanh(v_mul(v_load(s + at), factor));
             v_store(s + at, v_mul(t, v_set(softcap)));
             if (slope) v_store(slope + at, v_sub(v_set(1), v_mul(t, t)));
         }
@@ -68,27 +70,27 @@ static inline const float *bias_row(float row[BLOCK_KEYS], const strobe_bias *bi
 }
 
 /* Adds a bias that all rows of the tile share; see_block() has found what it hides. */
-static inline void scores_shared_bias(float *s, const struct tile_rows *t, const struct row_features *f,
-                                      const struct visible_block *v, int64_t j0, int64_t keys) {
+ALWAYS_INLINE void scores_shared_bias(float *s, const struct tile_rows *t, const struct row_features *f,
+                                      const struct visible_block *v, int64_t j0, int64_t keys, float scale) {
     float memory[BLOCK_KEYS];
     const float *row = bias_row(memory, &t->p->bias, f->bias[0], j0, keys);
     for (int64_t j = 0; j < keys; ++j) {
         const vec bias = v_set(row[j]);
         for (int64_t at = j * TILE_ROWS + v->first * LANES; at < j * TILE_ROWS + v->end * LANES; at += LANES)
-            v_store(s + at, v_add(v_load(s + at), bias));
+            v_store(s + at, v_add(v_mul(v_load(s + at), v_set(scale)), bias));
     }
 }
 
 /* Adds the bias: LANES rows of LANES keys are transposed at a time, so that rows lie across the lanes. Where it is -inf, the
  * score becomes that, whatever it was, a NaN too. Returns whether it is -inf somewhere. */
-static inline bool scores_bias(float *s, const struct tile_rows *t, const struct row_features *f,
-                               const struct visible_block *v, int64_t j0, int64_t keys) {
+ALWAYS_INLINE bool scores_bias(float *s, const struct tile_rows *t, const struct row_features *f,
+                               const struct visible_block *v, int64_t j0, int64_t keys, float scale) {
     const vec none = v_set(-INFINITY);
     float memory[LANES][BLOCK_KEYS];
     const float *row[LANES];
     uint32_t hidden = 0;
     if (f->bias_is_shared) {
-        scores_shared_bias(s, t, f, v, j0, keys);
+        scores_shared_bias(s, t, f, v, j0, keys, scale);
         return false;
     }
     for (int64_t r = v->first * LANES; r < v->end * LANES; r += LANES) {
@@ -101,53 +103,38 @@ static inline bool scores_bias(float *s, const struct tile_rows *t, const struct
             for (int64_t n = 0; n < LANES && j + n < keys; ++n) {
                 float *at = s + (j + n) * TILE_ROWS + r;
                 hidden |= v_equal_bits(bias[n], none);
-                v_store(at, v_select_equal(bias[n], none, none, v_add(v_load(at), bias[n])));
+                v_store(at, v_select_equal(bias[n], none, none, v_add(v_mul(v_load(at), v_set(scale)), bias[n])));
             }
         }
     }
     return hidden != 0;
 }
 
-static inline void scores_alibi(float *s, const struct row_features *f, const struct visible_block *v, int64_t j0,
-                                int64_t keys) {
+ALWAYS_INLINE void scores_alibi(float *s, const struct row_features *f, const struct visible_block *v, int64_t j0,
+                                int64_t keys, float scale) {
     float distance[TILE_ROWS]; /* from the block's first key */
     for (int r = 0; r < TILE_ROWS; ++r) distance[r] = (float)(f->alibi_key[r] - j0);
     for (int64_t r = v->first * LANES; r < v->end * LANES; r += LANES) {
         const vec from = v_load(distance + r), slope = v_load(f->minus_slope + r);
         for (int64_t j = 0; j < keys; ++j) {
             float *at = s + j * TILE_ROWS + r;
-            v_store(at, v_fma(v_abs(v_sub(from, v_set((float)j))), slope, v_load(at)));
+            v_store(at, v_fma(v_abs(v_sub(from, v_set((float)j))), slope, v_mul(v_load(at), v_set(scale))));
         }
     }
 }
 
-/* All of it, on the raw scores of keys [j0, j0 + keys), for the vectors of rows that see some of them. Returns whether some
- * pair of the block may be hidden. */
-static inline bool finish_block_scores(float *s, float *slope, const struct tile_rows *t, const struct row_features *f,
-                                       const struct visible_block *v, int64_t j0, int64_t keys) {
+/* All of it, on the scores of keys [j0, j0 + keys), for the vectors of rows that see some of them. scale: what the scores
+ * are still to be multiplied by, which the first score term does; only 1 without a term. It is inlined, so that a product by
+ * a constant 1 is none. Returns whether some pair of the block may be hidden. */
+ALWAYS_INLINE bool finish_block_scores(float *s, float *slope, const struct tile_rows *t, const struct row_features *f,
+                                       const struct visible_block *v, int64_t j0, int64_t keys, float scale) {
     const strobe_attention *a = &t->p->a;
     bool hidden = v->coverage == BLOCK_PARTIAL;
-    if (a->softcap > 0) scores_softcap(s, slope, v, keys, (float)a->softcap);
-    if (a->bias) hidden = scores_bias(s, t, f, v, j0, keys) || hidden;
-    if (a->alibi) scores_alibi(s, f, v, j0, keys);
+    if (a->softcap > 0) scores_softcap(s, slope, v, keys, (float)a->softcap, scale);
+    if (a->bias) hidden = scores_bias(s, t, f, v, j0, keys, a->softcap > 0 ? 1 : scale) || hidden;
+    if (a->alibi) scores_alibi(s, f, v, j0, keys, a->softcap > 0 || a->bias ? 1 : scale);
     if (v->coverage == BLOCK_PARTIAL) hide_scores(s, v, keys);
     return hidden;
-}
-
-/* finish_block_scores() on all rows of the tile, for a caller that has not asked see_block(). */
-static inline bool scores_finish(float *s, float *slope, const struct tile_rows *t, int64_t j0, int64_t keys,
-                                 enum coverage coverage) {
-    struct row_features features;
-    struct visible_block visible;
-    (void)coverage;
-    find_row_features(&features, t);
-    see_block(&visible, t, &features, j0, keys);
-    const bool skipped = visible.coverage == BLOCK_SKIPPED;
-    if (skipped) memset(visible.bits, 0, sizeof visible.bits);
-    if (visible.coverage != BLOCK_FULL) visible.coverage = BLOCK_PARTIAL;
-    visible.first = 0;
-    visible.end = VECTORS;
-    return finish_block_scores(s, slope, t, &features, &visible, j0, keys);
 }
 
 /* Writes the factors of dropout to z [keys][TILE_ROWS]: 0, or 1 / (1 - p). */

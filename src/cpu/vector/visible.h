@@ -20,7 +20,8 @@
 struct row_features {
     int64_t bool_mask[TILE_ROWS], block_mask[TILE_ROWS], bias[TILE_ROWS]; /* where the row begins, elements from the data */
     bool bias_is_shared;                                                  /* all rows have the same bias */
-    int64_t alibi_key[TILE_ROWS];                                         /* the key at which ALiBi's distance is 0 */
+    bool masks_are_shared;        /* and the same masks, of which there are some: what one row says goes for all */
+    int64_t alibi_key[TILE_ROWS]; /* the key at which ALiBi's distance is 0 */
     float minus_slope[TILE_ROWS];
 };
 
@@ -52,16 +53,29 @@ static inline void find_alibi(struct row_features *features, const struct tile_r
     }
 }
 
+static inline bool rows_are_equal(const int64_t *at, int64_t rows) {
+    bool equal = true;
+    for (int64_t r = 1; r < rows; ++r) equal = equal && at[r] == at[0];
+    return equal;
+}
+
 static inline void find_row_features(struct row_features *features, const struct tile_rows *t) {
     const struct problem *p = t->p;
-    if (p->a.bool_mask) find_rows(features->bool_mask, t, p->bool_mask.stride, 1);
-    if (p->a.block_mask) find_rows(features->block_mask, t, p->block_mask.stride, p->block_mask.block_q);
+    bool shared = p->a.bool_mask || p->a.block_mask || p->a.bias;
+    if (p->a.bool_mask) {
+        find_rows(features->bool_mask, t, p->bool_mask.stride, 1);
+        shared = shared && rows_are_equal(features->bool_mask, t->n);
+    }
+    if (p->a.block_mask) {
+        find_rows(features->block_mask, t, p->block_mask.stride, p->block_mask.block_q);
+        shared = shared && rows_are_equal(features->block_mask, t->n);
+    }
     if (p->a.bias) {
         find_rows(features->bias, t, p->bias.stride, 1);
-        features->bias_is_shared = true;
-        for (int64_t r = 1; r < t->n; ++r)
-            features->bias_is_shared = features->bias_is_shared && features->bias[r] == features->bias[0];
+        features->bias_is_shared = rows_are_equal(features->bias, t->n);
+        shared = shared && features->bias_is_shared;
     }
+    features->masks_are_shared = shared;
     if (p->a.alibi) find_alibi(features, t);
 }
 
@@ -167,6 +181,21 @@ static inline void sum_up(struct visible_block *v, uint64_t seen[TILE_ROWS], int
     v->coverage = v->end == 0 ? BLOCK_SKIPPED : every == bits_between(0, keys) ? BLOCK_FULL : BLOCK_PARTIAL;
 }
 
+/* The keys of a block that masks and bias leave to all rows, where all share them. */
+static inline uint64_t shared_bits(const struct tile_rows *t, const struct row_features *features, int64_t j0,
+                                   int64_t keys) {
+    const struct problem *p = t->p;
+    uint64_t bits = bits_between(0, keys);
+    if (p->a.block_mask) {
+        const int64_t block_k = p->block_mask.block_k, block = j0 / block_k;
+        bits &= bits_of_blocks(p->block_mask.data + features->block_mask[0] + block, (block + 1) * block_k - j0, block_k,
+                               keys);
+    }
+    if (p->a.bool_mask && bits) bits &= bits_of_bytes(p->bool_mask.data + features->bool_mask[0] + j0, keys);
+    if (p->a.bias && bits) bits &= bits_of_bias(&p->bias, features->bias[0] + j0, keys);
+    return bits;
+}
+
 /* What the tile sees of the keys [j0, j0 + keys), 0 < keys <= BLOCK_KEYS, that exist. */
 static inline void see_block(struct visible_block *v, const struct tile_rows *t, const struct row_features *features,
                              int64_t j0, int64_t keys) {
@@ -177,6 +206,11 @@ static inline void see_block(struct visible_block *v, const struct tile_rows *t,
     if (v->coverage == BLOCK_SKIPPED) return;
     if (v->coverage == BLOCK_FULL && !a->block_mask && !a->bool_mask && !a->bias) return;
     uint64_t seen[TILE_ROWS];
+    if (features->masks_are_shared) { /* one row tells whether there is more to do */
+        const uint64_t bits = shared_bits(t, features, j0, keys);
+        if (bits == 0) v->coverage = BLOCK_SKIPPED;
+        if (bits == 0 || (v->coverage == BLOCK_FULL && bits == bits_between(0, keys))) return;
+    }
     for (int64_t r = 0; r < TILE_ROWS; ++r) seen[r] = bits_between(0, keys);
     if (v->coverage == BLOCK_PARTIAL) see_band(seen, t, j0, keys);
     if (a->block_mask) see_blocks(seen, t, features->block_mask, j0, keys);
