@@ -5,8 +5,14 @@
  *
  *   LANES, VECTORS, UNROLL   floats in a vector; the register tile of the matrix products, UNROLL x VECTORS accumulators
  *   v_load v_store v_set v_add v_sub v_mul v_div v_fma v_max v_abs v_select_less v_select_equal
+ *   v_min v_with_sign        the second if one is a NaN; a >= 0 with another's sign
+ *   v_reciprocal             1 / a for a normal a, relative error 1e-7
  *   v_equal_bits             one bit a lane: the lanes that are equal
- *   w_load v_select_bit      a vector of 32-bit words; a bit of each word chooses between two vectors
+ *   w_load w_set w_xor3      vectors of LANES words of 32 bits
+ *   w_add64 w_high           LANES / 2 numbers of 64 bits, plus a number, and their high halves
+ *   w_multiply               LANES / 2 products in 64 bits of the words of even lanes
+ *   w_join                   the even lanes of a, and those of b in the lanes behind them
+ *   v_select_bit _below      a bit of each word, or words below others, choose between two vectors
  *   v_transpose_floats       LANES vectors: lane i of vector j becomes lane j of vector i
  *   nonzero_bytes            of 32 bytes, one bit each: it is not 0
  *   v_load_bf16 v_load_fp16  LANES elements, widened

@@ -29,6 +29,10 @@ static inline vec v_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); 
 static inline vec v_max(vec a, vec b) { return _mm256_max_ps(a, b); }
 static inline vec v_abs(vec a) { return _mm256_andnot_ps(v_set(-0.0f), a); }
 
+static inline vec v_min(vec a, vec b) { return _mm256_min_ps(a, b); }
+static inline vec v_with_sign(vec a, vec sign) { return _mm256_or_ps(a, _mm256_and_ps(v_set(-0.0f), sign)); }
+static inline vec v_reciprocal(vec a) { return _mm256_div_ps(v_set(1), a); }
+
 static inline vec v_select_less(vec a, vec b, vec yes, vec no) {
     return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
@@ -40,6 +44,18 @@ static inline vec v_select_equal(vec a, vec b, vec yes, vec no) {
 static inline uint32_t v_equal_bits(vec a, vec b) { return (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)); }
 
 static inline vec_words w_load(const uint32_t *x) { return _mm256_loadu_si256((const __m256i *)x); }
+
+static inline vec_words w_set(uint32_t x) { return _mm256_set1_epi32((int)x); }
+static inline vec_words w_add64(vec_words a, uint64_t b) { return _mm256_add_epi64(a, _mm256_set1_epi64x((int64_t)b)); }
+static inline vec_words w_multiply(vec_words a, vec_words b) { return _mm256_mul_epu32(a, b); }
+static inline vec_words w_high(vec_words a) { return _mm256_srli_epi64(a, 32); }
+static inline vec_words w_xor3(vec_words a, vec_words b, vec_words c) { return _mm256_xor_si256(_mm256_xor_si256(a, b), c); }
+static inline vec_words w_join(vec_words a, vec_words b) { return _mm256_blend_epi32(a, _mm256_slli_epi64(b, 32), 0xaa); }
+
+/* a < b as unsigned numbers: the maximum of both is not a. */
+static inline vec v_select_below(vec_words a, vec_words b, vec yes, vec no) {
+    return _mm256_blendv_ps(yes, no, _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(a, b), a)));
+}
 
 /* The bit is moved to where the sign is, which decides in blendv. */
 static inline vec v_select_bit(vec_words words, int bit, vec yes, vec no) {

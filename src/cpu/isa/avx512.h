@@ -33,6 +33,19 @@ static inline vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); 
 static inline vec v_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 static inline vec v_abs(vec a) { return _mm512_abs_ps(a); }
 
+static inline vec v_min(vec a, vec b) { return _mm512_min_ps(a, b); }
+
+static inline vec v_with_sign(vec a, vec sign) {
+    const __m512i bits = _mm512_castps_si512(sign), of_sign = _mm512_set1_epi32(INT32_MIN);
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(of_sign, bits, _mm512_castps_si512(a), 0xea)); /* (0 & 1) | 2 */
+}
+
+/* A step of Newton's makes 28 bits of 14, in a fifth of a division's time. */
+static inline vec v_reciprocal(vec a) {
+    const vec estimate = _mm512_rcp14_ps(a);
+    return _mm512_fmadd_ps(estimate, _mm512_fnmadd_ps(a, estimate, v_set(1)), estimate);
+}
+
 static inline vec v_select_less(vec a, vec b, vec yes, vec no) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
 }
@@ -44,6 +57,17 @@ static inline vec v_select_equal(vec a, vec b, vec yes, vec no) {
 static inline uint32_t v_equal_bits(vec a, vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 
 static inline vec_words w_load(const uint32_t *x) { return _mm512_loadu_si512(x); }
+
+static inline vec_words w_set(uint32_t x) { return _mm512_set1_epi32((int)x); }
+static inline vec_words w_add64(vec_words a, uint64_t b) { return _mm512_add_epi64(a, _mm512_set1_epi64((int64_t)b)); }
+static inline vec_words w_multiply(vec_words a, vec_words b) { return _mm512_mul_epu32(a, b); }
+static inline vec_words w_high(vec_words a) { return _mm512_srli_epi64(a, 32); }
+static inline vec_words w_xor3(vec_words a, vec_words b, vec_words c) { return _mm512_ternarylogic_epi32(a, b, c, 0x96); }
+static inline vec_words w_join(vec_words a, vec_words b) { return _mm512_mask_shuffle_epi32(a, 0xaaaa, b, _MM_PERM_CCAA); }
+
+static inline vec v_select_below(vec_words a, vec_words b, vec yes, vec no) {
+    return _mm512_mask_blend_ps(_mm512_cmplt_epu32_mask(a, b), no, yes);
+}
 
 static inline vec v_select_bit(vec_words words, int bit, vec yes, vec no) {
     return _mm512_mask_blend_ps(_mm512_test_epi32_mask(words, _mm512_set1_epi32((int)(1u << bit))), no, yes);

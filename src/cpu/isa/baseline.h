@@ -6,6 +6,9 @@
 #define STROBE_CPU_ISA_BASELINE_H
 
 #include <math.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "math/exp2.h"
 #include "math/float16.h"
@@ -16,6 +19,7 @@ enum { LANES = 4, VECTORS = 2, UNROLL = 4 };
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t vec_bits __attribute__((vector_size(16)));
 typedef uint32_t vec_words __attribute__((vector_size(16)));
+typedef uint64_t vec_pairs __attribute__((vector_size(16)));
 struct vec2 {
     vec a, b;
 };
@@ -40,6 +44,10 @@ static inline vec v_pick(vec_bits where, vec yes, vec no) {
 
 static inline vec v_max(vec a, vec b) { return v_pick(a > b, a, b); }
 static inline vec v_abs(vec a) { return (vec)((vec_bits)a & 0x7fffffff); }
+static inline vec v_min(vec a, vec b) { return v_pick(a < b, a, b); }
+static inline vec v_with_sign(vec a, vec sign) { return (vec)((vec_bits)a | ((vec_bits)sign & INT32_MIN)); }
+static inline vec v_reciprocal(vec a) { return v_set(1) / a; }
+
 static inline vec v_select_less(vec a, vec b, vec yes, vec no) { return v_pick(a < b, yes, no); }
 static inline vec v_select_equal(vec a, vec b, vec yes, vec no) { return v_pick(a == b, yes, no); }
 
@@ -53,6 +61,22 @@ static inline vec_words w_load(const uint32_t *x) {
     memcpy(&a, x, sizeof a);
     return a;
 }
+
+static inline vec_words w_set(uint32_t x) { return (vec_words){x, x, x, x}; }
+static inline vec_words w_add64(vec_words a, uint64_t b) { return (vec_words)((vec_pairs)a + (vec_pairs){b, b}); }
+static inline vec_words w_high(vec_words a) { return (vec_words)((vec_pairs)a >> 32); }
+static inline vec_words w_xor3(vec_words a, vec_words b, vec_words c) { return a ^ b ^ c; }
+static inline vec_words w_join(vec_words a, vec_words b) { return (vec_words){a[0], b[0], a[2], b[2]}; }
+
+static inline vec_words w_multiply(vec_words a, vec_words b) {
+#if defined(__SSE2__) /* which gcc 12 does not find by itself */
+    return (vec_words)_mm_mul_epu32((__m128i)a, (__m128i)b);
+#else
+    return (vec_words)(vec_pairs){(uint64_t)a[0] * b[0], (uint64_t)a[2] * b[2]};
+#endif
+}
+
+static inline vec v_select_below(vec_words a, vec_words b, vec yes, vec no) { return v_pick((vec_bits)(a < b), yes, no); }
 
 static inline vec v_select_bit(vec_words words, int bit, vec yes, vec no) {
     return v_pick((vec_bits)((words & (1u << bit)) != 0), yes, no);
