@@ -41,11 +41,9 @@ static inline vec v_tanh(vec x) {
     p = v_fma(p, square, v_set(0.1333330356f));
     p = v_fma(p, square, v_set(-0.3333333317f));
     const vec near = v_fma(v_mul(p, square), x, x);
-    const vec exponent = v_mul(size, v_set((float)(2 * LOG2_E)));
-    const vec bounded = v_select_less(v_set(40.0f), exponent, v_set(40.0f), exponent);
-    const vec far = v_sub(v_set(1), v_div(v_set(2), v_add(v_set(1), v_exp2(bounded))));
-    const vec with_sign = v_select_less(x, v_set(0), v_sub(v_set(0), far), far);
-    return v_select_less(size, v_set(0.625f), near, with_sign);
+    const vec exponent = v_min(v_set(40.0f), v_mul(size, v_set((float)(2 * LOG2_E))));
+    const vec far = v_fma(v_set(-2), v_reciprocal(v_add(v_set(1), v_exp2(exponent))), v_set(1));
+    return v_select_less(size, v_set(0.625f), near, v_with_sign(far, x));
 }
 
 /* s = softcap tanh(scale s / softcap); slope, unless NULL, gets the derivative of the new s by scale s. */
