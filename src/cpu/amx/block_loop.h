@@ -121,7 +121,8 @@ static void finish_ds_features(const struct block_loop *loop, const struct block
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
     const struct row_statistics of_rows = statistics_of(&f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
     const struct visible_block all = {.coverage = BLOCK_PARTIAL, .first = 0, .end = VECTORS};
-    gradients_of_block(&f->tasks.sums, &loop->c->block, t, &of_rows, &f->tasks.place, &all, pair->strip->j0, keys, hidden);
+    gradients_of_block(&f->tasks.sums, &loop->c->block, t, &loop->rows->features[pair->tile], &of_rows, &f->tasks.place,
+                       &all, pair->strip->j0, keys, hidden);
     for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(loop->c->block.p + at, v_set(-INFINITY));
     while (work->left > 0) softmax_gradients_variant(work, true, true);
 }

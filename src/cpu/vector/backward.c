@@ -117,7 +117,8 @@ static void block_pair_gradients(const struct backward *f, const struct scratch 
     tile_scores(p + first, k, t->q + first, a->dim, keys, vectors);
     const bool hidden = finish_block_scores(p, t->block.slope, &t->rows, &t->features, visible, j0, keys, 1);
     tile_scores(ds + first, v, t->dout + first, a->dim_v, keys, vectors);
-    gradients_of_block(&f->tasks.sums, &t->block, &t->rows, &t->of_rows, &f->tasks.place, visible, j0, keys, hidden);
+    gradients_of_block(&f->tasks.sums, &t->block, &t->rows, &t->features, &t->of_rows, &f->tasks.place, visible, j0, keys,
+                       hidden);
 
     struct nonfinite_keys nonfinite = {.count = 0};
     const bool leaves_out = hidden && t->state[at / BLOCK_KEYS] == BLOCK_NONFINITE;

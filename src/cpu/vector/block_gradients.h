@@ -9,6 +9,7 @@
 #ifndef STROBE_CPU_BLOCK_GRADIENTS_H
 #define STROBE_CPU_BLOCK_GRADIENTS_H
 
+#include "cpu/vector/dropout.h"
 #include "cpu/vector/score_gradients.h"
 #include "cpu/vector/scores.h"
 
@@ -82,10 +83,11 @@ static inline void p_and_ds(const struct problem *p, const struct block *b, cons
 
 /* All of it, on scores that finish_block_scores() has finished; hidden: what that returned. */
 static inline void gradients_of_block(const struct score_gradients *sums, const struct block *b, const struct tile_rows *t,
-                                      const struct row_statistics *rows, const struct dropout_place *place,
-                                      const struct visible_block *v, int64_t j0, int64_t keys, bool hidden) {
+                                      const struct row_features *f, const struct row_statistics *rows,
+                                      const struct dropout_place *place, const struct visible_block *v, int64_t j0,
+                                      int64_t keys, bool hidden) {
     const struct problem *p = t->p;
-    if (p->a.dropout) dropout_factors(b->z, t, place, j0, keys);
+    if (p->a.dropout) dropout_factors(b->z, f, v, place, j0, keys);
     p_and_ds(p, b, rows, v, keys, hidden);
     if (p->g.dbias) add_to_dbias(sums, t, v, b->ds, j0, keys);
     if (p->a.softcap > 0) multiply(b->ds, b->slope, v, keys);

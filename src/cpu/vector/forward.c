@@ -16,6 +16,7 @@
 #include "core/parallel.h"
 #include "cpu/scratch.h"
 #include "cpu/table.h"
+#include "cpu/vector/dropout.h"
 #include "cpu/vector/finish.h"
 #include "cpu/vector/forward_tasks.h"
 #include "cpu/vector/nonfinite.h"
@@ -33,7 +34,7 @@ struct tile {
 /* One worker's memory. */
 struct scratch {
     struct tile tile[MOST_TILES];
-    float *s, *z;   /* [BLOCK_KEYS][TILE_ROWS] scores, then P; dropout's factors */
+    float *s;       /* [BLOCK_KEYS][TILE_ROWS] scores, then P */
     float *rescale; /* [TILE_ROWS] */
     float *k, *v;   /* [BLOCK_KEYS][dim] and 2 [BLOCK_KEYS][dim_v]: converted, or without what is not finite */
     float *rows;    /* [LANES][dim] */
@@ -57,7 +58,6 @@ static size_t lay_out(struct scratch *t, float *base, const struct problem *p) {
         t->tile[n].l = take(base, &used, TILE_ROWS);
     }
     t->s = take(base, &used, BLOCK_KEYS * TILE_ROWS);
-    t->z = take(base, &used, BLOCK_KEYS * TILE_ROWS);
     t->rescale = take(base, &used, TILE_ROWS);
     t->k = take(base, &used, BLOCK_KEYS * a->dim);
     t->v = take(base, &used, 2 * BLOCK_KEYS * a->dim_v);
@@ -118,10 +118,7 @@ static void attend_block(const struct forward *f, struct tile *tile, const struc
     const bool hidden = finish_block_scores(t->s, NULL, &tile->rows, &tile->features, visible, b->first, b->keys, 1);
     if (hidden && !b->finite_v.data) b->finite_v = leave_out_nonfinite(&b->nonfinite, b->v, t->v, b->keys, a->dim_v);
     online_softmax(tile, t->s, t->rescale, visible->first, visible->end, b->keys, exponent_factor(f->p));
-    if (a->dropout) {
-        dropout_factors(t->z, &tile->rows, &f->place, b->first, b->keys);
-        multiply(t->s, t->z, visible, b->keys);
-    }
+    if (a->dropout) apply_dropout_factors(t->s, &tile->features, visible, &f->place, b->first, b->keys);
     tile_accumulate(tile->o + at, hidden ? b->finite_v : b->v, t->s + at, t->rescale + at, b->keys, a->dim_v, vectors);
     if (hidden) add_nonfinite(&b->nonfinite, tile->o, b->v, t->s, at, end < tile->rows.n ? end : tile->rows.n, a->dim_v);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * scores.h: what happens between S = QK^T and the softmax, on a block of scores s [keys][TILE_ROWS] of a tile: softcap,
- * bias, ALiBi and mask, in this order, and dropout after the softmax. Without score terms (softcap, bias, ALiBi) scores stay
- * raw, and the scale is part of the exponential's factor. With them, scores are scaled first and are in natural units from
- * then on. */
+ * bias, ALiBi and mask, in this order. Without score terms (softcap, bias, ALiBi) scores stay raw, and the scale is part of
+ * the exponential's factor. With them, scores are scaled first and are in natural units from then on. dropout.h has what
+ * happens after the softmax. */
 #ifndef STROBE_CPU_SCORES_H
 #define STROBE_CPU_SCORES_H
 
@@ -133,20 +133,6 @@ ALWAYS_INLINE bool finish_block_scores(float *s, float *slope, const struct tile
     if (a->alibi) scores_alibi(s, f, v, j0, keys, a->softcap > 0 || a->bias ? 1 : scale);
     if (v->coverage == BLOCK_PARTIAL) hide_scores(s, v, keys);
     return hidden;
-}
-
-/* Writes the factors of dropout to z [keys][TILE_ROWS]: 0, or 1 / (1 - p). */
-static inline void dropout_factors(float *z, const struct tile_rows *t, const struct dropout_place *place, int64_t j0,
-                                   int64_t keys) {
-    for (int64_t r = 0; r < t->n; ++r) {
-        const uint64_t row = dropout_row(place, t->s.b, packed_head(t, r), packed_row(t, r));
-        for (int64_t j = 0; j < keys;) {
-            const uint64_t key = (uint64_t)(place->key_start + j0 + j);
-            const struct philox_words words = philox4x32_10(place->seed, place->offset, row + key / 4);
-            for (uint64_t word = key % 4; word < 4 && j < keys; ++word, ++j)
-                z[j * TILE_ROWS + r] = words.word[word] >= place->threshold ? place->keep_scale : 0;
-        }
-    }
 }
 
 static inline void multiply(float *x, const float *y, const struct visible_block *v, int64_t keys) {

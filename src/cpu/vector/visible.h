@@ -23,6 +23,7 @@ struct row_features {
     bool masks_are_shared;        /* and the same masks, of which there are some: what one row says goes for all */
     int64_t alibi_key[TILE_ROWS]; /* the key at which ALiBi's distance is 0 */
     float minus_slope[TILE_ROWS];
+    uint64_t dropout_row[TILE_ROWS]; /* dropout_row(); of each LANES rows first the even ones, then the odd ones */
 };
 
 struct visible_block {
@@ -59,6 +60,15 @@ static inline bool rows_are_equal(const int64_t *at, int64_t rows) {
     return equal;
 }
 
+/* Where dropout's counters start; lanes without a row get what the first row has. */
+static inline void find_dropout(struct row_features *features, const struct tile_rows *t) {
+    const struct dropout_place place = strobe__dropout_place(t->p);
+    for (int64_t r = 0; r < TILE_ROWS; ++r) {
+        const int64_t lane = r % LANES, to = r - lane + lane % 2 * (LANES / 2) + lane / 2, row = r < t->n ? r : 0;
+        features->dropout_row[to] = dropout_row(&place, t->s.b, packed_head(t, row), packed_row(t, row));
+    }
+}
+
 static inline void find_row_features(struct row_features *features, const struct tile_rows *t) {
     const struct problem *p = t->p;
     bool shared = p->a.bool_mask || p->a.block_mask || p->a.bias;
@@ -77,6 +87,7 @@ static inline void find_row_features(struct row_features *features, const struct
     }
     features->masks_are_shared = shared;
     if (p->a.alibi) find_alibi(features, t);
+    if (p->a.dropout) find_dropout(features, t);
 }
 
 /* Bits [first, end) of a block. */
