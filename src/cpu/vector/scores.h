@@ -10,6 +10,9 @@
 #include <math.h>
 
 #include "cpu/vector/visible.h"
+#if defined(STROBE_LEVEL_amx) || defined(STROBE_LEVEL_avx512)
+#include "cpu/vector/bias_columns.h"
+#endif
 
 /* Whether there is a score term, so that scores need a pass of their own before the mask. */
 static inline bool scores_have_terms(const struct problem *p) { return p->a.softcap > 0 || p->a.bias || p->a.alibi; }
@@ -79,33 +82,46 @@ ALWAYS_INLINE void scores_shared_bias(float *s, const struct tile_rows *t, const
     }
 }
 
-/* Adds the bias: LANES rows of LANES keys are transposed at a time, so that rows lie across the lanes. Where it is -inf, the
- * score becomes that, whatever it was, a NaN too. Returns whether it is -inf somewhere. */
-ALWAYS_INLINE bool scores_bias(float *s, const struct tile_rows *t, const struct row_features *f,
-                               const struct visible_block *v, int64_t j0, int64_t keys, float scale) {
+/* Adds a bias of any dtype to LANES rows: LANES rows of LANES keys are transposed at a time, so that rows lie across the
+ * lanes. Where it is -inf, the score becomes that, whatever it was, a NaN too. Returns whether it is -inf somewhere. */
+ALWAYS_INLINE bool scores_bias_widened(float *s, const strobe_bias *bias, const int64_t at[LANES], int64_t j0, int64_t keys,
+                                       float scale) {
     const vec none = v_set(-INFINITY);
     float memory[LANES][BLOCK_KEYS];
     const float *row[LANES];
     uint32_t hidden = 0;
+    for (int64_t lane = 0; lane < LANES; ++lane) row[lane] = bias_row(memory[lane], bias, at[lane], j0, keys);
+    for (int64_t j = 0; j < keys; j += LANES) {
+        vec x[LANES];
+        for (int lane = 0; lane < LANES; ++lane) x[lane] = v_load(row[lane] + j);
+        v_transpose_floats(x);
+        for (int64_t n = 0; n < LANES && j + n < keys; ++n) {
+            float *to = s + (j + n) * TILE_ROWS;
+            hidden |= v_equal_bits(x[n], none);
+            v_store(to, v_select_equal(x[n], none, none, v_add(v_mul(v_load(to), v_set(scale)), x[n])));
+        }
+    }
+    return hidden != 0;
+}
+
+/* Adds the bias. Returns whether it is -inf somewhere, unless see_block() has found that. */
+ALWAYS_INLINE bool scores_bias(float *s, const struct tile_rows *t, const struct row_features *f,
+                               const struct visible_block *v, int64_t j0, int64_t keys, float scale) {
+    const strobe_bias *bias = &t->p->bias;
+    bool hidden = false;
     if (f->bias_is_shared) {
         scores_shared_bias(s, t, f, v, j0, keys, scale);
         return false;
     }
     for (int64_t r = v->first * LANES; r < v->end * LANES; r += LANES) {
-        for (int64_t lane = 0; lane < LANES; ++lane)
-            row[lane] = bias_row(memory[lane], &t->p->bias, f->bias[r + lane < t->n ? r + lane : 0], j0, keys);
-        for (int64_t j = 0; j < keys; j += LANES) {
-            vec bias[LANES];
-            for (int lane = 0; lane < LANES; ++lane) bias[lane] = v_load(row[lane] + j);
-            v_transpose_floats(bias);
-            for (int64_t n = 0; n < LANES && j + n < keys; ++n) {
-                float *at = s + (j + n) * TILE_ROWS + r;
-                hidden |= v_equal_bits(bias[n], none);
-                v_store(at, v_select_equal(bias[n], none, none, v_add(v_mul(v_load(at), v_set(scale)), bias[n])));
-            }
-        }
+        int64_t at[LANES], j = 0; /* lanes without a row read the first one */
+        for (int64_t lane = 0; lane < LANES; ++lane) at[lane] = f->bias[r + lane < t->n ? r + lane : 0];
+#if defined(STROBE_LEVEL_amx) || defined(STROBE_LEVEL_avx512)
+        j = bias_columns(s + r, bias, at, j0, keys, scale, &hidden);
+#endif
+        if (j < keys) hidden = scores_bias_widened(s + j * TILE_ROWS + r, bias, at, j0 + j, keys - j, scale) || hidden;
     }
-    return hidden != 0;
+    return hidden;
 }
 
 ALWAYS_INLINE void scores_alibi(float *s, const struct row_features *f, const struct visible_block *v, int64_t j0,
