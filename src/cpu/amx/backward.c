@@ -68,8 +68,8 @@ static struct backward backward_of(const struct problem *p) {
     f.some_hidden = a->mask || scores_have_element_masks(p);
     f.has_element_masks = scores_have_element_masks(p);
     f.has_terms = scores_have_terms(p);
-    f.has_ds_features = a->softcap > 0 || a->dropout || p->g.dbias;
-    f.has_features = f.has_terms || f.has_ds_features || f.has_element_masks;
+    f.delta_last = a->dropout || p->g.dbias;
+    f.has_features = f.has_terms || f.delta_last || f.has_element_masks;
     return f;
 }
 

@@ -34,8 +34,8 @@ struct backward {
     bool some_hidden;           /* a key may be hidden from some row of its block */
     bool has_element_masks;     /* then tiles and keys are packed when some of them see each other */
     bool has_terms;             /* scores_have_terms() */
-    bool has_ds_features;       /* softcap, dropout or dbias, for which gradients_of_block() is needed */
-    bool has_features;          /* has_terms, has_ds_features, or a mask by element */
+    bool delta_last;            /* dropout or dbias: the chain of dP starts from 0, and delta is subtracted afterwards */
+    bool has_features;          /* has_terms, delta_last, or a mask by element */
 };
 
 /* The keys that some row of a tile sees, [first, end), and those that every row sees. */

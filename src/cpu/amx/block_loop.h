@@ -114,17 +114,34 @@ static inline bool is_plain(const struct block_loop *loop, const struct block_pa
     return !loop->f->has_features && pair->strip->full >> pair->tile & 1;
 }
 
-/* P and dS of a pair where softcap, dropout or dbias have a part in dS: all at once. */
-static void finish_ds_features(const struct block_loop *loop, const struct block_pair *pair, struct softmax_gradients *work,
-                               int64_t keys, bool hidden) {
+static const struct visible_block all_vectors = {.coverage = BLOCK_PARTIAL, .first = 0, .end = VECTORS};
+
+/* P and dS of a pair where dbias is wanted, which is the sum of dS: all at once. */
+static void finish_with_dbias(const struct block_loop *loop, const struct block_pair *pair, struct softmax_gradients *work,
+                              int64_t keys, bool hidden) {
     const struct backward *f = loop->f;
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
     const struct row_statistics of_rows = statistics_of(&f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
-    const struct visible_block all = {.coverage = BLOCK_PARTIAL, .first = 0, .end = VECTORS};
     gradients_of_block(&f->tasks.sums, &loop->c->block, t, &loop->rows->features[pair->tile], &of_rows, &f->tasks.place,
-                       &all, pair->strip->j0, keys, hidden);
+                       &all_vectors, pair->strip->j0, keys, hidden);
     for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(loop->c->block.p + at, v_set(-INFINITY));
     while (work->left > 0) softmax_gradients_variant(work, true, true);
+}
+
+/* What is needed of softcap and dropout when P and dS are computed. */
+static void start_ds_features(const struct block_loop *loop, const struct block_pair *pair, struct softmax_gradients *work,
+                              int64_t keys) {
+    const struct backward *f = loop->f;
+    const struct tile_rows *t = &loop->rows->tile[pair->tile];
+    const struct row_statistics of_rows = statistics_of(&f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
+    if (f->p->a.softcap > 0) work->slope = loop->c->block.slope;
+    if (f->p->a.dropout) {
+        work->z = loop->c->block.z;
+        work->minus_delta = of_rows.minus_delta;
+        dropout_factors(loop->c->block.z, &loop->rows->features[pair->tile], &all_vectors, &f->tasks.place,
+                        pair->strip->j0, keys);
+    }
+    work->hidden = work->hidden || work->slope || work->z;
 }
 
 /* Finishes the scores of a pair that is not plain: features and mask. */
@@ -137,15 +154,17 @@ static void finish_pair_scores(struct block_loop *loop, const struct block_pair 
     const int64_t j0 = pair->strip->j0, left = t->s.keys - j0, keys = left < STRIP_KEYS ? left : STRIP_KEYS;
     store_pending(&loop->pending);
     tile_barrier();
-    bool hidden = finish_block_scores(block.p, block.slope, t, features, v, j0, keys,
-                                      f->has_terms ? (float)f->p->a.scale : 1);
+    const bool hidden = finish_block_scores(block.p, block.slope, t, features, v, j0, keys,
+                                            f->has_terms ? (float)f->p->a.scale : 1);
     if (v->coverage == BLOCK_PARTIAL && v->end - v->first < VECTORS) /* one vector of rows sees nothing */
         for (int64_t at = v->first > 0 ? 0 : v->end * LANES; at < keys * TILE_ROWS; at += TILE_ROWS)
             v_store(block.p + at, v_set(-INFINITY));
     for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(block.p + at, v_set(-INFINITY));
-    hidden = hidden || keys < STRIP_KEYS;
-    work->hidden = hidden;
-    if (f->has_ds_features) finish_ds_features(loop, pair, work, keys, hidden);
+    work->hidden = hidden || keys < STRIP_KEYS;
+    if (f->p->g.dbias)
+        finish_with_dbias(loop, pair, work, keys, work->hidden);
+    else
+        start_ds_features(loop, pair, work, keys);
 }
 
 /* Starts the vector work of a pair, which is left for the tile products to cover. Scores that need more than the exponential
@@ -186,7 +205,7 @@ static void pair_step(struct block_loop *loop, const struct block_pair *pair, st
     tile_barrier();
     while (dkdv->next < until) dkdv_step(loop, dkdv, &work);
     product_scores(&loop->pending, c->block.p, NULL, c->k + at * k, c->q + row * k, k / TILE_DEPTH, &work);
-    product_scores(&loop->pending, c->block.ds, f->has_ds_features ? NULL : minus_delta, c->v + at * v, c->dout + row * v,
+    product_scores(&loop->pending, c->block.ds, f->delta_last ? NULL : minus_delta, c->v + at * v, c->dout + row * v,
                    v / TILE_DEPTH, NULL);
     tile_barrier();
 }

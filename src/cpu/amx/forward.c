@@ -123,9 +123,10 @@ static struct key_block next_block(const struct forward *f, const struct scratch
 
 /* What comes after the products of a step: the end of the online softmax of block b, whose scores are s and whose P is p. */
 static void finish_block(const struct forward *f, struct tile *t, const struct scratch *c, const struct keys *k,
-                         struct exponentials *e, const struct key_block *b, const float *s, uint32_t *p) {
+                         const struct row_features *features, struct exponentials *e, const struct key_block *b,
+                         const float *s, uint32_t *p) {
     online_softmax(f, t, e, s, p, b->rows);
-    if (f->p->a.dropout) apply_dropout(f, t, p, b->j0);
+    if (f->p->a.dropout) apply_dropout(f, features, p, b->j0, b->rows);
     const uint64_t v_nonfinite = c->v_nonfinite[(b->j0 - k->first) / BLOCK_KEYS];
     if (v_nonfinite) add_nonfinite_keys(f, t, k, p, b->j0, b->rows == BLOCK_KEYS ? v_nonfinite : (uint32_t)v_nonfinite);
 }
@@ -151,7 +152,7 @@ static void attend_super_block(const struct forward *f, struct tile *t, const st
         struct exponentials e;
         start_exponentials(&e, f, t, s, p, now.rows);
         step_run(&step, &e);
-        if (now.rows) finish_block(f, t, c, k, &e, &now, s, p);
+        if (now.rows) finish_block(f, t, c, k, &w.features, &e, &now, s, p);
         if (next.rows) {
             const uint64_t k_nonfinite = c->k_nonfinite[(next.j0 - k->first) / BLOCK_KEYS];
             if (k_nonfinite) score_nonfinite_keys(f, t, k, next_s, next.j0, k_nonfinite);

@@ -42,27 +42,46 @@ struct gradient_operands {
 struct softmax_gradients {
     const float *s, *dp; /* of the next two keys */
     struct gradient_operands to;
+    const float *slope, *z;          /* of the next two keys: softcap's slope, dropout's factors; NULL: there are none */
+    const float *minus_delta;        /* with dropout: -delta of the rows, from which the chain of dP has not started then */
     vec factor, minus_lse2[VECTORS]; /* P = 2^(S factor - lse2) */
     __mmask16 rows[VECTORS];         /* the rows that exist */
     int left;                        /* pairs of keys still to come */
-    bool hidden;                     /* a score may be -inf */
+    bool hidden;                     /* a score may be -inf, or there are softcap or dropout */
 };
 
-/* The vector work of the next two keys. `hidden`: a score may be -inf. P and dS are 0 there, whatever dP and delta are, and
- * in rows that do not exist, where a key's NaN is not masked. `ready`: s and dp hold P and dS already. */
+/* dP becomes Z dP - delta. */
+ALWAYS_INLINE void drop_gradients(const struct softmax_gradients *work, vec dp[2][VECTORS]) {
+    for (int j = 0; j < 2; ++j)
+        for (int n = 0; n < VECTORS; ++n)
+            dp[j][n] = v_fma(dp[j][n], v_load(work->z + j * TILE_ROWS + n * LANES), v_load(work->minus_delta + n * LANES));
+}
+
+/* x is multiplied by two keys of `by`. */
+ALWAYS_INLINE void multiply_two_keys(vec x[2][VECTORS], const float *by) {
+    for (int j = 0; j < 2; ++j)
+        for (int n = 0; n < VECTORS; ++n) x[j][n] = v_mul(x[j][n], v_load(by + j * TILE_ROWS + n * LANES));
+}
+
+/* The vector work of the next two keys. `hidden`: as in the structure. P and dS are 0 where a score is -inf, whatever dP and
+ * delta are, and in rows that do not exist, where a key's NaN is not masked. `ready`: s and dp hold P and dS already. */
 ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, bool hidden, bool ready) {
-    vec p[2][VECTORS], ds[2][VECTORS];
+    vec score[2][VECTORS], p[2][VECTORS], ds[2][VECTORS];
+    const bool drops = hidden && !ready && work->z;
     for (int j = 0; j < 2; ++j)
         for (int n = 0; n < VECTORS; ++n) {
-            const vec score = v_load(work->s + j * TILE_ROWS + n * LANES);
-            p[j][n] = score;
+            score[j][n] = v_load(work->s + j * TILE_ROWS + n * LANES);
             ds[j][n] = v_load(work->dp + j * TILE_ROWS + n * LANES);
-            if (!ready) {
-                p[j][n] = v_exp2_coarse(v_fma(score, work->factor, work->minus_lse2[n]));
-                ds[j][n] = v_mul(p[j][n], ds[j][n]);
-            }
-            if (!hidden) continue;
-            const __mmask16 seen = _mm512_mask_cmp_ps_mask(work->rows[n], score, v_set(-INFINITY), _CMP_NEQ_UQ);
+            p[j][n] = ready ? score[j][n] : v_exp2_coarse(v_fma(score[j][n], work->factor, work->minus_lse2[n]));
+        }
+    if (drops) drop_gradients(work, ds);
+    for (int j = 0; j < 2 && !ready; ++j)
+        for (int n = 0; n < VECTORS; ++n) ds[j][n] = v_mul(p[j][n], ds[j][n]);
+    if (drops) multiply_two_keys(p, work->z);
+    if (hidden && !ready && work->slope) multiply_two_keys(ds, work->slope);
+    for (int j = 0; j < 2 && hidden; ++j)
+        for (int n = 0; n < VECTORS; ++n) {
+            const __mmask16 seen = _mm512_mask_cmp_ps_mask(work->rows[n], score[j][n], v_set(-INFINITY), _CMP_NEQ_UQ);
             p[j][n] = _mm512_maskz_mov_ps(seen, p[j][n]);
             ds[j][n] = _mm512_maskz_mov_ps(seen, ds[j][n]);
         }
@@ -73,6 +92,8 @@ ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, boo
     for (int n = 0; n < VECTORS; ++n) _mm512_store_si512(work->to.pairs + n * LANES, v_pair(ds[0][n], ds[1][n]));
     work->s += 2 * TILE_ROWS;
     work->dp += 2 * TILE_ROWS;
+    if (drops) work->z += 2 * TILE_ROWS;
+    if (hidden && work->slope) work->slope += 2 * TILE_ROWS;
     work->to.p += 2 * LANES;
     work->to.ds += 2 * LANES;
     work->to.pairs += TILE_ROWS;

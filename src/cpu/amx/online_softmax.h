@@ -8,6 +8,7 @@
 
 #include "cpu/amx/pack.h"
 #include "cpu/amx/step.h"
+#include "cpu/vector/dropout.h"
 #include "cpu/vector/scores.h"
 
 #define RESCALE_ABOVE (256.0f * BLOCK_KEYS) /* P may grow to 2^8 on average: far from the end of bf16 and fp32 */
@@ -157,14 +158,29 @@ static void rescale_rows(const struct forward *f, struct tile *t, const float *s
     }
 }
 
-/* Sets the elements of P to zero that dropout drops. The others are multiplied by 1 / (1 - p) in finish_tile(). */
-static void apply_dropout(const struct forward *f, const struct tile *t, uint32_t *p, int64_t j0) {
-    for (int64_t r = 0; r < t->rows.n; ++r) {
-        const uint64_t row = dropout_row(&f->place, t->rows.s.b, packed_head(&t->rows, r), packed_row(&t->rows, r));
-        for (int64_t j = 0; j < BLOCK_KEYS; ++j) { /* a word holds keys j and j + 1 */
-            if (dropout_keeps(&f->place, row, j0 + j)) continue;
-            for (int n = 0; n < PARTS; ++n) p[n * P_WORDS + j / 2 * TILE_ROWS + r] &= j % 2 ? 0x0000ffffu : 0xffff0000u;
+/* Sets the elements of P to zero that dropout drops. The others are multiplied by 1 / (1 - p) in finish_tile(). Four keys
+ * share a counter of Philox (dropout.h); a word of P holds the keys j and j + 1. */
+static void apply_dropout(const struct forward *f, const struct row_features *features, uint32_t *p, int64_t j0,
+                          int64_t rows) {
+    const uint64_t key = (uint64_t)(f->place.key_start + j0);
+    const vec_words threshold = w_set(f->place.threshold), first = w_set(0x0000ffffu), second = w_set(0xffff0000u);
+    for (int n = 0; n < VECTORS; ++n) {
+        __mmask16 dropped[BLOCK_KEYS + 6], *of_block = dropped + 3; /* up to three keys before the block and behind it */
+        for (int64_t j = -(int64_t)(key % 4); j < rows; j += 4) {
+            const uint64_t *row = features->dropout_row + n * LANES, quad = (key + (uint64_t)j) / 4;
+            vec_words even[4], odd[4];
+            philox_vectors(even, f->place.seed, f->place.offset, row, quad);
+            philox_vectors(odd, f->place.seed, f->place.offset, row + LANES / 2, quad);
+            for (int i = 0; i < 4; ++i) of_block[j + i] = _mm512_cmplt_epu32_mask(w_join(even[i], odd[i]), threshold);
         }
+        for (int part = 0; part < PARTS; ++part)
+            for (int64_t j = 0; j < rows; j += 2) {
+                uint32_t *at = p + part * P_WORDS + j / 2 * TILE_ROWS + n * LANES;
+                vec_words pair = w_load(at);
+                pair = _mm512_mask_and_epi32(pair, of_block[j], pair, second);
+                pair = _mm512_mask_and_epi32(pair, of_block[j + 1], pair, first);
+                _mm512_storeu_si512(at, pair);
+            }
     }
 }
 
