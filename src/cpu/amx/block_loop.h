@@ -16,6 +16,7 @@
 #define STROBE_CPU_AMX_BLOCK_LOOP_H
 
 #include "cpu/amx/backward.h"
+#include "cpu/amx/prefetch_masks.h"
 
 /* A strip of keys from j0 on, and the tiles [begin, end) that see some of it. */
 struct strip {
@@ -44,7 +45,7 @@ struct block_loop {
     const struct keys *k;
     float factor;                      /* exponent_factor() */
     struct strip strips[BATCH_STRIPS]; /* the batch */
-    int64_t count;                     /* of its strips */
+    int64_t count, most;               /* its strips; those of a whole batch */
     struct tiles_2x2 pending;          /* where the sums in T0 to T3 are still to be stored */
 };
 
@@ -63,13 +64,9 @@ static enum coverage see_strip(const struct block_loop *loop, const struct strip
     const struct tile_rows *t = &loop->rows->tile[tile];
     struct visible_block *v = &loop->c->visible[(strip - loop->strips) * BLOCK_TILES + tile];
     if (j1 <= band->first || strip->j0 >= band->end) return BLOCK_SKIPPED;
-    if (loop->f->has_element_masks || strip->j0 < band->all_first || j1 > band->all_end)
-        see_block(v, t, &loop->rows->features[tile], strip->j0, j1 - strip->j0);
-    else {
-        v->coverage = BLOCK_FULL;
-        v->first = 0;
-        v->end = vectors_of(t->n);
-    }
+    const bool full = j1 - strip->j0 == STRIP_KEYS && strip->j0 >= band->all_first && j1 <= band->all_end;
+    if (full && !loop->f->has_features) return BLOCK_FULL; /* without features nobody asks for more */
+    see_block(v, t, &loop->rows->features[tile], strip->j0, j1 - strip->j0);
     return v->coverage;
 }
 
@@ -99,7 +96,12 @@ static bool find_tiles(const struct block_loop *loop, struct strip *strip) {
 ALWAYS_INLINE struct softmax_gradients softmax_gradients_of(const struct block_loop *loop, const struct block_pair *pair) {
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
     const struct row_statistics of_rows = statistics_of(&loop->f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
-    struct softmax_gradients work = {.s = loop->c->block.p, .dp = loop->c->block.ds, .left = STRIP_KEYS / 2};
+    struct softmax_gradients work;
+    work.s = loop->c->block.p;
+    work.dp = loop->c->block.ds;
+    work.slope = work.z = work.minus_delta = NULL;
+    work.left = STRIP_KEYS / 2;
+    work.hidden = false;
     work.to = operands_of(loop, pair->strip, pair->tile, pair->buffer);
     work.factor = v_set(loop->factor);
     for (int i = 0; i < VECTORS; ++i) {
@@ -138,8 +140,8 @@ static void start_ds_features(const struct block_loop *loop, const struct block_
     if (f->p->a.dropout) {
         work->z = loop->c->block.z;
         work->minus_delta = of_rows.minus_delta;
-        dropout_factors(loop->c->block.z, &loop->rows->features[pair->tile], &all_vectors, &f->tasks.place,
-                        pair->strip->j0, keys);
+        dropout_factors(loop->c->block.z, &loop->rows->features[pair->tile], &all_vectors, &f->tasks.place, pair->strip->j0,
+                        keys);
     }
     work->hidden = work->hidden || work->slope || work->z;
 }
@@ -154,6 +156,8 @@ static void finish_pair_scores(struct block_loop *loop, const struct block_pair 
     const int64_t j0 = pair->strip->j0, left = t->s.keys - j0, keys = left < STRIP_KEYS ? left : STRIP_KEYS;
     store_pending(&loop->pending);
     tile_barrier();
+    prefetch_bias(t, features, j0 + STRIP_KEYS, STRIP_KEYS);
+    if (j0 % BLOCK_KEYS == 0) prefetch_mask(t, features, j0 + loop->most * STRIP_KEYS, BLOCK_KEYS);
     const bool hidden = finish_block_scores(block.p, block.slope, t, features, v, j0, keys,
                                             f->has_terms ? (float)f->p->a.scale : 1);
     if (v->coverage == BLOCK_PARTIAL && v->end - v->first < VECTORS) /* one vector of rows sees nothing */
@@ -176,7 +180,7 @@ ALWAYS_INLINE struct softmax_gradients start_softmax_gradients(struct block_loop
 }
 
 /* The next group of 32 columns of dV or dK, with vector work between its products. */
-ALWAYS_INLINE void dkdv_step(struct block_loop *loop, struct dkdv *dkdv, struct softmax_gradients *work) {
+ALWAYS_INLINE void dkdv_step(struct block_loop *loop, struct dkdv *dkdv, struct softmax_gradients *work, bool hidden) {
     const struct backward *f = loop->f;
     const struct scratch *c = loop->c;
     const int64_t k = f->k_padded, v = f->v_padded, begin = dkdv->strip->begin, depth = dkdv->strip->end - begin;
@@ -186,28 +190,35 @@ ALWAYS_INLINE void dkdv_step(struct block_loop *loop, struct dkdv *dkdv, struct 
     const uint32_t seen = dkdv->strip->seen >> begin;
     if (n < v_groups)
         product_dkdv(&loop->pending, c->dv + at * v, operands.p, c->dout_pairs + begin * TILE_ROWS * v, n, v / TILE_SIDE,
-                     depth, seen, summed, work);
+                     depth, seen, summed, work, hidden);
     else
         product_dkdv(&loop->pending, c->dk + at * k, operands.ds, c->q_pairs + begin * TILE_ROWS * k, n - v_groups,
-                     k / TILE_SIDE, depth, seen, summed, work);
+                     k / TILE_SIDE, depth, seen, summed, work, hidden);
     if (dkdv->next == dkdv->groups) c->summed[at / STRIP_KEYS] = true;
 }
 
 /* One step of the pipeline: groups of dV and dK of the strip before up to `until`, then S^T and dP^T of the pair. `from` is
  * the vector work of the pair before. */
-static void pair_step(struct block_loop *loop, const struct block_pair *pair, struct dkdv *dkdv, int64_t until,
-                      const struct softmax_gradients *from) {
+ALWAYS_INLINE void pair_step(struct block_loop *loop, const struct block_pair *pair, struct dkdv *dkdv, int64_t until,
+                             const struct softmax_gradients *from, bool hidden) {
     struct softmax_gradients work = *from;
     const struct backward *f = loop->f;
     const struct scratch *c = loop->c;
     const int64_t k = f->k_padded, v = f->v_padded, at = pair->strip->j0 - loop->k->first, row = pair->tile * TILE_ROWS;
     float *minus_delta = statistics_of(&f->tasks, &loop->k->s, loop->k->kv, loop->rows->first + pair->tile).minus_delta;
     tile_barrier();
-    while (dkdv->next < until) dkdv_step(loop, dkdv, &work);
-    product_scores(&loop->pending, c->block.p, NULL, c->k + at * k, c->q + row * k, k / TILE_DEPTH, &work);
+    while (dkdv->next < until) dkdv_step(loop, dkdv, &work, hidden);
+    product_scores(&loop->pending, c->block.p, NULL, c->k + at * k, c->q + row * k, k / TILE_DEPTH, &work, hidden);
     product_scores(&loop->pending, c->block.ds, f->delta_last ? NULL : minus_delta, c->v + at * v, c->dout + row * v,
-                   v / TILE_DEPTH, NULL);
+                   v / TILE_DEPTH, NULL, false);
     tile_barrier();
+}
+
+/* The step in a second copy, so that plain work meets no branch and no instruction of the other. */
+static __attribute__((noinline)) void pair_step_hidden(struct block_loop *loop, const struct block_pair *pair,
+                                                       struct dkdv *dkdv, int64_t until,
+                                                       const struct softmax_gradients *from) {
+    pair_step(loop, pair, dkdv, until, from, true);
 }
 
 /* G[j] += P[j][r] Y_r for the rows of a tile that are not finite, where P[j][r] is not 0. They were left out of the operand
@@ -248,7 +259,7 @@ static void next_dkdv(struct block_loop *loop, struct dkdv *dkdv, const struct b
     const struct backward *f = loop->f;
     const strobe_attention *a = &f->p->a;
     struct softmax_gradients none = {.left = 0};
-    while (dkdv->next < dkdv->groups) dkdv_step(loop, dkdv, &none);
+    while (dkdv->next < dkdv->groups) dkdv_step(loop, dkdv, &none, false);
     if (!last) return;
     *dkdv = (struct dkdv){.strip = last->strip, .buffer = last->buffer, .groups = (f->k_padded + f->v_padded) / TILE_DEPTH};
     if (!f->some_hidden) return;
@@ -329,7 +340,11 @@ static void loop_over_batch(struct block_loop *loop) {
             const struct block_pair pair = {.strip = s, .tile = tile, .buffer = buffer};
             struct softmax_gradients work = {.left = 0};
             if (before.strip) work = start_softmax_gradients(loop, &before);
-            pair_step(loop, &pair, &dkdv, done == 0 ? 0 : dkdv.groups * done / last, &work);
+            const int64_t until = done == 0 ? 0 : dkdv.groups * done / last;
+            if (work.hidden)
+                pair_step_hidden(loop, &pair, &dkdv, until, &work);
+            else
+                pair_step(loop, &pair, &dkdv, until, &work, false);
             if (before.strip && before.strip != s) next_dkdv(loop, &dkdv, &before);
             before = pair;
             ++done;
@@ -339,7 +354,7 @@ static void loop_over_batch(struct block_loop *loop) {
     if (!before.strip) return;
     struct softmax_gradients work = start_softmax_gradients(loop, &before);
     store_pending(&loop->pending);
-    softmax_gradients_step(&work, STRIP_KEYS);
+    softmax_gradients_step(&work, STRIP_KEYS, true);
     tile_barrier();
     next_dkdv(loop, &dkdv, &before);
     next_dkdv(loop, &dkdv, NULL);
@@ -353,11 +368,11 @@ static void loop_over_strips(const struct backward *f, const struct scratch *c, 
                              int64_t begin, int64_t end) {
     struct block_loop loop = {.f = f, .c = c, .rows = rows, .k = k, .factor = exponent_factor(f->p)};
     const int64_t strips = (end - begin + STRIP_KEYS - 1) / STRIP_KEYS, batches = (strips + BATCH_STRIPS - 1) / BATCH_STRIPS;
-    const int64_t batch = (strips + batches - 1) / batches;
+    loop.most = (strips + batches - 1) / batches;
     for (int64_t j0 = begin; j0 < end; j0 += STRIP_KEYS) {
         loop.strips[loop.count].j0 = j0;
         if (find_tiles(&loop, &loop.strips[loop.count])) ++loop.count;
-        if (loop.count == batch) {
+        if (loop.count == loop.most) {
             loop_over_batch(&loop);
             loop.count = 0;
         }

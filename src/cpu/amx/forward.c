@@ -26,6 +26,7 @@
  * docs/kernels/cpu.md has the versions and what was tried, docs/benchmarks.md the figures. */
 #include "core/parallel.h"
 #include "cpu/amx/online_softmax.h"
+#include "cpu/amx/prefetch_masks.h"
 #include "cpu/amx/sizes.h"
 #include "cpu/scratch.h"
 #include "cpu/table.h"
@@ -94,28 +95,67 @@ static void start_super_block(const struct forward *f, const struct scratch *t, 
     }
 }
 
-static struct block_walk start_walk(const struct tile *t, const struct keys *k) {
+/* Where a tile begins its walk: at its first block. With ALiBi, whose scores grow towards the diagonal, that is the last
+ * block with a row's diagonal, from which the walk goes down and then up behind it: m would have to move with each block
+ * that came closer. */
+static struct block_walk start_walk(const struct forward *f, const struct tile *t, const struct keys *k) {
     struct block_walk w;
     const int64_t first = tile_first_key(&t->rows) / BLOCK_KEYS * BLOCK_KEYS, end = tile_end_key(&t->rows);
-    w.j0 = first > k->first ? first : k->first;
+    w.begin = first > k->first ? first : k->first;
     w.end = end < k->end ? end : k->end;
-    if (w.j0 < w.end) find_row_features(&w.features, &t->rows);
+    w.j0 = w.turn = w.begin;
+    w.step = BLOCK_KEYS;
+    w.all_first = w.all_end = 0;
+    if (w.begin >= w.end) return w;
+    w.all_first = band_first(&t->rows.s.band, packed_row(&t->rows, t->rows.n - 1));
+    w.all_end = band_end(&t->rows.s.band, packed_row(&t->rows, 0));
+    find_row_features(&w.features, &t->rows);
+    if (!f->p->a.alibi) return w;
+    const int64_t diagonal = w.features.alibi_key[t->rows.n - 1], last = w.end - 1;
+    const int64_t top = diagonal < w.begin ? w.begin : diagonal < last ? diagonal : last;
+    w.j0 = w.begin + (top - w.begin) / BLOCK_KEYS * BLOCK_KEYS;
+    w.turn = w.j0 + BLOCK_KEYS;
+    w.step = -BLOCK_KEYS;
     return w;
+}
+
+/* Moves on to the next block. Returns false behind the last one. */
+static inline bool walk_on(struct block_walk *w) {
+    if (w->step < 0 && w->j0 < w->begin) {
+        w->j0 = w->turn;
+        w->step = BLOCK_KEYS;
+    }
+    return w->j0 < w->end;
+}
+
+/* What the tile sees of a block. Of a whole one inside the band, without a mask, that takes no more than comparisons. */
+static inline void see_next(const struct forward *f, const struct tile *t, struct block_walk *w, const struct key_block *b) {
+    if (f->packs_late || b->j0 < w->all_first || b->j0 + b->keys > w->all_end) {
+        see_block(&w->visible, &t->rows, &w->features, b->j0, b->keys);
+        return;
+    }
+    w->visible.coverage = BLOCK_FULL;
+    w->visible.first = 0;
+    w->visible.end = vectors_of(t->rows.n);
 }
 
 /* The next block of which the tile sees some. It is cut to half of its keys where the band hides the others from all rows.
  */
 static struct key_block next_block(const struct forward *f, const struct scratch *c, const struct keys *k,
                                    const struct tile *t, struct block_walk *w) {
-    for (; w->j0 < w->end; w->j0 += BLOCK_KEYS) {
+    for (; walk_on(w); w->j0 += w->step) {
         struct key_block b = {.j0 = w->j0, .rows = w->end - w->j0 > HALF_KEYS ? BLOCK_KEYS : HALF_KEYS};
         b.keys = k->s.keys - b.j0 < b.rows ? k->s.keys - b.j0 : b.rows;
-        see_block(&w->visible, &t->rows, &w->features, b.j0, b.keys);
+        see_next(f, t, w, &b);
         if (w->visible.coverage == BLOCK_SKIPPED) continue;
         bool *packed = &c->packed[(b.j0 - k->first) / BLOCK_KEYS];
         if (!*packed) pack_block(f, c, k, b.j0);
         *packed = true;
-        w->j0 += BLOCK_KEYS;
+        w->j0 += w->step;
+        if (f->packs_late) {
+            prefetch_mask(&t->rows, &w->features, w->j0, BLOCK_KEYS);
+            prefetch_bias(&t->rows, &w->features, w->j0, BLOCK_KEYS);
+        }
         return b;
     }
     return (struct key_block){.rows = 0};
@@ -134,7 +174,7 @@ static void finish_block(const struct forward *f, struct tile *t, const struct s
 /* A tile attends to a super-block: the loop over the blocks that it sees, a step of the pipeline each and one more at either
  * end. */
 static void attend_super_block(const struct forward *f, struct tile *t, const struct scratch *c, const struct keys *k) {
-    struct block_walk w = start_walk(t, k);
+    struct block_walk w = start_walk(f, t, k);
     struct key_block next = next_block(f, c, k, t, &w), now = {.rows = 0}, before = {.rows = 0}; /* exponentiated: now */
     for (int64_t n = 1; next.rows || now.rows || before.rows; ++n) {
         float *const s = c->s[n & 1], *const next_s = c->s[(n + 1) & 1];

@@ -47,7 +47,7 @@ struct softmax_gradients {
     vec factor, minus_lse2[VECTORS]; /* P = 2^(S factor - lse2) */
     __mmask16 rows[VECTORS];         /* the rows that exist */
     int left;                        /* pairs of keys still to come */
-    bool hidden;                     /* a score may be -inf, or there are softcap or dropout */
+    bool hidden;                     /* a score may be -inf, or there is softcap or dropout; the functions' `hidden` */
 };
 
 /* dP becomes Z dP - delta. */
@@ -73,9 +73,10 @@ ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, boo
             score[j][n] = v_load(work->s + j * TILE_ROWS + n * LANES);
             ds[j][n] = v_load(work->dp + j * TILE_ROWS + n * LANES);
             p[j][n] = ready ? score[j][n] : v_exp2_coarse(v_fma(score[j][n], work->factor, work->minus_lse2[n]));
+            if (!ready && !hidden) ds[j][n] = v_mul(p[j][n], ds[j][n]);
         }
     if (drops) drop_gradients(work, ds);
-    for (int j = 0; j < 2 && !ready; ++j)
+    for (int j = 0; j < 2 && !ready && hidden; ++j)
         for (int n = 0; n < VECTORS; ++n) ds[j][n] = v_mul(p[j][n], ds[j][n]);
     if (drops) multiply_two_keys(p, work->z);
     if (hidden && !ready && work->slope) multiply_two_keys(ds, work->slope);
@@ -100,16 +101,9 @@ ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, boo
     --work->left;
 }
 
-ALWAYS_INLINE void softmax_gradients_two_keys(struct softmax_gradients *work) {
-    if (work->hidden)
-        softmax_gradients_variant(work, true, false);
-    else
-        softmax_gradients_variant(work, false, false);
-}
-
 /* The same for up to `pairs` pairs of keys. */
-ALWAYS_INLINE void softmax_gradients_step(struct softmax_gradients *work, int pairs) {
-    for (; pairs > 0 && work->left > 0; --pairs) softmax_gradients_two_keys(work);
+ALWAYS_INLINE void softmax_gradients_step(struct softmax_gradients *work, int pairs, bool hidden) {
+    for (; pairs > 0 && work->left > 0; --pairs) softmax_gradients_variant(work, hidden, false);
 }
 
 /* P or dS of key j and row r, from an operand A. */
@@ -157,7 +151,7 @@ struct tile_rotation {
 /* C += A B over 32 of the inner dimension; with_work: two keys of vector work after every second tile product. rotation:
  * NULL within a chain. B is streamed past L1, since it is not read again soon; stream: A too. */
 ALWAYS_INLINE void multiply_2x2(const uint16_t *a, int64_t a_below, const uint16_t *b, const struct tile_rotation *rotation,
-                                struct softmax_gradients *work, bool with_work, bool stream) {
+                                struct softmax_gradients *work, bool with_work, bool hidden, bool stream) {
     if (stream)
         _tile_stream_loadd(4, a, 64);
     else
@@ -168,7 +162,7 @@ ALWAYS_INLINE void multiply_2x2(const uint16_t *a, int64_t a_below, const uint16
     _tile_stream_loadd(7, b + TILE_ELEMENTS, 64);
     if (rotation) ROTATE_TILE(1, rotation, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
-    if (with_work) softmax_gradients_two_keys(work);
+    if (with_work) softmax_gradients_variant(work, hidden, false);
     if (stream)
         _tile_stream_loadd(5, a + a_below, 64);
     else
@@ -177,53 +171,53 @@ ALWAYS_INLINE void multiply_2x2(const uint16_t *a, int64_t a_below, const uint16
     _tile_dpbf16ps(2, 5, 6);
     if (rotation) ROTATE_TILE(3, rotation, 1, 1);
     _tile_dpbf16ps(3, 5, 7);
-    if (with_work) softmax_gradients_two_keys(work);
+    if (with_work) softmax_gradients_variant(work, hidden, false);
 }
 
 /* A step of S^T, with up to `pairs` pairs of keys of vector work after each tile product. The first step of a chain still
  * has to store the dP^T that this work reads, so its vector work begins when two tiles, the first 16 keys, are stored. */
 ALWAYS_INLINE void scores_step(const uint16_t *k, int64_t k_below, const uint16_t *q, const struct tile_rotation *rotation,
-                               struct softmax_gradients *work, int pairs) {
+                               struct softmax_gradients *work, int pairs, bool hidden) {
     _tile_loadd(4, k, 64);
     _tile_stream_loadd(6, q, 64);
     if (rotation) ROTATE_TILE(0, rotation, 0, 0);
     _tile_dpbf16ps(0, 4, 6);
-    if (!rotation) softmax_gradients_step(work, pairs);
+    if (!rotation) softmax_gradients_step(work, pairs, hidden);
     _tile_stream_loadd(7, q + TILE_ELEMENTS, 64);
     if (rotation) ROTATE_TILE(1, rotation, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
-    softmax_gradients_step(work, pairs);
+    softmax_gradients_step(work, pairs, hidden);
     _tile_loadd(5, k + k_below, 64);
     if (rotation) ROTATE_TILE(2, rotation, 0, 1);
     _tile_dpbf16ps(2, 5, 6);
-    softmax_gradients_step(work, pairs);
+    softmax_gradients_step(work, pairs, hidden);
     if (rotation) ROTATE_TILE(3, rotation, 1, 1);
     _tile_dpbf16ps(3, 5, 7);
-    softmax_gradients_step(work, pairs);
+    softmax_gradients_step(work, pairs, hidden);
 }
 
 /* S^T of a block pair, or dP^T, which starts from a row of -delta: k [2][chunks] tiles, q [chunks][2] tiles. With S^T all
  * vector work that is left is done, before S^T is stored over what it reads; work: NULL for dP^T. */
-static void product_scores(struct tiles_2x2 *pending, float *s, float *start, const uint16_t *k, const uint16_t *q,
-                           int64_t chunks, struct softmax_gradients *work) {
+ALWAYS_INLINE void product_scores(struct tiles_2x2 *pending, float *s, float *start, const uint16_t *k, const uint16_t *q,
+                                  int64_t chunks, struct softmax_gradients *work, bool hidden) {
     const struct tiles_2x2 rows = {start, LANES, 0, 0};
     const struct tile_rotation rotation = {pending, start ? &rows : NULL};
     const int64_t below = chunks * TILE_ELEMENTS;
     if (work && work->left > 0) {
         const int slots = (int)(4 * chunks - 1), pairs = (work->left + slots - 1) / slots;
         if (chunks == 1) store_pending(pending); /* else the one step would have time for 8 pairs at most */
-        scores_step(k, below, q, &rotation, work, pairs);
+        scores_step(k, below, q, &rotation, work, pairs, hidden);
         for (int64_t n = 1; n < chunks; ++n) {
             k += TILE_ELEMENTS;
             q += 2 * TILE_ELEMENTS;
-            scores_step(k, below, q, NULL, work, pairs);
+            scores_step(k, below, q, NULL, work, pairs, hidden);
         }
     } else {
-        multiply_2x2(k, below, q, &rotation, NULL, false, false);
+        multiply_2x2(k, below, q, &rotation, NULL, false, false, false);
         for (int64_t n = 1; n < chunks; ++n) {
             k += TILE_ELEMENTS;
             q += 2 * TILE_ELEMENTS;
-            multiply_2x2(k, below, q, NULL, NULL, false, false);
+            multiply_2x2(k, below, q, NULL, NULL, false, false, false);
         }
     }
     *pending = (struct tiles_2x2){s, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *s};
@@ -231,28 +225,30 @@ static void product_scores(struct tiles_2x2 *pending, float *s, float *start, co
 
 /* multiply_2x2() with A streamed, and with vector work as long as any is left. */
 ALWAYS_INLINE void multiply_2x2_with_work(const uint16_t *a, int64_t a_below, const uint16_t *b,
-                                          const struct tile_rotation *rotation, struct softmax_gradients *work) {
+                                          const struct tile_rotation *rotation, struct softmax_gradients *work,
+                                          bool hidden) {
     if (work->left > 0)
-        multiply_2x2(a, a_below, b, rotation, work, true, true);
+        multiply_2x2(a, a_below, b, rotation, work, true, hidden, true);
     else
-        multiply_2x2(a, a_below, b, rotation, work, false, true);
+        multiply_2x2(a, a_below, b, rotation, work, false, false, true);
 }
 
 /* Columns [32 n, 32 n + 32) of dV += P^T dO or dK += dS^T Q over those of `depth` tiles of rows that see the strip, one bit
  * each in `seen`, the first among them: g [2][columns] tiles, p [depth][2] tiles, y [depth][columns] tiles. summed: g holds
  * sums; false: it holds anything and counts as zero. */
 ALWAYS_INLINE void product_dkdv(struct tiles_2x2 *pending, float *g, const uint32_t *p, const uint16_t *y, int64_t n,
-                                int64_t columns, int64_t depth, uint32_t seen, bool summed, struct softmax_gradients *work) {
+                                int64_t columns, int64_t depth, uint32_t seen, bool summed, struct softmax_gradients *work,
+                                bool hidden) {
     const int64_t tile = TILE_SIDE * TILE_SIDE;
     const struct tiles_2x2 c = {g + 2 * n * tile, tile, columns * tile, TILE_SIDE * sizeof *g};
     const struct tile_rotation rotation = {pending, summed ? &c : NULL};
     const uint16_t *a = (const uint16_t *)p;
     y += 2 * n * TILE_ELEMENTS;
-    multiply_2x2_with_work(a, TILE_ELEMENTS, y, &rotation, work);
+    multiply_2x2_with_work(a, TILE_ELEMENTS, y, &rotation, work, hidden);
     for (int64_t t = 1; t < depth; ++t) {
         a += 2 * TILE_ELEMENTS;
         y += columns * TILE_ELEMENTS;
-        if (seen >> t & 1) multiply_2x2_with_work(a, TILE_ELEMENTS, y, NULL, work);
+        if (seen >> t & 1) multiply_2x2_with_work(a, TILE_ELEMENTS, y, NULL, work, hidden);
     }
     *pending = c;
 }

@@ -64,7 +64,9 @@ struct key_block {
 
 /* The blocks of a super-block of which a tile sees some, one after the other. */
 struct block_walk {
-    int64_t j0, end; /* where to look for the next one; the keys end there */
+    int64_t begin, end;         /* the tile's keys in the super-block, from a whole block on */
+    int64_t j0, step, turn;     /* where to look for the next block; the way on; from where it goes up after going down */
+    int64_t all_first, all_end; /* the keys inside the band of all rows */
     struct row_features features;
     struct visible_block visible; /* what the tile sees of the block found last */
 };
@@ -114,6 +116,7 @@ static void finish_scores(const struct forward *f, struct tile *t, const struct 
                           const struct key_block *b) {
     const struct visible_block *v = &w->visible;
     const vec hidden = v_set(-INFINITY);
+    if (!f->has_terms && v->coverage == BLOCK_FULL && b->keys == b->rows && !t->any_unset) return;
     finish_block_scores(s, NULL, &t->rows, &w->features, v, b->j0, b->keys, f->has_terms ? (float)f->p->a.scale : 1);
     if (v->coverage == BLOCK_PARTIAL && v->end - v->first < VECTORS) /* one vector of rows sees nothing */
         for (int64_t at = v->first > 0 ? 0 : v->end * LANES; at < b->keys * TILE_ROWS; at += TILE_ROWS)
