@@ -103,7 +103,7 @@ static struct block_walk start_walk(const struct forward *f, const struct tile *
     const int64_t first = tile_first_key(&t->rows) / BLOCK_KEYS * BLOCK_KEYS, end = tile_end_key(&t->rows);
     w.begin = first > k->first ? first : k->first;
     w.end = end < k->end ? end : k->end;
-    w.j0 = w.turn = w.begin;
+    w.j0 = w.up_from = w.begin;
     w.step = BLOCK_KEYS;
     w.all_first = w.all_end = 0;
     if (w.begin >= w.end) return w;
@@ -114,7 +114,7 @@ static struct block_walk start_walk(const struct forward *f, const struct tile *
     const int64_t diagonal = w.features.alibi_key[t->rows.n - 1], last = w.end - 1;
     const int64_t top = diagonal < w.begin ? w.begin : diagonal < last ? diagonal : last;
     w.j0 = w.begin + (top - w.begin) / BLOCK_KEYS * BLOCK_KEYS;
-    w.turn = w.j0 + BLOCK_KEYS;
+    w.up_from = w.j0 + BLOCK_KEYS;
     w.step = -BLOCK_KEYS;
     return w;
 }
@@ -122,7 +122,7 @@ static struct block_walk start_walk(const struct forward *f, const struct tile *
 /* Moves on to the next block. Returns false behind the last one. */
 static inline bool walk_on(struct block_walk *w) {
     if (w->step < 0 && w->j0 < w->begin) {
-        w->j0 = w->turn;
+        w->j0 = w->up_from;
         w->step = BLOCK_KEYS;
     }
     return w->j0 < w->end;

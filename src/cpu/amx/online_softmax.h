@@ -65,7 +65,7 @@ struct key_block {
 /* The blocks of a super-block of which a tile sees some, one after the other. */
 struct block_walk {
     int64_t begin, end;         /* the tile's keys in the super-block, from a whole block on */
-    int64_t j0, step, turn;     /* where to look for the next block; the way on; from where it goes up after going down */
+    int64_t j0, step, up_from;  /* where to look for the next block; the way on; where it goes up from after going down */
     int64_t all_first, all_end; /* the keys inside the band of all rows */
     struct row_features features;
     struct visible_block visible; /* what the tile sees of the block found last */

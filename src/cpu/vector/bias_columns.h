@@ -3,7 +3,8 @@
  * bias_columns.h: scores += bias in AVX-512, for rows of a bias of 16 or 32 bits that differ from each other. Scores have
  * query rows across the lanes, the bias has keys side by side, so it is transposed on the way, without being widened first:
  *
- *     four loads        x[i]: 16 bytes of each of the rows i, 4 + i, 8 + i and 12 + i, a lane of 128 bits each
+ *     copies            of whole cache lines, one of each row
+ *     four loads        y[i]: 16 bytes of each of the rows i, 4 + i, 8 + i and 12 + i, a lane of 128 bits each
  *     eight shuffles    4 x 4 words in each lane of 128 bits: word n of all 16 rows
  *
  * A word is a key in fp32 and a pair of keys in 16 bits, which a shift and a mask make two vectors. */
@@ -15,16 +16,22 @@
 #include "cpu/vector/tile.h"
 #include "strobe/strobe.h"
 
-enum { COLUMN_WORDS = 4 }; /* words of a row that are transposed at once */
+enum { COLUMN_WORDS = 4, COLUMN_BYTES = 64 }; /* of a row: words transposed, bytes copied at once */
 
-/* Words 0 to 3 of 16 rows: x[n] has word n of row r in lane r. The rows begin at data + at[r] elements of `bytes`. */
-ALWAYS_INLINE void load_columns(__m512i x[COLUMN_WORDS], const char *data, const int64_t at[LANES], int64_t bytes) {
+/* Copies whole cache lines of the rows, which often lie a multiple of 4 KiB apart: 16 such lines fall into one set of the
+ * cache and would push each other out before all of their words are transposed. */
+ALWAYS_INLINE void copy_lines(char to[LANES][COLUMN_BYTES], const char *data, const int64_t at[LANES], int64_t bytes) {
+    for (int r = 0; r < LANES; ++r) _mm512_store_si512(to[r], _mm512_loadu_si512(data + at[r] * bytes));
+}
+
+/* Words 0 to 3 of 16 rows, which begin COLUMN_BYTES apart: x[n] has word n of row r in lane r. */
+ALWAYS_INLINE void load_columns(__m512i x[COLUMN_WORDS], const char *rows) {
     __m512i y[4];
     for (int i = 0; i < 4; ++i) {
-        y[i] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)(data + at[i] * bytes)));
+        y[i] = _mm512_castsi128_si512(_mm_load_si128((const __m128i *)(const void *)(rows + i * COLUMN_BYTES)));
         for (int lane = 1; lane < 4; ++lane) {
-            const void *row = data + at[4 * lane + i] * bytes;
-            y[i] = _mm512_mask_broadcast_i32x4(y[i], (__mmask16)(0xf << 4 * lane), _mm_loadu_si128((const __m128i *)row));
+            const void *row = rows + (4 * lane + i) * COLUMN_BYTES;
+            y[i] = _mm512_mask_broadcast_i32x4(y[i], (__mmask16)(0xf << 4 * lane), _mm_load_si128((const __m128i *)row));
         }
     }
     const __m512i low = _mm512_unpacklo_epi32(y[0], y[1]), high = _mm512_unpackhi_epi32(y[0], y[1]);
@@ -52,24 +59,28 @@ ALWAYS_INLINE vec column_of(__m512i word, bool second, strobe_dtype dtype) {
     return _mm512_castsi512_ps(second ? _mm512_and_si512(word, _mm512_set1_epi32(-0x10000)) : _mm512_slli_epi32(word, 16));
 }
 
-/* s = scale s + bias in LANES rows that lie across the lanes at s; a key is TILE_ROWS behind the one before. It takes as many
- * of the keys as are whole groups of words, and returns how many. Where the bias is -inf the score becomes that, whatever it
- * was, and `hidden` is set. */
+/* s = scale s + bias in LANES rows that lie across the lanes at s; a key is TILE_ROWS behind the one before. It takes as
+ * many of the keys as are whole groups of words, and returns how many. Where the bias is -inf the score becomes that,
+ * whatever it was, and `hidden` is set. */
 ALWAYS_INLINE int64_t bias_columns_of(float *s, const char *data, const int64_t at[LANES], strobe_dtype dtype, int64_t keys,
                                       float scale, bool *hidden) {
     const int64_t bytes = dtype == STROBE_FP32 ? 4 : 2, keys_a_word = 4 / bytes, group = keys_a_word * COLUMN_WORDS;
     const vec factor = v_set(scale), none = v_set(-INFINITY);
+    _Alignas(64) char lines[LANES][COLUMN_BYTES];
     int64_t j = 0;
-    for (; j + group <= keys; j += group, s += group * TILE_ROWS) {
-        __m512i x[COLUMN_WORDS];
-        load_columns(x, data + j * bytes, at, bytes);
-        const bool some = columns_hide(x, dtype);
-        *hidden = *hidden || some;
-        for (int64_t n = 0; n < group; ++n) {
-            const vec bias = column_of(x[n / keys_a_word], n % keys_a_word != 0, dtype);
-            vec score = v_fma(v_load(s + n * TILE_ROWS), factor, bias);
-            if (some) score = v_select_equal(bias, none, none, score);
-            v_store(s + n * TILE_ROWS, score);
+    for (; j + COLUMN_BYTES / bytes <= keys; data += COLUMN_BYTES) {
+        copy_lines(lines, data, at, bytes);
+        for (int64_t byte = 0; byte < COLUMN_BYTES; byte += group * bytes, j += group, s += group * TILE_ROWS) {
+            __m512i x[COLUMN_WORDS];
+            load_columns(x, lines[0] + byte);
+            const bool some = columns_hide(x, dtype);
+            *hidden = *hidden || some;
+            for (int64_t n = 0; n < group; ++n) {
+                const vec bias = column_of(x[n / keys_a_word], n % keys_a_word != 0, dtype);
+                vec score = v_fma(v_load(s + n * TILE_ROWS), factor, bias);
+                if (some) score = v_select_equal(bias, none, none, score);
+                v_store(s + n * TILE_ROWS, score);
+            }
         }
     }
     return j;
