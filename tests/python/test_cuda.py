@@ -28,26 +28,49 @@ def test_forward_and_backward(problem):
     assert compare(problem, on_gpu).is_cuda
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_autograd(dtype):
-    """Values and gradients of the flash-attn signature on the GPU are those of the CPU, up to rounding."""
+def compare_autograd(dtype, call, **options):
+    """Values and gradients of a call on the GPU are those of float64, as far as the dtype's plain attention is from it."""
     torch.manual_seed(0)
-    here = [torch.randn(2, s, h, 64).to(dtype).requires_grad_() for s, h in ((150, 4), (200, 2), (200, 2))]
-    there = [x.detach().cuda().requires_grad_() for x in here]
+    here = [torch.randn(2, s, h, 64).to(dtype) for s, h in ((150, 4), (200, 2), (200, 2))]
     dout = torch.randn(2, 150, 4, 64).to(dtype)
-    outs = [st.flash_attn_func(*x, causal=True) for x in (here, there)]
-    gradients = [torch.autograd.grad(out, x, dout.to(out.device)) for out, x in zip(outs, (here, there), strict=True)]
-    exact = [x.detach().double().requires_grad_() for x in here]
-    truth, truth_lse = reference.attention(*exact, causal=True)
-    plain = [x.detach().requires_grad_() for x in here]
-    plain_out, _ = reference.attention(*plain, causal=True, dtype=dtype)
-    reference.assert_close(outs[1].detach().cpu(), truth.detach(), plain_out.detach())
+    there = [x.cuda().requires_grad_() for x in here]
+    out = call(*there)
+    gradients = torch.autograd.grad(out, there, dout.cuda())
+    exact = [x.double().requires_grad_() for x in here]
+    truth, truth_lse = reference.attention(*exact, **options)
+    plain = [x.clone().requires_grad_() for x in here]
+    plain_out, _ = reference.attention(*plain, **options, dtype=dtype)
+    reference.assert_close(out.detach().cpu(), truth.detach(), plain_out.detach())
     allowed = torch.autograd.grad(plain_out, plain, dout)
-    terms = reference.terms(*(x.detach() for x in here), dout, torch.zeros(1), truth_lse.detach())
+    terms = reference.terms(*here, dout, torch.zeros(1), truth_lse.detach())
     for name, ours, right, theirs in zip(
-        "qkv", gradients[1], torch.autograd.grad(truth, exact, dout.double()), allowed, strict=True
+        "qkv", gradients, torch.autograd.grad(truth, exact, dout.double()), allowed, strict=True
     ):
         reference.assert_close(ours.cpu(), right, theirs, 3, "d" + name, terms[name])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_autograd(dtype):
+    compare_autograd(dtype, lambda q, k, v: st.flash_attn_func(q, k, v, causal=True), causal=True)
+
+
+@pytest.mark.parametrize("softcap", [0.5, 7.9, 8.0, 50.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softcap_of_any_size(dtype, softcap):
+    compare_autograd(dtype, lambda q, k, v: st.attention(q, k, v, softcap=softcap), softcap=softcap)
+    q, k, v = qkv(1, 64, 2, 64)
+    lines = strobe.explain(q, k, v, softcap=softcap, backward=True).splitlines()
+    hopper = next(line for line in lines if line.startswith("cuda_backward_sm90"))
+    if "compute capability" not in hopper:
+        assert ("softcap is below 8" in hopper) == (softcap < 8), hopper
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_lse(dtype):
+    """lse of a thousand is rounded once."""
+    q, k, v = (torch.ones(1, 80, 1, 64, device="cuda", dtype=dtype) * x for x in (4, 32, 1))  # scores are 1024, exactly
+    lse = strobe.attention(q, k, v, return_lse=True)[1]
+    assert (lse.double() - (1024 + torch.log(torch.tensor(80.0, dtype=torch.float64)))).abs().max() <= 2**-14 + 1e-6
 
 
 def test_rows_outside_the_sequences_are_zero():

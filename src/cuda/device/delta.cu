@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * delta.cu: the small kernels around the backward pass, all bound by memory.
- *   strobe__row_deltas   delta = rowsum(dO * O) - dlse and lse in base 2 of every packed row, 8, 16 or 32 lanes a row; and
- *                        zeros where backward_fused.cu adds up dQ
+ *   strobe__row_deltas   delta = rowsum(dO * O) - dlse and lse, of fp32 tensors as it is and else in base 2, of every packed
+ *                        row, 8, 16 or 32 lanes a row; and zeros where backward_fused.cu adds up dQ
  *   strobe__sink_sums    dsink of a head = -sum over batch and rows of exp(sink - lse) delta, a block of threads a head, in
  *                        a fixed order, in fp64
  *   strobe__dq_round     the fp32 sums of dQ to where and as the caller wants them
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(256) strobe__row_deltas(const __gri
         sum = lanes_sum(sum, lanes);
         if (lane == 0) { /* a row that sees nothing may hold anything */
             p.row_delta[to + row] = lse == -INFINITY ? 0 : sum;
-            p.row_lse[to + row] = lse == -INFINITY ? INFINITY : lse * (float)LOG2_E;
+            p.row_lse[to + row] = lse == -INFINITY ? INFINITY : lse * (p.q.dtype == CUDA_FP32 ? 1 : (float)LOG2_E);
         }
     }
 }

@@ -29,6 +29,17 @@ enum { LAGGING_MAXIMUM_LOG2 = 8 };
 /* Numbers of strobe_dtype that kernels see; launch.c checks that they agree. */
 enum cuda_dtype { CUDA_FP32 = 1, CUDA_FP16 = 2, CUDA_BF16 = 3, CUDA_FP64 = 4 };
 
+/* A factor in twice the digits of a float: high + low. */
+struct two_floats {
+    float high, low;
+};
+
+static inline struct two_floats two_floats_of(double factor) {
+    const float high = (float)factor;
+    const struct two_floats both = {high, (float)(factor - (double)high)};
+    return both;
+}
+
 /* A tensor [batch, row, head, columns], or over scores [batch, row, head, keys]; NULL: absent. */
 struct view {
     void *data;
@@ -53,11 +64,12 @@ struct params {
     int64_t left, right, start_shift;
     int32_t bottom_right;
 
-    int32_t scaled;      /* scores are multiplied by scale before anything else; otherwise it is part of exponent */
-    float scale;         /* as the caller has it */
-    float exponent;      /* P = 2^(score * exponent - ...) */
-    float softcap;       /* 0: none */
-    const float *slopes; /* ALiBi; NULL: none */
+    int32_t scaled;               /* scores are multiplied by scale before anything else; otherwise it is part of exponent */
+    float scale;                  /* as the caller has it */
+    float exponent;               /* P = 2^(score * exponent - ...) */
+    struct two_floats to_natural; /* from a number times exponent to the natural logarithm; see lse_of_row() */
+    float softcap;                /* 0: none */
+    const float *slopes;          /* ALiBi; NULL: none */
     int64_t slopes_batch;
     const float *sinks; /* NULL: none */
     float *dsinks;
@@ -71,8 +83,9 @@ struct params {
     int32_t split_keys;           /* keys of a part, a multiple of every kernel's block */
     int64_t split_out, split_lse; /* elements from one part to the next */
 
-    /* Backward. row_lse: in base 2, +inf for rows that see nothing or are not there; row_delta: delta = rowsum(dO * O) -
-     * dlse; both [batch][heads_kv][packed_rows], padded to whole blocks of every kernel. */
+    /* Backward. row_lse: of fp32 tensors as it is, else in base 2; +inf for rows that see nothing or are not there.
+     * row_delta: delta = rowsum(dO * O) - dlse. Both [batch][heads_kv][packed_rows], padded to whole blocks of every kernel.
+     */
     int32_t packed_rows;
     float *row_lse, *row_delta;
     float *dq_sum; /* dQ's fp32 sums over blocks of threads, without scale: [batch][heads_kv][packed_rows][dq_columns] in

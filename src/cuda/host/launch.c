@@ -4,6 +4,7 @@
 #include "cuda/host/launch.h"
 
 #include "cuda/host/device.h"
+#include "math/exp2.h"
 
 _Static_assert((int)CUDA_FP32 == (int)STROBE_FP32 && (int)CUDA_FP16 == (int)STROBE_FP16 &&
                    (int)CUDA_BF16 == (int)STROBE_BF16 && (int)CUDA_FP64 == (int)STROBE_FP64,
@@ -95,7 +96,9 @@ struct params strobe__cuda_params(const struct problem *p) {
     /* With nothing between the product and softmax, scale is part of the exponent, where it costs nothing; a negative one
      * would turn the largest score into the least weight. */
     to.scaled = a->softcap > 0 || a->bias || a->alibi || a->scale < 0;
-    to.exponent = (float)((to.scaled ? 1 : a->scale) * 1.4426950408889634);
+    const double factor = to.scaled ? 1 : a->scale;
+    to.exponent = (float)(factor * LOG2_E);
+    to.to_natural = two_floats_of(to.exponent == 0 ? 0 : factor / (double)to.exponent);
     set_mask(&to, p);
     set_features(&to, p);
     if (p->operation == STROBE_BACKWARD) set_gradients(&to, p);

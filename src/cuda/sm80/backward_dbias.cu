@@ -4,7 +4,7 @@
  * batch entries, heads or rows, and a block of threads owns BLOCK_M x BLOCK_N elements (without rows of their own, BLOCK_N)
  * and computes the dS of all that are added to them, one after the other:
  *
- *   for each batch entry, head and block of rows:   S = Q K^T;  P = 2^(S c - lse2);  dP = dO V^T;  sum += P (Z dP - delta)
+ *   for each batch entry, head and block of rows:   S = Q K^T;  P = exp(S - lse);  dP = dO V^T;  sum += P (Z dP - delta)
  *
  * Two products more than the rest of the backward pass needs, and no memory. The head dim is walked through in chunks of 64
  * columns, so that one variant serves all. Heads are not packed here: the host sets group to 1 and heads_kv to the query
@@ -75,7 +75,7 @@ INLINE void multiply(const struct params *p, const struct job *t, unsigned char 
 INLINE void add_tile(const struct params *p, const struct job *t, unsigned char *memory, int row, int key, float (*sum)[4]) {
     const int own = row + (int)threadIdx.x / 32 * 16;
     const struct patch at = {own, key};
-    float s[N_TILES][4], dp[N_TILES][4], slope[N_TILES][4], lse2[2] = {INFINITY, INFINITY}, delta[2] = {0, 0};
+    float s[N_TILES][4], dp[N_TILES][4], slope[N_TILES][4], lse[2] = {INFINITY, INFINITY}, delta[2] = {0, 0};
     const struct visible_range whole = visible_range_of(p, t, row, BLOCK_M);
     if (range_covers(&whole, key, BLOCK_N) == BLOCK_SKIPPED) return; /* causal skip, the same for all warps */
     const uint32_t bits = visible_bits(p, t, at, false, 0, N_TILES);
@@ -87,14 +87,14 @@ INLINE void add_tile(const struct params *p, const struct job *t, unsigned char 
         if (i >= t->rows) continue;
         const int64_t from = ((int64_t)t->b * (p->heads_kv / p->kv_group) + h / p->kv_group) * p->packed_rows +
                              (int64_t)i * p->kv_group + h % p->kv_group;
-        lse2[half] = p->row_lse[from], delta[half] = p->row_delta[from];
+        lse[half] = p->row_lse[from], delta[half] = p->row_delta[from];
     }
     if (p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, false, s, slope);
 #pragma unroll
     for (int n = 0; n < N_TILES; ++n)
 #pragma unroll
         for (int x = 0; x < 4; ++x) slope[n][x] = 1; /* bias is added after softcap */
-    p_and_ds(p, t, at, false, 0, N_TILES, true, bits, false, s, dp, slope, lse2, delta);
+    p_and_ds(p, t, at, false, 0, N_TILES, true, bits, false, s, dp, slope, lse, delta);
 #pragma unroll
     for (int n = 0; n < N_TILES; ++n)
 #pragma unroll

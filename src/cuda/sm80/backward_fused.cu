@@ -6,7 +6,7 @@
  * dQ order: with STROBE_DETERMINISTIC, backward_keys.cu and backward_rows.cu run instead.
  *
  *   for each block of ROWS packed rows:   S^T = K Q^T;  dP^T = V dO^T                                product_rows
- *                                         P^T = 2^(S^T c - lse2);  dS^T = P^T (Z dP^T - delta)       p_and_ds
+ *                                         P^T = exp(S^T - lse);  dS^T = P^T (Z dP^T - delta)       p_and_ds
  *                                         dV = dV + (P Z)^T dO;  dK = dK + dS^T Q;  dQ = dQ + dS K   product_*
  *
  *   time ->   | load Q1 dO1               | load Q2 dO2               |     two barriers a block of rows: dS^T, and where
@@ -16,7 +16,7 @@
  * columns; of dQ, ROWS / Q_M rows and some of the columns. Where the first two are the same keys, P^T stays in registers.
  *
  * Memory map: K, V [KEYS][DIM], two Q, one or two dO [ROWS][DIM], dS^T [KEYS][ROWS], P^T likewise where stored, two times
- * lse2 and delta [ROWS]. dQ's sums lie in runs of 16 rows x 8 columns, as accumulators do (ptx/red.h).
+ * lse and delta [ROWS]. dQ's sums lie in runs of 16 rows x 8 columns, as accumulators do (ptx/red.h).
  *
  * Sums that are not finite may be so because of a 0 x NaN from a hidden pair. They get a recompute mark, and the other two
  * kernels compute them again, with hidden pairs left out. */
@@ -96,7 +96,7 @@ INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, cons
                                const struct visible_range *visible, int stage, int first, float (*s)[4], float (*dp)[4]) {
     const int key = warp() % S_N * S_KEYS, row = warp() / S_N * S_ROWS;
     const unsigned char *q = map->q + stage * Q_BYTES, *dout = map->dout + stage % DO_STAGES * Q_BYTES;
-    const float *lse2 = map->statistics + 2 * stage * ROWS + row;
+    const float *lse = map->statistics + 2 * stage * ROWS + row;
     const struct patch at = {first + row, t->tile * KEYS + key};
     const enum coverage coverage = range_covers(visible, at.row, S_ROWS);
     float slope[FEATURES ? S_DOWN * S_ACROSS : 1][4];
@@ -123,7 +123,7 @@ INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, cons
 #pragma unroll
     for (int m = 0; m < S_DOWN; ++m)
         p_and_ds(p, t, at, true, m, S_ACROSS, coverage != BLOCK_FULL, bits[m], true, s + m * S_ACROSS, dp + m * S_ACROSS,
-                 slope + (FEATURES ? m * S_ACROSS : 0), lse2, lse2 + ROWS);
+                 slope + (FEATURES ? m * S_ACROSS : 0), lse, lse + ROWS);
     return true;
 }
 

@@ -4,11 +4,11 @@
  * keys of one K/V head and walks over the packed rows, of all query heads of the group, that see some of them: the sums over
  * a group are fp32, in registers, in a fixed order.
  *
- *   for each block of BLOCK_M packed rows:   S^T = K Q^T;  P^T = 2^(S^T c - lse2);  dV = dV + (P Z)^T dO
+ *   for each block of BLOCK_M packed rows:   S^T = K Q^T;  P^T = exp(S^T - lse);  dV = dV + (P Z)^T dO
  *                                            dP^T = V dO^T;  dS^T = P^T (Z dP^T - delta);  dK = dK + dS^T Q
  *
  * A warp owns 16 keys; transposed, P and dS leave one product as accumulators and enter the next as operands, in registers.
- * Memory map: K, V [BLOCK_N][DIM], then STAGES x (Q, dO [BLOCK_M][DIM]), then STAGES x (lse2, delta [BLOCK_M]). Up to DIM =
+ * Memory map: K, V [BLOCK_N][DIM], then STAGES x (Q, dO [BLOCK_M][DIM]), then STAGES x (lse, delta [BLOCK_M]). Up to DIM =
  * 128 a warp keeps dK and dV; above, blocks of their own work out SLICE columns of dV or of dK each. */
 #include "cuda/sm80/gradients.h"
 #include "cuda/sm80/nonfinite.h"

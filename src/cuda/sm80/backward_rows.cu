@@ -5,7 +5,7 @@
  * and no memory, and is summed in a fixed dQ order; dK and dV come from backward_keys.cu. The price is that both kernels
  * compute S and dP: seven products where five would do with atomics.
  *
- *   for each block of BLOCK_N keys:   S = Q K^T;  P = 2^(S c - lse2);  dP = dO V^T;  dS = P (Z dP - delta);  dQ = dQ + dS K
+ *   for each block of BLOCK_N keys:   S = Q K^T;  P = exp(S - lse);  dP = dO V^T;  dS = P (Z dP - delta);  dQ = dQ + dS K
  *
  * Memory map: Q, dO [BLOCK_M][DIM], then STAGES x (K, V [BLOCK_N][DIM]). DIM holds dim and dim_v; dQ is computed in slices
  * of SLICE columns, by blocks of their own where there are several. A warp owns 16 rows. */
@@ -28,7 +28,7 @@ static_assert(BLOCK_M * STAGE_ROW(SLICE) * 4 <= 2 * BLOCK_M * ROW_BYTES + STAGES
 
 struct state {
     float dq[TILES][4];
-    float lse2[2], delta[2];
+    float lse[2], delta[2];
 };
 
 INLINE int warp_row(const struct job *t) { return t->tile * BLOCK_M + (int)threadIdx.x / 32 * 16; }
@@ -44,7 +44,7 @@ INLINE void start(const struct params *p, const struct job *t, struct state *sta
     for (int half = 0; half < 2; ++half) {
         const int packed = warp_row(t) + half * 8 + (int)threadIdx.x % 32 / 4;
         const int64_t at = statistic_at(p, t, packed);
-        state->lse2[half] = p->row_lse[at], state->delta[half] = p->row_delta[at];
+        state->lse[half] = p->row_lse[at], state->delta[half] = p->row_delta[at];
     }
 }
 
@@ -67,7 +67,7 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     if (FEATURES && p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, false, s, slope);
     product_rows(dp, 1, N_TILES, DIM, memory + BLOCK_M * ROW_BYTES, own, stage + STAGE_BYTES / 2, 0, DIM);
     p_and_ds(p, t, at, false, 0, N_TILES, coverage != BLOCK_FULL, bits, t->slice == 0 && pass == AS_IT_IS, s, dp, slope,
-             state->lse2, state->delta);
+             state->lse, state->delta);
     /* K needs the second pass alone: where it is not finite and visible, dS is NaN. */
     if (pass != AS_IT_IS) rewrite_tile(stage, BLOCK_N * DIM, pass, NULL, THREADS);
     product_registers(state->dq, 1, TILES, BLOCK_N, dp, stage, 0, t->slice * SLICE, DIM);

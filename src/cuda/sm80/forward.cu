@@ -17,6 +17,7 @@
  * With WARPS_N > 1 (few rows: decoding) warps share the rows and split each block's keys; their parts are merged at the end.
  * With splits > 1 (split-KV) blocks of threads share the rows and split the keys; device/merge.cu merges their parts.
  * Tiles, registers and measured figures of each variant: docs/kernels/cuda.md. */
+#include "cuda/device/lse.h"
 #include "cuda/sm80/nonfinite.h"
 #include "cuda/sm80/product.h"
 #include "cuda/sm80/store.h"
@@ -233,15 +234,15 @@ INLINE void merge_warps(float *memory, struct state *state, float c) {
 }
 #endif
 
-/* Returns lse in base 2; *factor is what O is multiplied by. The sink is added here; for parts of a split, by the merge. */
+/* Returns lse; *factor is what O is multiplied by. The sink is added here; for parts of a split, by the merge. */
 INLINE float finish_row(const struct params *p, float m, float l, int h, float *factor) {
     const float shift = m == -INFINITY ? 0 : m * p->exponent;
-    float lse = l == 0 ? -INFINITY : shift + log2f(l);
+    float lse = lse_of_row(shift, p->to_natural, l);
     *factor = l == 0 ? 0 : 1 / l;
     if (p->sinks && p->splits == 1) {
-        const float sink = p->sinks[h] * (float)LOG2_E, high = lse <= sink ? sink : lse; /* a NaN stays */
-        const float whole = high == -INFINITY ? high : high + log2f(exp2f(lse - high) + exp2f(sink - high));
-        if (l != 0) *factor *= exp2f(lse - whole);
+        const float sink = p->sinks[h], high = lse <= sink ? sink : lse; /* a NaN stays */
+        const float whole = high == -INFINITY ? high : high + logf(expf(lse - high) + expf(sink - high));
+        if (l != 0) *factor *= expf(lse - whole);
         lse = whole;
     }
     if (p->dropout) *factor *= p->place.keep_scale;
@@ -259,7 +260,7 @@ INLINE float end_row(const struct params *p, const struct job *t, const struct s
     const struct place at = place_of(p, t, there ? packed : 0);
     const float lse = finish_row(p, state->m[row], l, at.h, &factor);
     if (there && p->lse.data && t->slice == 0 && threadIdx.x % 4 == 0)
-        ((float *)p->lse.data)[row_offset(&p->lse, t, at) + t->split * p->split_lse] = lse * (float)LN_2;
+        ((float *)p->lse.data)[row_offset(&p->lse, t, at) + t->split * p->split_lse] = lse;
     return factor;
 }
 

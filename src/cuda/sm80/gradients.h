@@ -3,9 +3,9 @@
  * gradients.h: between the products of the backward pass, on accumulators of one 16-row tile: scores S and dP become P Z,
  * which dV takes, and dS, which dQ and dK take.
  *
- *   P = 2^(S c - lse2)      dS = P (Z dP - delta) slope      Z: dropout's 0 or 1 / (1 - p)      slope: softcap's derivative
+ *   P = exp(S - lse)      dS = P (Z dP - delta) slope      Z: dropout's 0 or 1 / (1 - p)      slope: softcap's derivative
  *
- * A row that sees nothing has lse2 = +inf, which makes its weights 0. P Z and dS are set to 0 for hidden pairs, so that a
+ * A row that sees nothing has lse = +inf, which makes its weights 0. P Z and dS are set to 0 for hidden pairs, so that a
  * NaN in the row or the key goes nowhere. */
 #ifndef STROBE_CUDA_SM80_GRADIENTS_H
 #define STROBE_CUDA_SM80_GRADIENTS_H
@@ -27,11 +27,21 @@ INLINE void add_to_dbias(const struct params *p, const struct job *t, struct pat
         }
 }
 
-/* S becomes P Z, and dP becomes dS. lse2 and delta: [2] of the lane's two rows or, transposed, of the patch's rows, which
+/* exp(S - lse). For 16 bits it is worked out in base 2, and so is lse. In fp32 the rounding of a large lse in base 2 would
+ * be the largest error, while S scale - lse is rounded once, as the small number that it is. */
+INLINE float weight_of(const struct params *p, float s, float lse) {
+#if defined(ELEMENT_FP32)
+    return ex2(fmaf(s, p->scaled ? 1 : p->scale, -lse) * (float)LOG2_E);
+#else
+    return ex2(fmaf(s, p->exponent, -lse));
+#endif
+}
+
+/* S becomes P Z, and dP becomes dS. lse and delta: [2] of the lane's two rows or, transposed, of the patch's rows, which
  * are its columns. hidden: some pairs have a bit of 0. */
 INLINE void p_and_ds(const struct params *p, const struct job *t, struct patch at, bool transposed, int m, int n_tiles,
                      bool hidden, uint32_t bits, bool wants_dbias, float (*s)[4], float (*dp)[4], float (*slope)[4],
-                     const float *lse2, const float *delta) {
+                     const float *lse, const float *delta) {
     const uint32_t kept = FEATURES && p->dropout ? kept_bits(p, t, at, transposed, m, n_tiles) : 0;
     const int column = (int)threadIdx.x % 4 * 2;
 #pragma unroll
@@ -40,7 +50,7 @@ INLINE void p_and_ds(const struct params *p, const struct job *t, struct patch a
         for (int x = 0; x < 4; ++x) {
             const int row = transposed ? 8 * n + column + x % 2 : x / 2;
             const bool biased_away = FEATURES && s[n][x] == -INFINITY; /* a weight of 0, also where lse is NaN */
-            const float weight = biased_away ? 0 : ex2(fmaf(s[n][x], p->exponent, -lse2[row]));
+            const float weight = biased_away ? 0 : weight_of(p, s[n][x], lse[row]);
             float z = 1;
             if (FEATURES && p->dropout) z = kept >> bit_of(n, x) & 1 ? p->place.keep_scale : 0;
             s[n][x] = weight * z;

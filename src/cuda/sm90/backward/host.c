@@ -20,6 +20,7 @@
 #include "cuda/sm90/backward/params.h"
 #include "cuda/sm90/band.h"
 #include "cuda/sm90/trace_host.h"
+#include "math/exp2.h"
 
 #define VARIANT(name, dtype, dim, rows, keys, ctas, terms)      \
     void strobe__##name(struct sm90_backward_params);           \
@@ -65,7 +66,7 @@ const char strobe__sm90_backward_variants[] =
     "";
 #undef VARIANT
 
-enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28 };
+enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28, LEAST_SOFTCAP = 8 };
 
 bool strobe__sm90_backward_choose(struct plan *plan) {
     const struct problem *p = plan->problem;
@@ -94,6 +95,8 @@ const char *strobe__sm90_backward_reject(const struct problem *p) {
         return "varlen.total_q is 0; the rows of the packed tensors are taken";
     if (a->block_mask && (p->block_mask.block_q % 8 != 0 || p->block_mask.block_q > MOST_POSITIONS))
         return "block_mask.block_q is not a multiple of 8 up to 2^28; these are taken";
+    if (a->softcap > 0 && a->softcap < LEAST_SOFTCAP)
+        return "softcap is below 8; 0 and from 8 on are taken, since softcap's slope is worked out from a weight";
     if (a->dropout && p->dropout.key_start % 4 != 0)
         return "dropout.key_start is not a multiple of 4; multiples of 4 are taken";
     if (a->alibi && (a->q_start - a->k_start > MOST_POSITIONS || a->k_start - a->q_start > MOST_POSITIONS))
@@ -210,11 +213,10 @@ static void fill_tensors(struct sm90_backward_params *m, const struct problem *p
 static void fill_terms(struct sm90_backward_params *m, const struct plan *plan) {
     const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
-    m->scale = (float)a->scale, m->exponent = (float)((variant_of(plan)->features ? 1 : a->scale) * 1.4426950408889634);
+    m->scale = (float)a->scale, m->exponent = (float)((variant_of(plan)->features ? 1 : a->scale) * LOG2_E);
     m->softcap = (float)a->softcap, m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch;
     m->alibi_start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
-    if (a->softcap > 0)
-        m->cap_rate = (float)(2 * 1.4426950408889634 * a->scale / a->softcap), m->cap_inverse = (float)(1 / a->softcap);
+    if (a->softcap > 0) m->cap_rate = (float)(2 * LOG2_E * a->scale / a->softcap), m->cap_inverse = (float)(1 / a->softcap);
     if (a->bias) m->bias = strobe__cuda_scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
     if (a->bool_mask) m->mask = strobe__cuda_scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
     if (a->block_mask) {

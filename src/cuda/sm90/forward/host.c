@@ -12,6 +12,7 @@
 #include "cuda/sm90/band.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/trace_host.h"
+#include "math/exp2.h"
 
 #define VARIANT(name, ...) void strobe__##name(struct sm90_forward_params);
 #include "sm90_forward_variants.h"
@@ -162,8 +163,10 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->section_heads = (int32_t)section_heads(p, variant, !m->is_dynamic);
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
-    m->scale = (float)a->scale, m->exponent = (float)(a->scale * 1.4426950408889634);
-    m->growth_limit = (float)(LAGGING_MAXIMUM_LOG2 / (a->scale * 1.4426950408889634)), m->softcap = (float)a->softcap;
+    m->scale = (float)a->scale, m->exponent = (float)(a->scale * LOG2_E);
+    const float exponent = variant->features ? (float)LOG2_E : m->exponent;
+    m->to_natural = two_floats_of(exponent == 0 ? 0 : (variant->features ? 1 : a->scale) / (double)exponent);
+    m->growth_limit = (float)(LAGGING_MAXIMUM_LOG2 / (a->scale * LOG2_E)), m->softcap = (float)a->softcap;
     if (a->bias) m->bias = scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
     if (a->bool_mask) m->mask = scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
     if (a->block_mask) {

@@ -53,10 +53,11 @@ struct sm90_forward_params {
     int32_t block_q, block_k;       /* rows and keys that share a byte of `blocks` */
     int32_t dropout;
     struct dropout_place place;
-    float scale, exponent; /* P = 2^(dot * exponent - ...) without score features */
-    float growth_limit;    /* LAGGING_MAXIMUM_LOG2 / exponent */
-    float softcap;         /* 0: none */
-    const float *alibi;    /* slopes, NULL: none */
+    float scale, exponent;        /* P = 2^(dot * exponent - ...) without score features */
+    struct two_floats to_natural; /* lse_of_row() */
+    float growth_limit;           /* LAGGING_MAXIMUM_LOG2 / exponent */
+    float softcap;                /* 0: none */
+    const float *alibi;           /* slopes, NULL: none */
     int64_t alibi_stride;
     const float *sinks; /* [heads_q], NULL: none */
 #if defined(STROBE_TRACE)

@@ -5,8 +5,7 @@
 #ifndef STROBE_CUDA_SM90_FORWARD_STORE_H
 #define STROBE_CUDA_SM90_FORWARD_STORE_H
 
-#include <math.h>
-
+#include "cuda/device/lse.h"
 #include "cuda/sm90/forward/softmax.h"
 #include "cuda/sm90/forward/tile.h"
 #include "math/exp2.h"
@@ -14,7 +13,7 @@
 /* Returns what O of a row has to be multiplied by, 0 for a row that saw no key, and gives its lse. */
 INLINE float finish_row(const struct sm90_forward_params *p, const struct tile *t, float shift, float sum, float *lse) {
     float factor = sum == 0 ? 0 : 1 / sum;
-    *lse = sum == 0 ? -INFINITY : shift * (float)LN_2 + logf(sum);
+    *lse = lse_of_row(shift, p->to_natural, sum);
     if (p->sinks) {
         const float sink = p->sinks[t->head], high = *lse <= sink ? sink : *lse; /* a NaN stays */
         const float whole = high == -INFINITY ? high : high + logf(expf(*lse - high) + expf(sink - high));
