@@ -93,6 +93,13 @@ def test_packed_sequences(place):
             assert torch.equal(x, y)
 
 
+@pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="this version of PyTorch has no such tag")
+@pytest.mark.parametrize("name", ["attention_dropout", "attention_dropout_backward"])
+def test_no_cuda_graph_keeps_a_seed(name):
+    assert torch.Tag.cudagraph_unsafe in getattr(torch.ops.strobe, name).default.tags
+    assert torch.Tag.cudagraph_unsafe not in torch.ops.strobe.attention.default.tags
+
+
 def test_dropout_is_drawn_anew(place):
     device, dtype, compiled = place
     fast = compiled(lambda q: st.attention(q, q, q, dropout=0.5))

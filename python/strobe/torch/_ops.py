@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The two custom operators: real kernels, fake ones for tracing, autograd, and a clear word to vmap.
+"""The custom operators: real kernels, fake ones for tracing, autograd, and a clear word to vmap.
 
 An operator's schema knows tensors and numbers only, and returns tensors always: a gradient that nobody asked for is an empty
 tensor. The seed of dropout is a tensor, so that drawing it is part of a traced graph. The bounds of lengths may be symbols of a
 traced graph, so that another length needs no other graph.
+
+Attention and its gradient are two operators, and two more for dropout. A CUDA graph would keep the seed that it was recorded
+with and drop the same weights at each replay, so torch.compile leaves the latter out of its CUDA graphs.
 """
 
 from typing import Any
@@ -63,11 +66,6 @@ def _options(shared: tuple) -> dict[str, Any]:
     return options
 
 
-def _define(name: str, schema: str) -> None:
-    # Not torch.library.custom_op, which does the same and asks on every call whether the results are new tensors: they are.
-    torch.library.define(f"strobe::{name}", schema, tags=(torch.Tag.pt2_compliant_tag,))
-
-
 def _lse_shape(q: Tensor, cu_seqlens_q: Tensor | None) -> tuple:
     return (q.shape[0], q.shape[2], q.shape[1]) if cu_seqlens_q is None else (q.shape[1], q.shape[0])
 
@@ -76,30 +74,17 @@ def _lse_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-_define("attention", f"({_SCHEMA}) -> (Tensor, Tensor)")
-
-
-@torch.library.impl("strobe::attention", "default")
-def _(*shared):
+def _attention(*shared):
     with torch.no_grad():
         return _strobe.attention(**_options(shared), return_lse=True)
 
 
-@torch.library.register_fake("strobe::attention")
-def _(q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, *rest):
+def _fake_attention(q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, *rest):
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     return out, q.new_empty(_lse_shape(q, cu_seqlens_q), dtype=_lse_dtype(q))
 
 
-_define(
-    "attention_backward",
-    f"(Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool bias_gradient, {_SCHEMA}) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-
-
-@torch.library.impl("strobe::attention_backward", "default")
-def _(dout, dlse, out, lse, bias_gradient, q, *shared):
+def _attention_backward(dout, dlse, out, lse, bias_gradient, q, *shared):
     with torch.no_grad():
         dq, dk, dv, dbias, dsinks = _strobe.attention_backward(
             **_options((q, *shared)), out=out, dout=_usable(dout), lse=lse, dlse=_usable(dlse), bias_gradient=bias_gradient
@@ -107,8 +92,7 @@ def _(dout, dlse, out, lse, bias_gradient, q, *shared):
     return dq, dk, dv, q.new_empty(0) if dbias is None else dbias, q.new_empty(0) if dsinks is None else dsinks
 
 
-@torch.library.register_fake("strobe::attention_backward")
-def _(dout, dlse, out, lse, bias_gradient, q, k, v, bias, mask, alibi_slopes, sinks, *rest):
+def _fake_attention_backward(dout, dlse, out, lse, bias_gradient, q, k, v, bias, mask, alibi_slopes, sinks, *rest):
     dbias = bias.new_empty(bias.shape) if bias_gradient else q.new_empty(0)
     dsinks = q.new_empty(0) if sinks is None else sinks.new_empty(sinks.shape)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias, dsinks
@@ -120,26 +104,20 @@ def _setup_context(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx, dout, dlse):
+def _gradients(ctx, dout, dlse, backward):
     out, lse, *tensors = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(out)
     wants_bias, wants_sinks = ctx.needs_input_grad[_BIAS], ctx.needs_input_grad[_SINKS]
-    dq, dk, dv, dbias, dsinks = attention_backward(dout, dlse, out, lse, wants_bias, *tensors, *ctx.numbers)
+    dq, dk, dv, dbias, dsinks = backward(dout, dlse, out, lse, wants_bias, *tensors, *ctx.numbers)
     given = (dq, dk, dv, dbias if wants_bias else None, None, None, dsinks if wants_sinks else None)
     return given + (None,) * (len(ctx.needs_input_grad) - len(given))
-
-
-torch.library.register_autograd("strobe::attention", _backward, setup_context=_setup_context)
 
 
 def _refuse_second(ctx, *gradients):
     raise NotImplementedError(
         "strobe.torch has no second derivatives of attention; gradients without create_graph=True are accepted"
     )
-
-
-torch.library.register_autograd("strobe::attention_backward", _refuse_second)
 
 
 def _refuse_vmap(info, in_dims, *args):
@@ -149,8 +127,31 @@ def _refuse_vmap(info, in_dims, *args):
     )
 
 
-torch.library.register_vmap("strobe::attention", _refuse_vmap)
-torch.library.register_vmap("strobe::attention_backward", _refuse_vmap)
+def _define(name, schema, tags, kernel, fake):
+    # Not torch.library.custom_op, which does the same and asks on every call whether the results are new tensors: they are.
+    torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag, *tags))
+    torch.library.impl(name, "default", kernel)
+    torch.library.register_fake(name, fake)
+    torch.library.register_vmap(name, _refuse_vmap)
 
-attention = torch.ops.strobe.attention.default
-attention_backward = torch.ops.strobe.attention_backward.default
+
+def _operators(name, tags=()):
+    """Define strobe::name and strobe::name_backward; return both."""
+    forward, backward = f"strobe::{name}", f"strobe::{name}_backward"
+    given = "Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool bias_gradient"
+    _define(forward, f"({_SCHEMA}) -> (Tensor, Tensor)", tags, _attention, _fake_attention)
+    five = ", ".join(["Tensor"] * 5)
+    _define(backward, f"({given}, {_SCHEMA}) -> ({five})", tags, _attention_backward, _fake_attention_backward)
+    called = [getattr(torch.ops.strobe, operator).default for operator in (name, f"{name}_backward")]
+    torch.library.register_autograd(
+        forward, lambda ctx, dout, dlse: _gradients(ctx, dout, dlse, called[1]), setup_context=_setup_context
+    )
+    torch.library.register_autograd(backward, _refuse_second)
+    return called
+
+
+# Versions of PyTorch without the tag record a CUDA graph around an operator or do not, as a whole.
+_NO_CUDA_GRAPH = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
+
+attention, attention_backward = _operators("attention")
+attention_dropout, attention_dropout_backward = _operators("attention_dropout", _NO_CUDA_GRAPH)
