@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { ENOUGH_ROWS = 4096, MOST_RUNS = 512 };
+enum { ENOUGH_ROWS = 16384, MOST_RUNS = 2048 };
 
 /* The same question for the kernels that answer it here: no layout but the plain one, so that two tensors may differ that
  * share memory in the inputs, and no choices that are another kernel's. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * random_check.c: `strobe check --random`: runs the pool, makes each failure smaller, says what was covered. */
+ * random_check.c: `strobe check --random`: runs the pool, says what failed and what was covered, makes failures smaller. */
 #include "check/random_check.h"
 
 #include "check/random_pool.h"
@@ -39,31 +39,31 @@ static void print_accuracy(const random_tally *t, char *text, size_t capacity) {
                                        tensor_name((tensor_id)id), t->whole[id]);
 }
 
-static void print_repeat(const random_failure *f, const char *text) {
-    char before[PROBLEM_TEXT];
-    problem_print(&f->before, before);
-    fprintf(stderr, "%s", "FAILED: strobe check ");
-    if (f->has_before) fprintf(stderr, "\"%s\" ", before);
-    fprintf(stderr, "\"%s\"\n", text);
+/* As it was drawn, at once: making it smaller may take minutes. */
+static void print_failure(const random_failure *f) {
+    char text[PROBLEM_TEXT];
+    problem_print(&f->problem, text);
+    fprintf(stderr, "FAILED: strobe check \"%s\"\n        %s\n        case %llu\n", text, f->sentence,
+            (unsigned long long)f->index);
 }
 
 /* Alone it may pass: then it stands with what ran before it in the same process. */
-static void report_failure(isolated *runner, random_failure *f, bool shrinks) {
-    char text[PROBLEM_TEXT], sentence[PROBLEM_MESSAGE];
+static void make_smaller(isolated *runner, random_failure *f) {
+    char text[PROBLEM_TEXT], before[PROBLEM_TEXT], sentence[PROBLEM_MESSAGE];
     const problem drawn = f->problem, *alone = &drawn;
-    if (!shrinks) {
-        f->has_before = false;
-    } else if (isolated_check(runner, &alone, 1, SHRINK_LIMIT_SECONDS, sentence) == f->how) {
-        f->has_before = false;
-        terminal_progress("case %llu failed: making it smaller", (unsigned long long)f->index);
-        shrink_problem(runner, &f->problem, f->how, f->sentence);
-        terminal_progress_end();
-    } else
-        fprintf(stderr, "case %llu passed when it ran alone\n", (unsigned long long)f->index);
+    const unsigned long long index = f->index;
+    if (isolated_check(runner, &alone, 1, SHRINK_LIMIT_SECONDS, sentence) != f->how) {
+        problem_print(&drawn, text);
+        problem_print(&f->before, before);
+        fprintf(stderr, "case %llu passed when it ran alone; as it ran: strobe check %s%s%s\"%s\"\n", index,
+                f->has_before ? "\"" : "", f->has_before ? before : "", f->has_before ? "\" " : "", text);
+        return;
+    }
+    terminal_progress("case %llu failed: making it smaller", index);
+    shrink_problem(runner, &f->problem, f->how, f->sentence);
+    terminal_progress_end();
     problem_print(&f->problem, text);
-    print_repeat(f, text);
-    problem_print(&drawn, text);
-    fprintf(stderr, "        %s\n        case %llu, drawn as %s\n", f->sentence, (unsigned long long)f->index, text);
+    fprintf(stderr, "case %llu made smaller: strobe check \"%s\"\n        %s\n", index, text, f->sentence);
 }
 
 static bool is_like(const random_failure *a, const random_failure *b) {
@@ -71,18 +71,20 @@ static bool is_like(const random_failure *a, const random_failure *b) {
            strncmp(a->sentence, b->sentence, 5) == 0;
 }
 
-static void report_failures(random_pool *pool) {
+static uint32_t failures_kept(const random_pool *pool) {
+    return pool->failures < MOST_FAILURES ? pool->failures : MOST_FAILURES;
+}
+
+/* Makes the first failures smaller, one of each kind. */
+static void make_failures_smaller(random_pool *pool) {
     isolated runner = {0};
-    const uint32_t kept = pool->failures < MOST_FAILURES ? pool->failures : MOST_FAILURES;
     bool like_another[MOST_FAILURES] = {false};
+    const uint32_t kept = failures_kept(pool);
+    int shrunk = 0;
     for (uint32_t n = 0; n < kept; ++n)
         for (uint32_t m = 0; m < n; ++m) like_another[n] |= is_like(&pool->failure[m], &pool->failure[n]);
-    int shrunk = 0;
-    for (uint32_t n = 0; n < kept; ++n) {
-        const bool shrinks = !like_another[n] && shrunk < MOST_SHRUNK;
-        shrunk += shrinks;
-        report_failure(&runner, &pool->failure[n], shrinks);
-    }
+    for (uint32_t n = 0; n < kept && shrunk < MOST_SHRUNK; ++n)
+        if (!like_another[n]) make_smaller(&runner, &pool->failure[n]), ++shrunk;
     isolated_end(&runner);
 }
 
@@ -139,7 +141,7 @@ int random_check(const random_request *request) {
     const bool text = request->format == TABLE_TEXT;
     if (text) printf("seed %llu, %d processes\n\n", (unsigned long long)request->draw.seed, pool->workers);
     random_pool_run(pool);
-    report_failures(pool);
+    for (uint32_t n = 0; n < failures_kept(pool); ++n) print_failure(&pool->failure[n]);
     int64_t cases = 0;
     const bool printed = print_kernels(pool, &cases);
     if (text) {
@@ -149,5 +151,7 @@ int random_check(const random_request *request) {
             (long long)cases, pool->failures, pool->refusals, (unsigned long long)request->draw.seed);
         coverage_print(&pool->coverage, &pool->kernels);
     }
+    fflush(stdout);
+    make_failures_smaller(pool);
     return !printed ? EXIT_REFUSED : pool->failures ? EXIT_WRONG : EXIT_OK;
 }

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ARENA_BYTES = 256 << 20, ENOUGH_ELEMENTS = 4096, ENOUGH_FAILURES = 16 };
+enum { ARENA_BYTES = 256 << 20, ENOUGH_ELEMENTS = 4096, ENOUGH_FAILURES = 16, PATIENCE_SECONDS = 10 };
 
 static double now(void) {
     struct timespec t;
@@ -158,8 +158,21 @@ static void look_after(random_pool *pool, random_worker *w) {
     if (!is_over(pool)) start(pool, w);
 }
 
+/* Says which cases are still running some time after the end: a kernel that hangs is then known before it is stopped. */
+static void name_cases_that_run(const random_pool *pool) {
+    char text[PROBLEM_TEXT];
+    for (int i = 0; i < pool->workers; ++i) {
+        const random_worker *w = &pool->worker[i];
+        if (!w->process || w->started == 0) continue;
+        problem_print(&w->problem, text);
+        fprintf(stderr, "waiting for case %llu, which has run for %.0f seconds: %s\n", (unsigned long long)w->index,
+                now() - w->started, text);
+    }
+}
+
 void random_pool_run(random_pool *pool) {
     const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+    bool has_named = false;
     pool->end = now() + pool->request.seconds;
     for (int i = 0; i < pool->workers; ++i) start(pool, &pool->worker[i]);
     for (int busy = 1; busy;) {
@@ -168,6 +181,11 @@ void random_pool_run(random_pool *pool) {
             if (pool->worker[i].process) look_after(pool, &pool->worker[i]), busy += pool->worker[i].process != 0;
         terminal_progress("%llu cases, %u failed, %.0f seconds left", (unsigned long long)pool->next, pool->failures,
                           fmax(pool->end - now(), 0));
+        if (busy && !has_named && now() > pool->end + PATIENCE_SECONDS) {
+            terminal_progress_end();
+            name_cases_that_run(pool);
+            has_named = true;
+        }
         nanosleep(&pause, NULL);
     }
     terminal_progress_end();
