@@ -7,6 +7,7 @@ import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models come from packages
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # whose arrays strobe.jax takes
 
 import pytest
 import strobe
