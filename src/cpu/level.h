@@ -12,7 +12,9 @@
  *   w_add64 w_high           LANES / 2 numbers of 64 bits, plus a number, and their high halves
  *   w_multiply               LANES / 2 products in 64 bits of the words of even lanes
  *   w_join                   the even lanes of a, and those of b in the lanes behind them
- *   v_select_bit _below      a bit of each word, or words below others, choose between two vectors
+ *   w_double                 twice each word
+ *   v_select_highest_bit     the highest bit of each word chooses between two vectors
+ *   v_select_below           and so do words below others
  *   v_transpose_floats       LANES vectors: lane i of vector j becomes lane j of vector i
  *   nonzero_bytes            of 32 bytes, one bit each: it is not 0
  *   v_load_bf16 v_load_fp16  LANES elements, widened

@@ -57,9 +57,10 @@ static inline vec v_select_below(vec_words a, vec_words b, vec yes, vec no) {
     return _mm256_blendv_ps(yes, no, _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(a, b), a)));
 }
 
-/* The bit is moved to where the sign is, which decides in blendv. */
-static inline vec v_select_bit(vec_words words, int bit, vec yes, vec no) {
-    return _mm256_blendv_ps(no, yes, _mm256_castsi256_ps(_mm256_sll_epi32(words, _mm_cvtsi32_si128(31 - bit))));
+static inline vec_words w_double(vec_words a) { return _mm256_add_epi32(a, a); }
+
+static inline vec v_select_highest_bit(vec_words words, vec yes, vec no) {
+    return _mm256_blendv_ps(no, yes, _mm256_castsi256_ps(words));
 }
 
 static inline uint32_t nonzero_bytes(const uint8_t *x) {

@@ -69,8 +69,10 @@ static inline vec v_select_below(vec_words a, vec_words b, vec yes, vec no) {
     return _mm512_mask_blend_ps(_mm512_cmplt_epu32_mask(a, b), no, yes);
 }
 
-static inline vec v_select_bit(vec_words words, int bit, vec yes, vec no) {
-    return _mm512_mask_blend_ps(_mm512_test_epi32_mask(words, _mm512_set1_epi32((int)(1u << bit))), no, yes);
+static inline vec_words w_double(vec_words a) { return _mm512_add_epi32(a, a); }
+
+static inline vec v_select_highest_bit(vec_words words, vec yes, vec no) {
+    return _mm512_mask_blend_ps(_mm512_movepi32_mask(words), no, yes);
 }
 
 static inline uint32_t nonzero_bytes(const uint8_t *x) {

@@ -78,9 +78,9 @@ static inline vec_words w_multiply(vec_words a, vec_words b) {
 
 static inline vec v_select_below(vec_words a, vec_words b, vec yes, vec no) { return v_pick((vec_bits)(a < b), yes, no); }
 
-static inline vec v_select_bit(vec_words words, int bit, vec yes, vec no) {
-    return v_pick((vec_bits)((words & (1u << bit)) != 0), yes, no);
-}
+static inline vec_words w_double(vec_words a) { return a + a; }
+
+static inline vec v_select_highest_bit(vec_words words, vec yes, vec no) { return v_pick((vec_bits)words < 0, yes, no); }
 
 /* Eight bytes at a time: the top bit of each says whether it is not 0, and a product gathers the eight. */
 static inline uint32_t nonzero_bytes(const uint8_t *x) {

@@ -150,13 +150,13 @@ static void start_block(const struct backward *f, const struct scratch *t, const
 }
 
 /* Writes dK or dV of a super-block, times factor: zeros for blocks that no row sees. */
-static void store_keys(const struct scratch *t, const struct keys *k, const strobe_tensor *x, const float *from,
-                       int64_t columns, float factor) {
+static void store_keys(const struct scratch *t, const struct keys *k, const strobe_tensor *x, float *from, int64_t columns,
+                       float factor) {
     for (int64_t j = k->first; j < k->end; ++j, from += padded(columns)) {
-        const int64_t at = strobe__key_offset(x, &k->s, j, k->kv);
         const bool seen = t->state[(j - k->first) / BLOCK_KEYS] != BLOCK_UNSEEN;
-        for (int64_t c = 0; c < columns; ++c)
-            element_store(x->data, x->dtype, at + c, seen ? (double)(from[c] * factor) : 0);
+        for (int64_t c = 0; c < columns; c += LANES)
+            v_store(from + c, seen ? v_mul(v_load(from + c), v_set(factor)) : v_set(0));
+        narrow_row(x->data, x->dtype, strobe__key_offset(x, &k->s, j, k->kv), from, columns);
     }
 }
 

@@ -84,32 +84,42 @@ ALWAYS_INLINE void scores_shared_bias(float *s, const struct tile_rows *t, const
     }
 }
 
-/* Adds a bias of any dtype to LANES rows: LANES rows of LANES keys are transposed at a time, so that rows lie across the
+/* s = scale s + bias in LANES rows and `count` keys, at most LANES. The bias is transposed, so that rows lie across the
  * lanes. Where it is -inf, the score becomes that, whatever it was, a NaN too. Returns whether it is -inf somewhere. */
+ALWAYS_INLINE bool add_bias_square(float *s, const float *const row[LANES], int64_t j, int64_t count, float scale) {
+    const vec none = v_set(-INFINITY);
+    vec bias[LANES], least = v_set(0);
+    for (int lane = 0; lane < LANES; ++lane) {
+        bias[lane] = v_load(row[lane] + j);
+        least = v_min(bias[lane], least); /* a NaN of the bias leaves it as it is */
+    }
+    const bool hidden = v_equal_bits(least, none) != 0;
+    v_transpose_floats(bias);
+    for (int64_t n = 0; n < count; ++n) {
+        const vec sum = v_fma(v_load(s + n * TILE_ROWS), v_set(scale), bias[n]);
+        v_store(s + n * TILE_ROWS, hidden ? v_select_equal(bias[n], none, none, sum) : sum);
+    }
+    return hidden;
+}
+
+/* Adds a bias of any dtype to LANES rows, which is widened first. Returns whether it is -inf somewhere. */
 ALWAYS_INLINE bool scores_bias_widened(float *s, const strobe_bias *bias, const int64_t at[LANES], int64_t j0, int64_t keys,
                                        float scale) {
-    const vec none = v_set(-INFINITY);
     float memory[LANES][BLOCK_KEYS];
     const float *row[LANES];
-    uint32_t hidden = 0;
+    bool hidden = false;
+    int64_t j = 0;
     for (int64_t lane = 0; lane < LANES; ++lane) row[lane] = bias_row(memory[lane], bias, at[lane], j0, keys);
-    for (int64_t j = 0; j < keys; j += LANES) {
-        vec x[LANES];
-        for (int lane = 0; lane < LANES; ++lane) x[lane] = v_load(row[lane] + j);
-        v_transpose_floats(x);
-        for (int64_t n = 0; n < LANES && j + n < keys; ++n) {
-            float *to = s + (j + n) * TILE_ROWS;
-            hidden |= v_equal_bits(x[n], none);
-            v_store(to, v_select_equal(x[n], none, none, v_add(v_mul(v_load(to), v_set(scale)), x[n])));
-        }
-    }
-    return hidden != 0;
+    for (; j + LANES <= keys; j += LANES) hidden = add_bias_square(s + j * TILE_ROWS, row, j, LANES, scale) || hidden;
+    if (j < keys) hidden = add_bias_square(s + j * TILE_ROWS, row, j, keys - j, scale) || hidden;
+    return hidden;
 }
 
 /* Adds the bias. Returns whether it is -inf somewhere, unless see_block() has found that. */
 ALWAYS_INLINE bool scores_bias(float *s, const struct tile_rows *t, const struct row_features *f,
                                const struct visible_block *v, int64_t j0, int64_t keys, float scale) {
     const strobe_bias *bias = &t->p->bias;
+    const int64_t bytes = (int64_t)strobe__dtype_bytes(bias->dtype);
     bool hidden = false;
     if (f->bias_is_shared) {
         scores_shared_bias(s, t, f, v, j0, keys, scale);
@@ -117,7 +127,10 @@ ALWAYS_INLINE bool scores_bias(float *s, const struct tile_rows *t, const struct
     }
     for (int64_t r = v->first * LANES; r < v->end * LANES; r += LANES) {
         int64_t at[LANES], j = 0; /* lanes without a row read the first one */
-        for (int64_t lane = 0; lane < LANES; ++lane) at[lane] = f->bias[r + lane < t->n ? r + lane : 0];
+        for (int64_t lane = 0; lane < LANES; ++lane) {
+            at[lane] = f->bias[r + lane < t->n ? r + lane : 0];
+            prefetch_row(bias->data, (at[lane] + j0 + BLOCK_KEYS) * bytes, BLOCK_KEYS * bytes);
+        }
 #if defined(STROBE_LEVEL_amx) || defined(STROBE_LEVEL_avx512)
         j = bias_columns(s + r, bias, at, j0, keys, scale, &hidden);
 #endif
