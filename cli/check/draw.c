@@ -159,8 +159,10 @@ static void draw_score_terms(stream *r, problem *p, int64_t of) {
     if (chance(r, of, 24)) {
         p->block_q = chance(r, 1, 2) ? PICK(r, edges) : 1 + random_below(r, 70);
         p->block_k = chance(r, 1, 2) ? PICK(r, edges) : 1 + random_below(r, 70);
+        if (chance(r, 1, 3)) p->block_q = p->block_k = 128; /* as GPU kernels skip them */
         if (chance(r, 1, 3)) p->block_axes = draw_axes(r);
     }
+    if ((p->bool_mask || p->block_q) && chance(r, 1, 2)) p->shows = SHOWS_FEW + random_below(r, 2);
     if (chance(r, of, 16)) {
         p->bias = draw_axes(r);
         if (chance(r, 1, 3)) p->bias_dtype = PICK(r, bias_dtypes);

@@ -82,6 +82,8 @@ static const feature features[] = {
     {"boolean mask, broadcast", .has = has_broadcast_mask},
     {"block mask", IS(block_q, ANY)},
     {"block mask, broadcast", IS(block_axes, ANY)},
+    {"masks that show few", IS(shows, SHOWS_FEW)},
+    {"masks of documents", IS(shows, SHOWS_DOCUMENTS)},
     {"scale", .has = has_scale},
     {"softcap", .has = has_softcap},
     {"bias", IS(bias, ANY)},

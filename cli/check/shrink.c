@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LIMIT_SECONDS = 60, ALL_SECONDS = 90, MOST_FIELDS = 4 };
+enum { LIMIT_SECONDS = 60, ALL_SECONDS = 90, MOST_FIELDS = 5 };
 
 /* Fields that are set to 0 together: none of the feature. */
 typedef struct step {
@@ -24,8 +24,10 @@ static const step features[] = {
     {{F(layout)}},
     {{F(dropout), F(shard)}},
     {{F(shard)}},
+    {{F(bool_mask), F(block_q), F(block_k), F(block_axes), F(shows)}},
     {{F(bool_mask)}},
     {{F(block_q), F(block_k), F(block_axes)}},
+    {{F(shows)}},
     {{F(block_axes)}},
     {{F(bias), F(bias_dtype), F(bias_hides), F(dbias)}},
     {{F(dbias)}},

@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* What streams of random numbers are for, beside the tensors, which use their tensor_id. */
-enum { FOR_LENGTHS = 1000, FOR_USED = 2000 };
+enum { FOR_LENGTHS = 1000, FOR_USED = 2000, FOR_SQUARES = 2500, FOR_DOCUMENTS };
 
 /* Packed tensors begin with rows that belong to no sequence, and end with some: to be left alone. */
 enum { ROWS_BEFORE = 2, ROWS_AFTER = 1 };
@@ -143,15 +143,46 @@ static bool shows_score(const inputs *in, const buffer *t, int64_t b, int64_t i,
     return bits % 8 != 0;
 }
 
+/* Scores that a mask's entry stands for: 1 x 1, or those of a block. */
+typedef struct extent {
+    int64_t rows, keys;
+} extent;
+
+/* SHOWS_FEW: most squares of scores are hidden, one in twelve is shown whole, one in twelve in part. Squares are of 128
+ * scores, as GPU kernels skip them, or smaller in a small problem. */
+static bool few_show(const inputs *in, extent of, int64_t matrix, int64_t i, int64_t j, uint64_t bits) {
+    const problem *p = &in->problem;
+    const int64_t side = p->seq_q > 256 || p->seq_k > 256 ? 128 : 16;
+    const int64_t place = (matrix << 40) + (i * of.rows / side << 20) + j * of.keys / side;
+    random_stream r = random_at((uint64_t)p->seed, FOR_SQUARES, (uint64_t)place);
+    const int64_t kind = random_below(&r, 12);
+    return kind == 0 || (kind == 1 && bits % 8 != 0);
+}
+
+/* SHOWS_DOCUMENTS: whether some row and some key of the entry are of one document. Documents are of one length, up to 255,
+ * and the first may be shorter. */
+static bool documents_show(const inputs *in, extent of, int64_t i, int64_t j) {
+    random_stream r = random_at((uint64_t)in->problem.seed, FOR_DOCUMENTS, 0);
+    const int64_t length = 1 + random_below(&r, 255), shift = random_below(&r, length);
+    const int64_t first_of_rows = (i * of.rows + shift) / length, last_of_rows = ((i + 1) * of.rows - 1 + shift) / length;
+    const int64_t first_of_keys = (j * of.keys + shift) / length, last_of_keys = ((j + 1) * of.keys - 1 + shift) / length;
+    return first_of_rows <= last_of_keys && first_of_keys <= last_of_rows;
+}
+
 static void fill_mask(inputs *in, tensor_id id) {
     const buffer *t = &in->tensor[id];
-    random_stream r = random_at((uint64_t)in->problem.seed, (uint64_t)id, 0);
+    const problem *p = &in->problem;
+    const extent of = id == T_MASK ? (extent){1, 1} : (extent){p->block_q, p->block_k};
+    random_stream r = random_at((uint64_t)p->seed, (uint64_t)id, 0);
     for (int64_t b = 0; b < t->extent[0]; ++b)
         for (int64_t i = 0; i < t->extent[1]; ++i)
             for (int64_t h = 0; h < t->extent[2]; ++h)
                 for (int64_t j = 0; j < t->extent[3]; ++j) {
                     const uint64_t bits = random_bits(&r) >> 32;
-                    const bool shows = id == T_MASK ? shows_score(in, t, b, i, bits) : bits % 4 != 0;
+                    const bool shows = p->shows == SHOWS_FEW         ? few_show(in, of, b * t->extent[2] + h, i, j, bits)
+                                       : p->shows == SHOWS_DOCUMENTS ? documents_show(in, of, i, j)
+                                       : id == T_MASK                ? shows_score(in, t, b, i, bits)
+                                                                     : bits % 4 != 0;
                     buffer_at(t, b, i, h, 1)[j] = shows ? (unsigned char)(1 + (bits >> 8) % 255) : 0; /* not 0: visible */
                 }
 }

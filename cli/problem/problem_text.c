@@ -152,6 +152,7 @@ static bool is_consistent(const problem *p, const refusal *r) {
                  {"bias_dtype", p->bias_dtype, p->bias, "bias"},
                  {"bias_hides", p->bias_hides, p->bias, "bias"},
                  {"block_axes", p->block_axes, p->block_q, "block"},
+                 {"shows", p->shows, p->bool_mask || p->block_q, "mask or block"},
                  {"lengths", p->lengths, p->varlen, "varlen"},
                  {"shard", p->shard, p->dropout > 0, "dropout"}};
     for (size_t i = 0; i < sizeof needs / sizeof needs[0]; ++i)

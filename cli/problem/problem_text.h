@@ -51,6 +51,9 @@ enum { SCALE_ROWS = 16 };
 /* Which lengths sequences have under varlen. */
 typedef enum problem_lengths { LENGTHS_RAGGED, LENGTHS_NO_KEYS, LENGTHS_NO_ROWS, LENGTHS_NONE } problem_lengths;
 
+/* What masks show; see inputs.h. */
+typedef enum problem_shows { SHOWS_USUAL, SHOWS_FEW, SHOWS_DOCUMENTS } problem_shows;
+
 /* Kinds of sinks and of ALiBi; 0: there are none. */
 enum { SINKS_USUAL = 1, SINKS_HIDDEN, SINKS_LARGE };
 enum { ALIBI_HEADS = 1, ALIBI_BATCH };
@@ -75,6 +78,7 @@ typedef struct problem {
     int64_t bool_mask, bias;        /* AXIS_ bits */
     int64_t block_q, block_k;       /* 0: no block mask */
     int64_t block_axes;             /* AXIS_ bits of the block mask; 0: all of them */
+    int64_t shows;                  /* problem_shows: of both masks */
     int64_t bias_dtype, bias_hides; /* 0: dtype; flag: some of the bias are -inf */
     int64_t alibi, sinks, no_lse;   /* ALIBI_, SINKS_, flag */
     int64_t dlse, dbias, dsinks;    /* flags of backward */

@@ -57,6 +57,7 @@ static const word_choice bias_dtypes[] = {{"same", 0},           {"fp32", STROBE
 static const word_choice values[] = {
     {"normal", VALUES_NORMAL}, {"outliers", VALUES_OUTLIERS}, {"growing", VALUES_GROWING}, {"falling", VALUES_FALLING},
     {"low", VALUES_LOW},       {"spikes", VALUES_SPIKES},     {"equal", VALUES_EQUAL},     {0}};
+static const word_choice shows[] = {{"usual", SHOWS_USUAL}, {"few", SHOWS_FEW}, {"documents", SHOWS_DOCUMENTS}, {0}};
 static const word_choice hidden[] = {{"nan", HIDDEN_NAN}, {"inf", HIDDEN_INFINITY}, {"largest", HIDDEN_LARGEST}, {0}};
 static const word_choice scales[] = {
     {"token", SCALES_TOKEN}, {"rows", SCALES_ROWS}, {"sequence", SCALES_SEQUENCE}, {"tensor", SCALES_TENSOR}, {0}};
@@ -107,6 +108,7 @@ const word problem_words[] = {
     {.key = "mask", .kind = WORD_CHOICE, FIELD(bool_mask), .choice = axes},
     {.key = "block", .kind = WORD_PAIR, .separator = ',', FIELDS(block_q, block_k), .least = 1, .most = MOST_SEQ},
     {.key = "block_axes", .kind = WORD_CHOICE, FIELD(block_axes), .choice = axes},
+    {.key = "shows", .kind = WORD_CHOICE, FIELD(shows), .choice = shows},
     {.key = "bias", .kind = WORD_CHOICE, FIELD(bias), .choice = axes},
     {.key = "bias_dtype", .kind = WORD_CHOICE, FIELD(bias_dtype), .choice = bias_dtypes},
     {.key = "bias_hides", .kind = WORD_FLAG, FIELD(bias_hides)},
@@ -171,6 +173,7 @@ const char problem_help[] =
     "                               (batch, head, row, key) and ending in k; qk is the default, the others are broadcast\n"
     "  bias_dtype=DTYPE  bias_hides the bias in another dtype; some of it is -inf\n"
     "  block=BQ,BK  block_axes=AXES a block mask with blocks of BQ x BK (bhqk)\n"
+    "  shows=few|documents          masks hide most squares of scores, or all but those of one document (usual: hide few)\n"
     "  alibi[=batch]                ALiBi with the usual slopes, or others for every batch entry\n"
     "  sinks[=hidden|large]         one sink a head; hidden: -inf in every second\n"
     "  nolse                        forward without lse\n"
