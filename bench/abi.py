@@ -17,6 +17,14 @@ class Tuning(Structure):
     _fields_ = [("struct_size", c_size_t), ("kernel", c_char_p), ("split_keys", c_int64)]
 
 
+class BoolMask(Structure):
+    _fields_ = [("struct_size", c_size_t), ("data", c_void_p), ("stride", c_int64 * 3)]
+
+
+class BlockMask(Structure):
+    _fields_ = [("struct_size", c_size_t), ("data", c_void_p), ("block_q", c_int64), ("block_k", c_int64), ("stride", c_int64 * 3)]
+
+
 class Attention(Structure):
     _fields_ = (
         [("struct_size", c_size_t)]
