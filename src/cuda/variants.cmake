@@ -253,6 +253,10 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 score forward_sm90_${dtype}_128_score)
     cuda_forward_sm90(${dtype} 192  64 2 2 3 1   -1   -1 score forward_sm90_${dtype}_192_score)
     cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 score forward_sm90_${dtype}_256_score)
+    cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 mask  forward_sm90_${dtype}_64_mask)
+    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 mask  forward_sm90_${dtype}_128_mask)
+    cuda_forward_sm90(${dtype} 192  64 2 2 3 1   -1   -1 mask  forward_sm90_${dtype}_192_mask)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 mask  forward_sm90_${dtype}_256_mask)
     cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 all   forward_sm90_${dtype}_64_general)
     cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 all   forward_sm90_${dtype}_128_general)
     cuda_forward_sm90(${dtype} 192  64 2 2 3 1   -1   -1 all   forward_sm90_${dtype}_192_general)
@@ -284,6 +288,9 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     cuda_backward_sm90(backward      ${dtype}  64 128    1 2 1 score backward_sm90_${dtype}_64_score)
     cuda_backward_sm90(backward      ${dtype} 128  64    1 2 1 score backward_sm90_${dtype}_128_score)
     cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 score backward_sm90_${dtype}_256_score)
+    cuda_backward_sm90(backward      ${dtype}  64 128    1 1 1 mask  backward_sm90_${dtype}_64_mask)
+    cuda_backward_sm90(backward      ${dtype} 128  64    1 1 1 mask  backward_sm90_${dtype}_128_mask)
+    cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 mask  backward_sm90_${dtype}_256_mask)
     cuda_backward_sm90(backward      ${dtype}  64 128    1 1 0 all   backward_sm90_${dtype}_64_general)
     cuda_backward_sm90(backward      ${dtype} 128  64    1 1 0 all   backward_sm90_${dtype}_128_general)
     cuda_backward_sm90(backward_pair ${dtype} 256  64    2 1 0 all   backward_sm90_${dtype}_256_general)
@@ -294,12 +301,13 @@ file(CONFIGURE OUTPUT cuda/sm90_defines.txt CONTENT "${sm90_defines}" @ONLY) # f
 
 cuda_object(NAME merge_few SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=FEW_MERGE_PARTS)
 cuda_object(NAME merge_most SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=MOST_MERGE_PARTS)
+cuda_object(NAME visible_units SOURCE device/visible.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32)
 cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 FEATURES=1)
 
 # ---- the host's part, and all of it in one object
 
 add_library(strobe_cuda_host OBJECT cuda/table.c
-  cuda/host/dbias.c cuda/host/device.c cuda/host/launch.c cuda/host/merge.c cuda/host/tensor_map.c
+  cuda/host/dbias.c cuda/host/device.c cuda/host/launch.c cuda/host/merge.c cuda/host/tensor_map.c cuda/host/visible.c
   cuda/sm80/backward_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/forward/host.c)
 if(STROBE_TRACE)

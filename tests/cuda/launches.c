@@ -36,6 +36,7 @@ STAND_IN(dq_round)
 STAND_IN(dbias_round)
 STAND_IN(merge_few)
 STAND_IN(merge_most)
+STAND_IN(visible_units)
 
 #define KERNEL(kernel, its_threads, hopper) \
     {.name = #kernel, .function = (const void *)(uintptr_t)strobe__##kernel, .threads = its_threads, .is_hopper = hopper},
@@ -60,7 +61,7 @@ const struct fake_kernel fake_kernels[] = {
 #include "sm90_backward_variants.h"
 #undef VARIANT
     KERNEL(row_deltas, 256, false) KERNEL(sink_sums, 256, false) KERNEL(dq_round, 256, false) KERNEL(dbias_round, 256, false)
-        KERNEL(merge_few, 128, false) KERNEL(merge_most, 128, false){0},
+        KERNEL(merge_few, 128, false) KERNEL(merge_most, 128, false) KERNEL(visible_units, 256, false){0},
 };
 
 /* ---- the problems */

@@ -18,8 +18,15 @@ enum { RECOMPUTE_UNIT = 64, PACKED_PADDING = 128 };
 
 /* The feature class of a kernel's variant, FEATURE_CLASS by -D: code for a feature costs time even where it is not run (15 %
  * of the Hopper forward), so variants without it are compiled as well. NONE: the band alone (causal, windows, varlen,
- * sinks). SCORE: softcap, ALiBi and a negative scale too. ALL: bias, masks and dropout too. */
-enum feature_class { FEATURES_NONE, FEATURES_SCORE, FEATURES_ALL };
+ * sinks). SCORE: softcap, ALiBi and a negative scale too. MASK: the band, boolean masks, and block masks of whole units
+ * (visible.h). ALL: everything, bias and dropout too. */
+enum feature_class { FEATURES_NONE, FEATURES_SCORE, FEATURES_MASK, FEATURES_ALL };
+
+/* Of a class, and of the variant that is compiled: whether scores are changed before softmax, and so are in natural units;
+ * whether it has masks beside the band, and skips what they hide. */
+#define CLASS_HAS_SCORE_TERMS(features) ((features) == FEATURES_SCORE || (features) == FEATURES_ALL)
+#define HAS_SCORE_TERMS                 CLASS_HAS_SCORE_TERMS(FEATURE_CLASS)
+#define HAS_MASKS                       (FEATURE_CLASS >= FEATURES_MASK)
 
 /* The lagging maximum: O and l are rescaled only when a row's maximum has grown by more than a factor of 2^8 of weight since
  * the last rescale. Until then weights are up to 2^8, which fp16, bf16 and fp32 hold as well as 1, and the division by l

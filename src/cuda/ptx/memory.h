@@ -17,6 +17,13 @@ static __device__ __forceinline__ uint64_t load_acquire(const uint64_t *from) {
     return value;
 }
 
+/* The line that holds an address, to the multiprocessor's own cache: a load of a byte that nothing waits for. */
+static __device__ __forceinline__ uint32_t fetch_line(const void *address) {
+    uint32_t value;
+    asm volatile("ld.global.u8 %0, [%1];" : "=r"(value) : "l"(address));
+    return value;
+}
+
 /* The line that holds an address, to L2. */
 static __device__ __forceinline__ void prefetch_line(const void *address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));

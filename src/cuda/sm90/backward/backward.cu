@@ -62,9 +62,10 @@ enum {
     P_IS_PACKED = FEATURE_CLASS < FEATURES_ALL, /* P is kept in 16 bits alone, which saves 32 or 16 registers */
 };
 
-/* Of a thread, after the producer group has released some and the consumers have claimed them: at launch all have 168. */
-#define PRODUCER_REGISTERS 24
-#define CONSUMER_REGISTERS 240
+/* Of a thread, after the producer group has released some and the consumers have claimed them: at launch all have 168. With
+ * masks the producer spills where it has 24; consumers can spare some at d 64 alone. */
+#define PRODUCER_REGISTERS (FEATURE_CLASS == FEATURES_MASK && HEAD_DIM == 64 ? 40 : 24)
+#define CONSUMER_REGISTERS (FEATURE_CLASS == FEATURES_MASK && HEAD_DIM == 64 ? 232 : 240)
 
 #include "cuda/sm90/backward/finish.h"
 #include "cuda/sm90/backward/prepare.h"
@@ -77,6 +78,7 @@ struct shared {
     unsigned char ds[DS_STAGES][GROUPS * DS_SLAB];
     float dq[GROUPS][DQ_TILE];
     float lse[STAGES][ROWS], delta[STAGES][ROWS];
+    struct note note[NOTES]; /* with masks, see walk.h */
     struct tile tile[TILES];
     uint64_t tile_full[TILES], tile_empty[TILES], k_full, k_empty, v_full, v_empty, q_full[STAGES], q_empty[STAGES],
         dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
@@ -86,47 +88,8 @@ struct shared {
 static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fits a multiprocessor's shared memory");
 
 #include "cuda/sm90/backward/dq_sums.h"
+#include "cuda/sm90/backward/dq_writer.h"
 #include "cuda/sm90/backward/schedule.h"
-
-/* One thread for each consumer group adds the group's tiles of dQ to the sums of their blocks. With a fixed dQ order, tiles
- * add to a block of rows from the tile of the first keys that it sees to that of the last. All tiles walk from the last rows
- * to the first, so that a tile only waits for tiles of smaller number, which were taken before it. */
-INLINE uint32_t add_blocks(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group,
-                           uint32_t count, struct tracer *tracer) {
-    const int64_t heads = (int64_t)t->batch * p->heads_kv * p->group + t->head_kv * p->group;
-    const struct walk walk = walk_of(p, t);
-    for (int head = 0; head < p->group; ++head)
-#pragma unroll 1
-        for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
-            const int64_t tile = ((heads + head) * p->row_blocks + m) * GROUPS + group;
-            trace(tracer, STROBE_TRACE_WAIT_DQ, count);
-            mbarrier_wait(&s->dq_full[group], count % 2);
-            trace(tracer, STROBE_TRACE_WAIT_DQ_ORDER, count);
-            if (p->dq_semaphores) semaphore_wait(p->dq_semaphores + tile, (uint32_t)dq_order_of(t, m));
-            trace(tracer, STROBE_TRACE_ADD_DQ, count);
-            bulk_add(p->dq_sum + tile * DQ_TILE, s->dq[group], DQ_TILE * sizeof(float));
-            bulk_wait_read();
-            mbarrier_arrive(&s->dq_empty[group]);
-            if (p->dq_semaphores) bulk_wait(), semaphore_post(p->dq_semaphores + tile);
-        }
-    return count;
-}
-
-/* One thread for each consumer group: tile after tile. */
-INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, int group) {
-    struct tracer tracer = tracer_of(p, STROBE_TRACE_WRITER + group, true);
-    uint32_t count = 0;
-#pragma unroll 1
-    for (uint32_t tiles = 0;; ++tiles) {
-        const struct tile *t = &s->tile[tile_slot(tiles)];
-        mbarrier_wait(&s->tile_full[tile_slot(tiles)], tile_parity(tiles));
-        if (is_past_last(t)) break;
-        if (has_blocks(t)) wait_for_cleared(p, t);
-        count = add_blocks(p, s, t, group, count, &tracer);
-        mbarrier_arrive(&s->tile_empty[tile_slot(tiles)]);
-    }
-    trace(&tracer, STROBE_TRACE_END, count);
-}
 
 /* A consumer hands its tile of dQ to its writer, in the order of a thread's registers, four at a time. */
 INLINE void hand_dq_to_writer(struct shared *s, const float (&dq)[32], int group, uint32_t count) {
@@ -287,6 +250,7 @@ INLINE void begin_tile(const struct sm90_backward_params *p, struct shared *shar
     c->full = full_rows_of(t, c->key), c->progress = start(p, t), c->slope = slope_at(p, t, &c->progress);
     c->first = c->count;
     wait_for(c, &shared->q_full[stage], full_parity(c->count), STROBE_TRACE_WAIT_Q);
+    if (HAS_MASKS && go_to(&shared->note[c->count % NOTES], &c->progress)) c->slope = slope_at(p, t, &c->progress);
     wait_for(c, &shared->k_full, c->filled % 2, STROBE_TRACE_WAIT_K);
     issue_scores(a->s, c->o.k_own, c->o.q_rows + stage * STAGE_STEP);
     wait_for(c, &shared->v_full, c->filled % 2, STROBE_TRACE_WAIT_V);
@@ -316,13 +280,15 @@ INLINE void process_tile(const struct sm90_backward_params *p, struct shared *sh
     begin_tile(p, shared, t, c, a);
     for (;; ++c->count) {
         const int row = c->progress.row;
-        const bool last = is_last(&c->progress);
-        const struct block_pair at = {stage_of(c->count), c->key, row, row >= c->full.low && row <= c->full.high};
+        struct block_pair at = {stage_of(c->count), c->key, row, row >= c->full.low && row <= c->full.high};
+        if (HAS_MASKS) add_note(&at, &shared->note[c->count % NOTES], 128 * c->group + (int)threadIdx.x % 128);
+        const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&c->progress);
         p_and_dv(p, shared, t, c, &at, a);
         ds_and_dk(p, shared, t, c, &at, a);
         next_scores(shared, c, &at, a, last);
         if (last) break;
-        if (go_on(p, t, &c->progress)) c->slope = slope_at(p, t, &c->progress);
+        if (HAS_MASKS ? go_to(&shared->note[(c->count + 1) % NOTES], &c->progress) : go_on(p, t, &c->progress))
+            c->slope = slope_at(p, t, &c->progress);
     }
     end_tile(shared, c, a);
 }

@@ -44,8 +44,8 @@ enum {
 };
 
 /* Of a thread, after the producer group has released some and the consumers have claimed them: at launch all have 168. */
-#define PRODUCER_REGISTERS 24
-#define CONSUMER_REGISTERS 240
+#define PRODUCER_REGISTERS (HAS_MASKS ? 40 : 24)
+#define CONSUMER_REGISTERS (HAS_MASKS ? 232 : 240)
 
 #include "cuda/sm90/backward/finish.h"
 #include "cuda/sm90/backward/prepare.h"
@@ -58,6 +58,7 @@ struct shared {
     uint4 p[STAGES][SCORES / 8][128];         /* P, packed: [][four registers][thread] */
     float lse[STAGES][ROWS], delta[STAGES][ROWS];
     struct tile tile;
+    struct note note[NOTES]; /* with masks, see walk.h */
     uint64_t k_full, v_full, other_full, q_full[STAGES], q_empty[STAGES], dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t p_full[STAGES], p_empty[STAGES], ds_made[STAGES], ds_full[STAGES], ds_empty[STAGES];
     uint64_t may_add, added, added_seen; /* the dQ order, see exchange.h */
@@ -67,24 +68,51 @@ static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fits a multiprocesso
 
 #include "cuda/sm90/backward/exchange.h"
 
-/* One thread: copies K and V, then Q with lse and dO with delta of every block. */
-INLINE void producer(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
+/* Copies Q with lse and dO with delta of a block, and V behind the first Q. */
+INLINE void load_rows(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, struct block block,
+                      uint32_t count, struct tracer *tracer) {
+    load_q(p, s, t, block, count, tracer);
+    if (count == 0) load_keys(s->v, &p->v, &s->v_full, t);
+    load_dout(p, s, t, block, count, tracer);
+}
+
+INLINE void load_blocks(const struct sm90_backward_params *p, struct shared *s, const struct tile *t,
+                        struct tracer *tracer) {
     const struct walk walk = walk_of(p, t);
-    struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
     uint32_t count = 0;
-    load_keys(s->k, &p->k, &s->k_full, t);
 #pragma unroll 1
     for (int head = t->head_kv * p->group; head < (t->head_kv + 1) * p->group; ++head) {
         const int64_t statistics = statistic_at(p, t->batch, head, 0);
 #pragma unroll 1
-        for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
-            const struct block block = block_at(head, m, statistics);
-            load_q(p, s, t, block, count, &tracer);
-            if (count == 0) load_keys(s->v, &p->v, &s->v_full, t);
-            load_dout(p, s, t, block, count, &tracer);
-        }
+        for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count)
+            load_rows(p, s, t, block_at(head, m, statistics), count, tracer);
     }
-    trace(&tracer, STROBE_TRACE_END, count);
+}
+
+/* The same where there are masks: visible blocks alone. */
+INLINE void load_visible(const struct sm90_backward_params *p, struct shared *s, const struct tile *t,
+                         struct tracer *tracer) {
+    struct search search;
+    bool last;
+    uint32_t count = 0;
+    find_first(p, t, &search);
+#pragma unroll 1
+    do {
+        const struct note note = take_note(p, t, &search);
+        if (count == 0) load_keys(s->v, &p->v, &s->v_full, t);
+        last = load_noted(p, s, t, &note, count++, tracer);
+    } while (!last);
+}
+
+/* One thread: copies K and V, then Q with lse and dO with delta of every block. */
+INLINE void producer(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
+    load_keys(s->k, &p->k, &s->k_full, t);
+    if (HAS_MASKS)
+        load_visible(p, s, t, &tracer);
+    else
+        load_blocks(p, s, t, &tracer);
+    trace(&tracer, STROBE_TRACE_END, 0);
 }
 
 /* Stores gradients of 0, for keys that no row sees. */
@@ -123,6 +151,14 @@ INLINE void read_p(const struct shared *shared, uint32_t stage, float (&s)[SCORE
     }
 }
 
+/* The block pair that a consumer is at. */
+INLINE struct block_pair pair_at(const struct shared *shared, uint32_t count, int key, const struct progress *at,
+                                 const struct full_rows *full) {
+    struct block_pair pair = {stage_of(count), key, at->row, at->row >= full->low && at->row <= full->high};
+    if (HAS_MASKS) add_note(&pair, &shared->note[count % NOTES], 128 * cluster_rank() + (int)threadIdx.x % 128);
+    return pair;
+}
+
 /* One warp group: S, P and dV, and its part of dQ. No product may be in flight where the loop closes: ptxas would serialise
  * all of them. */
 INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t) {
@@ -140,13 +176,14 @@ INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *s
     clear(&dv);
     mbarrier_wait(&shared->k_full, 0);
     mbarrier_wait(&shared->q_full[0], 0);
+    if (HAS_MASKS && go_to(&shared->note[0], &progress)) slope = slope_at(p, t, &progress);
     issue_scores(s, k, q);
     mbarrier_wait(&shared->other_full, 0);
     wgmma_wait(0);
     for (;; ++count) {
         const uint32_t stage = stage_of(count), next = stage_of(count + 1), slot = dout_stage_of(count);
-        const bool last = is_last(&progress);
-        const struct block_pair at = {stage, key, progress.row, progress.row >= full.low && progress.row <= full.high};
+        const struct block_pair at = pair_at(shared, count, key, &progress, &full);
+        const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&progress);
         make_p(p, shared, t, &slope, &at, s, packed, 0);
         release(&shared->q_empty[stage]);
         mbarrier_wait(&shared->p_empty[stage], empty_parity(count));
@@ -166,7 +203,8 @@ INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *s
         before = block_of(p, t, &progress);
         wgmma_wait(0);
         if (last) break;
-        if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
+        if (HAS_MASKS ? go_to(&shared->note[(count + 1) % NOTES], &progress) : go_on(p, t, &progress))
+            slope = slope_at(p, t, &progress);
     }
     last_dq_part(p, shared, part, before, count);
     store_sums(p, &p->dv_rows, t, &dv, dv_factor(p), key);
@@ -197,10 +235,11 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
     for (;; ++count) {
         const uint32_t stage = stage_of(count), next = stage_of(count + 1), slot = dout_stage_of(count);
         const uint32_t next_slot = dout_stage_of(count + 1);
-        const bool last = is_last(&progress);
-        const struct block_pair at = {stage, key, progress.row, progress.row >= full.low && progress.row <= full.high};
         float s[SCORES];
         mbarrier_wait(&shared->q_full[stage], full_parity(count));
+        if (HAS_MASKS && go_to(&shared->note[count % NOTES], &progress)) slope = slope_at(p, t, &progress);
+        const struct block_pair at = pair_at(shared, count, key, &progress, &full);
+        const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&progress);
         mbarrier_wait(&shared->p_full[stage], full_parity(count));
         read_p(shared, stage, s);
         make_ds(p, shared, t, &slope, &at, dp, s, packed, 0);
@@ -223,7 +262,7 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
         wgmma_wait(0);
         if (DOUT_STAGES == 1 && !last) release(&shared->dout_empty[0]);
         if (last) break;
-        if (go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
+        if (!HAS_MASKS && go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
     last_dq_part(p, shared, part, before, count);
     store_sums(p, &p->dk_rows, t, &dk, p->scale, key);
@@ -256,6 +295,8 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
     if (threadIdx.x == 0) {
         shared->tile = tile_of(&p, (int)blockIdx.x / CTAS);
         shared->tile.key += cluster_rank() * KEYS;
+        struct search search;
+        if (HAS_MASKS && !find_first(&p, t, &search)) shared->tile.end_block = shared->tile.first_block;
         tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v), tma_prefetch_map(&p.dout);
         init_barriers(shared);
     }

@@ -63,13 +63,14 @@ struct exact {
 INLINE struct exact exact_pair(const struct sm90_backward_params *p, const struct slope *slope, int batch, int i, int j,
                                const struct pair_rows *at, float lse, float delta) {
     struct exact pair = {0, 0};
-    if (FEATURE_CLASS == FEATURES_ALL && !masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, batch, slope->head, i, j))
-        return pair;
+    if (HAS_MASKS) {
+        const struct owner owner = owner_of(&p->visible, batch, slope->head, j / UNIT);
+        if (unit_is_hidden(&p->visible, &owner, i / UNIT)) return pair;
+        if (!masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, batch, slope->head, i, j)) return pair;
+    }
     const float dot = dot_of_rows(&p->q_rows, at->q, &p->k_rows, at->k);
     const float dp = dot_of_rows(&p->dout_rows, at->dout, &p->v_rows, at->v);
-    const float score = FEATURE_CLASS == FEATURES_NONE ? dot
-                        : p->softcap > 0               ? softcapped(dot, p->softcap, p->cap_rate)
-                                                       : dot * p->scale;
+    const float score = !HAS_SCORE_TERMS ? dot : p->softcap > 0 ? softcapped(dot, p->softcap, p->cap_rate) : dot * p->scale;
     const float alibi = alibi_of(slope, i, j);
     const float bias = FEATURE_CLASS == FEATURES_ALL && p->bias.data
                            ? bias_at(&p->bias, score_at(&p->bias, batch, slope->head, i, j))
@@ -81,7 +82,7 @@ INLINE struct exact exact_pair(const struct sm90_backward_params *p, const struc
                       dropout_keeps(&p->place, dropout_row(&p->place, batch, slope->head, i), j);
     pair.weight = kept ? weight : 0;
     pair.gradient = weight * (undropped(p, kept ? 1 : -1, dp) - delta);
-    if (FEATURE_CLASS != FEATURES_NONE && p->softcap > 0) pair.gradient *= softcap_derivative(p, weight, lse, bias - alibi);
+    if (HAS_SCORE_TERMS && p->softcap > 0) pair.gradient *= softcap_derivative(p, weight, lse, bias - alibi);
     return pair;
 }
 

@@ -29,7 +29,8 @@ INLINE uint32_t blocks_of(const struct sm90_backward_params *p, const struct til
 INLINE void exchange(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
     const int rank = cluster_rank(), other = rank ^ 1, first = rank * GROUPS,
               slabs = SLABS - first < GROUPS ? SLABS - first : GROUPS;
-    const uint32_t blocks = blocks_of(p, t);
+    const uint32_t blocks = HAS_MASKS ? UINT32_MAX : blocks_of(p, t);
+    bool last = false;
     /* Consumers wait for other_full before they add to dQ: it completes after dQ's sums are clear. */
     if (p->main_clears_dq) wait_for_cleared(p, t);
     mbarrier_expect(&s->other_full, (uint32_t)slabs * K_SLAB);
@@ -37,9 +38,10 @@ INLINE void exchange(const struct sm90_backward_params *p, struct shared *s, con
         tma_load_4d(s->k_other + slab * K_SLAB, &p->k, &s->other_full, (first + slab) * 64,
                     t->in.keys.first + t->key + (other - rank) * KEYS, t->head_kv, t->in.keys.batch, TMA_EVICT_FIRST);
 #pragma unroll 1
-    for (uint32_t count = 0; count < blocks; ++count) {
+    for (uint32_t count = 0; count < blocks && !last; ++count) {
         const uint32_t stage = stage_of(count);
         mbarrier_wait(&s->ds_made[stage], full_parity(count));
+        if (HAS_MASKS) last = s->note[count % NOTES].block & NOTE_LAST;
         mbarrier_expect(&s->ds_full[stage], DS_BYTES);
         bulk_copy_to_cta(cluster_address(s->ds[stage][1], other), s->ds[stage][0], DS_BYTES,
                          cluster_address(&s->ds_full[stage], other));

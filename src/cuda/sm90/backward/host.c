@@ -17,6 +17,7 @@
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/tensor_map.h"
+#include "cuda/host/visible.h"
 #include "cuda/sm90/backward/params.h"
 #include "cuda/sm90/band.h"
 #include "cuda/sm90/trace_host.h"
@@ -71,9 +72,11 @@ enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28, LEAST_SOF
 bool strobe__sm90_backward_choose(struct plan *plan) {
     const struct problem *p = plan->problem;
     const int64_t dim = p->a.dim > p->a.dim_v ? p->a.dim : p->a.dim_v;
-    const feature_set general = MASK_FEATURES | FEATURE(BIAS) | FEATURE(DROPOUT);
     const feature_set some = FEATURE(SOFTCAP) | FEATURE(ALIBI);
-    const int32_t features = p->features & general ? FEATURES_ALL : p->features & some ? FEATURES_SCORE : FEATURES_NONE;
+    const bool masks = p->features & MASK_FEATURES, scores = p->features & some;
+    const bool general = (p->features & (FEATURE(BIAS) | FEATURE(DROPOUT))) ||
+                         (masks && (scores || !strobe__cuda_blocks_are_units(p)));
+    const int32_t features = general ? FEATURES_ALL : masks ? FEATURES_MASK : scores ? FEATURES_SCORE : FEATURES_NONE;
     for (const struct backward_variant *v = variants; v->symbol && !plan->variant; ++v)
         if (v->dtype == p->a.q.dtype && v->features == features && v->dim >= dim) plan->variant = &v->base;
     return plan->variant && strobe__cuda_dbias_choose(plan);
@@ -132,7 +135,8 @@ static int64_t all_rows(const struct plan *plan) { return all_row_blocks(plan) *
  */
 struct layout {
     int64_t rows_at, counts_at, heads_at, dq_semaphores_at, marks_at, dbias_at, packed_at, words;
-    int64_t packed_rows; /* of a K/V head */
+    int64_t packed_rows;      /* of a K/V head */
+    size_t visible_at, bytes; /* what visible.cu writes, in bytes, behind the words */
     struct view dbias_sum;
 };
 
@@ -149,12 +153,12 @@ static struct layout lay_out(const struct plan *plan) {
     l.dbias_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = l.packed_at + (packed ? 2 * p->a.batch * p->a.heads_kv * l.packed_rows : 0);
+    l.visible_at = ((size_t)l.words * sizeof(float) + 15) / 16 * 16;
+    l.bytes = l.visible_at + strobe__cuda_visible_bytes(p, OWNERS_ARE_KEYS);
     return l;
 }
 
-size_t strobe__sm90_backward_workspace(const struct plan *plan) {
-    return TRACE_BYTES + (size_t)lay_out(plan).words * sizeof(float);
-}
+size_t strobe__sm90_backward_workspace(const struct plan *plan) { return TRACE_BYTES + lay_out(plan).bytes; }
 
 static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
     struct sm90_rows rows = {.data = t->data, .columns = (int32_t)columns, .aligned = strobe__rows_are_aligned(t)};
@@ -162,7 +166,9 @@ static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
     return rows;
 }
 
-static bool tiles_differ(const struct problem *p) { return p->a.mask != STROBE_MASK_NONE || p->a.varlen; }
+static bool tiles_differ(const struct problem *p) {
+    return p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->features & MASK_FEATURES;
+}
 
 /* Heads whose Q, dO and sums of dQ take a part of the L2 cache: the CTAs are at two or three sections at a time, and rows
  * shall come from memory once. With a fixed dQ order tiles of one head wait for each other at their first blocks, so that
@@ -192,7 +198,7 @@ static void fill_mask(struct sm90_backward_params *m, const struct plan *plan) {
     m->first_shift = band.first_shift, m->end_shift = band.end_shift, m->bottom_right = band.bottom_right;
     /* A neighbour's keys are in a block; and of no rows no tile asks for its place among their blocks. */
     m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || variant_of(plan)->features == FEATURES_ALL ||
-                  p->a.seq_q == 0;
+                  variant_of(plan)->features == FEATURES_MASK || p->a.seq_q == 0;
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k;
     m->index64 = p->varlen.index_bits == 64;
@@ -213,7 +219,8 @@ static void fill_tensors(struct sm90_backward_params *m, const struct problem *p
 static void fill_terms(struct sm90_backward_params *m, const struct plan *plan) {
     const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
-    m->scale = (float)a->scale, m->exponent = (float)((variant_of(plan)->features ? 1 : a->scale) * LOG2_E);
+    m->scale = (float)a->scale,
+    m->exponent = (float)((CLASS_HAS_SCORE_TERMS(variant_of(plan)->features) ? 1 : a->scale) * LOG2_E);
     m->softcap = (float)a->softcap, m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch;
     m->alibi_start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
     if (a->softcap > 0) m->cap_rate = (float)(2 * LOG2_E * a->scale / a->softcap), m->cap_inverse = (float)(1 / a->softcap);
@@ -311,6 +318,8 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     if (all_row_blocks(plan) > 0 && params.tiles > 0 && !encode_maps(&params, plan))
         return strobe__fail(STROBE_DEVICE_ERROR, "q, k, v or dout could not be described to the tensor copy engine");
     strobe_status status = strobe__cuda_dbias_begin(p, &around, stream);
+    if (!status && p->features & MASK_FEATURES)
+        status = strobe__cuda_visible(p, OWNERS_ARE_KEYS, (char *)workspace + l.visible_at, &params.visible, stream);
 #if defined(STROBE_TRACE)
     params.trace = execution->workspace;
     if (!status) status = clear_trace(params.trace, stream);

@@ -8,7 +8,7 @@
 #include <cuda.h>
 #include <stdint.h>
 
-#include "cuda/device/params.h"
+#include "cuda/device/visible.h"
 #include "strobe/strobe_trace.h"
 
 /* All that a CTA may have. Two CTAs would not fit a multiprocessor in any case. */
@@ -62,6 +62,7 @@ struct sm90_backward_params {
     int32_t alibi_start;            /* of its diagonal, without keys - rows */
     struct view bias, mask, blocks; /* of scores, keys contiguous, 0 = broadcast; masks: a byte each, 0 hides */
     int32_t block_q, block_k;       /* rows, in whole eights, and keys that share a byte of `blocks` */
+    struct visible visible;         /* what is visible of the masks; owners are keys */
     struct view dbias_sum;          /* fp32, extents of 1 where the bias is broadcast; data NULL: not wanted */
     int32_t dropout;
     struct dropout_place place;

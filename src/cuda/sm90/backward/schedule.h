@@ -42,6 +42,8 @@ INLINE const struct tile *describe_tile(const struct sm90_backward_params *p, st
         *t = tile_of(p, number);
     else
         t->key = NO_TILE;
+    struct search search;
+    if (HAS_MASKS && number < p->tiles && !find_first(p, t, &search)) t->end_block = t->first_block;
     mbarrier_arrive(&s->tile_full[tile_slot(tiles)]);
     return t;
 }
@@ -74,6 +76,27 @@ INLINE uint32_t load_blocks(const struct sm90_backward_params *p, struct shared 
     return count;
 }
 
+/* The same where there are masks: visible blocks alone. */
+INLINE uint32_t load_visible(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, uint32_t count,
+                             uint32_t filled, struct tracer *tracer) {
+    struct search search;
+    const uint32_t first = count;
+    bool last;
+    find_first(p, t, &search);
+    prefetch_keys(&p->k, t), prefetch_keys(&p->v, t);
+#pragma unroll 1
+    do {
+        const struct note note = take_note(p, t, &search);
+        last = load_noted(p, s, t, &note, count, tracer);
+        if (count++ > first) continue;
+        mbarrier_wait(&s->v_empty, filled % 2 ^ 1);
+        load_keys(s->v, &p->v, &s->v_full, t);
+        mbarrier_wait(&s->k_empty, filled % 2 ^ 1);
+        load_keys(s->k, &p->k, &s->k_full, t);
+    } while (!last);
+    return count;
+}
+
 /* One thread: takes tile after tile, describes it for all other roles, and copies it. */
 INLINE void producer(const struct sm90_backward_params *p, struct shared *s) {
     struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
@@ -84,7 +107,9 @@ INLINE void producer(const struct sm90_backward_params *p, struct shared *s) {
         trace(&tracer, STROBE_TRACE_DESCRIBE, tiles);
         const struct tile *t = describe_tile(p, s, tiles, number);
         if (is_past_last(t)) break;
-        if (has_blocks(t)) count = load_blocks(p, s, t, count, filled++, &tracer);
+        if (has_blocks(t))
+            count = HAS_MASKS ? load_visible(p, s, t, count, filled++, &tracer)
+                              : load_blocks(p, s, t, count, filled++, &tracer);
         number = take_tile(p);
     }
     trace(&tracer, STROBE_TRACE_END, count);

@@ -10,7 +10,7 @@
 #define STROBE_CUDA_SM90_BACKWARD_SCORE_TERMS_H
 
 #include "cuda/device/score_terms.h"
-#include "cuda/sm90/backward/tile.h"
+#include "cuda/sm90/backward/walk.h"
 
 /* The accumulators of a block's scores are processed in PARTS parts, so that a product can start after the first. */
 enum { PART = ROWS / 2 / PARTS };
@@ -23,8 +23,15 @@ enum { PART = ROWS / 2 / PARTS };
 struct block_pair {
     uint32_t stage; /* of the rows */
     int key, row;
-    bool full; /* the band hides no pair of it */
+    bool full;     /* the band hides no pair of it */
+    uint32_t note; /* with masks: see walk.h */
+    uint2 bits;
 };
+
+/* With masks: what is hidden of the pair, by the note of its block of rows and the thread's number among UNIT_THREADS. */
+INLINE void add_note(struct block_pair *at, const struct note *note, int thread) {
+    at->note = (uint32_t)uniform((int)note->block), at->bits = bits_of_note(note, thread);
+}
 
 INLINE int first_key(const struct block_pair *at) { return at->key + (int)threadIdx.x % 32 / 4; }
 INLINE int first_row(const struct block_pair *at) { return at->row + (int)threadIdx.x % 4 * 2; }
@@ -111,15 +118,15 @@ INLINE void add_bias(const struct sm90_backward_params *p, const struct tile *t,
         add_bias_of((const element *)bias->data + from, bias->row, seen_of(t, at), s, part);
 }
 
-INLINE void apply_bool_mask(const struct sm90_backward_params *p, const struct tile *t, int head,
-                            const struct block_pair *at, float (&s)[ROWS / 2], int part) {
-    const struct seen seen = seen_of(t, at);
-    const uint8_t *mask = (const uint8_t *)p->mask.data + score_at(&p->mask, t->batch, head, first_row(at), first_key(at));
+/* Sets to 0 what a boolean mask hides in a part of P or dS, by the thread's bits of the block: bits 2 n and 2 n + 1 are its
+ * two rows of the block's nth eight. */
+INLINE void apply_bits(uint2 bits, float (&x)[ROWS / 2], int part) {
 #pragma unroll
-    for (int v = part * PART; v < (part + 1) * PART; ++v) {
-        const uint8_t shown = SEEN(seen, v) ? mask[ROW_OF(v) * p->mask.row + KEY_OF(v)] : 1;
-        s[v] = shown ? s[v] : 0;
-    }
+    for (int n = part * (PART / 2); n < (part + 1) * (PART / 2); ++n)
+        if (!(bits.x & 1u << n)) x[n / 2 * 4 + n % 2] = 0;
+#pragma unroll
+    for (int n = part * (PART / 2); n < (part + 1) * (PART / 2); ++n)
+        if (!(bits.y & 1u << n)) x[n / 2 * 4 + 2 + n % 2] = 0;
 }
 
 /* The blocks of a block mask are whole eights of rows, so a thread's scores of eight rows share a byte for each key. */
@@ -205,14 +212,14 @@ INLINE void add_to_dbias(const struct sm90_backward_params *p, const struct tile
 INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                               const struct block_pair *at, float (&s)[ROWS / 2], int part) {
     const int key = first_key(at), row = first_row(at);
-    if (FEATURE_CLASS != FEATURES_NONE && p->softcap > 0) {
+    if (HAS_SCORE_TERMS && p->softcap > 0) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] = softcapped(s[v], p->softcap, p->cap_rate);
-    } else if (FEATURE_CLASS != FEATURES_NONE) {
+    } else if (HAS_SCORE_TERMS) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] *= p->scale;
     }
-    if (FEATURE_CLASS != FEATURES_NONE && p->alibi) {
+    if (HAS_SCORE_TERMS && p->alibi) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] -= alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v));
     }
@@ -223,8 +230,8 @@ INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct
 INLINE void apply_masks(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                         const struct block_pair *at, float (&s)[ROWS / 2], int part) {
     if (!at->full) mask_band(t, at, s, part);
-    if (FEATURE_CLASS == FEATURES_ALL && p->mask.data) apply_bool_mask(p, t, slope->head, at, s, part);
-    if (FEATURE_CLASS == FEATURES_ALL && p->blocks.data) apply_block_mask(p, t, slope->head, at, s, part);
+    if (HAS_MASKS && at->note & (NOTE_BITS | NOTE_NOTHING)) apply_bits(at->bits, s, part);
+    if (FEATURE_CLASS == FEATURES_ALL && at->note & NOTE_BLOCKS) apply_block_mask(p, t, slope->head, at, s, part);
     if (FEATURE_CLASS == FEATURES_ALL && p->dropout) mark_dropped(p, t, slope->head, at, s, part);
 }
 
@@ -251,10 +258,11 @@ INLINE void apply_ds_terms(const struct sm90_backward_params *p, const struct ti
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) ds[v] = weights[v] == 0 ? 0 : ds[v];
         if (p->dbias_sum.data) add_to_dbias(p, t, slope->head, at, ds, weights, part);
-    } else if (!at->full) {
-        mask_band(t, at, ds, part);
+    } else {
+        if (!at->full) mask_band(t, at, ds, part);
+        if (HAS_MASKS && at->note & (NOTE_BITS | NOTE_NOTHING)) apply_bits(at->bits, ds, part);
     }
-    if (FEATURE_CLASS != FEATURES_NONE && p->softcap > 0) through_softcap(p, t, slope, at, ds, weights, lse, part);
+    if (HAS_SCORE_TERMS && p->softcap > 0) through_softcap(p, t, slope, at, ds, weights, lse, part);
 }
 
 #endif

@@ -89,6 +89,12 @@ INLINE struct block block_at(int head, int m, int64_t head_statistics) {
     return block;
 }
 
+/* The block of a note. */
+INLINE struct block block_noted(const struct sm90_backward_params *p, const struct tile *t, const struct note *note) {
+    const int head = (t->head_kv + 1) * p->group - note->heads;
+    return block_at(head, block_of_note(note), statistic_at(p, t->batch, head, 0));
+}
+
 /* Copies Q and lse of a block, the `count`th that the CTA processes, when its stage is free. */
 INLINE void load_q(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, struct block block,
                    uint32_t count, struct tracer *tracer) {
@@ -112,6 +118,17 @@ INLINE void load_dout(const struct sm90_backward_params *p, struct shared *s, co
     load_rows_of(s->dout[slot], &p->dout, &p->dout_row, &s->dout_full[slot], &t->in.rows, block.row, block.head,
                  rows_are_cut(p));
     bulk_load(s->delta[stage_of(count)], p->row_delta + block.statistics, ROWS * sizeof(float), &s->dout_full[slot]);
+}
+
+/* Copies the block of a note, and leaves the note; returns whether it is the tile's last. */
+INLINE bool load_noted(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, const struct note *note,
+                       uint32_t count, struct tracer *tracer) {
+    const struct block block = block_noted(p, t, note);
+    mbarrier_wait(&s->q_empty[stage_of(count)], empty_parity(count)); /* the consumers are near enough for its note, too */
+    s->note[count % NOTES] = *note;
+    load_q(p, s, t, block, count, tracer);
+    load_dout(p, s, t, block, count, tracer);
+    return note->block & NOTE_LAST;
 }
 
 /* Arrivals of a warp that releases something. One lane arrives for all after __syncwarp(), which the sanitizer's racecheck

@@ -21,10 +21,10 @@ INLINE float exact_score(const struct sm90_forward_params *p, const struct tile 
     for (int x = threadIdx.x % 32; x < p->dim; x += 32) dot += element_at(p->q_data, q + x) * element_at(p->k_data, k + x);
     float s = warp_sum(dot) * p->scale;
     if (p->softcap > 0) s = p->softcap * tanhf(s / p->softcap);
-    if (FEATURE_CLASS == FEATURES_ALL) {
-        if (!masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, t->batch, t->head, (int)i, (int)j)) return -INFINITY;
-        if (p->bias.data) s = biased(s, bias_at(&p->bias, score_at(&p->bias, t->batch, t->head, (int)i, (int)j)));
-    }
+    if (HAS_MASKS && !masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, t->batch, t->head, (int)i, (int)j))
+        return -INFINITY;
+    if (FEATURE_CLASS == FEATURES_ALL && p->bias.data)
+        s = biased(s, bias_at(&p->bias, score_at(&p->bias, t->batch, t->head, (int)i, (int)j)));
     if (p->alibi) s -= p->alibi[t->batch * p->alibi_stride + t->head] * fabsf((float)(i + p->start + t->keys - t->rows - j));
     return s;
 }
@@ -42,6 +42,10 @@ INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t,
     float o[8] = {0}, maximum = p->sinks ? p->sinks[t->head] : -INFINITY, sum = p->sinks ? 1 : 0;
 #pragma unroll 1
     for (int j = first_key_of(t, i); j < end_key_of(t, i); ++j) {
+        if (HAS_MASKS && unit_is_hidden(&p->visible, &t->owner, j / UNIT)) {
+            j = j / UNIT * UNIT + UNIT - 1; /* the unit's last key */
+            continue;
+        }
         const float s = exact_score(p, t, q, k + (t->first_key + j) * p->k_stride[1], i, j);
         if (s == -INFINITY) continue;
         const float higher = fmaxf(maximum, s), rescale = maximum == -INFINITY ? 0 : expf(maximum - higher);

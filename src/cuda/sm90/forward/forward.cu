@@ -33,6 +33,7 @@
  * Registers of a consumer: S KEYS/2, P KEYS/4, O HEAD_DIM/2. Figures: docs/benchmarks.md; tuning:
  * docs/kernels/sm90_forward.md; tools/sass_guard.py watches what ptxas makes of this. */
 #include "cuda/device/element.h"
+#include "cuda/ptx/dependent.h"
 #include "cuda/ptx/warp_group.h"
 #include "cuda/sm90/forward/exact_row.h"
 #include "cuda/sm90/forward/load.h"
@@ -87,6 +88,8 @@ struct consumer_state {
     uint32_t tiles;             /* tiles processed */
     uint32_t q_slot;            /* of the tile in hand */
     int first_block, end_block; /* of the tile in hand; none after the last tile */
+    uint32_t note;              /* with masks: of the block whose scores are being computed */
+    uint2 bits;                 /* the thread's bits of it */
     struct keys shown;          /* to all rows of the warp */
     struct rows rows;
     struct tracer tracer;
@@ -107,9 +110,18 @@ INLINE void wait_full(struct consumer_state *g, uint64_t *full, uint32_t parity,
     mbarrier_wait(full, parity);
 }
 
+/* With masks: reads the note of the block whose K has come, and the mask's bits, which the scores' product hides. */
+INLINE void read_note(const struct sm90_forward_params *p, const struct shared *shared, struct consumer_state *g,
+                      const struct tile *t) {
+    if (!HAS_MASKS) return;
+    g->note = __shfl_sync(0xffffffffu, shared->note[stage_of(g->count)], 0);
+    g->bits = bits_of_note(p, t, g->note);
+}
+
 /* Reads the next tile's description and issues its first scores. After the last tile there is nothing to wait for, and the
  * product is of stale data: ptxas would serialise all products if this one stood behind a condition. */
-INLINE void begin_tile(struct shared *shared, struct consumer_state *g, float (&s)[SCORES]) {
+INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
+                       float (&s)[SCORES]) {
     const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, group_index()), stage = stage_of(g->count);
     const struct tile *t = &shared->tile[slot];
     wait_full(g, &shared->tile_full[slot], slot_parity(g->tiles), STROBE_TRACE_WAIT_TILE);
@@ -119,6 +131,7 @@ INLINE void begin_tile(struct shared *shared, struct consumer_state *g, float (&
     if (g->end_block > g->first_block) {
         wait_full(g, &shared->q_full[g->q_slot], q_parity(piece), STROBE_TRACE_WAIT_Q);
         wait_full(g, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K);
+        read_note(p, shared, g, t);
     }
     trace(&g->tracer, STROBE_TRACE_QK, g->count);
     issue_scores(s, g->q + g->q_slot * Q_SLOT_STEP, g->k + stage * STAGE_STEP);
@@ -131,8 +144,9 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
     release(&shared->k_empty[stage_of(g->count)]);
-    if (n == g->first_block) release(&shared->q_empty[g->q_slot]);
+    if (HAS_MASKS ? g->note & NOTE_LAST : n == g->first_block) release(&shared->q_empty[g->q_slot]);
     apply_score_terms(p, t, g->shown, s, warp_row(), n * KEYS);
+    if (HAS_MASKS) apply_masks(p, t, s, warp_row(), n * KEYS, g->note, g->bits);
     mask_band(t, g->shown, s, warp_row(), n * KEYS);
     online_softmax(s, &g->rows, exponent_factor(p), growth_limit(p));
     if (FEATURE_CLASS == FEATURES_ALL && p->dropout) apply_dropout(p, t, s, warp_row(), n * KEYS);
@@ -144,7 +158,7 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
     g->rows = (struct rows)NO_ROWS;
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);
-    softmax_of_block(p, shared, g, s, g->end_block - 1);
+    softmax_of_block(p, shared, g, s, HAS_MASKS ? block_of_note(g->note) : g->end_block - 1);
     pack_p(packed, s);
 #pragma unroll
     for (int i = 0; i < OUTPUTS; ++i) o[i] = 0;
@@ -156,6 +170,7 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
                        float (&s)[SCORES], uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS], int n) {
     const uint32_t before = stage_of(g->count), before_parity = full_parity(g->count), now = stage_of(++g->count);
     wait_full(g, &shared->k_full[now], full_parity(g->count), STROBE_TRACE_WAIT_K);
+    read_note(p, shared, g, &shared->tile[slot_of(g->tiles)]);
     ping_pong_wait(g);
     trace(&g->tracer, STROBE_TRACE_QK, g->count);
     issue_scores(s, g->q + g->q_slot * Q_SLOT_STEP, g->k + now * STAGE_STEP);
@@ -165,7 +180,7 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
     ping_pong_arrive(g);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(1); /* the scores; P V goes on */
-    softmax_of_block(p, shared, g, s, n);
+    softmax_of_block(p, shared, g, s, HAS_MASKS ? block_of_note(g->note) : n);
     trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
     wgmma_wait(0); /* P V */
     trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
@@ -185,7 +200,7 @@ INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared,
     issue_accumulate(o, packed, g->v + last * STAGE_STEP);
     ping_pong_arrive(g);
     ++g->count, ++g->tiles;
-    begin_tile(shared, g, s);
+    begin_tile(p, shared, g, s);
     trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
     wgmma_wait(1); /* P V; the scores go on */
     trace(&g->tracer, STROBE_TRACE_EPILOGUE, g->count);
@@ -207,11 +222,14 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
     g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);
     if (GROUPS > 1 && index == GROUPS - 1) named_barrier_arrive(PING_PONG_BARRIER, 256);
 
-    begin_tile(shared, &g, s);
+    begin_tile(p, shared, &g, s);
     while (g.end_block > g.first_block) {
         const uint32_t slot = slot_of(g.tiles);
         first_block(p, shared, &g, s, packed, o);
-        for (int n = g.end_block - 2; n >= g.first_block; --n) next_block(p, shared, &g, s, packed, o, n);
+        if (HAS_MASKS)
+            while (!(g.note & NOTE_LAST)) next_block(p, shared, &g, s, packed, o, 0);
+        else
+            for (int n = g.end_block - 2; n >= g.first_block; --n) next_block(p, shared, &g, s, packed, o, n);
         const bool finite = end_tile(p, shared, &g, s, packed, o);
         if (!finite) mark_for_recompute(p->workspace, shared->tile[slot].number, chain, warp_row());
         release(&shared->tile_empty[slot]);
@@ -238,6 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
         mbarrier_init_fence();
     }
     __syncthreads();
+    if (HAS_MASKS) wait_for_previous(); /* visible.cu */
     if (threadIdx.x == 64) trace_moment(&p, true);
     const int group = threadIdx.x / 128 - 1;
     if (group < 0) {

@@ -9,6 +9,7 @@
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/tensor_map.h"
+#include "cuda/host/visible.h"
 #include "cuda/sm90/band.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/trace_host.h"
@@ -54,10 +55,10 @@ bool strobe__sm90_forward_choose(struct plan *plan) {
     const strobe_attention *a = &p->a;
     const int64_t dim = a->dim > a->dim_v ? a->dim : a->dim_v, keys = visible_keys(p);
     const bool masked = a->mask != STROBE_MASK_NONE || a->varlen;
-    const feature_set general = MASK_FEATURES | FEATURE(BIAS) | FEATURE(DROPOUT);
-    const int32_t features = p->features & general          ? FEATURES_ALL
-                             : p->features & SCORE_FEATURES ? FEATURES_SCORE
-                                                            : FEATURES_NONE;
+    const bool masks = p->features & MASK_FEATURES, scores = p->features & SCORE_FEATURES;
+    const bool general = (p->features & (FEATURE(BIAS) | FEATURE(DROPOUT))) ||
+                         (masks && (scores || !strobe__cuda_blocks_are_units(p)));
+    const int32_t features = general ? FEATURES_ALL : masks ? FEATURES_MASK : scores ? FEATURES_SCORE : FEATURES_NONE;
     for (const struct forward_variant *v = variants; v->symbol; ++v) {
         const int64_t most = masked ? v->most_masked : v->most_full;
         if (v->dtype != a->q.dtype || v->features != features || v->dim < dim || (most >= 0 && keys > most)) continue;
@@ -158,17 +159,18 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->heads_q = (int32_t)a->heads_q, m->all_heads = (int32_t)(a->heads_q * a->batch);
     m->dim = (int32_t)a->dim, m->dim_v = (int32_t)a->dim_v;
     m->row_tiles = (int32_t)row_tiles(a, variant), m->tiles = m->row_tiles * m->all_heads;
-    m->is_dynamic = a->mask != STROBE_MASK_NONE || a->varlen;
-    m->known_tiles = m->is_dynamic && variant->dim <= 128 && visible_keys(p) <= 1024 ? 3 : 2;
+    m->is_dynamic = a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask;
+    m->known_tiles = m->is_dynamic && variant->dim <= 128 && visible_keys(p) <= 1280 ? 3 : 2;
     m->section_heads = (int32_t)section_heads(p, variant, !m->is_dynamic);
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
     m->scale = (float)a->scale, m->exponent = (float)(a->scale * LOG2_E);
-    const float exponent = variant->features ? (float)LOG2_E : m->exponent;
-    m->to_natural = two_floats_of(exponent == 0 ? 0 : (variant->features ? 1 : a->scale) / (double)exponent);
+    const bool terms = CLASS_HAS_SCORE_TERMS(variant->features);
+    const float exponent = terms ? (float)LOG2_E : m->exponent;
+    m->to_natural = two_floats_of(exponent == 0 ? 0 : (terms ? 1 : a->scale) / (double)exponent);
     m->growth_limit = (float)(LAGGING_MAXIMUM_LOG2 / (a->scale * LOG2_E)), m->softcap = (float)a->softcap;
     if (a->bias) m->bias = scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
-    if (a->bool_mask) m->mask = scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
+    if (a->bool_mask) m->mask = strobe__cuda_scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
     if (a->block_mask) {
         const int64_t rows = p->block_mask.block_q;
         m->blocks = strobe__cuda_scores_view(p->block_mask.data, p->block_mask.stride, STROBE_INT8);
@@ -184,11 +186,17 @@ static int32_t shared_bytes(const struct forward_variant *v) {
     return (int32_t)(slabs * 128 * (64 * v->q_slots + 2 * v->stages * v->keys)) + 1024 + 1024;
 }
 
-size_t strobe__sm90_forward_workspace(const struct plan *plan) {
+/* Where what visible.cu writes begins, behind the recompute marks. */
+static size_t visible_at(const struct plan *plan) {
     const struct problem *p = plan->problem;
     const struct forward_variant *variant = (const struct forward_variant *)plan->variant;
     const int64_t warps = row_tiles(&p->a, variant) * p->a.heads_q * p->a.batch * 4 * variant->groups;
-    return TRACE_BYTES + sizeof(struct sm90_workspace) + (may_hide(p) ? (size_t)warps * sizeof(int32_t) : 0);
+    const size_t marks = may_hide(p) ? (size_t)warps * sizeof(int32_t) : 0;
+    return TRACE_BYTES + sizeof(struct sm90_workspace) + (marks + 15) / 16 * 16;
+}
+
+size_t strobe__sm90_forward_workspace(const struct plan *plan) {
+    return visible_at(plan) + strobe__cuda_visible_bytes(plan->problem, OWNERS_ARE_ROWS);
 }
 
 /* Another one each time, never 0, and no small number that memory may hold by chance. */
@@ -212,9 +220,16 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
 #endif
     if (!encode_maps(&params, p, variant))
         return strobe__fail(STROBE_DEVICE_ERROR, "q, k or v could not be described to the tensor copy engine");
+    if (p->features & MASK_FEATURES) {
+        const strobe_status status = strobe__cuda_visible(
+            p, OWNERS_ARE_ROWS, (char *)execution->workspace + visible_at(plan), &params.visible, execution->stream);
+        if (status) return status;
+    }
     const int64_t ctas = strobe__cuda_limits(p->a.device_index).multiprocessors * variant->ctas;
-    return strobe__cuda_launch((void (*)(void))variant->symbol, params.tiles < ctas ? params.tiles : ctas,
-                               (int32_t)(128 * (variant->groups + 1)), shared_bytes(variant), &params, execution->stream);
+    const bool early = p->features & MASK_FEATURES; /* it may start while visible.cu ends */
+    return (early ? strobe__cuda_launch_early : strobe__cuda_launch)(
+        (void (*)(void))variant->symbol, params.tiles < ctas ? params.tiles : ctas, (int32_t)(128 * (variant->groups + 1)),
+        shared_bytes(variant), &params, execution->stream);
 }
 
 strobe_status strobe__sm90_forward(const struct plan *plan, const struct execution *execution) {

@@ -8,6 +8,7 @@
 #include "cuda/ptx/tma.h"
 #include "cuda/sm90/forward/schedule.h"
 #include "cuda/sm90/forward/shared.h"
+#include "cuda/sm90/forward/walk.h"
 #include "cuda/sm90/trace.h"
 
 /* One warp describes the CTA's tiles for all others. The first tile is that of the CTA's number, the next ones come from
@@ -65,6 +66,45 @@ INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, con
     }
 }
 
+/* The same where there are masks: visible blocks alone. A tile that sees nothing has one block, whose K and V are whatever
+ * lies there: all of it is hidden. Returns how many. */
+INLINE uint32_t load_visible(const struct sm90_forward_params *p, struct shared *s, const struct tile *t, uint32_t count) {
+    const int batch_k = p->cu_seqlens_k ? 0 : t->batch;
+    struct eight_states states = {0, 0, NO_BLOCK};
+    uint32_t blocks = 0;
+    int now = visible_block(p, t, &states, t->end_block - 1), before = NO_BLOCK;
+    bool nothing = now == NO_BLOCK;
+    if (nothing) now = t->first_block;
+#pragma unroll 1
+    for (;; ++blocks) {
+        int next = NO_BLOCK;
+        if (now != NO_BLOCK) {
+            const uint32_t stage = stage_of(count + blocks);
+            uint32_t note = nothing ? (uint32_t)now * NOTE_NUMBER | NOTE_NOTHING : note_of(&states, now);
+            if (!nothing) next = visible_block(p, t, &states, now - 1);
+            if (next == NO_BLOCK) note |= NOTE_LAST;
+            mbarrier_wait(&s->k_empty[stage], empty_parity(count + blocks));
+            s->note[stage] = note;
+            if (nothing)
+                mbarrier_arrive(&s->k_full[stage]);
+            else
+                load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, t->first_key + now * KEYS, t->kv_head, batch_k,
+                           TMA_EVICT_LAST);
+        }
+        if (before != NO_BLOCK) {
+            const uint32_t stage = stage_of(count + blocks - 1);
+            mbarrier_wait(&s->v_empty[stage], empty_parity(count + blocks - 1));
+            if (nothing)
+                mbarrier_arrive(&s->v_full[stage]);
+            else
+                load_block(s->v[stage], &p->v, &s->v_full[stage], KV_SLAB, t->first_key + before * KEYS, t->kv_head, batch_k,
+                           TMA_EVICT_LAST);
+        }
+        if (now == NO_BLOCK) return blocks;
+        before = now, now = next;
+    }
+}
+
 /* One thread: K and V, tile after tile. */
 INLINE void producer_kv(const struct sm90_forward_params *p, struct shared *s) {
     struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
@@ -75,8 +115,12 @@ INLINE void producer_kv(const struct sm90_forward_params *p, struct shared *s) {
         trace(&tracer, STROBE_TRACE_WAIT_TILE, tiles);
         mbarrier_wait(&s->tile_full[slot_of(tiles)], slot_parity(tiles));
         if (t->number == NO_TILE) break;
-        load_tile(p, s, t, count, &tracer);
-        count += t->end_block - t->first_block;
+        if (HAS_MASKS) {
+            count += load_visible(p, s, t, count);
+        } else {
+            load_tile(p, s, t, count, &tracer);
+            count += t->end_block - t->first_block;
+        }
         mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);
     }
     trace(&tracer, STROBE_TRACE_END, 0);

@@ -7,7 +7,7 @@
 #include <cuda.h>
 #include <stdint.h>
 
-#include "cuda/device/params.h"
+#include "cuda/device/visible.h"
 #include "strobe/strobe_trace.h"
 
 /* The workspace may hold anything before a launch: a memset of a few bytes would take as long as a launch. */
@@ -51,6 +51,7 @@ struct sm90_forward_params {
 
     struct view bias, mask, blocks; /* of scores, keys contiguous, 0 = broadcast; masks: a byte each, 0 hides */
     int32_t block_q, block_k;       /* rows and keys that share a byte of `blocks` */
+    struct visible visible;         /* what is visible of the masks; owners are rows */
     int32_t dropout;
     struct dropout_place place;
     float scale, exponent;        /* P = 2^(dot * exponent - ...) without score features */

@@ -13,6 +13,8 @@
 #include "cuda/sm90/forward/tile.h"
 
 enum { TILE_ROWS = 64 * GROUPS };
+static_assert(!HAS_MASKS || ((int)TILE_ROWS == (int)UNIT && UNIT % (int)KEYS == 0),
+              "a tile's rows are those of an owner of units");
 
 /* Opens the tile counter: the first CTA sets it to zero and writes this launch's number beside it. All CTAs wait for that
  * number before they take a tile. The last take of all clears the number, because a launch that a graph repeats has the
@@ -132,6 +134,10 @@ INLINE bool describe_tile(const struct sm90_forward_params *p, int number, struc
     const int first_block = first_key_of(t, row) / KEYS, end_block = (end_key_of(t, last) + KEYS - 1) / KEYS;
     t->first_block = end_block > first_block ? first_block : 0;
     t->end_block = end_block > first_block ? end_block : 1;
+    if (HAS_MASKS) {
+        t->owner = owner_of(&p->visible, batch, t->head, row / UNIT);
+        fetch_states(&p->visible, &t->owner, (t->end_block - 1) / (UNIT / KEYS));
+    }
     return true;
 }
 

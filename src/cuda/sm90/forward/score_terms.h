@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * score_terms.h: what happens to the scores of a block between the products, in this order: scale, softcap, bias, masks,
- * ALiBi, band; and dropout to P. FEATURE_CLASS says what a variant has: FEATURES_NONE has the band alone, and does nothing
+ * score_terms.h: what happens to the scores of a block between the products, in this order: scale, softcap, bias, ALiBi,
+ * masks, band; and dropout to P. FEATURE_CLASS says what a variant has: FEATURES_NONE has the band alone, and does nothing
  * to a block that every row sees whole.
  *
  * Accumulator v of a thread belongs to row first + lane / 4 + 8 (v / 2 % 2) of the tile and to key 8 (v / 4) + 2 (lane % 4)
@@ -13,6 +13,7 @@
 #include "cuda/ptx/memory.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/tile.h"
+#include "cuda/sm90/forward/walk.h"
 #include "math/exp2.h"
 
 INLINE void apply_softcap(const struct sm90_forward_params *p, float (&s)[KEYS / 2]) {
@@ -86,47 +87,16 @@ INLINE void add_bias(const struct sm90_forward_params *p, const struct tile *t, 
     }
 }
 
-INLINE void apply_bool_mask(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int row,
-                            int origin, int i) {
-    const struct shown shown = shown_of(t, &p->mask, row, origin);
-    const uint8_t *mask = (const uint8_t *)p->mask.data + shown.at;
+/* Hides what a boolean mask hides, by the thread's bits of the block: bits 2 n and 2 n + 1 are its two keys of the block's
+ * nth eight. */
+INLINE void apply_bits(float (&s)[KEYS / 2], uint2 bits) {
 #pragma unroll
-    for (int v = 2 * i; v < KEYS / 2; v += v % 2 ? 3 : 1) {
-        const int column = 8 * (v / 4) + v % 2;
-        const uint8_t seen = SHOWS(shown, column) ? mask[column] : 1;
-        s[v] = seen ? s[v] : -INFINITY;
+    for (int n = 0; n < KEYS / 4; ++n) {
+        if (!(bits.x & 1u << n)) s[n / 2 * 4 + n % 2] = -INFINITY;
     }
-}
-
-/* Which of four bytes are not zero, as four bits. */
-INLINE uint32_t nonzero_bytes(uint32_t x) {
-    const uint32_t high = (((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x) & 0x80808080;
-    return (high >> 7) * 0x01020408 >> 24;
-}
-
-/* Applies the boolean mask in a block that all rows of the warp see whole, from an aligned tensor: of each 64 bytes a lane
- * of four reads sixteen, and tells the others which are not zero. */
-INLINE void apply_whole_bool_mask(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int row,
-                                  int key, int i) {
-    const int quad_lane = threadIdx.x % 4;
-    const uint4 *mask = (const uint4 *)((const uint8_t *)p->mask.data + t->batch * p->mask.batch + t->head * p->mask.head +
-                                        row * p->mask.row + key);
 #pragma unroll
-    for (int m = 0; m < KEYS / 64; ++m) {
-        const uint4 own = mask[4 * m + quad_lane];
-        const uint32_t bits = nonzero_bytes(own.x) | nonzero_bytes(own.y) << 4 | nonzero_bytes(own.z) << 8 |
-                              nonzero_bytes(own.w) << 12;
-        const uint32_t other = __shfl_xor_sync(0xffffffffu, bits, 1);
-        const uint32_t half = quad_lane % 2 ? other | bits << 16 : bits | other << 16;
-        const uint32_t other_half = __shfl_xor_sync(0xffffffffu, half, 2);
-        const uint32_t seen[2] = {(quad_lane < 2 ? half : other_half) >> 2 * quad_lane,
-                                  (quad_lane < 2 ? other_half : half) >> 2 * quad_lane};
-#pragma unroll
-        for (int n = 0; n < 8; ++n) {
-            float *score = &s[32 * m + 4 * n + 2 * i];
-            score[0] = seen[n / 4] >> 8 * (n % 4) & 1 ? score[0] : -INFINITY;
-            score[1] = seen[n / 4] >> (8 * (n % 4) + 1) & 1 ? score[1] : -INFINITY;
-        }
+    for (int n = 0; n < KEYS / 4; ++n) {
+        if (!(bits.y & 1u << n)) s[n / 2 * 4 + 2 + n % 2] = -INFINITY;
     }
 }
 
@@ -156,39 +126,43 @@ INLINE void prefetch_scores(const struct view *x, int bytes, const struct tile *
     for (int at = 0; at < half; at += 128) prefetch_line(line + at);
 }
 
-/* Bias, boolean mask and block mask. */
-INLINE void apply_tensors(const struct sm90_forward_params *p, const struct tile *t, struct keys shown, float (&s)[KEYS / 2],
-                          int first, int key) {
+INLINE void apply_bias(const struct sm90_forward_params *p, const struct tile *t, struct keys shown, float (&s)[KEYS / 2],
+                       int first, int key) {
     const int lane = threadIdx.x % 32, origin = key + 2 * (lane % 4);
     const bool whole = key + KEYS <= shown.end && key >= shown.begin && t->row + first + 16 <= t->rows;
-    if (p->bias.data) prefetch_scores(&p->bias, p->bias.dtype == CUDA_FP32 ? 4 : 2, t, first, key - KEYS);
-    if (p->mask.data) prefetch_scores(&p->mask, 1, t, first, key - KEYS);
+    if (!p->bias.data) return;
+    prefetch_scores(&p->bias, p->bias.dtype == CUDA_FP32 ? 4 : 2, t, first, key - KEYS);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int row = t->row + first + lane / 4 + 8 * i;
-        if (p->bias.data && whole && p->bias.aligned)
+        if (whole && p->bias.aligned)
             add_whole_bias(p, t, s, row, origin, i);
-        else if (p->bias.data)
+        else
             add_bias(p, t, s, row, origin, i);
-        if (p->mask.data && whole && p->mask.aligned)
-            apply_whole_bool_mask(p, t, s, row, key, i);
-        else if (p->mask.data)
-            apply_bool_mask(p, t, s, row, origin, i);
-        if (p->blocks.data) apply_block_mask(p, t, s, row, key, i);
     }
 }
 
-/* Scale, softcap, bias, masks, ALiBi: all but the band. */
+/* Hides what the masks hide in the block of a note (walk.h). */
+INLINE void apply_masks(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int first, int key,
+                        uint32_t note, uint2 bits) {
+    if (note & (NOTE_BITS | NOTE_NOTHING)) apply_bits(s, bits);
+    if (FEATURE_CLASS == FEATURES_ALL && note & NOTE_BLOCKS) {
+        const int row = t->row + first + (int)threadIdx.x % 32 / 4;
+        apply_block_mask(p, t, s, row, key, 0), apply_block_mask(p, t, s, row + 8, key, 1);
+    }
+}
+
+/* Scale, softcap, bias, ALiBi: all but masks and the band. */
 INLINE void apply_score_terms(const struct sm90_forward_params *p, const struct tile *t, struct keys shown,
                               float (&s)[KEYS / 2], int first, int key) {
-    if (FEATURE_CLASS == FEATURES_NONE) return;
+    if (!HAS_SCORE_TERMS) return;
     if (p->softcap > 0) {
         apply_softcap(p, s);
     } else {
 #pragma unroll
         for (int v = 0; v < KEYS / 2; ++v) s[v] *= p->scale;
     }
-    if (FEATURE_CLASS == FEATURES_ALL) apply_tensors(p, t, shown, s, first, key);
+    if (FEATURE_CLASS == FEATURES_ALL) apply_bias(p, t, shown, s, first, key);
     if (p->alibi) add_alibi(p, t, s, first, key);
 }
 

@@ -24,7 +24,7 @@ enum {
 /* Of a thread: at launch, and after the producer has released some and the consumers have claimed them. PRODUCER_REGISTERS
  * is the least with which ptxas does not spill the producers. */
 #define REGISTERS          (65536 / (THREADS * CTAS) / 8 * 8)
-#define PRODUCER_REGISTERS (REGISTERS == 168 ? 24 : 32)
+#define PRODUCER_REGISTERS (HAS_MASKS ? 40 : REGISTERS == 168 ? 24 : 32)
 #define MOVED_REGISTERS    ((REGISTERS * (GROUPS + 1) - PRODUCER_REGISTERS) / GROUPS / 8 * 8)
 #define CONSUMER_REGISTERS (MOVED_REGISTERS < 240 ? MOVED_REGISTERS : 240)
 
@@ -36,6 +36,7 @@ struct shared {
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     uint64_t tile_full[TILES], tile_empty[TILES];
     struct tile tile[TILES];
+    uint32_t note[STAGES];     /* with masks: which block a stage of K has, see walk.h */
     int32_t chain[4 * GROUPS]; /* of each warp: the last tile of which it has to recompute rows, or -1 */
 };
 

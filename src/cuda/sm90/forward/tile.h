@@ -6,6 +6,7 @@
 #define STROBE_CUDA_SM90_FORWARD_TILE_H
 
 #include "cuda/device/element.h"
+#include "cuda/device/visible.h"
 #include "cuda/sm90/forward/params.h"
 #include "math/exp2.h"
 #include "math/mask.h"
@@ -19,19 +20,18 @@ struct tile {
     int first_row, first_key;   /* of the sequence in a packed tensor */
     int first_shift, end_shift; /* the band, see struct band32 */
     int first_block, end_block; /* causal skip: the loop goes over these blocks of KEYS, which some row of the tile sees */
+    struct owner owner;         /* of masks, see device/visible.h */
 };
 
 INLINE int first_key_of(const struct tile *t, int row) { return band32_first_key(t->first_shift, row); }
 INLINE int end_key_of(const struct tile *t, int row) { return band32_end_key(t->end_shift, row, t->keys); }
 
 /* Scores are raw dot products or, with score features, in natural units: exp(score) = 2^(score * this). */
-INLINE float exponent_factor(const struct sm90_forward_params *p) {
-    return FEATURE_CLASS == FEATURES_NONE ? p->exponent : (float)LOG2_E;
-}
+INLINE float exponent_factor(const struct sm90_forward_params *p) { return HAS_SCORE_TERMS ? (float)LOG2_E : p->exponent; }
 
 /* The lagging maximum: how far a score may pass a row's maximum before O and l are rescaled. */
 INLINE float growth_limit(const struct sm90_forward_params *p) {
-    return FEATURE_CLASS == FEATURES_NONE ? p->growth_limit : LAGGING_MAXIMUM_LOG2 / (float)LOG2_E;
+    return HAS_SCORE_TERMS ? LAGGING_MAXIMUM_LOG2 / (float)LOG2_E : p->growth_limit;
 }
 
 /* Hides keys from the row's end on. Columns of accumulators are constants; their bound is relative to the thread's first

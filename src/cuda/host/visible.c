@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * visible.c: the host side of device/visible.cu: how states and bits lie in the workspace, and the launch.
+ *
+ *     states of the boolean mask | states of the block mask | bits of the boolean mask
+ *
+ * States take a byte for each 128 x 128 scores, bits an eighth of the boolean mask. Both repeat where their mask does. */
+#include "cuda/host/visible.h"
+
+#include "cuda/host/device.h"
+#include "cuda/host/launch.h"
+
+void strobe__visible_units(struct visible_pass);
+
+/* Units of one mask. */
+struct extent {
+    int64_t batch, heads, owners;
+};
+
+struct layout {
+    int64_t others, states; /* units along the walk; the same in whole eights */
+    struct extent mask, blocks;
+    int64_t mask_units, block_units; /* 0: there is no such mask */
+    int64_t blocks_at, bits_at, bytes;
+};
+
+static int64_t round_up(int64_t x, int64_t to) { return ceil_div(x, to) * to; }
+
+static struct extent extent_of(const struct problem *p, const int64_t stride[3], enum owners owners) {
+    const int64_t rows = stride[2] || owners == OWNERS_ARE_KEYS ? ceil_div(p->a.seq_q, UNIT) : 1;
+    return (struct extent){stride[0] ? p->a.batch : 1, stride[1] ? p->a.heads_q : 1,
+                           owners == OWNERS_ARE_ROWS ? rows : ceil_div(p->a.seq_k, UNIT)};
+}
+
+static struct layout lay_out(const struct problem *p, enum owners owners) {
+    struct layout l = {.others = ceil_div(owners == OWNERS_ARE_ROWS ? p->a.seq_k : p->a.seq_q, UNIT)};
+    l.states = round_up(l.others, 8);
+    if (p->a.bool_mask) {
+        l.mask = extent_of(p, p->bool_mask.stride, owners);
+        l.mask_units = l.mask.batch * l.mask.heads * l.mask.owners * l.states;
+    }
+    if (p->a.block_mask) {
+        l.blocks = extent_of(p, p->block_mask.stride, owners);
+        l.block_units = l.blocks.batch * l.blocks.heads * l.blocks.owners * l.states;
+    }
+    l.blocks_at = round_up(l.mask_units, 16);
+    l.bits_at = l.blocks_at + round_up(l.block_units, 16);
+    l.bytes = l.bits_at + l.mask_units * UNIT_THREADS * 8;
+    return l;
+}
+
+bool strobe__cuda_blocks_are_units(const struct problem *p) {
+    const strobe_block_mask *m = &p->block_mask;
+    const bool rows = m->block_q % UNIT == 0 || m->block_q >= p->a.seq_q;
+    return !p->a.block_mask || (rows && (m->block_k % UNIT == 0 || m->block_k >= p->a.seq_k));
+}
+
+size_t strobe__cuda_visible_bytes(const struct problem *p, enum owners owners) {
+    return p->features & MASK_FEATURES ? (size_t)lay_out(p, owners).bytes : 0;
+}
+
+static bool rows_are_aligned(const struct view *mask) {
+    return (uintptr_t)mask->data % 16 == 0 && mask->batch % 16 == 0 && mask->head % 16 == 0 && mask->row % 16 == 0;
+}
+
+static struct visible_pass pass_of(const struct problem *p, enum owners owners, const struct layout *l, char *memory) {
+    struct visible_pass pass = {
+        .seq_q = (int32_t)p->a.seq_q,
+        .seq_k = (int32_t)p->a.seq_k,
+        .transposed = owners == OWNERS_ARE_KEYS,
+        .owners = {(int32_t)l->mask.owners, (int32_t)l->blocks.owners},
+        .heads = {(int32_t)l->mask.heads, (int32_t)l->blocks.heads},
+        .others = (int32_t)l->others,
+        .states = (int32_t)l->states,
+        .block_units = l->block_units,
+        .mask_states = (uint8_t *)memory,
+        .block_states = (uint8_t *)memory + l->blocks_at,
+        .bits = (uint32_t *)(memory + l->bits_at),
+    };
+    if (p->a.bool_mask) pass.mask = strobe__cuda_scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
+    if (p->a.block_mask) {
+        pass.blocks = strobe__cuda_scores_view(p->block_mask.data, p->block_mask.stride, STROBE_INT8);
+        pass.block_q = (int32_t)(p->block_mask.block_q < MOST_ROWS ? p->block_mask.block_q : MOST_ROWS);
+        pass.block_k = (int32_t)(p->block_mask.block_k < MOST_ROWS ? p->block_mask.block_k : MOST_ROWS);
+    }
+    pass.mask_aligned = rows_are_aligned(&pass.mask);
+    return pass;
+}
+
+/* Blocks of threads of the boolean mask: as few units for each as keep all multiprocessors busy, up to eight. */
+static void cut_into_blocks(struct visible_pass *pass, const struct layout *l, int32_t device_index) {
+    const int64_t enough = 8 * (int64_t)strobe__cuda_limits(device_index).multiprocessors;
+    const int64_t rows = l->mask.batch * l->mask.heads * l->mask.owners, some = rows * l->others / enough;
+    pass->per_block = (int32_t)(some < 1 ? 1 : some < 8 ? some : 8);
+    pass->mask_blocks = rows * ceil_div(l->others, pass->per_block);
+}
+
+/* Steps of an axis of `count` entries that lie `step` units apart, 0 where there is one, which repeats. */
+static int64_t step_of(int64_t count, int64_t step) { return count > 1 ? step : 0; }
+
+strobe_status strobe__cuda_visible(const struct problem *p, enum owners owners, void *memory, struct visible *visible,
+                                   void *stream) {
+    const struct layout l = lay_out(p, owners);
+    struct visible_pass pass = pass_of(p, owners, &l, memory);
+    *visible = (struct visible){.mask_states = p->a.bool_mask ? pass.mask_states : NULL,
+                                .block_states = p->a.block_mask ? pass.block_states : NULL,
+                                .bits = pass.bits,
+                                .mask_owner = step_of(l.mask.owners, l.states),
+                                .mask_head = step_of(l.mask.heads, l.mask.owners * l.states),
+                                .mask_batch = step_of(l.mask.batch, l.mask.heads * l.mask.owners * l.states),
+                                .block_owner = step_of(l.blocks.owners, l.states),
+                                .block_head = step_of(l.blocks.heads, l.blocks.owners * l.states),
+                                .block_batch = step_of(l.blocks.batch, l.blocks.heads * l.blocks.owners * l.states)};
+    if (l.mask_units > 0) cut_into_blocks(&pass, &l, p->a.device_index);
+    return strobe__cuda_launch((void (*)(void))strobe__visible_units,
+                               pass.mask_blocks + ceil_div(l.block_units, UNIT_THREADS), UNIT_THREADS, 0, &pass, stream);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * dq_writer.h: the roles of backward.cu that add dQ to its fp32 sums: a thread for each consumer group takes the group's
+ * tiles of dQ from shared memory. Included by backward.cu alone, after struct shared. */
+#ifndef STROBE_CUDA_SM90_BACKWARD_DQ_WRITER_H
+#define STROBE_CUDA_SM90_BACKWARD_DQ_WRITER_H
+
+#include "cuda/sm90/backward/schedule.h"
+
+/* One thread for each consumer group adds the group's tiles of dQ to the sums of their blocks. With a fixed dQ order, tiles
+ * add to a block of rows from the tile of the first keys that it sees to that of the last. All tiles walk from the last rows
+ * to the first, so that a tile only waits for tiles of smaller number, which were taken before it. */
+INLINE void add_block(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group, int64_t block,
+                      int m, uint32_t count, struct tracer *tracer) {
+    const int64_t tile = block * GROUPS + group;
+    trace(tracer, STROBE_TRACE_WAIT_DQ_ORDER, count);
+    if (p->dq_semaphores) semaphore_wait(p->dq_semaphores + tile, (uint32_t)dq_order_of(t, m));
+    trace(tracer, STROBE_TRACE_ADD_DQ, count);
+    bulk_add(p->dq_sum + tile * DQ_TILE, s->dq[group], DQ_TILE * sizeof(float));
+    bulk_wait_read();
+    mbarrier_arrive(&s->dq_empty[group]);
+    if (p->dq_semaphores) bulk_wait(), semaphore_post(p->dq_semaphores + tile);
+}
+
+INLINE void wait_for_dq(struct shared *s, int group, uint32_t count, struct tracer *tracer) {
+    trace(tracer, STROBE_TRACE_WAIT_DQ, count);
+    mbarrier_wait(&s->dq_full[group], count % 2);
+}
+
+INLINE uint32_t add_blocks(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group,
+                           uint32_t count, struct tracer *tracer) {
+    const int64_t heads = (int64_t)t->batch * p->heads_kv * p->group + t->head_kv * p->group;
+    const struct walk walk = walk_of(p, t);
+    for (int head = 0; head < p->group; ++head)
+#pragma unroll 1
+        for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
+            wait_for_dq(s, group, count, tracer);
+            add_block(p, s, t, group, (heads + head) * p->row_blocks + m, m, count, tracer);
+        }
+    return count;
+}
+
+/* The same where there are masks, for a tile that has blocks: notes say which. */
+INLINE uint32_t add_visible(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group,
+                            uint32_t count, struct tracer *tracer) {
+    const int64_t heads_end = (int64_t)t->batch * p->heads_kv * p->group + (t->head_kv + 1) * p->group;
+    bool last;
+#pragma unroll 1
+    do {
+        wait_for_dq(s, group, count, tracer);
+        const struct note *note = &s->note[count % NOTES];
+        const int m = block_of_note(note);
+        last = note->block & NOTE_LAST;
+        add_block(p, s, t, group, (heads_end - note->heads) * p->row_blocks + m, m, count++, tracer);
+    } while (!last);
+    return count;
+}
+
+/* One thread for each consumer group: tile after tile. */
+INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, int group) {
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_WRITER + group, true);
+    uint32_t count = 0;
+#pragma unroll 1
+    for (uint32_t tiles = 0;; ++tiles) {
+        const struct tile *t = &s->tile[tile_slot(tiles)];
+        mbarrier_wait(&s->tile_full[tile_slot(tiles)], tile_parity(tiles));
+        if (is_past_last(t)) break;
+        if (has_blocks(t)) {
+            wait_for_cleared(p, t);
+            count = HAS_MASKS ? add_visible(p, s, t, group, count, &tracer) : add_blocks(p, s, t, group, count, &tracer);
+        }
+        mbarrier_arrive(&s->tile_empty[tile_slot(tiles)]);
+    }
+    trace(&tracer, STROBE_TRACE_END, count);
+}
+
+#endif

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * walk.h: which blocks of rows a tile goes over where there are masks beside the band: those that see some of its keys, of
+ * every query head of the group. The producer finds them by the states of units (device/visible.h), and leaves a note of
+ * each in shared memory, from which the other roles learn what they have got. With a fixed dQ order no block is left out,
+ * since tiles wait for each other at every block. Included after ROWS and TILE_KEYS are defined. */
+#ifndef STROBE_CUDA_SM90_BACKWARD_WALK_H
+#define STROBE_CUDA_SM90_BACKWARD_WALK_H
+
+#include "cuda/device/visible.h"
+#include "cuda/sm90/backward/tile.h"
+
+enum { UNIT_BLOCKS = UNIT / ROWS };
+static_assert(!HAS_MASKS || (int)TILE_KEYS == (int)UNIT, "a tile's keys are those of an owner of units");
+
+/* A block of rows: its number and what has to be done to its scores; heads of the group left, counting its own; and with
+ * NOTE_BITS the boolean mask's bits of its unit. */
+struct note {
+    uint32_t block;
+    int heads;
+    const uint2 *bits;
+};
+
+/* Notes stay for so many blocks, more than roles are apart: the producer is at most three blocks ahead of the consumers, and
+ * these are two ahead of who adds their dQ. */
+enum { NOTES = 8 };
+static_assert((int)NOTES >= (int)STAGES + 4, "a note is not written while a role may read it");
+
+enum {
+    NOTE_LAST = 1,    /* it is the tile's last block */
+    NOTE_BITS = 2,    /* the boolean mask hides some */
+    NOTE_BLOCKS = 4,  /* the block mask hides some */
+    NOTE_NOTHING = 8, /* all is hidden */
+    NOTE_NUMBER = 16,
+};
+
+INLINE int block_of_note(const struct note *note) { return (int)(note->block / NOTE_NUMBER); }
+
+/* Where a search for visible blocks is: at block m for query head `head` of the group. */
+struct search {
+    int head, m;
+    struct owner owner;
+    struct eight_states states;
+};
+
+INLINE void search_head(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
+    at->owner = owner_of(&p->visible, t->batch, t->head_kv * p->group + at->head, t->key / UNIT);
+    at->m = p->dq_semaphores ? t->end_block - 1 : t->first_block;
+    at->states.eight = -1;
+}
+
+/* Goes on to the next visible block unless it is at one; returns false if there is none left. */
+INLINE bool find_visible(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
+    while (true) {
+        while (at->m >= t->first_block && at->m < t->end_block) {
+            const int unit = at->m / UNIT_BLOCKS, place = unit % 8;
+            if (unit / 8 != at->states.eight) load_states(&p->visible, &at->owner, unit / 8, &at->states);
+            const uint64_t from_here = (at->states.mask & at->states.blocks) >> 8 * place;
+            if (p->dq_semaphores || from_here & 3) return true;
+            at->m = (unit + (from_here ? (__ffsll((long long)from_here) - 1) / 8 : 8 - place)) * UNIT_BLOCKS;
+        }
+        if (++at->head >= p->group) return false;
+        search_head(p, t, at);
+    }
+}
+
+/* The first block of a tile, if there is one. */
+INLINE bool find_first(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
+    at->head = 0;
+    search_head(p, t, at);
+    return find_visible(p, t, at);
+}
+
+/* The note of the block that a search is at; the search goes on to the next one. */
+INLINE struct note take_note(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
+    const int place = at->m / UNIT_BLOCKS % 8 * 8;
+    const int mask = (int)(at->states.mask >> place) & 3, blocks = (int)(at->states.blocks >> place) & 3;
+    struct note note = {(uint32_t)at->m * NOTE_NUMBER, p->group - at->head, 0};
+    if ((mask & blocks) == UNIT_HIDDEN)
+        note.block |= NOTE_NOTHING;
+    else
+        note.block |= (mask == UNIT_PARTIAL ? NOTE_BITS : 0) | (blocks == UNIT_PARTIAL ? NOTE_BLOCKS : 0);
+    if (note.block & NOTE_BITS) note.bits = bits_of_unit(&p->visible, &at->owner, at->m / UNIT_BLOCKS);
+    at->m += p->dq_semaphores ? -1 : 1;
+    if (!find_visible(p, t, at)) note.block |= NOTE_LAST;
+    return note;
+}
+
+/* A consumer's bits of the block of a note, those of the block's rows lowest; `thread` is its number among the UNIT_THREADS
+ * that share the tile's keys. */
+INLINE uint2 bits_of_note(const struct note *note, int thread) {
+    const int shift = block_of_note(note) % UNIT_BLOCKS * (ROWS / 4);
+    if (!(note->block & NOTE_BITS)) return make_uint2(0, 0);
+    const uint2 bits = note->bits[thread];
+    return make_uint2(bits.x >> shift, bits.y >> shift);
+}
+
+/* Goes to the block of a note; returns whether a new query head begins. */
+INLINE bool go_to(const struct note *note, struct progress *at) {
+    const int heads = uniform(note->heads);
+    const bool is_new = heads != at->heads;
+    at->row = uniform(block_of_note(note)) * ROWS, at->heads = heads;
+    return is_new;
+}
+
+#endif
