@@ -16,7 +16,6 @@
 #define STROBE_CPU_AMX_BLOCK_LOOP_H
 
 #include "cpu/amx/backward.h"
-#include "cpu/amx/prefetch_masks.h"
 
 /* A strip of keys from j0 on, and the tiles [begin, end) that see some of it. */
 struct strip {
@@ -45,7 +44,7 @@ struct block_loop {
     const struct keys *k;
     float factor;                      /* exponent_factor() */
     struct strip strips[BATCH_STRIPS]; /* the batch */
-    int64_t count, most;               /* its strips; those of a whole batch */
+    int64_t count;                     /* of its strips */
     struct tiles_2x2 pending;          /* where the sums in T0 to T3 are still to be stored */
 };
 
@@ -156,8 +155,6 @@ static void finish_pair_scores(struct block_loop *loop, const struct block_pair 
     const int64_t j0 = pair->strip->j0, left = t->s.keys - j0, keys = left < STRIP_KEYS ? left : STRIP_KEYS;
     store_pending(&loop->pending);
     tile_barrier();
-    prefetch_bias(t, features, j0 + STRIP_KEYS, STRIP_KEYS);
-    if (j0 % BLOCK_KEYS == 0) prefetch_mask(t, features, j0 + loop->most * STRIP_KEYS, BLOCK_KEYS);
     const bool hidden = finish_block_scores(block.p, block.slope, t, features, v, j0, keys,
                                             f->has_terms ? (float)f->p->a.scale : 1);
     if (v->coverage == BLOCK_PARTIAL && v->end - v->first < VECTORS) /* one vector of rows sees nothing */
@@ -368,11 +365,11 @@ static void loop_over_strips(const struct backward *f, const struct scratch *c, 
                              int64_t begin, int64_t end) {
     struct block_loop loop = {.f = f, .c = c, .rows = rows, .k = k, .factor = exponent_factor(f->p)};
     const int64_t strips = (end - begin + STRIP_KEYS - 1) / STRIP_KEYS, batches = (strips + BATCH_STRIPS - 1) / BATCH_STRIPS;
-    loop.most = (strips + batches - 1) / batches;
+    const int64_t batch = (strips + batches - 1) / batches;
     for (int64_t j0 = begin; j0 < end; j0 += STRIP_KEYS) {
         loop.strips[loop.count].j0 = j0;
         if (find_tiles(&loop, &loop.strips[loop.count])) ++loop.count;
-        if (loop.count == loop.most) {
+        if (loop.count == batch) {
             loop_over_batch(&loop);
             loop.count = 0;
         }

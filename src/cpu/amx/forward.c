@@ -26,7 +26,6 @@
  * docs/kernels/cpu.md has the versions and what was tried, docs/benchmarks.md the figures. */
 #include "core/parallel.h"
 #include "cpu/amx/online_softmax.h"
-#include "cpu/amx/prefetch_masks.h"
 #include "cpu/amx/sizes.h"
 #include "cpu/scratch.h"
 #include "cpu/table.h"
@@ -152,10 +151,6 @@ static struct key_block next_block(const struct forward *f, const struct scratch
         if (!*packed) pack_block(f, c, k, b.j0);
         *packed = true;
         w->j0 += w->step;
-        if (f->packs_late) {
-            prefetch_mask(&t->rows, &w->features, w->j0, BLOCK_KEYS);
-            prefetch_bias(&t->rows, &w->features, w->j0, BLOCK_KEYS);
-        }
         return b;
     }
     return (struct key_block){.rows = 0};
