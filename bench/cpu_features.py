@@ -10,10 +10,14 @@ Every round runs the plain call before and after each feature; ratios are of tim
 thread times are its CPU time, so that a machine that others use too still gives figures; on more they are wall times. A padding mask
 and hidden blocks are compared with PyTorch's call with the same mask; the row "half the keys" is plain attention to what the padding
 mask leaves.
+
+The error is that of the last library's first head against float64, as the 2-norm of the difference over that of the result; in the
+backward the largest of dQ's, dK's and dV's.
 """
 
 import argparse
 import ctypes
+import math
 import statistics
 import time
 from ctypes import byref, c_double, c_int64, c_uint64, c_void_p
@@ -53,7 +57,7 @@ class Problem:
 
     def __init__(self, sizes, dtype, feature, threads):
         self.b, self.h, self.s, self.d = sizes
-        self.keys, self.feature, self.mask, self.refs = self.s, feature, None, []
+        self.keys, self.feature, self.mask, self.seen, self.refs = self.s, feature, None, None, []
         self.a = Attention(struct_size=ctypes.sizeof(Attention), batch=self.b, heads_q=self.h, heads_kv=self.h, dim=self.d)
         self.a.dtype, self.a.parallel = DTYPES[dtype], ctypes.pointer(Parallel(ctypes.sizeof(Parallel), threads))
         self.generator = torch.Generator().manual_seed(0)
@@ -104,6 +108,7 @@ class Problem:
             n = s // 128
             order = torch.rand(self.h, n * n, generator=self.generator).argsort()
             blocks = order < round(0.1 * n * n)
+            self.seen = blocks.view(1, self.h, n, n).repeat_interleave(128, 2).repeat_interleave(128, 3)
             self.point("block_mask", BlockMask(ctypes.sizeof(BlockMask), blocks.data_ptr(), (128, 128), (0, n * n, n)), blocks)
         if self.mask is not None and self.mask.dtype == torch.bool:
             self.point("bool_mask", strided(self.mask), self.mask)
@@ -133,7 +138,54 @@ class Problem:
         return lambda: torch.autograd.grad(out, leaves, self.dout, retain_graph=True)
 
 
+    def keep_factors(self, rate):
+        """Dropout's factors of the first head, whose counters are those of the whole problem: Philox4x32-10 with seed 1."""
+        quads = (self.keys + 3) // 4
+        counter = torch.arange(self.s * quads)
+        c, key = [torch.zeros_like(counter), torch.zeros_like(counter), counter & 0xFFFFFFFF, counter >> 32], [1, 0]
+
+        def multiply(a, b):  # the high and the low half of a product of 32-bit numbers
+            low, high = a * (b & 0xFFFF), a * (b >> 16)
+            middle = high + (low >> 16)
+            return middle >> 16, (middle & 0xFFFF) << 16 | low & 0xFFFF
+
+        for _ in range(10):
+            (high0, low0), (high1, low1) = multiply(c[0], 0xD2511F53), multiply(c[2], 0xCD9E8D57)
+            c = [high1 ^ c[1] ^ key[0], low1, high0 ^ c[3] ^ key[1], low0]
+            key = [key[0] + 0x9E3779B9 & 0xFFFFFFFF, key[1] + 0xBB67AE85 & 0xFFFFFFFF]
+        words = torch.stack(c, -1).view(self.s, 4 * quads)[:, : self.keys]
+        return (words >= math.ceil(rate * 2**32)).double() / (1 - rate)
+
+    def in_float64(self, backward):
+        """The first head's out, or its dQ, dK and dV."""
+        q, k, v, dout = (x[0, 0].double().requires_grad_(backward) for x in (self.q, self.k, self.v, self.dout))
+        scores = q @ k.T / math.sqrt(self.d)
+        if self.feature == "softcap":
+            scores = self.a.softcap * torch.tanh(scores / self.a.softcap)
+        elif self.feature == "ALiBi":
+            steps = torch.arange(self.s)[:, None] - torch.arange(self.keys)
+            scores = scores - 2.0 ** (-8 / self.h) * steps.abs()
+        elif self.feature == "bias":
+            scores = scores + self.mask[0, 0]
+        seen = self.mask if self.mask is not None and self.mask.dtype == torch.bool else self.seen
+        if seen is not None:
+            scores = scores.masked_fill(~seen[0, 0], -1e30)
+        p = torch.softmax(scores, -1)
+        if seen is not None:
+            p = p * seen[0, 0]  # a row that sees nothing
+        if self.feature == "dropout":
+            p = p * self.keep_factors(0.1)
+        out = p @ v
+        return torch.autograd.grad(out, (q, k, v), dout) if backward else (out,)
+
+    def error(self, backward):
+        ours = (self.dq, self.dk, self.dv) if backward else (self.out,)
+        exact = self.in_float64(backward)
+        return max(float((x[0, 0].double() - y).norm() / y.norm()) for x, y in zip(ours, exact, strict=True))
+
+
 FEATURES = (
+    "plain",
     "half the keys",
     "padding mask",
     "softcap",
@@ -171,10 +223,13 @@ def measure(libraries, sizes, dtype, feature, a):
             call()
             seconds[key].append(clock() - start)
     last = len(libraries) - 1
+    calls["feature", last]()
+    error = "" if a.no_error else f"{problem.error(backward):.1e}"
     ratios = [f"{median_ratio(seconds['feature', n], seconds['plain', n]):.2f}" for n in range(len(libraries))]
     times = [f"{1e3 * statistics.median(seconds['plain', n]):.2f}" for n in range(len(libraries))]
     other = f"{median_ratio(seconds['theirs'], seconds['feature', last]):.2f}" if theirs else ""
-    print(f"| {feature} | {' | '.join(ratios)} | {' | '.join(times)} | {other} | {len(seconds['plain', 0])} |", flush=True)
+    rounds = len(seconds["plain", 0])
+    print(f"| {feature} | {' | '.join(ratios)} | {' | '.join(times)} | {other} | {error} | {rounds} |", flush=True)
 
 
 def main():
@@ -187,6 +242,7 @@ def main():
     parser.add_argument("--features", help=f"of {FEATURES}, separated by commas")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each row")
+    parser.add_argument("--no-error", action="store_true", help="do not compare with float64")
     parser.add_argument("--no-torch", action="store_true", help="do not call PyTorch's attention")
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
@@ -194,7 +250,7 @@ def main():
     sizes, dtype = tuple(map(int, a.sizes.split(","))), getattr(torch, a.dtype)
     names = " | ".join(f"{n}" for n in range(len(libraries)))
     print(f"{a.operation} {a.dtype} {a.sizes} {a.kernel or ''} {a.threads} thread(s)")
-    print(f"| over plain | {names} | plain ms {names} | PyTorch's time / ours | rounds |\n|{'---|' * (2 * len(libraries) + 3)}")
+    print(f"| over plain | {names} | plain ms {names} | PyTorch's time / ours | error | rounds |\n|{'---|' * (2 * len(libraries) + 4)}")
     for feature in a.features.split(",") if a.features else FEATURES:
         measure(libraries, sizes, dtype, feature, a)
 
