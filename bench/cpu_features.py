@@ -250,7 +250,8 @@ def main():
     sizes, dtype = tuple(map(int, a.sizes.split(","))), getattr(torch, a.dtype)
     names = " | ".join(f"{n}" for n in range(len(libraries)))
     print(f"{a.operation} {a.dtype} {a.sizes} {a.kernel or ''} {a.threads} thread(s)")
-    print(f"| over plain | {names} | plain ms {names} | PyTorch's time / ours | error | rounds |\n|{'---|' * (2 * len(libraries) + 4)}")
+    print(f"| over plain | {names} | plain ms {names} | PyTorch's time / ours | error | rounds |")
+    print(f"|{'---|' * (2 * len(libraries) + 4)}")
     for feature in a.features.split(",") if a.features else FEATURES:
         measure(libraries, sizes, dtype, feature, a)
 
