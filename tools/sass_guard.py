@@ -4,7 +4,7 @@
 register or a wait that moved; neither a test nor a warning tells. Compiles the variants named in a list that the build writes
 and checks the compiler's report and the machine code itself.
 
-    tools/sass_guard.py NVCC LIST [--match WORD] [--jobs 2]        # LIST: build/src/cuda/sm90_defines.txt
+    tools/sass_guard.py NVCC LIST [--match WORDS] [--jobs 2]        # LIST: build/src/cuda/sm90_defines.txt
 
 Rules: no remark of ptxas about serialised wgmma (C75xx) and no warning; all matrix products are there and are HGMMA.
 Forward: no spills, no stack frame, no local memory; in the main loop both products are issued between the two barriers of ping-pong, scores are
@@ -150,12 +150,13 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("nvcc")
     parser.add_argument("list", type=Path, help="a line a variant: its name, then nvcc's options and the source")
-    parser.add_argument("--match", default="plain", help="only variants whose name has this; empty: all")
+    parser.add_argument("--match", default="plain,mask", help="only variants whose name has one of these words; empty: all")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     if not shutil.which(options.nvcc) or not options.list.exists():
         sys.exit(77)
-    variants = [line.split() for line in options.list.read_text().splitlines() if options.match in line.split()[0]]
+    words, lines = options.match.split(","), options.list.read_text().splitlines()
+    variants = [line.split() for line in lines if any(word in line.split()[0] for word in words)]
     if not variants:
         sys.exit(f"sass_guard: {options.list} has no variant that matches {options.match!r}")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
