@@ -18,8 +18,8 @@
 #include <time.h>
 
 static const char help[] =
-    "usage: strobe check [PROBLEM...] [--quick | --full | --long] [--kernel NAME] [--device cuda] [--each]\n"
-    "                    [-o table|json|csv|md]\n"
+    "usage: strobe check [PROBLEM...] [--quick | --full | --long] [--kernel NAME] [--device cuda] [--part K/N]\n"
+    "                    [--each] [-o table|json|csv|md]\n"
     "       strobe check --random SECONDS [--seed N] [--cases N] [--kernel NAME] [--device cuda] [-o FORMAT]\n"
     "\n"
     "Checks every kernel of the library on every problem, or on a built-in grid of shapes, features and dtypes:\n"
@@ -28,6 +28,7 @@ static const char help[] =
     "  --long         and the largest (hours)\n"
     "  --kernel NAME  only this kernel (strobe info lists them)\n"
     "  --device cuda  every problem on the GPU, the built-in grid too\n"
+    "  --part K/N     every Nth problem, from the Kth on: N processes share a grid\n"
     "  --each         a row for every case instead of one for every kernel\n"
     "  -o FORMAT      table (default), json, csv or md\n"
     "\n"
@@ -250,6 +251,7 @@ static int run(check *c, const problem_list *list) {
 typedef struct arguments {
     check check;
     grid_tier tier;
+    int64_t part, parts; /* of the problems, part from 1 on */
     bool on_gpu, help;
     random_request random; /* seconds 0: not asked for */
 } arguments;
@@ -264,14 +266,23 @@ static bool read_count(const char *name, int64_t least, int64_t *count) {
     return refuse_option(name, least ? "an integer from 1 on" : "an integer from 0 on");
 }
 
+static bool read_part(arguments *a) {
+    const char *slash = strchr(optarg, '/');
+    if (slash && number_integer(optarg, (size_t)(slash - optarg), &a->part) &&
+        number_integer(slash + 1, strlen(slash + 1), &a->parts) && 1 <= a->part && a->part <= a->parts)
+        return true;
+    return refuse_option("--part", "K/N with K from 1 to N");
+}
+
 static bool read_arguments(arguments *a, int argc, char **argv) {
-    enum { QUICK = GRID_QUICK, FULL = GRID_FULL, LONG = GRID_LONG, KERNEL, EACH, DEVICE, RANDOM, SEED, CASES };
+    enum { QUICK = GRID_QUICK, FULL = GRID_FULL, LONG = GRID_LONG, KERNEL, EACH, DEVICE, PART, RANDOM, SEED, CASES };
     static const struct option options[] = {{"quick", no_argument, NULL, QUICK},
                                             {"full", no_argument, NULL, FULL},
                                             {"long", no_argument, NULL, LONG},
                                             {"kernel", required_argument, NULL, KERNEL},
                                             {"each", no_argument, NULL, EACH},
                                             {"device", required_argument, NULL, DEVICE},
+                                            {"part", required_argument, NULL, PART},
                                             {"random", required_argument, NULL, RANDOM},
                                             {"seed", required_argument, NULL, SEED},
                                             {"cases", required_argument, NULL, CASES},
@@ -291,6 +302,7 @@ static bool read_arguments(arguments *a, int argc, char **argv) {
             a->on_gpu = true;
             ok = !strcmp(optarg, "cuda") || refuse_option("--device", "cuda");
             break;
+        case PART: ok = read_part(a); break;
         case RANDOM:
             ok = (number_real(optarg, &a->random.seconds) && a->random.seconds > 0) ||
                  refuse_option("--random", "a number of seconds above 0");
@@ -313,12 +325,19 @@ static int check_random(arguments *a) {
     return random_check(&a->random);
 }
 
+static void keep_part(problem_list *list, int64_t part, int64_t parts) {
+    size_t kept = 0;
+    for (size_t i = (size_t)part - 1; i < list->count; i += (size_t)parts) list->items[kept++] = list->items[i];
+    list->count = kept;
+}
+
 static int check_list(arguments *a, int count, char **words) {
     char message[PROBLEM_MESSAGE];
     problem_list list = {0};
     int code = EXIT_REFUSED;
     if (count == 0) grid_add(&list, a->tier);
     if (problem_list_read(&list, count, words, message, sizeof message)) {
+        keep_part(&list, a->part, a->parts);
         for (size_t i = 0; a->on_gpu && i < list.count; ++i) list.items[i].device = STROBE_CUDA;
         code = run(&a->check, &list);
     } else
@@ -330,13 +349,14 @@ static int check_list(arguments *a, int count, char **words) {
 int cmd_check(int argc, char **argv) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
-    arguments a = {.check = {.format = TABLE_TEXT}, .tier = GRID_QUICK};
+    arguments a = {.check = {.format = TABLE_TEXT}, .tier = GRID_QUICK, .part = 1, .parts = 1};
     a.random.arguments = argv;
     a.random.draw.seed = (uint64_t)(t.tv_sec * 1000 + t.tv_nsec / 1000000); /* another one each time, short enough to type */
     if (!read_arguments(&a, argc, argv)) return EXIT_REFUSED;
     if (a.help) return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
     if (a.random.seconds == 0) return check_list(&a, argc - optind, argv + optind);
-    if (optind == argc) return check_random(&a);
-    fprintf(stderr, "strobe check: --random is given with the problem %s; one of them is accepted\n", argv[optind]);
+    if (optind == argc && a.parts == 1) return check_random(&a);
+    fprintf(stderr, "strobe check: --random is given with %s%s; one of them is accepted\n",
+            optind == argc ? "--part" : "the problem ", optind == argc ? "" : argv[optind]);
     return EXIT_REFUSED;
 }

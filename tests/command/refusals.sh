@@ -47,11 +47,15 @@ refused 'strobe run: src: could not be read: it is not a regular file' run src
 refused 'strobe run: README.md: not a safetensors file: its first 8 bytes are not the length of a header inside it' run README.md
 refused 'strobe run: b=3 is not a word that run takes; strobe run --help lists them' run $file b=3
 refused 'strobe check: --device is tpu; cuda is accepted' check --device tpu
+for part in 3/2 0/2 1 /2 1/ x/2; do
+    refused "strobe check: --part is $part; K/N with K from 1 to N is accepted" check --part $part
+done
 refused 'strobe check: kernel is fast; a kernel that strobe info lists is accepted' \
     check --kernel fast
 refused 'strobe check: --random is 0; a number of seconds above 0 is accepted' check --random 0
 refused 'strobe check: --seed is -1; an integer from 0 on is accepted' check --random 1 --seed -1
 refused 'strobe check: --cases is 0; an integer from 1 on is accepted' check --random 1 --cases 0
+refused 'strobe check: --random is given with --part; one of them is accepted' check --random 1 --part 1/2
 refused 'strobe check: --random is given with the problem fwd; one of them is accepted' check --random 1 fwd
 refused 'strobe check: d is 0; an integer from 1 to 65536 is accepted' check fwd d=0
 refused 'strobe check: fwd b=1 h=1 s=128 d=600 fp32: dim is 600; 1 to 512 is accepted' check fwd d=600
