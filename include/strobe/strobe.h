@@ -451,8 +451,9 @@ STROBE_API const char *strobe_version(void);
 /* How the library was built: version, compiler, backends, levels. One line. */
 STROBE_API const char *strobe_build_info(void);
 
-/* Receives one line for each forward or backward that ran: operation, sizes, kernel; and before it one for a kernel that
- * gave the call to another, "A: handed over to B, why". message is valid during the call. */
+/* Receives one line for each forward or backward that ran: operation, sizes, kernel and, where the kernel was compiled in
+ * several, its variant; and before it one for a kernel that gave the call to another, "A: handed over to B, why". message is
+ * valid during the call. */
 typedef void (*strobe_log_callback)(void *user, const char *message);
 
 /* Sets the callback for the whole process, NULL for none (the default). The library itself never prints. Set it before

@@ -70,7 +70,7 @@ static strobe_status run(const strobe_attention *attention, const strobe_gradien
         return strobe__fail(STROBE_INVALID_ARGUMENT, "stream is %p; NULL is accepted on the CPU", stream);
     if (is_empty(&problem)) return STROBE_OK;
     status = run_in(&plan, (struct execution){.workspace = workspace, .stream = stream}, workspace_bytes);
-    if (!status) strobe__log_call(&problem, plan.kernel);
+    if (!status) strobe__log_call(&plan);
     return status;
 }
 

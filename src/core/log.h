@@ -7,7 +7,7 @@
 
 #include "core/kernel.h"
 
-void strobe__log_call(const struct problem *problem, const struct kernel *kernel);
+void strobe__log_call(const struct plan *plan);
 
 /* A kernel that met numbers which it does not compute gave the whole call to another. */
 void strobe__log_handed_over(const char *kernel, const char *to, const char *why);

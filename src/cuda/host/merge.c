@@ -60,8 +60,12 @@ strobe_status strobe__cuda_merge(const struct merge *m, void *stream) {
     if (p->count > MOST_MERGE_PARTS)
         return strobe__fail(STROBE_UNSUPPORTED, "count is %lld; 1 to %d is taken on the GPU", (long long)p->count,
                             MOST_MERGE_PARTS);
-    if (p->batch > INT32_MAX || p->seq_q > INT32_MAX)
-        return strobe__fail(STROBE_UNSUPPORTED, "batch or seq_q is above 2^31; less is taken on the GPU");
+    const int64_t sizes[] = {p->batch, p->seq_q, p->heads_q, p->dim_v};
+    static const char *const names[] = {"batch", "seq_q", "heads_q", "dim_v"};
+    for (int n = 0; n < 4; ++n)
+        if (sizes[n] > INT32_MAX)
+            return strobe__fail(STROBE_UNSUPPORTED, "%s is %lld; less than 2^31 is taken on the GPU", names[n],
+                                (long long)sizes[n]);
     struct merge_params to = {.out = view_of(&p->out),
                               .lse = view_of(&p->lse),
                               .count = (int32_t)p->count,
