@@ -126,8 +126,9 @@ INLINE void pack_units(const struct visible_pass *p, struct packed_unit *unit, u
     if (end == p->others && threadIdx.x < p->states - p->others) p->mask_states[at + end + threadIdx.x] = UNIT_HIDDEN;
 }
 
-/* The state of a unit of the block mask: of the blocks that it meets. */
+/* The state of a unit of the block mask: of the blocks that it meets; outside of the tensor it meets none. */
 INLINE uint8_t state_of_blocks(const struct visible_pass *p, const uint8_t *blocks, int row, int key) {
+    if (row >= p->seq_q || key >= p->seq_k) return UNIT_HIDDEN;
     const int last_row = min(row + UNIT, p->seq_q) - 1, last_key = min(key + UNIT, p->seq_k) - 1;
     bool some = false, whole = true;
 #pragma unroll 1
@@ -147,9 +148,8 @@ INLINE void look_at_blocks(const struct visible_pass *p, int64_t index) {
     const int64_t owners = index / p->states, entry = owners / p->owners[1];
     const int owner = (int)(owners % p->owners[1]), head = (int)(entry % p->heads[1]), batch = (int)(entry / p->heads[1]);
     const uint8_t *blocks = (const uint8_t *)p->blocks.data + batch * p->blocks.batch + head * p->blocks.head;
-    p->block_states[index] = other >= p->others ? UNIT_HIDDEN
-                             : p->transposed    ? state_of_blocks(p, blocks, other * UNIT, owner * UNIT)
-                                                : state_of_blocks(p, blocks, owner * UNIT, other * UNIT);
+    p->block_states[index] = p->transposed ? state_of_blocks(p, blocks, other * UNIT, owner * UNIT)
+                                           : state_of_blocks(p, blocks, owner * UNIT, other * UNIT);
 }
 
 extern "C" __global__ void __launch_bounds__(UNIT_THREADS) KERNEL(const __grid_constant__ struct visible_pass p) {

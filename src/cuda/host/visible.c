@@ -18,7 +18,7 @@ struct extent {
 };
 
 struct layout {
-    int64_t others, states; /* units along the walk; the same in whole eights */
+    int64_t others, states; /* units along the walk, a hidden one where there are none; the same in whole eights */
     struct extent mask, blocks;
     int64_t mask_units, block_units; /* 0: there is no such mask */
     int64_t blocks_at, bits_at, bytes;
@@ -34,6 +34,7 @@ static struct extent extent_of(const struct problem *p, const int64_t stride[3],
 
 static struct layout lay_out(const struct problem *p, enum owners owners) {
     struct layout l = {.others = ceil_div(owners == OWNERS_ARE_ROWS ? p->a.seq_k : p->a.seq_q, UNIT)};
+    if (l.others == 0) l.others = 1;
     l.states = round_up(l.others, 8);
     if (p->a.bool_mask) {
         l.mask = extent_of(p, p->bool_mask.stride, owners);

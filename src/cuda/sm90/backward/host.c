@@ -219,7 +219,7 @@ static void fill_tensors(struct sm90_backward_params *m, const struct problem *p
 static void fill_terms(struct sm90_backward_params *m, const struct plan *plan) {
     const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
-    m->scale = (float)a->scale,
+    m->scale = (float)a->scale;
     m->exponent = (float)((CLASS_HAS_SCORE_TERMS(variant_of(plan)->features) ? 1 : a->scale) * LOG2_E);
     m->softcap = (float)a->softcap, m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch;
     m->alibi_start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
