@@ -4,15 +4,16 @@
 made a call faster or slower, and what it did to the error.
 
     python3 bench/cuda_versions.py BEFORE/libstrobe.so AFTER/libstrobe.so ... [--what fwd,bwd,error] [--seq 512,2k,8k]
-                                   [--dim 64,128,256] [--ms 40]
+                                   [--dim 64,128,256] [--ms 40] [--error-seq 2k] [--data FILE]
 
 fwd, bwd: bf16, 16384 tokens, hidden size 2048, as cuda_peers.py; TFLOP/s of each library and its ratio to the first; calls take
 turns, L2 is flushed before each, medians. bwd*: in a fixed order. Last the geometric means and the least ratio.
 error: relative error (2-norm over the tensor, against float64) of O, dQ, dK and dV of each library and of PyTorch's
-FlashAttention-2 and cuDNN, on N(0, 1) and with one element in a thousand from N(0, 100) added, 2 x 2048 x 8 heads.
+FlashAttention-2 and cuDNN, on N(0, 1) and with one element in a thousand from N(0, 100) added, 4096 tokens, 8 heads.
 Needs PyTorch with a GPU (exit 77 otherwise)."""
 import argparse
 import ctypes as C
+import json
 import math
 import sys
 
@@ -79,26 +80,54 @@ def truth(q, k, v, dout, causal):
 
 
 def relative(results, right):
-    return " ".join(f"{((x.double() - y).norm() / y.norm()).item():.3e}" for x, y in zip(results, right, strict=True))
+    return [((x.double() - y).norm() / y.norm()).item() for x, y in zip(results, right, strict=True)]
 
 
-def errors(libraries, dim, causal, outliers):
-    shape = (2, 2048, 8, dim)
-    inputs = [torch.randn(shape, device="cuda") for _ in range(4)]
+def normal(dim, seq, outliers):
+    """q, k, v, dout: as many batch entries as make 4096 tokens, 8 heads; N(0, 1), and N(0, 100) added to one in a thousand."""
+    inputs = [torch.randn(max(4096 // seq, 1), seq, 8, dim, device="cuda") for _ in range(4)]
     if outliers:
         inputs = [x + 10 * torch.randn_like(x) * (torch.rand_like(x) < 1e-3) for x in inputs]
-    inputs = [x.bfloat16().transpose(1, 2) for x in inputs]
+    return [x.bfloat16().transpose(1, 2) for x in inputs]
+
+
+def real(path):
+    """q, k, v of both layers of examples/data/minilm_qkv.safetensors, and a random dout."""
+    with open(path, "rb") as file:
+        tensors = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = torch.frombuffer(bytearray(file.read()), dtype=torch.float32)
+    for layer in ("layer0", "layer5"):
+        cuts = [tensors[f"{layer}.{name}"] for name in "qkv"]
+        inputs = [data[c["data_offsets"][0] // 4 : c["data_offsets"][1] // 4].view(c["shape"]).cuda() for c in cuts]
+        inputs.append(torch.randn_like(inputs[0]))
+        yield layer, [x.bfloat16().transpose(1, 2) for x in inputs]
+
+
+def errors(libraries, inputs, causal, label):
+    """Prints the errors of each library and peer, and the libraries' greatest ratio to FlashAttention-2's."""
     right = truth(*inputs, causal)
-    print(f"error d{dim} {'causal' if causal else 'full'}{' outliers' if outliers else ''}: O dQ dK dV")
-    for n, strobe in enumerate(libraries):
-        call = Call(strobe, *inputs, causal)
-        call.backward()
-        print(f"    library {n + 1:<9} {relative([call.out, *call.gradients], right)}", flush=True)
+    print(f"error {label} {'causal' if causal else 'full'}: O dQ dK dV")
+    rows = {}
     for backend in PEERS:
         leaves = [x.detach().requires_grad_() for x in inputs[:3]]
         out = peer(backend, *leaves, causal)()
         gradients = torch.autograd.grad(out, leaves, inputs[3])
-        print(f"    {backend.name.split('_')[0].lower():17} {relative([out, *gradients], right)}", flush=True)
+        rows[backend.name.split("_")[0].lower()] = relative([out, *gradients], right)
+    for n, strobe in enumerate(libraries):
+        call = Call(strobe, *inputs, causal)
+        call.backward()
+        rows[f"library {n + 1}"] = relative([call.out, *call.gradients], right)
+    for name, row in rows.items():
+        ratios = [x / y for x, y in zip(row, rows["flash"], strict=True)]
+        print(f"    {name:10} " + " ".join(f"{x:.3e}" for x in row) + "   of FlashAttention-2's " +
+              " ".join(f"{x:.3f}" for x in ratios), flush=True)
+
+
+def all_errors(libraries, dims, seqs):
+    for dim in dims:
+        for seq in seqs:
+            for causal, outliers in ((False, False), (True, False), (False, True), (True, True)):
+                errors(libraries, normal(dim, seq, outliers), causal, f"d{dim} {seq}{' outliers' if outliers else ''}")
 
 
 def main():
@@ -107,6 +136,8 @@ def main():
     parser.add_argument("--what", default="fwd,bwd,error")
     parser.add_argument("--seq", default="512,1k,2k,4k,8k,16k")
     parser.add_argument("--dim", default="64,128,256")
+    parser.add_argument("--error-seq", default="2k")
+    parser.add_argument("--data", help="examples/data/minilm_qkv.safetensors: errors on real queries, keys and values too")
     parser.add_argument("--ms", type=float, default=40)
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -117,9 +148,9 @@ def main():
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     for what in options.what.split(","):
         if what == "error":
-            for dim in dims:
-                for causal, outliers in ((False, False), (True, False), (False, True)):
-                    errors(libraries, dim, causal, outliers)
+            all_errors(libraries, dims, [number(seq) for seq in options.error_seq.split(",")])
+            for layer, inputs in real(options.data) if options.data else ():
+                errors(libraries, inputs, False, f"{layer} of {options.data}")
             continue
         summary(what, [speeds(libraries, what, dim, number(seq), causal, options.ms)
                        for dim in dims for causal in (False, True) for seq in options.seq.split(",")])

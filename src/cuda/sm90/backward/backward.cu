@@ -33,7 +33,8 @@
  * (dq_sums.h).
  *
  * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is not needed any more), P and dS
- * ROWS/4 each. S^T is not kept: P is kept packed alone, and dS is made from it (but for FEATURES_ALL).
+ * ROWS/4 each. dV takes P rounded, packed; dS takes it as it was, from the registers of S^T. Where ROWS is 128 these are too
+ * many, and P is kept packed alone (but for FEATURES_ALL).
  *
  * Figures: docs/benchmarks.md; tuning: docs/kernels/sm90_backward.md. */
 #include "cuda/device/element.h"
@@ -59,7 +60,7 @@ enum {
     SCORES = ROWS / 2,                          /* accumulators of a thread */
     PING_PONG_BARRIER = 2,                      /* named barrier of group 0; group 1 has the next */
     TILES = 2,                                  /* slots of tile descriptions */
-    P_IS_PACKED = FEATURE_CLASS < FEATURES_ALL, /* P is kept in 16 bits alone, which saves 32 or 16 registers */
+    P_IS_PACKED = FEATURE_CLASS < FEATURES_ALL && ROWS > 64, /* registers do not hold P unrounded as well */
 };
 
 /* Of a thread, after the producer group has released some and the consumers have claimed them: at launch all have 168. With
@@ -111,27 +112,24 @@ struct operands {
 };
 
 INLINE struct operands operands_of(const struct shared *s, int group) {
-    const uint32_t half = 64 * ROW_BYTES / 16; /* 64 keys of K and V, and rows of dS, further */
+    const uint32_t own = group * (64 * ROW_BYTES); /* 64 keys of K and V, and rows of dS, further */
     const uint32_t k = shared_address(s->k), q = shared_address(s->q), dout = shared_address(s->dout),
                    ds = shared_address(s->ds);
     struct operands o;
-    o.k_own = wgmma_operand(k, 0) + group * half, o.v_own = wgmma_operand(shared_address(s->v), 0) + group * half;
+    /* With blocks of 64 rows ptxas begins the exponentials sooner if k_own is a sum, "Luck" in docs/kernels/sm90_backward.md. */
+    o.k_own = ROW_PARTS == 2 ? wgmma_operand(k + own, 0) : wgmma_operand(k, 0) + own / 16;
+    o.v_own = wgmma_operand(shared_address(s->v) + own, 0);
     o.q_rows = wgmma_operand(q, 0), o.q_sums = wgmma_operand(q, Q_SLAB);
     o.dout_rows = wgmma_operand(dout, 0), o.dout_sums = wgmma_operand(dout, Q_SLAB);
-    o.ds_all = wgmma_operand(ds, 0) + (ROW_PARTS == 2 ? group * half : 0);
-    o.k_all = wgmma_operand(k, K_SLAB) + (ROW_PARTS == 1 ? group * (K_SLAB / 16) : 0);
+    o.ds_all = wgmma_operand(ds + (ROW_PARTS == 2 ? own : 0), 0);
+    o.k_all = wgmma_operand(k + (ROW_PARTS == 1 ? group * K_SLAB : 0), K_SLAB);
     o.ds_own = transposed_store(ds + group * DS_SLAB);
     return o;
 }
 
-/* The stage of a block's dS, and the parity of its barriers. */
-struct slot {
-    uint32_t stage, parity;
-};
-
-INLINE void advance(struct slot *slot) {
-    if (++slot->stage == DS_STAGES) slot->stage = 0, slot->parity ^= 1;
-}
+/* The stage of a block's dS, and the parity of its barriers: worked out each time, since registers are short. */
+INLINE uint32_t ds_stage_of(uint32_t count) { return count % DS_STAGES; }
+INLINE uint32_t ds_parity(uint32_t count) { return count / DS_STAGES % 2; }
 
 /* The consumer's state: what a thread keeps beside its accumulators. */
 struct consumer_state {
@@ -141,14 +139,13 @@ struct consumer_state {
     struct progress progress;
     struct slope slope;
     uint32_t count, first, filled; /* blocks processed, those before this tile, tiles that had some */
-    struct slot now, before;       /* of this block's dS and, with LAG, of the dS whose dQ is computed during this block */
     struct tracer tracer;
 };
 
 struct accumulators {
     struct sums dk, dv;
     float s[SCORES], dp[SCORES], dq[32]; /* s: S, then P */
-    uint32_t packed[SCORES / 2];         /* P */
+    uint32_t packed[SCORES / 2];         /* P as dV takes it */
 };
 
 INLINE void wait_for(struct consumer_state *c, uint64_t *barrier, uint32_t parity, uint32_t phase) {
@@ -194,27 +191,26 @@ INLINE void ds_and_dk(const struct sm90_backward_params *p, struct shared *share
     uint32_t packed[SCORES / 2]; /* dS */
     trace(&c->tracer, STROBE_TRACE_WAIT_DP, c->count);
     wgmma_wait(PARTS); /* dP */
-    if (LAG) mbarrier_wait(&shared->ds_empty[c->now.stage], c->now.parity ^ 1);
+    const uint32_t now = ds_stage_of(c->count), late = ds_stage_of(c->count - LAG);
+    if (LAG) mbarrier_wait(&shared->ds_empty[now], ds_parity(c->count) ^ 1);
     trace(&c->tracer, STROBE_TRACE_DS_AND_DK, c->count);
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         if (P_IS_PACKED) unpack_part(a->s, a->packed, part);
         make_ds(p, shared, t, &c->slope, at, a->dp, a->s, packed, part);
-        store_transposed(c->o.ds_own + c->now.stage * (GROUPS * DS_SLAB), packed, part);
+        store_transposed(c->o.ds_own + now * (GROUPS * DS_SLAB), packed, part);
         issue_sum(&a->dk, packed, c->o.q_sums + at->stage * STAGE_STEP, part);
     }
     fence_proxy_async();
-    release(&shared->ds_full[c->now.stage]);
-    struct slot *late = LAG ? &c->before : &c->now;
+    release(&shared->ds_full[now]);
     const bool is_late = !LAG || c->count != c->first;
-    if (is_late) wait_for(c, &shared->ds_full[late->stage], late->parity, STROBE_TRACE_WAIT_DS);
-    issue_dq(a->dq, c->o.ds_all + late->stage * DS_STEP, c->o.k_all);
+    if (is_late) wait_for(c, &shared->ds_full[late], ds_parity(c->count - LAG), STROBE_TRACE_WAIT_DS);
+    issue_dq(a->dq, c->o.ds_all + late * DS_STEP, c->o.k_all);
 }
 
 /* Issues S of the next block, and hands dQ to the writer. */
 INLINE void next_scores(struct shared *shared, struct consumer_state *c, const struct block_pair *at, struct accumulators *a,
                         bool last) {
-    struct slot *late = LAG ? &c->before : &c->now;
     const uint32_t next = stage_of(c->count + 1);
     const bool is_late = !LAG || c->count != c->first;
     trace(&c->tracer, STROBE_TRACE_WAIT_DV, c->count);
@@ -226,19 +222,18 @@ INLINE void next_scores(struct shared *shared, struct consumer_state *c, const s
     wgmma_wait(1); /* dK and dQ */
     release(&shared->q_empty[at->stage]);
     trace(&c->tracer, STROBE_TRACE_STORE_DQ, c->count);
-    if (LAG && is_late) release(&shared->ds_empty[late->stage]), advance(late);
+    if (LAG && is_late) release(&shared->ds_empty[ds_stage_of(c->count - 1)]);
     if (is_late) hand_dq_to_writer(shared, a->dq, c->group, c->count - LAG);
     trace(&c->tracer, STROBE_TRACE_WAIT_S, c->count);
     if (!last) ping_pong_wait(c->group);
     wgmma_wait(0); /* the next S */
-    advance(&c->now);
 }
 
 /* The state before the first tile: what is the same for all tiles. */
 INLINE struct consumer_state first_state(const struct sm90_backward_params *p, const struct shared *shared, int group) {
     struct consumer_state c;
     c.group = group, c.own = 64 * group + uniform((int)threadIdx.x % 128 / 32) * 16, c.o = operands_of(shared, group);
-    c.count = c.filled = 0, c.now = c.before = (struct slot){0, 0};
+    c.count = c.filled = 0;
     c.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + group, threadIdx.x % 128 == 0);
     return c;
 }
@@ -263,10 +258,11 @@ INLINE void begin_tile(const struct sm90_backward_params *p, struct shared *shar
 INLINE void end_tile(struct shared *shared, struct consumer_state *c, struct accumulators *a) {
     release(&shared->v_empty);
     if (LAG) {
-        wait_for(c, &shared->ds_full[c->before.stage], c->before.parity, STROBE_TRACE_WAIT_DS);
-        issue_dq(a->dq, c->o.ds_all + c->before.stage * DS_STEP, c->o.k_all);
+        const uint32_t stage = ds_stage_of(c->count);
+        wait_for(c, &shared->ds_full[stage], ds_parity(c->count), STROBE_TRACE_WAIT_DS);
+        issue_dq(a->dq, c->o.ds_all + stage * DS_STEP, c->o.k_all);
         wgmma_wait(0);
-        release(&shared->ds_empty[c->before.stage]), advance(&c->before);
+        release(&shared->ds_empty[stage]);
     }
     release(&shared->k_empty);
     if (LAG) hand_dq_to_writer(shared, a->dq, c->group, c->count);

@@ -12,9 +12,10 @@
  *     exchange         dS -> the other CTA, through distributed shared memory
  *     both consumers   dQ = dS K over all 128 keys, each 64 of the CTA's columns -> fp32 sums in the L2 cache
  *
- * So a pair adds to dQ half as often as two CTAs alone would. P and dS are handed on two stages deep, so that the consumers
- * need not keep step and one's arithmetic runs under the other's products. dQ of a block is computed during the next block,
- * when the other CTA's dS has come. P passes through shared memory as it lies in registers, packed; dS as an operand.
+ * So a pair adds to dQ half as often as two CTAs alone would. dS is handed on two stages deep, so that the consumers need not
+ * keep step and one's arithmetic runs under the other's products. dQ of a block is computed during the next block, when the
+ * other CTA's dS has come. P passes through shared memory as it lies in registers, in fp32, since dS takes it unrounded, and
+ * one stage deep; dS as an operand.
  *
  * Registers: HEAD_DIM/2 for dV or dK, 32 for S^T or dP^T, 16 packed, 32 for dQ.
  *
@@ -55,12 +56,12 @@ struct shared {
     unsigned char k_other[GROUPS * K_SLAB]; /* the other CTA's keys, the columns that this one has of dQ */
     unsigned char q[STAGES][SLABS * Q_SLAB], dout[DOUT_STAGES][SLABS * Q_SLAB];
     unsigned char ds[STAGES][CTAS][DS_BYTES]; /* [][0]: of the own keys */
-    uint4 p[STAGES][SCORES / 8][128];         /* P, packed: [][four registers][thread] */
+    float4 p[SCORES / 4][128];                /* P: [four registers][thread] */
     float lse[STAGES][ROWS], delta[STAGES][ROWS];
     struct tile tile;
     struct note note[NOTES]; /* with masks, see walk.h */
     uint64_t k_full, v_full, other_full, q_full[STAGES], q_empty[STAGES], dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
-    uint64_t p_full[STAGES], p_empty[STAGES], ds_made[STAGES], ds_full[STAGES], ds_empty[STAGES];
+    uint64_t p_full, p_empty, ds_made[STAGES], ds_full[STAGES], ds_empty[STAGES];
     uint64_t may_add, added, added_seen; /* the dQ order, see exchange.h */
 };
 
@@ -125,29 +126,18 @@ INLINE void clear_sums(const struct sm90_rows *to, const struct tile *t) {
     }
 }
 
-/* P goes from one consumer to the other, packed. */
-INLINE void write_p(struct shared *shared, uint32_t stage, const uint32_t (&packed)[SCORES / 2]) {
+/* P goes from one consumer to the other, not rounded. */
+INLINE void write_p(struct shared *shared, const float (&s)[SCORES]) {
 #pragma unroll
-    for (int i = 0; i < SCORES / 8; ++i)
-        shared->p[stage][i][threadIdx.x % 128] = make_uint4(packed[4 * i], packed[4 * i + 1], packed[4 * i + 2],
-                                                            packed[4 * i + 3]);
+    for (int i = 0; i < SCORES / 4; ++i)
+        shared->p[i][threadIdx.x % 128] = make_float4(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3]);
 }
 
-/* Two elements of P as they were packed. */
-INLINE float2 unpack(uint32_t pair) {
-    return make_float2(element_to_float((element)pair), element_to_float((element)(pair >> 16)));
-}
-
-INLINE void read_p(const struct shared *shared, uint32_t stage, float (&s)[SCORES]) {
+INLINE void read_p(const struct shared *shared, float (&s)[SCORES]) {
 #pragma unroll
-    for (int i = 0; i < SCORES / 8; ++i) {
-        const uint4 four = shared->p[stage][i][threadIdx.x % 128];
-        const uint32_t pair[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-        for (int x = 0; x < 4; ++x) {
-            const float2 two = unpack(pair[x]);
-            s[8 * i + 2 * x] = two.x, s[8 * i + 2 * x + 1] = two.y;
-        }
+    for (int i = 0; i < SCORES / 4; ++i) {
+        const float4 four = shared->p[i][threadIdx.x % 128];
+        s[4 * i] = four.x, s[4 * i + 1] = four.y, s[4 * i + 2] = four.z, s[4 * i + 3] = four.w;
     }
 }
 
@@ -186,9 +176,9 @@ INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *s
         const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&progress);
         make_p(p, shared, t, &slope, &at, s, packed, 0);
         release(&shared->q_empty[stage]);
-        mbarrier_wait(&shared->p_empty[stage], empty_parity(count));
-        write_p(shared, stage, packed);
-        release(&shared->p_full[stage]);
+        mbarrier_wait(&shared->p_empty, count % 2 ^ 1);
+        write_p(shared, s);
+        release(&shared->p_full);
         mbarrier_wait(&shared->dout_full[slot], dout_parity(count));
         leave_out_dropped(p, packed, 0);
         issue_sum(&dv, packed, dout + slot * STAGE_STEP, 0);
@@ -240,10 +230,10 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
         if (HAS_MASKS && go_to(&shared->note[count % NOTES], &progress)) slope = slope_at(p, t, &progress);
         const struct block_pair at = pair_at(shared, count, key, &progress, &full);
         const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&progress);
-        mbarrier_wait(&shared->p_full[stage], full_parity(count));
-        read_p(shared, stage, s);
+        mbarrier_wait(&shared->p_full, count % 2);
+        read_p(shared, s);
         make_ds(p, shared, t, &slope, &at, dp, s, packed, 0);
-        release(&shared->p_empty[stage]);
+        release(&shared->p_empty);
         if (DOUT_STAGES > 1) release(&shared->dout_empty[slot]);
         mbarrier_wait(&shared->ds_empty[stage], empty_parity(count));
         store_transposed(ds_own + stage * (CTAS * DS_BYTES), packed, 0);
@@ -275,10 +265,10 @@ INLINE uint32_t blocks_to_clear(const struct sm90_backward_params *p) {
 
 INLINE void init_barriers(struct shared *s) {
     mbarrier_init(&s->k_full, 1), mbarrier_init(&s->v_full, 1), mbarrier_init(&s->other_full, 1);
+    mbarrier_init(&s->p_full, 4 * ARRIVALS), mbarrier_init(&s->p_empty, 4 * ARRIVALS);
     mbarrier_init(&s->may_add, 1), mbarrier_init(&s->added, WARPS * ARRIVALS), mbarrier_init(&s->added_seen, 1);
     for (int stage = 0; stage < STAGES; ++stage) {
         mbarrier_init(&s->q_full[stage], 1), mbarrier_init(&s->q_empty[stage], WARPS * ARRIVALS);
-        mbarrier_init(&s->p_full[stage], 4 * ARRIVALS), mbarrier_init(&s->p_empty[stage], 4 * ARRIVALS);
         mbarrier_init(&s->ds_made[stage], 4 * ARRIVALS), mbarrier_init(&s->ds_full[stage], 1);
         mbarrier_init(&s->ds_empty[stage], CTAS * WARPS * ARRIVALS);
     }
