@@ -99,12 +99,19 @@ static void cut_to(problem *p, int64_t budget) {
 
 static void draw_dtypes(stream *r, problem *p) {
     static const int64_t dtypes[] = {STROBE_FP32, STROBE_FP32, STROBE_FP16, STROBE_BF16, STROBE_BF16};
-    static const int64_t caches[] = {STROBE_INT8, STROBE_INT8, STROBE_FP16, STROBE_BF16};
+    static const int64_t caches[] = {STROBE_INT8, STROBE_INT8, STROBE_FP16, STROBE_BF16, STROBE_FP8_E4M3};
     p->dtype = PICK(r, dtypes); /* fp64 is the oracle's, and there is no yardstick for it */
-    if (p->operation == STROBE_BACKWARD || !chance(r, 1, 4)) return;
+    if (p->operation == STROBE_BACKWARD) return;
+    if (chance(r, 1, 8)) {
+        p->dtype = STROBE_FP8_E4M3;
+        if (chance(r, 2, 3)) p->scales = SCALES_TOKEN + random_below(r, 5);
+        return;
+    }
+    if (chance(r, 1, 16)) p->q_scales = 1;
+    if (!chance(r, 1, 4)) return;
     p->kv_dtype = PICK(r, caches);
     if (p->kv_dtype == p->dtype) p->kv_dtype = 0;
-    if (chance(r, 1, 2)) p->scales = SCALES_TOKEN + random_below(r, 4);
+    if (chance(r, 1, 2)) p->scales = SCALES_TOKEN + random_below(r, 5);
 }
 
 static int64_t draw_reach(stream *r, int64_t keys) {

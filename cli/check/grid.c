@@ -162,12 +162,29 @@ static const char *const caches[] = {"kv=int8",
                                      "kv=int8 varlen=packed_used sinks",
                                      "kv=int8 varlen=packed_q causal",
                                      "kv=int8 mask=bhqk softcap=15",
+                                     "kv=fp8 causal",
+                                     "kv=fp8 scales=rows varlen",
+                                     "kv=fp16 qscales scales=rows",
                                      "kv=fp16",
                                      "kv=fp16 varlen=used causal",
                                      "kv=bf16",
                                      "kv=bf16 varlen=used_k window=10,2",
                                      "kv=fp32 causal",
                                      NULL};
+
+/* FP8, as quantisers leave it. */
+static const char *const eighths[] = {"",
+                                      "causal",
+                                      "window=30,9 scales=rows",
+                                      "causal=topleft scales=blocks layout=bhsd",
+                                      "scales=sequence varlen=packed_used sinks",
+                                      "scales=tensor varlen=used_k causal",
+                                      "scales=rows varlen causal",
+                                      "scales=blocks softcap=15 layout=gaps",
+                                      "scales=sequence alibi layout=reversed nolse",
+                                      "scales=blocks qstart=5 kstart=-3 window=40,0",
+                                      "scales=token bias=hk dropout=0.17",
+                                      NULL};
 
 /* What a side without elements meets: everything that stands over scores, and each gradient. */
 static const char *const beside_nothing[] = {"causal sinks",
@@ -206,6 +223,7 @@ static const char *const *const all_gradients_of_nothing[] = {beside_nothing, gr
 static const char *const *const only_plain[] = {plain, NULL};
 static const char *const *const only_packed[] = {packed_layouts, NULL};
 static const char *const *const only_caches[] = {caches, NULL};
+static const char *const *const only_eighths[] = {eighths, NULL};
 static const char *const *const only_causal[] = {causal_or_not, NULL};
 static const char *const *const only_sums[] = {sums, NULL};
 static const char *const *const only_ranges[] = {ranges, NULL};
@@ -242,6 +260,7 @@ static const grid_block blocks[] = {
      only_plain},
     {GRID_QUICK, "fwd " ANY_DTYPE, {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40"}, only_caches},
     {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=7/1,8/2 sk=300", {"sq=1 d=64", "sq=2 d=128", "sq=1 d=40 dv=96"}, only_causal},
+    {GRID_QUICK, "fwd fp8", {SMALL, "b=3 h=4/1 sq=70 sk=150 d=64"}, only_eighths},
     {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},
     {GRID_FULL,
      "bwd bf16 h=4/2",

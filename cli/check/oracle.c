@@ -15,6 +15,10 @@ enum { ENOUGH_ROWS = 16384, MOST_RUNS = 2048 };
  * share memory in the inputs, and no choices that are another kernel's. */
 static problem with_dtype(const problem *p, strobe_dtype dtype) {
     problem other = *p;
+    if (p->dtype == STROBE_FP8_E4M3) { /* k and v stay what they are, and all have their scales */
+        other.kv_dtype = problem_kv_dtype(p), other.q_scales = 1;
+        if (!p->scales) other.scales = SCALES_TOKEN;
+    }
     other.dtype = dtype;
     other.split_keys = 0;
     other.kernel[0] = 0;
@@ -40,14 +44,14 @@ static bool run_forward(inputs *wide, inputs *in, char *message, size_t capacity
 static void measure_error(oracle *o, const inputs *in, const outputs *out, tensor_id id) {
     const difference d = compare(in, id, &out->tensor[id], &o->reference.tensor[id]);
     if (d.error > o->standard_error[id]) o->standard_error[id] = d.error;
-    if (out->tensor[id].dtype == in->problem.dtype) o->standard_whole[id] = d.whole;
+    if (out->tensor[id].dtype == problem_wide_dtype(&in->problem)) o->standard_whole[id] = d.whole;
 }
 
 static void multiply_row(float *row, int64_t columns, double factor) {
     for (int64_t c = 0; c < columns; ++c) row[c] = (float)(factor * (double)row[c]);
 }
 
-/* K or V times their scales, which stand beside every key whichever share one. */
+/* Q, K or V times their scales, which stand beside every row whichever share one. */
 static void multiply_by_scales(const inputs *in, tensor_id id, tensor_id scale_id, const buffer *to) {
     if (!in->tensor[scale_id].data) return;
     for (rows r = rows_of(in, id, to); rows_next(&r);)
@@ -59,7 +63,7 @@ static void multiply_by_scales(const inputs *in, tensor_id id, tensor_id scale_i
 static bool measure_scaled_first(oracle *o, const inputs *in, char *message, size_t capacity) {
     const double scale = in->problem.scale != 0 ? in->problem.scale : 1 / sqrt((double)in->problem.dim);
     problem p = with_dtype(&in->problem, STROBE_FP32);
-    p.kv_dtype = p.scales = 0;
+    p.kv_dtype = p.scales = p.q_scales = 0;
     p.scale = 1;
     outputs out = {0};
     inputs copy = {0};
@@ -68,6 +72,7 @@ static bool measure_scaled_first(oracle *o, const inputs *in, char *message, siz
         const buffer *q = &copy.tensor[T_Q];
         for (rows r = rows_of(in, T_Q, q); rows_next(&r);)
             multiply_row((float *)(void *)rows_at(&r, q), q->extent[3], (double)(float)scale);
+        multiply_by_scales(in, T_Q, T_Q_SCALE, q);
         multiply_by_scales(in, T_K, T_K_SCALE, &copy.tensor[T_K]);
         multiply_by_scales(in, T_V, T_V_SCALE, &copy.tensor[T_V]);
         ok = !trial_run(&copy, &out, trial_standard[STROBE_FORWARD], &trial_plain, message, capacity);
@@ -79,14 +84,27 @@ static bool measure_scaled_first(oracle *o, const inputs *in, char *message, siz
     return ok;
 }
 
-/* The standard in the inputs' dtype; for lse in fp32. */
+static bool measure_standard(oracle *o, const inputs *in, char *message, size_t capacity);
+
+/* The CPU's kernels widen FP8 exactly: theirs is the allowance of bf16 tensors that hold the same numbers. */
+static bool measure_widened(oracle *o, const inputs *in, char *message, size_t capacity) {
+    const problem p = with_dtype(&in->problem, STROBE_BF16);
+    inputs copy = {0};
+    const bool ok = inputs_convert(&copy, in, &p, message, capacity) && measure_standard(o, &copy, message, capacity);
+    inputs_free(&copy);
+    return ok;
+}
+
+/* The standard in the inputs' dtype; for lse in fp32, but where a GPU multiplies FP8, whose sums have few bits. */
 static bool measure_standard(oracle *o, const inputs *in, char *message, size_t capacity) {
     const problem *p = &in->problem;
     const problem single = with_dtype(p, STROBE_FP32);
-    const bool lse_apart = p->operation == STROBE_FORWARD && p->dtype != STROBE_FP32 && !p->no_lse;
+    const bool fp8 = p->dtype == STROBE_FP8_E4M3;
+    const bool lse_apart = p->operation == STROBE_FORWARD && p->dtype != STROBE_FP32 && !p->no_lse && !fp8;
     const char *kernel = trial_standard[p->operation];
     outputs out = {0};
     inputs copy = {0};
+    if (fp8 && p->device == STROBE_CPU) return measure_widened(o, in, message, capacity);
     bool ok = outputs_create(&out, in, message, capacity) && !trial_run(in, &out, kernel, &trial_plain, message, capacity);
     for (int id = 0; ok && id < TENSOR_COUNT; ++id)
         if (out.tensor[id].data && !(id == T_LSE && lse_apart)) measure_error(o, in, &out, (tensor_id)id);
@@ -215,9 +233,10 @@ static void set_allowances(oracle *o, const inputs *in) {
         const buffer *reference = &o->reference.tensor[id];
         if (!reference->data) continue;
         const bool statistic = id == T_LSE || id == T_DSINKS;
-        const int64_t of_bias = in->problem.bias_dtype, dtype = statistic                  ? STROBE_FP32
-                                                                : id == T_DBIAS && of_bias ? of_bias
-                                                                                           : in->problem.dtype;
+        const int64_t of_bias = in->problem.bias_dtype, dtype = statistic ? STROBE_FP32
+                                                                : id == T_DBIAS && of_bias
+                                                                    ? of_bias
+                                                                    : problem_wide_dtype(&in->problem);
         const double rounding = compare_rounding(in, (tensor_id)id, reference, dtype);
         o->allowance[id] = compare_allowance(&in->problem, o->standard_error[id], rounding);
     }

@@ -64,11 +64,12 @@ static void set_masks(call *c, const inputs *in) {
     }
 }
 
-/* The tensors of scales have an element for every key: where keys share one, strides step from one to the next. */
-static void set_scale_strides(int64_t stride[3], const problem *p, const buffer *b) {
-    const bool packed = p->varlen & VARLEN_CU_K;
+/* The tensors of scales have an element for every row: where rows share one, strides step from one to the next. */
+static void set_scale_strides(int64_t stride[3], const problem *p, const buffer *b, bool keys) {
+    const bool packed = p->varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q);
     memcpy(stride, b->stride, sizeof b->stride);
     if (p->scales == SCALES_ROWS) stride[1] *= SCALE_ROWS;
+    if (p->scales == SCALES_BLOCKS) stride[1] *= SCALE_BLOCK;
     if (p->scales == SCALES_SEQUENCE && packed) stride[0] = 0;
     if (p->scales == SCALES_TENSOR) stride[0] = stride[1] = stride[2] = 0;
 }
@@ -76,15 +77,17 @@ static void set_scale_strides(int64_t stride[3], const problem *p, const buffer 
 static void set_scales(call *c, const inputs *in) {
     const problem *p = &in->problem;
     const buffer *k = &in->tensor[T_K_SCALE], *v = &in->tensor[T_V_SCALE];
-    const bool whole = p->scales == SCALES_SEQUENCE || p->scales == SCALES_TENSOR;
+    const buffer *q = &in->tensor[T_Q_SCALE];
+    static const int64_t blocks[] = {1, 1, [SCALES_ROWS] = SCALE_ROWS, 0, 0, [SCALES_BLOCKS] = SCALE_BLOCK};
     c->scales = (strobe_scales){.struct_size = sizeof c->scales,
+                                .q = (const float *)(void *)q->data,
                                 .k = (const float *)(void *)k->data,
                                 .v = (const float *)(void *)v->data,
-                                .block_k = whole                      ? 0
-                                           : p->scales == SCALES_ROWS ? SCALE_ROWS
-                                                                      : 1};
-    set_scale_strides(c->scales.stride_k, p, k);
-    set_scale_strides(c->scales.stride_v, p, v);
+                                .block_q = blocks[p->scales],
+                                .block_k = blocks[p->scales]};
+    set_scale_strides(c->scales.stride_q, p, q, false);
+    set_scale_strides(c->scales.stride_k, p, k, true);
+    set_scale_strides(c->scales.stride_v, p, v, true);
     c->attention.scales = &c->scales;
 }
 
@@ -109,7 +112,8 @@ static void set_features(call *c, const inputs *in) {
         c->attention.alibi = &c->alibi;
     }
     if (p->sinks) c->sinks = sinks_view(&in->tensor[T_SINKS]), c->attention.sinks = &c->sinks;
-    if (p->kv_dtype == STROBE_INT8 || p->scales) set_scales(c, in);
+    if (problem_is_quantised(problem_kv_dtype(p)) || problem_is_quantised(p->dtype) || p->scales || p->q_scales)
+        set_scales(c, in);
     if (p->dropout > 0) c->dropout = in->dropout, c->attention.dropout = &c->dropout;
     if (p->threads) {
         c->parallel = (strobe_parallel){.struct_size = sizeof c->parallel, .threads = (int32_t)p->threads};

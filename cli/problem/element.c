@@ -16,11 +16,9 @@ typedef struct format {
 } format;
 
 static const format formats[] = {
-    [STROBE_FP32] = {4, 24, -126, 0x1.fffffep127},
-    [STROBE_FP16] = {2, 11, -14, 65504},
-    [STROBE_BF16] = {2, 8, -126, 0x1.fep127},
-    [STROBE_FP64] = {8, 53, -1022, 0x1.fffffffffffffp1023},
-    [STROBE_INT8] = {1, 7, 6, 127}, /* its unit is 1 everywhere */
+    [STROBE_FP32] = {4, 24, -126, 0x1.fffffep127}, [STROBE_FP16] = {2, 11, -14, 65504},
+    [STROBE_BF16] = {2, 8, -126, 0x1.fep127},      [STROBE_FP64] = {8, 53, -1022, 0x1.fffffffffffffp1023},
+    [STROBE_FP8_E4M3] = {1, 4, -6, 448},           [STROBE_INT8] = {1, 7, 6, 127}, /* its unit is 1 everywhere */
 };
 
 size_t element_bytes(int64_t dtype) { return formats[dtype].bytes; }
@@ -30,7 +28,8 @@ double element_round(int64_t dtype, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     int exponent = (int)(bits >> 52 & 0x7ff) - 1023;
-    if (f->significand == 53 || exponent == 1024) return value;
+    if (f->significand == 53 || isnan(value) || (exponent == 1024 && dtype != STROBE_FP8_E4M3)) return value;
+    if (dtype == STROBE_FP8_E4M3 && fabs(value) > f->largest) return copysign(f->largest, value); /* it has no infinity */
     if (fabs(value) >= 2 * f->largest) return copysign(INFINITY, value);
     if (exponent < f->least_exponent) exponent = f->least_exponent;
     /* In the binade of this constant a double's unit is the type's unit at the value: the addition rounds. */
@@ -73,6 +72,23 @@ static double fp16_value(uint16_t bits) {
     return bits & 0x8000 ? -magnitude : magnitude;
 }
 
+/* value is an e4m3 number or a NaN. */
+static unsigned char fp8_bits(double value) {
+    const unsigned char sign = signbit(value) ? 0x80 : 0;
+    const double magnitude = fabs(value);
+    if (isnan(value)) return 0x7f;
+    if (magnitude < 0x1p-6) return (unsigned char)(sign | (unsigned char)(magnitude * 0x1p9));
+    const int exponent = ilogb(magnitude);
+    return (unsigned char)(sign | (exponent + 7) << 3 | ((int)ldexp(magnitude, 3 - exponent) & 7));
+}
+
+static double fp8_value(unsigned char bits) {
+    const int exponent = bits >> 3 & 15, fraction = bits & 7;
+    double magnitude = exponent ? ldexp(8 + fraction, exponent - 10) : ldexp(fraction, -9);
+    if ((bits & 0x7f) == 0x7f) magnitude = NAN;
+    return bits & 0x80 ? -magnitude : magnitude;
+}
+
 double element_load(const void *element, int64_t dtype) {
     uint16_t half;
     uint32_t bits;
@@ -86,6 +102,7 @@ double element_load(const void *element, int64_t dtype) {
         bits = (uint32_t)half << 16;
         return memcpy(&single, &bits, sizeof single), (double)single;
     case STROBE_FP64: return memcpy(&value, element, sizeof value), value;
+    case STROBE_FP8_E4M3: return fp8_value(*(const unsigned char *)element);
     default: return *(const signed char *)element;
     }
 }
@@ -99,6 +116,7 @@ void element_store(void *element, int64_t dtype, double value) {
     case STROBE_FP16: half = fp16_bits(rounded), memcpy(element, &half, sizeof half); break;
     case STROBE_BF16: half = (uint16_t)(float_bits(rounded) >> 16), memcpy(element, &half, sizeof half); break;
     case STROBE_FP64: memcpy(element, &value, sizeof value); break;
+    case STROBE_FP8_E4M3: *(unsigned char *)element = fp8_bits(rounded); break;
     default: *(signed char *)element = (signed char)rounded;
     }
 }

@@ -8,12 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* dtype: STROBE_FP32, FP16, BF16, FP64 or INT8, which is a byte of a mask as well. */
+/* dtype: STROBE_FP32, FP16, BF16, FP64, FP8_E4M3 or INT8, which is a byte of a mask as well. */
 size_t element_bytes(int64_t dtype);
 
 double element_load(const void *element, int64_t dtype);
 
-/* Rounds to nearest, ties to even; what is too large becomes infinite, and is not for int8. */
+/* Rounds to nearest, ties to even; what is too large becomes infinite, of e4m3 448, and is not for int8. */
 void element_store(void *element, int64_t dtype, double value);
 double element_round(int64_t dtype, double value);
 

@@ -44,6 +44,7 @@ static const tensor_kind kinds[TENSOR_COUNT] = {
     [T_DSINKS] = {"dsinks", OVER_HEADS, false, COLUMNS_ONE, offsetof(problem, dsinks)},
     [T_K_SCALE] = {"scale of k", OVER_KEYS, true, COLUMNS_ONE, 0},
     [T_V_SCALE] = {"scale of v", OVER_KEYS, true, COLUMNS_ONE, 0},
+    [T_Q_SCALE] = {"scale of q", OVER_ROWS, false, COLUMNS_ONE, 0},
 };
 
 const char *tensor_name(tensor_id id) { return kinds[id].name; }
@@ -58,7 +59,8 @@ bool tensor_is_output(const problem *p, tensor_id id) {
 static bool is_present(const problem *p, tensor_id id) {
     if (id == T_Q || id == T_K || id == T_V || id == T_OUT) return true;
     if (id == T_LSE) return !p->no_lse;
-    if (id == T_K_SCALE || id == T_V_SCALE) return p->kv_dtype == STROBE_INT8 || p->scales;
+    if (id == T_K_SCALE || id == T_V_SCALE) return problem_is_quantised(problem_kv_dtype(p)) || p->scales;
+    if (id == T_Q_SCALE) return problem_is_quantised(p->dtype) || p->q_scales;
     return *(const int64_t *)(const void *)((const char *)p + kinds[id].present) != 0;
 }
 
@@ -66,11 +68,12 @@ static int64_t dtype_of(const problem *p, tensor_id id) {
     static const bool is_statistic[TENSOR_COUNT] = {[T_LSE] = true, [T_DLSE] = true, [T_SINKS] = true, [T_DSINKS] = true};
     if (id == T_MASK || id == T_BLOCKS) return STROBE_INT8;
     if ((id == T_K || id == T_V) && p->kv_dtype) return p->kv_dtype;
-    if (id == T_K_SCALE || id == T_V_SCALE) return STROBE_FP32;
+    if (id == T_Q || id == T_K || id == T_V) return p->dtype;
+    if (id == T_K_SCALE || id == T_V_SCALE || id == T_Q_SCALE) return STROBE_FP32;
     if (id == T_SLOPES || (is_statistic[id] && p->dtype != STROBE_FP64)) return STROBE_FP32;
     if (id == T_BIAS && p->bias_dtype) return p->bias_dtype;
     if (id == T_DBIAS && p->bias_dtype && p->dtype != STROBE_FP64) return p->bias_dtype;
-    return p->dtype;
+    return problem_wide_dtype(p);
 }
 
 /* ------------------------------------------------------------------------------------------------- extents, strides -- */

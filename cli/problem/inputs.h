@@ -13,7 +13,8 @@
  * softcap / 4, so that the cap is felt. A boolean mask shows seven of eight scores, hides every seventh row, and with its
  * own batch axis hides the last batch entry whole; a block mask shows three of four blocks. shows=few: of a mask most
  * squares of scores are hidden; shows=documents: rows see the keys of their own document. ALiBi slopes are the usual 2^(-8
- * (h + 1) / heads). int8 k and v are such numbers over a scale of their row, by which its largest is 127. Ragged lengths:
+ * (h + 1) / heads). int8 and fp8 tensors are such numbers over a scale of
+ * their row, by which its largest is 127 or 448. Ragged lengths:
  * entry 0 is the longest, entry 2 has no rows, entry 3 no keys, the others are drawn. values= and its like:
  * inputs_values.c. */
 #ifndef STROBE_CLI_INPUTS_H
@@ -43,7 +44,8 @@ typedef enum tensor_id {
     T_SINKS,
     T_DSINKS, /* over heads */
     T_K_SCALE,
-    T_V_SCALE, /* over keys: of int8 k and v */
+    T_V_SCALE, /* over keys: of quantised k and v */
+    T_Q_SCALE, /* over rows */
     TENSOR_COUNT
 } tensor_id;
 

@@ -83,18 +83,22 @@ typedef struct row_place {
     uint64_t stream; /* the place that random numbers follow from */
 } row_place;
 
-/* Rows of int8: the same numbers over a scale, which goes beside them. */
+/* Rows of int8 or fp8: the same numbers over a scale, which goes beside them. */
 static void quantise_row(inputs *in, tensor_id id, unsigned char *row, const row_place *at, const float *normal) {
-    const tensor_id scale_id = id == T_K ? T_K_SCALE : T_V_SCALE;
+    const tensor_id scale_id = id == T_K ? T_K_SCALE : id == T_V ? T_V_SCALE : T_Q_SCALE;
+    const bool int8 = in->tensor[id].dtype == STROBE_INT8;
     const buffer *t = &in->tensor[id];
     unsigned char *stored = inputs_row(in, scale_id, &in->tensor[scale_id], at->batch, at->row, at->head);
     double largest = 0;
     for (int64_t c = 0; c < t->extent[3]; ++c) largest = fmax(largest, fabs((double)normal[c]));
-    if (!in->problem.scales) element_store(stored, STROBE_FP32, largest > 0 ? largest / 127 : 1);
+    if (!in->problem.scales) element_store(stored, STROBE_FP32, largest > 0 ? largest / (int8 ? 127 : 448) : 1);
     const double scale = element_load(stored, STROBE_FP32);
     for (int64_t c = 0; c < t->extent[3]; ++c) {
-        const double level = round((double)normal[c] / scale);
-        element_store(row + c, STROBE_INT8, fmax(fmin(level, 127), -127));
+        const double level = (double)normal[c] / scale;
+        if (int8)
+            element_store(row + c, STROBE_INT8, fmax(fmin(round(level), 127), -127));
+        else
+            element_store(row + c, STROBE_FP8_E4M3, level);
     }
 }
 
@@ -106,9 +110,10 @@ static void fill_row(inputs *in, tensor_id id, unsigned char *row, const row_pla
     random_stream r = random_at((uint64_t)p->seed, (uint64_t)id, at->stream);
     random_normal(&r, normal, b->extent[3]);
     if (p->values) values_shape_row(in, id, at->batch, at->row, normal, &r);
-    if (b->dtype == STROBE_INT8)
+    if (problem_is_quantised(b->dtype)) {
+        for (int64_t c = 0; c < b->extent[3]; ++c) normal[c] *= (float)factor;
         quantise_row(in, id, row, at, normal);
-    else
+    } else
         for (int64_t c = 0; c < b->extent[3]; ++c)
             element_store(row + (size_t)c * bytes, b->dtype, factor * (double)normal[c]);
 }
@@ -270,7 +275,7 @@ bool inputs_convert(inputs *to, const inputs *from, const problem *p, char *mess
     if (!inputs_allocate(to, to->tensor, false, message, capacity)) return false;
     values_fill_scales(to);
     for (int id = 0; id < TENSOR_COUNT; ++id) {
-        const bool is_filled = p->scales > SCALES_TOKEN && (id == T_K_SCALE || id == T_V_SCALE);
+        const bool is_filled = p->scales > SCALES_TOKEN && (id == T_K_SCALE || id == T_V_SCALE || id == T_Q_SCALE);
         if (from->tensor[id].data && to->tensor[id].data && !is_filled)
             inputs_copy(from, (tensor_id)id, &to->tensor[id], &from->tensor[id]);
     }

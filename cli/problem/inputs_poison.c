@@ -30,16 +30,13 @@ static void look(const sight *s, int64_t b) {
 
 static void poison_row(const inputs *in, unsigned char *row, int64_t dtype, int64_t columns) {
     const size_t bytes = element_bytes(dtype);
-    static const double largest[] = {[STROBE_FP32] = 0x1.fffffep127,
-                                     [STROBE_FP16] = 65504,
-                                     [STROBE_BF16] = 0x1.fep127,
-                                     [STROBE_FP64] = 0x1p1000,
-                                     [STROBE_INT8] = -127};
+    static const double largest[] = {[STROBE_FP32] = 0x1.fffffep127, [STROBE_FP16] = 65504,    [STROBE_BF16] = 0x1.fep127,
+                                     [STROBE_FP64] = 0x1p1000,       [STROBE_FP8_E4M3] = -448, [STROBE_INT8] = -127};
     const int64_t kind = in->problem.hidden;
     for (int64_t c = 0; c < columns; ++c)
         if (kind == HIDDEN_NAN)
             memset(row + (size_t)c * bytes, 0xFF, bytes);
-        else if (kind == HIDDEN_LARGEST || dtype == STROBE_INT8)
+        else if (kind == HIDDEN_LARGEST || problem_is_quantised(dtype))
             element_store(row + (size_t)c * bytes, dtype, largest[dtype]);
         else
             element_store(row + (size_t)c * bytes, dtype, c % 2 ? -INFINITY : INFINITY);
@@ -82,6 +79,7 @@ void inputs_poison(inputs *in) {
             if (p->operation == STROBE_BACKWARD && !p->dsinks && !shared) poison_tensor(in, T_DOUT, b, s.row);
             if (!shared) poison_tensor(in, T_K, b, s.key), poison_tensor(in, T_V, b, s.key);
             if (own_scale) poison_tensor(in, T_K_SCALE, b, s.key), poison_tensor(in, T_V_SCALE, b, s.key);
+            if (own_scale && p->kv_dtype != STROBE_INT8) poison_tensor(in, T_Q_SCALE, b, s.row);
             poison_bias(in, b);
         }
         free(s.row);

@@ -64,26 +64,31 @@ void values_shape_row(const inputs *in, tensor_id id, int64_t batch, int64_t row
     }
 }
 
-/* The number of the scale of a key that stands at `row` of the tensor. */
-static uint64_t scale_of_row(const problem *p, int64_t batch, int64_t row, int64_t head, int64_t heads) {
-    static const int64_t shared_rows[] = {[SCALES_TOKEN] = 1, [SCALES_ROWS] = SCALE_ROWS};
+/* The number of the scale of a row of k and v, or of q, that stands at `row` of the tensor. */
+static uint64_t scale_of_row(const problem *p, bool keys, int64_t batch, int64_t row, int64_t head, int64_t heads) {
+    static const int64_t shared_rows[] = {[SCALES_TOKEN] = 1, [SCALES_ROWS] = SCALE_ROWS, [SCALES_BLOCKS] = SCALE_BLOCK};
     if (p->scales == SCALES_TENSOR) return 0;
-    const bool packed = p->varlen & VARLEN_CU_K;
+    const bool packed = p->varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q);
     const uint64_t of_head = (uint64_t)(packed && p->scales == SCALES_SEQUENCE ? 0 : batch) * (uint64_t)heads +
                              (uint64_t)head;
     return p->scales == SCALES_SEQUENCE ? of_head : (of_head << 32) + (uint64_t)(row / shared_rows[p->scales]);
 }
 
 void values_fill_scales(inputs *in) {
-    static const tensor_id of[] = {T_K_SCALE, T_V_SCALE};
+    static const tensor_id of[] = {T_K_SCALE, T_V_SCALE, T_Q_SCALE};
     const problem *p = &in->problem;
-    const double unit = p->kv_dtype == STROBE_INT8 ? 0.04 : 0.75; /* 127 times 0.04 is more than any usual normal number */
     for (size_t n = 0; p->scales && n < sizeof of / sizeof of[0]; ++n) {
         const buffer *t = &in->tensor[of[n]];
+        const bool keys = of[n] != T_Q_SCALE;
+        /* q's as of k and v: the oracle's q is fp64 where the problem's is fp8 */
+        const int64_t dtype = keys || problem_kv_dtype(p) == STROBE_FP8_E4M3 ? problem_kv_dtype(p) : p->dtype;
+        /* 127 times 0.04, and 448 times 0.012, are more than any usual normal number */
+        const double unit = dtype == STROBE_INT8 ? 0.04 : dtype == STROBE_FP8_E4M3 ? 0.012 : 0.75;
         for (int64_t b = 0; b < t->extent[0]; ++b)
             for (int64_t i = 0; i < t->extent[1]; ++i)
                 for (int64_t h = 0; h < t->extent[2]; ++h) {
-                    random_stream r = random_at((uint64_t)p->seed, FOR_SCALES + n, scale_of_row(p, b, i, h, t->extent[2]));
+                    random_stream r = random_at((uint64_t)p->seed, FOR_SCALES + n,
+                                                scale_of_row(p, keys, b, i, h, t->extent[2]));
                     const double scale = unit * (1 + 0.25 * (double)random_below(&r, 4));
                     element_store(buffer_at(t, b, i, h, sizeof(float)), STROBE_FP32, scale);
                 }

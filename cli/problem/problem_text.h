@@ -42,11 +42,11 @@ typedef enum problem_values {
 /* What poison is put where nobody may look. */
 typedef enum problem_hidden { HIDDEN_NAN, HIDDEN_INFINITY, HIDDEN_LARGEST } problem_hidden;
 
-/* Which keys share a scale of k and v. 0: int8 has one for each key and head, other types have none. */
-typedef enum problem_scales { SCALES_TOKEN = 1, SCALES_ROWS, SCALES_SEQUENCE, SCALES_TENSOR } problem_scales;
+/* Which rows share a scale. 0: int8 and fp8 have one for each row and head, other types have none. */
+typedef enum problem_scales { SCALES_TOKEN = 1, SCALES_ROWS, SCALES_SEQUENCE, SCALES_TENSOR, SCALES_BLOCKS } problem_scales;
 
-/* Rows of a block of SCALES_ROWS. */
-enum { SCALE_ROWS = 16 };
+/* Rows of a block of SCALES_ROWS, and of SCALES_BLOCKS. */
+enum { SCALE_ROWS = 16, SCALE_BLOCK = 128 };
 
 /* Which lengths sequences have under varlen. */
 typedef enum problem_lengths { LENGTHS_RAGGED, LENGTHS_NO_KEYS, LENGTHS_NO_ROWS, LENGTHS_NONE } problem_lengths;
@@ -87,6 +87,7 @@ typedef struct problem {
     int64_t q_start, k_start;
     int64_t values, hidden, nan; /* problem_values, problem_hidden; flag: a NaN that rows see */
     int64_t scales, lengths;     /* problem_scales, problem_lengths */
+    int64_t q_scales;            /* flag: q has scales as well; fp8 has them anyway */
     int64_t shard;               /* flag: dropout as of a part of a larger problem */
     int64_t split_keys;          /* 0: the library's default */
     int64_t threads;             /* 0: the library's default */
@@ -102,6 +103,15 @@ void problem_print(const problem *p, char text[PROBLEM_TEXT]);
 
 /* "fp32", "fp16", ... */
 const char *problem_dtype_name(int64_t dtype);
+
+/* The dtype of out, bias and gradients by default: that of q, bf16 for fp8. */
+static inline int64_t problem_wide_dtype(const problem *p) { return p->dtype == STROBE_FP8_E4M3 ? STROBE_BF16 : p->dtype; }
+
+/* The dtype of k and v. */
+static inline int64_t problem_kv_dtype(const problem *p) { return p->kv_dtype ? p->kv_dtype : p->dtype; }
+
+/* Whether numbers of a dtype have scales whatever else is asked for. */
+static inline bool problem_is_quantised(int64_t dtype) { return dtype == STROBE_INT8 || dtype == STROBE_FP8_E4M3; }
 
 typedef struct problem_list {
     problem *items;

@@ -13,10 +13,15 @@ enum { MOST_BATCH = 1 << 20, MOST_HEADS = 1 << 16, MOST_SEQ = 1 << 30, MOST_DIM 
 #define MOST_START  ((int64_t)1 << 59)
 
 static const word_choice operations[] = {{"fwd", STROBE_FORWARD}, {"bwd", STROBE_BACKWARD}, {0}};
-static const word_choice dtypes[] = {
-    {"fp32", STROBE_FP32}, {"fp16", STROBE_FP16}, {"bf16", STROBE_BF16}, {"fp64", STROBE_FP64}, {0}};
-static const word_choice kv_dtypes[] = {{"same", 0},           {"fp32", STROBE_FP32}, {"fp16", STROBE_FP16},
-                                        {"bf16", STROBE_BF16}, {"int8", STROBE_INT8}, {0}};
+static const word_choice dtypes[] = {{"fp32", STROBE_FP32}, {"fp16", STROBE_FP16},    {"bf16", STROBE_BF16},
+                                     {"fp64", STROBE_FP64}, {"fp8", STROBE_FP8_E4M3}, {0}};
+static const word_choice kv_dtypes[] = {{"same", 0},
+                                        {"fp32", STROBE_FP32},
+                                        {"fp16", STROBE_FP16},
+                                        {"bf16", STROBE_BF16},
+                                        {"int8", STROBE_INT8},
+                                        {"fp8", STROBE_FP8_E4M3},
+                                        {0}};
 static const word_choice devices[] = {{"cpu", STROBE_CPU}, {"cuda", STROBE_CUDA}, {0}};
 static const word_choice causal[] = {
     {"bottomright", STROBE_MASK_CAUSAL_BOTTOM_RIGHT}, {"topleft", STROBE_MASK_CAUSAL_TOP_LEFT}, {0}};
@@ -59,8 +64,8 @@ static const word_choice values[] = {
     {"low", VALUES_LOW},       {"spikes", VALUES_SPIKES},     {"equal", VALUES_EQUAL},     {0}};
 static const word_choice shows[] = {{"usual", SHOWS_USUAL}, {"few", SHOWS_FEW}, {"documents", SHOWS_DOCUMENTS}, {0}};
 static const word_choice hidden[] = {{"nan", HIDDEN_NAN}, {"inf", HIDDEN_INFINITY}, {"largest", HIDDEN_LARGEST}, {0}};
-static const word_choice scales[] = {
-    {"token", SCALES_TOKEN}, {"rows", SCALES_ROWS}, {"sequence", SCALES_SEQUENCE}, {"tensor", SCALES_TENSOR}, {0}};
+static const word_choice scales[] = {{"token", SCALES_TOKEN},   {"rows", SCALES_ROWS},     {"sequence", SCALES_SEQUENCE},
+                                     {"tensor", SCALES_TENSOR}, {"blocks", SCALES_BLOCKS}, {0}};
 static const word_choice lengths[] = {
     {"ragged", LENGTHS_RAGGED}, {"no_keys", LENGTHS_NO_KEYS}, {"no_rows", LENGTHS_NO_ROWS}, {"none", LENGTHS_NONE}, {0}};
 static const word_choice sinks[] = {{"usual", SINKS_USUAL}, {"hidden", SINKS_HIDDEN}, {"large", SINKS_LARGE}, {0}};
@@ -75,7 +80,7 @@ const word problem_words[] = {
     {.key = "sk", .kind = WORD_INTEGER, .sets = SETS_SEQ_K, FIELD(seq_k), .least = 0, .most = MOST_SEQ},
     {.key = "d", .kind = WORD_INTEGER, .always = true, FIELD(dim), .least = 1, .most = MOST_DIM},
     {.key = "dv", .kind = WORD_INTEGER, FIELD(dim_v), .least = 1, .most = MOST_DIM},
-    {.key = "fp32, fp16, bf16 or fp64", .kind = WORD_BARE, FIELD(dtype), .choice = dtypes},
+    {.key = "fp32, fp16, bf16, fp64 or fp8", .kind = WORD_BARE, FIELD(dtype), .choice = dtypes},
     {.key = "kv", .kind = WORD_CHOICE, FIELD(kv_dtype), .choice = kv_dtypes},
     {.key = "causal", .kind = WORD_CHOICE, .sets = SETS_MASK, FIELD(mask), .choice = causal},
     {.key = "window",
@@ -100,6 +105,7 @@ const word problem_words[] = {
     {.key = "hidden", .kind = WORD_CHOICE, FIELD(hidden), .choice = hidden},
     {.key = "nan", .kind = WORD_FLAG, FIELD(nan)},
     {.key = "scales", .kind = WORD_CHOICE, FIELD(scales), .choice = scales},
+    {.key = "qscales", .kind = WORD_FLAG, FIELD(q_scales)},
     {.key = "dropout", .kind = WORD_REAL, FIELD(dropout), .above = 0, .below = 1, .zero = true},
     {.key = "shard", .kind = WORD_FLAG, FIELD(shard)},
     {.key = "seed", .kind = WORD_INTEGER, FIELD(seed), .least = 0, .most = INT64_MAX},
@@ -150,8 +156,9 @@ const char problem_help[] =
     "  s=S | sq=SQ sk=SK            lengths of both sides, or of queries and of keys (128)\n"
     "  d=D  dv=DV                   head dim of q and k (64), of v and out (D)\n"
     "  fp32 | fp16 | bf16 | fp64    (fp32)\n"
-    "  kv=DTYPE                     dtype of k and v, when it is not that of q: fp32, fp16, bf16, or int8 with a scale a\n"
-    "                               token and head (same)\n"
+    "  fp8                          e4m3 q, k and v with a scale a row and head, bf16 out\n"
+    "  kv=DTYPE                     dtype of k and v, when it is not that of q: fp32, fp16, bf16, or int8 or fp8 with a\n"
+    "                               scale a token and head (same)\n"
     "  causal[=topleft]             keys up to the diagonal; bottomright is the default: the last row sees the last key\n"
     "  window=L,R                   L keys before the bottom-right diagonal to R after it; -1 is unbounded\n"
     "  window_topleft=L,R           the same around the top-left diagonal\n"
@@ -160,8 +167,9 @@ const char problem_help[] =
     "before),\n"
     "                               falling, low (very negative scores), spikes (few keys large), equal\n"
     "  hidden=nan|inf|largest       what check puts where no row looks (nan);  nan: one NaN where rows do look\n"
-    "  scales[=KIND]                scales of k and v: one a token (default; int8 has it anyway), rows (16 share one),\n"
-    "                               sequence, tensor\n"
+    "  scales[=KIND]                scales of k and v, of an fp8 q too: one a token (default; int8 and fp8 have it "
+    "anyway),\n"
+    "                               rows (16 share one), blocks (128 share one), sequence, tensor;  qscales: of any q\n"
     "  dropout=P  seed=N            (0, 0); seed is also that of the random inputs and lengths\n"
     "  shard                        dropout as of a part of a larger problem, with a large seed and offset\n"
     "  varlen[=KIND]                ragged lengths up to S drawn from the seed: packed (default), used (padded, with used\n"

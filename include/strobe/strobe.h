@@ -96,8 +96,8 @@ typedef enum strobe_dtype {
     STROBE_FP16 = 2,
     STROBE_BF16 = 3,
     STROBE_FP64 = 4,     /* the reference kernels only: for gradient checks */
-    STROBE_FP8_E4M3 = 5, /* inputs only; no kernel takes it yet */
-    STROBE_INT8 = 6      /* k and v of the forward on the CPU only, with scales: strobe_scales */
+    STROBE_FP8_E4M3 = 5, /* OCP's e4m3, finite, up to 448: q, k, v of the forward, with scales: strobe_scales */
+    STROBE_INT8 = 6      /* k and v of the forward on the CPU only, with scales */
 } strobe_dtype;
 
 typedef enum strobe_device {
@@ -129,8 +129,9 @@ enum {
 /* A view of a tensor. data: the first element. stride: elements from one batch entry, one position and one head to the
  * next, in this order for every tensor (may be negative; 0 repeats). Three zeros mean contiguous in the memory order that
  * section 2 gives. dtype: default is strobe_attention.dtype, for lse and dlse fp32.
- * k and v share a dtype, which may be another than q's on the CPU's forward: a cache of 16 bits or int8 beside fp32.
- * data may be NULL where the tensor has no elements, and in queries that run nothing. */
+ * k and v share a dtype, which may be another than q's on the CPU's forward: a cache of 16 bits, e4m3 or int8 beside fp32.
+ * With an fp8 dtype of the descriptor, out and a bias are bf16 by default. data may be NULL where the tensor has no
+ * elements, and in queries that run nothing. */
 typedef struct strobe_tensor {
     void *data;
     int64_t stride[3]; /* batch, sequence, head */
@@ -225,16 +226,14 @@ typedef struct strobe_dropout {
     int64_t batch_start, head_start, row_start, key_start;
 } strobe_dropout;
 
-/* Scales of quantised q, k, v: the true value is scale * stored, whatever the dtype; NULL: none, not accepted for int8.
- * stride: elements between batch entries, blocks of rows and heads, 0 = broadcast. block_*: rows that share a scale, 1 = a
- * scale a token and head, as for an int8 cache; 0 = the whole sequence. Blocks of a packed side are those of the packed
- * tensor's rows, and stride[0] is then read for whole sequences only. Scales of invisible keys are not read. Taken by the
- * CPU's forward and decode kernels, for k and v; scales of q by none yet.
- *     strobe_scales s = {.struct_size = sizeof s};       // of a cache k[batch][seq_k][heads_kv][dim] in int8, v alike
- *     s.k = k_scale, s.v = v_scale, s.block_k = 1;       // float k_scale[batch][seq_k][heads_kv], v_scale alike
- *     s.stride_k[0] = s.stride_v[0] = seq_k * heads_kv;
- *     s.stride_k[1] = s.stride_v[1] = heads_kv;
- *     s.stride_k[2] = s.stride_v[2] = 1; */
+/* Scales of quantised q, k, v: the true value is scale * stored, whatever the dtype; NULL: none, not accepted for int8 and
+ * e4m3. stride: elements between batch entries, blocks of rows and heads, 0 = broadcast. block_*: rows that share a scale,
+ * 1 = a scale a token and head, as for an int8 cache; 0 = the whole sequence. Blocks of a packed side are those of the
+ * packed tensor's rows, and stride[0] is then read for whole sequences only. Scales of invisible keys are not read. Taken by
+ * the CPU's forward kernels, for k and v by its decode kernels too. strobe_scales s = {.struct_size = sizeof s};       // of
+ * a cache k[batch][seq_k][heads_kv][dim] in int8, v alike s.k = k_scale, s.v = v_scale, s.block_k = 1;       // float
+ * k_scale[batch][seq_k][heads_kv], v_scale alike s.stride_k[0] = s.stride_v[0] = seq_k * heads_kv; s.stride_k[1] =
+ * s.stride_v[1] = heads_kv; s.stride_k[2] = s.stride_v[2] = 1; */
 typedef struct strobe_scales {
     size_t struct_size;
     const float *q, *k, *v;

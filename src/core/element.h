@@ -6,6 +6,7 @@
 #define STROBE_CORE_ELEMENT_H
 
 #include "math/float16.h"
+#include "math/fp8.h"
 #include "strobe/strobe.h"
 
 static inline double element_load(const void *data, int32_t dtype, int64_t index) {
@@ -14,6 +15,7 @@ static inline double element_load(const void *data, int32_t dtype, int64_t index
     case STROBE_FP16: return fp16_to_float(((const uint16_t *)data)[index]);
     case STROBE_BF16: return bf16_to_float(((const uint16_t *)data)[index]);
     case STROBE_INT8: return ((const int8_t *)data)[index];
+    case STROBE_FP8_E4M3: return e4m3_to_float(((const uint8_t *)data)[index]);
     default: return ((const float *)data)[index];
     }
 }

@@ -53,7 +53,7 @@ struct problem;
       p->a.varlen && p->varlen.used_k)                                                                                    \
     F(INDEX64, "64-bit lengths", "varlen.index_bits is 64; 32 is taken", p->a.varlen && p->varlen.index_bits == 64)       \
     F(PAGED, "paged k and v", "paged K and V are given; contiguous or varlen K and V are taken", p->a.paged)              \
-    F(SCALES, "scales of quantised k and v", "scales are given; NULL is taken", p->a.scales)                              \
+    F(SCALES, "scales of quantised tensors", "scales are given; NULL is taken", p->a.scales)                              \
     F(SCALES_Q, "scales of quantised q", "scales.q is given; NULL is taken", p->a.scales && p->scales.q)                  \
     F(SPLIT_KEYS, "split_keys", "tuning.split_keys is set; 0 is taken, keys are not split", p->tuning.split_keys != 0)
 

@@ -118,9 +118,10 @@ static void fill_defaults(struct problem *p) {
     default_tensor(&a->q, a->seq_q, a->heads_q, a->dim, a->dtype);
     default_tensor(&a->k, a->seq_k, a->heads_kv, a->dim, a->dtype);
     default_tensor(&a->v, a->seq_k, a->heads_kv, a->dim_v, a->dtype);
-    default_tensor(&a->out, a->seq_q, a->heads_q, a->dim_v, a->dtype);
+    const int32_t wide = a->dtype == STROBE_FP8_E4M3 ? STROBE_BF16 : a->dtype; /* of what is no quantised input */
+    default_tensor(&a->out, a->seq_q, a->heads_q, a->dim_v, wide);
     default_lse(&a->lse, p);
-    default_dtype(&p->bias.dtype, a->dtype);
+    default_dtype(&p->bias.dtype, wide);
     default_dtype(&p->sinks.dtype, STROBE_FP32);
     if (p->dropout.heads == 0) p->dropout.heads = a->heads_q;
     if (p->dropout.rows == 0) p->dropout.rows = a->seq_q;
@@ -128,10 +129,10 @@ static void fill_defaults(struct problem *p) {
     if (p->dropout.p == 0) a->dropout = NULL; /* p = 0 drops nothing */
     p->group = a->heads_kv > 0 ? a->heads_q / a->heads_kv : 0;
     if (p->operation == STROBE_FORWARD) return;
-    default_tensor(&p->g.dout, a->seq_q, a->heads_q, a->dim_v, a->dtype);
-    default_tensor(&p->g.dq, a->seq_q, a->heads_q, a->dim, a->dtype);
-    default_tensor(&p->g.dk, a->seq_k, a->heads_kv, a->dim, a->dtype);
-    default_tensor(&p->g.dv, a->seq_k, a->heads_kv, a->dim_v, a->dtype);
+    default_tensor(&p->g.dout, a->seq_q, a->heads_q, a->dim_v, wide);
+    default_tensor(&p->g.dq, a->seq_q, a->heads_q, a->dim, wide);
+    default_tensor(&p->g.dk, a->seq_k, a->heads_kv, a->dim, wide);
+    default_tensor(&p->g.dv, a->seq_k, a->heads_kv, a->dim_v, wide);
     default_lse(&p->g.dlse, p);
     default_dtype(&p->dbias.dtype, p->bias.dtype);
     default_dtype(&p->dsinks.dtype, p->sinks.dtype);

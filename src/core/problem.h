@@ -122,6 +122,14 @@ static inline float strobe__key_scale(const struct problem *p, const float *scal
     return p->a.scales && scale ? *strobe__key_scale_at(p, scale, stride, s, j, h) : 1;
 }
 
+/* The scale of row i of query head h, 1 where there is none. */
+static inline float strobe__row_scale(const struct problem *p, const struct sequence *s, int64_t i, int64_t h) {
+    const int64_t block = p->scales.block_q, *stride = p->scales.stride_q;
+    if (!p->a.scales || !p->scales.q) return 1;
+    if (block == 0) return p->scales.q[s->b * stride[0] + h * stride[2]];
+    return p->scales.q[(s->packed_q ? 0 : s->b * stride[0]) + (s->first_row + i) / block * stride[1] + h * stride[2]];
+}
+
 /* What math/philox.h needs; only for problems with dropout. */
 struct dropout_place strobe__dropout_place(const struct problem *problem);
 

@@ -138,37 +138,80 @@ static strobe_status check_dropout(const strobe_dropout *d) {
     return strobe__check_range("dropout.key_start", d->key_start, 0, LARGEST_EXTENT);
 }
 
-/* Scales of k or v, as a tensor [batch, blocks, heads_kv]; of q no kernel takes them, and nothing is read. */
-static strobe_status check_key_scales(const struct problem *p, const char *name, const float *data, const int64_t stride[3],
-                                      int32_t dtype, const char *tensor) {
+/* The scales of one of q, k and v, as they are to be checked. */
+struct scales_check {
+    const char *name, *tensor;
+    const float *data;
+    const int64_t *stride;
+    int32_t dtype; /* the tensor's */
+    int64_t seq, heads, block;
+    const void *cu_seqlens, *used;
+    int64_t total;
+};
+
+/* e4m3 with a scale a sequence or a tensor: where the host can see them, those of sequences that have rows are positive
+ * numbers. Others are data like any other, of which a NaN reaches the rows that see it. */
+static strobe_status check_scale_values(const struct problem *p, const struct scales_check *c) {
+    if (!p->runs || p->a.device != STROBE_CPU || c->dtype != STROBE_FP8_E4M3 || c->block != 0) return STROBE_OK;
+    for (int64_t b = 0; b < p->a.batch; ++b) {
+        int64_t rows = c->seq;
+        if (c->cu_seqlens)
+            rows = strobe__varlen_entry(&p->varlen, c->cu_seqlens, b + 1) -
+                   strobe__varlen_entry(&p->varlen, c->cu_seqlens, b);
+        if (c->used) rows = strobe__varlen_entry(&p->varlen, c->used, b);
+        for (int64_t h = 0; rows > 0 && h < c->heads; ++h) {
+            const float scale = c->data[b * c->stride[0] + h * c->stride[2]];
+            if (!(scale > 0 && isfinite(scale)))
+                return strobe__fail(STROBE_INVALID_ARGUMENT,
+                                    "%s of batch entry %lld and head %lld is %g; a positive finite number is accepted",
+                                    c->name, (long long)b, (long long)h, (double)scale);
+        }
+    }
+    return STROBE_OK;
+}
+
+/* Scales are a tensor [batch, blocks, heads] of fp32. */
+static strobe_status check_scales_of(const struct problem *p, const struct scales_check *c) {
     const strobe_attention *a = &p->a;
-    const bool packed = a->varlen && p->varlen.cu_seqlens_k, whole = p->scales.block_k == 0;
-    int64_t keys = a->seq_k;
-    if (packed) keys = strobe__packed_total(p, p->varlen.cu_seqlens_k, p->varlen.total_k);
-    if (keys < 0) keys = 1; /* nothing can be said of a second row */
-    if (!data && dtype == STROBE_INT8 && p->runs && a->batch > 0 && keys > 0)
-        return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is NULL and %s.dtype is int8; int8 with its scales is accepted",
-                            name, tensor);
-    if (!data) return STROBE_OK;
-    const int64_t blocks = whole ? 1 : keys / p->scales.block_k + (keys % p->scales.block_k != 0);
+    const bool packed = c->cu_seqlens, whole = c->block == 0,
+               quantised = c->dtype == STROBE_INT8 || c->dtype == STROBE_FP8_E4M3;
+    int64_t rows = c->seq;
+    if (packed) rows = strobe__packed_total(p, c->cu_seqlens, c->total);
+    if (rows < 0) rows = 1; /* nothing can be said of a second row */
+    if (!c->data && quantised && p->runs && a->batch > 0 && rows > 0)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is NULL and %s.dtype is %s; %s with its scales is accepted",
+                            c->name, c->tensor, strobe__dtype_name(c->dtype), strobe__dtype_name(c->dtype));
+    if (!c->data) return STROBE_OK;
+    const int64_t blocks = whole ? 1 : rows / c->block + (rows % c->block != 0);
     const strobe_tensor view = {
-        .data = (void *)(uintptr_t)data, .stride = {stride[0], stride[1], stride[2]}, .dtype = STROBE_FP32};
+        .data = (void *)(uintptr_t)c->data, .stride = {c->stride[0], c->stride[1], c->stride[2]}, .dtype = STROBE_FP32};
     const struct tensor_check check = {
-        .name = name,
+        .name = c->name,
         .tensor = &view,
-        .extent = {packed && !whole ? a->batch > 0 : a->batch, blocks, a->heads_kv},
+        .extent = {packed && !whole ? a->batch > 0 : a->batch, blocks, c->heads},
         .inner = 1,
         .dtypes = DTYPE_BIT(STROBE_FP32),
     };
-    return strobe__check_tensor(&check, p->runs);
+    TRY(strobe__check_tensor(&check, p->runs));
+    return check_scale_values(p, c);
 }
 
 static strobe_status check_scales(const struct problem *p) {
     const strobe_scales *s = &p->scales;
+    const strobe_attention *a = &p->a;
+    const strobe_varlen v = a->varlen ? p->varlen : (strobe_varlen){0};
     TRY(strobe__check_range("scales.block_q", s->block_q, 0, LARGEST_EXTENT));
     TRY(strobe__check_range("scales.block_k", s->block_k, 0, LARGEST_EXTENT));
-    TRY(check_key_scales(p, "scales.k", s->k, s->stride_k, p->a.k.dtype, "k"));
-    return check_key_scales(p, "scales.v", s->v, s->stride_v, p->a.v.dtype, "v");
+    const struct scales_check checks[] = {
+        {"scales.q", "q", s->q, s->stride_q, a->q.dtype, a->seq_q, a->heads_q, s->block_q, v.cu_seqlens_q, v.used_q,
+         v.total_q},
+        {"scales.k", "k", s->k, s->stride_k, a->k.dtype, a->seq_k, a->heads_kv, s->block_k, v.cu_seqlens_k, v.used_k,
+         v.total_k},
+        {"scales.v", "v", s->v, s->stride_v, a->v.dtype, a->seq_k, a->heads_kv, s->block_k, v.cu_seqlens_k, v.used_k,
+         v.total_k},
+    };
+    for (size_t n = 0; n < sizeof checks / sizeof checks[0]; ++n) TRY(check_scales_of(p, &checks[n]));
+    return STROBE_OK;
 }
 
 strobe_status strobe__check_parallel(const strobe_parallel *parallel) {

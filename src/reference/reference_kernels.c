@@ -6,7 +6,7 @@
 
 #define COMMON \
     (SHAPE_FEATURES | BAND_FEATURES | MASK_FEATURES | SCORE_FEATURES | VARLEN_FEATURES | FEATURE(SINKS) | FEATURE(DROPOUT))
-#define FORWARD  (COMMON | FEATURE(LSE) | FEATURE(SCALES))
+#define FORWARD  (COMMON | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q))
 #define BACKWARD (COMMON | FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
 
 #define FLOATS   (FP32 | FP16 | BF16)
@@ -20,7 +20,7 @@ static const struct kernel kernels[] = {
         .summary = "the oracle: float64 arithmetic, one row at a time",
         .operation = STROBE_FORWARD,
         .features = FORWARD,
-        .dtypes = {.q = ALL, .kv = ALL | INT8, .out = ALL, .lse = LSES, .bias = ALL, .sinks = LSES},
+        .dtypes = {.q = ALL | FP8, .kv = ALL | FP8 | INT8, .out = ALL, .lse = LSES, .bias = ALL, .sinks = LSES},
         ANY_SIZE,
         .workspace = strobe__reference_forward_workspace,
         .run = strobe__reference_forward,
@@ -31,7 +31,7 @@ static const struct kernel kernels[] = {
         .operation = STROBE_FORWARD,
         .by_name_only = true,
         .features = FORWARD,
-        .dtypes = {.q = FLOATS, .kv = ALL | INT8, .out = ALL, .lse = LSES, .bias = ALL, .sinks = LSES},
+        .dtypes = {.q = FLOATS | FP8, .kv = ALL | FP8 | INT8, .out = ALL, .lse = LSES, .bias = ALL, .sinks = LSES},
         ANY_SIZE,
         .workspace = strobe__standard_forward_workspace,
         .run = strobe__standard_forward,

@@ -71,7 +71,8 @@ static inline real score(const struct row *r, int64_t j, real *slope) {
     const strobe_attention *a = &p->a;
     const int64_t key = strobe__key_offset(&a->k, &r->s, j, r->kv);
     const real key_scale = (real)strobe__key_scale(p, p->scales.k, p->scales.stride_k, &r->s, j, r->kv);
-    real x = intermediate(a->q.dtype, dot(&a->q, r->q, &a->k, key, a->dim) * key_scale * (real)a->scale);
+    const real row_scale = (real)strobe__row_scale(p, &r->s, r->i, r->h);
+    real x = intermediate(a->q.dtype, dot(&a->q, r->q, &a->k, key, a->dim) * row_scale * key_scale * (real)a->scale);
     *slope = 1;
     if (a->softcap > 0) {
         const real t = REAL(tanh)(x / (real)a->softcap);
@@ -106,7 +107,7 @@ static inline void softmax_of(const struct row *r, struct softmax *out) {
     out->lse = shift + REAL(log)(sum);
     out->P_sink = sum > 0 ? REAL(exp)(sink - shift) / sum : 0;
     for (int64_t j = 0; j < keys; ++j)
-        out->P[j] = out->P[j] == -(real)INFINITY ? 0 : intermediate(p->a.q.dtype, REAL(exp)(out->P[j] - shift) / sum);
+        out->P[j] = out->P[j] == -(real)INFINITY ? 0 : weight_of(p->a.q.dtype, REAL(exp)(out->P[j] - shift), sum);
 }
 
 /* The factor of dropout for each key of the row. */

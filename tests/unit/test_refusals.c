@@ -76,7 +76,6 @@ static const struct refusal tensors[] = {
     {{INT(g.dlse.dtype, STROBE_FP16)}, "dlse.dtype is fp16; accepted are fp32, fp64", BACKWARD},
     {{INT(g.dout.dtype, STROBE_INT8)}, "dout.dtype is int8; accepted are fp32, fp16, bf16, fp64", BACKWARD},
     {{INT(g.dk.dtype, STROBE_INT8)}, "dk.dtype is int8; accepted are fp32, fp16, bf16, fp64", BACKWARD},
-    {{INT(a.dtype, STROBE_FP8_E4M3)}, "out.dtype is fp8_e4m3; accepted are fp32, fp16, bf16, fp64", 0},
     {{INT(a.q.reserved, 1)}, "q.reserved is 1; 0 is accepted", 0},
     {{INT(a.lse.reserved, -1)}, "lse.reserved is -1; 0 is accepted", 0},
     {{INT(g.dv.reserved, 2)}, "dv.reserved is 2; 0 is accepted", BACKWARD},

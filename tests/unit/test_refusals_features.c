@@ -111,6 +111,15 @@ static const struct refusal others[] = {
     {{INT(a.k.dtype, STROBE_INT8), INT(a.v.dtype, STROBE_INT8)},
      "scales.k is NULL and k.dtype is int8; int8 with its scales is accepted",
      DATA},
+    {{INT(a.q.dtype, STROBE_FP8_E4M3)},
+     "scales.q is NULL and q.dtype is fp8_e4m3; fp8_e4m3 with its scales is accepted",
+     DATA},
+    {{INT(a.k.dtype, STROBE_FP8_E4M3), INT(a.v.dtype, STROBE_FP8_E4M3)},
+     "scales.k is NULL and k.dtype is fp8_e4m3; fp8_e4m3 with its scales is accepted",
+     DATA},
+    {{INT(a.q.dtype, STROBE_FP8_E4M3), ATTACH(scales), POINT(scales.q, input)},
+     "scales.q of batch entry 0 and head 0 is 0; a positive finite number is accepted",
+     DATA},
     {{INT(a.k.dtype, STROBE_INT8), INT(a.v.dtype, STROBE_INT8), ATTACH(scales), POINT(scales.k, input)},
      "scales.v is NULL and v.dtype is int8; int8 with its scales is accepted",
      DATA},
@@ -132,15 +141,16 @@ static const struct refusal others[] = {
      0},
 };
 
-#define NO_KERNEL "no kernel takes this problem; "
+#define NAMED(name) ATTACH(tuning), POINT(tuning.kernel, name)
+#define NO_KERNEL   "no kernel takes this problem; "
 
 /* Sound, and of features that are laid down for what is coming: refused, never ignored. */
 static const struct refusal to_come[] = {
     {{ATTACH(paged)},
      NO_KERNEL "reference_forward: paged K and V are given; contiguous or varlen K and V are taken",
      UNSUPPORTED},
-    {{ATTACH(scales), POINT(scales.q, (const float *)input)},
-     NO_KERNEL "reference_forward: scales.q is given; NULL is taken",
+    {{ATTACH(scales), POINT(scales.q, (const float *)input), NAMED("cpu_decode_baseline")},
+     NO_KERNEL "cpu_decode_baseline: scales.q is given; NULL is taken",
      UNSUPPORTED},
     {{ATTACH(scales)}, NO_KERNEL "reference_backward: scales are given; NULL is taken", UNSUPPORTED | BACKWARD},
     {{ATTACH(tuning), INT(tuning.split_keys, 256), INT(a.seq_q, 100)},
@@ -149,12 +159,6 @@ static const struct refusal to_come[] = {
     {{ATTACH(tuning), INT(tuning.split_keys, 256)},
      NO_KERNEL "reference_backward: tuning.split_keys is set; 0 is taken, keys are not split",
      UNSUPPORTED | BACKWARD},
-    {{INT(a.dtype, STROBE_FP8_E4M3), INT(a.out.dtype, STROBE_BF16)},
-     NO_KERNEL "reference_forward: q is fp8_e4m3; fp32, fp16, bf16 and fp64 are taken",
-     UNSUPPORTED},
-    {{INT(a.k.dtype, STROBE_FP8_E4M3), INT(a.v.dtype, STROBE_FP8_E4M3)},
-     NO_KERNEL "reference_forward: k is fp8_e4m3; fp32, fp16, bf16, fp64 and int8 are taken",
-     UNSUPPORTED},
     {{INT(a.v.dtype, STROBE_BF16), ATTACH(tuning), POINT(tuning.kernel, "cpu_forward_baseline")},
      NO_KERNEL "cpu_forward_baseline: k and v differ in dtype; one dtype for both is taken",
      UNSUPPORTED},
@@ -163,7 +167,7 @@ static const struct refusal to_come[] = {
      UNSUPPORTED},
     {{INT(a.v.dtype, STROBE_BF16)}, NO_KERNEL "reference_backward: v is bf16; q's dtype is taken", UNSUPPORTED | BACKWARD},
     {{INT(a.dtype, STROBE_FP64), ATTACH(tuning), POINT(tuning.kernel, "cpu_forward_baseline")},
-     NO_KERNEL "cpu_forward_baseline: q is fp64; fp32, fp16 and bf16 are taken",
+     NO_KERNEL "cpu_forward_baseline: q is fp64; fp32, fp16, bf16 and fp8_e4m3 are taken",
      UNSUPPORTED},
     {{INT(a.dtype, STROBE_FP64), ATTACH(tuning), POINT(tuning.kernel, "standard_backward")},
      NO_KERNEL "standard_backward: q is fp64; fp32, fp16 and bf16 are taken",
@@ -172,8 +176,6 @@ static const struct refusal to_come[] = {
      NO_KERNEL "cpu_backward_baseline: paged K and V are given; contiguous or varlen K and V are taken",
      UNSUPPORTED | BACKWARD},
 };
-
-#define NAMED(name) ATTACH(tuning), POINT(tuning.kernel, name)
 
 /* What kernels for some machines refuse, each in its own words; looked at where the machine has the kernel. */
 static const struct refusal particular[] = {

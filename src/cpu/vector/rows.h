@@ -82,6 +82,14 @@ static inline void tile_offsets(int64_t offset[TILE_ROWS], const struct tile_row
     }
 }
 
+/* Row r of x, which is q or a gradient, as fp32; a quantised q times its scale. */
+static inline void true_row(float *to, const struct tile_rows *t, const strobe_tensor *x, int64_t r, int64_t columns) {
+    widen_row(to, x->data, x->dtype, tile_offset(t, x, r), columns);
+    if (x != &t->p->a.q || !t->p->a.scales || !t->p->scales.q) return;
+    const float scale = strobe__row_scale(t->p, &t->s, packed_row(t, r), packed_head(t, r));
+    for (int64_t c = 0; c < columns; ++c) to[c] *= scale;
+}
+
 /* Transposes the tile's rows of x into `to` [columns][TILE_ROWS], times factor; lanes without a row are 0. memory:
  * [LANES][columns] of scratch. */
 static inline void tile_pack(float *to, const struct tile_rows *t, const strobe_tensor *x, int64_t columns, float factor,
@@ -89,7 +97,7 @@ static inline void tile_pack(float *to, const struct tile_rows *t, const strobe_
     for (int64_t r = 0; r < TILE_ROWS; r += LANES) {
         for (int64_t lane = 0; lane < LANES; ++lane) {
             if (r + lane < t->n)
-                widen_row(memory + lane * columns, x->data, x->dtype, tile_offset(t, x, r + lane), columns);
+                true_row(memory + lane * columns, t, x, r + lane, columns);
             else
                 memset(memory + lane * columns, 0, (size_t)columns * sizeof *memory);
         }

@@ -125,6 +125,10 @@ static inline void widen_row(float *to, const void *data, int32_t dtype, int64_t
         for (; x < columns; ++x) to[x] = ((const int8_t *)data)[at + x];
         return;
     }
+    if (dtype == STROBE_FP8_E4M3) {
+        for (; x < columns; ++x) to[x] = e4m3_to_float(((const uint8_t *)data)[at + x]);
+        return;
+    }
     const uint16_t *from = (const uint16_t *)data + at;
     if (dtype == STROBE_BF16)
         for (; x + LANES <= columns; x += LANES) v_store(to + x, v_load_bf16(from + x));

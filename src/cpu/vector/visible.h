@@ -160,9 +160,8 @@ static inline uint64_t bits_of_bias(const strobe_bias *bias, int64_t at, int64_t
             bits |= (uint64_t)(((const double *)bias->data)[at + j] != -(double)INFINITY) << j;
         return bits;
     }
-    float row[BLOCK_KEYS];
+    float row[BLOCK_KEYS] = {0}; /* whole vectors are read */
     widen_row(row, bias->data, bias->dtype, at, keys);
-    for (int64_t j = keys; j % LANES != 0; ++j) row[j] = 0;
     for (int64_t j = 0; j < keys; j += LANES) bits |= (uint64_t)v_equal_bits(v_load(row + j), v_set(-INFINITY)) << j;
     return ~bits & bits_between(0, keys);
 }
