@@ -210,13 +210,17 @@ INLINE void store_transposed(uint32_t to, const uint32_t (&packed)[SCORES / 2], 
         stmatrix_x4_trans(to + step * (16 * ROW_BYTES), &packed[4 * step]);
 }
 
-/* P = 2^(S c - lse), in place. lse: negated, from the thread's first row on. */
+/* P = 2^(S c - lse), in place. lse: negated, from the thread's first row on. A bias of -inf hides its key also from a row
+ * whose lse is NaN. */
 INLINE void exponentials(const struct sm90_backward_params *p, float (&s)[SCORES], const float *lse, int part) {
 #pragma unroll
     for (int c = part * (PART / 4); c < (part + 1) * (PART / 4); ++c) {
         const float2 shift = *(const float2 *)(lse + 8 * c);
 #pragma unroll
-        for (int v = 4 * c; v < 4 * c + 4; ++v) s[v] = ex2(fmaf(s[v], p->exponent, v % 2 ? shift.y : shift.x));
+        for (int v = 4 * c; v < 4 * c + 4; ++v) {
+            const float weight = ex2(fmaf(s[v], p->exponent, v % 2 ? shift.y : shift.x));
+            s[v] = FEATURE_CLASS == FEATURES_ALL && s[v] == -INFINITY ? 0 : weight;
+        }
     }
 }
 
