@@ -131,7 +131,13 @@ static CUresult CUDAAPI get_device(CUdevice *device, int ordinal) {
     return CUDA_SUCCESS;
 }
 
+static CUresult CUDAAPI current_context(CUcontext *context) {
+    *context = (CUcontext)(uintptr_t)(fake_thread.current + 1);
+    return CUDA_SUCCESS;
+}
+
 static CUresult CUDAAPI current_device(CUdevice *device) {
+    if (fake_thread.current == NONE) refuse("no context is current whose device is asked for");
     if (fake_thread.current == NONE) return CUDA_ERROR_INVALID_CONTEXT;
     return get_device(device, fake_thread.current);
 }
@@ -203,6 +209,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **found, uns
         void (*function)(void);
     } entries[] = {
         ENTRY("cuDeviceGet", get_device),
+        ENTRY("cuCtxGetCurrent", current_context),
         ENTRY("cuCtxGetDevice", current_device),
         ENTRY("cuCtxGetId", context_id),
         ENTRY("cuDevicePrimaryCtxRetain", retain),

@@ -14,6 +14,7 @@ enum { MOST_DEVICES = 64, LEAST_MAJOR = 8 };
 static struct {
     PFN_cuPointerGetAttributes_v7000 pointer_attributes;
     PFN_cuDeviceGet_v2000 get_device;
+    PFN_cuCtxGetCurrent_v4000 current_context;
     PFN_cuCtxGetDevice_v2000 current_device;
     PFN_cuCtxGetId_v12000 context_id;
     PFN_cuCtxPushCurrent_v4000 push;
@@ -46,6 +47,7 @@ bool strobe__cuda_driver_function(const char *name, unsigned version, void *func
 static bool find_driver(void) {
     return strobe__cuda_driver_function("cuPointerGetAttributes", 7000, &driver.pointer_attributes) &&
            strobe__cuda_driver_function("cuDeviceGet", 2000, &driver.get_device) &&
+           strobe__cuda_driver_function("cuCtxGetCurrent", 4000, &driver.current_context) &&
            strobe__cuda_driver_function("cuCtxGetDevice", 2000, &driver.current_device) &&
            strobe__cuda_driver_function("cuCtxGetId", 12000, &driver.context_id) &&
            strobe__cuda_driver_function("cuCtxPushCurrent", 4000, &driver.push) &&
@@ -144,15 +146,22 @@ static strobe_status push_primary(struct cuda_visit *visit) {
     return STROBE_OK;
 }
 
+/* The device of the thread's current context. A thread without one is asked about the context first: the question for its
+ * device would be an error, which compute-sanitizer reports. */
+static bool has_context(CUdevice *device) {
+    CUcontext context = NULL;
+    return driver.current_context(&context) == CUDA_SUCCESS && context && driver.current_device(device) == CUDA_SUCCESS;
+}
+
 strobe_status strobe__cuda_enter(int32_t index, struct cuda_visit *visit) {
     CUdevice current;
     int chosen;
     *visit = (struct cuda_visit){.index = index};
     const strobe_status status = check_device(index);
     if (status) return status;
-    const CUresult found = driver.current_device(&current);
-    if (found == CUDA_SUCCESS && current == devices[index].handle) return STROBE_OK;
-    if (found != CUDA_SUCCESS && cudaGetDevice(&chosen) == cudaSuccess && chosen == index)
+    const bool found = has_context(&current);
+    if (found && current == devices[index].handle) return STROBE_OK;
+    if (!found && cudaGetDevice(&chosen) == cudaSuccess && chosen == index)
         return strobe__cuda_check(cudaSetDevice(index), "cudaSetDevice"); /* as the thread's first runtime call would */
     return push_primary(visit);
 }
