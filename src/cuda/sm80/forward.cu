@@ -234,34 +234,27 @@ INLINE void merge_warps(float *memory, struct state *state, float c) {
 }
 #endif
 
-/* Returns lse; *factor is what O is multiplied by. The sink is added here; for parts of a split, by the merge. */
-INLINE float finish_row(const struct params *p, float m, float l, int h, float *factor) {
-    const float shift = m == -INFINITY ? 0 : m * p->exponent;
-    float lse = lse_of_row(shift, p->to_natural, l);
-    *factor = l == 0 ? 0 : 1 / l;
-    if (p->sinks && p->splits == 1) {
-        const float sink = p->sinks[h], high = lse <= sink ? sink : lse; /* a NaN stays */
-        const float whole = high == -INFINITY ? high : high + logf(expf(lse - high) + expf(sink - high));
-        if (l != 0) *factor *= expf(lse - whole);
-        lse = whole;
-    }
-    if (p->dropout) *factor *= p->place.keep_scale;
-    return lse;
+/* The end of a row. The sink is added here; for parts of a split, by the merge. */
+INLINE struct row_end finish_row(const struct params *p, float m, float l, int h) {
+    const float *sink = p->sinks && p->splits == 1 ? p->sinks + h : NULL;
+    struct row_end end = end_of_row(m == -INFINITY ? 0 : m * p->exponent, p->to_natural, l, sink);
+    if (p->dropout) end.factor *= p->place.keep_scale;
+    return end;
 }
 
 /* Stores lse of row (m, half); returns what O is multiplied by. */
 INLINE float end_row(const struct params *p, const struct job *t, const struct state *state, int row) {
-    float l = state->l[row], factor;
+    float l = state->l[row];
     l += __shfl_xor_sync(0xffffffffu, l, 1);
     l += __shfl_xor_sync(0xffffffffu, l, 2);
     const int thread = thread_anew(), own = thread / 32 % WARPS_M * 16 * M_TILES + thread % 32 / 4;
     const int packed = t->tile * BLOCK_M + own + row / 2 * 16 + row % 2 * 8;
     const bool there = packed < t->rows * p->group;
     const struct place at = place_of(p, t, there ? packed : 0);
-    const float lse = finish_row(p, state->m[row], l, at.h, &factor);
+    const struct row_end end = finish_row(p, state->m[row], l, at.h);
     if (there && p->lse.data && t->slice == 0 && threadIdx.x % 4 == 0)
-        ((float *)p->lse.data)[row_offset(&p->lse, t, at) + t->split * p->split_lse] = lse;
-    return factor;
+        ((float *)p->lse.data)[row_offset(&p->lse, t, at) + t->split * p->split_lse] = end.lse;
+    return end.factor;
 }
 
 #if !FEATURES

@@ -10,19 +10,6 @@
 #include "cuda/sm90/forward/tile.h"
 #include "math/exp2.h"
 
-/* Returns what O of a row has to be multiplied by, 0 for a row that saw no key, and gives its lse. */
-INLINE float finish_row(const struct sm90_forward_params *p, const struct tile *t, float shift, float sum, float *lse) {
-    float factor = sum == 0 ? 0 : 1 / sum;
-    *lse = lse_of_row(shift, p->to_natural, sum);
-    if (p->sinks) {
-        const float sink = p->sinks[t->head], high = *lse <= sink ? sink : *lse; /* a NaN stays */
-        const float whole = high == -INFINITY ? high : high + logf(expf(*lse - high) + expf(sink - high));
-        factor *= sum == 0 ? 0 : expf(*lse - whole);
-        *lse = whole;
-    }
-    return FEATURE_CLASS == FEATURES_ALL && p->dropout ? factor * p->place.keep_scale : factor;
-}
-
 /* Finishes rows l / 4 and l / 4 + 8 of a warp; of two neighbouring lanes each finishes one row for both. */
 INLINE void finish_rows(const struct sm90_forward_params *p, const struct tile *t, int first, const float (&shift)[2],
                         float (&sum)[2], float (&factor)[2]) {
@@ -32,14 +19,16 @@ INLINE void finish_rows(const struct sm90_forward_params *p, const struct tile *
         sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
         sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
     }
-    float lse;
-    const float own = finish_row(p, t, odd ? shift[1] : shift[0], odd ? sum[1] : sum[0], &lse);
+    struct row_end end = end_of_row(odd ? shift[1] : shift[0], p->to_natural, odd ? sum[1] : sum[0],
+                                    p->sinks ? p->sinks + t->head : NULL);
+    if (FEATURE_CLASS == FEATURES_ALL && p->dropout) end.factor *= p->place.keep_scale;
+    const float own = end.factor;
     const float other = __shfl_xor_sync(0xffffffffu, own, 1);
     const int64_t row = t->row + first + lane / 4 + 8 * odd;
     factor[0] = odd ? other : own, factor[1] = odd ? own : other;
     if (p->lse && lane % 4 < 2 && row < t->rows)
         p->lse[(p->cu_seqlens_q ? 0 : t->batch * p->lse_stride[0]) + (t->first_row + row) * p->lse_stride[1] +
-               t->head * p->lse_stride[2]] = lse;
+               t->head * p->lse_stride[2]] = end.lse;
 }
 
 /* Stores four columns of a row, or the `columns` that are left of it. */
