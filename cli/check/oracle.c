@@ -95,10 +95,13 @@ static bool measure_widened(oracle *o, const inputs *in, char *message, size_t c
     return ok;
 }
 
-/* The standard in the inputs' dtype; for lse in fp32, but where a GPU multiplies FP8, whose sums have few bits. */
+/* The standard in the inputs' dtype; for lse with scores and sums in fp32, but where a GPU multiplies
+ * FP8, whose sums have few bits. */
 static bool measure_standard(oracle *o, const inputs *in, char *message, size_t capacity) {
     const problem *p = &in->problem;
-    const problem single = with_dtype(p, STROBE_FP32);
+    strobe_dtype dtype;
+    const char *plain_lse = trial_plain_lse(p, &dtype);
+    const problem single = with_dtype(p, dtype);
     const bool fp8 = p->dtype == STROBE_FP8_E4M3;
     const bool lse_apart = p->operation == STROBE_FORWARD && p->dtype != STROBE_FP32 && !p->no_lse && !fp8;
     const char *kernel = trial_standard[p->operation];
@@ -110,7 +113,7 @@ static bool measure_standard(oracle *o, const inputs *in, char *message, size_t 
         if (out.tensor[id].data && !(id == T_LSE && lse_apart)) measure_error(o, in, &out, (tensor_id)id);
     outputs_free(&out);
     if (ok && lse_apart) {
-        ok = run_as(&copy, &out, in, &single, kernel, message, capacity);
+        ok = run_as(&copy, &out, in, &single, plain_lse, message, capacity);
         if (ok) measure_error(o, in, &out, T_LSE);
         outputs_free(&out);
         inputs_free(&copy);
@@ -144,7 +147,7 @@ static double row_of_d(const unsigned char *dout, const unsigned char *out, int6
 }
 
 /* Rewrites dout and dlse of `moved`, which has dlse, as said above. wide: the exact float64; in: the rounded; single: has a
- * plain fp32 forward's out and lse. */
+ * plain forward's out and lse. */
 static void set_moved_gradient(inputs *moved, const inputs *wide, const inputs *in, const inputs *single) {
     const buffer *dout = &moved->tensor[T_DOUT], *dlse = &moved->tensor[T_DLSE];
     for (rows r = rows_of(in, T_DOUT, dout); rows_next(&r);) {
@@ -155,9 +158,11 @@ static void set_moved_gradient(inputs *moved, const inputs *wide, const inputs *
                                   dout->extent[3], false);
         const double rounded_d = row_of_d(rows_at(&r, &in->tensor[T_DOUT]), rows_at(&r, &in->tensor[T_OUT]),
                                           in->problem.dtype, dout->extent[3], true);
-        const double plain_d = row_of_d(rows_at(&r, &single->tensor[T_DOUT]), rows_at(&r, &single->tensor[T_OUT]),
-                                        STROBE_FP32, dout->extent[3], true);
-        const double of_own_d = in->problem.dtype == STROBE_FP32 ? fabs(plain_d - d) : 0;
+        const double of_own_d = in->problem.dtype == STROBE_FP32 ? fabs(row_of_d(rows_at(&r, &single->tensor[T_DOUT]),
+                                                                                 rows_at(&r, &single->tensor[T_OUT]),
+                                                                                 STROBE_FP32, dout->extent[3], true) -
+                                                                        d)
+                                                                 : 0;
         double *row = (double *)(void *)rows_at(&r, dout), *row_dlse = (double *)(void *)rows_at(&r, dlse);
         *row_dlse = -e * (in->problem.dlse ? *row_dlse : 0) - (rounded_d - d) - copysign(of_own_d, rounded_d - d);
         for (int64_t c = 0; c < dout->extent[3]; ++c) row[c] *= -e;
@@ -172,13 +177,15 @@ static double largest(const inputs *in, tensor_id id, const buffer *b) {
 }
 
 static bool add_moved_gradients(oracle *o, const inputs *wide, const inputs *in, char *message, size_t capacity) {
-    const problem fp32 = with_dtype(&in->problem, STROBE_FP32);
+    strobe_dtype dtype;
+    const char *plain_lse = trial_plain_lse(&in->problem, &dtype);
+    const problem plain = with_dtype(&in->problem, dtype);
     problem with_dlse = wide->problem;
     with_dlse.dlse = 1;
     inputs moved = {0}, single = {0};
     outputs out = {0};
-    bool ok = inputs_convert(&single, in, &fp32, message, capacity) &&
-              !trial_forward(&single, trial_standard[STROBE_FORWARD], message, capacity) &&
+    bool ok = inputs_convert(&single, in, &plain, message, capacity) &&
+              !trial_forward(&single, plain_lse, message, capacity) &&
               inputs_convert(&moved, wide, &with_dlse, message, capacity) && outputs_create(&out, &moved, message, capacity);
     if (ok) set_moved_gradient(&moved, wide, in, &single);
     ok = ok && !trial_run(&moved, &out, trial_reference[STROBE_BACKWARD], &trial_plain, message, capacity);

@@ -12,7 +12,16 @@ const manner trial_plain = {.name = "plainly"};
 const char *const trial_reference[2] = {[STROBE_FORWARD] = "reference_forward", [STROBE_BACKWARD] = "reference_backward"};
 const char *const trial_standard[2] = {[STROBE_FORWARD] = "standard_forward", [STROBE_BACKWARD] = "standard_backward"};
 
+static const char tensor_core_forward[] = "tensor_core_forward";
+
+const char *trial_plain_lse(const problem *p, strobe_dtype *dtype) {
+    const bool by_tensor_cores = p->device == STROBE_CUDA && p->dtype != STROBE_FP32;
+    *dtype = by_tensor_cores ? (strobe_dtype)p->dtype : STROBE_FP32;
+    return by_tensor_cores ? tensor_core_forward : trial_standard[STROBE_FORWARD];
+}
+
 bool trial_is_yardstick(const char *kernel) {
+    if (!strcmp(kernel, tensor_core_forward)) return true;
     for (int operation = 0; operation < 2; ++operation)
         if (!strcmp(kernel, trial_reference[operation]) || !strcmp(kernel, trial_standard[operation])) return true;
     return false;

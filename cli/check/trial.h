@@ -18,6 +18,10 @@ strobe_status trial_forward(inputs *in, const char *kernel, char *message, size_
 /* Names of the oracle and of the plain implementation in the table of kernels, by strobe_operation. */
 extern const char *const trial_reference[2], *const trial_standard[2];
 
+/* The plain forward whose lse has the error of fp32 scores and sums, those of the problem's device, and the dtype that its
+ * problem has to be put in: fp32, or 16 bits as they are for a GPU's tensor cores. */
+const char *trial_plain_lse(const problem *p, strobe_dtype *dtype);
+
 /* Whether it is one of these. */
 bool trial_is_yardstick(const char *kernel);
 

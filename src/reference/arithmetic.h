@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * arithmetic.h: the two arithmetics for which the texts of this folder are compiled:
+ * arithmetic.h: the arithmetics for which the texts of this folder are compiled:
  *
  *   reference   float64 throughout, rounded once when a result is stored. This is the oracle.
  *   standard    (-DSTROBE_STANDARD) standard attention in the tensors' own dtype, as a framework computes it without a fused
  *               kernel: S and P are rounded to the dtype, sums are fp32. Tolerances are derived from its error.
+ *   tensor_core (-DSTROBE_STANDARD -DSTROBE_TENSOR_CORE) attention of 16 bits as a GPU's fused kernel computes it: scores
+ * and P stay fp32, and Q K^T is summed as tensor cores sum it (tensor_core.h). The tolerance of a GPU's lse.
  *
  * KERNEL(name) is the name of a kernel's function in this arithmetic. */
 #ifndef STROBE_REFERENCE_ARITHMETIC_H
@@ -18,7 +20,11 @@
 #if defined(STROBE_STANDARD)
 typedef float real;
 #define REAL(function) function##f
-#define KERNEL(name)   strobe__standard_##name
+#if defined(STROBE_TENSOR_CORE)
+#define KERNEL(name) strobe__tensor_core_##name
+#else
+#define KERNEL(name) strobe__standard_##name
+#endif
 #else
 typedef double real;
 #define REAL(function) function
@@ -29,9 +35,9 @@ static inline real load(const void *data, int32_t dtype, int64_t index) { return
 
 static inline void store(void *data, int32_t dtype, int64_t index, real value) { element_store(data, dtype, index, value); }
 
-/* A value that standard attention would hold in the dtype: rounded to it there, unchanged in the reference. */
+/* A value that standard attention would hold in the dtype: rounded to it there, unchanged elsewhere. */
 static inline real intermediate(int32_t dtype, real value) {
-#if defined(STROBE_STANDARD)
+#if defined(STROBE_STANDARD) && !defined(STROBE_TENSOR_CORE)
     if (dtype == STROBE_FP8_E4M3) dtype = STROBE_BF16; /* a product of FP8 matrices is stored in 16 bits */
     if (dtype == STROBE_FP16) return fp16_to_float(float_to_fp16(value));
     if (dtype == STROBE_BF16) return bf16_to_float(float_to_bf16(value));

@@ -37,6 +37,17 @@ static const struct kernel kernels[] = {
         .run = strobe__standard_forward,
     },
     {
+        .name = "tensor_core_forward",
+        .summary = "attention of 16 bits with fp32 scores, summed as a GPU's tensor cores sum: the yardstick of their lse",
+        .operation = STROBE_FORWARD,
+        .by_name_only = true,
+        .features = FORWARD,
+        .dtypes = {.q = FP16 | BF16, .kv = ALL | INT8, .out = ALL, .lse = LSES, .bias = ALL, .sinks = LSES},
+        ANY_SIZE,
+        .workspace = strobe__tensor_core_forward_workspace,
+        .run = strobe__tensor_core_forward,
+    },
+    {
         .name = "reference_backward",
         .summary = "the oracle: float64 arithmetic, recomputes everything from q, k, v and dout",
         .operation = STROBE_BACKWARD,

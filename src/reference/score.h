@@ -6,6 +6,7 @@
 #define STROBE_REFERENCE_SCORE_H
 
 #include "reference/arithmetic.h"
+#include "reference/tensor_core.h"
 
 /* A row of one head, and where its operands are. */
 struct row {
@@ -65,6 +66,24 @@ static inline real dot(const strobe_tensor *left, int64_t left_row, const strobe
     return sum;
 }
 
+/* The dot product of a query and a key. */
+static inline real product(const struct problem *p, int64_t query, int64_t key) {
+    const strobe_tensor *q = &p->a.q, *k = &p->a.k;
+#if defined(STROBE_TENSOR_CORE)
+    float sum = 0;
+    for (int64_t x0 = 0; x0 < p->a.dim; x0 += TENSOR_CORE_STEP) {
+        const int64_t n = p->a.dim - x0 < TENSOR_CORE_STEP ? p->a.dim - x0 : TENSOR_CORE_STEP;
+        float left[TENSOR_CORE_STEP], right[TENSOR_CORE_STEP];
+        for (int64_t x = 0; x < n; ++x)
+            left[x] = load(q->data, q->dtype, query + x0 + x), right[x] = load(k->data, k->dtype, key + x0 + x);
+        sum = tensor_core_step(sum, left, right, n);
+    }
+    return sum;
+#else
+    return dot(q, query, k, key, p->a.dim);
+#endif
+}
+
 /* The score of a visible key, and its derivative by dot * scale, in slope. */
 static inline real score(const struct row *r, int64_t j, real *slope) {
     const struct problem *p = r->p;
@@ -72,7 +91,7 @@ static inline real score(const struct row *r, int64_t j, real *slope) {
     const int64_t key = strobe__key_offset(&a->k, &r->s, j, r->kv);
     const real key_scale = (real)strobe__key_scale(p, p->scales.k, p->scales.stride_k, &r->s, j, r->kv);
     const real row_scale = (real)strobe__row_scale(p, &r->s, r->i, r->h);
-    real x = intermediate(a->q.dtype, dot(&a->q, r->q, &a->k, key, a->dim) * row_scale * key_scale * (real)a->scale);
+    real x = intermediate(a->q.dtype, product(p, r->q, key) * row_scale * key_scale * (real)a->scale);
     *slope = 1;
     if (a->softcap > 0) {
         const real t = REAL(tanh)(x / (real)a->softcap);
