@@ -76,6 +76,8 @@ struct merge {
 /* Part number index with its defaults filled in. */
 strobe_partial strobe__merge_part(const struct merge *merge, int64_t index);
 
+struct quantisation; /* core/quantise.h */
+
 /* A backend: its kernels, best first, its device and merge, NULL where it has none of its own. */
 struct backend {
     const struct kernel *kernels;
@@ -86,6 +88,7 @@ struct backend {
     /* Fills in device number index of the kind; false when there is none. */
     bool (*describe)(int32_t device, int32_t index, strobe_device_info *info);
     strobe_status (*merge)(const struct merge *merge, void *stream);
+    strobe_status (*quantise)(const struct quantisation *quantisation, void *stream); /* the function NULL: it has none */
 };
 
 extern const struct backend strobe__cpu_backend;

@@ -26,6 +26,7 @@
 struct problem {
     strobe_operation operation;
     bool runs;             /* data is there and will be touched; false in queries */
+    bool quantises;        /* of strobe_quantise: q, k, v and scales are written, or not there; nothing else is */
     strobe_attention a;    /* its feature pointers are NULL or lead to the copies below */
     strobe_gradients g;    /* all zero in the forward */
     int64_t group;         /* heads_q / heads_kv */

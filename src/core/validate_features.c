@@ -51,7 +51,7 @@ static strobe_status check_varlen(const struct problem *p) {
         if (arrays[i].entries) TRY(strobe__check_pointer(arrays[i].name, arrays[i].entries, (size_t)v->index_bits / 8));
     TRY(strobe__check_range("varlen.total_q", v->total_q, 0, LARGEST_EXTENT));
     TRY(strobe__check_range("varlen.total_k", v->total_k, 0, LARGEST_EXTENT));
-    if (!p->runs || p->a.device != STROBE_CPU) return STROBE_OK; /* device arrays cannot be read from here */
+    if (!p->runs || p->quantises || p->a.device != STROBE_CPU) return STROBE_OK; /* device arrays cannot be read from here */
     TRY(check_lengths("q", v, v->cu_seqlens_q, v->used_q, p->a.batch, p->a.seq_q, v->total_q));
     return check_lengths("k", v, v->cu_seqlens_k, v->used_k, p->a.batch, p->a.seq_k, v->total_k);
 }
@@ -143,7 +143,8 @@ struct scales_check {
     const char *name, *tensor;
     const float *data;
     const int64_t *stride;
-    int32_t dtype; /* the tensor's */
+    int32_t dtype;     /* the tensor's */
+    const void *given; /* its data */
     int64_t seq, heads, block;
     const void *cu_seqlens, *used;
     int64_t total;
@@ -178,7 +179,7 @@ static strobe_status check_scales_of(const struct problem *p, const struct scale
     int64_t rows = c->seq;
     if (packed) rows = strobe__packed_total(p, c->cu_seqlens, c->total);
     if (rows < 0) rows = 1; /* nothing can be said of a second row */
-    if (!c->data && quantised && p->runs && a->batch > 0 && rows > 0)
+    if (!c->data && quantised && p->runs && a->batch > 0 && rows > 0 && !(p->quantises && !c->given))
         return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is NULL and %s.dtype is %s; %s with its scales is accepted",
                             c->name, c->tensor, strobe__dtype_name(c->dtype), strobe__dtype_name(c->dtype));
     if (!c->data) return STROBE_OK;
@@ -203,12 +204,12 @@ static strobe_status check_scales(const struct problem *p) {
     TRY(strobe__check_range("scales.block_q", s->block_q, 0, LARGEST_EXTENT));
     TRY(strobe__check_range("scales.block_k", s->block_k, 0, LARGEST_EXTENT));
     const struct scales_check checks[] = {
-        {"scales.q", "q", s->q, s->stride_q, a->q.dtype, a->seq_q, a->heads_q, s->block_q, v.cu_seqlens_q, v.used_q,
-         v.total_q},
-        {"scales.k", "k", s->k, s->stride_k, a->k.dtype, a->seq_k, a->heads_kv, s->block_k, v.cu_seqlens_k, v.used_k,
-         v.total_k},
-        {"scales.v", "v", s->v, s->stride_v, a->v.dtype, a->seq_k, a->heads_kv, s->block_k, v.cu_seqlens_k, v.used_k,
-         v.total_k},
+        {"scales.q", "q", s->q, s->stride_q, a->q.dtype, a->q.data, a->seq_q, a->heads_q, s->block_q, v.cu_seqlens_q,
+         v.used_q, v.total_q},
+        {"scales.k", "k", s->k, s->stride_k, a->k.dtype, a->k.data, a->seq_k, a->heads_kv, s->block_k, v.cu_seqlens_k,
+         v.used_k, v.total_k},
+        {"scales.v", "v", s->v, s->stride_v, a->v.dtype, a->v.data, a->seq_k, a->heads_kv, s->block_k, v.cu_seqlens_k,
+         v.used_k, v.total_k},
     };
     for (size_t n = 0; n < sizeof checks / sizeof checks[0]; ++n) TRY(check_scales_of(p, &checks[n]));
     return STROBE_OK;

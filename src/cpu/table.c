@@ -10,6 +10,7 @@
 #include "core/parallel.h"
 #include "cpu/cpuid.h"
 #include "cpu/merge.h"
+#include "cpu/quantise.h"
 
 static const char *lacks(int32_t level, int32_t index) {
     (void)index; /* there is one CPU */
@@ -204,4 +205,5 @@ const struct backend strobe__cpu_backend = {
     .lacks = lacks,
     .describe = describe,
     .merge = strobe__cpu_merge,
+    .quantise = strobe__cpu_quantise,
 };
