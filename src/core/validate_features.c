@@ -51,7 +51,7 @@ static strobe_status check_varlen(const struct problem *p) {
         if (arrays[i].entries) TRY(strobe__check_pointer(arrays[i].name, arrays[i].entries, (size_t)v->index_bits / 8));
     TRY(strobe__check_range("varlen.total_q", v->total_q, 0, LARGEST_EXTENT));
     TRY(strobe__check_range("varlen.total_k", v->total_k, 0, LARGEST_EXTENT));
-    if (!p->runs || p->quantises || p->a.device != STROBE_CPU) return STROBE_OK; /* device arrays cannot be read from here */
+    if (!p->runs || p->a.device != STROBE_CPU) return STROBE_OK; /* device arrays cannot be read from here */
     TRY(check_lengths("q", v, v->cu_seqlens_q, v->used_q, p->a.batch, p->a.seq_q, v->total_q));
     return check_lengths("k", v, v->cu_seqlens_k, v->used_k, p->a.batch, p->a.seq_k, v->total_k);
 }
@@ -153,7 +153,8 @@ struct scales_check {
 /* e4m3 with a scale a sequence or a tensor: where the host can see them, those of sequences that have rows are positive
  * numbers. Others are data like any other, of which a NaN reaches the rows that see it. */
 static strobe_status check_scale_values(const struct problem *p, const struct scales_check *c) {
-    if (!p->runs || p->a.device != STROBE_CPU || c->dtype != STROBE_FP8_E4M3 || c->block != 0) return STROBE_OK;
+    if (!p->runs || p->quantises || p->a.device != STROBE_CPU || c->dtype != STROBE_FP8_E4M3 || c->block != 0)
+        return STROBE_OK;
     for (int64_t b = 0; b < p->a.batch; ++b) {
         int64_t rows = c->seq;
         if (c->cu_seqlens)

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * quantise.h (device): what the kernels of strobe_quantise are given, one of q, k, v a launch. Valid as C and as CUDA C. */
+#ifndef STROBE_CUDA_DEVICE_QUANTISE_H
+#define STROBE_CUDA_DEVICE_QUANTISE_H
+
+#include "math/quantise.h"
+
+/* Rows of a CTA of quantise_rows.cu: those that share a scale are among them, or it takes two passes. */
+enum { QUANTISE_CHUNK = 128, QUANTISE_GROUPS = 16 };
+
+enum quantise_phase {
+    QUANTISE_AT_ONCE,  /* magnitudes, scales and bytes */
+    QUANTISE_GATHER,   /* magnitudes into the scales */
+    QUANTISE_STORE,    /* bytes, by the scales */
+    QUANTISE_CLEAR,    /* of quantise_scales.cu: magnitudes of 0 */
+    QUANTISE_CONCLUDE, /* magnitudes become scales */
+};
+
+struct quantise_params {
+    struct quantise_tensor t;
+    struct quantise_choices c;
+    int32_t phase;
+    int32_t chunks;                   /* of a head */
+    int32_t from_aligned, to_aligned; /* eight columns of a row are aligned as a whole */
+    int32_t tables_aligned;           /* eight of cos and sin too, and the pairs are eights */
+    int64_t scale_extent[3];          /* slots along each axis: 1 where the stride is 0 */
+};
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * quantise.c (cuda): the launches of device/quantise_rows.cu and what is around it; see quantise.h. Blocks of rows that a
+ * CTA has whole are quantised in one pass; else magnitudes are gathered in the scales first. */
+#include "cuda/host/quantise.h"
+
+#include "cuda/device/quantise.h"
+#include "cuda/host/device.h"
+#include "cuda/host/launch.h"
+
+void strobe__quantise_rows_64(struct quantise_params p);
+void strobe__quantise_rows_128(struct quantise_params p);
+void strobe__quantise_rows_256(struct quantise_params p);
+void strobe__quantise_scales(struct quantise_params p);
+void strobe__quantise_mean(struct quantise_params p);
+
+enum { MOST_DIM = 256 };
+
+typedef void (*symbol)(void);
+
+/* Whether eight columns of every row, of `bytes` each, are aligned as a whole; not more than to 16 bytes. */
+static bool eights_are_aligned(const void *data, const int64_t stride[3], const struct quantise_tensor *t, int64_t bytes) {
+    const int64_t extent[3] = {t->batch, t->rows, t->heads}, whole = 8 * bytes < 16 ? 8 * bytes : 16;
+    if (t->dim % 8 != 0 || (uintptr_t)data % (size_t)whole != 0) return false;
+    for (int axis = 0; axis < 3; ++axis)
+        if (extent[axis] > 1 && stride[axis] * bytes % whole != 0) return false;
+    return true;
+}
+
+static struct quantise_params params_of(const struct quantisation *q, const struct quantise_tensor *t) {
+    struct quantise_params p = {.t = *t, .c = q->choices};
+    const int64_t blocks = t->block == 0 ? 1 : ceil_div(t->rows, t->block);
+    const int64_t extent[3] = {t->block == 0 ? t->sequences : t->batch, blocks, t->heads};
+    for (int axis = 0; axis < 3; ++axis) p.scale_extent[axis] = t->scale_stride[axis] ? extent[axis] : 1;
+    p.chunks = (int32_t)ceil_div(t->rows, QUANTISE_CHUNK);
+    p.from_aligned = eights_are_aligned(t->from, t->from_stride, t, t->from_dtype == STROBE_FP32 ? 4 : 2);
+    p.to_aligned = eights_are_aligned(t->to, t->to_stride, t, 1);
+    p.tables_aligned = (uintptr_t)p.c.cos % 16 == 0 && (uintptr_t)p.c.sin % 16 == 0 && p.c.pairs % 8 == 0;
+    return p;
+}
+
+/* Whether no two blocks of rows share a scale, and a CTA has whole ones. */
+static bool takes_one_pass(const struct quantise_params *p) {
+    const struct quantise_tensor *t = &p->t;
+    const int64_t extent[3] = {t->batch, p->chunks, t->heads};
+    if (t->block == 0 || QUANTISE_CHUNK % t->block != 0) return false;
+    for (int axis = 0; axis < 3; ++axis)
+        if (t->scale_stride[axis] == 0 && (extent[axis] > 1 || (axis == 1 && t->rows > t->block))) return false;
+    return true;
+}
+
+static strobe_status launch_rows(struct quantise_params *p, enum quantise_phase phase, void *stream) {
+    const struct quantise_tensor *t = &p->t;
+    const int lanes = t->dim <= 64 ? 8 : t->dim <= 128 ? 16 : 32;
+    const symbol rows = (symbol)(lanes == 8    ? strobe__quantise_rows_64
+                                 : lanes == 16 ? strobe__quantise_rows_128
+                                               : strobe__quantise_rows_256);
+    p->phase = phase;
+    return strobe__cuda_launch(rows, strobe__product(t->batch * p->chunks, t->heads), QUANTISE_GROUPS * lanes, 0, p, stream);
+}
+
+static strobe_status launch_scales(struct quantise_params *p, enum quantise_phase phase, void *stream) {
+    const int64_t slots = strobe__product(p->scale_extent[0] * p->scale_extent[1], p->scale_extent[2]);
+    p->phase = phase;
+    return strobe__cuda_launch((symbol)strobe__quantise_scales, ceil_div(slots, 256), 256, 0, p, stream);
+}
+
+static strobe_status launch_tensor(const struct quantisation *q, const struct quantise_tensor *t, void *stream) {
+    struct quantise_params p = params_of(q, t);
+    strobe_status status = STROBE_OK;
+    if (t->mean)
+        status = strobe__cuda_launch((symbol)strobe__quantise_mean, t->sequences * t->heads * ceil_div(t->dim, 8),
+                                     MEAN_PARTS, 0, &p, stream);
+    if (status) return status;
+    if (takes_one_pass(&p)) return launch_rows(&p, QUANTISE_AT_ONCE, stream);
+    status = launch_scales(&p, QUANTISE_CLEAR, stream);
+    if (!status) status = launch_rows(&p, QUANTISE_GATHER, stream);
+    if (!status) status = launch_scales(&p, QUANTISE_CONCLUDE, stream);
+    return status ? status : launch_rows(&p, QUANTISE_STORE, stream);
+}
+
+static strobe_status check_pointers(const struct quantisation *q) {
+    static const char *const sources[] = {"quantiser.q", "quantiser.k", "quantiser.v"}, *const targets[] = {"q", "k", "v"};
+    static const char *const scales[] = {"scales.q", "scales.k", "scales.v"};
+    const int32_t device = q->p.a.device_index;
+    for (int n = 0; n < QUANTISE_TENSORS; ++n) {
+        const struct quantise_tensor *t = &q->tensor[n];
+        const struct {
+            const char *name;
+            const void *data;
+        } pointers[] = {
+            {sources[n], t->from},
+            {targets[n], t->to},
+            {scales[n], t->scale},
+            {"varlen", t->cu_seqlens},
+            {"varlen", t->used},
+            {"quantiser.k_mean", t->mean},
+            {"quantiser.k_mean", t->key_mean},
+            {"quantiser.lse_shift", t->lse_shift},
+            {"rotary.cos", t->rotary ? q->choices.cos : NULL},
+            {"rotary.sin", t->rotary ? q->choices.sin : NULL},
+        };
+        for (size_t i = 0; t->from && i < sizeof pointers / sizeof pointers[0]; ++i) {
+            const strobe_status status = strobe__cuda_check_pointer(pointers[i].name, pointers[i].data, device);
+            if (status) return status;
+        }
+    }
+    return STROBE_OK;
+}
+
+/* Numbers that a launch takes. */
+static strobe_status check_sizes(const struct quantisation *q) {
+    for (int n = 0; n < QUANTISE_TENSORS; ++n) {
+        const struct quantise_tensor *t = &q->tensor[n];
+        if (!t->from) continue;
+        if (t->dim > MOST_DIM)
+            return strobe__fail(STROBE_UNSUPPORTED, "%s is %lld; 1 to %d is taken on the GPU",
+                                n == QUANTISE_V ? "dim_v" : "dim", (long long)t->dim, MOST_DIM);
+        if (t->rows > MOST_ROWS || t->batch > INT32_MAX)
+            return strobe__fail(STROBE_UNSUPPORTED, "%s is %lld; less than 2^31 is taken on the GPU",
+                                t->rows > MOST_ROWS ? "the number of rows" : "batch",
+                                (long long)(t->rows > MOST_ROWS ? t->rows : t->batch));
+    }
+    return STROBE_OK;
+}
+
+strobe_status strobe__cuda_quantise(const struct quantisation *q, void *stream) {
+    static const int order[] = {QUANTISE_K, QUANTISE_V, QUANTISE_Q}; /* q's lse_shift takes K's mean */
+    const char *lack = strobe__cuda_lacks(CUDA_SM80, q->p.a.device_index);
+    if (lack) return strobe__fail(STROBE_UNSUPPORTED, "device is %d; %s", q->p.a.device, lack);
+    strobe_status status = check_sizes(q);
+    if (status) return status;
+    struct cuda_visit visit;
+    status = strobe__cuda_enter(q->p.a.device_index, &visit);
+    if (!status) status = check_pointers(q);
+    for (size_t n = 0; n < sizeof order / sizeof order[0] && !status; ++n)
+        if (q->tensor[order[n]].from) status = launch_tensor(q, &q->tensor[order[n]], stream);
+    strobe__cuda_leave(&visit);
+    return status;
+}
