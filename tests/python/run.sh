@@ -41,4 +41,5 @@ install --force-reinstall --no-deps "$wheel"
 export STROBE_WHEEL=$wheel
 export OMP_WAIT_POLICY=passive # the cores are shared with other tests: PyTorch's waiting threads should not spin on them
 cd "$build"
-exec "$venv/bin/python" -m pytest -c "$root/pyproject.toml" --rootdir "$root" -p no:cacheprovider "$root/tests/python" "$@"
+exec "$venv/bin/python" -m pytest -c "$root/pyproject.toml" --rootdir "$root" -p no:cacheprovider -n "$(nproc)" --dist worksteal \
+    "$root/tests/python" "$@"
