@@ -13,7 +13,7 @@ from pathlib import Path
 CPU_SHARED = ["cpu/level.h", "cpu/scratch.h", "cpu/table.h", "cpu/isa/", "core/", "math/", "strobe/"]
 CUDA_SHARED = ["cuda/device/", "cuda/host/", "cuda/ptx/", "core/", "math/", "strobe/"]
 INCLUDES = {
-    "include": [],
+    "include": ["strobe/"],
     "src/core": ["core/", "math/", "strobe/"],
     "src/math": ["math/"],
     "src/reference": ["reference/", "core/", "math/", "strobe/"],

@@ -45,7 +45,8 @@
  *
  * 3. What is computed, for row i and key j of one head
  * ----------------------------------------------------
- *     s = scale * dot(q_i, k_j);  if softcap: s = softcap * tanh(s / softcap);  s += bias + alibi;  invisible: s = -inf
+ *     s = scale * dot(q_i, k_j);  if softcap: s = softcap * tanh(s / softcap);  s += bias + alibi;
+ *     if score: s = score(s, ...);  invisible: s = -inf
  *     lse_i = log(sum_j exp(s_ij) [+ exp(sink)])           natural logarithm, scale included
  *     out_i = sum_j dropout(exp(s_ij - lse_i)) v_j
  * Products accumulate in fp32 (in float64 for STROBE_FP64). A row that sees no key has out = 0 and lse = -inf (with a
@@ -254,6 +255,10 @@ typedef struct strobe_parallel {
     void *self;
 } strobe_parallel;
 
+/* The user's own function of a score, and the gradients of its arrays: strobe_score.h. */
+typedef struct strobe_score_arguments strobe_score_arguments;
+typedef struct strobe_score_gradients strobe_score_gradients;
+
 /* Choices that the library otherwise makes. kernel: take the kernel of this name or refuse (names: strobe_kernel_at).
  * split_keys: keys in one split of split-KV decoding, so that results do not depend on the batch. It is taken by the
  * cpu_decode kernels (up to 16 query rows a K/V head), and by cuda_forward_sm80 and cuda_forward_fp32, which round it up
@@ -303,17 +308,19 @@ typedef struct strobe_attention {
     const strobe_scales *scales;
     const strobe_parallel *parallel;
     const strobe_tuning *tuning;
+    const strobe_score_arguments *score;
 } strobe_attention;
 
 /* What backward reads and writes beside the forward's tensors. Gradients of q, k, v have their shapes; those of K and V are
  * summed over the query heads of a group in fp32 before they are rounded. Gradients are written, not added to. */
 typedef struct strobe_gradients {
     size_t struct_size;
-    strobe_tensor dout;         /* [batch, seq_q, heads_q, dim_v], read */
-    strobe_tensor dlse;         /* as lse, read; data NULL: zero */
-    strobe_tensor dq, dk, dv;   /* written */
-    const strobe_bias *dbias;   /* NULL: not wanted; written; broadcast axes (the bias's own) are summed */
-    const strobe_sinks *dsinks; /* NULL: not wanted; written */
+    strobe_tensor dout;                   /* [batch, seq_q, heads_q, dim_v], read */
+    strobe_tensor dlse;                   /* as lse, read; data NULL: zero */
+    strobe_tensor dq, dk, dv;             /* written */
+    const strobe_bias *dbias;             /* NULL: not wanted; written; broadcast axes (the bias's own) are summed */
+    const strobe_sinks *dsinks;           /* NULL: not wanted; written */
+    const strobe_score_gradients *dscore; /* NULL: not wanted; written */
 } strobe_gradients;
 
 /* ------------------------------------------------------------------------------------------------------------- calls -- */
@@ -406,8 +413,8 @@ enum { STROBE_HADAMARD = 1 };
  * blocks of 1 to 128 rows that divide 128 take one pass over the data, others two. What is not finite becomes e4m3's NaN,
  * and for int8 makes its scale a NaN. The CPU and a GPU store the same bytes. It takes head dims up to 256 with a Hadamard
  * transform and on a GPU, up to 512 otherwise.
- * Subtracting K's mean over its sequence (k_mean) takes the same number from all scores of a row, and so leaves out as it is,
- * unless there are softcap or sinks; lse becomes lower by lse_shift = scale q . mean, which the caller adds to it.
+ * Subtracting K's mean over its sequence (k_mean) takes the same number from all scores of a row, and so leaves out as it
+ * is, unless there are softcap or sinks; lse becomes lower by lse_shift = scale q . mean, which the caller adds to it.
  *     strobe_scales s = {.struct_size = sizeof s};                   // a scale for each block of 128 rows and head
  *     s.q = qs, s.k = ks, s.v = vs, s.block_q = s.block_k = 128;     // with strides as in strobe_scales
  *     a.dtype = STROBE_FP8_E4M3, a.q.data = q8, a.k.data = k8, a.v.data = v8, a.scales = &s;
@@ -415,8 +422,7 @@ enum { STROBE_HADAMARD = 1 };
  *     z.q.data = q, z.k.data = k, z.v.data = v;
  *     if (strobe_quantise(&a, &z, stream) == STROBE_OK) strobe_forward(&a, work, bytes, stream);
  * Returns INVALID_ARGUMENT, UNSUPPORTED, DEVICE_ERROR. */
-STROBE_API strobe_status strobe_quantise(const strobe_attention *attention, const strobe_quantiser *quantiser,
-                                         void *stream);
+STROBE_API strobe_status strobe_quantise(const strobe_attention *attention, const strobe_quantiser *quantiser, void *stream);
 
 /* ------------------------------------------------------------------------------------------- what was chosen, and why -- */
 

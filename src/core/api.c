@@ -22,7 +22,7 @@ static strobe_status prepare(struct problem *problem, struct plan *plan, const s
  * gradients, zero, so backward runs. */
 static bool is_empty(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    if (a->batch == 0) return !p->g.dsinks && !p->g.dbias;
+    if (a->batch == 0) return !p->g.dsinks && !p->g.dbias && !p->g.dscore;
     return p->operation == STROBE_FORWARD && a->seq_q == 0;
 }
 

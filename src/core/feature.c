@@ -63,5 +63,7 @@ COVERED(strobe_dropout);
 COVERED(strobe_scales);
 COVERED(strobe_parallel);
 COVERED(strobe_tuning);
+COVERED(strobe_score_arguments);
+COVERED(strobe_score_gradients);
 COVERED(strobe_attention);
 COVERED(strobe_gradients);

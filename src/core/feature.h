@@ -39,6 +39,11 @@ struct problem;
     F(ALIBI, "ALiBi", "alibi is given; NULL is taken", p->a.alibi)                                                        \
     F(SINKS, "attention sinks", "sinks are given; NULL is taken", p->a.sinks)                                             \
     F(DSINKS, "gradient of the sinks", "dsinks are given; NULL is taken", p->g.dsinks)                                    \
+    F(SCORE, "score function", "score.function changes scores; NULL is taken",                                            \
+      p->a.score && p->score_call.function->has_score)                                                                    \
+    F(VISIBLE, "visible function", "score.function says who sees whom; NULL is taken",                                    \
+      p->a.score && p->score_call.function->has_visible)                                                                  \
+    F(DSCORE, "gradients of a score function's arrays", "dscore is given; NULL is taken", p->g.dscore)                    \
     F(DROPOUT, "dropout", "dropout is given; NULL is taken", p->a.dropout)                                                \
     F(LSE, "lse written", "lse is given; NULL is taken", p->operation == STROBE_FORWARD && p->a.lse.data)                 \
     F(DLSE, "gradient through lse", "dlse is given; NULL is taken", p->g.dlse.data)                                       \
@@ -70,9 +75,10 @@ typedef uint64_t feature_set;
 #define BAND_FEATURES                                                                                                    \
     (FEATURE(CAUSAL_BOTTOM_RIGHT) | FEATURE(CAUSAL_TOP_LEFT) | FEATURE(WINDOW_BOTTOM_RIGHT) | FEATURE(WINDOW_TOP_LEFT) | \
      FEATURE(STARTS))
-#define MASK_FEATURES   (FEATURE(BOOL_MASK) | FEATURE(BLOCK_MASK))
-#define SCORE_FEATURES  (FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) | FEATURE(BIAS) | FEATURE(ALIBI))
-#define VARLEN_FEATURES (FEATURE(PACKED_Q) | FEATURE(PACKED_K) | FEATURE(USED_Q) | FEATURE(USED_K) | FEATURE(INDEX64))
+#define MASK_FEATURES     (FEATURE(BOOL_MASK) | FEATURE(BLOCK_MASK))
+#define SCORE_FEATURES    (FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) | FEATURE(BIAS) | FEATURE(ALIBI))
+#define FUNCTION_FEATURES (FEATURE(SCORE) | FEATURE(VISIBLE))
+#define VARLEN_FEATURES   (FEATURE(PACKED_Q) | FEATURE(PACKED_K) | FEATURE(USED_Q) | FEATURE(USED_K) | FEATURE(INDEX64))
 
 /* What problem p asks for; its defaults are filled in. */
 feature_set strobe__features_of(const struct problem *problem);

@@ -113,6 +113,20 @@ enum field_role {
     F(strobe_tuning, kernel, IS_PLACE)        \
     F(strobe_tuning, split_keys, ASKS(SPLIT_KEYS))
 
+#define FIELDS_strobe_score_arguments(F)               \
+    F(strobe_score_arguments, struct_size, IS_VERSION) \
+    F(strobe_score_arguments, function, ASKS(SCORE))   \
+    F(strobe_score_arguments, scalars, IS_DETAIL)      \
+    F(strobe_score_arguments, arrays, IS_DETAIL)       \
+    F(strobe_score_arguments, scalar_count, IS_DETAIL) \
+    F(strobe_score_arguments, array_count, IS_DETAIL)
+
+#define FIELDS_strobe_score_gradients(F)               \
+    F(strobe_score_gradients, struct_size, IS_VERSION) \
+    F(strobe_score_gradients, arrays, IS_DATA)         \
+    F(strobe_score_gradients, array_count, IS_DETAIL)  \
+    F(strobe_score_gradients, reserved, IS_RESERVED)
+
 #define FIELDS_strobe_attention(F)                    \
     F(strobe_attention, struct_size, IS_VERSION)      \
     F(strobe_attention, batch, IS_SIZE)               \
@@ -148,7 +162,8 @@ enum field_role {
     F(strobe_attention, dropout, IS_ATTACHED)         \
     F(strobe_attention, scales, ASKS(SCALES))         \
     F(strobe_attention, parallel, IS_ATTACHED)        \
-    F(strobe_attention, tuning, IS_ATTACHED)
+    F(strobe_attention, tuning, IS_ATTACHED)          \
+    F(strobe_attention, score, IS_ATTACHED)
 
 #define FIELDS_strobe_gradients(F)               \
     F(strobe_gradients, struct_size, IS_VERSION) \
@@ -158,6 +173,7 @@ enum field_role {
     F(strobe_gradients, dk, IS_TENSOR)           \
     F(strobe_gradients, dv, IS_TENSOR)           \
     F(strobe_gradients, dbias, ASKS(DBIAS))      \
-    F(strobe_gradients, dsinks, ASKS(DSINKS))
+    F(strobe_gradients, dsinks, ASKS(DSINKS))    \
+    F(strobe_gradients, dscore, ASKS(DSCORE))
 
 #endif

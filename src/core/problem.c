@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/score/bind.h"
+
 /* A struct_size above this is not a newer version but a field that was never set. */
 enum { LARGEST_STRUCT = 65536 };
 
@@ -61,7 +63,7 @@ struct attachment {
 static const struct attachment attachments[] = {
     ATTACHMENT(a, varlen), ATTACHMENT(a, paged), ATTACHMENT(a, bias),    ATTACHMENT(a, bool_mask), ATTACHMENT(a, block_mask),
     ATTACHMENT(a, alibi),  ATTACHMENT(a, sinks), ATTACHMENT(a, dropout), ATTACHMENT(a, scales),    ATTACHMENT(a, parallel),
-    ATTACHMENT(a, tuning), ATTACHMENT(g, dbias), ATTACHMENT(g, dsinks),
+    ATTACHMENT(a, tuning), ATTACHMENT(a, score), ATTACHMENT(g, dbias),   ATTACHMENT(g, dsinks),    ATTACHMENT(g, dscore),
 };
 
 static strobe_status read_attachments(struct problem *p) {
@@ -171,6 +173,8 @@ strobe_status strobe__problem_read(struct problem *p, const strobe_attention *at
     if (status) return status;
     fill_defaults(p);
     drop_absent_sides(p);
+    status = strobe__score_bind(p);
+    if (status) return status;
     strobe__problem_ask(p);
     return STROBE_OK;
 }

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "core/feature.h"
+#include "core/score/score.h"
 #include "core/status.h"
 #include "math/mask.h"
 #include "math/philox.h"
@@ -48,6 +49,9 @@ struct problem {
     strobe_tuning tuning;
     strobe_bias dbias;
     strobe_sinks dsinks;
+    strobe_score_arguments score;
+    strobe_score_gradients dscore;
+    struct score_call score_call; /* of both, read and with defaults; only where there is a score */
 };
 
 /* gradients NULL means the forward. runs: the call touches data, so pointers must be there. */

@@ -3,7 +3,7 @@
  * layout.c: the layout of every public structure on LP64, pinned. Compiling is the test. Fields are only ever appended, so a
  * line of this file never changes; make_layout.py writes it. GROWS: a structure with struct_size, which may become larger.
  * FIXED: one that stands inside others and may not. */
-#include "strobe/strobe.h"
+#include "strobe/strobe_score.h"
 
 #define GROWS(type, bytes)                _Static_assert(sizeof(type) >= (bytes), #type " has shrunk")
 #define FIXED(type, bytes)                _Static_assert(sizeof(type) == (bytes), #type " has another size")
@@ -103,7 +103,7 @@ FIELD(strobe_tuning, struct_size, 0, 8);
 FIELD(strobe_tuning, kernel, 8, 8);
 FIELD(strobe_tuning, split_keys, 16, 8);
 
-GROWS(strobe_attention, 424);
+GROWS(strobe_attention, 432);
 FIELD(strobe_attention, struct_size, 0, 8);
 FIELD(strobe_attention, batch, 8, 8);
 FIELD(strobe_attention, seq_q, 16, 8);
@@ -139,8 +139,9 @@ FIELD(strobe_attention, dropout, 392, 8);
 FIELD(strobe_attention, scales, 400, 8);
 FIELD(strobe_attention, parallel, 408, 8);
 FIELD(strobe_attention, tuning, 416, 8);
+FIELD(strobe_attention, score, 424, 8);
 
-GROWS(strobe_gradients, 224);
+GROWS(strobe_gradients, 232);
 FIELD(strobe_gradients, struct_size, 0, 8);
 FIELD(strobe_gradients, dout, 8, 40);
 FIELD(strobe_gradients, dlse, 48, 40);
@@ -149,6 +150,7 @@ FIELD(strobe_gradients, dk, 128, 40);
 FIELD(strobe_gradients, dv, 168, 40);
 FIELD(strobe_gradients, dbias, 208, 8);
 FIELD(strobe_gradients, dsinks, 216, 8);
+FIELD(strobe_gradients, dscore, 224, 8);
 
 FIXED(strobe_partial, 80);
 FIELD(strobe_partial, out, 0, 40);
@@ -170,7 +172,28 @@ FIELD(strobe_partials, device_index, 144, 4);
 FIELD(strobe_partials, reserved, 148, 4);
 FIELD(strobe_partials, parallel, 152, 8);
 
-GROWS(strobe_kernel_info, 48);
+GROWS(strobe_rotary, 48);
+FIELD(strobe_rotary, struct_size, 0, 8);
+FIELD(strobe_rotary, cos, 8, 8);
+FIELD(strobe_rotary, sin, 16, 8);
+FIELD(strobe_rotary, positions, 24, 8);
+FIELD(strobe_rotary, dim, 32, 8);
+FIELD(strobe_rotary, interleaved, 40, 4);
+FIELD(strobe_rotary, reserved, 44, 4);
+
+GROWS(strobe_quantiser, 200);
+FIELD(strobe_quantiser, struct_size, 0, 8);
+FIELD(strobe_quantiser, q, 8, 40);
+FIELD(strobe_quantiser, k, 48, 40);
+FIELD(strobe_quantiser, v, 88, 40);
+FIELD(strobe_quantiser, dtype, 128, 4);
+FIELD(strobe_quantiser, hadamard, 132, 4);
+FIELD(strobe_quantiser, seed, 136, 8);
+FIELD(strobe_quantiser, rotary, 144, 8);
+FIELD(strobe_quantiser, k_mean, 152, 8);
+FIELD(strobe_quantiser, lse_shift, 160, 40);
+
+GROWS(strobe_kernel_info, 168);
 FIELD(strobe_kernel_info, struct_size, 0, 8);
 FIELD(strobe_kernel_info, name, 8, 8);
 FIELD(strobe_kernel_info, summary, 16, 8);
@@ -200,6 +223,47 @@ FIELD(strobe_device_info, threads, 24, 4);
 FIELD(strobe_device_info, reserved, 28, 4);
 FIELD(strobe_device_info, memory_bytes, 32, 8);
 
+FIXED(strobe_score_scalar, 24);
+FIELD(strobe_score_scalar, name, 0, 8);
+FIELD(strobe_score_scalar, value, 8, 8);
+FIELD(strobe_score_scalar, integer, 16, 4);
+FIELD(strobe_score_scalar, reserved, 20, 4);
+
+FIXED(strobe_score_array, 16);
+FIELD(strobe_score_array, name, 0, 8);
+FIELD(strobe_score_array, rank, 8, 4);
+FIELD(strobe_score_array, dtype, 12, 4);
+
+GROWS(strobe_score_source, 48);
+FIELD(strobe_score_source, struct_size, 0, 8);
+FIELD(strobe_score_source, score, 8, 8);
+FIELD(strobe_score_source, visible, 16, 8);
+FIELD(strobe_score_source, scalars, 24, 8);
+FIELD(strobe_score_source, arrays, 32, 8);
+FIELD(strobe_score_source, scalar_count, 40, 4);
+FIELD(strobe_score_source, array_count, 44, 4);
+
+FIXED(strobe_score_elements, 80);
+FIELD(strobe_score_elements, data, 0, 8);
+FIELD(strobe_score_elements, extent, 8, 32);
+FIELD(strobe_score_elements, stride, 40, 32);
+FIELD(strobe_score_elements, dtype, 72, 4);
+FIELD(strobe_score_elements, reserved, 76, 4);
+
+GROWS(strobe_score_arguments, 40);
+FIELD(strobe_score_arguments, struct_size, 0, 8);
+FIELD(strobe_score_arguments, function, 8, 8);
+FIELD(strobe_score_arguments, scalars, 16, 8);
+FIELD(strobe_score_arguments, arrays, 24, 8);
+FIELD(strobe_score_arguments, scalar_count, 32, 4);
+FIELD(strobe_score_arguments, array_count, 36, 4);
+
+GROWS(strobe_score_gradients, 24);
+FIELD(strobe_score_gradients, struct_size, 0, 8);
+FIELD(strobe_score_gradients, arrays, 8, 8);
+FIELD(strobe_score_gradients, array_count, 16, 4);
+FIELD(strobe_score_gradients, reserved, 20, 4);
+
 VALUE(STROBE_OK, 0);
 VALUE(STROBE_INVALID_ARGUMENT, 1);
 VALUE(STROBE_UNSUPPORTED, 2);
@@ -223,6 +287,9 @@ VALUE(STROBE_MASK_CAUSAL_BOTTOM_RIGHT, 2);
 VALUE(STROBE_MASK_WINDOW_TOP_LEFT, 3);
 VALUE(STROBE_MASK_WINDOW_BOTTOM_RIGHT, 4);
 VALUE(STROBE_DETERMINISTIC, 1);
+VALUE(STROBE_HADAMARD, 1);
+VALUE(STROBE_INT32, 32);
+VALUE(STROBE_UINT8, 33);
 
 #endif
 

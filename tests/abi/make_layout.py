@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""make_layout.py HEADER > layout.c: writes the test that pins the layout of the public structures, as the header has them
+"""make_layout.py HEADER ... > layout.c: writes the test that pins the layout of the public structures, as the header has them
 now. Run it again only to add what was appended: a line that changes is a broken promise to every program already built."""
 import re
 import subprocess
@@ -14,7 +14,7 @@ HEAD = """\
  * layout.c: the layout of every public structure on LP64, pinned. Compiling is the test. Fields are only ever appended, so a
  * line of this file never changes; make_layout.py writes it. GROWS: a structure with struct_size, which may become larger.
  * FIXED: one that stands inside others and may not. */
-#include "strobe/strobe.h"
+#include "strobe/strobe_score.h"
 
 #define GROWS(type, bytes)                _Static_assert(sizeof(type) >= (bytes), #type " has shrunk")
 #define FIXED(type, bytes)                _Static_assert(sizeof(type) == (bytes), #type " has another size")
@@ -27,8 +27,8 @@ HEAD = """\
 
 
 def structures(text):
-    """Yields (type, [field, ...]) for each typedef struct, in order."""
-    for body, name in re.findall(r"typedef struct \w+ \{(.*?)\n\} (\w+);", text, re.S):
+    """Yields (type, [field, ...]) for each structure, in order."""
+    for name, body in re.findall(r"struct (\w+) \{(.*?)\n\}", text, re.S):
         fields = []
         for declaration in filter(None, (d.strip() for d in body.split(";"))):
             function = re.search(r"\(\*(\w+)\)", declaration)
@@ -40,8 +40,8 @@ def structures(text):
 
 
 def main():
-    header = Path(sys.argv[1])
-    text = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.S)
+    headers = [Path(header) for header in sys.argv[1:]]
+    text = re.sub(r"/\*.*?\*/", "", "".join(header.read_text() for header in headers), flags=re.S)
     prints = []
     for name, fields in structures(text):
         kind = "GROWS" if fields[0] == "struct_size" else "FIXED"
@@ -52,8 +52,9 @@ def main():
     prints += [f'printf("VALUE({v}, %d);\\n", (int){v});' for v in re.findall(r"\b(STROBE_[A-Z0-9_]+) = \d", text)]
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "print.c"), Path(folder, "print")
-        source.write_text(f'#include <stdio.h>\n#include "{header.resolve()}"\nint main(void) {{ {" ".join(prints)} }}\n')
-        subprocess.run(["cc", "-o", program, source], check=True)
+        includes = "".join(f'#include "{header.resolve()}"\n' for header in headers)
+        source.write_text(f'#include <stdio.h>\n{includes}int main(void) {{ {" ".join(prints)} }}\n')
+        subprocess.run(["cc", "-I", headers[0].parent.parent, "-o", program, source], check=True)
         table = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     print(HEAD + table + "\n#endif\n\nint main(void) { return 0; }")
 

@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# symbols.sh HEADER SHARED STATIC: the binary interface that the libraries show: exported functions are those that the header
-# declares, no more and no less; the SONAME; the libraries needed; and no name outside strobe_ in the static library, where
+# symbols.sh HEADERS SHARED STATIC: the binary interface that the libraries show: exported functions are those that the headers
+# (a folder) declare, no more and no less; the SONAME; the libraries needed; and no name outside strobe_ in the static library, where
 # nothing hides. Prints one line a finding.
 set -eu
-header=$1 shared=$2 static=$3
+headers=$1 shared=$2 static=$3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
@@ -14,9 +14,9 @@ fail() {
     failed=1
 }
 
-sed -n 's/^STROBE_API [^(]*[ *]\(strobe_[a-z0-9_]*\)(.*/\1/p' "$header" | sort >"$work/declared"
+sed -n 's/^STROBE_API [^(]*[ *]\(strobe_[a-z0-9_]*\)(.*/\1/p' "$headers"/*.h | sort >"$work/declared"
 nm -D --defined-only "$shared" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort >"$work/exported"
-[ -s "$work/declared" ] || fail "no declaration found in $header"
+[ -s "$work/declared" ] || fail "no declaration found in $headers"
 for name in $(comm -23 "$work/declared" "$work/exported"); do fail "$name is declared but not exported: see src/strobe.map"; done
 for name in $(comm -13 "$work/declared" "$work/exported"); do fail "$name is exported but not declared"; done
 

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 
 #include "input.h"
-#include "strobe/strobe.h"
+#include "strobe/strobe_score.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -89,6 +89,7 @@ static strobe_attention *any_attention(struct input *in) {
     FEATURE(scales, SCALES), FEATURE(parallel, PARALLEL), FEATURE(tuning, TUNING);
 #undef FEATURE
     if (a->tuning) ((strobe_tuning *)structures[TUNING])->kernel = any_name(in);
+    a->score = NULL; /* a query has one: its function is made by the library */
     return a;
 }
 
@@ -99,6 +100,7 @@ static strobe_gradients *any_gradients(struct input *in) {
     strobe_gradients *g = any_structure(in, GRADIENTS);
     g->dbias = present & 2 ? any_structure(in, DBIAS) : NULL;
     g->dsinks = present & 4 ? any_structure(in, DSINKS) : NULL;
+    g->dscore = NULL;
     return g;
 }
 
@@ -116,9 +118,43 @@ static void make_plausible(struct input *in, strobe_attention *a) {
     }
 }
 
+/* A function with arguments of any value, and gradients of its array. */
+static void attach_score(struct input *in, strobe_attention *a, strobe_gradients *g) {
+    static const strobe_score_array array = {"table", 3, STROBE_FP32};
+    static const strobe_score_scalar scalar = {"c", 3, 1, 0};
+    static const strobe_score_source source = {.struct_size = sizeof source,
+                                               .score = "score + table[h][i - j + c][i % c]",
+                                               .scalars = &scalar,
+                                               .arrays = &array,
+                                               .scalar_count = 1,
+                                               .array_count = 1};
+    static strobe_score *function;
+    static strobe_score_elements elements[2];
+    static double value;
+    static strobe_score_arguments arguments;
+    static strobe_score_gradients gradients;
+    if (!function) REQUIRE(strobe_score_create(&source, &function) == STROBE_OK);
+    take(in, elements, sizeof elements), take(in, &value, sizeof value);
+    for (int axis = 0; axis < 4 && choose(in, 4); ++axis)
+        elements[0].extent[axis] &= 0xffff, elements[1].extent[axis] = elements[0].extent[axis],
+                                            elements[0].stride[axis] = 0;
+    elements[0].dtype = 0, elements[0].reserved = 0;
+    arguments = (strobe_score_arguments){.struct_size = sizeof arguments,
+                                         .function = function,
+                                         .scalars = &value,
+                                         .arrays = &elements[0],
+                                         .scalar_count = 1,
+                                         .array_count = 1};
+    gradients = (strobe_score_gradients){.struct_size = sizeof gradients, .arrays = &elements[1], .array_count = 1};
+    a->score = &arguments;
+    if (g && choose(in, 2)) g->dscore = &gradients;
+}
+
 static void query(struct input *in) {
     strobe_attention *a = any_attention(in);
-    const strobe_gradients *g = any_gradients(in);
+    strobe_gradients *g = any_gradients(in);
+    const bool has_score = choose(in, 2);
+    if (has_score) attach_score(in, a, g);
     if (choose(in, 4)) make_plausible(in, a);
     size_t bytes = 0, needed = 0;
     const char *kernel = NULL;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""make_seeds.py: writes seeds/, the small well-formed files that the fuzzers of the readers start from."""
+"""make_seeds.py: writes seeds/, the small well-formed files and texts that the fuzzers start from."""
 import json
 import struct
 from pathlib import Path
@@ -35,3 +35,7 @@ save("npy/f4", npy((1, 0), b"{'descr': '<f4', 'fortran_order': False, 'shape': (
 save("npy/f2", npy((2, 0), b"{'descr': '<f2', 'fortran_order': False, 'shape': (4,), }\n", bytes(8)))
 save("npy/f8", npy((3, 0), b"{'shape': (), 'fortran_order': False, 'descr': '<f8'}\n", bytes(8)))
 save("npy/refused", npy((1, 0), b"{'descr': '>i4', 'fortran_order': True, 'shape': (0, 1), }\n", b""))
+save("score/table", b"score + t[min(h, 2)][min(max(i - j, 0), 3)] * w\nd[min(i, 4)] == d[min(j, 4)] && !(j > i)\n")
+save("score/functions", b"i % 3 == 0 ? tanh(score / 30.0) * 3e1 : pow(exp2(score), -w) - "
+     b"log(sqrt(abs(score)))\nfloor(0.5 * i) < j || c\n")
+save("score/choices", b"j < 3 ? -inf : int(score) / (c - i * 2) + float(hkv)\n(i - j) / 8 == 0 || seq_k - j >= b\n")

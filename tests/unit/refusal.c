@@ -7,16 +7,38 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/score/score.h"
 #include "test.h"
 
 struct call call;
+struct strobe_score score_function, visible_function;
 _Alignas(64) float input[ARENA];
 
 /* Every output lies here. */
-static _Alignas(64) float output[7][ARENA];
+static _Alignas(64) float output[8][ARENA];
 enum { MARK = 0xa5 };
 
+static struct strobe_score make_function(const char *score, const char *visible) {
+    static const strobe_score_scalar c = {"c", 3, 1, 0};
+    static const strobe_score_array table = {"table", 2, STROBE_FP32};
+    const strobe_score_source source = {.struct_size = sizeof source,
+                                        .score = score,
+                                        .visible = visible,
+                                        .scalars = &c,
+                                        .arrays = &table,
+                                        .scalar_count = 1,
+                                        .array_count = 1};
+    strobe_score *function = NULL;
+    if (strobe_score_create(&source, &function)) fail_msg("%s", strobe_last_error());
+    const struct strobe_score copy = *function;
+    strobe_score_destroy(function);
+    return copy;
+}
+
 void reset_call(void) {
+    if (score_function.node_count == 0) score_function = make_function("score + table[h][i - j + 4] / c", NULL);
+    if (visible_function.node_count == 0) visible_function = make_function(NULL, "j <= i");
+
     static const int64_t cu_q[] = {0, 4, 6}, cu_k[] = {0, 5, 7}, used_q[] = {4, 2}, used_k[] = {5, 2};
     for (int n = 0; n < ARENA; ++n) input[n] = (float)(n % 7) / 8;
     memset(output, MARK, sizeof output);
@@ -36,6 +58,16 @@ void reset_call(void) {
         .scales = {.struct_size = sizeof call.scales},
         .parallel = {.struct_size = sizeof call.parallel},
         .tuning = {.struct_size = sizeof call.tuning},
+        .score = {.struct_size = sizeof call.score,
+                  .function = &score_function,
+                  .scalars = &call.scalar,
+                  .arrays = &call.elements,
+                  .scalar_count = 1,
+                  .array_count = 1},
+        .dscore = {.struct_size = sizeof call.dscore, .arrays = &call.delements, .array_count = 1},
+        .elements = {.data = input, .extent = {4, 9}},
+        .delements = {.data = output[7], .extent = {4, 9}},
+        .scalar = 3,
     };
     call.a.q.data = call.a.k.data = call.a.v.data = call.g.dout.data = call.g.dlse.data = input;
     call.a.out.data = output[0], call.a.lse.data = output[1];

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "strobe/strobe.h"
+#include "strobe/strobe_score.h"
 
 /* A sound problem of [2, 4 x 5, 4 heads on 2, 8], backward too, and every optional structure, none of them attached. */
 struct call {
@@ -25,10 +25,17 @@ struct call {
     strobe_scales scales;
     strobe_parallel parallel;
     strobe_tuning tuning;
+    strobe_score_arguments score;
+    strobe_score_gradients dscore;
+    strobe_score_elements elements, delements;      /* of the one array: float table[h][i - j + 4], 4 x 9 */
+    double scalar;                                  /* of the one scalar, the integer c: 3 */
     int64_t cu_q[3], cu_k[3], used_q[2], used_k[2]; /* 64-bit: {0, 4, 6}, {0, 5, 7}, {4, 2}, {5, 2} */
 };
 
 extern struct call call;
+
+/* Functions of the call: "score + table[h][i - j + 4] / c"; "j <= i". */
+extern struct strobe_score score_function, visible_function;
 
 /* Data that tensors and features may point at; enough for every view of the call. */
 enum { ARENA = 4096 };

@@ -36,6 +36,10 @@ static const struct asked {
     {BIT_ALIBI, {ATTACH(alibi)}},
     {BIT_SINKS, {ATTACH(sinks)}},
     {BIT_DSINKS, {ATTACH(sinks), ATTACH_D(dsinks)}},
+    {BIT_SCORE, {ATTACH(score)}},
+    {BIT_SCORE, {ATTACH(score), POINT(score.function, &score_function)}},
+    {BIT_VISIBLE, {ATTACH(score), POINT(score.function, &visible_function)}},
+    {BIT_DSCORE, {ATTACH(score), ATTACH_D(dscore)}},
     {BIT_DROPOUT, {ATTACH(dropout), REAL(dropout.p, 0.5)}},
     {BIT_LSE, {POINT(a.lse.data, input)}},
     {BIT_DLSE, {POINT(g.dlse.data, input)}},
@@ -56,12 +60,13 @@ static feature_set with(int bit) {
     const feature_set others = bit == BIT_DBIAS      ? FEATURE(BIAS)
                                : bit == BIT_DSINKS   ? FEATURE(SINKS)
                                : bit == BIT_SCALES_Q ? FEATURE(SCALES)
+                               : bit == BIT_DSCORE   ? FEATURE(SCORE)
                                                      : 0;
     return others | (feature_set)1 << bit;
 }
 
 static bool is_of_backward(int bit) {
-    return bit == BIT_DBIAS || bit == BIT_DSINKS || bit == BIT_DLSE || bit == BIT_DETERMINISTIC;
+    return bit == BIT_DBIAS || bit == BIT_DSINKS || bit == BIT_DSCORE || bit == BIT_DLSE || bit == BIT_DETERMINISTIC;
 }
 
 /* A call that asks for nothing. */
@@ -124,9 +129,10 @@ static size_t place_of(const char *type) {
         const char *type;
         size_t at;
     } places[] = {
-        {"strobe_attention", offsetof(struct call, a)},   {"strobe_gradients", offsetof(struct call, g)},
-        {"strobe_varlen", offsetof(struct call, varlen)}, {"strobe_dropout", offsetof(struct call, dropout)},
-        {"strobe_scales", offsetof(struct call, scales)}, {"strobe_tuning", offsetof(struct call, tuning)},
+        {"strobe_attention", offsetof(struct call, a)},           {"strobe_gradients", offsetof(struct call, g)},
+        {"strobe_varlen", offsetof(struct call, varlen)},         {"strobe_dropout", offsetof(struct call, dropout)},
+        {"strobe_scales", offsetof(struct call, scales)},         {"strobe_tuning", offsetof(struct call, tuning)},
+        {"strobe_score_arguments", offsetof(struct call, score)},
     };
     for (size_t n = 0; n < COUNT(places); ++n)
         if (strcmp(places[n].type, type) == 0) return places[n].at;
@@ -144,7 +150,7 @@ static const struct field {
     FIELDS_strobe_gradients(ROW) FIELDS_strobe_tensor(ROW) FIELDS_strobe_varlen(ROW) FIELDS_strobe_paged(ROW)
         FIELDS_strobe_bias(ROW) FIELDS_strobe_bool_mask(ROW) FIELDS_strobe_block_mask(ROW) FIELDS_strobe_alibi(ROW)
             FIELDS_strobe_sinks(ROW) FIELDS_strobe_dropout(ROW) FIELDS_strobe_scales(ROW) FIELDS_strobe_parallel(ROW)
-                FIELDS_strobe_tuning(ROW)
+                FIELDS_strobe_tuning(ROW) FIELDS_strobe_score_arguments(ROW) FIELDS_strobe_score_gradients(ROW)
 #undef ROW
 };
 

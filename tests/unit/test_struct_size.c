@@ -31,10 +31,12 @@ static const struct {
     STRUCTURE("scales", scales, offsetof(struct call, a.scales)),
     STRUCTURE("parallel", parallel, offsetof(struct call, a.parallel)),
     STRUCTURE("tuning", tuning, offsetof(struct call, a.tuning)),
+    STRUCTURE("score", score, offsetof(struct call, a.score)),
     STRUCTURE("dbias", dbias, offsetof(struct call, g.dbias)),
     STRUCTURE("dsinks", dsinks, offsetof(struct call, g.dsinks)),
+    STRUCTURE("dscore", dscore, offsetof(struct call, g.dscore)),
 };
-enum { ATTENTION, GRADIENTS, PAGED = 3, SCALES = 10, DBIAS = 13, DSINKS = 14 };
+enum { ATTENTION, GRADIENTS, PAGED = 3, SCALES = 10, DBIAS = 14, DSINKS = 15, DSCORE = 16 };
 
 /* A copy of structure n of the call in a buffer with room behind it, attached in its place. */
 static _Alignas(8) unsigned char copy[256 + 65536];
@@ -43,6 +45,7 @@ static void attach_copy(size_t n, size_t claimed_bytes, unsigned char behind) {
     reset_call();
     if (n == DBIAS) call.a.bias = &call.bias;
     if (n == DSINKS) call.a.sinks = &call.sinks;
+    if (n == DSCORE) call.a.score = &call.score;
     memset(copy, behind, sizeof copy);
     memcpy(copy, (char *)&call + structures[n].at, structures[n].bytes);
     memcpy(copy, &claimed_bytes, sizeof claimed_bytes);
@@ -103,6 +106,7 @@ static void test_older(void **state) {
     static const size_t ends[] = {
         offsetof(strobe_attention, softcap), offsetof(strobe_attention, window_left), offsetof(strobe_attention, varlen),
         offsetof(strobe_attention, bias),    offsetof(strobe_attention, dropout),     offsetof(strobe_attention, tuning),
+        offsetof(strobe_attention, score),
     };
     float expected[2 * 4 * 4 * 8];
     reset_call();
@@ -136,6 +140,7 @@ static void test_older_features(void **state) {
         {11, sizeof(size_t)},
         {12, sizeof(size_t)},
         {GRADIENTS, offsetof(strobe_gradients, dbias)},
+        {GRADIENTS, offsetof(strobe_gradients, dscore)},
     };
     for (size_t n = 0; n < COUNT(rows); ++n) {
         attach_copy(rows[n].structure, rows[n].bytes, 0xee);
