@@ -15,7 +15,7 @@
 #include <math.h>
 
 #include "core/element.h"
-#include "core/problem.h"
+#include "core/score/bind.h"
 
 #if defined(STROBE_STANDARD)
 typedef float real;

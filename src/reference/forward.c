@@ -12,10 +12,10 @@ enum { ROWS_A_TASK = 16 };
 
 struct forward {
     const struct problem *p;
-    real *scratch; /* [workers][3 * seq_k + dim_v] */
+    real *scratch; /* [workers][5 * seq_k + dim_v] */
 };
 
-static size_t scratch_reals(const struct problem *p) { return (size_t)(3 * p->a.seq_k + p->a.dim_v); }
+static size_t scratch_reals(const struct problem *p) { return (size_t)(5 * p->a.seq_k + p->a.dim_v); }
 
 static int64_t row_chunks(const struct problem *p) { return (p->a.seq_q + ROWS_A_TASK - 1) / ROWS_A_TASK; }
 
@@ -24,7 +24,7 @@ static void forward_row(const struct row *r, const struct softmax *softmax, real
     const strobe_attention *a = &p->a;
     for (int64_t x = 0; x < a->dim_v; ++x) sum[x] = 0;
     for (int64_t j = 0; j < r->s.keys; ++j) {
-        if (!is_visible(r, j)) continue; /* not just P = 0, since 0 * NaN is NaN */
+        if (softmax->seen[j] == 0) continue; /* not just P = 0, since 0 * NaN is NaN */
         const int64_t value = strobe__key_offset(&a->v, &r->s, j, r->kv);
         const real p_ij = intermediate(a->q.dtype, softmax->P[j] * softmax->drop[j]);
         const real scale = (real)strobe__key_scale(p, p->scales.v, p->scales.stride_v, &r->s, j, r->kv);
@@ -42,11 +42,13 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     const struct sequence s = strobe__sequence(p, head / p->a.heads_q);
     real *scratch = f->scratch + (size_t)worker * scratch_reals(p);
     struct softmax softmax = {.P = scratch, .slope = scratch + p->a.seq_k, .drop = scratch + 2 * p->a.seq_k};
+    softmax.input = scratch + 3 * p->a.seq_k;
+    softmax.seen = scratch + 4 * p->a.seq_k;
     for (int64_t i = chunk * ROWS_A_TASK; i < (chunk + 1) * ROWS_A_TASK && i < s.rows; ++i) {
         const struct row r = row_of(p, &s, head % p->a.heads_q, i);
         softmax_of(&r, &softmax);
         dropout_of(&r, softmax.drop);
-        forward_row(&r, &softmax, scratch + 3 * p->a.seq_k);
+        forward_row(&r, &softmax, scratch + 5 * p->a.seq_k);
     }
 }
 

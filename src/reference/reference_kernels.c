@@ -4,10 +4,11 @@
  * library can describe and compute, one element at a time. */
 #include "reference/reference.h"
 
-#define COMMON \
-    (SHAPE_FEATURES | BAND_FEATURES | MASK_FEATURES | SCORE_FEATURES | VARLEN_FEATURES | FEATURE(SINKS) | FEATURE(DROPOUT))
+#define COMMON                                                                                               \
+    (SHAPE_FEATURES | BAND_FEATURES | MASK_FEATURES | SCORE_FEATURES | VARLEN_FEATURES | FUNCTION_FEATURES | \
+     FEATURE(SINKS) | FEATURE(DROPOUT))
 #define FORWARD  (COMMON | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q))
-#define BACKWARD (COMMON | FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
+#define BACKWARD (COMMON | FEATURE(DSCORE) | FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
 
 #define FLOATS   (FP32 | FP16 | BF16)
 #define ALL      (FLOATS | FP64)

@@ -23,6 +23,8 @@ struct softmax {
     real *P;     /* [seq_k] exp(score - lse), 0 for hidden keys */
     real *slope; /* [seq_k] d score / d (dot * scale): 1 without softcap */
     real *drop;  /* [seq_k] the factor of dropout: 0, or 1 / (1 - p); 1 without dropout */
+    real *input; /* [seq_k] what the user's function was given; only where there is one */
+    real *seen;  /* [seq_k] 1 for visible keys, 0 for hidden ones */
     real lse;
     real P_sink; /* exp(sink - lse), 0 without a sink */
 };
@@ -42,6 +44,20 @@ static inline real bias_of(const struct row *r, int64_t j) {
     return load(bias->data, bias->dtype, row + j);
 }
 
+/* What a program of the user's function gives for a score: the value of one of its nodes. All of it is in value. */
+static inline double function_value(const struct row *r, int64_t j, double score, const struct score_program *program,
+                                    uint16_t node, double value[SCORE_MOST_NODES]) {
+    const struct score_place place = strobe__score_place(r->p, &r->s, r->h, r->i, j);
+    strobe__score_evaluate(&r->p->score_call, program, &place, score, sizeof(real) == sizeof(float), value);
+    return value[node];
+}
+
+static inline bool is_visible_by_function(const struct row *r, int64_t j) {
+    const struct strobe_score *f = r->p->score_call.function;
+    double value[SCORE_MOST_NODES];
+    return function_value(r, j, 0, &f->of_visible, f->visible, value) != 0;
+}
+
 static inline bool is_visible(const struct row *r, int64_t j) {
     const struct problem *p = r->p;
     if (j < r->first || j >= r->end) return false;
@@ -54,7 +70,8 @@ static inline bool is_visible(const struct row *r, int64_t j) {
         const int64_t row = r->s.b * m->stride[0] + r->h * m->stride[1] + r->i / m->block_q * m->stride[2];
         if (!m->data[row + j / m->block_k]) return false;
     }
-    return !p->a.bias || bias_of(r, j) != -(real)INFINITY;
+    if (p->a.bias && bias_of(r, j) == -(real)INFINITY) return false;
+    return !(p->features & FEATURE(VISIBLE)) || is_visible_by_function(r, j);
 }
 
 /* The dot product of a row of `left` and a row of `right`. */
@@ -107,6 +124,13 @@ static inline real score(const struct row *r, int64_t j, real *slope) {
     return x;
 }
 
+/* The score after the user's function, of what it is given. */
+static inline real score_by_function(const struct row *r, int64_t j, real input) {
+    const struct strobe_score *f = r->p->score_call.function;
+    double value[SCORE_MOST_NODES];
+    return intermediate(r->p->a.q.dtype, (real)function_value(r, j, (double)input, &f->of_score, f->score, value));
+}
+
 /* Safe softmax in three loops over the row: maximum, sum, P. */
 static inline void softmax_of(const struct row *r, struct softmax *out) {
     const struct problem *p = r->p;
@@ -116,8 +140,14 @@ static inline void softmax_of(const struct row *r, struct softmax *out) {
     for (int64_t j = 0; j < keys; ++j) {
         out->P[j] = -(real)INFINITY;
         out->slope[j] = 0;
-        if (!is_visible(r, j)) continue;
+        out->seen[j] = is_visible(r, j);
+        if (out->seen[j] == 0) continue;
         out->P[j] = score(r, j, &out->slope[j]);
+        if (p->features & FEATURE(SCORE)) {
+            out->input[j] = out->P[j];
+            out->P[j] = score_by_function(r, j, out->P[j]);
+            if (out->P[j] == -(real)INFINITY) out->seen[j] = 0;
+        }
         if (!(out->P[j] <= maximum)) maximum = out->P[j]; /* true of a NaN too, which then stays */
     }
     const real shift = maximum == -(real)INFINITY ? 0 : maximum;

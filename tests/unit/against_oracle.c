@@ -40,7 +40,7 @@ struct measured {
 
 /* How far from the truth the lse is that standard attention finds in fp32: lse is fp32 whatever the dtype of q. */
 static double fp32_lse_error(const struct measured *m) {
-    static const enum tensor inputs[] = {Q, K, V, BIAS_TERM, SINK_LOGITS};
+    static const enum tensor inputs[] = {Q, K, V, BIAS_TERM, SINK_LOGITS, TABLE};
     struct shape shape = m->x.shape;
     struct fixture single;
     shape.dtype = STROBE_FP32, shape.features &= ~(unsigned)NO_LSE;
@@ -79,7 +79,7 @@ static void set_moved(struct measured *m) {
 }
 
 static void check_kernel(struct measured *m, strobe_operation operation, const char *kernel) {
-    const double factor = m->x.shape.features & SOFTCAP ? 3 : 2;
+    const double factor = m->x.shape.features & SOFTCAP || m->x.shape.score ? 3 : 2;
     bool whole = true;
     if (fixture_run_fenced(&m->x, operation, kernel, 1, &whole)) fail_msg("%s: %s", kernel, strobe_last_error());
     if (!whole) fail_msg("%s wrote before its workspace", kernel);

@@ -9,8 +9,8 @@
 
 #include "test.h"
 
-const char *const tensor_names[TENSORS] = {"q",  "k",  "v",  "out",  "lse",   "dout",  "dlse",
-                                           "dq", "dk", "dv", "bias", "dbias", "sinks", "dsinks"};
+const char *const tensor_names[TENSORS] = {"q",  "k",  "v",    "out",   "lse",   "dout",   "dlse",  "dq",
+                                           "dk", "dv", "bias", "dbias", "sinks", "dsinks", "table", "dtable"};
 
 static void *allocate(struct fixture *f, size_t bytes) {
     if (f->pieces == (int)COUNT(f->memory)) abort();
@@ -107,6 +107,17 @@ static void make_tensors(struct fixture *f) {
     }
 }
 
+/* The table of a score function, in fp32 whatever the problem's dtype is. */
+static void make_table(struct fixture *f) {
+    const struct shape *s = &f->shape;
+    const int32_t out = has(f, WIDE) ? STROBE_FP64 : s->dtype;
+    const int64_t width = s->seq_q + s->seq_k, extent[3] = {1, 1, s->heads_q}, stride[3] = {0, 0, width};
+    if (s->score && strstr(s->score, "table")) {
+        f->slot[TABLE] = make_slot(f, STROBE_FP32, extent, stride, width);
+        f->slot[DTABLE] = make_slot(f, out, extent, stride, width);
+    }
+}
+
 static void multiply(struct slot *s, double factor) {
     for (int64_t e = 0; e < slot_count(s); ++e) slot_set(s, e, slot_get(s, e) * factor);
 }
@@ -146,6 +157,9 @@ static void fill_tensors(struct fixture *f) {
             slot_set(s, e,
                      inputs[n] == BIAS_TERM && has(f, HOLES) && e % 5 == 2 ? -(double)INFINITY : random_value(&random));
     }
+    struct random random = {.state = 2000};
+    for (int64_t e = 0; f->slot[TABLE].base && e < slot_count(&f->slot[TABLE]); ++e) /* a difference's steps are exact */
+        slot_set(&f->slot[TABLE], e, (double)((int64_t)random_below(&random, 512) - 256) / 256);
     for (int64_t h = 0; has(f, NO_SINKS) && h < f->shape.heads_q; h += 2)
         slot_set(&f->slot[SINK_LOGITS], h, -(double)INFINITY);
     set_values(f);
@@ -203,6 +217,47 @@ static void make_options(struct fixture *f, struct random *r) {
     if (has(f, STARTS)) f->a.q_start = 2, f->a.k_start = 3;
 }
 
+/* The score function, and where its arrays lie. */
+static void make_function(struct fixture *f) {
+    const struct shape *s = &f->shape;
+    enum { KINDS = 97 };
+    static const strobe_score_scalar scalars[] = {{"w", 0.75, 0, 0}, {"c", 3, 1, 0}, {"at", 0, 1, 0}};
+    static const strobe_score_array arrays[] = {{"table", 2, STROBE_FP32}, {"kind", 1, STROBE_INT32}};
+    static double values[3] = {0.75, 3, 0};
+    if (!s->score && !s->visible) return;
+    const strobe_score_source source = {.struct_size = sizeof source,
+                                        .score = s->score,
+                                        .visible = s->visible,
+                                        .scalars = scalars,
+                                        .arrays = arrays,
+                                        .scalar_count = 3,
+                                        .array_count = 2};
+    if (strobe_score_create(&source, &f->function)) fail_msg("%s", strobe_last_error());
+    int32_t *kind = allocate(f, KINDS * sizeof *kind);
+    for (int32_t n = 0; n < KINDS; ++n) kind[n] = n / 5 % 4;
+    values[2] = (double)(s->seq_k - 1 + f->a.k_start - f->a.q_start);
+    static const float nothing[1];
+    const struct slot *table = &f->slot[TABLE], *dtable = &f->slot[DTABLE];
+    f->elements[0] = (strobe_score_elements){.data = table->base ? table->data : (void *)(uintptr_t)nothing,
+                                             .extent = {1, 1}};
+    f->elements[1] = (strobe_score_elements){.data = kind, .extent = {KINDS}};
+    f->score = (strobe_score_arguments){.struct_size = sizeof f->score,
+                                        .function = f->function,
+                                        .scalars = values,
+                                        .arrays = f->elements,
+                                        .scalar_count = 3,
+                                        .array_count = 2};
+    f->a.score = &f->score;
+    if (!table->base) return;
+    f->delements[0] = (strobe_score_elements){.data = dtable->data, .dtype = dtable->dtype};
+    for (int n = 0; n < 2; ++n) {
+        strobe_score_elements *x = n ? &f->delements[0] : &f->elements[0];
+        x->extent[0] = s->heads_q, x->extent[1] = table->inner, x->stride[0] = table->stride[2], x->stride[1] = 1;
+    }
+    f->dscore = (strobe_score_gradients){.struct_size = sizeof f->dscore, .arrays = f->delements, .array_count = 2};
+    f->g.dscore = &f->dscore;
+}
+
 /* ------------------------------------------------------------------------------------------------------------- whole -- */
 
 static void bind(strobe_tensor *t, const struct slot *s) {
@@ -258,21 +313,24 @@ void fixture_make(struct fixture *f, const struct shape *shape) {
     struct random random = {.state = 1234};
     if (has(f, PACKED | USED)) make_varlen(f);
     make_tensors(f);
+    make_table(f);
     fill_tensors(f);
     make_masks(f, &random);
     make_options(f, &random);
+    make_function(f);
     fixture_bind(f);
 }
 
 void fixture_free(struct fixture *f) {
     for (int t = 0; t < TENSORS; ++t) slot_free(&f->slot[t]);
+    strobe_score_destroy(f->function);
     while (f->pieces > 0) fenced_free(&f->memory[--f->pieces]);
 }
 
 bool is_output(const struct fixture *f, enum tensor t, strobe_operation operation) {
     static const bool outputs[2][TENSORS] = {
         [STROBE_FORWARD] = {[OUT] = true, [LSE] = true},
-        [STROBE_BACKWARD] = {[DQ] = true, [DK] = true, [DV] = true, [DBIAS] = true, [DSINKS] = true}};
+        [STROBE_BACKWARD] = {[DQ] = true, [DK] = true, [DV] = true, [DBIAS] = true, [DSINKS] = true, [DTABLE] = true}};
     return outputs[operation][t] && f->slot[t].base;
 }
 

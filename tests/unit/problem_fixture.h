@@ -6,6 +6,7 @@
 #define STROBE_TESTS_UNIT_PROBLEM_FIXTURE_H
 
 #include "slot.h"
+#include "strobe/strobe_score.h"
 
 enum feature {
     BOOL_MASK = 1 << 0,
@@ -57,9 +58,12 @@ struct shape {
     int64_t left, right;
     unsigned features;
     enum values values;
+    /* A score function's texts, or NULL. They may use w, a float of 0.75; c, an integer of 3; at, by which i - j + at is 0
+     * or more; table[heads_q][i - j + at], floats, with a gradient where score reads it; kind[97], small integers. */
+    const char *score, *visible;
 };
 
-enum tensor { Q, K, V, OUT, LSE, DOUT, DLSE, DQ, DK, DV, BIAS_TERM, DBIAS, SINK_LOGITS, DSINKS, TENSORS };
+enum tensor { Q, K, V, OUT, LSE, DOUT, DLSE, DQ, DK, DV, BIAS_TERM, DBIAS, SINK_LOGITS, DSINKS, TABLE, DTABLE, TENSORS };
 
 struct fixture {
     strobe_attention a;
@@ -73,10 +77,14 @@ struct fixture {
     strobe_dropout dropout;
     strobe_parallel parallel;
     strobe_tuning tuning;
+    strobe_score *function;
+    strobe_score_arguments score;
+    strobe_score_gradients dscore;
+    strobe_score_elements elements[2], delements[2];
 
     struct shape shape; /* defaults filled in */
     struct slot slot[TENSORS];
-    struct fenced memory[8]; /* everything that is not in a slot */
+    struct fenced memory[9]; /* everything that is not in a slot */
     int pieces;
 };
 

@@ -67,6 +67,25 @@ static const struct shape cases[] = {
     {"used of packed", SMALL_OF(3), .features = PACKED | USED | INDEX64},
     {"packed, causal, ALiBi", SMALL_OF(3), .mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT, .features = PACKED | ALIBI},
     {"packed, dropout, bias", SMALL, .features = PACKED | USED_K | DROPOUT | BIAS | PER_SCORE},
+    {"a constant is taken off", SMALL, .score = "score - w", .features = WITH_DLSE},
+    {"distance", SMALL, .score = "score - w * abs(i - j)", .features = STARTS},
+    {"table of distances", SMALL, .score = "score + table[h][i - j + at]", .features = WITH_DLSE | STARTS},
+    {"table by the kind of a row", SMALL, .score = "score * (1 + table[h][kind[i] + kind[j]])"},
+    {"table twice, tanh", SMALL, .score = "c * tanh(score / c + table[h][i - j + at] * table[0][j])", .features = WITH_DLSE},
+    {"every function", SMALL,
+     .score = "min(exp(score / 4), 3.0) + max(exp2(score / 5), w) + log(score * score + 1) + sqrt(abs(score) + 1) + "
+              "pow(abs(score) + 0.5, w) + floor(score / 100) - score / (2 + score * score)"},
+    {"one side has no derivative", SMALL, .score = "score > 0 ? log(score + 0.001) : -sqrt(-score + 0.001)"},
+    {"a side of a choice is not a number", SMALL, .score = "j < 5 ? score + table[h][j] : log(0.0 * score - 1)"},
+    {"scores of -inf", SMALL, .score = "(i + j) % 3 == 1 ? -inf : score * w", .features = WITH_DLSE},
+    {"visible", SMALL, .visible = "kind[i] == kind[j] || abs(i - j) < c - 1", .features = WITH_DLSE},
+    {"visible, and what it is", SMALL, .score = "score * w + 0.5 * (j % 2) + hkv - b", .visible = "j <= i + seq_k - seq_q"},
+    {"a function behind softcap and bias", SMALL, .score = "score + table[h][i - j + at] * score",
+     .features = SOFTCAP | BIAS | ALIBI | PER_HEAD | PER_ROW | HOLES},
+    {"a function of grouped heads", .batch = 2, .seq_q = 3, .seq_k = 4, .heads_q = 4, .heads_kv = 2, .dim = 2,
+     .dtype = STROBE_FP64, .score = "score + table[h][j] * score", .features = DROPOUT | SINKS},
+    {"a function of packed sequences", SMALL_OF(3), .score = "score + w * (j - seq_k) + table[0][i]", .visible = "j + i > 0",
+     .features = PACKED | WITH_DLSE},
     {"everything", .batch = 2, .seq_q = 4, .seq_k = 5, .heads_q = 4, .heads_kv = 2, .dim = 3, .dim_v = 2,
      .dtype = STROBE_FP64, .mask = STROBE_MASK_WINDOW_BOTTOM_RIGHT, .left = 3, .right = 1,
      .features = BOOL_MASK | BLOCK_MASK | BIAS | ALIBI | SOFTCAP | SINKS | DROPOUT | STARTS | WITH_DLSE | NEGATIVE_SCALE |
@@ -123,7 +142,8 @@ static int64_t check_input(struct fixture *f, enum tensor input, enum tensor gra
 }
 
 static void test_case(void **state) {
-    static const enum tensor inputs[] = {Q, K, V, BIAS_TERM, SINK_LOGITS}, gradients[] = {DQ, DK, DV, DBIAS, DSINKS};
+    static const enum tensor inputs[] = {Q, K, V, BIAS_TERM, SINK_LOGITS, TABLE},
+                             gradients[] = {DQ, DK, DV, DBIAS, DSINKS, DTABLE};
     const struct shape *shape = *state;
     struct fixture f;
     fixture_make(&f, shape);
