@@ -4,7 +4,7 @@
  * src/CMakeLists.txt. The algorithms are one text over the vector operations of isa/<level>.h:
  *
  *   LANES, VECTORS, UNROLL   floats in a vector; the register tile of the matrix products, UNROLL x VECTORS accumulators
- *   v_load v_store v_set v_add v_sub v_mul v_div v_fma v_max v_abs v_select_less v_select_equal
+ *   v_load v_store v_set v_add v_sub v_mul v_div v_fma v_max v_abs v_sqrt v_select_less v_select_equal
  *   v_min v_with_sign        the second if one is a NaN; a >= 0 with another's sign
  *   v_reciprocal             1 / a for a normal a, relative error 1e-7
  *   v_equal_bits             one bit a lane: the lanes that are equal

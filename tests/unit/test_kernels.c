@@ -42,6 +42,26 @@ static const struct shape cases[] = {
     {"used of packed, causal", SIZE, .mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT, .features = PACKED | USED | INDEX64},
     {"used, dropout, bias", SIZE, .features = USED | DROPOUT | BIAS | PER_SCORE},
     {"without lse", SIZE, .mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT, .features = NO_LSE},
+    {"a function of distance", SIZE, .score = "score - w * abs(i - j)"},
+    {"a function of distance in a table", SIZE, .score = "score + table[h][i - j + at]", .features = WITH_DLSE | STARTS},
+    {"a function by halves, hidden in part", SIZE, .score = "i % 2 == 0 ? score * w : (j > 50 ? -inf : c * tanh(score / c))",
+     .visible = "kind[i] == kind[j] || j < 3", .features = WITH_DLSE},
+    {"every function", SIZE,
+     .score = "min(exp(score / 4), 3.0) + max(exp2(score / 5), w) + log(score * score + 1) + sqrt(abs(score) + 1) + "
+              "pow(abs(score) + 0.5, w) + floor(score / 100) - score / (2 + score * score) + table[h][j] * table[0][i]"},
+    {"every operator on integers", SIZE,
+     .score =
+         "score + 0.01 * ((i * 7 - j) / c + (j - i) % (c + 2) + min(i, j) - max(h, b) + abs(i - 2 * j) + int(score * w) + "
+         "(i < j && !(j == 7) || i != 9) - -kind[hkv + 3]) / (i >= j ? 2 : 3)"},
+    {"visible by documents, causal", SIZE, .visible = "kind[i] == kind[j]", .mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT},
+    {"visible by strides", SIZE, .visible = "(i - j) % c == 0 || i - j < 0 && j % 8 == 1",
+     .features = BOOL_MASK | PER_SCORE},
+    {"visible to nobody", SIZE, .visible = "h > 9", .features = SINKS},
+    {"visible in blocks", SIZE, .visible = "i / 16 == j / 16 || j >= 64", .features = WITH_DLSE | STARTS},
+    {"a function behind all terms", SIZE, .score = "score + table[h][i - j + at] * score",
+     .features = SOFTCAP | BIAS | ALIBI | SINKS | DROPOUT | PER_HEAD | PER_ROW | HOLES},
+    {"a function of packed sequences", SIZE, .score = "score + w * (j - seq_k) + table[0][i]", .visible = "(j + i) % 3 > 0",
+     .features = PACKED | USED | NEGATIVE_SCALE},
     {"everything", SIZE, .mask = STROBE_MASK_WINDOW_BOTTOM_RIGHT, .left = 40, .right = 10,
      .features = BOOL_MASK | BLOCK_MASK | BIAS | ALIBI | SOFTCAP | SINKS | DROPOUT | STARTS | WITH_DLSE | NEGATIVE_SCALE |
                  PER_HEAD | PER_ROW},

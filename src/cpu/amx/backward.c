@@ -68,7 +68,7 @@ static struct backward backward_of(const struct problem *p) {
     f.some_hidden = a->mask || scores_have_element_masks(p);
     f.has_element_masks = scores_have_element_masks(p);
     f.has_terms = scores_have_terms(p);
-    f.delta_last = a->dropout || p->g.dbias;
+    f.delta_last = a->dropout || p->g.dbias || p->features & FEATURE(SCORE);
     f.has_features = f.has_terms || f.delta_last || f.has_element_masks;
     return f;
 }

@@ -12,18 +12,19 @@ enum { STREAM_ABOVE = 1 << 19 }; /* bytes of gradients: beyond, they bypass the 
 
 /* One worker's memory. */
 struct scratch {
-    uint16_t *k, *v;                /* of the super-block: [keys / 64] blocks of operands A */
-    uint16_t *k_columns;            /* K^T, [keys / 64][dim / 16][2] tiles */
-    uint64_t *k_nonfinite;          /* [keys / 64] one bit a key: its K is not finite and left out of K^T */
-    float *dk, *dv;                 /* [keys / 64] blocks */
-    bool *summed;                   /* [keys / 32] dK and dV of the strip hold sums; false: they hold anything */
-    uint16_t *q, *dout;             /* [BLOCK_TILES] operands B: pairs of columns */
-    uint16_t *q_pairs, *dout_pairs; /* [BLOCK_TILES] operands B: pairs of rows */
-    uint32_t *p, *ds;               /* [2 strips][BLOCK_TILES] operands A: P^T and dS^T */
-    uint32_t *pairs;                /* [BATCH_STRIPS][BLOCK_TILES] operands B: dS^T in pairs of keys */
-    struct block block;             /* S^T and dP^T of a block pair, and what features add */
-    struct visible_block *visible;  /* [BATCH_STRIPS][BLOCK_TILES] what the tiles see of the strips */
-    bool *packed;                   /* [keys / 64] K, V and K^T of the block are packed */
+    uint16_t *k, *v;                        /* of the super-block: [keys / 64] blocks of operands A */
+    uint16_t *k_columns;                    /* K^T, [keys / 64][dim / 16][2] tiles */
+    uint64_t *k_nonfinite;                  /* [keys / 64] one bit a key: its K is not finite and left out of K^T */
+    float *dk, *dv;                         /* [keys / 64] blocks */
+    bool *summed;                           /* [keys / 32] dK and dV of the strip hold sums; false: they hold anything */
+    uint16_t *q, *dout;                     /* [BLOCK_TILES] operands B: pairs of columns */
+    uint16_t *q_pairs, *dout_pairs;         /* [BLOCK_TILES] operands B: pairs of rows */
+    uint32_t *p, *ds;                       /* [2 strips][BLOCK_TILES] operands A: P^T and dS^T */
+    uint32_t *pairs;                        /* [BATCH_STRIPS][BLOCK_TILES] operands B: dS^T in pairs of keys */
+    struct block block;                     /* S^T and dP^T of a block pair, and what features add */
+    struct visible_block *visible;          /* [BATCH_STRIPS][BLOCK_TILES] what the tiles see of the strips */
+    bool *packed;                           /* [keys / 64] K, V and K^T of the block are packed */
+    struct score_memory score[BLOCK_TILES]; /* the user's function */
 };
 
 struct backward {
@@ -34,8 +35,9 @@ struct backward {
     bool some_hidden;           /* a key may be hidden from some row of its block */
     bool has_element_masks;     /* then tiles and keys are packed when some of them see each other */
     bool has_terms;             /* scores_have_terms() */
-    bool delta_last;            /* dropout or dbias: the chain of dP starts from 0, and delta is subtracted afterwards */
-    bool has_features;          /* has_terms, delta_last, or a mask by element */
+    bool delta_last; /* dropout, dbias or a score function: the chain of dP starts from 0, and delta is subtracted afterwards
+                      */
+    bool has_features; /* has_terms, delta_last, or a mask by element */
 };
 
 /* The keys that some row of a tile sees, [first, end), and those that every row sees. */
@@ -79,6 +81,8 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->visible = (struct visible_block *)(void *)take(
         base, &used, BATCH_STRIPS * BLOCK_TILES * (int64_t)(sizeof *t->visible / sizeof(float)));
     t->packed = (bool *)(void *)take(base, &used, (keys / BLOCK_KEYS + 3) / 4);
+    const struct score_memory score = take_score_memory(base, &used, f->p);
+    for (int n = 0; n < BLOCK_TILES; ++n) t->score[n] = take_tile_memory(&score, base, &used, f->p);
     return used;
 }
 
@@ -107,6 +111,7 @@ static void start_rows(const struct backward *f, const struct scratch *c, struct
         rows->visible[n] = (struct visible){tile_first_key(t), tile_end_key(t),
                                             band_first(&t->s.band, packed_row(t, t->n - 1)),
                                             band_end(&t->s.band, packed_row(t, 0))};
+        rows->features[n].score = c->score[n];
         find_row_features(&rows->features[n], t);
         rows->packed[n] = false;
         if (!f->has_element_masks) pack_tile(f, c, rows, n);

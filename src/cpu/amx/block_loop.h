@@ -117,7 +117,7 @@ static inline bool is_plain(const struct block_loop *loop, const struct block_pa
 
 static const struct visible_block all_vectors = {.coverage = BLOCK_PARTIAL, .first = 0, .end = VECTORS};
 
-/* P and dS of a pair where dbias is wanted, which is the sum of dS: all at once. */
+/* P and dS of a pair where dbias is wanted, which is the sum of dS, or a function's slope: all at once. */
 static void finish_with_dbias(const struct block_loop *loop, const struct block_pair *pair, struct softmax_gradients *work,
                               int64_t keys, bool hidden) {
     const struct backward *f = loop->f;
@@ -162,7 +162,7 @@ static void finish_pair_scores(struct block_loop *loop, const struct block_pair 
             v_store(block.p + at, v_set(-INFINITY));
     for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(block.p + at, v_set(-INFINITY));
     work->hidden = hidden || keys < STRIP_KEYS;
-    if (f->p->g.dbias)
+    if (f->p->g.dbias || f->p->features & FEATURE(SCORE))
         finish_with_dbias(loop, pair, work, keys, work->hidden);
     else
         start_ds_features(loop, pair, work, keys);

@@ -52,6 +52,8 @@ static size_t lay_out(struct scratch *t, float *base, const struct forward *f) {
         t->p[n] = (uint32_t *)take(base, &used, PARTS * P_WORDS);
     }
     t->state = take(base, &used, f->states * state_floats(f));
+    const struct score_memory score = take_score_memory(base, &used, f->p);
+    t->score = take_tile_memory(&score, base, &used, f->p);
     return used * sizeof(float);
 }
 
@@ -97,7 +99,8 @@ static void start_super_block(const struct forward *f, const struct scratch *t, 
 /* Where a tile begins its walk: at its first block. With ALiBi, whose scores grow towards the diagonal, that is the last
  * block with a row's diagonal, from which the walk goes down and then up behind it: m would have to move with each block
  * that came closer. */
-static struct block_walk start_walk(const struct forward *f, const struct tile *t, const struct keys *k) {
+static struct block_walk start_walk(const struct forward *f, const struct scratch *c, const struct tile *t,
+                                    const struct keys *k) {
     struct block_walk w;
     const int64_t first = tile_first_key(&t->rows) / BLOCK_KEYS * BLOCK_KEYS, end = tile_end_key(&t->rows);
     w.begin = first > k->first ? first : k->first;
@@ -108,6 +111,7 @@ static struct block_walk start_walk(const struct forward *f, const struct tile *
     if (w.begin >= w.end) return w;
     w.all_first = band_first(&t->rows.s.band, packed_row(&t->rows, t->rows.n - 1));
     w.all_end = band_end(&t->rows.s.band, packed_row(&t->rows, 0));
+    w.features.score = c->score;
     find_row_features(&w.features, &t->rows);
     if (!f->p->a.alibi) return w;
     const int64_t diagonal = w.features.alibi_key[t->rows.n - 1], last = w.end - 1;
@@ -169,7 +173,7 @@ static void finish_block(const struct forward *f, struct tile *t, const struct s
 /* A tile attends to a super-block: the loop over the blocks that it sees, a step of the pipeline each and one more at either
  * end. */
 static void attend_super_block(const struct forward *f, struct tile *t, const struct scratch *c, const struct keys *k) {
-    struct block_walk w = start_walk(f, t, k);
+    struct block_walk w = start_walk(f, c, t, k);
     struct key_block next = next_block(f, c, k, t, &w), now = {.rows = 0}, before = {.rows = 0}; /* exponentiated: now */
     for (int64_t n = 1; next.rows || now.rows || before.rows; ++n) {
         float *const s = c->s[n & 1], *const next_s = c->s[(n + 1) & 1];

@@ -23,16 +23,17 @@ struct tile {
 
 /* One worker's memory. */
 struct scratch {
-    uint16_t *k;           /* the super-block's K in parts, [keys][k_padded], unless K is read in place */
-    uint16_t *tail;        /* where K is read in place: its last block, if that is not whole */
-    uint16_t *v;           /* the super-block's V^T in parts */
-    uint64_t *v_nonfinite; /* [blocks] one bit a key: its V is not finite and left out of V^T */
-    uint64_t *k_nonfinite; /* [blocks] one bit a key: its K, in parts, is not finite */
-    bool *packed;          /* [blocks] K and V are packed */
-    uint16_t *q;           /* Q^T of the tile */
-    float *s[2];           /* S^T of a block, two buffers */
-    uint32_t *p[2];        /* P^T of a block, two buffers */
-    float *state;          /* O^T, m and l of each tile of the task */
+    uint16_t *k;               /* the super-block's K in parts, [keys][k_padded], unless K is read in place */
+    uint16_t *tail;            /* where K is read in place: its last block, if that is not whole */
+    uint16_t *v;               /* the super-block's V^T in parts */
+    uint64_t *v_nonfinite;     /* [blocks] one bit a key: its V is not finite and left out of V^T */
+    uint64_t *k_nonfinite;     /* [blocks] one bit a key: its K, in parts, is not finite */
+    bool *packed;              /* [blocks] K and V are packed */
+    uint16_t *q;               /* Q^T of the tile */
+    float *s[2];               /* S^T of a block, two buffers */
+    uint32_t *p[2];            /* P^T of a block, two buffers */
+    float *state;              /* O^T, m and l of each tile of the task */
+    struct score_memory score; /* the user's function; tiles come one after the other */
 };
 
 struct forward {

@@ -29,6 +29,7 @@ static inline vec v_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); 
 static inline vec v_max(vec a, vec b) { return _mm256_max_ps(a, b); }
 static inline vec v_abs(vec a) { return _mm256_andnot_ps(v_set(-0.0f), a); }
 
+static inline vec v_sqrt(vec a) { return _mm256_sqrt_ps(a); }
 static inline vec v_min(vec a, vec b) { return _mm256_min_ps(a, b); }
 static inline vec v_with_sign(vec a, vec sign) { return _mm256_or_ps(a, _mm256_and_ps(v_set(-0.0f), sign)); }
 static inline vec v_reciprocal(vec a) { return _mm256_div_ps(v_set(1), a); }

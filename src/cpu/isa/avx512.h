@@ -33,6 +33,7 @@ static inline vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); 
 static inline vec v_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 static inline vec v_abs(vec a) { return _mm512_abs_ps(a); }
 
+static inline vec v_sqrt(vec a) { return _mm512_sqrt_ps(a); }
 static inline vec v_min(vec a, vec b) { return _mm512_min_ps(a, b); }
 
 static inline vec v_with_sign(vec a, vec sign) {

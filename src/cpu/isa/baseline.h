@@ -44,6 +44,7 @@ static inline vec v_pick(vec_bits where, vec yes, vec no) {
 
 static inline vec v_max(vec a, vec b) { return v_pick(a > b, a, b); }
 static inline vec v_abs(vec a) { return (vec)((vec_bits)a & 0x7fffffff); }
+static inline vec v_sqrt(vec a) { return (vec){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])}; }
 static inline vec v_min(vec a, vec b) { return v_pick(a < b, a, b); }
 static inline vec v_with_sign(vec a, vec sign) { return (vec)((vec_bits)a | ((vec_bits)sign & INT32_MIN)); }
 static inline vec v_reciprocal(vec a) { return v_set(1) / a; }

@@ -64,6 +64,8 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->dk = take(base, &used, f->tasks.super_keys * f->k_padded);
     t->dv = take(base, &used, f->tasks.super_keys * f->v_padded);
     t->state = (int32_t *)(void *)take(base, &used, f->tasks.super_keys / BLOCK_KEYS);
+    const struct score_memory score = take_score_memory(base, &used, f->p);
+    t->features.score = take_tile_memory(&score, base, &used, f->p);
     return used;
 }
 

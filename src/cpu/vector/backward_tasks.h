@@ -181,6 +181,18 @@ static inline void keys_task(void *context, int64_t index, int32_t worker) {
     leave_flush_to_zero(mode);
 }
 
+/* The same where the user's function has arrays with gradients: the heads of a slot are one task. */
+static inline void slot_task(void *context, int64_t index, int32_t worker) {
+    const struct gradient_tasks *g = context;
+    const struct array_gradients *arrays = &g->sums.arrays;
+    const float_mode mode = enter_flush_to_zero();
+    for (int64_t head = first_of_slot(arrays, index); head < first_of_slot(arrays, index + 1); ++head) {
+        struct keys k = {.s = strobe__sequence(g->p, head / g->p->a.heads_kv), .kv = head % g->p->a.heads_kv};
+        backward_head(g, worker, &k, 0);
+    }
+    leave_flush_to_zero(mode);
+}
+
 /* A task of step 3, where ranges are tasks: dQ of one tile of a K/V head. */
 static inline void queries_task(void *context, int64_t index, int32_t worker) {
     const struct gradient_tasks *g = context;
@@ -209,7 +221,7 @@ static inline struct gradient_tasks gradient_tasks_of(const struct problem *p, i
     g.range_keys = (blocks + MOST_RANGES - 1) / MOST_RANGES * BLOCK_KEYS;
     if (g.range_keys < LEAST_RANGE) g.range_keys = LEAST_RANGE;
     g.ranges = (blocks * BLOCK_KEYS + g.range_keys - 1) / g.range_keys;
-    g.apart = g.ranges > 1 && workers > 1 && heads < TASKS_A_WORKER * workers;
+    g.apart = g.ranges > 1 && !p->score_call.wants_gradients && workers > 1 && heads < TASKS_A_WORKER * workers;
     g.super_keys = SUPER_BYTES / key_bytes / BLOCK_KEYS * BLOCK_KEYS;
     if (g.super_keys < BLOCK_KEYS) g.super_keys = BLOCK_KEYS;
     if (g.super_keys > g.range_keys) g.super_keys = g.range_keys;
@@ -248,7 +260,10 @@ static inline void gradient_tasks_run(struct gradient_tasks *g) {
     score_gradients_start(&g->sums);
     const int64_t parts = g->tiles > 0 ? (g->tiles + g->statistics_tiles - 1) / g->statistics_tiles : 0;
     strobe__parallel_for(a->parallel, heads * parts, statistics_task, g);
-    strobe__parallel_for(a->parallel, groups * (g->apart ? g->ranges : 1), keys_task, g);
+    if (g->sums.arrays.slots)
+        strobe__parallel_for(a->parallel, g->sums.arrays.slots, slot_task, g);
+    else
+        strobe__parallel_for(a->parallel, groups * (g->apart ? g->ranges : 1), keys_task, g);
     if (g->apart) strobe__parallel_for(a->parallel, heads * g->tiles, queries_task, g);
     score_gradients_finish(&g->sums);
 }

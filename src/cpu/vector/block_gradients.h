@@ -2,8 +2,8 @@
  *
  * block_gradients.h: the work of the backward between its products, on a block of keys and a tile of query rows:
  *
- *     S; softcap, bias, ALiBi, mask (scores.h)        P = exp(S - lse) = 2^((S scale - lse) log2 e)
- *     dropout Z                                       dS = P (Z dP - delta), times softcap's slope;  P becomes Z P
+ *     S; softcap, bias, ALiBi, function, mask (scores.h)   P = exp(S - lse) = 2^((S scale - lse) log2 e)
+ *     dropout Z                            dS = P (Z dP - delta), times the function's and softcap's slope;  P becomes Z P
  *
  * and, once for each row, delta = rowsum(dO * O) - dlse. One text for every level, AMX included. */
 #ifndef STROBE_CPU_BLOCK_GRADIENTS_H
@@ -89,6 +89,7 @@ static inline void gradients_of_block(const struct score_gradients *sums, const 
     const struct problem *p = t->p;
     if (p->a.dropout) dropout_factors(b->z, f, v, place, j0, keys);
     p_and_ds(p, b, rows, v, keys, hidden);
+    if (p->features & FEATURE(SCORE)) function_gradients(&sums->arrays, b->ds, t, &f->score, v->first, v->end, j0, keys);
     if (p->g.dbias) add_to_dbias(sums, t, v, b->ds, j0, keys);
     if (p->a.softcap > 0) multiply(b->ds, b->slope, v, keys);
 }

@@ -57,6 +57,8 @@ static size_t lay_out(struct scratch *t, float *base, const struct problem *p) {
         t->tile[n].m = take(base, &used, TILE_ROWS);
         t->tile[n].l = take(base, &used, TILE_ROWS);
     }
+    const struct score_memory score = take_score_memory(base, &used, p);
+    for (int n = 0; n < MOST_TILES; ++n) t->tile[n].features.score = take_tile_memory(&score, base, &used, p);
     t->s = take(base, &used, BLOCK_KEYS * TILE_ROWS);
     t->rescale = take(base, &used, TILE_ROWS);
     t->k = take(base, &used, BLOCK_KEYS * a->dim);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * score_gradients.h: dbias, the sum of dS over the axes along which the bias is broadcast, and dsinks. dbias is summed in
- * fp32, in the caller's tensor if that is fp32 and else in the workspace; dsinks is summed in float64. Both are rounded
- * once. */
+ * score_gradients.h: dbias, the sum of dS over the axes along which the bias is broadcast, dsinks, and the gradients of the
+ * arrays of the user's score function (array_gradients.h). dbias is summed in fp32, in the caller's tensor if that is fp32
+ * and else in the workspace; the others in float64. All are rounded once. */
 #ifndef STROBE_CPU_SCORE_GRADIENTS_H
 #define STROBE_CPU_SCORE_GRADIENTS_H
 
 #include <math.h>
 
 #include "cpu/scratch.h"
+#include "cpu/vector/array_gradients.h"
 #include "cpu/vector/visible.h"
 
 struct score_gradients {
@@ -18,6 +19,7 @@ struct score_gradients {
     float *dbias;                    /* the sums; NULL when dbias is not wanted */
     int64_t stride[3];               /* of the sums: batch, head, row */
     double *dsinks;                  /* [batch][heads_q] one sum for each batch entry; NULL when dsinks is not wanted */
+    struct array_gradients arrays;
 };
 
 /* Lays out the sums in the workspace at `base`; with NULL only counts. Returns bytes. */
@@ -26,6 +28,7 @@ static inline size_t score_gradients_lay_out(struct score_gradients *g, void *ba
     size_t floats = 0;
     *g = (struct score_gradients){.p = p};
     if (p->g.dsinks) g->dsinks = (double *)(void *)take(base, &floats, 2 * strobe__product(a->batch, a->heads_q));
+    array_gradients_lay_out(&g->arrays, base, &floats, p);
     if (!p->g.dbias) return floats * sizeof(float);
     int64_t extent[3];
     strobe__dbias_extent(p, extent);
@@ -34,6 +37,7 @@ static inline size_t score_gradients_lay_out(struct score_gradients *g, void *ba
     g->rows = extent[2];
     g->across_batch = g->batch < a->batch;
     g->across_heads = g->heads < a->heads_q;
+    if (g->arrays.slots && (g->across_batch || g->across_heads)) g->arrays.slots = 1;
     if (p->dbias.dtype == STROBE_FP32) {
         g->dbias = p->dbias.data;
         memcpy(g->stride, p->dbias.stride, sizeof g->stride);
@@ -50,6 +54,7 @@ static inline size_t score_gradients_lay_out(struct score_gradients *g, void *ba
 static inline void score_gradients_start(const struct score_gradients *g) {
     const strobe_attention *a = &g->p->a;
     if (g->dsinks) memset(g->dsinks, 0, (size_t)(a->batch * a->heads_q) * sizeof *g->dsinks);
+    array_gradients_start(&g->arrays);
     if (!g->dbias) return;
     for (int64_t b = 0; b < g->batch; ++b)
         for (int64_t h = 0; h < g->heads; ++h)
@@ -98,6 +103,7 @@ static inline void score_gradients_finish(const struct score_gradients *g) {
         for (int64_t b = 0; b < a->batch; ++b) sum += g->dsinks[b * a->heads_q + h];
         element_store(g->p->dsinks.data, g->p->dsinks.dtype, h, sum);
     }
+    array_gradients_finish(&g->arrays);
     const strobe_bias *to = &g->p->dbias;
     if (!g->dbias || g->dbias == to->data) return;
     for (int64_t b = 0; b < g->batch; ++b)

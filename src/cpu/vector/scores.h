@@ -1,25 +1,29 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * scores.h: what happens between S = QK^T and the softmax, on a block of scores s [keys][TILE_ROWS] of a tile: softcap,
- * bias, ALiBi and mask, in this order. Without score terms (softcap, bias, ALiBi) scores stay raw, and the scale is part of
- * the exponential's factor. With them, scores are scaled first and are in natural units from then on. dropout.h has what
- * happens after the softmax. */
+ * bias, ALiBi, the user's function and mask, in this order. Without score terms (softcap, bias, ALiBi) scores stay raw, and
+ * the scale is part of the exponential's factor. With them, scores are scaled first and are in natural units from then on.
+ * dropout.h has what happens after the softmax. */
 #ifndef STROBE_CPU_SCORES_H
 #define STROBE_CPU_SCORES_H
 
 #include <math.h>
 
+#include "cpu/vector/score_function.h"
+#include "cpu/vector/tanh.h"
 #include "cpu/vector/visible.h"
 #if defined(STROBE_LEVEL_amx) || defined(STROBE_LEVEL_avx512)
 #include "cpu/vector/bias_columns.h"
 #endif
 
 /* Whether there is a score term, so that scores need a pass of their own before the mask. */
-static inline bool scores_have_terms(const struct problem *p) { return p->a.softcap > 0 || p->a.bias || p->a.alibi; }
+static inline bool scores_have_terms(const struct problem *p) {
+    return p->a.softcap > 0 || p->a.bias || p->a.alibi || p->features & FEATURE(SCORE);
+}
 
-/* Whether pairs inside the band can be hidden: by a boolean or block mask, or by a bias of -inf. */
+/* Whether pairs inside the band can be hidden: by a boolean or block mask, by a bias of -inf, or by the user's function. */
 static inline bool scores_have_element_masks(const struct problem *p) {
-    return p->a.bool_mask || p->a.block_mask || p->a.bias;
+    return p->a.bool_mask || p->a.block_mask || p->a.bias || p->a.score;
 }
 
 /* What scores, raw or in natural units, are still to be multiplied by. It is not negative: a negative scale changes the
@@ -34,22 +38,6 @@ static inline float exponent_factor(const struct problem *p) { return (float)(ex
 static inline float query_factor(const struct problem *p) {
     return scores_have_terms(p) ? (float)p->a.scale : p->a.scale < 0 ? -1.0f : 1.0f;
 }
-
-#if !defined(STROBE_LEVEL_amx) || defined(STROBE_AMX_fp32) /* isa/amx.h has one for 16 bits */
-/* tanh x: x + x^3 p(x^2) with a minimax polynomial for |x| <= 0.625, error 1.6e-9, and 1 - 2 / (1 + e^2x) beyond. */
-static inline vec v_tanh(vec x) {
-    const vec size = v_abs(x), square = v_mul(x, x);
-    vec p = v_fma(v_set(0.002292744816f), square, v_set(-0.008343945516f));
-    p = v_fma(p, square, v_set(0.02176891865f));
-    p = v_fma(p, square, v_set(-0.05395925958f));
-    p = v_fma(p, square, v_set(0.1333330356f));
-    p = v_fma(p, square, v_set(-0.3333333317f));
-    const vec near = v_fma(v_mul(p, square), x, x);
-    const vec exponent = v_min(v_set(40.0f), v_mul(size, v_set((float)(2 * LOG2_E))));
-    const vec far = v_fma(v_set(-2), v_reciprocal(v_add(v_set(1), v_exp2(exponent))), v_set(1));
-    return v_select_less(size, v_set(0.625f), near, v_with_sign(far, x));
-}
-#endif
 
 /* s = softcap tanh(scale s / softcap); slope, unless NULL, gets the derivative of the new s by scale s. */
 ALWAYS_INLINE void scores_softcap(float *s, float *slope, const struct visible_block *v, int64_t keys, float softcap,
@@ -157,11 +145,16 @@ ALWAYS_INLINE void scores_alibi(float *s, const struct row_features *f, const st
  * a constant 1 is none. Returns whether some pair of the block may be hidden. */
 ALWAYS_INLINE bool finish_block_scores(float *s, float *slope, const struct tile_rows *t, const struct row_features *f,
                                        const struct visible_block *v, int64_t j0, int64_t keys, float scale) {
-    const strobe_attention *a = &t->p->a;
+    const struct problem *p = t->p;
+    const strobe_attention *a = &p->a;
     bool hidden = v->coverage == BLOCK_PARTIAL;
     if (a->softcap > 0) scores_softcap(s, slope, v, keys, (float)a->softcap, scale);
     if (a->bias) hidden = scores_bias(s, t, f, v, j0, keys, a->softcap > 0 ? 1 : scale) || hidden;
     if (a->alibi) scores_alibi(s, f, v, j0, keys, a->softcap > 0 || a->bias ? 1 : scale);
+    if (p->features & FEATURE(SCORE))
+        hidden = scores_function(s, t, &f->score, v->first, v->end, j0, keys,
+                                 a->softcap > 0 || a->bias || a->alibi ? 1 : scale) ||
+                 hidden;
     if (v->coverage == BLOCK_PARTIAL) hide_scores(s, v, keys);
     return hidden;
 }

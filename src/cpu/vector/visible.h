@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * visible.h: what the rows of a tile see of a block of keys. Band, block mask, boolean mask and, where that is cheap, a bias
- * of -inf give one answer:
+ * visible.h: what the rows of a tile see of a block of keys. Band, block mask, boolean mask, the user's function and, where
+ * that is cheap, a bias of -inf give one answer:
  *
  *     BLOCK_SKIPPED   no row sees a key: neither K nor V of the block is loaded, and nothing is computed
  *     BLOCK_PARTIAL   bits says who sees what; the vectors of rows outside of [first, end) see nothing
@@ -15,6 +15,7 @@
 #include <math.h>
 
 #include "cpu/vector/rows.h"
+#include "cpu/vector/score_function.h"
 
 /* What the features ask of a tile's packed rows, worked out once a tile; only for the features that there are. */
 struct row_features {
@@ -23,6 +24,7 @@ struct row_features {
     bool masks_are_shared;        /* and the same masks, of which there are some: what one row says goes for all */
     int64_t alibi_key[TILE_ROWS]; /* the key at which ALiBi's distance is 0 */
     float minus_slope[TILE_ROWS];
+    struct score_memory score;       /* of the user's function; set before find_row_features() */
     uint64_t dropout_row[TILE_ROWS]; /* dropout_row(); of each LANES rows first the even ones, then the odd ones */
 };
 
@@ -85,7 +87,8 @@ static inline void find_row_features(struct row_features *features, const struct
         features->bias_is_shared = rows_are_equal(features->bias, t->n);
         shared = shared && features->bias_is_shared;
     }
-    features->masks_are_shared = shared;
+    features->masks_are_shared = shared && !(p->features & FEATURE(VISIBLE));
+    if (p->a.score) start_score_function(t, &features->score);
     if (p->a.alibi) find_alibi(features, t);
     if (p->a.dropout) find_dropout(features, t);
 }
@@ -224,7 +227,11 @@ static inline void see_block(struct visible_block *v, const struct tile_rows *t,
     v->first = 0;
     v->end = vectors_of(t->n);
     if (v->coverage == BLOCK_SKIPPED) return;
-    if (v->coverage == BLOCK_FULL && !a->block_mask && !a->bool_mask && !a->bias) return;
+    enum coverage function = BLOCK_FULL;
+    if (t->p->features & FEATURE(VISIBLE)) function = function_covers(t, &features->score, j0, keys);
+    if (function == BLOCK_SKIPPED) v->coverage = BLOCK_SKIPPED;
+    if (function == BLOCK_SKIPPED) return;
+    if (v->coverage == BLOCK_FULL && function == BLOCK_FULL && !a->block_mask && !a->bool_mask && !a->bias) return;
     uint64_t seen[TILE_ROWS];
     if (features->masks_are_shared) { /* one row tells whether there is more to do */
         const uint64_t bits = shared_bits(t, features, j0, keys);
@@ -236,6 +243,7 @@ static inline void see_block(struct visible_block *v, const struct tile_rows *t,
     if (a->block_mask) see_blocks(seen, t, features->block_mask, j0, keys);
     if (a->bool_mask) see_mask(seen, t, features->bool_mask, j0, keys);
     if (a->bias) see_bias(seen, t, features, j0, keys);
+    if (function == BLOCK_PARTIAL) see_function(seen, t, &features->score, j0, keys);
     sum_up(v, seen, t->n, keys);
 }
 
