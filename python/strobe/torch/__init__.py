@@ -6,11 +6,13 @@ attention                              as :func:`strobe.attention`, shapes (batc
                                        shards, int8 caches, and the choice of kernel, threads and memory
 scaled_dot_product_attention           as torch.nn.functional's: (batch, heads, seq, dim), is_causal is top-left
 flash_attn_func and its four siblings  as the flash-attn package's: causal is bottom-right
+activate, deactivate                   PyTorch's own scaled_dot_product_attention, and all that calls it, runs on Strobe
 =====================================  ==========================================================================
 
 The work is done by two custom operators, ``torch.ops.strobe.attention`` and ``attention_backward``.
 """
 
+from strobe.torch._activate import activate, deactivate
 from strobe.torch._attention import attention
 from strobe.torch._flash_attn import (
     flash_attn_func,
@@ -22,7 +24,9 @@ from strobe.torch._flash_attn import (
 from strobe.torch._sdpa import scaled_dot_product_attention
 
 __all__ = [
+    "activate",
     "attention",
+    "deactivate",
     "flash_attn_func",
     "flash_attn_kvpacked_func",
     "flash_attn_qkvpacked_func",

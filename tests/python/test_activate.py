@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""strobe.torch.activate: each caller of PyTorch's own attention runs on Strobe, and on PyTorch again after deactivate."""
+
+import warnings
+
+import pytest
+import strobe.torch as st
+import torch
+import torch.nn.functional as F
+from strobe.torch import _activate
+
+import reference
+
+pytestmark = pytest.mark.skipif(not hasattr(torch.library, "get_kernel"), reason="PyTorch without torch.library.get_kernel")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Strobe active for one test; the names of the library's functions that ran."""
+    ran = []
+
+    class Counted:
+        def __getattr__(self, name):
+            def call(*args, **kwargs):
+                ran.append(name)
+                return getattr(library, name)(*args, **kwargs)
+
+            return call
+
+    library = _activate._strobe
+    monkeypatch.setattr(_activate, "_strobe", Counted())
+    st.activate()
+    yield ran
+    st.deactivate()
+
+
+def leaves(device, *shape, dtype=torch.bfloat16, count=3):
+    torch.manual_seed(0)
+    return [torch.randn(*shape, dtype=dtype, device=device, requires_grad=True) for _ in range(count)]
+
+
+def close(got, tensors, dout, **options):
+    """Whether out and its gradients are as near to float64 as 2 x what the dtype itself costs, as everywhere in these tests."""
+    results = [got, *torch.autograd.grad(got, tensors, dout)]
+    expected = []
+    for dtype in (torch.float64, got.dtype):
+        copies = [x.detach().cpu().to(dtype).requires_grad_() for x in tensors]
+        out = reference.attention(*(x.transpose(1, 2) for x in copies), dtype=dtype, **options)[0].transpose(1, 2)
+        expected.append([out, *torch.autograd.grad(out, copies, dout.cpu().to(dtype))])
+    for x, true, plain in zip(results, *expected, strict=True):
+        x = x.detach().cpu()
+        allowance = 2 * (plain.double() - true).abs().max() + 2 * reference.rounding(x)
+        assert (x.double() - true).abs().max() <= allowance
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_scaled_dot_product_attention(calls, device, dtype, causal):
+    tensors = leaves(device, 2, 3, 70, 64, dtype=dtype)
+    out = F.scaled_dot_product_attention(*tensors, is_causal=causal)
+    close(out, tensors, torch.randn_like(out), causal=causal, diagonal="top_left")
+    assert calls == ["attention", "attention_backward"]
+
+
+@pytest.mark.parametrize("kind", ["bool", "padding", "float"])
+def test_masks(calls, device, kind):
+    tensors = leaves(device, 2, 3, 40, 64)
+    mask = torch.rand(2, 1, 1 if kind == "padding" else 40, 40, device=device) < 0.7
+    mask[..., :5] = True
+    given = torch.randn(2, 3, 40, 40, device=device, dtype=torch.bfloat16) if kind == "float" else mask
+    out = F.scaled_dot_product_attention(*tensors, attn_mask=given)
+    close(out, tensors, torch.randn_like(out), **{"bias" if kind == "float" else "mask": given.cpu()})
+    assert calls == ["attention", "attention_backward"]
+
+
+def test_modules(calls, device):
+    attention = torch.nn.MultiheadAttention(64, 4, batch_first=True, device=device, dtype=torch.bfloat16)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, dropout=0, batch_first=True, device=device, dtype=torch.bfloat16)
+    (x,) = leaves(device, 2, 30, 64, count=1)
+    attention(x, x, x, need_weights=False)[0].sum().backward()
+    assert calls == ["attention", "attention_backward"]
+    layer(x).sum().backward()
+    assert calls == ["attention", "attention_backward"] * 2
+    torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum().backward()
+    assert calls[4:] == ["attention", "attention", "attention_backward"]
+
+
+def test_autocast(calls, device):
+    q, k, v = leaves(device, 1, 2, 20, 32, dtype=torch.float32)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        out = F.scaled_dot_product_attention(q, k, v)
+    assert out.dtype == torch.bfloat16
+    out.sum().backward()
+    assert q.grad.dtype == torch.float32
+    assert calls == ["attention", "attention_backward"]
+
+
+def test_compile(calls, device):
+    """What was compiled while Strobe was active runs on PyTorch's kernels after deactivate, and the other way round."""
+    tensors = leaves(device, 2, 2, 40, 64)
+    compiled = torch.compile(lambda q, k, v: 2 * F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    first = torch.autograd.grad(compiled(*tensors).sum(), tensors)
+    assert calls == ["attention", "attention_backward"]
+    st.deactivate()
+    second = torch.autograd.grad(compiled(*tensors).sum(), tensors)
+    assert calls == ["attention", "attention_backward"]
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
+    st.activate()
+    compiled(*tensors)
+    assert calls == ["attention", "attention_backward", "attention"]
+
+
+def test_refused_calls_run_on_pytorch(calls):
+    q = torch.randn(1, 2, 9, 16, dtype=torch.float64, requires_grad=True)
+    with pytest.warns(UserWarning, match=r"instead of Strobe's: query.dtype is torch.float64"):
+        out = F.scaled_dot_product_attention(q, q, q)
+        (gradient,) = torch.autograd.grad(out.sum(), q)
+    assert calls == []
+    st.deactivate()
+    expected = F.scaled_dot_product_attention(q, q, q)
+    assert torch.equal(out, expected)
+    assert torch.equal(gradient, torch.autograd.grad(expected.sum(), q)[0])
+
+
+def test_activate_twice_and_deactivate_twice():
+    st.activate()
+    st.activate()
+    st.deactivate()
+    st.deactivate()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        F.scaled_dot_product_attention(*leaves("cpu", 1, 1, 4, 8))
+
+
+def test_pytorchs_registry_of_implementations(calls):
+    attention = torch.nn.attention
+    if not hasattr(attention, "activate_flash_attention_impl"):
+        pytest.skip("PyTorch without a registry of attention implementations")
+    assert attention.current_flash_attention_impl() == "strobe"
+    attention.restore_flash_attention_impl()
+    F.scaled_dot_product_attention(*leaves("cpu", 1, 1, 4, 8))
+    assert calls == []
+    attention.activate_flash_attention_impl("strobe")
+    F.scaled_dot_product_attention(*leaves("cpu", 1, 1, 4, 8))
+    assert calls == ["attention"]
+
+
+def test_varlen_attn(calls, device_or_skip):
+    device = device_or_skip("cuda")
+    varlen = pytest.importorskip("torch.nn.attention.varlen")
+    q, k, v = leaves(device, 50, 2, 64)
+    offsets = torch.tensor([0, 20, 50], dtype=torch.int32, device=device)
+    varlen.varlen_attn(q, k, v, offsets, offsets, 30, 30).sum().backward()
+    assert calls == ["attention", "attention_backward"]
+
+
+OPERATORS = {
+    "flash": (_activate._cuda, (), _activate._cuda_backward, lambda r: (*r[:2], None, None, 0, 0, 0.0, True, *r[6:8])),
+    "cudnn": (
+        _activate._cudnn, (None, True), _activate._cudnn_backward,
+        lambda r: (*r[:2], *r[6:8], None, None, None, 0, 0, 0.0, True),
+    ),
+    "efficient": (
+        _activate._efficient, (None, True), _activate._efficient_backward,
+        lambda r: (None, *r, 0.0, [True, True, True, False], True),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_each_operator_of_cuda(operator):
+    """What PyTorch calls on CUDA, called on the CPU, where the same functions work: which results belong where."""
+    forward, given, backward, saved = OPERATORS[operator]
+    q, k, v = (x.detach() for x in leaves("cpu", 2, 3, 37, 16, dtype=torch.float32))
+    results = forward(q, k, v, *given, 0.0, True)
+    dout = torch.randn_like(q)
+    gradients = backward(dout, q, k, v, *saved(results))[:3]
+    copies = [x.double().requires_grad_() for x in (q, k, v)]
+    out, lse = reference.attention(*(x.transpose(1, 2) for x in copies), causal=True)
+    expected = torch.autograd.grad(out.transpose(1, 2), copies, dout.double())
+    for got, true in zip((results[0], results[1].flatten()[:37], *gradients), (out.transpose(1, 2), lse[0, 0], *expected),
+                         strict=True):  # fmt: skip
+        torch.testing.assert_close(got.double(), true.detach(), rtol=1e-5, atol=1e-5)
