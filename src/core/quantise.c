@@ -193,7 +193,7 @@ static void set_tensor(struct quantisation *w, int which, const struct side *s) 
         t.scale_stride[axis] = s->scale_stride[axis];
     }
     if (which == QUANTISE_Q && w->z.lse_shift.data) {
-        const int64_t *stride = w->z.lse_shift.stride; /* batch, row, head, as lse's */
+        const int64_t *stride = w->z.lse_shift.stride;                   /* batch, row, head, as lse's */
         const bool no_keys = w->z.k.data && !w->tensor[QUANTISE_K].from; /* then nothing has written the mean */
         t.lse_shift = w->z.lse_shift.data, t.key_mean = no_keys ? NULL : w->z.k_mean, t.group = (int32_t)w->p.group;
         t.shift_stride[0] = packed ? 0 : stride[0], t.shift_stride[1] = stride[1], t.shift_stride[2] = stride[2];

@@ -6,6 +6,7 @@
 
 #include "core/problem.h"
 #include "math/quantise.h"
+#include "strobe/strobe_quantise.h"
 
 enum { QUANTISE_Q, QUANTISE_K, QUANTISE_V, QUANTISE_TENSORS };
 

@@ -11,6 +11,7 @@
 
 #include "math/fp8.h"
 #include "strobe/strobe.h"
+#include "strobe/strobe_quantise.h"
 #include "test.h"
 
 enum { BATCH = 2, SEQ = 150, HEADS = 2, GROUP = 2, DIM = 48, ROWS = BATCH * SEQ };
