@@ -16,6 +16,34 @@ typedef struct window {
     int64_t b, h, kv, i0, rows, keys; /* kv: the head that h reads */
 } window;
 
+/* A score function's text for the window: b, h, hkv, i and seq_q are those of the larger problem. False: it
+ * becomes too long. */
+static bool shift_names(char text[PROBLEM_EXPRESSION], const inputs *in, const window *w) {
+    const int64_t all = in->sequences[w->b].rows;
+    const struct {
+        const char *name;
+        int64_t more, instead; /* added to the name; the value that takes its place, or -1 */
+    } names[] = {{"b", w->b, -1}, {"h", w->h, -1}, {"hkv", w->kv, -1}, {"i", all - w->rows, -1}, {"seq_q", 0, all}};
+    char to[PROBLEM_EXPRESSION] = "";
+    size_t length = 0;
+    for (const char *from = text; *from && length < sizeof to;) {
+        size_t letters = strspn(from, "abcdefghijklmnopqrstuvwxyz_0123456789"), name = 0;
+        if (letters == 0) letters = 1;
+        while (name < 5 && (strlen(names[name].name) != letters || strncmp(from, names[name].name, letters))) ++name;
+        if (name == 5)
+            length += (size_t)snprintf(to + length, sizeof to - length, "%.*s", (int)letters, from);
+        else if (names[name].instead >= 0)
+            length += (size_t)snprintf(to + length, sizeof to - length, "%lld", (long long)names[name].instead);
+        else
+            length += (size_t)snprintf(to + length, sizeof to - length, "(%s+%lld)", names[name].name,
+                                       (long long)names[name].more);
+        from += letters;
+    }
+    if (length >= sizeof to) return false;
+    memcpy(text, to, length + 1);
+    return true;
+}
+
 /* The window's problem. Its own sizes, no masks but one, and the features that act on single scores. */
 static problem window_problem(const inputs *in, const window *w) {
     problem p = in->problem;
@@ -29,6 +57,10 @@ static problem window_problem(const inputs *in, const window *w) {
     p.kernel[0] = 0;
     p.q_start += w->i0 + w->rows - in->sequences[w->b].rows;
     if (p.bias) p.bias = (p.bias & AXIS_ROW) | AXIS_KEY;
+    if (problem_has_table(&p)) {
+        p.table_heads = score_table_heads(&in->problem);
+        p.table_width = score_table_width(&in->problem);
+    }
     return p;
 }
 
@@ -42,12 +74,18 @@ static buffer part_of(const inputs *in, const window *w, tensor_id id, const buf
     if (side == OVER_ROWS) part.data = inputs_row(in, id, whole, w->b, w->i0, w->h);
     if (side == OVER_KEYS) part.data = inputs_row(in, id, whole, w->b, 0, w->kv);
     if (side == OVER_SCORES) part.data = buffer_at(whole, w->b, w->i0, w->h, bytes);
-    if (side == OVER_HEADS) part.data = whole->data + (size_t)w->h * bytes;
+    if (side == OVER_HEADS && id != T_TABLE && id != T_DTABLE) part.data = whole->data + (size_t)w->h * bytes;
     return part;
 }
 
 static bool create_window(inputs *sub, const inputs *in, const window *w, char *message, size_t capacity) {
-    const problem p = window_problem(in, w);
+    problem p = window_problem(in, w);
+    if (!shift_names(p.score, in, w) || !shift_names(p.visible, in, w)) {
+        snprintf(message, capacity,
+                 "score or visible is too long to be checked on a part of the problem; about 150 characters "
+                 "are accepted");
+        return false;
+    }
     if (!inputs_create(sub, &p, message, capacity)) return false;
     for (int id = 0; id < TENSOR_COUNT; ++id) {
         const buffer *own = &sub->tensor[id];

@@ -186,6 +186,28 @@ static void draw_score_terms(stream *r, problem *p, int64_t of) {
     if (chance(r, of, 16)) p->k_start = draw_start(r, p);
 }
 
+/* An expression; their numbers are few, so that few functions are made. Positions have to be ones of 32 bits. */
+static void draw_functions(stream *r, problem *p, int64_t of) {
+    static const char *const scores[] = {"score-0.5*abs(i-j)",
+                                         "20*tanh(score/20)",
+                                         "score+0.5*exp(-0.1*abs(i-j))",
+                                         "(i+j)%3==0?-inf:score",
+                                         "score*(h%2==0?1.0:0.5)+0.25*(j%8)",
+                                         "sqrt(score*score+1)"};
+    static const char *const masks[] = {"j<=i",           "i/16==j/16",   "abs(i-j)<40", "(i-j)%4==0||i-j<8&&j<=i",
+                                        "j%64<32||i==j",  "i/128!=j/128", "h%2==0||j>i", "table[h][abs(j)%2]>0",
+                                        "i+j<seq_k&&i>=b"};
+    const int64_t far = (int64_t)1 << 24, at = p->seq_k - 1 + p->k_start - p->q_start;
+    if (p->q_start > far || p->q_start < -far || p->k_start > far || p->k_start < -far) return;
+    if (chance(r, of, 20)) {
+        snprintf(p->score, sizeof p->score, "%s", PICK(r, scores));
+        if (chance(r, 1, 3)) snprintf(p->score, sizeof p->score, "score+table[h][i-j+%lld]", (long long)at);
+        if (chance(r, 1, 6)) snprintf(p->score, sizeof p->score, "score*(1.5-tanh(table[h][abs(j)%%3]))");
+        p->dscore = p->operation == STROBE_BACKWARD && strstr(p->score, "table") && chance(r, 1, 2);
+    }
+    if (chance(r, of, 20)) snprintf(p->visible, sizeof p->visible, "%s", PICK(r, masks));
+}
+
 static void draw_values(stream *r, problem *p, int64_t of) {
     static const double scales[] = {0.5, -0.25, 0.01, 1, -2, 1e-5, 1e-20, 3, 10};
     if (chance(r, of, 10)) p->values = VALUES_OUTLIERS + random_below(r, 6);
@@ -242,6 +264,7 @@ static void draw_call(stream *r, int32_t operation, int64_t device, problem *p) 
     draw_score_terms(r, p, of);
     draw_values(r, p, of);
     draw_rest(r, p, of);
+    draw_functions(r, p, of); /* when sizes are settled */
 }
 
 /* Whether the kernel that the problem names, or any, takes it; its name into the problem. */

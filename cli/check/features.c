@@ -43,6 +43,8 @@ static bool has_whole_bias(const problem *p) { return p->bias && (p->bias & AXIS
 static bool has_broadcast_bias(const problem *p) {
     return p->bias && p->bias != (AXIS_KEY | AXIS_ROW | AXIS_HEAD | AXIS_BATCH);
 }
+static bool has_score(const problem *p) { return p->score[0]; }
+static bool has_visible(const problem *p) { return p->visible[0]; }
 static bool has_broadcast_mask(const problem *p) {
     return p->bool_mask && p->bool_mask != (AXIS_KEY | AXIS_ROW | AXIS_HEAD | AXIS_BATCH);
 }
@@ -102,6 +104,9 @@ static const feature features[] = {
     {"sinks of -inf", IS(sinks, SINKS_HIDDEN)},
     {"large sinks", IS(sinks, SINKS_LARGE)},
     {"dsinks", IS(dsinks, ANY), .backward = true},
+    {"score function", .has = has_score},
+    {"visible function", .has = has_visible},
+    {"gradient of a score's table", IS(dscore, ANY), .backward = true},
     {"dropout", .has = has_dropout},
     {"dropout of a shard", IS(shard, ANY)},
     {"no lse", IS(no_lse, ANY), .forward = true},

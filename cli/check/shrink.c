@@ -33,6 +33,7 @@ static const step features[] = {
     {{F(dbias)}},
     {{F(bias_hides)}},
     {{F(bias_dtype)}},
+    {{F(dscore)}},
     {{F(alibi)}},
     {{F(sinks), F(dsinks)}},
     {{F(dsinks)}},
@@ -86,6 +87,12 @@ static bool keep(search *s, const problem *candidate) {
 
 static bool leave_out(search *s) {
     bool any = false;
+    problem without_score = *s->best;
+    memset(without_score.score, 0, sizeof without_score.score), without_score.dscore = 0;
+    any |= keep(s, &without_score);
+    problem without_visible = *s->best;
+    memset(without_visible.visible, 0, sizeof without_visible.visible);
+    any |= keep(s, &without_visible);
     for (const step *f = features; f < features + sizeof features / sizeof features[0]; ++f) {
         problem smaller = *s->best;
         for (int n = 0; n < MOST_FIELDS && f->fields[n]; ++n) *field_of(&smaller, f->fields[n]) = 0;

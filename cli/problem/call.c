@@ -24,6 +24,11 @@ static strobe_sinks sinks_view(const buffer *b) {
     return (strobe_sinks){.struct_size = sizeof(strobe_sinks), .data = b->data, .dtype = (int32_t)b->dtype};
 }
 
+static strobe_score_elements table_view(const problem *p, const buffer *b) {
+    return (strobe_score_elements){
+        .data = b->data, .extent = {score_table_heads(p), score_table_width(p)}, .dtype = (int32_t)b->dtype};
+}
+
 static void set_sizes(strobe_attention *a, const problem *p) {
     *a = (strobe_attention){.struct_size = sizeof *a,
                             .batch = p->batch,
@@ -115,6 +120,12 @@ static void set_features(call *c, const inputs *in) {
     if (problem_is_quantised(problem_kv_dtype(p)) || problem_is_quantised(p->dtype) || p->scales || p->q_scales)
         set_scales(c, in);
     if (p->dropout > 0) c->dropout = in->dropout, c->attention.dropout = &c->dropout;
+    if (problem_has_table(p)) {
+        c->table = table_view(p, &in->tensor[T_TABLE]);
+        c->score = (strobe_score_arguments){
+            .struct_size = sizeof c->score, .function = score_function_of(p), .arrays = &c->table, .array_count = 1};
+        c->attention.score = &c->score;
+    }
     if (p->threads) {
         c->parallel = (strobe_parallel){.struct_size = sizeof c->parallel, .threads = (int32_t)p->threads};
         c->attention.parallel = &c->parallel;
@@ -146,6 +157,11 @@ void call_prepare(call *c, const inputs *in, const outputs *out) {
                                       .dk = view(in, &out->tensor[T_DK]),
                                       .dv = view(in, &out->tensor[T_DV])};
     if (p->dbias) c->dbias = scores_view(&out->tensor[T_DBIAS]), c->gradients.dbias = &c->dbias;
+    if (p->dscore) {
+        c->dtable = table_view(p, &out->tensor[T_DTABLE]);
+        c->dscore = (strobe_score_gradients){.struct_size = sizeof c->dscore, .arrays = &c->dtable, .array_count = 1};
+        c->gradients.dscore = &c->dscore;
+    }
     if (p->dsinks) c->dsinks = sinks_view(&out->tensor[T_DSINKS]), c->gradients.dsinks = &c->dsinks;
 }
 

@@ -45,6 +45,8 @@ static const tensor_kind kinds[TENSOR_COUNT] = {
     [T_K_SCALE] = {"scale of k", OVER_KEYS, true, COLUMNS_ONE, 0},
     [T_V_SCALE] = {"scale of v", OVER_KEYS, true, COLUMNS_ONE, 0},
     [T_Q_SCALE] = {"scale of q", OVER_ROWS, false, COLUMNS_ONE, 0},
+    [T_TABLE] = {"table", OVER_HEADS, false, COLUMNS_ONE, 0},
+    [T_DTABLE] = {"dtable", OVER_HEADS, false, COLUMNS_ONE, offsetof(problem, dscore)},
 };
 
 const char *tensor_name(tensor_id id) { return kinds[id].name; }
@@ -53,13 +55,14 @@ tensor_side tensor_side_of(tensor_id id) { return kinds[id].side; }
 
 bool tensor_is_output(const problem *p, tensor_id id) {
     if (p->operation == STROBE_FORWARD) return id == T_OUT || id == T_LSE;
-    return id == T_DQ || id == T_DK || id == T_DV || id == T_DBIAS || id == T_DSINKS;
+    return id == T_DQ || id == T_DK || id == T_DV || id == T_DBIAS || id == T_DSINKS || id == T_DTABLE;
 }
 
 static bool is_present(const problem *p, tensor_id id) {
     if (id == T_Q || id == T_K || id == T_V || id == T_OUT) return true;
     if (id == T_LSE) return !p->no_lse;
     if (id == T_K_SCALE || id == T_V_SCALE) return problem_is_quantised(problem_kv_dtype(p)) || p->scales;
+    if (id == T_TABLE) return problem_has_table(p);
     if (id == T_Q_SCALE) return problem_is_quantised(p->dtype) || p->q_scales;
     return *(const int64_t *)(const void *)((const char *)p + kinds[id].present) != 0;
 }
@@ -69,7 +72,7 @@ static int64_t dtype_of(const problem *p, tensor_id id) {
     if (id == T_MASK || id == T_BLOCKS) return STROBE_INT8;
     if ((id == T_K || id == T_V) && p->kv_dtype) return p->kv_dtype;
     if (id == T_Q || id == T_K || id == T_V) return p->dtype;
-    if (id == T_K_SCALE || id == T_V_SCALE || id == T_Q_SCALE) return STROBE_FP32;
+    if (id == T_K_SCALE || id == T_V_SCALE || id == T_Q_SCALE || id == T_TABLE) return STROBE_FP32;
     if (id == T_SLOPES || (is_statistic[id] && p->dtype != STROBE_FP64)) return STROBE_FP32;
     if (id == T_BIAS && p->bias_dtype) return p->bias_dtype;
     if (id == T_DBIAS && p->bias_dtype && p->dtype != STROBE_FP64) return p->bias_dtype;
@@ -176,6 +179,7 @@ void inputs_shape(const inputs *in, tensor_id id, buffer *b) {
     if (kinds[id].side == OVER_HEADS) {
         for (int axis = 0; axis < 3; ++axis) b->extent[axis] = 1;
         b->extent[3] = b->stride[0] = p->heads_q;
+        if (id == T_TABLE || id == T_DTABLE) b->extent[3] = b->stride[0] = score_table_heads(p) * score_table_width(p);
         if (id == T_SLOPES && p->alibi == ALIBI_BATCH) b->extent[0] = p->batch;
     } else if (kinds[id].side == OVER_ROWS || kinds[id].side == OVER_KEYS) {
         extent_over_tokens(in, id, b);

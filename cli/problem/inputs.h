@@ -23,7 +23,9 @@
 #include "problem/buffer.h"
 #include "problem/problem_text.h"
 
-#include <strobe/strobe.h>
+#include "problem/score_functions.h"
+
+#include <strobe/strobe_score.h>
 
 typedef enum tensor_id {
     T_Q,
@@ -46,6 +48,8 @@ typedef enum tensor_id {
     T_K_SCALE,
     T_V_SCALE, /* over keys: of quantised k and v */
     T_Q_SCALE, /* over rows */
+    T_TABLE,
+    T_DTABLE, /* of a score function: [heads][width], in one row */
     TENSOR_COUNT
 } tensor_id;
 
@@ -130,6 +134,9 @@ typedef struct call {
     strobe_scales scales;
     strobe_parallel parallel;
     strobe_tuning tuning;
+    strobe_score_arguments score;
+    strobe_score_gradients dscore;
+    strobe_score_elements table, dtable;
     bool backward;
 } call;
 

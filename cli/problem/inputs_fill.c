@@ -210,6 +210,7 @@ static void fill(inputs *in) {
     for (int64_t b = 0; b < p->batch; ++b) inputs_fill_gradient(in, b, 0, p->heads_q, 0, in->sequences[b].rows);
     if (p->bias) fill_scores(in, T_BIAS);
     if (p->sinks) fill_scores(in, T_SINKS);
+    if (problem_has_table(p)) fill_scores(in, T_TABLE);
     values_add_extremes(in);
     if (p->bool_mask) fill_mask(in, T_MASK);
     if (p->block_q) fill_mask(in, T_BLOCKS);

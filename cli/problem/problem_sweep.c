@@ -96,7 +96,7 @@ static bool expand_word(const char *text, texts *out, char *message, size_t capa
     snprintf(first, sizeof first, "%s", text);
     if (!strchr(text, '=')) first[strcspn(first, ",")] = 0; /* fp32,bf16: the kind of the first is that of all */
     const word *w = problem_word_find(first, &value);
-    if (!w || (!value && w->kind != WORD_BARE)) {
+    if (!w || (!value && w->kind != WORD_BARE) || w->kind == WORD_EXPRESSION) {
         texts_add(out, "", text);
         return true;
     }
@@ -147,7 +147,20 @@ static bool add_combinations(problem_list *list, const texts *words, size_t coun
     }
 }
 
-bool problem_list_add(problem_list *list, const char *text, char *message, size_t capacity) {
+/* An expression has no blanks within a problem: those between quotes are left out, and the quotes. */
+static void squeeze(char *text) {
+    bool quoted = false;
+    char *to = text;
+    for (const char *from = text; *from; ++from) {
+        if (*from == '"')
+            quoted = !quoted;
+        else if (!quoted || !strchr(" \t\r\n", *from))
+            *to++ = *from;
+    }
+    *to = 0;
+}
+
+static bool add_squeezed(problem_list *list, const char *text, char *message, size_t capacity) {
     texts words[MOST_WORDS] = {{0}};
     size_t count = 0;
     bool ok = true;
@@ -172,6 +185,19 @@ bool problem_list_add(problem_list *list, const char *text, char *message, size_
     return ok;
 }
 
+bool problem_list_add(problem_list *list, const char *text, char *message, size_t capacity) {
+    char *copy = memory_zeroed(strlen(text) + 1, 1);
+    squeeze(strcpy(copy, text));
+    const bool ok = add_squeezed(list, copy, message, capacity);
+    free(copy);
+    return ok;
+}
+
+/* A shell has taken the quotes from a word of a command line that is an expression. */
+static bool lacks_quotes(const char *argument) {
+    return (strncmp(argument, "score=", 6) == 0 || strncmp(argument, "visible=", 8) == 0) && !strchr(argument, '"');
+}
+
 /* Whether the word at text is an operation, or a list of operations. */
 static bool begins_problem(const char *text) {
     return (strncmp(text, "fwd", 3) == 0 || strncmp(text, "bwd", 3) == 0) && strchr(" \t\r\n,", text[3]);
@@ -179,9 +205,13 @@ static bool begins_problem(const char *text) {
 
 bool problem_list_read(problem_list *list, int count, char *const *words, char *message, size_t capacity) {
     size_t bytes = 1;
-    for (int i = 0; i < count; ++i) bytes += strlen(words[i]) + 1;
+    for (int i = 0; i < count; ++i) bytes += strlen(words[i]) + 3;
     char *line = memory_zeroed(bytes, 1);
-    for (int i = 0; i < count; ++i) strcat(strcat(line, words[i]), " ");
+    for (int i = 0; i < count; ++i) {
+        const char *const quote = lacks_quotes(words[i]) ? "\"" : "";
+        strcat(strcat(strcat(strcat(line, quote), words[i]), quote), " ");
+    }
+    squeeze(line);
     bool ok = true;
     for (char *at = line + strspn(line, " \t\r\n"); ok && *at;) {
         char *next = at;

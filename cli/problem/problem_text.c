@@ -3,6 +3,7 @@
  * problem_text.c: one problem from text and to text, driven by the table in problem_words.c; see problem_text.h. */
 #include "io/number.h"
 #include "problem/problem_words.h"
+#include "problem/score_functions.h"
 
 #include <ctype.h>
 #include <stdarg.h>
@@ -101,11 +102,27 @@ static bool read_name(const word *w, const char *value, problem *p, const refusa
     return true;
 }
 
+static bool read_expression(const word *w, const char *value, problem *p, const refusal *r) {
+    if (!*value || strlen(value) >= PROBLEM_EXPRESSION)
+        return refuse(r, "%s has %zu characters; 1 to %d are accepted", w->key, strlen(value), PROBLEM_EXPRESSION - 1);
+    char *const field = (char *)p + w->field;
+    memcpy(field, value, strlen(value) + 1);
+    const problem one = {0};
+    problem alone = one;
+    memcpy((char *)&alone + w->field, value, strlen(value) + 1);
+    return score_function_of(&alone) != NULL || refuse(r, "%s", strobe_last_error());
+}
+
 static bool read_word(const char *text, problem *p, uint64_t *seen, int *set, const refusal *r) {
-    static bool (*const read[])(const word *, const char *, problem *, const refusal *) = {
-        [WORD_BARE] = read_choice, [WORD_FLAG] = read_flag, [WORD_INTEGER] = read_integer_word,
-        [WORD_PAIR] = read_pair,   [WORD_REAL] = read_real, [WORD_CHOICE] = read_choice,
-        [WORD_NAME] = read_name};
+    static bool (*const read[])(const word *, const char *, problem *,
+                                const refusal *) = {[WORD_BARE] = read_choice,
+                                                    [WORD_FLAG] = read_flag,
+                                                    [WORD_INTEGER] = read_integer_word,
+                                                    [WORD_PAIR] = read_pair,
+                                                    [WORD_REAL] = read_real,
+                                                    [WORD_CHOICE] = read_choice,
+                                                    [WORD_NAME] = read_name,
+                                                    [WORD_EXPRESSION] = read_expression};
     const char *value = NULL;
     const word *w = problem_word_find(text, &value);
     if (!w) return refuse(r, "\"%s\" is not a word of a problem; see the words under strobe bench --help", text);
@@ -149,6 +166,8 @@ static bool is_consistent(const problem *p, const refusal *r) {
                  {"dsinks", p->dsinks, backward, "bwd"},
                  {"dbias", p->dbias, p->bias, "bias"},
                  {"dsinks", p->dsinks, p->sinks, "sinks"},
+                 {"dscore", p->dscore, backward, "bwd"},
+                 {"dscore", p->dscore, strstr(p->score, "table") != NULL, "a table in score"},
                  {"nolse", p->no_lse, !backward, "fwd"},
                  {"bias_dtype", p->bias_dtype, p->bias, "bias"},
                  {"bias_hides", p->bias_hides, p->bias, "bias"},
@@ -262,7 +281,8 @@ void problem_print(const problem *p, char text[PROBLEM_TEXT]) {
         if (w->kind == WORD_REAL) print_number(&out, w, real_of(p, w->field));
         if (w->kind == WORD_BARE || w->kind == WORD_CHOICE) print_choice(&out, w, integer_of(p, w->field));
         if (w->kind == WORD_FLAG && integer_of(p, w->field)) add(&out, " %s", w->key);
-        if (w->kind == WORD_NAME && *((const char *)p + w->field)) add(&out, " %s=%s", w->key, (const char *)p + w->field);
+        if ((w->kind == WORD_NAME || w->kind == WORD_EXPRESSION) && *((const char *)p + w->field))
+            add(&out, " %s=%s", w->key, (const char *)p + w->field);
     }
 }
 

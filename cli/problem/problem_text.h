@@ -64,7 +64,7 @@ enum { VARLEN_CU_Q = 1, VARLEN_CU_K = 2, VARLEN_USED_Q = 4, VARLEN_USED_K = 8, V
 /* The axes that a mask or a bias has of its own; 0: there is none. */
 enum { AXIS_KEY = 1, AXIS_ROW = 2, AXIS_HEAD = 4, AXIS_BATCH = 8 };
 
-enum { PROBLEM_KERNEL = 64, PROBLEM_TEXT = 1024, PROBLEM_MESSAGE = 512 };
+enum { PROBLEM_KERNEL = 64, PROBLEM_EXPRESSION = 256, PROBLEM_TEXT = 1536, PROBLEM_MESSAGE = 512 };
 
 /* All numbers are int64_t, or double, so that the table of words in problem_words.c can name any of them. */
 typedef struct problem {
@@ -85,13 +85,16 @@ typedef struct problem {
     int64_t deterministic;          /* flag */
     int64_t layout;                 /* problem_layout */
     int64_t q_start, k_start;
-    int64_t values, hidden, nan; /* problem_values, problem_hidden; flag: a NaN that rows see */
-    int64_t scales, lengths;     /* problem_scales, problem_lengths */
-    int64_t q_scales;            /* flag: q has scales as well; fp8 has them anyway */
-    int64_t shard;               /* flag: dropout as of a part of a larger problem */
-    int64_t split_keys;          /* 0: the library's default */
-    int64_t threads;             /* 0: the library's default */
-    char kernel[PROBLEM_KERNEL]; /* "": the library chooses */
+    int64_t values, hidden, nan;      /* problem_values, problem_hidden; flag: a NaN that rows see */
+    int64_t scales, lengths;          /* problem_scales, problem_lengths */
+    int64_t q_scales;                 /* flag: q has scales as well; fp8 has them anyway */
+    int64_t shard;                    /* flag: dropout as of a part of a larger problem */
+    int64_t split_keys;               /* 0: the library's default */
+    int64_t threads;                  /* 0: the library's default */
+    int64_t dscore;                   /* flag of backward: the gradient of the table */
+    int64_t table_heads, table_width; /* of the table; 0: heads_q, seq_q + seq_k */
+    char kernel[PROBLEM_KERNEL];      /* "": the library chooses */
+    char score[PROBLEM_EXPRESSION], visible[PROBLEM_EXPRESSION]; /* expressions without blanks; "": none */
 } problem;
 
 /* Reads one problem: words separated by white space, no sweeps. False, with a sentence that names the word, its value and

@@ -120,6 +120,9 @@ const word problem_words[] = {
     {.key = "bias_hides", .kind = WORD_FLAG, FIELD(bias_hides)},
     {.key = "alibi", .kind = WORD_CHOICE, FIELD(alibi), .choice = alibi},
     {.key = "sinks", .kind = WORD_CHOICE, FIELD(sinks), .choice = sinks},
+    {.key = "score", .kind = WORD_EXPRESSION, FIELD(score)},
+    {.key = "visible", .kind = WORD_EXPRESSION, FIELD(visible)},
+    {.key = "dscore", .kind = WORD_FLAG, FIELD(dscore)},
     {.key = "nolse", .kind = WORD_FLAG, FIELD(no_lse)},
     {.key = "dlse", .kind = WORD_FLAG, FIELD(dlse)},
     {.key = "dbias", .kind = WORD_FLAG, FIELD(dbias)},
@@ -184,8 +187,10 @@ const char problem_help[] =
     "  shows=few|documents          masks hide most squares of scores, or all but those of one document (usual: hide few)\n"
     "  alibi[=batch]                ALiBi with the usual slopes, or others for every batch entry\n"
     "  sinks[=hidden|large]         one sink a head; hidden: -inf in every second\n"
+    "  score=\"EXPR\"                 a function of a score: score - 0.5*abs(i-j); table[h][x] is random, x < SQ + SK\n"
+    "  visible=\"EXPR\"               who sees whom: j <= i && i/64 == j/64 (strobe_score.h)\n"
     "  nolse                        forward without lse\n"
-    "  dlse  dbias  dsinks          backward: a gradient of lse is given; gradients of bias and sinks are wanted\n"
+    "  dlse  dbias  dsinks  dscore  backward: a gradient of lse is given; gradients of bias, sinks and table are wanted\n"
     "  layout=NAME                  bshd (default), bhsd, packed (qkv in one tensor), gaps (unused elements between rows),\n"
     "                               reversed (rows in descending order), sbhd, backwards (all axes in descending order),\n"
     "                               misaligned (by one element), shared (k, v, dout with strides of 0), mixed\n"

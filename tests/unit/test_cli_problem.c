@@ -190,6 +190,7 @@ static void print_random_word(struct random *r, const word *w, char *text, size_
         break;
     case WORD_REAL: snprintf(text, capacity, "%s=%s", w->key, number); break;
     case WORD_CHOICE: snprintf(text, capacity, "%s=%s", w->key, choice); break;
+    case WORD_EXPRESSION: snprintf(text, capacity, "%s=i<%lld", w->key, (long long)(first % 100)); break;
     case WORD_NAME: snprintf(text, capacity, "%s=kernel_%lld", w->key, (long long)first); break;
     }
 }
@@ -260,8 +261,27 @@ static void long_words_are_refused(void **state) {
     problem_list_free(&list);
 }
 
+/* Blanks of an expression are left out, between quotes or where the shell has taken them. */
+static void expressions_have_no_blanks(void **state) {
+    (void)state;
+    char *const one[] = {"fwd s=8 score=\"score - 0.5 * abs(i - j)\" visible=\"j <= i\" h=2"};
+    char *const words[] = {"fwd", "s=8", "score=score - 0.5 * abs(i - j)", "visible=j <= i", "h=2"};
+    char *const wrong[] = {"fwd", "score=score - q"};
+    char text[PROBLEM_TEXT];
+    problem_list list = {0};
+    assert_true(problem_list_read(&list, 1, one, message, sizeof message));
+    assert_true(problem_list_read(&list, 5, words, message, sizeof message));
+    assert_int_equal(list.count, 2);
+    assert_memory_equal(&list.items[0], &list.items[1], sizeof(problem));
+    problem_print(&list.items[0], text);
+    assert_string_equal(text, "fwd b=1 h=2 s=8 d=64 fp32 score=score-0.5*abs(i-j) visible=j<=i");
+    assert_false(problem_list_read(&list, 2, wrong, message, sizeof message));
+    assert_non_null(strstr(message, "score has \"q\" at column 7"));
+    problem_list_free(&list);
+}
+
 int main(void) {
-    struct CMUnitTest tests[COUNT(canonicals) + COUNT(refusals) + COUNT(sweeps) + 5];
+    struct CMUnitTest tests[COUNT(canonicals) + COUNT(refusals) + COUNT(sweeps) + 6];
     size_t count = 0;
     for (size_t i = 0; i < COUNT(canonicals); ++i)
         tests[count++] = test_of_row(canonicals[i].text, prints_canonically, &canonicals[i]);
@@ -269,6 +289,7 @@ int main(void) {
         tests[count++] = test_of_row(refusals[i].text, refuses_with_a_sentence, &refusals[i]);
     for (size_t i = 0; i < COUNT(sweeps); ++i) tests[count++] = test_of_row(sweeps[i].words, expands, &sweeps[i]);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(combines_with_the_last_word_fastest);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(expressions_have_no_blanks);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(every_operation_begins_a_problem);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(any_problem_reads_back);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(any_text_is_read_or_refused);
