@@ -217,13 +217,18 @@ static void fill(inputs *in) {
     if (p->alibi) fill_slopes(in);
 }
 
-/* The second half of the batch's and heads' and the end of the rows' and keys' of a larger problem. */
+/* The second half of the batch's and heads' and some of the rows and the end of the keys of a larger problem, which has so
+ * many rows that the counter of groups of four keys passes 2^32 in the middle of the shard's first head. With an odd seed
+ * the first key is not the first of four, which not all kernels take. */
 static void set_shard(strobe_dropout *d, const problem *p) {
+    d->key_start = d->seed % 2 ? 7 : 8, d->keys = p->seq_k + d->key_start;
     d->seed = ~d->seed, d->offset = UINT64_MAX - 6; /* both use all 64 bits */
     d->batch_start = p->batch;
     d->heads = 2 * p->heads_q, d->head_start = p->heads_q;
-    d->rows = p->seq_q + 5, d->row_start = 5;
-    d->keys = p->seq_k + 7, d->key_start = 7;
+    const int64_t before = d->batch_start * d->heads + d->head_start, quads = (d->keys + 3) / 4;
+    const int64_t passed = ((int64_t)1 << 32) / quads - p->seq_q / 2; /* rows before the shard's first */
+    d->rows = (passed - p->seq_q) / before, d->row_start = passed - before * d->rows;
+    if (d->row_start < 0 || d->rows < d->row_start + p->seq_q) d->rows = p->seq_q + 5, d->row_start = 5;
 }
 
 bool inputs_create(inputs *in, const problem *p, char *message, size_t capacity) {
