@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/kernel.h"
+#include "cuda/device/params.h"
 #include "fake_runtime.h"
 
 /* The other backends are no part of this. */
@@ -60,8 +61,9 @@ const struct fake_kernel fake_kernels[] = {
 #define VARIANT(name, ...) KERNEL(name, 384, true) KERNEL(name##_prepare, 256, true) KERNEL(name##_finish, 0, true)
 #include "sm90_backward_variants.h"
 #undef VARIANT
-    KERNEL(row_deltas, 256, false) KERNEL(sink_sums, 256, false) KERNEL(dq_round, 256, false) KERNEL(dbias_round, 256, false)
-        KERNEL(merge_few, 128, false) KERNEL(merge_most, 128, false) KERNEL(visible_units, 256, false){0},
+    KERNEL(row_deltas, 256, false) KERNEL(sink_sums, SINK_THREADS, false) KERNEL(dq_round, 256, false)
+        KERNEL(dbias_round, 256, false) KERNEL(merge_few, 128, false) KERNEL(merge_most, 128, false)
+            KERNEL(visible_units, 256, false){0},
 };
 
 /* ---- the problems */
@@ -95,6 +97,7 @@ static const unsigned features[] = {0,
                                     DROPOUT,
                                     SINKS,
                                     SOFTCAP,
+                                    SOFTCAP | ALIBI,
                                     PACKED,
                                     USED,
                                     NEGATIVE,
@@ -143,7 +146,7 @@ static void add_scores(struct call *c, int device, unsigned with) {
     c->block_mask.block_q = c->block_mask.block_k = 64;
     memcpy(c->bias.stride, stride, sizeof full), memcpy(c->bool_mask.stride, stride, sizeof full);
     c->dbias = c->bias, c->dbias.data = place(device);
-    if (with & BIAS) c->a.bias = &c->bias, c->g.dbias = &c->dbias;
+    if (with & BIAS) c->a.bias = &c->bias, c->g.dbias = with == BIAS ? NULL : &c->dbias;
     if (with & BOOL) c->a.bool_mask = &c->bool_mask;
     if (with & BLOCK) c->a.block_mask = &c->block_mask;
 }
@@ -176,7 +179,7 @@ static void make(struct call *c, int device, int32_t dtype, const int64_t dim[2]
     if (with & ALIBI) c->a.alibi = &c->alibi;
     if (with & SINKS) c->a.sinks = &c->sinks, c->g.dsinks = &c->dsinks;
     if (with & DROPOUT) c->a.dropout = &c->dropout;
-    if (with & SOFTCAP) c->a.softcap = 20;
+    if (with & SOFTCAP) c->a.softcap = with == SOFTCAP ? 30 : 20;
     if (with & NEGATIVE) c->a.scale = -0.25;
     if (with & CAUSAL) c->a.mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
     if (with & FIXED_ORDER) c->a.flags = STROBE_DETERMINISTIC;

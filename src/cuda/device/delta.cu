@@ -81,22 +81,23 @@ extern "C" __global__ void __launch_bounds__(256) strobe__row_deltas(const __gri
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) strobe__sink_sums(const __grid_constant__ struct params p) {
-    __shared__ double sums[256];
+extern "C" __global__ void __launch_bounds__(SINK_THREADS) strobe__sink_sums(const __grid_constant__ struct params p) {
+    __shared__ double sums[SINK_THREADS];
     const int h = (int)blockIdx.x;
     double sum = 0;
     for (int64_t b = 0; b < p.batch; ++b) {
         struct job t;
         t.b = (int)b, t.kv = h / p.group;
         job_sequence(&t, &p);
-        for (int i = (int)threadIdx.x; i < t.rows; i += 256) {
+#pragma unroll 4
+        for (int i = (int)threadIdx.x; i < t.rows; i += SINK_THREADS) {
             const int packed = i * p.group + h % p.group;
             const float lse = ((const float *)p.lse.data)[row_offset(&p.lse, &t, place_of(&p, &t, packed))];
             if (lse != -INFINITY) sum -= (double)(expf(p.sinks[h] - lse) * p.row_delta[statistic_at(&p, &t, packed)]);
         }
     }
     sums[threadIdx.x] = sum;
-    for (int d = 128; d; d /= 2) {
+    for (int d = SINK_THREADS / 2; d; d /= 2) {
         __syncthreads();
         if ((int)threadIdx.x < d) sums[threadIdx.x] += sums[threadIdx.x + d];
     }

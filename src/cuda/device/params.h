@@ -16,17 +16,36 @@
  * every backward kernel's blocks. */
 enum { RECOMPUTE_UNIT = 64, PACKED_PADDING = 128 };
 
-/* The feature class of a kernel's variant, FEATURE_CLASS by -D: code for a feature costs time even where it is not run (15 %
- * of the Hopper forward), so variants without it are compiled as well. NONE: the band alone (causal, windows, varlen,
- * sinks). SCORE: softcap, ALiBi and a negative scale too. MASK: the band, boolean masks, and block masks of whole units
- * (visible.h). ALL: everything, bias and dropout too. */
-enum feature_class { FEATURES_NONE, FEATURES_SCORE, FEATURES_MASK, FEATURES_ALL };
+/* Threads that sum up a sink's gradient. */
+enum { SINK_THREADS = 1024 };
 
-/* Of a class, and of the variant that is compiled: whether scores are changed before softmax, and so are in natural units;
- * whether it has masks beside the band, and skips what they hide. */
-#define CLASS_HAS_SCORE_TERMS(features) ((features) == FEATURES_SCORE || (features) == FEATURES_ALL)
+/* The feature class of a kernel's variant, FEATURE_CLASS by -D: code for a feature costs time even where it is not run (15 %
+ * of the Hopper forward), so variants without it are compiled as well. A class is a set of bits. NONE: the band alone
+ * (causal, windows, varlen, sinks). ALIBI, SOFTCAP, BIAS, DROPOUT: the band and this one; a bias has the elements' type and
+ * can be copied by the tensor copy engine. MASK: the band, boolean masks, and block masks of whole units (visible.h). SCORE:
+ * softcap, ALiBi and a negative scale. ALL: everything. */
+enum feature_class {
+    FEATURES_NONE = 0,
+    FEATURES_ALIBI = 1,
+    FEATURES_SOFTCAP = 2,
+    FEATURES_BIAS = 4,
+    FEATURES_DROPOUT = 8,
+    FEATURES_MASK = 16,
+    FEATURES_SCORE = 32 | FEATURES_ALIBI | FEATURES_SOFTCAP,
+    FEATURES_ALL = 64 | FEATURES_SCORE | FEATURES_BIAS | FEATURES_DROPOUT | FEATURES_MASK
+};
+
+/* Of a class, and of the variant that is compiled: whether scores are multiplied by the scale before softmax, and so are in
+ * natural units. */
+#define CLASS_HAS_SCORE_TERMS(features) (((features)&32) || (features) == FEATURES_BIAS)
 #define HAS_SCORE_TERMS                 CLASS_HAS_SCORE_TERMS(FEATURE_CLASS)
-#define HAS_MASKS                       (FEATURE_CLASS >= FEATURES_MASK)
+#define HAS_ALL                         (FEATURE_CLASS == FEATURES_ALL)
+#define HAS_ALIBI                       ((FEATURE_CLASS & FEATURES_ALIBI) != 0)
+#define HAS_SOFTCAP                     ((FEATURE_CLASS & FEATURES_SOFTCAP) != 0)
+#define HAS_BIAS                        ((FEATURE_CLASS & FEATURES_BIAS) != 0)
+#define HAS_DROPOUT                     ((FEATURE_CLASS & FEATURES_DROPOUT) != 0)
+/* It has masks beside the band, and skips what they hide. */
+#define HAS_MASKS ((FEATURE_CLASS & FEATURES_MASK) != 0)
 
 /* The lagging maximum: O and l are rescaled only when a row's maximum has grown by more than a factor of 2^8 of weight since
  * the last rescale. Until then weights are up to 2^8, which fp16, bf16 and fp32 hold as well as 1, and the division by l

@@ -25,18 +25,43 @@ static PFN_cuTensorMapEncodeTiled_v12000 encode;
 
 static void find_encoder(void) { (void)strobe__cuda_driver_function("cuTensorMapEncodeTiled", 12000, &encode); }
 
+/* Its axes named as those of a tensor [batch, row, head, key]. */
+static strobe_tensor scores_tensor(const struct problem *p, const strobe_bias *scores) {
+    const strobe_tensor t = {.data = (void *)(uintptr_t)scores->data,
+                             .stride = {scores->stride[0], scores->stride[2], scores->stride[1]},
+                             .dtype = p->a.q.dtype};
+    return t;
+}
+
+bool strobe__scores_can_be_copied(const struct problem *p, const strobe_bias *scores) {
+    const strobe_tensor t = scores_tensor(p, scores);
+    return scores->dtype == p->a.q.dtype && p->a.seq_k > 0 && p->a.seq_q > 0 && strobe__can_be_copied(&t, 1, 1);
+}
+
 /* A stride of 0 is that of an axis of extent 1, which may have any: 16 bytes will do. */
-bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
-                        int64_t rows) {
+static bool encode_boxes(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
+                         int64_t columns, int64_t rows) {
     const cuuint64_t extent[4] = {(cuuint64_t)dim, (cuuint64_t)seq, (cuuint64_t)heads, (cuuint64_t)batch};
     cuuint64_t stride[3] = {(cuuint64_t)t->stride[1] * 2, (cuuint64_t)t->stride[2] * 2, (cuuint64_t)t->stride[0] * 2};
     for (int axis = 0; axis < 3; ++axis)
         if (stride[axis] == 0) stride[axis] = 16;
-    const cuuint32_t box[4] = {64, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {(cuuint32_t)columns, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
     const CUtensorMapDataType type = t->dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                              : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     pthread_once(&once, find_encoder);
     return encode && encode(map, type, 4, t->data, extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+                            columns == 16 ? CU_TENSOR_MAP_SWIZZLE_32B : CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
+                        int64_t rows) {
+    return encode_boxes(map, t, dim, seq, heads, batch, 64, rows);
+}
+
+bool strobe__encode_scores_map(CUtensorMap *map, const struct problem *p, const strobe_bias *scores, int64_t keys,
+                               int64_t rows) {
+    const strobe_tensor t = scores_tensor(p, scores);
+    return encode_boxes(map, &t, p->a.seq_k, p->a.seq_q, t.stride[2] ? p->a.heads_q : 1, t.stride[0] ? p->a.batch : 1, keys,
+                        rows);
 }

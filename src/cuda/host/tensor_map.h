@@ -19,4 +19,13 @@ bool strobe__can_be_copied(const strobe_tensor *tensor, int64_t batch, int64_t h
 bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,
                         int64_t batch, int64_t rows);
 
+/* Whether the copy engine takes a tensor over scores [batch, head, row, key]: of the elements' type, with rows as above. An
+ * axis that is broadcast has an extent of 1, but rows, which are not. */
+bool strobe__scores_can_be_copied(const struct problem *problem, const strobe_bias *scores);
+
+/* {keys, rows, heads, batch} with boxes of `keys` keys, 16 or 64, and `rows` rows, swizzled by as many bytes as a row has.
+ */
+bool strobe__encode_scores_map(CUtensorMap *map, const struct problem *problem, const strobe_bias *scores, int64_t keys,
+                               int64_t rows);
+
 #endif

@@ -5,12 +5,7 @@
 #ifndef STROBE_CUDA_PTX_LDMATRIX_H
 #define STROBE_CUDA_PTX_LDMATRIX_H
 
-#include <stdint.h>
-
-/* The address that the instructions of this folder take. PTX ISA 9.7.9.21 "cvta". */
-static __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
+#include "cuda/ptx/shared_address.h"
 
 /* PTX ISA 9.7.14.5.15 "ldmatrix", .m8n8.x4. volatile and "memory": shared memory changes behind the compiler's back. */
 static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], uint32_t address) {

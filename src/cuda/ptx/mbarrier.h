@@ -7,11 +7,7 @@
 #ifndef STROBE_CUDA_PTX_MBARRIER_H
 #define STROBE_CUDA_PTX_MBARRIER_H
 
-#include <stdint.h>
-
-static __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
-    return (uint32_t)__cvta_generic_to_shared(pointer);
-}
+#include "cuda/ptx/shared_address.h"
 
 static __device__ __forceinline__ void mbarrier_init(uint64_t *barrier, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");

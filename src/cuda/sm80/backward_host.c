@@ -213,7 +213,7 @@ static strobe_status launch_all(const struct plan *plan, const struct params *pa
     strobe_status status = strobe__cuda_dbias_begin(p, params, stream);
     if (!status) status = launch_rows(strobe__row_deltas, l, params, stream);
     if (!status && p->g.dsinks)
-        status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, 256, 0, params, stream);
+        status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, SINK_THREADS, 0, params, stream);
     if (!status) status = l->fused ? launch_fused(plan, params, l, stream) : launch_two(plan, params, 0, stream);
     if (!status) status = strobe__cuda_dbias_end(plan, params, stream);
     return status;

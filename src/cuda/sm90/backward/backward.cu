@@ -56,11 +56,11 @@ enum {
     ROW_BYTES = 128, /* of a slab */
     Q_SLAB = ROWS * ROW_BYTES,
     K_SLAB = KEYS * ROW_BYTES,
-    DS_SLAB = ROWS * ROW_BYTES,                 /* 64 keys */
-    SCORES = ROWS / 2,                          /* accumulators of a thread */
-    PING_PONG_BARRIER = 2,                      /* named barrier of group 0; group 1 has the next */
-    TILES = 2,                                  /* slots of tile descriptions */
-    P_IS_PACKED = FEATURE_CLASS < FEATURES_ALL && ROWS > 64, /* registers do not hold P unrounded as well */
+    DS_SLAB = ROWS * ROW_BYTES,          /* 64 keys */
+    SCORES = ROWS / 2,                   /* accumulators of a thread */
+    PING_PONG_BARRIER = 2,               /* named barrier of group 0; group 1 has the next */
+    TILES = 2,                           /* slots of tile descriptions */
+    P_IS_PACKED = !HAS_ALL && ROWS > 64, /* registers do not hold P unrounded as well */
 };
 
 /* Of a thread, after the producer group has released some and the consumers have claimed them: at launch all have 168. With
@@ -68,6 +68,7 @@ enum {
 #define PRODUCER_REGISTERS (FEATURE_CLASS == FEATURES_MASK && HEAD_DIM == 64 ? 40 : 24)
 #define CONSUMER_REGISTERS (FEATURE_CLASS == FEATURES_MASK && HEAD_DIM == 64 ? 232 : 240)
 
+#include "cuda/sm90/backward/bias_tile.h"
 #include "cuda/sm90/backward/finish.h"
 #include "cuda/sm90/backward/prepare.h"
 
@@ -77,10 +78,12 @@ struct shared {
     unsigned char k[SLABS * K_SLAB], v[SLABS * K_SLAB];
     unsigned char q[STAGES][SLABS * Q_SLAB], dout[DOUT_STAGES][SLABS * Q_SLAB];
     unsigned char ds[DS_STAGES][GROUPS * DS_SLAB];
+    struct bias_tiles bias;
     float dq[GROUPS][DQ_TILE];
     float lse[STAGES][ROWS], delta[STAGES][ROWS];
     struct note note[NOTES]; /* with masks, see walk.h */
     struct tile tile[TILES];
+    uint64_t bias_full[BIAS_WARPS];
     uint64_t tile_full[TILES], tile_empty[TILES], k_full, k_empty, v_full, v_empty, q_full[STAGES], q_empty[STAGES],
         dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t ds_full[DS_STAGES], ds_empty[DS_STAGES], dq_full[GROUPS], dq_empty[GROUPS];
@@ -116,7 +119,8 @@ INLINE struct operands operands_of(const struct shared *s, int group) {
     const uint32_t k = shared_address(s->k), q = shared_address(s->q), dout = shared_address(s->dout),
                    ds = shared_address(s->ds);
     struct operands o;
-    /* With blocks of 64 rows ptxas begins the exponentials sooner if k_own is a sum, "Luck" in docs/kernels/sm90_backward.md. */
+    /* With blocks of 64 rows ptxas begins the exponentials sooner if k_own is a sum, "Luck" in
+     * docs/kernels/sm90_backward.md. */
     o.k_own = ROW_PARTS == 2 ? wgmma_operand(k + own, 0) : wgmma_operand(k, 0) + own / 16;
     o.v_own = wgmma_operand(shared_address(s->v) + own, 0);
     o.q_rows = wgmma_operand(q, 0), o.q_sums = wgmma_operand(q, Q_SLAB);
@@ -138,6 +142,9 @@ struct consumer_state {
     struct operands o;
     struct progress progress;
     struct slope slope;
+    struct progress
+        next; /* with a bias or dropout alone: the block after this one, if there is one, and what is kept of it */
+    struct kept next_kept;
     uint32_t count, first, filled; /* blocks processed, those before this tile, tiles that had some */
     struct tracer tracer;
 };
@@ -146,6 +153,7 @@ struct accumulators {
     struct sums dk, dv;
     float s[SCORES], dp[SCORES], dq[32]; /* s: S, then P */
     uint32_t packed[SCORES / 2];         /* P as dV takes it */
+    uint32_t kept[SCORES / 2];           /* the same with dropout alone, where P is packed for dS too */
 };
 
 INLINE void wait_for(struct consumer_state *c, uint64_t *barrier, uint32_t parity, uint32_t phase) {
@@ -173,13 +181,21 @@ INLINE void p_and_dv(const struct sm90_backward_params *p, struct shared *shared
     wait_for(c, &shared->dout_full[slot], dout_parity(c->count), STROBE_TRACE_WAIT_DOUT);
     trace(&c->tracer, STROBE_TRACE_P_AND_DV, c->count);
     issue_scores(a->dp, c->o.v_own, c->o.dout_rows + slot * STAGE_STEP);
+    if (HAS_BIAS_TILES) {
+        uint64_t *full = &shared->bias_full[bias_warp()];
+        add_bias_tile(p, &shared->bias, full, a->s, c->count);
+        if (!is_last(&c->progress))
+            fetch_bias(p, &shared->bias, full, t->batch, head_of(p, t, &c->next), c->key, c->next.row);
+    }
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         make_p(p, shared, t, &c->slope, at, a->s, a->packed, part);
         leave_out_dropped(p, a->packed, part);
-        issue_sum(&a->dv, a->packed, c->o.dout_sums + slot * STAGE_STEP, part);
+        if (DROPOUT_ALONE) leave_out(P_IS_PACKED ? a->kept : a->packed, a->packed, &at->kept);
+        issue_sum(&a->dv, DROPOUT_ALONE && P_IS_PACKED ? a->kept : a->packed, c->o.dout_sums + slot * STAGE_STEP, part);
     }
     ping_pong_arrive(c->group, c->count);
+    if (DROPOUT_ALONE) c->next_kept = kept_of_pair(p, t->batch, head_of(p, t, &c->next), c->key, c->next.row);
 }
 
 /* When dP is finished: dS, which goes to shared memory for both groups, and dK += dS^T Q, in parts. Then dQ is issued: of
@@ -244,6 +260,10 @@ INLINE void begin_tile(const struct sm90_backward_params *p, struct shared *shar
     const uint32_t stage = stage_of(c->count);
     c->full = full_rows_of(t, c->key), c->progress = start(p, t), c->slope = slope_at(p, t, &c->progress);
     c->first = c->count;
+    const int head = head_of(p, t, &c->progress);
+    if (HAS_BIAS_TILES)
+        fetch_bias(p, &shared->bias, &shared->bias_full[bias_warp()], t->batch, head, c->key, c->progress.row);
+    if (DROPOUT_ALONE) c->next_kept = kept_of_pair(p, t->batch, head, c->key, c->progress.row);
     wait_for(c, &shared->q_full[stage], full_parity(c->count), STROBE_TRACE_WAIT_Q);
     if (HAS_MASKS && go_to(&shared->note[c->count % NOTES], &c->progress)) c->slope = slope_at(p, t, &c->progress);
     wait_for(c, &shared->k_full, c->filled % 2, STROBE_TRACE_WAIT_K);
@@ -279,6 +299,10 @@ INLINE void process_tile(const struct sm90_backward_params *p, struct shared *sh
         struct block_pair at = {stage_of(c->count), c->key, row, row >= c->full.low && row <= c->full.high};
         if (HAS_MASKS) add_note(&at, &shared->note[c->count % NOTES], 128 * c->group + (int)threadIdx.x % 128);
         const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&c->progress);
+        if (HAS_BIAS_TILES || DROPOUT_ALONE) {
+            c->next = c->progress, at.kept = c->next_kept;
+            if (!last) (void)go_on(p, t, &c->next);
+        }
         p_and_dv(p, shared, t, c, &at, a);
         ds_and_dk(p, shared, t, c, &at, a);
         next_scores(shared, c, &at, a, last);
@@ -318,6 +342,7 @@ INLINE void init_barriers(struct shared *s) {
     for (int i = 0; i < STAGES; ++i) mbarrier_init(&s->q_full[i], 1), mbarrier_init(&s->q_empty[i], consumers);
     for (int i = 0; i < DOUT_STAGES; ++i) mbarrier_init(&s->dout_full[i], 1), mbarrier_init(&s->dout_empty[i], consumers);
     for (int i = 0; i < DS_STAGES; ++i) mbarrier_init(&s->ds_full[i], consumers), mbarrier_init(&s->ds_empty[i], consumers);
+    for (int i = 0; i < BIAS_WARPS; ++i) mbarrier_init(&s->bias_full[i], 1);
     for (int i = 0; i < GROUPS; ++i) mbarrier_init(&s->dq_full[i], 4 * ARRIVALS), mbarrier_init(&s->dq_empty[i], 1);
     mbarrier_init_fence();
 }

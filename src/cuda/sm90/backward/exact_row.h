@@ -70,19 +70,19 @@ INLINE struct exact exact_pair(const struct sm90_backward_params *p, const struc
     }
     const float dot = dot_of_rows(&p->q_rows, at->q, &p->k_rows, at->k);
     const float dp = dot_of_rows(&p->dout_rows, at->dout, &p->v_rows, at->v);
-    const float score = !HAS_SCORE_TERMS ? dot : p->softcap > 0 ? softcapped(dot, p->softcap, p->cap_rate) : dot * p->scale;
-    const float alibi = alibi_of(slope, i, j);
-    const float bias = FEATURE_CLASS == FEATURES_ALL && p->bias.data
-                           ? bias_at(&p->bias, score_at(&p->bias, batch, slope->head, i, j))
-                           : 0;
+    const float score = !HAS_SCORE_TERMS && !HAS_SOFTCAP ? dot
+                        : p->softcap > 0                 ? softcapped(dot, p->softcap, p->cap_rate)
+                                                         : dot * p->scale;
+    const float alibi = alibi_of(slope, i, j) * (ALIBI_ALONE ? p->inverse_scale : 1);
+    const float bias = HAS_BIAS && p->bias.data ? bias_at(&p->bias, score_at(&p->bias, batch, slope->head, i, j)) : 0;
     if (bias == -INFINITY) return pair; /* hidden, also from a row whose lse is NaN */
     const float weight = ex2(fmaf(score - alibi + bias, p->exponent, lse));
     if (weight == 0) return pair;
-    const bool kept = FEATURE_CLASS < FEATURES_ALL || !p->dropout ||
+    const bool kept = !HAS_DROPOUT || !p->dropout ||
                       dropout_keeps(&p->place, dropout_row(&p->place, batch, slope->head, i), j);
     pair.weight = kept ? weight : 0;
     pair.gradient = weight * (undropped(p, kept ? 1 : -1, dp) - delta);
-    if (HAS_SCORE_TERMS && p->softcap > 0) pair.gradient *= softcap_derivative(p, weight, lse, bias - alibi);
+    if (HAS_SOFTCAP && p->softcap > 0) pair.gradient *= softcap_derivative(p, weight, lse, bias - alibi);
     return pair;
 }
 

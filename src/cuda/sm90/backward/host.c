@@ -20,6 +20,7 @@
 #include "cuda/host/visible.h"
 #include "cuda/sm90/backward/params.h"
 #include "cuda/sm90/band.h"
+#include "cuda/sm90/feature_class.h"
 #include "cuda/sm90/trace_host.h"
 #include "math/exp2.h"
 
@@ -69,16 +70,17 @@ const char strobe__sm90_backward_variants[] =
 
 enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28, LEAST_SOFTCAP = 8 };
 
-bool strobe__sm90_backward_choose(struct plan *plan) {
-    const struct problem *p = plan->problem;
+static const struct variant *variant_of_class(const struct problem *p, int32_t features) {
     const int64_t dim = p->a.dim > p->a.dim_v ? p->a.dim : p->a.dim_v;
-    const feature_set some = FEATURE(SOFTCAP) | FEATURE(ALIBI);
-    const bool masks = p->features & MASK_FEATURES, scores = p->features & some;
-    const bool general = (p->features & (FEATURE(BIAS) | FEATURE(DROPOUT))) ||
-                         (masks && (scores || !strobe__cuda_blocks_are_units(p)));
-    const int32_t features = general ? FEATURES_ALL : masks ? FEATURES_MASK : scores ? FEATURES_SCORE : FEATURES_NONE;
-    for (const struct backward_variant *v = variants; v->symbol && !plan->variant; ++v)
-        if (v->dtype == p->a.q.dtype && v->features == features && v->dim >= dim) plan->variant = &v->base;
+    for (const struct backward_variant *v = variants; v->symbol; ++v)
+        if (v->dtype == p->a.q.dtype && v->features == features && v->dim >= dim) return &v->base;
+    return NULL;
+}
+
+bool strobe__sm90_backward_choose(struct plan *plan) {
+    const struct sm90_classes classes = strobe__sm90_classes(plan->problem);
+    plan->variant = variant_of_class(plan->problem, classes.alone);
+    if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.general);
     return plan->variant && strobe__cuda_dbias_choose(plan);
 }
 
@@ -131,7 +133,7 @@ static int64_t dq_tiles(const struct backward_variant *v) { return v->rows * sto
 static int64_t all_rows(const struct plan *plan) { return all_row_blocks(plan) * variant_of(plan)->rows; }
 
 /* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; with STROBE_DETERMINISTIC a counter for each tile of dQ;
- * a mark for sixteen keys; sums of dbias; and lse and D as sink_sums and an ordered dbias read them, where these are wanted.
+ * a mark for sixteen keys; sums of dbias; and lse and D as an ordered dbias reads them, where it is wanted.
  */
 struct layout {
     int64_t rows_at, counts_at, heads_at, dq_semaphores_at, marks_at, dbias_at, packed_at, words;
@@ -142,7 +144,7 @@ struct layout {
 
 static struct layout lay_out(const struct plan *plan) {
     const struct problem *p = plan->problem;
-    const bool packed = p->g.dsinks || strobe__cuda_dbias_is_ordered(p);
+    const bool packed = strobe__cuda_dbias_is_ordered(p);
     struct layout l = {.packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING};
     l.rows_at = all_rows(plan) * stored_columns(variant_of(plan));
     l.counts_at = l.rows_at + 2 * all_rows(plan);
@@ -196,9 +198,10 @@ static void fill_mask(struct sm90_backward_params *m, const struct plan *plan) {
     const struct problem *p = plan->problem;
     const struct sm90_band band = strobe__sm90_band(p);
     m->first_shift = band.first_shift, m->end_shift = band.end_shift, m->bottom_right = band.bottom_right;
-    /* A neighbour's keys are in a block; and of no rows no tile asks for its place among their blocks. */
-    m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || variant_of(plan)->features == FEATURES_ALL ||
-                  variant_of(plan)->features == FEATURES_MASK || p->a.seq_q == 0;
+    /* A neighbour's keys are in a block. Of no rows no tile asks for its place among their blocks. */
+    m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->a.seq_q == 0 ||
+                  variant_of(plan)->features & (FEATURES_MASK | FEATURES_BIAS | FEATURES_DROPOUT);
+    m->is_staggered = !tiles_differ(p) && p->a.seq_q > 0 && variant_of(plan)->features != FEATURES_ALL;
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k;
     m->index64 = p->varlen.index_bits == 64;
@@ -220,7 +223,12 @@ static void fill_terms(struct sm90_backward_params *m, const struct plan *plan) 
     const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
     m->scale = (float)a->scale;
-    m->exponent = (float)((CLASS_HAS_SCORE_TERMS(variant_of(plan)->features) ? 1 : a->scale) * LOG2_E);
+    const int32_t features = variant_of(plan)->features;
+    const bool natural = CLASS_HAS_SCORE_TERMS(features) || features == FEATURES_SOFTCAP;
+    m->exponent = (float)((natural ? 1 : a->scale) * LOG2_E);
+    if (features == FEATURES_ALIBI) m->inverse_scale = (float)(1 / a->scale);
+    if (features == FEATURES_SOFTCAP)
+        m->cap = softcap_terms_of(a->softcap, a->scale), m->cap_natural = (float)(LN_2 / a->softcap);
     m->softcap = (float)a->softcap, m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch;
     m->alibi_start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
     if (a->softcap > 0) m->cap_rate = (float)(2 * LOG2_E * a->scale / a->softcap), m->cap_inverse = (float)(1 / a->softcap);
@@ -231,7 +239,10 @@ static void fill_terms(struct sm90_backward_params *m, const struct plan *plan) 
         m->blocks = strobe__cuda_scores_view(p->block_mask.data, p->block_mask.stride, STROBE_INT8);
         m->block_q = (int32_t)p->block_mask.block_q, m->block_k = (int32_t)(keys < MOST_POSITIONS ? keys : MOST_POSITIONS);
     }
-    if (a->dropout) m->dropout = 1, m->place = strobe__dropout_place(p);
+    if (a->dropout) {
+        m->dropout = 1, m->place = strobe__dropout_place(p);
+        m->rounds = philox_rounds_of(m->place.seed, m->place.offset);
+    }
     m->dv_factor = a->dropout ? m->place.keep_scale : 1;
 }
 
@@ -265,6 +276,8 @@ static bool encode_maps(struct sm90_backward_params *m, const struct plan *plan)
     const int64_t all_q = v->cu_seqlens_q ? v->total_q : a->seq_q, all_k = v->cu_seqlens_k ? v->total_k : a->seq_k;
     const int64_t batch_q = v->cu_seqlens_q ? 1 : a->batch, batch_k = v->cu_seqlens_k ? 1 : a->batch;
     const int64_t rows = variant_of(plan)->rows, keys = variant_of(plan)->keys / variant_of(plan)->ctas;
+    if (variant_of(plan)->features == FEATURES_BIAS && !strobe__encode_scores_map(&m->bias_map, p, &p->bias, 16, rows))
+        return false;
     return strobe__encode_map(&m->q, &a->q, a->dim, all_q, a->heads_q, batch_q, rows) &&
            strobe__encode_map(&m->k, &a->k, a->dim, all_k, a->heads_kv, batch_k, keys) &&
            strobe__encode_map(&m->v, &a->v, a->dim_v, all_k, a->heads_kv, batch_k, keys) &&
@@ -306,6 +319,15 @@ static struct params shared_params(const struct problem *p, const struct layout 
     return params;
 }
 
+/* dsinks, from the deltas that `prepare` has left: those of a head are neighbours, as if each had its own K and V. */
+static strobe_status sum_sinks(const struct plan *plan, const struct sm90_backward_params *params,
+                               const struct params *around, void *stream) {
+    struct params heads = *around;
+    heads.heads_kv = params->heads_kv * params->group, heads.group = 1;
+    heads.packed_rows = params->row_blocks * (int32_t)variant_of(plan)->rows, heads.row_delta = params->row_delta;
+    return strobe__cuda_launch((void (*)(void))strobe__sink_sums, heads.heads_kv, SINK_THREADS, 0, &heads, stream);
+}
+
 static strobe_status launch(const struct plan *plan, const struct execution *execution) {
     const struct problem *p = plan->problem;
     const struct layout l = lay_out(plan);
@@ -316,7 +338,7 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     memset(&params, 0, sizeof params);
     fill(&params, plan, workspace);
     if (all_row_blocks(plan) > 0 && params.tiles > 0 && !encode_maps(&params, plan))
-        return strobe__fail(STROBE_DEVICE_ERROR, "q, k, v or dout could not be described to the tensor copy engine");
+        return strobe__fail(STROBE_DEVICE_ERROR, "q, k, v, dout or bias could not be described to the tensor copy engine");
     strobe_status status = strobe__cuda_dbias_begin(p, &around, stream);
     if (!status && p->features & MASK_FEATURES)
         status = strobe__cuda_visible(p, OWNERS_ARE_KEYS, (char *)workspace + l.visible_at, &params.visible, stream);
@@ -327,9 +349,8 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     if (!status && l.words > l.packed_at)
         status = strobe__cuda_launch((void (*)(void))strobe__row_deltas,
                                      p->a.batch * p->a.heads_kv * l.packed_rows / PACKED_PADDING, 256, 0, &around, stream);
-    if (!status && p->g.dsinks)
-        status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, 256, 0, &around, stream);
     if (!status) status = launch_three(plan, &params, stream);
+    if (!status && p->g.dsinks) status = sum_sinks(plan, &params, &around, stream);
     return status ? status : strobe__cuda_dbias_end(plan, &around, stream);
 }
 

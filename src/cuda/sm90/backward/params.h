@@ -8,6 +8,8 @@
 #include <cuda.h>
 #include <stdint.h>
 
+#include "cuda/device/philox.h"
+#include "cuda/device/softcap.h"
 #include "cuda/device/visible.h"
 #include "strobe/strobe_trace.h"
 
@@ -25,6 +27,7 @@ struct sm90_rows {
 struct sm90_backward_params {
     /* {dim, seq, heads, batch}; boxes of 64 columns and a block's rows or keys, 128-byte swizzle. */
     CUtensorMap q, k, v, dout;
+    CUtensorMap bias_map;        /* of a bias alone: {keys, rows, heads, batch}, boxes of sixteen keys and a block's rows */
     CUtensorMap q_row, dout_row; /* boxes of one row, where there are rows past a sequence's end */
 
     struct sm90_rows q_rows, k_rows, v_rows, out_rows, dout_rows, dq_rows, dk_rows, dv_rows;
@@ -54,11 +57,15 @@ struct sm90_backward_params {
     int32_t bottom_right;           /* keys - rows of the sequence is added to both shifts */
     const void *cu_seqlens_q, *cu_seqlens_k, *used_q, *used_k; /* NULL: none */
     int32_t index64;
+    int32_t is_staggered;  /* all tiles have all rows, and start with different ones */
     int32_t may_hide;      /* keys of a block may be hidden from some rows: sums are searched for what 0 * NaN did */
     float scale, exponent; /* P = 2^(score * exponent - lse in base 2) */
     float softcap, cap_rate, cap_inverse; /* 0: none; 2 log2(e) scale / softcap; 1 / softcap */
-    const float *alibi;                   /* slopes [batch][heads_q], NULL: none */
+    struct softcap_terms cap;             /* where it is alone, and ln 2 / softcap */
+    float cap_natural;
+    const float *alibi; /* slopes [batch][heads_q], NULL: none */
     int64_t alibi_stride;
+    float inverse_scale;            /* where ALiBi is alone */
     int32_t alibi_start;            /* of its diagonal, without keys - rows */
     struct view bias, mask, blocks; /* of scores, keys contiguous, 0 = broadcast; masks: a byte each, 0 hides */
     int32_t block_q, block_k;       /* rows, in whole eights, and keys that share a byte of `blocks` */
@@ -66,6 +73,7 @@ struct sm90_backward_params {
     struct view dbias_sum;          /* fp32, extents of 1 where the bias is broadcast; data NULL: not wanted */
     int32_t dropout;
     struct dropout_place place;
+    struct philox_rounds rounds;
     float dv_factor; /* dV's sums are multiplied by this: dropout's 1 / (1 - p) */
 #if defined(STROBE_TRACE)
     strobe_trace *trace;

@@ -10,7 +10,11 @@
 #define STROBE_CUDA_SM90_BACKWARD_SCORE_TERMS_H
 
 #include "cuda/device/score_terms.h"
+#include "cuda/sm90/backward/dropout.h"
 #include "cuda/sm90/backward/walk.h"
+
+enum { ALIBI_ALONE = FEATURE_CLASS == FEATURES_ALIBI };
+enum { SOFTCAP_ALONE = FEATURE_CLASS == FEATURES_SOFTCAP, DROPOUT_ALONE = FEATURE_CLASS == FEATURES_DROPOUT };
 
 /* The accumulators of a block's scores are processed in PARTS parts, so that a product can start after the first. */
 enum { PART = ROWS / 2 / PARTS };
@@ -26,6 +30,7 @@ struct block_pair {
     bool full;     /* the band hides no pair of it */
     uint32_t note; /* with masks: see walk.h */
     uint2 bits;
+    struct kept kept; /* with dropout alone */
 };
 
 /* With masks: what is hidden of the pair, by the note of its block of rows and the thread's number among UNIT_THREADS. */
@@ -79,9 +84,13 @@ INLINE struct slope slope_of(const struct sm90_backward_params *p, const struct 
     return s;
 }
 
-/* That of the query head that a consumer is at. */
+/* The query head that a consumer is at, and its slope. */
+INLINE int head_of(const struct sm90_backward_params *p, const struct tile *t, const struct progress *at) {
+    return (t->head_kv + 1) * p->group - at->heads;
+}
+
 INLINE struct slope slope_at(const struct sm90_backward_params *p, const struct tile *t, const struct progress *at) {
-    return slope_of(p, &t->in, t->batch, (t->head_kv + 1) * p->group - at->heads);
+    return slope_of(p, &t->in, t->batch, head_of(p, t, at));
 }
 
 INLINE float alibi_of(const struct slope *slope, int i, int j) {
@@ -150,51 +159,33 @@ INLINE void apply_block_mask(const struct sm90_backward_params *p, const struct 
     }
 }
 
-/* Which of 32 accumulators, of rows from `row` on, dropout keeps: bit v. One call of Philox serves four keys of a row, which
- * four lanes have: each lane calls it for every fourth accumulator, and three shuffles hand the bits round. */
-INLINE uint32_t kept_bits(const struct sm90_backward_params *p, int batch, int head, int key, int row) {
-    const int lane = (int)threadIdx.x % 32, member = lane / 4 % 4;
-    const int i = row + lane % 4 * 2 + member % 2, j = key + member / 2 * 8 + lane / 16 * 4;
-    uint64_t quad = dropout_row(&p->place, batch, head, i) + (uint64_t)(p->place.key_start + j) / 4;
-    uint32_t own = 0, all = 0;
-#pragma unroll 2
-    for (int n = 0; n < 32; n += 4, quad += 8 * (uint64_t)p->place.quads) {
-        const struct philox_words words = philox4x32_10(p->place.seed, p->place.offset, quad);
-#pragma unroll
-        for (int x = 0; x < 4; ++x) own |= (uint32_t)(words.word[x] >= p->place.threshold) << (n + x);
-    }
-#pragma unroll
-    for (int x = 0; x < 4; ++x) all |= (__shfl_xor_sync(0xffffffffu, own, 4 * x) >> member & 0x11111111u) << (member ^ x);
-    return all;
-}
-
 /* Makes the weights negative that dropout leaves out. */
 INLINE void mark_dropped(const struct sm90_backward_params *p, const struct tile *t, int head, const struct block_pair *at,
                          float (&s)[ROWS / 2], int part) {
-    static_assert(FEATURE_CLASS < FEATURES_ALL || PART % 32 == 0, "bits come in words");
+    static_assert(!HAS_ALL || PART % 32 == 0, "bits come in words");
 #pragma unroll
     for (int word = part * PART; word < (part + 1) * PART; word += 32) {
         const uint32_t kept = kept_bits(p, t->batch, head, at->key, at->row + 2 * word);
 #pragma unroll
         for (int v = 0; v < 32; ++v)
-            if (!(kept >> v & 1)) s[word + v] = -s[word + v];
+            if (!(kept & KEPT_BIT(v))) s[word + v] = -s[word + v];
     }
 }
 
 /* P as dV takes it, packed in pairs: weights that dropout has left out, which are negative, become 0. */
 INLINE void leave_out_dropped(const struct sm90_backward_params *p, uint32_t (&packed)[ROWS / 4], int part) {
-    if (FEATURE_CLASS == FEATURES_ALL && p->dropout) {
+    if (HAS_ALL && p->dropout) {
 #pragma unroll
         for (int n = part * (PART / 2); n < (part + 1) * (PART / 2); ++n)
             packed[n] &= ~((packed[n] >> 15 & 0x10001u) * 0xffffu);
     }
 }
 
-INLINE float dv_factor(const struct sm90_backward_params *p) { return FEATURE_CLASS == FEATURES_ALL ? p->dv_factor : 1; }
+INLINE float dv_factor(const struct sm90_backward_params *p) { return HAS_DROPOUT ? p->dv_factor : 1; }
 
 /* dP of a pair as the gradient of its weight before dropout. */
 INLINE float undropped(const struct sm90_backward_params *p, float weight, float dp) {
-    if (FEATURE_CLASS < FEATURES_ALL) return dp;
+    if (!HAS_DROPOUT) return dp;
     return weight < 0 ? 0 : dp * p->dv_factor;
 }
 
@@ -212,6 +203,14 @@ INLINE void add_to_dbias(const struct sm90_backward_params *p, const struct tile
 INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                               const struct block_pair *at, float (&s)[ROWS / 2], int part) {
     const int key = first_key(at), row = first_row(at);
+    if (FEATURE_CLASS == FEATURES_BIAS) return; /* bias_tile.h */
+    if (ALIBI_ALONE) {
+        const float distance = (float)(row + slope->diagonal - key), raw = slope->slope * p->inverse_scale;
+#pragma unroll
+        for (int v = part * PART; v < (part + 1) * PART; ++v)
+            s[v] = fmaf(-raw, fabsf(distance + (float)(ROW_OF(v) - KEY_OF(v))), s[v]);
+        return;
+    }
     if (HAS_SCORE_TERMS && p->softcap > 0) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] = softcapped(s[v], p->softcap, p->cap_rate);
@@ -223,7 +222,7 @@ INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] -= alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v));
     }
-    if (FEATURE_CLASS == FEATURES_ALL && p->bias.data) add_bias(p, t, slope->head, at, s, part);
+    if (HAS_ALL && p->bias.data) add_bias(p, t, slope->head, at, s, part);
 }
 
 /* Sets the weights to 0 that the band or a mask hides, and marks those that dropout leaves out. */
@@ -231,8 +230,8 @@ INLINE void apply_masks(const struct sm90_backward_params *p, const struct tile 
                         const struct block_pair *at, float (&s)[ROWS / 2], int part) {
     if (!at->full) mask_band(t, at, s, part);
     if (HAS_MASKS && at->note & (NOTE_BITS | NOTE_NOTHING)) apply_bits(at->bits, s, part);
-    if (FEATURE_CLASS == FEATURES_ALL && at->note & NOTE_BLOCKS) apply_block_mask(p, t, slope->head, at, s, part);
-    if (FEATURE_CLASS == FEATURES_ALL && p->dropout) mark_dropped(p, t, slope->head, at, s, part);
+    if (HAS_ALL && at->note & NOTE_BLOCKS) apply_block_mask(p, t, slope->head, at, s, part);
+    if (HAS_ALL && p->dropout) mark_dropped(p, t, slope->head, at, s, part);
 }
 
 /* dS of the scores before softcap, from dS of those after it. lse: negated, from the thread's first row on. */
@@ -244,9 +243,21 @@ INLINE void through_softcap(const struct sm90_backward_params *p, const struct t
 #pragma unroll
     for (int v = part * PART; v < (part + 1) * PART; ++v) {
         float added = -alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v));
-        if (FEATURE_CLASS == FEATURES_ALL && p->bias.data && weights[v] != 0)
+        if (HAS_ALL && p->bias.data && weights[v] != 0)
             added += bias_at(&p->bias, from + ROW_OF(v) * p->bias.row + KEY_OF(v));
         ds[v] *= weights[v] == 0 ? 1 : softcap_derivative(p, fabsf(weights[v]), lse[ROW_OF(v)], added);
+    }
+}
+
+/* The same where softcap is alone, without a division into cases: a weight of 0 counts as 2^-126, and its dS is 0; a row
+ * that sees nothing has an lse that is finite. */
+INLINE void through_softcap_alone(const struct sm90_backward_params *p, float (&ds)[ROWS / 2],
+                                  const float (&weights)[ROWS / 2], const float *lse, int part) {
+    const float factor = -p->cap_natural * p->cap_natural;
+#pragma unroll
+    for (int v = part * PART; v < (part + 1) * PART; ++v) {
+        const float y = __log2f(fmaxf(weights[v], 0x1p-126f)) - fmaxf(lse[ROW_OF(v)], -0x1p40f);
+        ds[v] = fmaf(factor * y, y * ds[v], ds[v]);
     }
 }
 
@@ -254,7 +265,7 @@ INLINE void through_softcap(const struct sm90_backward_params *p, const struct t
 INLINE void apply_ds_terms(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                            const struct block_pair *at, float (&ds)[ROWS / 2], const float (&weights)[ROWS / 2],
                            const float *lse, int part) {
-    if (FEATURE_CLASS == FEATURES_ALL) {
+    if (HAS_ALL) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) ds[v] = weights[v] == 0 ? 0 : ds[v];
         if (p->dbias_sum.data) add_to_dbias(p, t, slope->head, at, ds, weights, part);
@@ -262,7 +273,10 @@ INLINE void apply_ds_terms(const struct sm90_backward_params *p, const struct ti
         if (!at->full) mask_band(t, at, ds, part);
         if (HAS_MASKS && at->note & (NOTE_BITS | NOTE_NOTHING)) apply_bits(at->bits, ds, part);
     }
-    if (HAS_SCORE_TERMS && p->softcap > 0) through_softcap(p, t, slope, at, ds, weights, lse, part);
+    if (SOFTCAP_ALONE)
+        through_softcap_alone(p, ds, weights, lse, part);
+    else if (HAS_SOFTCAP && p->softcap > 0)
+        through_softcap(p, t, slope, at, ds, weights, lse, part);
 }
 
 #endif

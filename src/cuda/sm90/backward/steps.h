@@ -11,6 +11,7 @@
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma_transposed.h"
 #include "cuda/sm90/backward/exact_row.h"
+#include "cuda/sm90/backward/softcap.h"
 #include "cuda/sm90/trace.h"
 
 #define JOIN_(a, b)  a##b
@@ -232,8 +233,17 @@ INLINE void p_times_dp_less_delta(const struct sm90_backward_params *p, float (&
         const float2 shift = *(const float2 *)(delta + 8 * c);
 #pragma unroll
         for (int v = 4 * c; v < 4 * c + 4; ++v)
-            dp[v] = (FEATURE_CLASS == FEATURES_ALL ? fabsf(s[v]) : s[v]) *
-                    (undropped(p, s[v], dp[v]) - (v % 2 ? shift.y : shift.x));
+            dp[v] = (HAS_ALL ? fabsf(s[v]) : s[v]) * (undropped(p, s[v], dp[v]) - (v % 2 ? shift.y : shift.x));
+    }
+}
+
+/* The same with dropout alone: dP of a weight that is left out counts as 0. */
+INLINE void p_times_kept_dp_less_delta(const struct sm90_backward_params *p, float (&dp)[SCORES], const float (&s)[SCORES],
+                                       const float *delta, const struct kept *kept) {
+#pragma unroll
+    for (int v = 0; v < SCORES; ++v) {
+        const float less = -delta[ROW_OF(v)];
+        dp[v] = s[v] * (is_kept(kept, v) ? fmaf(dp[v], p->dv_factor, less) : less);
     }
 }
 
@@ -254,8 +264,13 @@ INLINE void unpack_part(float (&x)[SCORES], const uint32_t (&packed)[SCORES / 2]
 INLINE void make_p(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
                    const struct slope *slope, const struct block_pair *at, float (&s)[SCORES],
                    uint32_t (&packed)[SCORES / 2], int part) {
-    apply_score_terms(p, t, slope, at, s, part);
-    exponentials(p, s, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
+    const float *lse = shared->lse[at->stage] + 2 * (threadIdx.x % 4);
+    if (SOFTCAP_ALONE) {
+        capped_exponentials(p, s, lse, part);
+    } else {
+        apply_score_terms(p, t, slope, at, s, part);
+        exponentials(p, s, lse, part);
+    }
     apply_masks(p, t, slope, at, s, part);
     pack_part(packed, s, part);
 }
@@ -264,7 +279,11 @@ INLINE void make_p(const struct sm90_backward_params *p, const struct shared *sh
 INLINE void make_ds(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
                     const struct slope *slope, const struct block_pair *at, float (&dp)[SCORES],
                     const float (&weights)[SCORES], uint32_t (&packed)[SCORES / 2], int part) {
-    p_times_dp_less_delta(p, dp, weights, shared->delta[at->stage] + 2 * (threadIdx.x % 4), part);
+    const float *delta = shared->delta[at->stage] + 2 * (threadIdx.x % 4);
+    if (DROPOUT_ALONE)
+        p_times_kept_dp_less_delta(p, dp, weights, delta, &at->kept);
+    else
+        p_times_dp_less_delta(p, dp, weights, delta, part);
     apply_ds_terms(p, t, slope, at, dp, weights, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
     pack_part(packed, dp, part);
 }

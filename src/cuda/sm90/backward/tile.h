@@ -83,7 +83,7 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
     t.first_block = first_row > 0 ? first_row / ROWS : 0;
     t.end_block = end_row < 0 ? 0 : ((end_row < rows ? end_row : rows) + ROWS - 1) / ROWS;
     if (t.key >= keys || t.end_block < t.first_block) t.end_block = t.first_block;
-    t.start_block = p->may_hide ? t.first_block : t.key / ROWS % p->row_blocks;
+    t.start_block = p->is_staggered ? t.key / ROWS % p->row_blocks : t.first_block;
     return t;
 }
 

@@ -23,8 +23,7 @@ INLINE float exact_score(const struct sm90_forward_params *p, const struct tile 
     if (p->softcap > 0) s = p->softcap * tanhf(s / p->softcap);
     if (HAS_MASKS && !masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, t->batch, t->head, (int)i, (int)j))
         return -INFINITY;
-    if (FEATURE_CLASS == FEATURES_ALL && p->bias.data)
-        s = biased(s, bias_at(&p->bias, score_at(&p->bias, t->batch, t->head, (int)i, (int)j)));
+    if (HAS_BIAS && p->bias.data) s = biased(s, bias_at(&p->bias, score_at(&p->bias, t->batch, t->head, (int)i, (int)j)));
     if (p->alibi) s -= p->alibi[t->batch * p->alibi_stride + t->head] * fabsf((float)(i + p->start + t->keys - t->rows - j));
     return s;
 }
@@ -32,7 +31,7 @@ INLINE float exact_score(const struct sm90_forward_params *p, const struct tile 
 /* Row i of O, by online softmax over one key at a time. */
 INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t, int i) {
     const int lane = threadIdx.x % 32, kv = t->head / p->group;
-    const bool has_dropout = FEATURE_CLASS == FEATURES_ALL && p->dropout;
+    const bool has_dropout = HAS_DROPOUT && p->dropout;
     const int64_t q = (p->cu_seqlens_q ? 0 : t->batch * p->q_stride[0]) + (t->first_row + i) * p->q_stride[1] +
                       t->head * p->q_stride[2];
     const int64_t k = (p->cu_seqlens_k ? 0 : t->batch * p->k_stride[0]) + kv * p->k_stride[2];
@@ -66,6 +65,9 @@ INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t,
 #pragma unroll
     for (int n = 0; n < 8; ++n)
         if (lane + 32 * n < p->dim_v) out[lane + 32 * n] = (uint16_t)pack(sum > 0 || sum != sum ? o[n] / sum : 0, 0);
+    if (HAS_BIAS_TILES && p->lse && lane == 0)
+        p->lse[(p->cu_seqlens_q ? 0 : t->batch * p->lse_stride[0]) + (t->first_row + i) * p->lse_stride[1] +
+               t->head * p->lse_stride[2]] = sum > 0 || sum != sum ? maximum + logf(sum) : -INFINITY;
 }
 
 /* The recompute mark of a warp's sixteen rows of a tile. The marks of a warp form a chain from its last tile to its first:
@@ -80,7 +82,8 @@ INLINE void mark_for_recompute(struct sm90_workspace *workspace, int tile, int32
     __syncwarp();
 }
 
-/* Computes the marked rows of the warp. Their lse is right already, because a hidden score is -inf whatever its K holds. */
+/* Computes the marked rows of the warp. But for those that bias_tile.h has made, their lse is right already, because a
+ * hidden score is -inf whatever its K holds. */
 INLINE void recompute_marked(const struct sm90_forward_params *p, int chain, int first) {
     for (; chain >= 0; chain = *recompute_mark(p->workspace, chain, first)) {
         struct tile t;

@@ -35,11 +35,14 @@
 #include "cuda/device/element.h"
 #include "cuda/ptx/dependent.h"
 #include "cuda/ptx/warp_group.h"
+#include "cuda/sm90/forward/bias_tile.h"
+#include "cuda/sm90/forward/dropout.h"
 #include "cuda/sm90/forward/exact_row.h"
 #include "cuda/sm90/forward/load.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/score_terms.h"
 #include "cuda/sm90/forward/shared.h"
+#include "cuda/sm90/forward/softcap.h"
 #include "cuda/sm90/forward/softmax.h"
 #include "cuda/sm90/forward/store.h"
 #include "cuda/sm90/trace.h"
@@ -88,9 +91,12 @@ struct consumer_state {
     uint32_t tiles;             /* tiles processed */
     uint32_t q_slot;            /* of the tile in hand */
     int first_block, end_block; /* of the tile in hand; none after the last tile */
+    int last_block;             /* that its walk ends with */
     uint32_t note;              /* with masks: of the block whose scores are being computed */
     uint2 bits;                 /* the thread's bits of it */
     struct keys shown;          /* to all rows of the warp */
+    float slope;                /* with ALiBi alone, in units of raw dot products */
+    struct kept kept;           /* with dropout: of the block whose P is packed next */
     struct rows rows;
     struct tracer tracer;
 };
@@ -126,7 +132,9 @@ INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *share
     const struct tile *t = &shared->tile[slot];
     wait_full(g, &shared->tile_full[slot], slot_parity(g->tiles), STROBE_TRACE_WAIT_TILE);
     g->first_block = t->first_block, g->end_block = t->end_block;
+    g->last_block = HAS_ROW_OFFSETS && t->start_block < t->end_block - 1 ? t->start_block + 1 : g->first_block;
     g->shown = keys_of_warp(t, warp_row());
+    if (HAS_ROW_OFFSETS) g->slope = p->alibi[t->batch * p->alibi_stride + t->head] * p->inverse_scale;
     g->q_slot = q_slot_of(piece);
     if (g->end_block > g->first_block) {
         wait_full(g, &shared->q_full[g->q_slot], q_parity(piece), STROBE_TRACE_WAIT_Q);
@@ -144,22 +152,44 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
     release(&shared->k_empty[stage_of(g->count)]);
-    if (HAS_MASKS ? g->note & NOTE_LAST : n == g->first_block) release(&shared->q_empty[g->q_slot]);
+    if (HAS_MASKS ? g->note & NOTE_LAST : n == g->last_block) release(&shared->q_empty[g->q_slot]);
+    float offset[2] = {0, 0};
+    if (FEATURE_CLASS == FEATURES_SOFTCAP) {
+        const bool whole = n * KEYS + KEYS <= g->shown.end && n * KEYS >= g->shown.begin;
+        capped_softmax(p, t, g->shown, s, &g->rows, whole, warp_row(), n * KEYS);
+        return;
+    }
     apply_score_terms(p, t, g->shown, s, warp_row(), n * KEYS);
+    if (HAS_BIAS_TILES) add_bias_tile(p, shared, s, group_index(), g->count);
+    if (HAS_ROW_OFFSETS) add_alibi_of_columns(p, t, g->slope, s, offset, warp_row(), n * KEYS);
     if (HAS_MASKS) apply_masks(p, t, s, warp_row(), n * KEYS, g->note, g->bits);
     mask_band(t, g->shown, s, warp_row(), n * KEYS);
-    online_softmax(s, &g->rows, exponent_factor(p), growth_limit(p));
-    if (FEATURE_CLASS == FEATURES_ALL && p->dropout) apply_dropout(p, t, s, warp_row(), n * KEYS);
+    online_softmax(s, &g->rows, exponent_factor(p), growth_limit(p), offset);
+}
+
+/* With dropout: which weights of block n are kept, while the tensor cores have its scores. */
+INLINE void choose_kept(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g, int n) {
+    if (HAS_DROPOUT && p->dropout) g->kept = kept_bits(p, &shared->tile[slot_of(g->tiles)], warp_row(), n * KEYS);
+}
+
+/* P as P V takes it. */
+INLINE void pack_weights(const struct sm90_forward_params *p, const struct consumer_state *g, const float (&s)[SCORES],
+                         uint32_t (&packed)[SCORES / 2]) {
+    pack_p(packed, s);
+    if (HAS_DROPOUT && p->dropout) leave_out(packed, &g->kept);
 }
 
 /* The tile's first block: its scores were issued by begin_tile(), and there is no O yet. */
 INLINE void first_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                         float (&s)[SCORES], uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS]) {
+    const struct tile *t = &shared->tile[slot_of(g->tiles)];
+    const int n = HAS_MASKS ? block_of_note(g->note) : HAS_ROW_OFFSETS ? t->start_block : g->end_block - 1;
     g->rows = (struct rows)NO_ROWS;
+    choose_kept(p, shared, g, n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);
-    softmax_of_block(p, shared, g, s, HAS_MASKS ? block_of_note(g->note) : g->end_block - 1);
-    pack_p(packed, s);
+    softmax_of_block(p, shared, g, s, n);
+    pack_weights(p, g, s, packed);
 #pragma unroll
     for (int i = 0; i < OUTPUTS; ++i) o[i] = 0;
 }
@@ -178,6 +208,7 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
     issue_accumulate(o, packed, g->v + before * STAGE_STEP);
     ping_pong_arrive(g);
+    choose_kept(p, shared, g, HAS_MASKS ? block_of_note(g->note) : n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(1); /* the scores; P V goes on */
     softmax_of_block(p, shared, g, s, HAS_MASKS ? block_of_note(g->note) : n);
@@ -185,7 +216,7 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
     wgmma_wait(0); /* P V */
     trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
     release(&shared->v_empty[before]);
-    pack_p(packed, s);
+    pack_weights(p, g, s, packed);
     rescale(o, &g->rows);
 }
 
@@ -228,6 +259,11 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
         first_block(p, shared, &g, s, packed, o);
         if (HAS_MASKS)
             while (!(g.note & NOTE_LAST)) next_block(p, shared, &g, s, packed, o, 0);
+        else if (HAS_ROW_OFFSETS)
+            for (int n = shared->tile[slot].start_block; n != g.last_block;) {
+                n = n == g.first_block ? g.end_block - 1 : n - 1;
+                next_block(p, shared, &g, s, packed, o, n);
+            }
         else
             for (int n = g.end_block - 2; n >= g.first_block; --n) next_block(p, shared, &g, s, packed, o, n);
         const bool finite = end_tile(p, shared, &g, s, packed, o);
@@ -251,7 +287,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
             mbarrier_init(&shared->k_empty[stage], 4 * GROUPS), mbarrier_init(&shared->v_empty[stage], 4 * GROUPS);
         }
         for (int slot = 0; slot < TILES; ++slot)
-            mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_empty[slot], 4 * GROUPS + 2);
+            mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_empty[slot], 4 * GROUPS + PRODUCERS);
+        for (int i = 0; i < BIAS_STAGES * GROUPS; ++i)
+            mbarrier_init(&shared->bias_full[0][i], 1), mbarrier_init(&shared->bias_empty[0][i], 4);
         for (int warp = 0; warp < 4 * GROUPS; ++warp) shared->chain[warp] = -1;
         mbarrier_init_fence();
     }
@@ -264,6 +302,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
         if (threadIdx.x == 0) producer_kv(&p, shared);
         if (threadIdx.x == 64) producer_q(&p, shared);
         if (threadIdx.x == 96) open_tile_counter(&p);
+        if (HAS_BIAS_TILES && threadIdx.x == 96) producer_bias(&p, shared);
         if (threadIdx.x / 32 == 1) scheduler(&p, shared);
         if (threadIdx.x == 32) trace_moment(&p, false);
     } else {

@@ -11,6 +11,7 @@
 #include "cuda/host/tensor_map.h"
 #include "cuda/host/visible.h"
 #include "cuda/sm90/band.h"
+#include "cuda/sm90/feature_class.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/trace_host.h"
 #include "math/exp2.h"
@@ -50,22 +51,23 @@ static int64_t visible_keys(const struct problem *p) {
     return span < p->a.seq_k ? span : p->a.seq_k;
 }
 
-bool strobe__sm90_forward_choose(struct plan *plan) {
-    const struct problem *p = plan->problem;
+static const struct variant *variant_of_class(const struct problem *p, int32_t features) {
     const strobe_attention *a = &p->a;
     const int64_t dim = a->dim > a->dim_v ? a->dim : a->dim_v, keys = visible_keys(p);
     const bool masked = a->mask != STROBE_MASK_NONE || a->varlen;
-    const bool masks = p->features & MASK_FEATURES, scores = p->features & SCORE_FEATURES;
-    const bool general = (p->features & (FEATURE(BIAS) | FEATURE(DROPOUT))) ||
-                         (masks && (scores || !strobe__cuda_blocks_are_units(p)));
-    const int32_t features = general ? FEATURES_ALL : masks ? FEATURES_MASK : scores ? FEATURES_SCORE : FEATURES_NONE;
     for (const struct forward_variant *v = variants; v->symbol; ++v) {
         const int64_t most = masked ? v->most_masked : v->most_full;
-        if (v->dtype != a->q.dtype || v->features != features || v->dim < dim || (most >= 0 && keys > most)) continue;
-        plan->variant = &v->base;
-        return true;
+        if (v->dtype == a->q.dtype && v->features == features && v->dim >= dim && (most < 0 || keys <= most))
+            return &v->base;
     }
-    return false;
+    return NULL;
+}
+
+bool strobe__sm90_forward_choose(struct plan *plan) {
+    const struct sm90_classes classes = strobe__sm90_classes(plan->problem);
+    plan->variant = variant_of_class(plan->problem, classes.alone);
+    if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.general);
+    return plan->variant;
 }
 
 static int64_t row_tiles(const strobe_attention *a, const struct forward_variant *variant) {
@@ -108,6 +110,7 @@ static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, 
     const strobe_varlen *v = &p->varlen;
     const int64_t rows = v->cu_seqlens_q ? v->total_q : a->seq_q, keys = v->cu_seqlens_k ? v->total_k : a->seq_k;
     const int64_t batch_q = v->cu_seqlens_q ? 1 : a->batch, batch_k = v->cu_seqlens_k ? 1 : a->batch;
+    if (variant->features == FEATURES_BIAS && !strobe__encode_scores_map(&m->bias_map, p, &p->bias, 64, 64)) return false;
     return strobe__encode_map(&m->q, &a->q, a->dim, rows, a->heads_q, batch_q, 64) &&
            strobe__encode_map(&m->k, &a->k, a->dim, keys, a->heads_kv, batch_k, variant->keys) &&
            strobe__encode_map(&m->v, &a->v, a->dim_v, keys, a->heads_kv, batch_k, variant->keys);
@@ -165,7 +168,7 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
     m->scale = (float)a->scale, m->exponent = (float)(a->scale * LOG2_E);
-    const bool terms = CLASS_HAS_SCORE_TERMS(variant->features);
+    const bool terms = CLASS_HAS_SCORE_TERMS(variant->features) || variant->features == FEATURES_SOFTCAP;
     const float exponent = terms ? (float)LOG2_E : m->exponent;
     m->to_natural = two_floats_of(exponent == 0 ? 0 : (terms ? 1 : a->scale) / (double)exponent);
     m->growth_limit = (float)(LAGGING_MAXIMUM_LOG2 / (a->scale * LOG2_E)), m->softcap = (float)a->softcap;
@@ -176,14 +179,22 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
         m->blocks = strobe__cuda_scores_view(p->block_mask.data, p->block_mask.stride, STROBE_INT8);
         m->block_q = (int32_t)(rows < MOST_POSITIONS ? rows : MOST_POSITIONS), m->block_k = (int32_t)p->block_mask.block_k;
     }
-    if (a->dropout) m->dropout = 1, m->place = strobe__dropout_place(p);
+    if (a->dropout) {
+        m->dropout = 1, m->place = strobe__dropout_place(p);
+        m->rounds = philox_rounds_of(m->place.seed, m->place.offset);
+    }
+    if (variant->features == FEATURES_SOFTCAP) m->cap = softcap_terms_of(a->softcap, a->scale);
+    if (variant->features == FEATURES_ALIBI) m->inverse_scale = (float)(1 / a->scale);
+    m->batch_is_inner = a->bias && p->bias.stride[0] == 0 && a->batch > 1 && !a->varlen;
     m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch, m->sinks = p->sinks.data;
 }
 
-/* Q, stages of K and V, barriers, and what it takes to align to 1024 bytes. */
+/* Q, stages of K and V, of a bias, barriers, and what it takes to align to 1024 bytes. */
 static int32_t shared_bytes(const struct forward_variant *v) {
-    const int64_t slabs = (v->dim + 63) / 64;
-    return (int32_t)(slabs * 128 * (64 * v->q_slots + 2 * v->stages * v->keys)) + 1024 + 1024;
+    const int64_t slabs = (v->dim + 63) / 64, bias_stages = v->features != FEATURES_BIAS ? 0 : v->dim <= 64 ? 2 : 1;
+    return (int32_t)(slabs * 128 * (64 * v->q_slots + 2 * v->stages * v->keys) +
+                     bias_stages * v->groups * 64 * v->keys * 2) +
+           1024 + 1024;
 }
 
 /* Where what visible.cu writes begins, behind the recompute marks. */
@@ -219,7 +230,7 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     if (cleared) return cleared;
 #endif
     if (!encode_maps(&params, p, variant))
-        return strobe__fail(STROBE_DEVICE_ERROR, "q, k or v could not be described to the tensor copy engine");
+        return strobe__fail(STROBE_DEVICE_ERROR, "q, k, v or bias could not be described to the tensor copy engine");
     if (p->features & MASK_FEATURES) {
         const strobe_status status = strobe__cuda_visible(
             p, OWNERS_ARE_ROWS, (char *)execution->workspace + visible_at(plan), &params.visible, execution->stream);

@@ -46,22 +46,24 @@ INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, con
                       struct tracer *tracer) {
     const int kv_head = t->kv_head, first_key = t->first_key, blocks = t->end_block - t->first_block;
     const int batch_k = p->cu_seqlens_k ? 0 : t->batch;
-    int key = first_key + (t->end_block - 1) * KEYS;
+    int block = start_of_walk(t), before = block;
 #pragma unroll 1
-    for (int n = 0; n <= blocks; ++n, key -= KEYS) {
+    for (int n = 0; n <= blocks; ++n, before = block, block = next_of_walk(t, block)) {
         if (n < blocks) {
             const uint32_t stage = stage_of(count + n);
             trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n);
             mbarrier_wait(&s->k_empty[stage], empty_parity(count + n));
             trace(tracer, STROBE_TRACE_LOAD_K, count + n);
-            load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, key, kv_head, batch_k, TMA_EVICT_LAST);
+            load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, first_key + block * KEYS, kv_head, batch_k,
+                       TMA_EVICT_LAST);
         }
         if (n > 0) {
             const uint32_t stage = stage_of(count + n - 1);
             trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n - 1);
             mbarrier_wait(&s->v_empty[stage], empty_parity(count + n - 1));
             trace(tracer, STROBE_TRACE_LOAD_V, count + n - 1);
-            load_block(s->v[stage], &p->v, &s->v_full[stage], KV_SLAB, key + KEYS, kv_head, batch_k, TMA_EVICT_LAST);
+            load_block(s->v[stage], &p->v, &s->v_full[stage], KV_SLAB, first_key + before * KEYS, kv_head, batch_k,
+                       TMA_EVICT_LAST);
         }
     }
 }

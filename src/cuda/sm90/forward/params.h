@@ -7,6 +7,8 @@
 #include <cuda.h>
 #include <stdint.h>
 
+#include "cuda/device/philox.h"
+#include "cuda/device/softcap.h"
 #include "cuda/device/visible.h"
 #include "strobe/strobe_trace.h"
 
@@ -21,7 +23,7 @@ struct sm90_workspace {
 struct sm90_forward_params {
     /* {dim, seq, heads, batch}; boxes of 64 columns and the rows of a tile, 128-byte swizzle. Packed tensors have batch 1.
      */
-    CUtensorMap q, k, v;
+    CUtensorMap q, k, v, bias_map;
 
     void *out;                            /* [batch][seq_q][heads_q][dim_v] by strides */
     float *lse;                           /* NULL: not wanted */
@@ -58,7 +60,11 @@ struct sm90_forward_params {
     struct two_floats to_natural; /* lse_of_row() */
     float growth_limit;           /* LAGGING_MAXIMUM_LOG2 / exponent */
     float softcap;                /* 0: none */
-    const float *alibi;           /* slopes, NULL: none */
+    struct softcap_terms cap;     /* where it is alone */
+    float inverse_scale;          /* with ALiBi alone */
+    struct philox_rounds rounds;
+    int32_t batch_is_inner; /* tiles of a head in all entries of the batch are neighbours: they share a bias */
+    const float *alibi;     /* slopes, NULL: none */
     int64_t alibi_stride;
     const float *sinks; /* [heads_q], NULL: none */
 #if defined(STROBE_TRACE)

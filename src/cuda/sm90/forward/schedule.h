@@ -123,9 +123,11 @@ INLINE bool describe_tile(const struct sm90_forward_params *p, int number, struc
     const int first_head = all.number / section_tiles * p->section_heads, in_section = all.number % section_tiles;
     const int left = all.heads - first_head, heads = left < p->section_heads ? left : p->section_heads;
     const int head = first_head + in_section % heads, row = (all.row_tiles - 1 - in_section / heads) * TILE_ROWS;
-    const int batch = all.batch + head / p->heads_q, rows = rows_of(p, batch), keys = keys_of(p, batch);
+    const bool inner = FEATURE_CLASS == FEATURES_BIAS && p->batch_is_inner;
+    const int batch = inner ? head % p->batch : all.batch + head / p->heads_q, rows = rows_of(p, batch),
+              keys = keys_of(p, batch);
     t->row = row, t->rows = rows, t->keys = keys;
-    t->head = head % p->heads_q, t->kv_head = t->head / p->group, t->batch = batch;
+    t->head = inner ? head / p->batch : head % p->heads_q, t->kv_head = t->head / p->group, t->batch = batch;
     t->first_row = p->cu_seqlens_q ? entry(p->cu_seqlens_q, p->index_bits == 64, batch) : 0;
     t->first_key = p->cu_seqlens_k ? entry(p->cu_seqlens_k, p->index_bits == 64, batch) : 0;
     const int diagonal = p->bottom_right ? keys - rows : 0;
@@ -134,6 +136,10 @@ INLINE bool describe_tile(const struct sm90_forward_params *p, int number, struc
     const int first_block = first_key_of(t, row) / KEYS, end_block = (end_key_of(t, last) + KEYS - 1) / KEYS;
     t->first_block = end_block > first_block ? first_block : 0;
     t->end_block = end_block > first_block ? end_block : 1;
+    if (HAS_ROW_OFFSETS) {
+        const int block = (last + p->start + keys - rows) / KEYS, most = t->end_block - 1;
+        t->start_block = block < t->first_block ? t->first_block : block > most ? most : block;
+    }
     if (HAS_MASKS) {
         t->owner = owner_of(&p->visible, batch, t->head, row / UNIT);
         fetch_states(&p->visible, &t->owner, (t->end_block - 1) / (UNIT / KEYS));

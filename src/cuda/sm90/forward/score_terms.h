@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * score_terms.h: what happens to the scores of a block between the products, in this order: scale, softcap, bias, ALiBi,
- * masks, band; and dropout to P. FEATURE_CLASS says what a variant has: FEATURES_NONE has the band alone, and does nothing
- * to a block that every row sees whole.
+ * masks, band. FEATURE_CLASS says what a variant has: FEATURES_NONE has the band alone, and does nothing to a block that
+ * every row sees whole. Classes of one feature have a faster way of their own: alibi.h, softcap.h, bias_tile.h; dropout.h
+ * has what happens to P.
  *
  * Accumulator v of a thread belongs to row first + lane / 4 + 8 (v / 2 % 2) of the tile and to key 8 (v / 4) + 2 (lane % 4)
  * + v % 2 of the block. */
@@ -11,6 +12,7 @@
 
 #include "cuda/device/score_terms.h"
 #include "cuda/ptx/memory.h"
+#include "cuda/sm90/forward/alibi.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/tile.h"
 #include "cuda/sm90/forward/walk.h"
@@ -20,14 +22,6 @@ INLINE void apply_softcap(const struct sm90_forward_params *p, float (&s)[KEYS /
     const float rate = 2 * (float)LOG2_E * p->scale / p->softcap;
 #pragma unroll
     for (int v = 0; v < KEYS / 2; ++v) s[v] = softcapped(s[v], p->softcap, rate);
-}
-
-INLINE void add_alibi(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int first, int key) {
-    const int lane = threadIdx.x % 32;
-    const float slope = p->alibi[t->batch * p->alibi_stride + t->head];
-    const int distance = t->row + first + lane / 4 + p->start + t->keys - t->rows - key - 2 * (lane % 4);
-#pragma unroll
-    for (int v = 0; v < KEYS / 2; ++v) s[v] -= slope * fabsf((float)(distance + 8 * (v / 2 % 2) - 8 * (v / 4) - v % 2));
 }
 
 /* Where a row's bias or mask is read: for the keys that the band shows, columns [low, high), since others may lie outside of
@@ -146,52 +140,24 @@ INLINE void apply_bias(const struct sm90_forward_params *p, const struct tile *t
 INLINE void apply_masks(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int first, int key,
                         uint32_t note, uint2 bits) {
     if (note & (NOTE_BITS | NOTE_NOTHING)) apply_bits(s, bits);
-    if (FEATURE_CLASS == FEATURES_ALL && note & NOTE_BLOCKS) {
+    if (HAS_ALL && note & NOTE_BLOCKS) {
         const int row = t->row + first + (int)threadIdx.x % 32 / 4;
         apply_block_mask(p, t, s, row, key, 0), apply_block_mask(p, t, s, row + 8, key, 1);
     }
 }
 
-/* Scale, softcap, bias, ALiBi: all but masks and the band. */
+/* Scale, softcap, bias, ALiBi: all but masks and the band, in the classes SCORE and ALL. */
 INLINE void apply_score_terms(const struct sm90_forward_params *p, const struct tile *t, struct keys shown,
                               float (&s)[KEYS / 2], int first, int key) {
-    if (!HAS_SCORE_TERMS) return;
+    if (!HAS_SCORE_TERMS || FEATURE_CLASS == FEATURES_BIAS) return;
     if (p->softcap > 0) {
         apply_softcap(p, s);
     } else {
 #pragma unroll
         for (int v = 0; v < KEYS / 2; ++v) s[v] *= p->scale;
     }
-    if (FEATURE_CLASS == FEATURES_ALL) apply_bias(p, t, shown, s, first, key);
+    if (HAS_ALL) apply_bias(p, t, shown, s, first, key);
     if (p->alibi) add_alibi(p, t, s, first, key);
-}
-
-/* Which of the thread's weights dropout keeps: of each of its two rows, two bits for each eight keys. One call of Philox
- * serves four keys of a row, of which a thread has two: of two neighbouring lanes each calls it for one row, for both. */
-INLINE void kept_bits(const struct sm90_forward_params *p, const struct tile *t, int first, int key, uint32_t (&kept)[2]) {
-    const int lane = threadIdx.x % 32, odd = lane % 2;
-    const uint64_t row = dropout_row(&p->place, t->batch, t->head, t->row + first + lane / 4 + 8 * odd);
-    const uint64_t quad = row + (uint64_t)(p->place.key_start + key + 4 * (lane % 4 / 2)) / 4;
-    uint32_t own = 0, other = 0;
-#pragma unroll 4 /* calls that do not wait for each other */
-    for (int n = 0; n < KEYS / 8; ++n) {
-        const struct philox_words words = philox4x32_10(p->place.seed, p->place.offset, quad + 2 * n);
-        const uint32_t low = (words.word[0] >= p->place.threshold) | (uint32_t)(words.word[1] >= p->place.threshold) << 1;
-        const uint32_t high = (words.word[2] >= p->place.threshold) | (uint32_t)(words.word[3] >= p->place.threshold) << 1;
-        own |= (odd ? high : low) << (2 * n), other |= (odd ? low : high) << (2 * n);
-    }
-    other = __shfl_xor_sync(0xffffffffu, other, 1);
-    kept[0] = odd ? other : own, kept[1] = odd ? own : other;
-}
-
-/* Sets weights that dropout leaves out to 0. Its factor 1 / (1 - p) is part of the division by l, and l is the sum without
- * dropout. */
-INLINE void apply_dropout(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int first,
-                          int key) {
-    uint32_t kept[2];
-    kept_bits(p, t, first, key, kept);
-#pragma unroll
-    for (int v = 0; v < KEYS / 2; ++v) s[v] = kept[v / 2 % 2] >> (2 * (v / 4) + v % 2) & 1 ? s[v] : 0;
 }
 
 #endif

@@ -19,6 +19,10 @@ enum {
     OUTPUTS = HEAD_DIM / 2,
     PING_PONG_BARRIER = 1, /* named barrier PING_PONG_BARRIER + g: group g may issue its products */
     TILES = 4,             /* slots of tile descriptions; at most so many tiles are known at a time */
+    HAS_BIAS_TILES = FEATURE_CLASS == FEATURES_BIAS,
+    BIAS_BYTES = 64 * KEYS * 2, /* of one group */
+    BIAS_STAGES = HEAD_DIM <= 64 ? 2 : 1,
+    PRODUCERS = 2 + HAS_BIAS_TILES, /* roles that read tile descriptions, beside the consumers */
 };
 
 /* Of a thread: at launch, and after the producer has released some and the consumers have claimed them. PRODUCER_REGISTERS
@@ -32,9 +36,11 @@ struct shared {
     unsigned char q[Q_SLOTS][GROUP_BYTES];
     unsigned char k[STAGES][SLABS * KV_SLAB];
     unsigned char v[STAGES][SLABS * KV_SLAB];
+    unsigned char bias[HAS_BIAS_TILES ? BIAS_STAGES : 0][GROUPS][BIAS_BYTES];
     uint64_t q_full[Q_SLOTS], q_empty[Q_SLOTS];
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     uint64_t tile_full[TILES], tile_empty[TILES];
+    uint64_t bias_full[BIAS_STAGES][GROUPS], bias_empty[BIAS_STAGES][GROUPS];
     struct tile tile[TILES];
     uint32_t note[STAGES];     /* with masks: which block a stage of K has, see walk.h */
     int32_t chain[4 * GROUPS]; /* of each warp: the last tile of which it has to recompute rows, or -1 */
@@ -46,6 +52,8 @@ struct shared {
 INLINE uint32_t stage_of(uint32_t count) { return count % STAGES; }
 INLINE uint32_t full_parity(uint32_t count) { return count / STAGES % 2; }
 INLINE uint32_t empty_parity(uint32_t count) { return full_parity(count) ^ 1; }
+INLINE uint32_t bias_stage_of(uint32_t count) { return count % BIAS_STAGES; }
+INLINE uint32_t bias_parity(uint32_t count) { return count / BIAS_STAGES % 2; }
 INLINE uint32_t slot_of(uint32_t tiles) { return tiles % TILES; }
 INLINE uint32_t slot_parity(uint32_t tiles) { return tiles / TILES % 2; }
 /* A piece of Q is a group's 64 rows of a tile; pieces lie in a ring of Q_SLOTS. */

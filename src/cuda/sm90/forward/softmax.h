@@ -23,45 +23,66 @@ struct rows {
 #define NO_ROWS \
     { {-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {1, 1}, false }
 
-/* Moves m and l of both rows to the maxima of this block: where some row of the warp has a score above its bound. */
-INLINE void raise_maxima(const float (&s)[KEYS / 2], struct rows *r, float c, float limit) {
+/* The greatest score of both rows in this block; `offset` is added to each of them. */
+INLINE void row_maxima(const float (&s)[KEYS / 2], float (&greatest)[2], const float (&offset)[2]) {
     float seen[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}; /* of even and odd columns: chains of half the length */
 #pragma unroll
     for (int v = 0; v < KEYS / 2; ++v) seen[v % 4] = fmaxf(seen[v % 4], s[v]);
-    seen[0] = fmaxf(seen[0], seen[1]), seen[1] = fmaxf(seen[2], seen[3]);
+    greatest[0] = fmaxf(seen[0], seen[1]), greatest[1] = fmaxf(seen[2], seen[3]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+        if (HAS_ROW_OFFSETS) greatest[i] += offset[i];
 #pragma unroll
     for (int lanes = 1; lanes < 4; lanes *= 2)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) seen[i] = fmaxf(seen[i], __shfl_xor_sync(0xffffffffu, seen[i], lanes));
+        for (int i = 0; i < 2; ++i) greatest[i] = fmaxf(greatest[i], __shfl_xor_sync(0xffffffffu, greatest[i], lanes));
+}
+
+/* Moves m and l of both rows to these maxima: where some row of the warp has a score above its bound. */
+INLINE void raise_maxima(const float (&greatest)[2], struct rows *r, float c, float limit) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const float before = r->bound[i] == -INFINITY ? -INFINITY : r->shift[i], now = fmaxf(before, seen[i] * c);
+        const float before = r->bound[i] == -INFINITY ? -INFINITY : r->shift[i], now = fmaxf(before, greatest[i] * c);
         const float shift = now == -INFINITY ? r->shift[i] : now;
         r->factor[i] = ex2(before - shift);
         r->shift[i] = shift;
-        r->bound[i] = fmaxf(r->bound[i], seen[i] + limit);
+        r->bound[i] = fmaxf(r->bound[i], greatest[i] + limit);
         r->sum[i] *= r->factor[i];
     }
 }
 
-/* S becomes P in place; m and l follow. Scores are compared with their row's bound as integers, three at a time: where the
- * bound is not negative, the order of the bits is that of the numbers. */
-INLINE void online_softmax(float (&s)[KEYS / 2], struct rows *r, float c, float limit) {
+/* S becomes P in place, and l follows. */
+INLINE void exponentials(float (&s)[KEYS / 2], struct rows *r, float c, const float (&offset)[2]) {
+    const float shift[2] = {HAS_ROW_OFFSETS ? fmaf(offset[0], c, -r->shift[0]) : -r->shift[0],
+                            HAS_ROW_OFFSETS ? fmaf(offset[1], c, -r->shift[1]) : -r->shift[1]};
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; ++v) {
+        s[v] = ex2(fmaf(s[v], c, shift[v / 2 % 2]));
+        r->sum[v / 2 % 2] += s[v];
+    }
+}
+
+/* S becomes P in place; m and l follow. Of a row's scores `offset` is still to be added. Scores are compared with their
+ * row's bound as integers, three at a time: where the bound is not negative, the order of the bits is that of the numbers.
+ */
+INLINE void online_softmax(float (&s)[KEYS / 2], struct rows *r, float c, float limit, const float (&offset)[2]) {
+    const float bound[2] = {HAS_ROW_OFFSETS ? r->bound[0] - offset[0] : r->bound[0],
+                            HAS_ROW_OFFSETS ? r->bound[1] - offset[1] : r->bound[1]};
     int most[2] = {(int)0x80000000, (int)0x80000000};
 #pragma unroll
     for (int v = 0; v < KEYS / 2; ++v) wgmma_keep(s[v]);
 #pragma unroll
     for (int v = 0; v < KEYS / 2; v += 2)
         most[v / 2 % 2] = max(max(most[v / 2 % 2], __float_as_int(s[v])), __float_as_int(s[v + 1]));
-    const bool above = r->bound[0] < 0 || r->bound[1] < 0 || most[0] > __float_as_int(r->bound[0]) ||
-                       most[1] > __float_as_int(r->bound[1]);
+    const bool above = bound[0] < 0 || bound[1] < 0 || most[0] > __float_as_int(bound[0]) ||
+                       most[1] > __float_as_int(bound[1]);
     r->grown = __any_sync(0xffffffffu, above);
-    if (r->grown) raise_maxima(s, r, c, limit);
-#pragma unroll
-    for (int v = 0; v < KEYS / 2; ++v) {
-        s[v] = ex2(fmaf(s[v], c, -r->shift[v / 2 % 2]));
-        r->sum[v / 2 % 2] += s[v];
+    if (r->grown) {
+        float greatest[2];
+        row_maxima(s, greatest, offset);
+        raise_maxima(greatest, r, c, limit);
     }
+    exponentials(s, r, c, offset);
 }
 
 /* P rounded to the element type, as the A operand of P V. */

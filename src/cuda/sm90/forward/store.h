@@ -21,7 +21,7 @@ INLINE void finish_rows(const struct sm90_forward_params *p, const struct tile *
     }
     struct row_end end = end_of_row(odd ? shift[1] : shift[0], p->to_natural, odd ? sum[1] : sum[0],
                                     p->sinks ? p->sinks + t->head : NULL);
-    if (FEATURE_CLASS == FEATURES_ALL && p->dropout) end.factor *= p->place.keep_scale;
+    if (HAS_DROPOUT && p->dropout) end.factor *= p->place.keep_scale;
     const float own = end.factor;
     const float other = __shfl_xor_sync(0xffffffffu, own, 1);
     const int64_t row = t->row + first + lane / 4 + 8 * odd;

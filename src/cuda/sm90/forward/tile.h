@@ -20,8 +20,19 @@ struct tile {
     int first_row, first_key;   /* of the sequence in a packed tensor */
     int first_shift, end_shift; /* the band, see struct band32 */
     int first_block, end_block; /* causal skip: the loop goes over these blocks of KEYS, which some row of the tile sees */
+    int start_block;            /* with ALiBi alone: the loop starts at the diagonal, and goes round */
     struct owner owner;         /* of masks, see device/visible.h */
 };
+
+/* Whether scores come without a part that all scores of a row share, see alibi.h. */
+enum { HAS_ROW_OFFSETS = FEATURE_CLASS == FEATURES_ALIBI };
+
+/* The blocks of a tile from right to left. ALiBi's greatest scores are at the diagonal: a walk that starts there raises the
+ * rows' maxima seldom. */
+INLINE int start_of_walk(const struct tile *t) { return HAS_ROW_OFFSETS ? t->start_block : t->end_block - 1; }
+INLINE int next_of_walk(const struct tile *t, int n) {
+    return HAS_ROW_OFFSETS && n == t->first_block ? t->end_block - 1 : n - 1;
+}
 
 INLINE int first_key_of(const struct tile *t, int row) { return band32_first_key(t->first_shift, row); }
 INLINE int end_key_of(const struct tile *t, int row) { return band32_end_key(t->end_shift, row, t->keys); }

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * feature_class.c: see feature_class.h. The variants of ALiBi alone and of softcap alone work in units of raw dot products:
+ * the scale is a divisor there, and slopes over it, or the square of it over softcap, must be numbers. */
+#include "cuda/sm90/feature_class.h"
+
+#include "cuda/device/softcap.h"
+#include "cuda/host/tensor_map.h"
+#include "cuda/host/visible.h"
+
+#define LARGE_SCALE (double)(1 << 20)
+
+/* Below this softcap, weights of scores under -0.35 softcap would count, for which the polynomial is not exact. */
+#define LEAST_POLYNOMIAL_SOFTCAP 24
+
+static int32_t general_class(const struct problem *p) {
+    const feature_set changes = FEATURE(SOFTCAP) | FEATURE(ALIBI);
+    const bool masks = p->features & MASK_FEATURES;
+    const bool scores = p->features & (p->operation == STROBE_FORWARD ? changes | FEATURE(NEGATIVE_SCALE) : changes);
+    if (p->features & (FEATURE(BIAS) | FEATURE(DROPOUT))) return FEATURES_ALL;
+    if (masks) return scores || !strobe__cuda_blocks_are_units(p) ? FEATURES_ALL : FEATURES_MASK;
+    return scores ? FEATURES_SCORE : FEATURES_NONE;
+}
+
+struct sm90_classes strobe__sm90_classes(const struct problem *p) {
+    const feature_set asked = p->features & (SCORE_FEATURES | MASK_FEATURES | FEATURE(DROPOUT) | FEATURE(DBIAS));
+    const double scale = p->a.scale, softcap = p->a.softcap;
+    const bool usual = scale >= 1 / LARGE_SCALE && scale <= LARGE_SCALE;
+    struct sm90_classes classes;
+    classes.alone = classes.general = general_class(p);
+    if (asked == FEATURE(ALIBI) && usual) classes.alone = FEATURES_ALIBI;
+    if (asked == FEATURE(SOFTCAP) && usual && softcap >= LEAST_POLYNOMIAL_SOFTCAP && softcap <= LARGE_SCALE)
+        classes.alone = FEATURES_SOFTCAP;
+    if (asked == FEATURE(BIAS) && strobe__scores_can_be_copied(p, &p->bias)) classes.alone = FEATURES_BIAS;
+    if (asked == FEATURE(DROPOUT)) classes.alone = FEATURES_DROPOUT;
+    return classes;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * feature_class.h (sm90): which feature classes (enum feature_class) of Hopper's variants have what a problem asks for. */
+#ifndef STROBE_CUDA_SM90_FEATURE_CLASS_H
+#define STROBE_CUDA_SM90_FEATURE_CLASS_H
+
+#include "core/kernel.h"
+
+/* alone: the class that has it and nothing else, if there is one, and variants of it may be missing; general: the one that
+ * has it with others, whose variants there are. */
+struct sm90_classes {
+    int32_t alone, general;
+};
+
+struct sm90_classes strobe__sm90_classes(const struct problem *problem);
+
+#endif
