@@ -207,6 +207,7 @@ void call_close(struct call *c) {
                                 &c->k_scale,
                                 &c->v_scale};
     for (size_t n = 0; n < sizeof tensors / sizeof tensors[0]; ++n) tensor_close(tensors[n]);
+    close_score(c);
 }
 
 int out_shape(const struct call *c, int64_t shape[4]) {

@@ -41,6 +41,10 @@ enum { FORWARD = 1, BACKWARD = 2, EXPLAIN = 4, EVERY_CALL = FORWARD | BACKWARD |
     X(DETERMINISTIC, deterministic, EVERY_CALL)                                                    \
     X(KERNEL, kernel, EVERY_CALL)                                                                  \
     X(THREADS, threads, EVERY_CALL)                                                                \
+    X(SCORE, score, EVERY_CALL)                                                                    \
+    X(VISIBLE, visible, EVERY_CALL)                                                                \
+    X(ARRAYS, arrays, EVERY_CALL)                                                                  \
+    X(SCALARS, scalars, EVERY_CALL)                                                                \
     X(K_SCALE, k_scale, FORWARD | EXPLAIN)                                                         \
     X(V_SCALE, v_scale, FORWARD | EXPLAIN)                                                         \
     X(OUT, out, FORWARD | BACKWARD) /* where to write it, or the forward's */                      \
@@ -53,6 +57,7 @@ enum { FORWARD = 1, BACKWARD = 2, EXPLAIN = 4, EVERY_CALL = FORWARD | BACKWARD |
     X(DK, dk, BACKWARD)                                                                            \
     X(DV, dv, BACKWARD)                                                                            \
     X(BIAS_GRADIENT, bias_gradient, BACKWARD)                                                      \
+    X(ARRAY_GRADIENTS, array_gradients, BACKWARD)                                                  \
     X(FOR_BACKWARD, backward, EXPLAIN) /* explain attention_backward's kernels */
 
 #define ARGUMENT_ENUMERATOR(upper, lower, calls) ARG_##upper,
@@ -76,6 +81,7 @@ struct call {
     int64_t total_q; /* rows of a packed q */
     struct tensor q, k, v, bias_tensor, mask_tensor, block_tensor, slopes_tensor, sinks_tensor;
     struct tensor cu_q, cu_k, used_q, used_k, k_scale, v_scale;
+    struct score *score; /* score.c's; NULL: no function of a score */
 };
 
 /* keywords.c: sets call->args from what Python passes to one of the calls: values, of which the first count are q, k, v and
@@ -90,6 +96,11 @@ void call_close(struct call *call);
 /* features.c: the optional structures; those of the tensors need batch, seq_q, seq_k and heads to be known. */
 bool read_features(struct call *call);
 bool read_lengths(struct call *call);
+
+/* score.c: the user's function of a score, and where its arrays' gradients go; the latter are the backward's. */
+bool read_score(struct call *call);
+bool read_score_gradients(struct call *call, strobe_gradients *gradients);
+void close_score(struct call *call);
 
 /* Scalars; None leaves *to as it is. */
 bool read_int(PyObject *from, const char *name, int64_t *to);

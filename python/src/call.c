@@ -231,7 +231,7 @@ KEYWORDS_FUNCTION(py_attention_backward) {
     struct result results[GRADIENTS] = {{0}};
     PyObject *answer = NULL;
     if (call_read(&call) && open_saved(&call, &g, saved) && open_gradients(&call, &g, results, &dbias, &dsinks) &&
-        run(&call, &g, 1)) {
+        read_score_gradients(&call, &g) && run(&call, &g, 1)) {
         PyObject *given[GRADIENTS];
         for (int n = 0; n < GRADIENTS; ++n) given[n] = results[n].object ? results[n].object : Py_None;
         answer = PyTuple_Pack(GRADIENTS, given[DQ], given[DK], given[DV], given[DBIAS], given[DSINKS]);

@@ -42,6 +42,10 @@ class Options(TypedDict, total=False):
     deterministic: Annotated[bool, False]
     kernel: Annotated[str | None, None]
     threads: Annotated[int | None, None]
+    score: Annotated[str | None, None]
+    visible: Annotated[str | None, None]
+    arrays: Annotated[dict[str, Any] | None, None]
+    scalars: Annotated[dict[str, float] | None, None]
 
 
 class Quantised(Options, total=False):
@@ -64,6 +68,7 @@ class Backward(Options, total=False):
     dq: Annotated[Any, None]
     dk: Annotated[Any, None]
     dv: Annotated[Any, None]
+    array_gradients: Annotated[dict[str, Any] | None, None]
 
 
 class Explain(Quantised, total=False):

@@ -86,6 +86,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
         Take the kernel of this name or refuse; see :func:`strobe.kernels`.
     threads : int, optional
         For this call, instead of :func:`strobe.set_num_threads`.
+    score : str, optional
+        A function of a score: an expression of C over score, b, h, hkv, i, j, seq_q, seq_k, and the names of scalars and
+        arrays, such as "score + table[h][i - j + 511]"; docs/scores.md. On the CPU.
+    visible : str, optional
+        An expression that says whether row i sees key j: "doc[i] == doc[j]". Combined with the masks by "and".
+    arrays : dict of tensors, optional
+        What the expressions index, by name: float32, float16, bfloat16, int32, uint8 or bool, of 1 to 4 axes.
+    scalars : dict of numbers, optional
+        By name; an int is an integer in the expressions.
     k_scale, v_scale : float32 tensor, (batch, seq_k, heads_kv), or packed (total_k, heads_kv), optional
         What each row and head of an int8 k and v is multiplied with, as for a quantised cache; on the CPU.
     return_lse : bool
@@ -140,6 +149,8 @@ def attention_backward(
         Return the gradient of bias too; axes that bias repeats are summed.
     dq, dk, dv : tensor, optional
         Where to write the gradients, which are written, not added to.
+    array_gradients : dict of tensors, optional
+        Where to write the gradients of arrays that score reads, by name, of the arrays' shapes, in any floating-point dtype.
 
     Returns
     -------

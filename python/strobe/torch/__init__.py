@@ -6,6 +6,7 @@ attention                              as :func:`strobe.attention`, shapes (batc
                                        shards, int8 caches, and the choice of kernel, threads and memory
 scaled_dot_product_attention           as torch.nn.functional's: (batch, heads, seq, dim), is_causal is top-left
 flash_attn_func and its four siblings  as the flash-attn package's: causal is bottom-right
+flex_attention                         as torch.nn.attention.flex_attention's, its functions traced; on the CPU
 activate, deactivate                   PyTorch's own scaled_dot_product_attention, and all that calls it, runs on Strobe
 =====================================  ==========================================================================
 
@@ -21,6 +22,7 @@ from strobe.torch._flash_attn import (
     flash_attn_varlen_func,
     flash_attn_varlen_qkvpacked_func,
 )
+from strobe.torch._flex_attention import flex_attention
 from strobe.torch._sdpa import scaled_dot_product_attention
 
 __all__ = [
@@ -32,5 +34,6 @@ __all__ = [
     "flash_attn_qkvpacked_func",
     "flash_attn_varlen_func",
     "flash_attn_varlen_qkvpacked_func",
+    "flex_attention",
     "scaled_dot_product_attention",
 ]

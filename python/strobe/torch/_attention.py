@@ -9,6 +9,7 @@ from torch import Tensor
 
 from strobe._attention import sides
 from strobe.torch import _ops
+from strobe.torch._score import scored_attention
 
 
 def _unrepeated(x: Tensor) -> Tensor:
@@ -50,6 +51,10 @@ def attention(
     used_q: Tensor | None = None,
     used_k: Tensor | None = None,
     deterministic: bool = False,
+    score: str | None = None,
+    visible: str | None = None,
+    arrays: dict[str, Tensor] | None = None,
+    scalars: dict[str, float] | None = None,
     return_lse: bool = False,
 ) -> Any:
     """Return softmax(scale * Q K^T) V, differentiable in q, k, v, bias and sinks, through out and lse.
@@ -62,6 +67,8 @@ def attention(
         float64 goes through the reference kernels, so that torch.autograd.gradcheck applies.
     seed : int or int64 Tensor of one element on the CPU, optional
         Of dropout; None: drawn from PyTorch's default generator, so that torch.manual_seed rules.
+    score, visible, arrays, scalars : optional
+        As in :func:`strobe.attention`; arrays have gradients. Not beside bias, alibi_slopes, sinks and dropout.
     others
         As in :func:`strobe.attention`.
 
@@ -84,6 +91,18 @@ def attention(
     if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if score is not None or visible is not None or arrays or scalars:
+        beside = {"bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks, "dropout": dropout or None}
+        for name, x in beside.items():
+            if x is not None:
+                raise NotImplementedError(f"{name} is given beside score or visible; an array of theirs is accepted in its place")
+        out, lse = scored_attention(
+            q, k, v, arrays, score=score, visible=visible, scalars=scalars, causal=causal, window=window, diagonal=diagonal,
+            mask=_over_keys(mask, k.shape[1] if cu_seqlens_k is None else max_seqlen_k), softcap=softcap, scale=scale,
+            cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,
+            used_q=used_q, used_k=used_k, deterministic=deterministic,
+        )  # fmt: skip
+        return (out, lse) if return_lse else out
     if dropout == 0:
         seed = None
     elif seed is None:

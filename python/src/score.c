@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * score.c: the user's function of a score: texts, dictionaries of scalars and arrays, and of tensors for the arrays'
+ * gradients. The function is made anew for each call, which takes less time than to look for it. */
+#include "arguments.h"
+#include "strobe/strobe_score.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_SCALARS = 32, MOST_ARRAYS = 16, MOST_RANK = 4 };
+
+struct score {
+    strobe_score *function;
+    strobe_score_arguments arguments;
+    strobe_score_gradients gradients;
+    strobe_score_scalar scalars[MOST_SCALARS];
+    strobe_score_array arrays[MOST_ARRAYS];
+    strobe_score_elements elements[MOST_ARRAYS], delements[MOST_ARRAYS];
+    struct tensor tensors[MOST_ARRAYS], dtensors[MOST_ARRAYS];
+    int32_t scalar_count, array_count;
+};
+
+static bool read_text(PyObject *from, const char *name, const char **to) {
+    if (from == Py_None) return true;
+    if (PyUnicode_Check(from)) return (*to = PyUnicode_AsUTF8AndSize(from, NULL)) != NULL;
+    PyErr_Format(PyExc_TypeError, "%s is %R; an expression as text is accepted", name, from);
+    return false;
+}
+
+/* A dictionary with at most so many names. */
+static bool is_dictionary(PyObject *from, const char *name, Py_ssize_t most) {
+    if (!PyDict_Check(from)) {
+        PyErr_Format(PyExc_TypeError, "%s is %R; a dictionary from names is accepted", name, from);
+        return false;
+    }
+    if (PyDict_Size(from) <= most) return true;
+    PyErr_Format(PyExc_ValueError, "%s has %zd entries; up to %zd are accepted", name, PyDict_Size(from), most);
+    return false;
+}
+
+/* Integers of Python are integers of the function, all other numbers floats. */
+static bool read_score_scalars(struct score *s, PyObject *from) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    if (from == Py_None) return true;
+    if (!is_dictionary(from, "scalars", MOST_SCALARS)) return false;
+    while (PyDict_Next(from, &at, &key, &value)) {
+        strobe_score_scalar *to = &s->scalars[s->scalar_count++];
+        to->integer = PyLong_Check(value);
+        if (!read_text(key, "a name of scalars", &to->name)) return false;
+        to->value = PyFloat_AsDouble(value);
+        if (PyErr_Occurred()) return false;
+    }
+    return true;
+}
+
+static int32_t dtype_of(const struct tensor *t) {
+    if (t->element == ELEMENT_BOOL || t->element == ELEMENT_UINT8) return STROBE_UINT8;
+    if (t->element == ELEMENT_INT32) return STROBE_INT32;
+    return t->element == STROBE_FP32 || t->element == STROBE_FP16 || t->element == STROBE_BF16 ? t->element : 0;
+}
+
+static void set_elements(strobe_score_elements *to, const struct tensor *t) {
+    to->data = t->data;
+    for (int axis = 0; axis < t->ndim; ++axis) to->extent[axis] = t->shape[axis], to->stride[axis] = t->stride[axis];
+}
+
+static bool read_arrays(struct call *c, struct score *s, PyObject *from) {
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    if (from == Py_None) return true;
+    if (!is_dictionary(from, "arrays", MOST_ARRAYS)) return false;
+    while (PyDict_Next(from, &at, &key, &value)) {
+        const int n = s->array_count;
+        strobe_score_array *to = &s->arrays[n];
+        struct tensor *t = &s->tensors[n];
+        if (!read_text(key, "a name of arrays", &to->name) || !tensor_open(c->state, t, value, to->name)) return false;
+        ++s->array_count;
+        to->rank = t->ndim, to->dtype = dtype_of(t);
+        if (t->ndim < 1 || t->ndim > MOST_RANK) return refuse_shape(t, "a tensor of 1 to 4 axes");
+        if (!to->dtype) return refuse_dtype(t, "float32, float16, bfloat16, int32, uint8 or bool");
+        if (!tensor_is_on(t, &c->q)) return false;
+        set_elements(&s->elements[n], t);
+    }
+    return true;
+}
+
+bool read_score(struct call *c) {
+    const char *score = NULL, *visible = NULL;
+    if (!read_text(c->args[ARG_SCORE], "score", &score) || !read_text(c->args[ARG_VISIBLE], "visible", &visible))
+        return false;
+    if (!score && !visible) {
+        if (c->args[ARG_ARRAYS] == Py_None && c->args[ARG_SCALARS] == Py_None) return true;
+        PyErr_SetString(PyExc_ValueError,
+                        "arrays or scalars are given without score and visible; one of these is accepted with "
+                        "them");
+        return false;
+    }
+    struct score *s = c->score = calloc(1, sizeof *s);
+    if (!s) return PyErr_NoMemory() != NULL;
+    if (!read_score_scalars(s, c->args[ARG_SCALARS]) || !read_arrays(c, s, c->args[ARG_ARRAYS])) return false;
+    const strobe_score_source source = {.struct_size = sizeof source,
+                                        .score = score,
+                                        .visible = visible,
+                                        .scalars = s->scalars,
+                                        .arrays = s->arrays,
+                                        .scalar_count = s->scalar_count,
+                                        .array_count = s->array_count};
+    const strobe_status status = strobe_score_create(&source, &s->function);
+    if (status) return raise_status(c->state, status) != NULL;
+    s->arguments = (strobe_score_arguments){
+        .struct_size = sizeof s->arguments, .function = s->function, .arrays = s->elements, .array_count = s->array_count};
+    c->a.score = &s->arguments;
+    return true;
+}
+
+bool read_score_gradients(struct call *c, strobe_gradients *g) {
+    PyObject *from = c->args[ARG_ARRAY_GRADIENTS], *key, *value;
+    Py_ssize_t at = 0;
+    if (from == Py_None) return true;
+    if (!is_dictionary(from, "array_gradients", MOST_ARRAYS)) return false;
+    while (PyDict_Next(from, &at, &key, &value)) {
+        const char *name = NULL;
+        int n = 0;
+        if (!read_text(key, "a name of array_gradients", &name)) return false;
+        while (c->score && n < c->score->array_count && strcmp(c->score->arrays[n].name, name)) ++n;
+        if (!c->score || n == c->score->array_count) {
+            PyErr_Format(PyExc_ValueError, "array_gradients has \"%s\"; a name of arrays is accepted", name);
+            return false;
+        }
+        struct tensor *t = &c->score->dtensors[n];
+        if (!tensor_open(c->state, t, value, name) ||
+            !tensor_has_shape(t, c->score->tensors[n].ndim, c->score->tensors[n].shape) || !tensor_is_on(t, &c->q) ||
+            !tensor_is_writable(t))
+            return false;
+        if (t->element < STROBE_FP32 || t->element > STROBE_FP64) return refuse_dtype(t, "a floating-point dtype");
+        set_elements(&c->score->delements[n], t);
+        c->score->delements[n].dtype = t->element;
+    }
+    if (!c->score) return true;
+    c->score->gradients = (strobe_score_gradients){
+        .struct_size = sizeof c->score->gradients, .arrays = c->score->delements, .array_count = c->score->array_count};
+    g->dscore = &c->score->gradients;
+    return true;
+}
+
+void close_score(struct call *c) {
+    if (!c->score) return;
+    for (int n = 0; n < MOST_ARRAYS; ++n) tensor_close(&c->score->tensors[n]), tensor_close(&c->score->dtensors[n]);
+    strobe_score_destroy(c->score->function);
+    free(c->score);
+    c->score = NULL;
+}

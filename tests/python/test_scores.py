@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Functions of a score: the ten of docs/scores.md against PyTorch in float64, as text and traced; what is refused."""
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import strobe
+import strobe.torch as st
+import torch
+
+HEADS, LENGTH, DIM = 4, 64, 16
+PAGE = Path(__file__).parents[2] / "docs" / "scores.md"
+
+
+def texts():
+    """{name: {"score": text} or {"visible": text}} of the page."""
+    found, name = {}, None
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("### "):
+            name = line[4:]
+        elif match := re.match(r"    (score|visible) = (.*)", line):
+            found.setdefault(name, {})[match[1]] = match[2]
+    return found
+
+
+generator = torch.Generator().manual_seed(5)
+
+
+def random(*shape):
+    return torch.randn(*shape, generator=generator)
+
+
+ARRAYS = {
+    "ALiBi": {"slope": 2.0 ** -torch.arange(1, HEADS + 1)},
+    "T5's relative bias": {"bias": random(HEADS, 32)},
+    "Documents": {"doc": (torch.arange(LENGTH) // 13).to(torch.int32)},
+    "Prefix-LM": {"prefix": torch.tensor([5, 30], dtype=torch.int32)},
+    "Tanh of a learned table": {"table": random(HEADS, 2 * LENGTH + 1)},
+    "Paged positions": {"page": torch.tensor([2, 0, 3, 1], dtype=torch.int32)},
+}
+SCALARS = {"Neighborhood Attention in 2D": {"w": 8, "n": 8, "r": 2}, "Tanh of a learned table": {"m": LENGTH}}
+
+
+def t5_bucket(distance):
+    far = 8 + (torch.log(torch.abs(distance) / 8.0) / math.log(16.0) * 8 + 0.001).to(torch.int32)
+    near = torch.where(torch.abs(distance) < 8, torch.abs(distance), torch.minimum(far, torch.full_like(far, 15)))
+    return torch.where(distance > 0, 16, 0) + near
+
+
+MODS = {
+    "ALiBi": (lambda a: lambda s, b, h, i, j: s - a["slope"][h] * (i - j).abs(), None),
+    "T5's relative bias": (lambda a: lambda s, b, h, i, j: s + a["bias"][h, t5_bucket(j - i)], None),
+    "Softcap": (lambda a: lambda s, b, h, i, j: 20 * torch.tanh(s / 20), None),
+    "Documents": (None, lambda a: lambda b, h, i, j: a["doc"][i] == a["doc"][j]),
+    "Prefix-LM": (None, lambda a: lambda b, h, i, j: (j <= i) | (j < a["prefix"][b])),
+    "Dilated window": (None, lambda a: lambda b, h, i, j: (j <= i) & (i - j < 32) & ((i - j) % 4 == 0)),
+    "Strided window": (None, lambda a: lambda b, h, i, j: (j <= i) & ((i - j < 16) | (j % 16 == 15))),
+    "Neighborhood Attention in 2D": (
+        None,
+        lambda a: lambda b, h, i, j: (
+            (((i // 8).clamp(2, 5) - j // 8).abs() <= 2) & (((i % 8).clamp(2, 5) - j % 8).abs() <= 2)
+        ),
+    ),
+    "Tanh of a learned table": (lambda a: lambda s, b, h, i, j: s + torch.tanh(a["table"][h, i - j + LENGTH]), None),
+    "Paged positions": (None, lambda a: lambda b, h, i, j: a["page"][j // 16] * 16 + j % 16 <= i),
+}
+
+
+def inputs(dtype=torch.float32):
+    g = torch.Generator().manual_seed(1)
+    return [torch.randn(2, LENGTH, HEADS, DIM, generator=g).to(dtype).requires_grad_() for _ in range(3)]
+
+
+def dense(q, k, v, name, arrays):
+    """In float64, from the definition."""
+    b, h = torch.arange(2).view(2, 1, 1, 1), torch.arange(HEADS).view(1, HEADS, 1, 1)
+    i, j = torch.arange(LENGTH).view(1, 1, LENGTH, 1), torch.arange(LENGTH).view(1, 1, 1, LENGTH)
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(DIM)
+    score_mod, mask_mod = MODS[name]
+    if score_mod:
+        scores = score_mod(arrays)(scores, b, h, i, j)
+    if mask_mod:
+        scores = scores.masked_fill(~mask_mod(arrays)(b, h, i, j).expand_as(scores), -math.inf)
+    weights = torch.nan_to_num(torch.softmax(scores, -1), 0.0)
+    return torch.einsum("bhij,bjhd->bihd", weights, v)
+
+
+def double(x):
+    return x.detach().double().requires_grad_() if x.is_floating_point() else x
+
+
+def leaf(x):
+    return x.detach().clone().requires_grad_() if x.is_floating_point() else x
+
+
+@pytest.mark.parametrize("how", ["text", "traced"])
+@pytest.mark.parametrize("name", MODS)
+def test_ten_functions(name, how):
+    arrays = {key: leaf(x) for key, x in ARRAYS.get(name, {}).items()}
+    q, k, v = inputs()
+    if how == "text":
+        out = st.attention(q, k, v, arrays=arrays, scalars=SCALARS.get(name), **texts()[name])
+    else:
+        score_mod, mask_mod = (mod and mod(arrays) for mod in MODS[name])
+        out = st.flex_attention(*(x.transpose(1, 2) for x in (q, k, v)), score_mod, mask_mod).transpose(1, 2)
+    truths = [double(x) for x in (q, k, v)]
+    exact = {key: double(x) for key, x in arrays.items()}
+    truth = dense(*truths, name, exact)
+    gradient = torch.randn(out.shape, generator=torch.Generator().manual_seed(2))
+    out.backward(gradient)
+    truth.backward(gradient.double())
+    assert torch.allclose(out.double(), truth, atol=3e-6, rtol=1e-5)
+    for x, y in zip([q, k, v, *arrays.values()], [*truths, *exact.values()], strict=True):
+        if x.is_floating_point():
+            assert torch.allclose(x.grad.double(), y.grad, atol=2e-5 * max(1, y.grad.abs().max().item())), name
+
+
+def test_the_page_has_ten():
+    assert list(texts()) == list(MODS) and len(MODS) == 10
+
+
+def test_numpy_and_lengths():
+    rng = np.random.default_rng(0)
+    q, k, v = rng.standard_normal((3, 30, 2, 8)).astype(np.float32)
+    cu = np.array([0, 11, 30], np.int32)
+    lengths = {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
+    same = strobe.attention(q, k, v, causal=True, **lengths)
+    assert np.array_equal(same, strobe.attention(q, k, v, visible="j <= i + seq_k - seq_q", **lengths))
+    assert "cpu_forward" in strobe.explain(q[None], k[None], v[None], score="score * w", scalars={"w": 2})
+
+
+@pytest.mark.parametrize(
+    ("mod", "sentence"),
+    [
+        (lambda s, b, h, i, j: torch.erf(s), "calls erf, which has no expression"),
+        (lambda s, b, h, i, j: s if i > j else -s, "branches on a traced value; torch.where is accepted"),
+        (lambda s, b, h, i, j: s.sinh(), "uses .sinh of a traced value"),
+        (lambda s, b, h, i, j: s + torch.ones(3), "computes with a whole tensor"),
+        (lambda s, b, h, i, j: s + torch.ones(3, 3)[i], "a tensor of 2 axes by 1 indices"),
+        (lambda s, b, h, i, j: s + (i & j), "uses & on numbers"),
+    ],
+)
+def test_what_has_no_expression_is_refused_by_name(mod, sentence):
+    q, k, v = (x.transpose(1, 2) for x in inputs())
+    with pytest.raises(NotImplementedError, match=re.escape(sentence)):
+        st.flex_attention(q, k, v, mod)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "sentence"),
+    [
+        ({"score": "scor"}, ValueError, 'score has "scor" at column 1'),
+        ({"score": 3}, TypeError, "score is 3; an expression as text is accepted"),
+        ({"score": "score", "arrays": 3}, TypeError, "arrays is 3; a dictionary from names is accepted"),
+        ({"score": "score + a[i]", "arrays": {"a": np.zeros(3)}}, ValueError, "a.dtype is float64; float32,"),
+        ({"score": "score + a[i]", "arrays": {"a": np.zeros(3, np.float32)}}, ValueError, "is from 0 to 63 for these positions"),
+        ({"scalars": {"w": 1}}, ValueError, "arrays or scalars are given without score and visible"),
+    ],
+)
+def test_bad_arguments_are_refused(options, kind, sentence):
+    q, k, v = (x.detach().numpy() for x in inputs())
+    with pytest.raises(kind, match=re.escape(sentence)):
+        strobe.attention(q, k, v, **options)
