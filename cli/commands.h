@@ -17,6 +17,7 @@ int cmd_run(int argc, char **argv);
 int cmd_check(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
+int cmd_mask(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_lab(int argc, char **argv);
 

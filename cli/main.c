@@ -21,6 +21,7 @@ static const command commands[] = {
     {"check", cmd_check, "every kernel against a float64 reference"},
     {"bench", cmd_bench, "the speed of a problem and its share of this machine's peak"},
     {"explain", cmd_explain, "which kernel a problem gets, and why not the others"},
+    {"mask", cmd_mask, "a picture of who sees whom, and the share of blocks that is computed"},
     {"trace", cmd_trace, "what the warps of a GPU kernel do when, for Perfetto"},
     {"lab", cmd_lab, "the algorithms of the papers on a small machine that counts memory traffic"},
 };

@@ -28,7 +28,10 @@ class _Scored(torch.autograd.Function):
         if dout is None:
             dout = torch.zeros_like(out)
         wanted = ctx.needs_input_grad[5:]
-        gradients = [torch.empty(x.shape, dtype=x.dtype, device=x.device) if want else None for x, want in zip(arrays, wanted, strict=True)]
+        gradients = [
+            torch.empty(x.shape, dtype=x.dtype, device=x.device) if want else None
+            for x, want in zip(arrays, wanted, strict=True)
+        ]
         dq, dk, dv, _, _ = _strobe.attention_backward(
             q, k, v, dout=_usable(dout), out=out, lse=lse, dlse=None if dlse is None else dlse.contiguous(),
             arrays=dict(zip(ctx.names, arrays, strict=True)),

@@ -1,0 +1,29 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# mask.sh STROBE: what `strobe mask` counts and draws is what follows from the mask by hand: of n x n causal blocks the n on the
+# diagonal are partial, half of the others are visible.
+set -eu
+strobe=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+expect() {
+    wanted=$1
+    shift
+    "$strobe" mask "$@" >"$work/counts"
+    grep -qxF "$wanted" "$work/counts" || {
+        echo "strobe mask $*: $(cat "$work/counts"), not $wanted"
+        exit 1
+    }
+}
+expect "64 x 64 blocks of 16: 2016 visible, 64 partial, 2016 skipped" fwd s=1k causal -o "$work/picture.svg"
+[ "$(grep -c 'fill="#1f4e79"' "$work/picture.svg")" = 2016 ] && [ "$(grep -c 'fill="#8db4d9"' "$work/picture.svg")" = 64 ] || {
+    echo "the picture has other squares"
+    exit 1
+}
+expect "64 x 64 blocks of 16: 2016 visible, 64 partial, 2016 skipped" fwd s=1k h=2 visible="j <= i"
+expect "50.8 % of the blocks are computed, 50.0 % of the scores are visible" fwd s=1k causal alibi softcap=5 score="score - i"
+expect "4 x 4 blocks of 32: 4 visible, 0 partial, 12 skipped" -b 32 fwd s=128 visible="i / 32 == j / 32"
+expect "3 x 5 blocks of 64: 0 visible, 15 partial, 0 skipped" -b 64 fwd sq=130 sk=300 visible="(i + j) % 2 == 0"
+if "$strobe" mask fwd s=0 2>"$work/sentence"; then exit 1; fi
+grep -q "the first sequence has 0 rows and 0 keys; 1 to 16384 are accepted" "$work/sentence"
