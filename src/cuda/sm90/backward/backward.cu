@@ -34,7 +34,8 @@
  *
  * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is not needed any more), P and dS
  * ROWS/4 each. dV takes P rounded, packed; dS takes it as it was, from the registers of S^T. Where ROWS is 128 these are too
- * many, and P is kept packed alone (but for FEATURES_ALL).
+ * many: dS takes 24 bits of P, which are 3/8 ROWS registers, and the loop is compiled for each group, whose descriptors and
+ * barriers are constants then (but for FEATURES_ALL, which spills).
  *
  * Figures: docs/benchmarks.md; tuning: docs/kernels/sm90_backward.md. */
 #include "cuda/device/element.h"
@@ -56,11 +57,11 @@ enum {
     ROW_BYTES = 128, /* of a slab */
     Q_SLAB = ROWS * ROW_BYTES,
     K_SLAB = KEYS * ROW_BYTES,
-    DS_SLAB = ROWS * ROW_BYTES,          /* 64 keys */
-    SCORES = ROWS / 2,                   /* accumulators of a thread */
-    PING_PONG_BARRIER = 2,               /* named barrier of group 0; group 1 has the next */
-    TILES = 2,                           /* slots of tile descriptions */
-    P_IS_PACKED = !HAS_ALL && ROWS > 64, /* registers do not hold P unrounded as well */
+    DS_SLAB = ROWS * ROW_BYTES,           /* 64 keys */
+    SCORES = ROWS / 2,                    /* accumulators of a thread */
+    PING_PONG_BARRIER = 2,                /* named barrier of group 0; group 1 has the next */
+    TILES = 2,                            /* slots of tile descriptions */
+    P_IN_24_BITS = !HAS_ALL && ROWS > 64, /* registers do not hold P whole beside its packed form */
 };
 
 /* Of a thread, after the producer group has released some and the consumers have claimed them: at launch all have 168. With
@@ -94,16 +95,6 @@ static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fits a multiprocesso
 #include "cuda/sm90/backward/dq_sums.h"
 #include "cuda/sm90/backward/dq_writer.h"
 #include "cuda/sm90/backward/schedule.h"
-
-/* A consumer hands its tile of dQ to its writer, in the order of a thread's registers, four at a time. */
-INLINE void hand_dq_to_writer(struct shared *s, const float (&dq)[32], int group, uint32_t count) {
-    float *staging = s->dq[group] + (int)threadIdx.x % 128 * 4;
-    mbarrier_wait(&s->dq_empty[group], count % 2 ^ 1);
-#pragma unroll
-    for (int v = 0; v < 32; v += 4) *(float4 *)(staging + v * 128) = make_float4(dq[v], dq[v + 1], dq[v + 2], dq[v + 3]);
-    fence_proxy_async();
-    release(&s->dq_full[group]);
-}
 
 #define DS_STEP (GROUPS * DS_SLAB / 16)
 
@@ -153,7 +144,7 @@ struct accumulators {
     struct sums dk, dv;
     float s[SCORES], dp[SCORES], dq[32]; /* s: S, then P */
     uint32_t packed[SCORES / 2];         /* P as dV takes it */
-    uint32_t kept[SCORES / 2];           /* the same with dropout alone, where P is packed for dS too */
+    uint32_t kept[SCORES / 4 * 3];       /* P for dS, where P_IN_24_BITS */
 };
 
 INLINE void wait_for(struct consumer_state *c, uint64_t *barrier, uint32_t parity, uint32_t phase) {
@@ -190,9 +181,10 @@ INLINE void p_and_dv(const struct sm90_backward_params *p, struct shared *shared
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         make_p(p, shared, t, &c->slope, at, a->s, a->packed, part);
+        if (P_IN_24_BITS) keep_part(a->kept, a->s, part);
         leave_out_dropped(p, a->packed, part);
-        if (DROPOUT_ALONE) leave_out(P_IS_PACKED ? a->kept : a->packed, a->packed, &at->kept);
-        issue_sum(&a->dv, DROPOUT_ALONE && P_IS_PACKED ? a->kept : a->packed, c->o.dout_sums + slot * STAGE_STEP, part);
+        if (DROPOUT_ALONE) leave_out(a->packed, a->packed, &at->kept);
+        issue_sum(&a->dv, a->packed, c->o.dout_sums + slot * STAGE_STEP, part);
     }
     ping_pong_arrive(c->group, c->count);
     if (DROPOUT_ALONE) c->next_kept = kept_of_pair(p, t->batch, head_of(p, t, &c->next), c->key, c->next.row);
@@ -212,7 +204,7 @@ INLINE void ds_and_dk(const struct sm90_backward_params *p, struct shared *share
     trace(&c->tracer, STROBE_TRACE_DS_AND_DK, c->count);
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-        if (P_IS_PACKED) unpack_part(a->s, a->packed, part);
+        if (P_IN_24_BITS) restore_part(a->s, a->kept, part);
         make_ds(p, shared, t, &c->slope, at, a->dp, a->s, packed, part);
         store_transposed(c->o.ds_own + now * (GROUPS * DS_SLAB), packed, part);
         issue_sum(&a->dk, packed, c->o.q_sums + at->stage * STAGE_STEP, part);
@@ -313,6 +305,13 @@ INLINE void process_tile(const struct sm90_backward_params *p, struct shared *sh
     end_tile(shared, c, a);
 }
 
+/* The same for a group whose number is a constant. */
+INLINE void process_tile_of(int group, const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
+                            struct consumer_state *c, struct accumulators *a) {
+    c->group = group, c->o = operands_of(shared, group);
+    process_tile(p, shared, t, c, a);
+}
+
 /* One warp group: tile after tile. Keys that no row sees have gradients of 0. */
 INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared, int group) {
     struct consumer_state c = first_state(p, shared, group);
@@ -325,7 +324,11 @@ INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared
         if (is_past_last(t)) break;
         c.key = uniform(t->key) + c.own;
         clear(&a.dk), clear(&a.dv);
-        if (uniform(has_blocks(t))) process_tile(p, shared, t, &c, &a);
+        if (uniform(has_blocks(t))) {
+            if (!P_IN_24_BITS) process_tile(p, shared, t, &c, &a);
+            if (P_IN_24_BITS && group == 0) process_tile_of(0, p, shared, t, &c, &a);
+            if (P_IN_24_BITS && group == 1) process_tile_of(1, p, shared, t, &c, &a);
+        }
         trace(&c.tracer, STROBE_TRACE_EPILOGUE, c.count);
         store_sums(p, &p->dv_rows, t, &a.dv, dv_factor(p), c.key);
         store_sums(p, &p->dk_rows, t, &a.dk, p->scale, c.key);

@@ -7,6 +7,16 @@
 
 #include "cuda/sm90/backward/schedule.h"
 
+/* A consumer hands its tile of dQ to its writer, in the order of a thread's registers, four at a time. */
+INLINE void hand_dq_to_writer(struct shared *s, const float (&dq)[32], int group, uint32_t count) {
+    float *staging = s->dq[group] + (int)threadIdx.x % 128 * 4;
+    mbarrier_wait(&s->dq_empty[group], count % 2 ^ 1);
+#pragma unroll
+    for (int v = 0; v < 32; v += 4) *(float4 *)(staging + v * 128) = make_float4(dq[v], dq[v + 1], dq[v + 2], dq[v + 3]);
+    fence_proxy_async();
+    release(&s->dq_full[group]);
+}
+
 /* One thread for each consumer group adds the group's tiles of dQ to the sums of their blocks. With a fixed dQ order, tiles
  * add to a block of rows from the tile of the first keys that it sees to that of the last. All tiles walk from the last rows
  * to the first, so that a tile only waits for tiles of smaller number, which were taken before it. */

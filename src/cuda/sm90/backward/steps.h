@@ -252,11 +252,26 @@ INLINE void pack_part(uint32_t (&packed)[SCORES / 2], const float (&x)[SCORES], 
     for (int i = part * (PART / 2); i < (part + 1) * (PART / 2); ++i) packed[i] = pack(x[2 * i], x[2 * i + 1]);
 }
 
-INLINE void unpack_part(float (&x)[SCORES], const uint32_t (&packed)[SCORES / 2], int part) {
+/* Keeps the upper 24 bits of each P, sixteen of them significant, four weights in three words: the fourth lies in the lowest
+ * bytes of the words of the others. */
+INLINE void keep_part(uint32_t (&kept)[SCORES / 4 * 3], const float (&x)[SCORES], int part) {
 #pragma unroll
-    for (int i = part * (PART / 2); i < (part + 1) * (PART / 2); ++i) {
-        x[2 * i] = element_to_float((element)packed[i]);
-        x[2 * i + 1] = element_to_float((element)(packed[i] >> 16));
+    for (int i = part * (PART / 4); i < (part + 1) * (PART / 4); ++i) {
+        const uint32_t fourth = __float_as_uint(x[4 * i + 3]);
+#pragma unroll
+        for (int n = 0; n < 3; ++n) kept[3 * i + n] = __byte_perm(__float_as_uint(x[4 * i + n]), fourth, 0x3215 + n);
+    }
+}
+
+/* The weights again. The lowest byte of each is another's: an error of 2^-15 at most, where a rounding to bf16 has 2^-9 and
+ * one to fp16 2^-12. */
+INLINE void restore_part(float (&x)[SCORES], const uint32_t (&kept)[SCORES / 4 * 3], int part) {
+#pragma unroll
+    for (int i = part * (PART / 4); i < (part + 1) * (PART / 4); ++i) {
+#pragma unroll
+        for (int n = 0; n < 3; ++n) x[4 * i + n] = __uint_as_float(kept[3 * i + n]);
+        const uint32_t low = __byte_perm(kept[3 * i], kept[3 * i + 1], 0x0400);
+        x[4 * i + 3] = __uint_as_float(__byte_perm(low, kept[3 * i + 2], 0x4210));
     }
 }
 
