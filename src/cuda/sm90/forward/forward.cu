@@ -145,6 +145,13 @@ INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *share
     issue_scores(s, g->q + g->q_slot * Q_SLOT_STEP, g->k + stage * STAGE_STEP);
 }
 
+/* A walk that begins at the diagonal meets blocks in another order: its maximum may always lag by as much as any may. */
+INLINE struct lag lag_of(const struct sm90_forward_params *p, int blocks) {
+    const struct lag lag = {HAS_SCORE_TERMS ? 1 / (float)LOG2_E : p->lag_unit,
+                            HAS_ROW_OFFSETS ? (float)LAGGING_MAXIMUM_LOG2 : p->least_lag, blocks};
+    return lag;
+}
+
 /* The scores of block n, which the tensor cores have finished, become P. K, and Q after the last block, may be overwritten.
  */
 INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
@@ -164,7 +171,8 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
     if (HAS_ROW_OFFSETS) add_alibi_of_columns(p, t, g->slope, s, offset, warp_row(), n * KEYS);
     if (HAS_MASKS) apply_masks(p, t, s, warp_row(), n * KEYS, g->note, g->bits);
     mask_band(t, g->shown, s, warp_row(), n * KEYS);
-    online_softmax(s, &g->rows, exponent_factor(p), growth_limit(p), offset);
+    const struct lag lag = lag_of(p, g->end_block - 1 - n);
+    online_softmax(s, &g->rows, exponent_factor(p), &lag, offset);
 }
 
 /* With dropout: which weights of block n are kept, while the tensor cores have its scores. */

@@ -147,6 +147,14 @@ static struct view scores_view(const void *data, const int64_t stride[3], int32_
     return view;
 }
 
+/* How many doublings the maximum may lag in any case. The error of a greatest weight that is rounded is a smaller part of
+ * the whole where rows see many keys; under a causal mask O's own rounding is more of it, since rows of few keys are larger.
+ */
+static float least_lag(const struct problem *p) {
+    const bool is_triangle = p->a.mask != STROBE_MASK_NONE && visible_keys(p) == p->a.seq_k;
+    return is_triangle || visible_keys(p) >= 4096 ? 2.75f : 0;
+}
+
 static void fill(struct sm90_forward_params *m, const struct problem *p, const struct forward_variant *variant) {
     const strobe_attention *a = &p->a;
     const struct sm90_band band = strobe__sm90_band(p);
@@ -171,7 +179,7 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     const bool terms = CLASS_HAS_SCORE_TERMS(variant->features) || variant->features == FEATURES_SOFTCAP;
     const float exponent = terms ? (float)LOG2_E : m->exponent;
     m->to_natural = two_floats_of(exponent == 0 ? 0 : (terms ? 1 : a->scale) / (double)exponent);
-    m->growth_limit = (float)(LAGGING_MAXIMUM_LOG2 / (a->scale * LOG2_E)), m->softcap = (float)a->softcap;
+    m->lag_unit = m->exponent == 0 ? 0 : 1 / m->exponent, m->least_lag = least_lag(p), m->softcap = (float)a->softcap;
     if (a->bias) m->bias = scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
     if (a->bool_mask) m->mask = strobe__cuda_scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
     if (a->block_mask) {

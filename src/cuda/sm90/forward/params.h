@@ -58,7 +58,8 @@ struct sm90_forward_params {
     struct dropout_place place;
     float scale, exponent;        /* P = 2^(dot * exponent - ...) without score features */
     struct two_floats to_natural; /* lse_of_row() */
-    float growth_limit;           /* LAGGING_MAXIMUM_LOG2 / exponent */
+    float lag_unit;               /* 1 / exponent */
+    float least_lag;              /* the maximum may always lag by so many doublings of the weight, see softmax.h */
     float softcap;                /* 0: none */
     struct softcap_terms cap;     /* where it is alone */
     float inverse_scale;          /* with ALiBi alone */

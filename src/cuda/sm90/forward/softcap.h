@@ -30,6 +30,7 @@ INLINE enum softcap_way way_of_block(const struct sm90_forward_params *p, const 
 
 /* Moves m and l to the maxima of a block of raw scores; returns false, with nothing done, if some row's are far below 0. */
 INLINE bool raise_capped(const struct sm90_forward_params *p, const float (&s)[KEYS / 2], struct rows *r) {
+    const struct lag longest_lag = LONGEST_LAG;
     const float none[2] = {0, 0}, limit = LAGGING_MAXIMUM_LOG2 / (float)LOG2_E;
     float greatest[2];
     row_maxima(s, greatest, none);
@@ -37,7 +38,7 @@ INLINE bool raise_capped(const struct sm90_forward_params *p, const float (&s)[K
     for (int i = 0; i < 2; ++i) greatest[i] = softcapped(greatest[i], p->softcap, p->cap.rate);
     const bool low = fmaxf(r->bound[0], greatest[0] + limit) < 0 || fmaxf(r->bound[1], greatest[1] + limit) < 0;
     if (__any_sync(0xffffffffu, low)) return false;
-    raise_maxima(greatest, r, (float)LOG2_E, limit);
+    raise_maxima(greatest, r, (float)LOG2_E, &longest_lag);
     return true;
 }
 
@@ -54,6 +55,7 @@ INLINE void polynomial_exponentials(const struct sm90_forward_params *p, float (
 /* S, raw dot products, becomes P in place; m and l follow. `whole`: all rows of the warp see the block. */
 INLINE void capped_softmax(const struct sm90_forward_params *p, const struct tile *t, struct keys shown,
                            float (&s)[KEYS / 2], struct rows *r, bool whole, int first, int key) {
+    const struct lag longest_lag = LONGEST_LAG;
     const float none[2] = {0, 0};
 #pragma unroll
     for (int v = 0; v < KEYS / 2; ++v) wgmma_keep(s[v]);
@@ -66,7 +68,7 @@ INLINE void capped_softmax(const struct sm90_forward_params *p, const struct til
 #pragma unroll
         for (int v = 0; v < KEYS / 2; ++v) s[v] = softcapped(s[v], p->softcap, p->cap.rate);
         mask_band(t, shown, s, first, key);
-        online_softmax(s, r, (float)LOG2_E, LAGGING_MAXIMUM_LOG2 / (float)LOG2_E, none);
+        online_softmax(s, r, (float)LOG2_E, &longest_lag, none);
     }
 }
 

@@ -40,11 +40,6 @@ INLINE int end_key_of(const struct tile *t, int row) { return band32_end_key(t->
 /* Scores are raw dot products or, with score features, in natural units: exp(score) = 2^(score * this). */
 INLINE float exponent_factor(const struct sm90_forward_params *p) { return HAS_SCORE_TERMS ? (float)LOG2_E : p->exponent; }
 
-/* The lagging maximum: how far a score may pass a row's maximum before O and l are rescaled. */
-INLINE float growth_limit(const struct sm90_forward_params *p) {
-    return HAS_SCORE_TERMS ? LAGGING_MAXIMUM_LOG2 / (float)LOG2_E : p->growth_limit;
-}
-
 /* Hides keys from the row's end on. Columns of accumulators are constants; their bound is relative to the thread's first
  * column. */
 INLINE void mask_after(const struct tile *t, float (&s)[KEYS / 2], int first, int key) {
