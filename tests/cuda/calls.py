@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
 """calls.py LIBSTROBE: what `strobe check` does not ask of the CUDA kernels, through PyTorch's tensors: keys that hold NaN and
-are hidden from some rows of a tile only, results that do not depend on the batch with a fixed split, merge. Exit code 77
-without PyTorch or a GPU."""
+are hidden from some rows of a tile only, results that do not depend on the batch with a fixed split, rows of one key, merge. Exit
+code 77 without PyTorch or a GPU."""
 import ctypes as C
 import sys
 from pathlib import Path
@@ -132,12 +132,32 @@ def merge(strobe, few):
     print(f"{len(parts)} partial results merge to the whole")
 
 
+def only_key(strobe):
+    """A row that sees one key has its V, bit for bit: one key in all, or one in a window; whole, split and merged. mask 4 is a
+    window that ends at the last key."""
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for rows, keys, dim in ((70, 1, 64), (300, 300, 64), (300, 300, 128), (1, 131072, 64), (3, 5000, 200)):
+            q, k, v, _ = tensors(dtype, rows, keys, dim)
+            q *= 20
+            for kernel in (None, b"cuda_forward_fp32" if dtype == torch.float32 else b"cuda_forward_sm80"):
+                out, lse = torch.empty_like(q), torch.empty(q.shape[:3], device="cuda")
+                a = strobe.prepare(q, k, v, out, lse, False)
+                a.mask, a.window_left, a.window_right = (0 if keys == 1 else 4), 0, 0
+                tuning = Tuning(C.sizeof(Tuning), kernel, 0)
+                a.tuning = C.pointer(tuning) if kernel else None
+                strobe.forward(a, strobe.workspace(a))
+                torch.cuda.synchronize()
+                assert torch.equal(out, v[:, :, -rows:].expand(out.shape)), (dtype, rows, keys, dim, kernel)
+    print("a row that sees one key has its V")
+
+
 def main():
     if not torch.cuda.is_available():
         sys.exit(77)
     torch.manual_seed(3)
     strobe = Strobe(sys.argv[1], None)
     fixed_split(strobe)
+    only_key(strobe)
     merge(strobe, True)
     merge(strobe, False)
     hidden_nan(strobe)

@@ -14,18 +14,19 @@ struct row_end {
     float lse, factor;
 };
 
-/* l: the row's sum of weights; 0 for a row that sees no key, whose result is 0. sink: a logit, NULL for none. A sink's
- * weight beside the others' comes from its distance to their shift and not to their lse, whose rounding a large lse makes
- * large. */
-INLINE struct row_end end_of_row(float shift, struct two_floats to_natural, float l, const float *sink) {
-    const float above = sink ? fmaf(-shift, to_natural.low, fmaf(-shift, to_natural.high, *sink)) : -INFINITY;
+/* l: the row's sum of weights; 0 for a row that sees no key, whose result is 0. rest: what is left of the natural logarithm
+ * that weights are relative to, where a shift that is rounded does not have all of it. sink: a logit, NULL for none. A
+ * sink's weight beside the others' comes from its distance to their shift and not to their lse, whose rounding a large lse
+ * makes large. */
+INLINE struct row_end end_of_row(float shift, float rest, struct two_floats to_natural, float l, const float *sink) {
+    const float above = sink ? fmaf(-shift, to_natural.low, fmaf(-shift, to_natural.high, *sink)) - rest : -INFINITY;
     struct row_end end = {sink ? *sink : -INFINITY, 0};
     if (l != 0 && above > 0) { /* the sink is the largest: its weight is 1 */
         const float keys = expf(-above), whole = fmaf(l, keys, 1);
         end.lse = *sink + logf(whole), end.factor = keys / whole;
     } else if (l != 0) {
         const float whole = l + expf(above);
-        end.lse = fmaf(shift, to_natural.high, fmaf(shift, to_natural.low, logf(whole))), end.factor = 1 / whole;
+        end.lse = fmaf(shift, to_natural.high, fmaf(shift, to_natural.low, logf(whole) + rest)), end.factor = 1 / whole;
     }
     return end;
 }

@@ -21,6 +21,7 @@
 #include "cuda/sm80/nonfinite.h"
 #include "cuda/sm80/product.h"
 #include "cuda/sm80/store.h"
+#include "math/exp2.h"
 
 enum {
     BLOCK_M = 16 * M_TILES * WARPS_M,
@@ -36,7 +37,7 @@ enum {
 
 static_assert(BLOCK_M * STAGE_ROW(DIM_V) * 4 <= Q_BYTES + STAGES * (K_BYTES + V_BYTES), "results are staged in this memory");
 
-/* What a warp keeps of its rows: O, not normalised; this lane's part of l; m, the lagging maximum, of rows (m, half). */
+/* What a warp keeps of its rows: O, not normalised; this lane's part of l; m, the maximum, of rows (m, half). */
 struct state {
     float o[M_TILES * COLUMN_TILES][4];
     float m[M_TILES * 2], l[M_TILES * 2];
@@ -54,9 +55,11 @@ INLINE void load_block(const struct params *p, const struct job *t, unsigned cha
               THREADS);
 }
 
-/* S becomes P in place; m and l follow, and O is rescaled. The maximum lags (LAGGING_MAXIMUM_LOG2): a row whose maximum has
- * not grown by more keeps m, and a warp of such rows alone skips the rescale. A row that has seen no key yet has m = -inf
- * and subtracts 0. */
+/* The weight of a score where the row's maximum is m; 0 stands for m where the row has seen no key. The difference is taken before
+ * it is multiplied, so that the greatest weight is exactly 1, and a row that sees one key has its V. */
+INLINE float weight_of(float score, float m, float c) { return ex2((score - (m == -INFINITY ? 0 : m)) * c); }
+
+/* S becomes P in place; m and l follow, and O is rescaled; a warp none of whose maxima has grown skips that. */
 INLINE void online_softmax(float (*s)[4], struct state *state, float c) {
     float m[2 * M_TILES];
     bool any = false;
@@ -68,14 +71,12 @@ INLINE void online_softmax(float (*s)[4], struct state *state, float c) {
         for (int n = 0; n < N_TILES; ++n) m[row] = fmaxf(m[row], fmaxf(s[at + n][x], s[at + n][x + 1]));
         m[row] = fmaxf(m[row], __shfl_xor_sync(0xffffffffu, m[row], 1));
         m[row] = fmaxf(m[row], __shfl_xor_sync(0xffffffffu, m[row], 2));
-        if (!((m[row] - state->m[row]) * c > (float)LAGGING_MAXIMUM_LOG2)) m[row] = state->m[row]; /* each row by itself */
         any = any || m[row] != state->m[row];
     }
     if (__any_sync(0xffffffffu, any)) {
 #pragma unroll
         for (int row = 0; row < 2 * M_TILES; ++row) {
-            const float shift = m[row] == -INFINITY ? 0 : m[row] * c;
-            const float correction = ex2(fmaf(state->m[row], c, -shift));
+            const float correction = weight_of(state->m[row], m[row], c);
             state->m[row] = m[row];
             state->l[row] *= correction;
 #pragma unroll
@@ -88,12 +89,11 @@ INLINE void online_softmax(float (*s)[4], struct state *state, float c) {
 #pragma unroll
     for (int row = 0; row < 2 * M_TILES; ++row) {
         const int at = row / 2 * N_TILES, x = row % 2 * 2;
-        const float shift = state->m[row] == -INFINITY ? 0 : state->m[row] * c;
 #pragma unroll
         for (int n = 0; n < N_TILES; ++n)
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
-                s[at + n][x + e] = ex2(fmaf(s[at + n][x + e], c, -shift));
+                s[at + n][x + e] = weight_of(s[at + n][x + e], state->m[row], c);
                 state->l[row] += s[at + n][x + e];
             }
     }
@@ -220,8 +220,7 @@ INLINE void merge_warps(float *memory, struct state *state, float c) {
 #pragma unroll
         for (int row = 0; row < 2; ++row) {
             const float before = state->m[row], its = other[(4 * COLUMN_TILES + row) * 32], m = fmaxf(before, its);
-            const float shift = m == -INFINITY ? 0 : m * c;
-            const float keep = ex2(fmaf(before, c, -shift)), add = ex2(fmaf(its, c, -shift));
+            const float keep = weight_of(before, m, c), add = weight_of(its, m, c);
             state->m[row] = m;
             state->l[row] = state->l[row] * keep + other[(4 * COLUMN_TILES + 2 + row) * 32] * add;
 #pragma unroll
@@ -237,7 +236,8 @@ INLINE void merge_warps(float *memory, struct state *state, float c) {
 /* The end of a row. The sink is added here; for parts of a split, by the merge. */
 INLINE struct row_end finish_row(const struct params *p, float m, float l, int h) {
     const float *sink = p->sinks && p->splits == 1 ? p->sinks + h : NULL;
-    struct row_end end = end_of_row(m == -INFINITY ? 0 : m * p->exponent, p->to_natural, l, sink);
+    const float shift = m == -INFINITY ? 0 : m * p->exponent, rest = m == -INFINITY ? 0 : fmaf(m, p->exponent, -shift);
+    struct row_end end = end_of_row(shift, rest * (float)LN_2, p->to_natural, l, sink);
     if (p->dropout) end.factor *= p->place.keep_scale;
     return end;
 }

@@ -19,7 +19,7 @@ INLINE void finish_rows(const struct sm90_forward_params *p, const struct tile *
         sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
         sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
     }
-    struct row_end end = end_of_row(odd ? shift[1] : shift[0], p->to_natural, odd ? sum[1] : sum[0],
+    struct row_end end = end_of_row(odd ? shift[1] : shift[0], 0, p->to_natural, odd ? sum[1] : sum[0],
                                     p->sinks ? p->sinks + t->head : NULL);
     if (HAS_DROPOUT && p->dropout) end.factor *= p->place.keep_scale;
     const float own = end.factor;
