@@ -266,6 +266,8 @@ static const grid_block blocks[] = {
     {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=7/1,8/2 sk=300", {"sq=1 d=64", "sq=2 d=128", "sq=1 d=40 dv=96"}, only_causal},
     {GRID_QUICK, "fwd fp8", {SMALL, "b=3 h=4/1 sq=70 sk=150 d=64"}, only_eighths},
     {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},
+    {GRID_QUICK, "fwd,bwd fp16,bf16 h=2 s=256 d=64,96,128,256", {""}, only_causal}, /* roundings.h */
+    {GRID_QUICK, "fwd bf16 h=2 s=512 d=64,128,256 values=outliers", {""}, only_causal},
     {GRID_FULL,
      "bwd bf16 h=4/2",
      {"sq=70 sk=500 d=64", "sq=400 sk=300 d=128", "sq=200 sk=290 d=36 dv=70", "sq=90 sk=400 d=192"},

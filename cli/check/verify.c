@@ -3,6 +3,7 @@
  * verify.c: one kernel on one problem against the oracle; see verify.h. */
 #include "check/verify.h"
 
+#include "check/roundings.h"
 #include "check/trial.h"
 #include "problem/element.h"
 
@@ -55,12 +56,22 @@ double verify_output(verification *v, const inputs *in, oracle *o, tensor_id id,
     return ratio;
 }
 
+/* A kernel that rounds more often than it has to. */
+static void judge_whole(verification *v, const inputs *in, const oracle *o, tensor_id id, const difference *d) {
+    const double allowed = roundings_apply(&in->problem) ? roundings_allow(in, id, &o->reference.tensor[id]) : INFINITY;
+    if (d->whole > allowed)
+        fail(v, "%s has a relative error of %.4g over the whole tensor where its roundings explain %.4g", tensor_name(id),
+             d->whole, allowed);
+}
+
 static void measure(verification *v, const inputs *in, oracle *o, const outputs *out) {
     for (int id = 0; id < TENSOR_COUNT; ++id) {
         difference d;
-        if (!out->tensor[id].data || verify_output(v, in, o, (tensor_id)id, &out->tensor[id], &d) <= 1) continue;
-        fail(v, "%s[%lld, %lld, %lld, %lld] is wrong by %.3g where %.3g is allowed", tensor_name((tensor_id)id),
-             (long long)d.batch, (long long)d.row, (long long)d.head, (long long)d.column, d.error, o->allowance[id]);
+        if (!out->tensor[id].data) continue;
+        if (verify_output(v, in, o, (tensor_id)id, &out->tensor[id], &d) > 1)
+            fail(v, "%s[%lld, %lld, %lld, %lld] is wrong by %.3g where %.3g is allowed", tensor_name((tensor_id)id),
+                 (long long)d.batch, (long long)d.row, (long long)d.head, (long long)d.column, d.error, o->allowance[id]);
+        judge_whole(v, in, o, (tensor_id)id, &d);
     }
 }
 

@@ -3,6 +3,7 @@
  * verify.h: one kernel on one problem against the oracle. A result is right when
  *   - every output is within its allowance of the float64 reference (compare.h), although keys and values that no row sees,
  *     rows that do not exist and the gaps between rows hold NaN;
+ *   - on a GPU, in 16 bits, its relative error over a whole tensor is what FlashAttention-2's roundings cost (roundings.h);
  *   - every byte around and between the outputs' elements is untouched, and so is memory around the workspace;
  *   - one thread, two, three and a loop of the caller's own, a fresh thread, a stream of its own, a graph that is launched
  *     twice and any workspace give the same bits;
