@@ -7,7 +7,8 @@
 
 Grid: bf16, 16384 tokens, hidden size 2048; TFLOP/s by the formula of publications. Needs PyTorch
 with a GPU (exit 77 otherwise). Every result is compared with PyTorch's before it is timed; calls take turns, L2 is flushed
-before each, medians. For a backward pass also the device memory (MiB) that a call takes beyond its inputs and gradients;
+before each, medians. Beside each speed the relative error (2-norm over two heads of a batch entry, against float64) of O, or of dQ,
+dK and dV, of all three. For a backward pass also the device memory (MiB) that a call takes beyond its inputs and gradients;
 with --deterministic, gradients in a fixed order too."""
 import argparse
 import ctypes as C
@@ -122,6 +123,40 @@ def extra_mib(call, results):
     return (torch.cuda.max_memory_allocated() - before - results) / 2**20
 
 
+def truth(q, k, v, dout, causal):
+    """O, dQ, dK, dV in float64, a head at a time."""
+    results = [torch.empty(x.shape, device="cuda", dtype=torch.float64) for x in (q, q, k, v)]
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            leaves = [x[b, h].double().requires_grad_() for x in (q, k, v)]
+            s = leaves[0] @ leaves[1].T / math.sqrt(q.shape[-1])
+            if causal:
+                s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), -math.inf)
+            out = s.softmax(-1) @ leaves[2]
+            parts = [out.detach(), *torch.autograd.grad(out, leaves, dout[b, h].double())]
+            for whole, part in zip(results, parts, strict=True):
+                whole[b, h] = part
+    return results
+
+
+def relative(results, right):
+    return [((x.double() - y).norm() / y.norm()).item() for x, y in zip(results, right, strict=True)]
+
+
+def print_errors(q, k, v, dout, causal, results):
+    """Under a row: the errors of Strobe, FlashAttention-2 and cuDNN, and Strobe's over FlashAttention-2's. results: of each, O or
+    dQ, dK and dV. Returns the greatest of these ratios."""
+    def part(x):
+        return x[:1, :2]
+    right = truth(*(part(x) for x in (q, k, v, dout)), causal)
+    right, names = (right[:1], ("O",)) if len(results[0]) == 1 else (right[1:], ("dQ", "dK", "dV"))
+    errors = [relative([part(x) for x in result], right) for result in results]
+    ratios = [ours / flash for ours, flash in zip(errors[0], errors[1], strict=True)]
+    print("    error  " + "  ".join(f"{name} " + " ".join(f"{e[n]:.3e}" for e in errors) + f" ({ratios[n]:.3f} of FA2's)"
+                                    for n, name in enumerate(names)), flush=True)
+    return max(ratios)
+
+
 def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
     """A line of the table; TFLOP/s of Strobe, FlashAttention-2 and cuDNN."""
     batch, heads = 16384 // seq, 2048 // dim
@@ -136,6 +171,7 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
     flop = 4 * batch * heads * seq * seq * dim / (2 if causal else 1)
     if not backward:
         calls = [lambda: strobe.forward(a, work)] + [peer(b, q, k, v, causal) for b in PEERS]
+        results = [[out], [right], [calls[2]()]]
     else:
         flop *= 2.5
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
@@ -155,18 +191,20 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
             fixed_order()
         strobe.backward(a, g, work)
         calls, error = [lambda: strobe.backward(a, g, work)], 0.0
-        memory, results = [work.numel() / 2**20], sum(x.numel() * x.element_size() for x in (q, k, v))
+        memory, size = [work.numel() / 2**20], sum(x.numel() * x.element_size() for x in (q, k, v))
+        results = [[dq, dk, dv]]
         for b in PEERS:
             leaves = [x.detach().requires_grad_() for x in (q, k, v)]
             result = peer(b, *leaves, causal)()
             grads = torch.autograd.grad(result, leaves, dout, retain_graph=True)
+            results.append(grads)
             if b == SDPBackend.FLASH_ATTENTION:
                 error = max((x.float() - y.float()).abs().max().item() for x, y in zip((dq, dk, dv), grads, strict=True))
 
             def gradients(result=result, leaves=leaves):
                 torch.autograd.grad(result, leaves, dout, retain_graph=True)
             calls.append(gradients)
-            memory.append(extra_mib(gradients, results))
+            memory.append(extra_mib(gradients, size))
         if deterministic:
             calls.append(fixed_order)
     speeds = [flop / t / 1e9 for t in medians_ms(calls, budget)]
@@ -174,22 +212,23 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
           f"FA2 {speeds[1]:6.1f}  cuDNN {speeds[2]:6.1f}  ratios {speeds[0] / speeds[1]:.3f} {speeds[0] / speeds[2]:.3f}  "
           f"max diff {error:.4f}" + (f"  MiB {memory[0]:.0f} {memory[1]:.0f} {memory[2]:.0f}" if backward else "") +
           (f"  fixed order {speeds[3]:.1f}, {speeds[3] / speeds[0]:.3f}" if len(speeds) > 3 else ""), flush=True)
-    return dim, speeds
+    return dim, speeds, print_errors(q, k, v, dout, causal, results)
 
 
 def summary(what, rows):
-    """Geometric means of the ratios to each peer, and how many cells are below it."""
-    for dim in sorted({d for d, _ in rows}):
+    """Geometric means of the ratios to each peer, how many cells are below it, and the greatest error beside FlashAttention-2's."""
+    for dim in sorted({d for d, _, _ in rows}):
         parts = []
         for n, name in ((1, "FlashAttention-2"), (2, "cuDNN")):
-            ratios = [speeds[0] / speeds[n] for d, speeds in rows if d == dim and not math.isnan(speeds[n])]
+            ratios = [speeds[0] / speeds[n] for d, speeds, _ in rows if d == dim and not math.isnan(speeds[n])]
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
             parts.append(f"{mean:.3f} x {name} (below it in {sum(r < 1 for r in ratios)} of {len(ratios)})")
-        orders = [speeds[3] / speeds[0] for d, speeds in rows if d == dim and len(speeds) > 3]
+        orders = [speeds[3] / speeds[0] for d, speeds, _ in rows if d == dim and len(speeds) > 3]
         if orders:
             mean = math.exp(sum(map(math.log, orders)) / len(orders))
             parts.append(f"a fixed order {mean:.3f} (least {min(orders):.3f}) of the free")
-        print(f"{what} d{dim}: geometric means " + ", ".join(parts))
+        most = max(ratio for d, _, ratio in rows if d == dim)
+        print(f"{what} d{dim}: geometric means " + ", ".join(parts) + f"; error at most {most:.3f} of FlashAttention-2's")
 
 
 def decode(strobe, batch, keys, budget):

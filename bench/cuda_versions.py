@@ -18,7 +18,7 @@ import math
 import sys
 
 from abi import Gradients
-from cuda_peers import DETERMINISTIC, PEERS, Strobe, medians_ms, number, peer, torch, view
+from cuda_peers import DETERMINISTIC, PEERS, Strobe, medians_ms, number, peer, relative, torch, truth, view
 
 
 class Call:
@@ -61,26 +61,6 @@ def summary(what, rows):
         ratios = [r[n] for r in rows]
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         print(f"{what}: library {n + 1} over library 1: geometric mean {mean:.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
-
-
-def truth(q, k, v, dout, causal):
-    """O, dQ, dK, dV in float64, a head at a time."""
-    results = [torch.empty(x.shape, device="cuda", dtype=torch.float64) for x in (q, q, k, v)]
-    for b in range(q.shape[0]):
-        for h in range(q.shape[1]):
-            leaves = [x[b, h].double().requires_grad_() for x in (q, k, v)]
-            s = leaves[0] @ leaves[1].T / math.sqrt(q.shape[-1])
-            if causal:
-                s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), -math.inf)
-            out = s.softmax(-1) @ leaves[2]
-            parts = [out.detach(), *torch.autograd.grad(out, leaves, dout[b, h].double())]
-            for whole, part in zip(results, parts, strict=True):
-                whole[b, h] = part
-    return results
-
-
-def relative(results, right):
-    return [((x.double() - y).norm() / y.norm()).item() for x, y in zip(results, right, strict=True)]
 
 
 def normal(dim, seq, outliers):
