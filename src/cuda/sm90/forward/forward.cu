@@ -145,7 +145,7 @@ INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *share
     issue_scores(s, g->q + g->q_slot * Q_SLOT_STEP, g->k + stage * STAGE_STEP);
 }
 
-/* A walk that begins at the diagonal meets blocks in another order: its maximum may always lag by as much as any may. */
+/* Where the loop over blocks begins at the diagonal, their numbers do not count them: there the maximum may lag by 2^8. */
 INLINE struct lag lag_of(const struct sm90_forward_params *p, int blocks) {
     const struct lag lag = {HAS_SCORE_TERMS ? 1 / (float)LOG2_E : p->lag_unit,
                             HAS_ROW_OFFSETS ? (float)LAGGING_MAXIMUM_LOG2 : p->least_lag, blocks};
