@@ -56,12 +56,37 @@ class Partials(Structure):
     )
 
 
+class Scales(Structure):
+    _fields_ = (
+        [("struct_size", c_size_t)]
+        + [(name, c_void_p) for name in ("q", "k", "v")]
+        + [(name, c_int64 * 3) for name in ("stride_q", "stride_k", "stride_v")]
+        + [(name, c_int64) for name in ("block_q", "block_k")]
+    )
+
+
+class Rotary(Structure):
+    _fields_ = [("struct_size", c_size_t), ("cos", c_void_p), ("sin", c_void_p), ("positions", c_int64), ("dim", c_int64),
+                ("interleaved", c_int32), ("reserved", c_int32)]
+
+
+class Quantiser(Structure):
+    _fields_ = (
+        [("struct_size", c_size_t)]
+        + [(name, Tensor) for name in ("q", "k", "v")]
+        + [("dtype", c_int32), ("hadamard", c_int32), ("seed", c_uint64), ("rotary", c_void_p), ("k_mean", c_void_p)]
+        + [("lse_shift", Tensor)]
+    )
+
+
 def load(path):
     library = CDLL(path)
     library.strobe_last_error.restype = c_char_p
     library.strobe_forward.argtypes = [c_void_p, c_void_p, c_size_t, c_void_p]
     library.strobe_backward.argtypes = [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]
     library.strobe_workspace.argtypes = [c_void_p, c_void_p, c_void_p]
+    if hasattr(library, "strobe_quantise"):
+        library.strobe_quantise.argtypes = [c_void_p, c_void_p, c_void_p]
     return library
 
 
