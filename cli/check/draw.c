@@ -222,7 +222,7 @@ static void draw_layout(stream *r, problem *p) {
     const int64_t cu = p->varlen & (VARLEN_CU_Q | VARLEN_CU_K);
     const bool alone = cu == VARLEN_CU_Q || cu == VARLEN_CU_K || p->lengths == LENGTHS_NO_KEYS ||
                        p->lengths == LENGTHS_NO_ROWS;
-    if (p->kv_dtype || alone)
+    if (p->kv_dtype || p->dtype == STROBE_FP8_E4M3 || alone)
         p->layout = LAYOUT_GAPS;
     else
         p->seq_q = p->seq_k = p->seq_q < p->seq_k ? p->seq_q : p->seq_k;

@@ -151,6 +151,8 @@ static bool is_consistent(const problem *p, const refusal *r) {
                       (long long)p->seq_k);
     if (p->layout == LAYOUT_PACKED && p->kv_dtype)
         return refuse(r, "layout is packed with a kv of its own; q, k and v side by side have one dtype");
+    if (p->layout == LAYOUT_PACKED && p->dtype == STROBE_FP8_E4M3) /* the oracle's q is fp64 beside k and v of fp8 */
+        return refuse(r, "layout is packed with fp8; the other layouts are accepted");
     if (backward && p->dtype == STROBE_FP8_E4M3) return refuse(r, "fp8 is given with bwd; fwd is accepted");
     const int64_t cu = p->varlen & (VARLEN_CU_Q | VARLEN_CU_K);
     if (p->layout == LAYOUT_PACKED && (cu == VARLEN_CU_Q || cu == VARLEN_CU_K))

@@ -6,6 +6,8 @@
  * math/quantise.h. */
 #include "cpu/quantise.h"
 
+#include <math.h>
+
 #include "core/element.h"
 #include "core/parallel.h"
 
@@ -55,10 +57,12 @@ static void row_of(const struct work *w, float *x, int64_t batch, int64_t row, i
     for (int64_t c = 0; c < t->dim; ++c) x[c] = turned(w, at, t->start + place->row, c);
     if (w->stores && t->lse_shift) {
         const int64_t of_head = (place->sequence * (t->heads / t->group) + head / t->group) * t->dim;
-        float sum = 0;
-        for (int64_t c = 0; t->key_mean && c < t->dim; ++c) sum += x[c] * t->key_mean[of_head + c];
+        float sum[MOST_DIM / 8] = {0}; /* of eight columns each; then halves are added to halves */
+        for (int64_t c = 0; t->key_mean && c < t->dim; ++c) sum[c / 8] = fmaf(x[c], t->key_mean[of_head + c], sum[c / 8]);
+        for (int width = MOST_DIM / 16; width > 0; width /= 2)
+            for (int n = 0; n < width; ++n) sum[n] += sum[n + width];
         t->lse_shift[batch * t->shift_stride[0] + row * t->shift_stride[1] + head * t->shift_stride[2]] =
-            t->scale_of_scores * sum;
+            t->scale_of_scores * sum[0];
     }
     for (int64_t c = 0; mean && c < t->dim; ++c) x[c] -= mean[c];
     if (!t->hadamard) return;

@@ -5,6 +5,7 @@
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/merge.h"
+#include "cuda/host/quantise.h"
 #include "cuda/sm80/backward_host.h"
 #include "cuda/sm80/forward_host.h"
 #include "cuda/sm90/backward/host.h"
@@ -48,6 +49,29 @@ static const struct kernel kernels[] = {
         .limits = COPIED_28 "q, k and v at ascending multiples of 16 bytes; block_mask.block_k a multiple of 8",
         .choose = strobe__sm90_forward_choose,
         .variants = strobe__sm90_forward_variants,
+        .workspace = strobe__sm90_forward_workspace,
+        .run = strobe__sm90_forward,
+    },
+    {
+        .name = "cuda_forward_fp8_sm90",
+        .summary = "FlashAttention-3 forward in FP8, e4m3 with scales, sums promoted to fp32 every 128 keys, Hopper",
+        .operation = STROBE_FORWARD,
+        .device = STROBE_CUDA,
+        .needs = CUDA_SM90,
+        .features = SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) |
+                    FEATURE(ALIBI) | FEATURE(SINKS) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q),
+        .dtypes = {.q = FP8, .kv = FP8, .out = FP16 | BF16, .lse = FP32, .sinks = FP32},
+        .dim = 128,
+        .dim_v = 128,
+        .seq_q = {1, 1 << 28},
+        .seq_k = {1, 1 << 28},
+        .rows = ROWS_31,
+        .reject = strobe__sm90_fp8_reject,
+        .limits = PACKED_TOTALS
+        "; scales.block_k 0 or a multiple of 128, with packed k and v 0; q_start and k_start at most "
+        "2^28 apart with ALiBi; rows of q, k and v at ascending multiples of 16 bytes",
+        .choose = strobe__sm90_forward_choose,
+        .variants = strobe__sm90_fp8_variants,
         .workspace = strobe__sm90_forward_workspace,
         .run = strobe__sm90_forward,
     },
@@ -185,4 +209,5 @@ const struct backend strobe__cuda_backend = {
     .lacks = strobe__cuda_lacks,
     .describe = strobe__cuda_describe,
     .merge = strobe__cuda_merge,
+    .quantise = strobe__cuda_quantise,
 };

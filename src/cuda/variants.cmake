@@ -235,7 +235,7 @@ function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full m
   cuda_object_sm90(${name} forward/forward.cu ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages}
     Q_SLOTS=${q_slots} CTAS=${ctas} FEATURE_CLASS=${class})
   if(cuda_object_built)
-    set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${class}, ${dim}, ${keys}, ${groups}, ${stages}, ${q_slots}, ${ctas}, ${most_full}, ${most_masked})\n" PARENT_SCOPE)
+    set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${element}, ${class}, ${dim}, ${keys}, ${groups}, ${stages}, ${q_slots}, ${ctas}, ${most_full}, ${most_masked})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
@@ -272,6 +272,28 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
   endforeach()
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_forward_variants.h CONTENT "${sm90_lines}" @ONLY)
+
+# In FP8: the dtype is out's. Stages are also those of V^T.
+set(sm90_fp8_lines)
+function(cuda_forward_fp8_sm90 dtype dim stages features name)
+  string(TOUPPER ${dtype} element)
+  string(TOUPPER FEATURES_${features} class)
+  cuda_object_sm90(${name} fp8/forward.cu ELEMENT_${element} FP8_INPUTS HEAD_DIM=${dim} KEYS=128 GROUPS=2 STAGES=${stages}
+    Q_SLOTS=4 CTAS=1 FEATURE_CLASS=${class})
+  if(cuda_object_built)
+    set(sm90_fp8_lines "${sm90_fp8_lines}VARIANT(${name}, FP8_E4M3, ${element}, ${class}, ${dim}, 128, 2, ${stages}, 4, 1, -1, -1)\n" PARENT_SCOPE)
+  endif()
+endfunction()
+
+if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
+  foreach(dtype bf16 fp16)
+    cuda_forward_fp8_sm90(${dtype}  64 4 none  forward_fp8_sm90_${dtype}_64_plain)
+    cuda_forward_fp8_sm90(${dtype} 128 3 none  forward_fp8_sm90_${dtype}_128_plain)
+    cuda_forward_fp8_sm90(${dtype}  64 4 score forward_fp8_sm90_${dtype}_64_score)
+    cuda_forward_fp8_sm90(${dtype} 128 3 score forward_fp8_sm90_${dtype}_128_score)
+  endforeach()
+endif()
+file(CONFIGURE OUTPUT cuda/sm90_fp8_variants.h CONTENT "${sm90_fp8_lines}" @ONLY)
 
 set(sm90_backward_lines)
 function(cuda_backward_sm90 text dtype dim rows ctas parts lag features name)
@@ -316,13 +338,20 @@ file(CONFIGURE OUTPUT cuda/sm90_defines.txt CONTENT "${sm90_defines}" @ONLY) # f
 
 cuda_object(NAME merge_few SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=FEW_MERGE_PARTS)
 cuda_object(NAME merge_most SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=MOST_MERGE_PARTS)
+foreach(columns 64 128 256)
+  math(EXPR lanes "${columns} / 8")
+  cuda_object(NAME quantise_rows_${columns}_plain SOURCE device/quantise_rows.cu DEFINES ELEMENT_FP32 LANES=${lanes} PLAIN=1)
+  cuda_object(NAME quantise_rows_${columns}_general SOURCE device/quantise_rows.cu DEFINES ELEMENT_FP32 LANES=${lanes} PLAIN=0)
+endforeach()
+cuda_object(NAME quantise_scales SOURCE device/quantise_scales.cu DEFINES ELEMENT_FP32)
+cuda_object(NAME quantise_mean SOURCE device/quantise_mean.cu DEFINES ELEMENT_FP32)
 cuda_object(NAME visible_units SOURCE device/visible.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32)
 cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 FEATURES=1)
 
 # ---- the host's part, and all of it in one object
 
 add_library(strobe_cuda_host OBJECT cuda/table.c
-  cuda/host/dbias.c cuda/host/device.c cuda/host/launch.c cuda/host/merge.c cuda/host/tensor_map.c cuda/host/visible.c
+  cuda/host/dbias.c cuda/host/device.c cuda/host/launch.c cuda/host/merge.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
   cuda/sm80/backward_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c)
 if(STROBE_TRACE)

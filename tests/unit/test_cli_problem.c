@@ -90,6 +90,7 @@ static const struct refused {
     {"bwd dbias", "dbias is given without bias"},
     {"bwd nolse", "nolse is given without fwd"},
     {"kv=fp64", "kv is fp64; accepted are same, fp32, fp16, bf16, int8, fp8"},
+    {"layout=packed fp8", "layout is packed with fp8; the other layouts are accepted"},
     {"layout=packed kv=int8", "layout is packed with a kv of its own"},
     {"layout=packed sq=1 sk=2", "equal lengths are accepted"},
     {"layout=packed varlen=packed_q", "layout is packed with varlen=packed_q"},

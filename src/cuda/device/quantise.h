@@ -7,7 +7,7 @@
 #include "math/quantise.h"
 
 /* Rows of a CTA of quantise_rows.cu: those that share a scale are among them, or it takes two passes. */
-enum { QUANTISE_CHUNK = 128, QUANTISE_GROUPS = 16 };
+enum { QUANTISE_CHUNK = 128, QUANTISE_GROUPS = 32 };
 
 enum quantise_phase {
     QUANTISE_AT_ONCE,  /* magnitudes, scales and bytes */
@@ -21,6 +21,8 @@ struct quantise_params {
     struct quantise_tensor t;
     struct quantise_choices c;
     int32_t phase;
+    int32_t columns, block_shift;     /* of a Hadamard transform; log2 of t.block where a CTA has whole blocks */
+    float norm;                       /* 1 / sqrt(columns) */
     int32_t chunks;                   /* of a head */
     int32_t from_aligned, to_aligned; /* eight columns of a row are aligned as a whole */
     int32_t tables_aligned;           /* eight of cos and sin too, and the pairs are eights */

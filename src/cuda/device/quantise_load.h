@@ -1,33 +1,34 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * quantise_load.h: eight columns of a row as strobe_quantise finds them: widened, and turned by rotary embedding. Columns
- * past the end of the row are 0. */
+ * past the end of the row are 0. PLAIN, by -D: sources are of 16 bits and aligned, pairs are those of halves, in eights; x
+ * is 0 before. Other ways are left out then, since eight rows of all of them would not fit the instruction cache. */
 #ifndef STROBE_CUDA_DEVICE_QUANTISE_LOAD_H
 #define STROBE_CUDA_DEVICE_QUANTISE_LOAD_H
 
 #include "cuda/device/element.h"
 #include "cuda/device/quantise.h"
 
-INLINE void widen_two(uint32_t two, int dtype, float *x) {
-    const uint16_t low = (uint16_t)two, high = (uint16_t)(two >> 16);
-    x[0] = dtype == CUDA_BF16 ? bf16_to_float(low) : fp16_to_float(low);
-    x[1] = dtype == CUDA_BF16 ? bf16_to_float(high) : fp16_to_float(high);
+INLINE void load_sixteen_bits(const struct quantise_tensor *t, int64_t at, float (&x)[8]) {
+    const uint4 from = *(const uint4 *)((const uint16_t *)t->from + at);
+    const uint32_t two[4] = {from.x, from.y, from.z, from.w};
+    if (t->from_dtype == CUDA_BF16) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+            x[2 * n] = __uint_as_float(two[n] << 16), x[2 * n + 1] = __uint_as_float(two[n] & 0xffff0000u);
+    } else {
+#pragma unroll
+        for (int n = 0; n < 4; ++n)
+            x[2 * n] = f16_to_float((uint16_t)two[n]), x[2 * n + 1] = f16_to_float((uint16_t)(two[n] >> 16));
+    }
 }
 
 /* Columns [column, column + 8) of the row at element `at`. */
 INLINE void load_eight(const struct quantise_params *p, int64_t at, int column, float (&x)[8]) {
     const struct quantise_tensor *t = &p->t;
-    if (p->from_aligned && column < t->dim) {
-        if (t->from_dtype == CUDA_FP32) {
-            const float4 *from = (const float4 *)((const float *)t->from + at + column);
-            const float4 low = from[0], high = from[1];
-            x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-            x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-        } else {
-            const uint4 from = *(const uint4 *)((const uint16_t *)t->from + at + column);
-            widen_two(from.x, t->from_dtype, x), widen_two(from.y, t->from_dtype, x + 2);
-            widen_two(from.z, t->from_dtype, x + 4), widen_two(from.w, t->from_dtype, x + 6);
-        }
+    if (PLAIN && column >= t->dim) return;
+    if (PLAIN || (p->from_aligned && column < t->dim && t->from_dtype != CUDA_FP32)) {
+        load_sixteen_bits(t, at + column, x);
     } else {
 #pragma unroll
         for (int n = 0; n < 8; ++n) x[n] = column + n < t->dim ? load_any(t->from, t->from_dtype, at + column + n) : 0;
@@ -35,7 +36,7 @@ INLINE void load_eight(const struct quantise_params *p, int64_t at, int column, 
 }
 
 /* The pair of any column: where its first and second element stand. */
-INLINE float turned_column(const struct quantise_params *p, int64_t at, int64_t position, int column) {
+INLINE float rotated_column(const struct quantise_params *p, int64_t at, int64_t position, int column) {
     const struct quantise_tensor *t = &p->t;
     const int pairs = (int)p->c.pairs, pair = p->c.interleaved ? column / 2 : column % pairs;
     const bool second = p->c.interleaved ? column % 2 : column >= pairs;
@@ -52,10 +53,10 @@ INLINE void load_table(const float *table, float (&to)[8]) {
 }
 
 /* Turns x, columns [column, column + 8) of a row at a position. */
-INLINE void turn_eight(const struct quantise_params *p, int64_t at, int64_t position, int column, float (&x)[8]) {
+INLINE void rotate_eight(const struct quantise_params *p, int64_t at, int64_t position, int column, float (&x)[8]) {
     const int pairs = (int)p->c.pairs;
     if (!p->t.rotary || column >= 2 * pairs) return;
-    if (p->tables_aligned && !p->c.interleaved) {
+    if (PLAIN || (p->tables_aligned && !p->c.interleaved)) {
         const bool second = column >= pairs;
         const int64_t table = position * pairs + (second ? column - pairs : column);
         float other[8], cos[8], sin[8];
@@ -67,7 +68,7 @@ INLINE void turn_eight(const struct quantise_params *p, int64_t at, int64_t posi
     } else {
 #pragma unroll
         for (int n = 0; n < 8; ++n)
-            if (column + n < 2 * pairs && column + n < p->t.dim) x[n] = turned_column(p, at, position, column + n);
+            if (column + n < 2 * pairs && column + n < p->t.dim) x[n] = rotated_column(p, at, position, column + n);
     }
 }
 

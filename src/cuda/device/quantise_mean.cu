@@ -2,6 +2,7 @@
  *
  * quantise_mean.cu: the mean of K over a sequence, of one head and eight columns a CTA. Thread n adds rows n, n + 256, ...;
  * then halves are added to halves, as math/quantise.h has it. What is not finite counts as 0. */
+#define PLAIN 0
 #include "cuda/device/quantise_load.h"
 
 extern "C" __global__ void __launch_bounds__(MEAN_PARTS) KERNEL(const __grid_constant__ struct quantise_params p) {
@@ -25,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(MEAN_PARTS) KERNEL(const __grid_con
         const int64_t at = source_at(t, t->cu_seqlens ? 0 : sequence, first + i, head);
         float x[8];
         load_eight(&p, at, column, x);
-        turn_eight(&p, at, t->start + i, column, x);
+        rotate_eight(&p, at, t->start + i, column, x);
 #pragma unroll
         for (int n = 0; n < 8; ++n) sum[n] += is_finite_float(x[n]) ? x[n] : 0;
     }

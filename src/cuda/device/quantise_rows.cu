@@ -1,17 +1,25 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * quantise_rows.cu: strobe_quantise on a GPU. A CTA has 128 rows of one head; LANES neighbouring lanes hold a row, eight
- * columns each, and sixteen such groups eight rows each, so that a thread's loads are all under way at once. Per row:
+ * columns each, and 32 such groups four rows each, so that a thread's loads are all under way at once. Per row:
  *
- *     x = row, turned by rotary embedding;  x -= mean of K;  signs;  x = H x           butterflies in registers, then
- * shuffles m = max |x| over the row, then over the rows that share a scale                  shared memory scale = m / 448;
- * bytes = x / scale                                              x is still in registers
+ *     x = row after rotary embedding, less the mean of K
+ *     x = H (signs x)           butterflies in registers, then shuffles
+ *     m = max |x|               over the row, then over the rows that share a scale, in shared memory
+ *     scale = m / 448           and bytes = x / scale, of x that is still in registers
  *
  * The order of every operation is that of math/quantise.h, so that the bytes are the CPU's. A head dim that is no power of
  * two takes a second transform, which ends with the row; between the two it goes through shared memory. */
 #include "cuda/device/quantise_load.h"
 
 enum { THREADS = QUANTISE_GROUPS * LANES, ROWS = QUANTISE_CHUNK / QUANTISE_GROUPS, COLUMNS = 8 * LANES };
+
+/* Rows of a thread in registers, or one after the other through local memory. */
+#if PLAIN
+#define UNROLL_ROWS _Pragma("unroll")
+#else
+#define UNROLL_ROWS _Pragma("unroll 1")
+#endif
 
 struct rows_memory {
     float row[QUANTISE_GROUPS][COLUMNS + COLUMNS / 8]; /* an unused float every eight: lanes then meet different banks */
@@ -25,10 +33,8 @@ struct place {
     bool there;
 };
 
-/* The butterflies of `columns` columns, of which lanes [0, columns / 8) of the group hold eight each; and 1 / sqrt(columns).
- */
-INLINE void transform(float (&x)[8], int lane, int columns) {
-    const float norm = hadamard_norm(columns);
+/* The butterflies of `columns` columns, of which lanes [0, columns / 8) of the group hold eight each; and the norm. */
+INLINE void transform(float (&x)[8], int lane, int columns, float norm) {
 #pragma unroll
     for (int step = 1; step < 8; step *= 2)
 #pragma unroll
@@ -39,12 +45,11 @@ INLINE void transform(float (&x)[8], int lane, int columns) {
             }
 #pragma unroll
     for (int step = 1; step < LANES; step *= 2)
-        if (8 * step < columns)
+        if (8 * step < columns) {
+            const float sign = lane & step ? -1 : 1; /* a product by it is exact: one rounding, as of a sum */
 #pragma unroll
-            for (int n = 0; n < 8; ++n) {
-                const float other = __shfl_xor_sync(0xffffffffu, x[n], step);
-                x[n] = lane & step ? other - x[n] : x[n] + other;
-            }
+            for (int n = 0; n < 8; ++n) x[n] = fmaf(sign, x[n], __shfl_xor_sync(0xffffffffu, x[n], step));
+        }
 #pragma unroll
     for (int n = 0; n < 8; ++n) x[n] *= norm;
 }
@@ -52,7 +57,7 @@ INLINE void transform(float (&x)[8], int lane, int columns) {
 INLINE int padded(int column) { return column + column / 8; }
 
 /* The second transform: of the last `columns` columns of a row of dim. */
-INLINE void transform_end(float *row, float (&x)[8], int lane, int columns, int dim) {
+INLINE void transform_end(float *row, float (&x)[8], int lane, int columns, float norm, int dim) {
     const int first = dim - columns;
     float y[8];
 #pragma unroll
@@ -60,7 +65,7 @@ INLINE void transform_end(float *row, float (&x)[8], int lane, int columns, int 
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < 8; ++n) y[n] = 8 * lane + n < columns ? row[padded(first + 8 * lane + n)] : 0;
-    transform(y, lane, columns);
+    transform(y, lane, columns, norm);
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < 8; ++n)
@@ -71,20 +76,23 @@ INLINE void transform_end(float *row, float (&x)[8], int lane, int columns, int 
     __syncwarp();
 }
 
-/* Eight columns of the first transform; lanes past its columns keep theirs. */
-INLINE void incoherent(const struct quantise_params *p, float *row, float (&x)[8], int lane) {
-    const int dim = (int)p->t.dim, columns = (int)hadamard_columns(dim);
+/* Random signs, `signs` of the lane's eight columns, and one or two transforms. Columns past the end are 0. Lanes past those
+ * of the first keep theirs. */
+INLINE void incoherent(const struct quantise_params *p, float *row, float (&x)[8], int lane, uint32_t signs) {
+    const int dim = (int)p->t.dim, columns = p->columns;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) x[n] = __uint_as_float(__float_as_uint(x[n]) ^ (signs << (31 - n) & 0x80000000u));
+    if (columns == dim) {
+        transform(x, lane, columns, p->norm);
+        return;
+    }
     float y[8];
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
-        const int column = 8 * lane + n;
-        x[n] = column < dim ? with_sign_of(&p->c, column, x[n]) : 0;
-        y[n] = column < columns ? x[n] : 0;
-    }
-    transform(y, lane, columns);
+    for (int n = 0; n < 8; ++n) y[n] = 8 * lane + n < columns ? x[n] : 0;
+    transform(y, lane, columns, p->norm);
 #pragma unroll
     for (int n = 0; n < 8; ++n) x[n] = 8 * lane + n < columns ? y[n] : x[n];
-    if (columns < dim) transform_end(row, x, lane, columns, dim);
+    transform_end(row, x, lane, columns, p->norm, dim);
 }
 
 /* scale q . mean of K, from a row of q that has been turned. */
@@ -94,7 +102,7 @@ INLINE void store_shift(const struct quantise_tensor *t, const struct place *at,
     float sum = 0;
 #pragma unroll
     for (int n = 0; n < 8; ++n)
-        if (at->there && t->key_mean && 8 * lane + n < t->dim) sum += x[n] * t->key_mean[of_head + 8 * lane + n];
+        if (at->there && t->key_mean && 8 * lane + n < t->dim) sum = fmaf(x[n], t->key_mean[of_head + 8 * lane + n], sum);
 #pragma unroll
     for (int d = LANES / 2; d > 0; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
     if (at->there && lane == 0)
@@ -102,8 +110,19 @@ INLINE void store_shift(const struct quantise_tensor *t, const struct place *at,
             t->scale_of_scores * sum;
 }
 
-/* The bits of the largest magnitude of a row, of all lanes of its group; for int8 a NaN's where something is not finite. */
-INLINE uint32_t largest_of(const float (&x)[8], bool int8) {
+/* The bits of the largest magnitude of a row, of all lanes of its group, an infinity's too. */
+INLINE uint32_t largest_of(const float (&x)[8]) {
+    float most = 0;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) most = fmaxf(most, fabsf(x[n]));
+#pragma unroll
+    for (int d = LANES / 2; d > 0; d /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
+    return __float_as_uint(most);
+}
+
+/* The same among finite numbers; for int8 a NaN's bits where one is not. Few rows come here: those with an infinity, and all
+ * of int8. */
+INLINE uint32_t largest_finite(const float (&x)[8], bool int8) {
     uint32_t most = 0;
     bool finite = true;
 #pragma unroll
@@ -121,14 +140,12 @@ INLINE uint32_t largest_of(const float (&x)[8], bool int8) {
     return most;
 }
 
-INLINE uint32_t four_bytes(const float *x, float inverse, bool int8) {
+/* all_finite: no infinity is among them; a NaN may be. */
+INLINE uint32_t four_bytes(const float *x, float inverse, bool int8, bool all_finite) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    if (!int8) {
-        float level[4];
-#pragma unroll
-        for (int n = 0; n < 4; ++n) level[n] = is_finite_float(x[n]) ? rounded_product(x[n], inverse) : NAN;
-        return cvt_e4m3x2(level[0], level[1]) | (uint32_t)cvt_e4m3x2(level[2], level[3]) << 16;
-    }
+    if (PLAIN && all_finite)
+        return cvt_e4m3x2(rounded_product(x[0], inverse), rounded_product(x[1], inverse)) |
+               (uint32_t)cvt_e4m3x2(rounded_product(x[2], inverse), rounded_product(x[3], inverse)) << 16;
 #endif
     uint32_t four = 0;
 #pragma unroll
@@ -137,13 +154,14 @@ INLINE uint32_t four_bytes(const float *x, float inverse, bool int8) {
 }
 
 INLINE void store_row(const struct quantise_params *p, const struct place *at, int64_t batch, int64_t head, int lane,
-                      const float (&x)[8], float scale) {
+                      const float (&x)[8], float scale, bool all_finite) {
     const struct quantise_tensor *t = &p->t;
     const float inverse = 1 / scale;
     uint8_t *to = t->to + batch * t->to_stride[0] + at->row * t->to_stride[1] + head * t->to_stride[2] + 8 * lane;
-    const uint2 eight = make_uint2(four_bytes(x, inverse, t->int8), four_bytes(x + 4, inverse, t->int8));
+    const uint2 eight = make_uint2(four_bytes(x, inverse, t->int8, all_finite),
+                                   four_bytes(x + 4, inverse, t->int8, all_finite));
     if (!at->there || 8 * lane >= t->dim) return;
-    if (p->to_aligned) {
+    if (PLAIN || p->to_aligned) {
         *(uint2 *)to = eight;
     } else {
 #pragma unroll
@@ -156,7 +174,7 @@ INLINE void store_row(const struct quantise_params *p, const struct place *at, i
 INLINE void gather(const struct quantise_tensor *t, struct rows_memory *m, const struct place (&at)[ROWS],
                    const uint32_t (&largest)[ROWS], int64_t batch, int64_t head, int lane) {
     const bool one = t->block == 0 && !t->cu_seqlens;
-#pragma unroll
+    UNROLL_ROWS
     for (int r = 0; r < ROWS; ++r) {
         if (lane > 0 || !at[r].there) continue;
         uint32_t *slot = (uint32_t *)quantise_scale_at(t, batch, at[r].in_sequence.sequence, at[r].row, head);
@@ -164,6 +182,22 @@ INLINE void gather(const struct quantise_tensor *t, struct rows_memory *m, const
     }
     __syncthreads();
     if (one && threadIdx.x == 0) atomicMax((uint32_t *)quantise_scale_at(t, batch, batch, 0, head), m->magnitude[0]);
+}
+
+/* The magnitudes of the CTA's rows go to those of their blocks: of blocks of 128 rows once a warp. */
+INLINE void note_magnitudes(const struct quantise_params *p, struct rows_memory *m, const struct place (&at)[ROWS],
+                            const uint32_t (&largest)[ROWS], int lane, int group) {
+    if (p->t.block == QUANTISE_CHUNK) {
+        uint32_t most = 0;
+        UNROLL_ROWS
+        for (int r = 0; r < ROWS; ++r) most = at[r].there && largest[r] > most ? largest[r] : most;
+        most = __reduce_max_sync(0xffffffffu, most);
+        if (threadIdx.x % 32 == 0) atomicMax(&m->magnitude[0], most);
+        return;
+    }
+    UNROLL_ROWS
+    for (int r = 0; r < ROWS; ++r)
+        if (lane == 0 && at[r].there) atomicMax(&m->magnitude[(r * QUANTISE_GROUPS + group) >> p->block_shift], largest[r]);
 }
 
 /* The scales of the CTA's rows, whose magnitudes are complete: into shared memory, and to where they are wanted. */
@@ -184,18 +218,24 @@ INLINE void prepare(const struct quantise_params *p, struct rows_memory *m, stru
                     int64_t batch, int64_t first, int64_t head) {
     const struct quantise_tensor *t = &p->t;
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
-#pragma unroll
+    const uint32_t signs = p->c.signs[lane / 4] >> lane % 4 * 8;
+    const int64_t used = t->used ? quantise_entry(t, t->used, batch) : t->rows, rows = used < t->rows ? used : t->rows;
+    UNROLL_ROWS
     for (int r = 0; r < ROWS; ++r) {
         at[r].row = first + r * QUANTISE_GROUPS + group;
-        at[r].there = at[r].row < t->rows && quantise_find(t, batch, at[r].row, &at[r].in_sequence);
+        if (PLAIN) {
+            at[r].there = at[r].row < rows, at[r].in_sequence.sequence = batch, at[r].in_sequence.row = at[r].row;
+        } else {
+            at[r].there = at[r].row < t->rows && quantise_find(t, batch, at[r].row, &at[r].in_sequence);
+        }
 #pragma unroll
         for (int n = 0; n < 8; ++n) x[r][n] = 0;
         if (at[r].there) load_eight(p, source_at(t, batch, at[r].row, head), 8 * lane, x[r]);
     }
-#pragma unroll
+    UNROLL_ROWS
     for (int r = 0; r < ROWS; ++r) {
         if (at[r].there)
-            turn_eight(p, source_at(t, batch, at[r].row, head), t->start + at[r].in_sequence.row, 8 * lane, x[r]);
+            rotate_eight(p, source_at(t, batch, at[r].row, head), t->start + at[r].in_sequence.row, 8 * lane, x[r]);
         if (t->lse_shift && p->phase != QUANTISE_GATHER) store_shift(t, &at[r], batch, head, lane, x[r]);
         if (t->mean && at[r].there) {
             const float *mean = t->mean + (at[r].in_sequence.sequence * t->heads + head) * t->dim;
@@ -203,11 +243,12 @@ INLINE void prepare(const struct quantise_params *p, struct rows_memory *m, stru
             for (int n = 0; n < 8; ++n)
                 if (8 * lane + n < t->dim) x[r][n] -= mean[8 * lane + n];
         }
-        if (t->hadamard) incoherent(p, m->row[group], x[r], lane);
+        if (t->hadamard) incoherent(p, m->row[group], x[r], lane, signs);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const __grid_constant__ struct quantise_params p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+    KERNEL(const __grid_constant__ struct quantise_params p) {
     __shared__ struct rows_memory memory;
     const struct quantise_tensor *t = &p.t;
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
@@ -219,26 +260,32 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const __grid_consta
     for (int n = threadIdx.x; n < QUANTISE_CHUNK; n += THREADS) memory.magnitude[n] = 0;
     prepare(&p, &memory, at, x, batch, first, head);
     __syncthreads();
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) largest[r] = largest_of(x[r], t->int8);
+    bool all_finite = true;
+    UNROLL_ROWS
+    for (int r = 0; r < ROWS; ++r) {
+        largest[r] = largest_of(x[r]);
+        all_finite = all_finite && largest[r] < 0x7f800000u;
+    }
+    all_finite = __all_sync(0xffffffffu, all_finite && (PLAIN || !t->int8));
+    if (!all_finite) {
+        UNROLL_ROWS
+        for (int r = 0; r < ROWS; ++r) largest[r] = largest_finite(x[r], t->int8);
+    }
     if (p.phase == QUANTISE_GATHER) {
         gather(t, &memory, at, largest, batch, head, lane);
         return;
     }
     if (p.phase == QUANTISE_AT_ONCE) {
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r)
-            if (lane == 0 && at[r].there)
-                atomicMax(&memory.magnitude[(r * QUANTISE_GROUPS + group) / (int)t->block], largest[r]);
+        note_magnitudes(&p, &memory, at, largest, lane, group);
         conclude(t, &memory, batch, first, head);
     }
-#pragma unroll
+    UNROLL_ROWS
     for (int r = 0; r < ROWS; ++r) {
         float scale = 1;
         if (p.phase == QUANTISE_AT_ONCE)
-            scale = __uint_as_float(memory.magnitude[(r * QUANTISE_GROUPS + group) / (int)t->block]);
+            scale = __uint_as_float(memory.magnitude[(r * QUANTISE_GROUPS + group) >> p.block_shift]);
         else if (at[r].there)
             scale = *quantise_scale_at(t, batch, at[r].in_sequence.sequence, at[r].row, head);
-        store_row(&p, &at[r], batch, head, lane, x[r], scale);
+        store_row(&p, &at[r], batch, head, lane, x[r], scale, all_finite);
     }
 }

@@ -143,6 +143,9 @@ strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct 
         {"varlen.cu_seqlens_k", a->varlen ? a->varlen->cu_seqlens_k : NULL},
         {"varlen.used_q", a->varlen ? a->varlen->used_q : NULL},
         {"varlen.used_k", a->varlen ? a->varlen->used_k : NULL},
+        {"scales.q", a->scales ? p->scales.q : NULL},
+        {"scales.k", a->scales ? p->scales.k : NULL},
+        {"scales.v", a->scales ? p->scales.v : NULL},
         {"workspace", execution->workspace},
     };
     for (size_t i = 0; i < sizeof pointers / sizeof pointers[0]; ++i) {

@@ -8,9 +8,12 @@
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 
-void strobe__quantise_rows_64(struct quantise_params p);
-void strobe__quantise_rows_128(struct quantise_params p);
-void strobe__quantise_rows_256(struct quantise_params p);
+void strobe__quantise_rows_64_plain(struct quantise_params p);
+void strobe__quantise_rows_128_plain(struct quantise_params p);
+void strobe__quantise_rows_256_plain(struct quantise_params p);
+void strobe__quantise_rows_64_general(struct quantise_params p);
+void strobe__quantise_rows_128_general(struct quantise_params p);
+void strobe__quantise_rows_256_general(struct quantise_params p);
 void strobe__quantise_scales(struct quantise_params p);
 void strobe__quantise_mean(struct quantise_params p);
 
@@ -32,6 +35,8 @@ static struct quantise_params params_of(const struct quantisation *q, const stru
     const int64_t blocks = t->block == 0 ? 1 : ceil_div(t->rows, t->block);
     const int64_t extent[3] = {t->block == 0 ? t->sequences : t->batch, blocks, t->heads};
     for (int axis = 0; axis < 3; ++axis) p.scale_extent[axis] = t->scale_stride[axis] ? extent[axis] : 1;
+    p.columns = (int32_t)hadamard_columns(t->dim), p.norm = hadamard_norm(p.columns);
+    while (t->block >> p.block_shift > 1) ++p.block_shift;
     p.chunks = (int32_t)ceil_div(t->rows, QUANTISE_CHUNK);
     p.from_aligned = eights_are_aligned(t->from, t->from_stride, t, t->from_dtype == STROBE_FP32 ? 4 : 2);
     p.to_aligned = eights_are_aligned(t->to, t->to_stride, t, 1);
@@ -49,14 +54,23 @@ static bool takes_one_pass(const struct quantise_params *p) {
     return true;
 }
 
+/* Whether PLAIN variants take it, see device/quantise_load.h. */
+static bool is_plain(const struct quantise_params *p) {
+    const struct quantise_tensor *t = &p->t;
+    return p->from_aligned && p->to_aligned && t->from_dtype != STROBE_FP32 && !t->int8 && !t->cu_seqlens &&
+           (!t->rotary || (p->tables_aligned && !p->c.interleaved));
+}
+
 static strobe_status launch_rows(struct quantise_params *p, enum quantise_phase phase, void *stream) {
     const struct quantise_tensor *t = &p->t;
     const int lanes = t->dim <= 64 ? 8 : t->dim <= 128 ? 16 : 32;
-    const symbol rows = (symbol)(lanes == 8    ? strobe__quantise_rows_64
-                                 : lanes == 16 ? strobe__quantise_rows_128
-                                               : strobe__quantise_rows_256);
+    static void (*const rows[2][3])(struct quantise_params) = {
+        {strobe__quantise_rows_64_general, strobe__quantise_rows_128_general, strobe__quantise_rows_256_general},
+        {strobe__quantise_rows_64_plain, strobe__quantise_rows_128_plain, strobe__quantise_rows_256_plain}};
+    const symbol symbol_of = (symbol)rows[is_plain(p)][lanes / 16];
     p->phase = phase;
-    return strobe__cuda_launch(rows, strobe__product(t->batch * p->chunks, t->heads), QUANTISE_GROUPS * lanes, 0, p, stream);
+    return strobe__cuda_launch(symbol_of, strobe__product(t->batch * p->chunks, t->heads), QUANTISE_GROUPS * lanes, 0, p,
+                               stream);
 }
 
 static strobe_status launch_scales(struct quantise_params *p, enum quantise_phase phase, void *stream) {

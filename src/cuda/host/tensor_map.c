@@ -10,7 +10,9 @@
 #include "cuda/host/device.h"
 
 bool strobe__rows_are_aligned(const strobe_tensor *t) {
-    return (uintptr_t)t->data % 16 == 0 && t->stride[0] % 8 == 0 && t->stride[1] % 8 == 0 && t->stride[2] % 8 == 0;
+    const int64_t chunk = 16 / (int64_t)strobe__dtype_bytes(t->dtype);
+    return (uintptr_t)t->data % 16 == 0 && t->stride[0] % chunk == 0 && t->stride[1] % chunk == 0 &&
+           t->stride[2] % chunk == 0;
 }
 
 bool strobe__can_be_copied(const strobe_tensor *t, int64_t batch, int64_t heads) {
@@ -42,12 +44,15 @@ bool strobe__scores_can_be_copied(const struct problem *p, const strobe_bias *sc
 static bool encode_boxes(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
                          int64_t columns, int64_t rows) {
     const cuuint64_t extent[4] = {(cuuint64_t)dim, (cuuint64_t)seq, (cuuint64_t)heads, (cuuint64_t)batch};
-    cuuint64_t stride[3] = {(cuuint64_t)t->stride[1] * 2, (cuuint64_t)t->stride[2] * 2, (cuuint64_t)t->stride[0] * 2};
+    const cuuint64_t bytes = strobe__dtype_bytes(t->dtype);
+    cuuint64_t stride[3] = {(cuuint64_t)t->stride[1] * bytes, (cuuint64_t)t->stride[2] * bytes,
+                            (cuuint64_t)t->stride[0] * bytes};
     for (int axis = 0; axis < 3; ++axis)
         if (stride[axis] == 0) stride[axis] = 16;
     const cuuint32_t box[4] = {(cuuint32_t)columns, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
-    const CUtensorMapDataType type = t->dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                             : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUtensorMapDataType type = bytes == 1                ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                     : t->dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     pthread_once(&once, find_encoder);
     return encode && encode(map, type, 4, t->data, extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
                             columns == 16 ? CU_TENSOR_MAP_SWIZZLE_32B : CU_TENSOR_MAP_SWIZZLE_128B,
@@ -56,7 +61,7 @@ static bool encode_boxes(CUtensorMap *map, const strobe_tensor *t, int64_t dim, 
 
 bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
                         int64_t rows) {
-    return encode_boxes(map, t, dim, seq, heads, batch, 64, rows);
+    return encode_boxes(map, t, dim, seq, heads, batch, 128 / (int64_t)strobe__dtype_bytes(t->dtype), rows);
 }
 
 bool strobe__encode_scores_map(CUtensorMap *map, const struct problem *p, const strobe_bias *scores, int64_t keys,

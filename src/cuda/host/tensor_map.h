@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tensor_map.h: tensors of 16-bit elements as Hopper's copy engine wants them described. */
+ * tensor_map.h: tensors of 16-bit elements and of bytes as Hopper's copy engine wants them described. */
 #ifndef STROBE_CUDA_SM90_TENSOR_MAP_H
 #define STROBE_CUDA_SM90_TENSOR_MAP_H
 
@@ -15,7 +15,8 @@ bool strobe__rows_are_aligned(const strobe_tensor *tensor);
  * several entries with a stride of 0, all of which are one, cannot be described to it. */
 bool strobe__can_be_copied(const strobe_tensor *tensor, int64_t batch, int64_t heads);
 
-/* {dim, seq, heads, batch} with boxes of 64 columns and `rows` rows, 128-byte swizzle. False if the driver refuses. */
+/* {dim, seq, heads, batch} with boxes of 128 bytes of columns and `rows` rows, 128-byte swizzle. False if the driver
+ * refuses. */
 bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,
                         int64_t batch, int64_t rows);
 

@@ -26,6 +26,14 @@ static __device__ __forceinline__ float f16_to_float(uint16_t bits) {
     return x;
 }
 
+/* Two fp32 values to two e4m3 bytes, the first in the low one; what is too large becomes 448. PTX ISA 9.7.9.22 "cvt",
+ * .satfinite.e4m3x2; from sm_89 on. */
+static __device__ __forceinline__ uint16_t cvt_e4m3x2(float low, float high) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 /* 2^x, relative error 2^-22; ex2(-inf) is 0, ex2(0) exactly 1. PTX ISA 9.7.3.21 "ex2". */
 static __device__ __forceinline__ float ex2(float x) {
     float y;

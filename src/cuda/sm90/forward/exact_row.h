@@ -11,15 +11,29 @@
 #include "cuda/device/lanes.h"
 #include "cuda/device/score_terms.h"
 #include "cuda/sm90/forward/schedule.h"
+#include "cuda/sm90/forward/shared.h"
+#if defined(FP8_INPUTS)
+#include "cuda/sm90/fp8/scales.h"
+#include "math/fp8.h"
+#endif
 
+/* An element of Q, K or V, and what it is still to be multiplied with. */
+#if defined(FP8_INPUTS)
+INLINE float element_at(const void *data, int64_t at) { return e4m3_to_float(((const uint8_t *)data)[at]); }
+#define SCORE_SCALE(p, t, i, j) (scale_of_row(p, t, i) * scale_of_key(p, t, (p)->scales.k, (p)->scales.k_stride, j))
+#define VALUE_SCALE(p, t, j)    scale_of_key(p, t, (p)->scales.v, (p)->scales.v_stride, j)
+#else
 INLINE float element_at(const void *data, int64_t at) { return element_to_float(((const element *)data)[at]); }
+#define SCORE_SCALE(p, t, i, j) 1
+#define VALUE_SCALE(p, t, j)    1
+#endif
 
 /* The score of row i and key j, in natural units; -inf where masks hide it. All lanes share the dot product. */
 INLINE float exact_score(const struct sm90_forward_params *p, const struct tile *t, int64_t q, int64_t k, int64_t i,
                          int64_t j) {
     float dot = 0;
     for (int x = threadIdx.x % 32; x < p->dim; x += 32) dot += element_at(p->q_data, q + x) * element_at(p->k_data, k + x);
-    float s = warp_sum(dot) * p->scale;
+    float s = warp_sum(dot) * SCORE_SCALE(p, t, (int)i, (int)j) * p->scale;
     if (p->softcap > 0) s = p->softcap * tanhf(s / p->softcap);
     if (HAS_MASKS && !masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, t->batch, t->head, (int)i, (int)j))
         return -INFINITY;
@@ -57,7 +71,7 @@ INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t,
         for (int n = 0; n < 8; ++n)
             if (lane + 32 * n < p->dim_v) {
                 o[n] *= rescale;
-                if (kept) o[n] += weight * keep_scale * element_at(p->v_data, row + lane + 32 * n);
+                if (kept) o[n] += weight * keep_scale * VALUE_SCALE(p, t, j) * element_at(p->v_data, row + lane + 32 * n);
             }
     }
     uint16_t *out = (uint16_t *)p->out + (p->cu_seqlens_q ? 0 : t->batch * p->out_stride[0]) +

@@ -18,21 +18,23 @@
 
 #define VARIANT(name, ...) void strobe__##name(struct sm90_forward_params);
 #include "sm90_forward_variants.h"
+#include "sm90_fp8_variants.h"
 #undef VARIANT
 
 /* A variant of forward.cu, with what it is best for; the build writes the list, each dtype from few columns to many,
  * special ones before the general one. */
 struct forward_variant {
     struct variant base;
-    int32_t dtype, features; /* an enum feature_class */
+    int32_t dtype, out, features; /* features: an enum feature_class */
     int64_t dim, keys, groups, stages, q_slots, ctas;
     int64_t most_full, most_masked; /* keys that a row sees at most, without and with a mask; -1: as many as there are */
     void (*symbol)(struct sm90_forward_params);
 };
 
-#define VARIANT(name, dtype, ...) {{#name}, STROBE_##dtype, __VA_ARGS__, strobe__##name},
+#define VARIANT(name, dtype, out, ...) {{#name}, STROBE_##dtype, STROBE_##out, __VA_ARGS__, strobe__##name},
 static const struct forward_variant variants[] = {
 #include "sm90_forward_variants.h"
+#include "sm90_fp8_variants.h"
     {.symbol = NULL},
 };
 #undef VARIANT
@@ -40,6 +42,9 @@ static const struct forward_variant variants[] = {
 #define VARIANT(name, ...) " " #name
 const char strobe__sm90_forward_variants[] =
 #include "sm90_forward_variants.h"
+    "";
+const char strobe__sm90_fp8_variants[] =
+#include "sm90_fp8_variants.h"
     "";
 #undef VARIANT
 
@@ -57,7 +62,8 @@ static const struct variant *variant_of_class(const struct problem *p, int32_t f
     const bool masked = a->mask != STROBE_MASK_NONE || a->varlen;
     for (const struct forward_variant *v = variants; v->symbol; ++v) {
         const int64_t most = masked ? v->most_masked : v->most_full;
-        if (v->dtype == a->q.dtype && v->features == features && v->dim >= dim && (most < 0 || keys <= most))
+        if (v->dtype == a->q.dtype && v->out == a->out.dtype && v->features == features && v->dim >= dim &&
+            (most < 0 || keys <= most))
             return &v->base;
     }
     return NULL;
@@ -80,7 +86,11 @@ static bool has_aligned_columns(const strobe_tensor *t, int64_t columns) {
            columns % 4 == 0;
 }
 
-enum { LEAST_TILE = 64, MOST_POSITIONS = 1 << 28 };
+enum {
+    LEAST_TILE = 64,
+    MOST_POSITIONS = 1 << 28,
+    SCALED_KEYS = 128, /* keys of a block of sm90/fp8, which share their scales */
+};
 
 const char *strobe__sm90_forward_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
@@ -105,6 +115,17 @@ const char *strobe__sm90_forward_reject(const struct problem *p) {
     return strobe__cuda_reject(p);
 }
 
+const char *strobe__sm90_fp8_reject(const struct problem *p) {
+    const strobe_scales *s = &p->scales;
+    if (s->block_k % SCALED_KEYS != 0)
+        return "scales.block_k is no multiple of 128; multiples and 0, the whole sequence, are taken";
+    if (s->block_k != 0 && p->varlen.cu_seqlens_k)
+        return "scales.block_k is not 0 with packed k and v; 0, the whole sequence, is taken";
+    if (s->block_q > MOST_POSITIONS || s->block_k > MOST_POSITIONS)
+        return "scales.block_q or block_k is above 2^28; up to that is taken";
+    return strobe__sm90_forward_reject(p);
+}
+
 static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, const struct forward_variant *variant) {
     const strobe_attention *a = &p->a;
     const strobe_varlen *v = &p->varlen;
@@ -122,7 +143,8 @@ static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, 
  * for the same lines. */
 static int64_t section_heads(const struct problem *p, const struct forward_variant *variant, bool alike) {
     const strobe_attention *a = &p->a;
-    const int64_t head_bytes = a->seq_k * (a->dim + a->dim_v) * 2, cache_bytes = (int64_t)(alike ? 18 : 32) << 20;
+    const int64_t head_bytes = a->seq_k * (a->dim + a->dim_v) * (int64_t)strobe__dtype_bytes(a->k.dtype),
+                  cache_bytes = (int64_t)(alike ? 18 : 32) << 20;
     const bool is_even = alike || visible_keys(p) <= 512;
     const int64_t ctas = strobe__cuda_limits(a->device_index).multiprocessors * variant->ctas, all = a->batch * a->heads_q;
     const int64_t cached = cache_bytes / head_bytes, rounds = ceil_div(2 * ctas, row_tiles(a, variant) * p->group);
@@ -194,12 +216,22 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     if (variant->features == FEATURES_SOFTCAP) m->cap = softcap_terms_of(a->softcap, a->scale);
     if (variant->features == FEATURES_ALIBI) m->inverse_scale = (float)(1 / a->scale);
     m->batch_is_inner = a->bias && p->bias.stride[0] == 0 && a->batch > 1 && !a->varlen;
+    if (p->a.scales) {
+        const strobe_scales *s = &p->scales;
+        struct sm90_scales *to = &m->scales;
+        to->q = s->q, to->k = s->k, to->v = s->v;
+        to->block_q = (int32_t)s->block_q, to->block_k = (int32_t)s->block_k;
+        memcpy(to->q_stride, s->stride_q, sizeof to->q_stride), memcpy(to->k_stride, s->stride_k, sizeof to->k_stride);
+        memcpy(to->v_stride, s->stride_v, sizeof to->v_stride);
+    }
     m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch, m->sinks = p->sinks.data;
 }
 
 /* Q, stages of K and V, of a bias, barriers, and what it takes to align to 1024 bytes. */
 static int32_t shared_bytes(const struct forward_variant *v) {
     const int64_t slabs = (v->dim + 63) / 64, bias_stages = v->features != FEATURES_BIAS ? 0 : v->dim <= 64 ? 2 : 1;
+    if (v->dtype == STROBE_FP8_E4M3) /* rows of 128 bytes; V twice, the second time transposed with a row of ones */
+        return (int32_t)(128 * (64 * v->q_slots + v->stages * (2 * v->keys + v->dim + 8))) + 1024 + 1024;
     return (int32_t)(slabs * 128 * (64 * v->q_slots + 2 * v->stages * v->keys) +
                      bias_stages * v->groups * 64 * v->keys * 2) +
            1024 + 1024;

@@ -10,6 +10,9 @@
 #include "cuda/sm90/forward/shared.h"
 #include "cuda/sm90/forward/walk.h"
 #include "cuda/sm90/trace.h"
+#if defined(FP8_INPUTS)
+#include "cuda/sm90/fp8/scales.h"
+#endif
 
 /* One warp describes the CTA's tiles for all others. The first tile is that of the CTA's number, the next ones come from
  * next_tile(). The description NO_TILE behind the last one ends all roles. */
@@ -37,7 +40,7 @@ INLINE void load_block(unsigned char *to, const CUtensorMap *map, uint64_t *full
     mbarrier_expect(full, SLABS * slab_bytes);
 #pragma unroll 1
     for (int slab = 0; slab < SLABS; ++slab)
-        tma_load_4d(to + slab * slab_bytes, map, full, slab * 64, row, head, batch, policy);
+        tma_load_4d(to + slab * slab_bytes, map, full, slab * SLAB_COLUMNS, row, head, batch, policy);
 }
 
 /* Copies K and V of every block of a tile, V one block behind K: wait for room, expect the bytes, copy. Blocks run from
@@ -47,12 +50,20 @@ INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, con
     const int kv_head = t->kv_head, first_key = t->first_key, blocks = t->end_block - t->first_block;
     const int batch_k = p->cu_seqlens_k ? 0 : t->batch;
     int block = start_of_walk(t), before = block;
+#if defined(FP8_INPUTS)
+    struct scale_walk walk = scales_of_tile(p, t);
+    float2 scales = next_scales(p, &walk); /* loaded a block ahead */
+#endif
 #pragma unroll 1
     for (int n = 0; n <= blocks; ++n, before = block, block = next_of_walk(t, block)) {
         if (n < blocks) {
             const uint32_t stage = stage_of(count + n);
             trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n);
             mbarrier_wait(&s->k_empty[stage], empty_parity(count + n));
+#if defined(FP8_INPUTS)
+            s->scales[stage] = scales; /* seen by those who wait for K */
+            if (n + 1 < blocks) scales = next_scales(p, &walk);
+#endif
             trace(tracer, STROBE_TRACE_LOAD_K, count + n);
             load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, first_key + block * KEYS, kv_head, batch_k,
                        TMA_EVICT_LAST);
@@ -128,6 +139,21 @@ INLINE void producer_kv(const struct sm90_forward_params *p, struct shared *s) {
     trace(&tracer, STROBE_TRACE_END, 0);
 }
 
+/* Copies a tile's Q, a piece for each group; `piece`: pieces before this tile. Returns those after it. */
+INLINE uint32_t load_queries(const struct sm90_forward_params *p, struct shared *s, const struct tile *t, uint32_t piece,
+                             struct tracer *tracer, uint32_t tiles) {
+#pragma unroll 1
+    for (int group = 0, row = t->first_row + t->row; group < GROUPS; ++group, row += 64, ++piece) {
+        const uint32_t slot = q_slot_of(piece);
+        trace(tracer, STROBE_TRACE_WAIT_ROOM, tiles);
+        mbarrier_wait(&s->q_empty[slot], q_parity(piece) ^ 1);
+        trace(tracer, STROBE_TRACE_LOAD_Q, tiles);
+        load_block(s->q[slot], &p->q, &s->q_full[slot], Q_SLAB, row, t->head, p->cu_seqlens_q ? 0 : t->batch,
+                   TMA_EVICT_FIRST);
+    }
+    return piece;
+}
+
 /* One thread: Q of a tile, as soon as the tile is known and a slot is free. */
 INLINE void producer_q(const struct sm90_forward_params *p, struct shared *s) {
     struct tracer tracer = tracer_of(p, STROBE_TRACE_QUERY_LOADER, true);
@@ -138,15 +164,7 @@ INLINE void producer_q(const struct sm90_forward_params *p, struct shared *s) {
         trace(&tracer, STROBE_TRACE_WAIT_TILE, tiles);
         mbarrier_wait(&s->tile_full[slot_of(tiles)], slot_parity(tiles));
         if (t->number == NO_TILE) break;
-#pragma unroll 1
-        for (int group = 0, row = t->first_row + t->row; group < GROUPS; ++group, row += 64, ++piece) {
-            const uint32_t slot = q_slot_of(piece);
-            trace(&tracer, STROBE_TRACE_WAIT_ROOM, tiles);
-            mbarrier_wait(&s->q_empty[slot], q_parity(piece) ^ 1);
-            trace(&tracer, STROBE_TRACE_LOAD_Q, tiles);
-            load_block(s->q[slot], &p->q, &s->q_full[slot], Q_SLAB, row, t->head, p->cu_seqlens_q ? 0 : t->batch,
-                       TMA_EVICT_FIRST);
-        }
+        piece = load_queries(p, s, t, piece, &tracer, tiles);
         mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);
     }
     trace(&tracer, STROBE_TRACE_END, 0);

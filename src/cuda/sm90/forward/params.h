@@ -20,6 +20,13 @@ struct sm90_workspace {
     int32_t recompute_mark[]; /* [tile][warp]: chains of tiles of which a warp has exact rows to compute, see exact_row.h */
 };
 
+/* The scales of e4m3 Q, K, V: strides of batch, block of rows, head; rows of a block, 0: the whole sequence. */
+struct sm90_scales {
+    const float *q, *k, *v;
+    int64_t q_stride[3], k_stride[3], v_stride[3];
+    int32_t block_q, block_k;
+};
+
 struct sm90_forward_params {
     /* {dim, seq, heads, batch}; boxes of 64 columns and the rows of a tile, 128-byte swizzle. Packed tensors have batch 1.
      */
@@ -67,7 +74,8 @@ struct sm90_forward_params {
     int32_t batch_is_inner; /* tiles of a head in all entries of the batch are neighbours: they share a bias */
     const float *alibi;     /* slopes, NULL: none */
     int64_t alibi_stride;
-    const float *sinks; /* [heads_q], NULL: none */
+    const float *sinks;        /* [heads_q], NULL: none */
+    struct sm90_scales scales; /* of sm90/fp8 alone */
 #if defined(STROBE_TRACE)
     strobe_trace *trace;
 #endif

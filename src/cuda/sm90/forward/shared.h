@@ -8,14 +8,22 @@
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/sm90/forward/tile.h"
 
+/* e4m3 Q, K and V: a slab is 128 columns, and V is transposed on the way. */
+#if defined(FP8_INPUTS)
+#define SLAB_COLUMNS 128
+#else
+#define SLAB_COLUMNS 64
+#endif
+
 enum {
-    SLABS = (HEAD_DIM + 63) / 64,
+    SLABS = (HEAD_DIM + SLAB_COLUMNS - 1) / SLAB_COLUMNS,
     THREADS = 128 * (GROUPS + 1),
     ROW_BYTES = 128,         /* of a slab */
     Q_SLAB = 64 * ROW_BYTES, /* of one group */
     GROUP_BYTES = SLABS * Q_SLAB,
     KV_SLAB = KEYS * ROW_BYTES,
-    SCORES = KEYS / 2, /* accumulators of a thread */
+    VT_BYTES = (HEAD_DIM + 8) * ROW_BYTES, /* of V^T and its row of ones */
+    SCORES = KEYS / 2,                     /* accumulators of a thread */
     OUTPUTS = HEAD_DIM / 2,
     PING_PONG_BARRIER = 1, /* named barrier PING_PONG_BARRIER + g: group g may issue its products */
     TILES = 4,             /* slots of tile descriptions; at most so many tiles are known at a time */
@@ -28,7 +36,7 @@ enum {
 /* Of a thread: at launch, and after the producer has released some and the consumers have claimed them. PRODUCER_REGISTERS
  * is the least with which ptxas does not spill the producers. */
 #define REGISTERS          (65536 / (THREADS * CTAS) / 8 * 8)
-#define PRODUCER_REGISTERS (HAS_MASKS ? 40 : REGISTERS == 168 ? 24 : 32)
+#define PRODUCER_REGISTERS (HAS_MASKS ? 40 : SLAB_COLUMNS == 128 ? 40 : REGISTERS == 168 ? 24 : 32)
 #define MOVED_REGISTERS    ((REGISTERS * (GROUPS + 1) - PRODUCER_REGISTERS) / GROUPS / 8 * 8)
 #define CONSUMER_REGISTERS (MOVED_REGISTERS < 240 ? MOVED_REGISTERS : 240)
 
@@ -37,6 +45,11 @@ struct shared {
     unsigned char k[STAGES][SLABS * KV_SLAB];
     unsigned char v[STAGES][SLABS * KV_SLAB];
     unsigned char bias[HAS_BIAS_TILES ? BIAS_STAGES : 0][GROUPS][BIAS_BYTES];
+#if defined(FP8_INPUTS)
+    unsigned char vt[STAGES][VT_BYTES];
+    uint64_t vt_full[STAGES], vt_empty[STAGES];
+    float2 scales[STAGES]; /* of K and of V in the block of a stage of K */
+#endif
     uint64_t q_full[Q_SLOTS], q_empty[Q_SLOTS];
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
     uint64_t tile_full[TILES], tile_empty[TILES];

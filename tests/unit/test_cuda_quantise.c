@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * test_cuda_quantise.c: on a GPU, strobe_quantise stores the bytes, the scales and the means that it stores on the CPU:
+ * whatever rows share a scale, the head dim, the dtype of the source, packed, with used lengths, with rotary embedding of
+ * both kinds, Hadamard and K's mean, and with NaNs and infinities among the numbers. Skipped without a GPU. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "problem/cuda_memory.h"
+#include "problem/element.h"
+#include "strobe/strobe_quantise.h"
+#include "test.h"
+
+enum { BATCH = 2, SEQ = 300, HEADS = 3, MOST_DIM = 256, ROWS = BATCH * SEQ, ELEMENTS = ROWS * HEADS * MOST_DIM };
+enum { LENGTHS = 8, TABLE = 320 * (MOST_DIM / 2) };
+
+/* What a call reads and writes, on either device. */
+struct memory {
+    unsigned char source[ELEMENTS * 4];
+    float cos[TABLE], sin[TABLE];
+    int32_t ends[LENGTHS], used[LENGTHS];
+    unsigned char q8[ELEMENTS], k8[ELEMENTS];
+    float q_scale[ROWS * HEADS], k_scale[ROWS * HEADS], mean[BATCH * HEADS * MOST_DIM], shift[ROWS * HEADS];
+};
+static struct memory host, back;
+
+struct way {
+    int64_t dim, block;
+    int32_t source, target;
+    bool hadamard, rotary, interleaved, mean, packed, used, nan, shared, odd;
+};
+
+static void fill(const struct way *w) {
+    struct random r = {.state = (uint64_t)w->dim};
+    memset(&host, 0x55, sizeof host);
+    for (int64_t n = 0; n < ELEMENTS; ++n) {
+        double x = random_value(&r) * exp2((double)random_below(&r, 12));
+        if (w->nan && random_below(&r, 4000) == 0) x = random_below(&r, 2) ? NAN : INFINITY;
+        element_store(host.source + n * (w->source == STROBE_FP32 ? 4 : 2), w->source, x);
+    }
+    for (int n = 0; n < TABLE; ++n) host.cos[n] = (float)cos(n * 0.37), host.sin[n] = (float)sin(n * 0.37);
+    const int32_t ends[] = {2, 150, 411}, used[] = {140, 260};
+    memcpy(host.ends, ends, sizeof ends), memcpy(host.used, used, sizeof used);
+    if (!w->packed) host.used[1] = 299;
+}
+
+static void run(const struct way *w, struct memory *m, int32_t device) {
+    const int64_t rows = w->packed ? 420 : SEQ, gap = w->odd ? 1 : 0, row = HEADS * w->dim + gap;
+    strobe_scales s = {.struct_size = sizeof s, .q = m->q_scale, .k = m->k_scale};
+    s.block_q = s.block_k = w->block;
+    const int64_t blocks = w->block ? (rows + w->block - 1) / w->block : 1;
+    const int64_t stride[3] = {blocks * HEADS, HEADS, 1};
+    if (!w->shared) memcpy(s.stride_q, stride, sizeof stride);
+    memcpy(s.stride_k, stride, sizeof stride);
+    strobe_varlen v = {.struct_size = sizeof v, .total_q = rows, .total_k = rows};
+    if (w->packed) v.cu_seqlens_q = v.cu_seqlens_k = m->ends;
+    if (w->used) v.used_q = v.used_k = m->used;
+    if (!w->packed) v.total_q = v.total_k = 0;
+    strobe_rotary turn = {.struct_size = sizeof turn, .cos = m->cos, .sin = m->sin, .positions = 320};
+    turn.dim = w->odd ? w->dim / 4 * 2 : w->dim, turn.interleaved = w->interleaved;
+    strobe_attention a = {.struct_size = sizeof a, .batch = BATCH, .seq_q = SEQ, .seq_k = SEQ, .heads_q = HEADS};
+    a.dim = w->dim, a.dtype = w->target, a.device = device, a.scales = &s;
+    if (w->packed || w->used) a.varlen = &v;
+    a.q.data = m->q8, a.k.data = m->k8;
+    strobe_quantiser z = {.struct_size = sizeof z, .dtype = w->source, .hadamard = w->hadamard, .seed = 77};
+    z.q.data = z.k.data = m->source;
+    z.q.stride[0] = z.k.stride[0] = SEQ * row, z.q.stride[1] = z.k.stride[1] = row;
+    z.q.stride[2] = z.k.stride[2] = w->dim;
+    if (w->rotary) z.rotary = &turn;
+    if (w->mean) z.k_mean = m->mean, z.lse_shift.data = m->shift;
+    if (strobe_quantise(&a, &z, NULL)) fail_msg("dim %d: %s", (int)w->dim, strobe_last_error());
+}
+
+static void assert_same(const struct way *w, const char *what, const void *left, const void *right, size_t bytes) {
+    const unsigned char *a = left, *b = right;
+    for (size_t n = 0; n < bytes; ++n)
+        if (a[n] != b[n])
+            fail_msg("%s, byte %zu is 0x%02x on the GPU and 0x%02x on the CPU: dim %d, block %d, source %d, target %d", what,
+                     n, a[n], b[n], (int)w->dim, (int)w->block, w->source, w->target);
+}
+
+static void same_bytes(void **state) {
+    static const int64_t dims[] = {64, 128, 256, 80, 96, 1, 7, 40, 192, 100, 8, 32}, blocks[] = {128, 1, 0, 16, 7, 200};
+    char message[256];
+    (void)state;
+    strobe_device_info info = {.struct_size = sizeof info};
+    if (strobe_device_at(STROBE_CUDA, 0, &info) != STROBE_OK || !cuda_memory_open(message, sizeof message)) skip();
+    struct random r = {.state = 9};
+    for (size_t n = 0; n < 96; ++n) {
+        const uint64_t bits = random_bits(&r) >> 20;
+        struct way w = {.dim = dims[n % COUNT(dims)], .block = blocks[n / 2 % COUNT(blocks)]};
+        w.source = bits & 1 ? STROBE_BF16 : bits & 2 ? STROBE_FP16 : STROBE_FP32;
+        w.target = bits & 12 ? STROBE_FP8_E4M3 : STROBE_INT8;
+        w.hadamard = bits & 16, w.rotary = bits & 32 && w.dim >= 8 && w.dim % 4 == 0, w.interleaved = bits & 64;
+        w.mean = bits & 128, w.packed = bits & 256, w.used = bits & 512, w.nan = bits & 1024, w.odd = (bits >> 11) % 4 == 0;
+        w.shared = (bits >> 13) % 8 == 0;
+        if (n < 6)
+            w = (struct way){
+                .dim = dims[n], .block = 128, .source = STROBE_BF16, .target = STROBE_FP8_E4M3, .hadamard = true};
+        if (w.nan && w.mean) w.mean = false; /* a NaN of q is one of lse_shift, with any bits */
+        fill(&w);
+        struct memory *there = cuda_memory_copied(&host, sizeof host);
+        assert_non_null(there);
+        run(&w, there, STROBE_CUDA);
+        run(&w, &host, STROBE_CPU);
+        if (!cuda_memory_wait(message, sizeof message)) fail_msg("%s", message);
+        assert_true(cuda_memory_copy_back(&back, there, sizeof back));
+        cuda_memory_free(there);
+        assert_same(&w, "mean", back.mean, host.mean, sizeof host.mean);
+        assert_same(&w, "scale of q", back.q_scale, host.q_scale, sizeof host.q_scale);
+        assert_same(&w, "scale of k", back.k_scale, host.k_scale, sizeof host.k_scale);
+        assert_same(&w, "q", back.q8, host.q8, sizeof host.q8);
+        assert_same(&w, "k", back.k8, host.k8, sizeof host.k8);
+        if (w.mean) assert_same(&w, "lse_shift", back.shift, host.shift, sizeof host.shift);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_bytes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
