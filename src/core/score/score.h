@@ -33,12 +33,13 @@ enum {
     F(CONSTANT, 0)                                                                                                      \
     F(SCALAR, 0)                                                                                                        \
     F(SCORE, 0)                                                                                                         \
-    F(BATCH, 0) F(HEAD, 0) F(HEAD_KV, 0) F(ROW, 0) F(KEY, 0) F(SEQ_Q, 0) F(SEQ_K, 0) F(STRIDE, 0) F(LAST, 0) F(LOAD, 1) \
-        F(I_ADD, 2) F(I_SUB, 2) F(I_MUL, 2) F(I_DIV, 2) F(I_MOD, 2) F(I_NEG, 1) F(I_ABS, 1) F(I_MIN, 2) F(I_MAX, 2)     \
-            F(I_LESS, 2) F(I_LESS_EQUAL, 2) F(I_EQUAL, 2) F(I_AND, 2) F(I_OR, 2) F(I_NOT, 1) F(I_SELECT, 3) F(F_ADD, 2) \
-                F(F_SUB, 2) F(F_MUL, 2) F(F_DIV, 2) F(F_NEG, 1) F(F_ABS, 1) F(F_MIN, 2) F(F_MAX, 2) F(F_LESS, 2)        \
-                    F(F_LESS_EQUAL, 2) F(F_EQUAL, 2) F(F_SELECT, 3) F(F_CHAIN, 2) F(F_EXP, 1) F(F_EXP2, 1) F(F_LOG, 1)  \
-                        F(F_TANH, 1) F(F_SQRT, 1) F(F_FLOOR, 1) F(F_POW, 2) F(I_TO_F, 1) F(F_TO_I, 1)
+    F(BATCH, 0)                                                                                                         \
+    F(HEAD, 0) F(HEAD_KV, 0) F(ROW, 0) F(KEY, 0) F(SEQ_Q, 0) F(SEQ_K, 0) F(STRIDE, 0) F(LAST, 0) F(LOAD, 1) F(I_ADD, 2) \
+        F(I_SUB, 2) F(I_MUL, 2) F(I_DIV, 2) F(I_MOD, 2) F(I_NEG, 1) F(I_ABS, 1) F(I_MIN, 2) F(I_MAX, 2) F(I_LESS, 2)    \
+            F(I_LESS_EQUAL, 2) F(I_EQUAL, 2) F(I_AND, 2) F(I_OR, 2) F(I_NOT, 1) F(I_SELECT, 3) F(F_ADD, 2) F(F_SUB, 2)  \
+                F(F_MUL, 2) F(F_DIV, 2) F(F_NEG, 1) F(F_ABS, 1) F(F_MIN, 2) F(F_MAX, 2) F(F_LESS, 2) F(F_LESS_EQUAL, 2) \
+                    F(F_EQUAL, 2) F(F_SELECT, 3) F(F_CHAIN, 2) F(F_EXP, 1) F(F_EXP2, 1) F(F_LOG, 1) F(F_TANH, 1)        \
+                        F(F_SQRT, 1) F(F_FLOOR, 1) F(F_POW, 2) F(I_TO_F, 1) F(F_TO_I, 1)
 
 enum score_operation {
 #define SCORE_ENUMERATOR(name, operands) OP_##name,

@@ -45,9 +45,9 @@ struct philox_start {
 
 INLINE struct philox_start philox_start(const struct philox_rounds *r, uint64_t first) {
     struct philox_start s;
-    const uint64_t product = multiply_wide(r->offset[0], PHILOX_M0);
+    const uint64_t product = full_product(r->offset[0], PHILOX_M0);
     s.low = low_word(first), s.high = high_word(first), s.c3 = low_word(product);
-    const uint64_t next = multiply_wide(high_word(product) ^ s.high ^ r->key[0][1], PHILOX_M1);
+    const uint64_t next = full_product(high_word(product) ^ s.high ^ r->key[0][1], PHILOX_M1);
     s.c0_key = high_word(next) ^ r->key[1][0], s.c1 = low_word(next);
     return s;
 }
@@ -59,12 +59,12 @@ INLINE void philox_after(const struct philox_rounds *r, const struct philox_star
                          struct philox_words (&words)[count]) {
 #pragma unroll
     for (int n = 0; n < count; ++n) {
-        const uint64_t first = multiply_wide(s->low + step + n * stride, PHILOX_M1);
+        const uint64_t first = full_product(s->low + step + n * stride, PHILOX_M1);
         words[n].word[2] = high_word(first) ^ r->offset[1] ^ r->key[0][0], words[n].word[0] = s->c0_key ^ low_word(first);
     }
 #pragma unroll
     for (int n = 0; n < count; ++n) {
-        const uint64_t second = multiply_wide(words[n].word[2], PHILOX_M0);
+        const uint64_t second = full_product(words[n].word[2], PHILOX_M0);
         words[n].word[1] = s->c1;
         words[n].word[2] = high_word(second) ^ s->c3 ^ r->key[1][1], words[n].word[3] = low_word(second);
     }
@@ -73,7 +73,7 @@ INLINE void philox_after(const struct philox_rounds *r, const struct philox_star
 #pragma unroll
         for (int n = 0; n < count; ++n) {
             uint32_t *c = words[n].word;
-            const uint64_t product0 = multiply_wide(c[0], PHILOX_M0), product1 = multiply_wide(c[2], PHILOX_M1);
+            const uint64_t product0 = full_product(c[0], PHILOX_M0), product1 = full_product(c[2], PHILOX_M1);
             c[0] = high_word(product1) ^ c[1] ^ r->key[round][0], c[1] = low_word(product1);
             c[2] = high_word(product0) ^ c[3] ^ r->key[round][1], c[3] = low_word(product0);
         }

@@ -8,7 +8,7 @@
 
 /* All 64 bits of a product, by one instruction: of a product with a sum in C the compiler can make more. volatile: products
  * stay in the order of the text, in which those that do not wait for each other are neighbours. PTX ISA 9.7.1.3 "mul". */
-static __device__ __forceinline__ uint64_t multiply_wide(uint32_t a, uint32_t b) {
+static __device__ __forceinline__ uint64_t full_product(uint32_t a, uint32_t b) {
     uint64_t product;
     asm volatile("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
     return product;
