@@ -228,7 +228,8 @@ def row(case, libraries, tensors, what, options, plain):
     flop = 4 * BATCH * HEADS * seq * seq * dim / (2 if case.causal else 1) * (1 if what == "fwd" else 2.5)
     rates = [flop / t / 1e9 for t in medians_ms([c for _, c in calls], options.ms)]
     base = plain.setdefault((what, case.causal), rates)
-    text = [f"{n} {r:5.0f} ({r / base[0]:.2f}) {e:.2e}" for (n, _), r, e in zip(calls, rates, errors, strict=True)]
+    shown = ["" if math.isnan(e) and not right else f" {e:.2e}" for e in errors]
+    text = [f"{n} {r:5.0f} ({r / base[0]:.2f}){e}" for (n, _), r, e in zip(calls, rates, shown, strict=True)]
     print(f"{what} d{dim} {seq} {case.name:32} " + "   ".join(text), flush=True)
 
 
