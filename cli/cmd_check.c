@@ -335,7 +335,7 @@ static int check_list(arguments *a, int count, char **words) {
     char message[PROBLEM_MESSAGE];
     problem_list list = {0};
     int code = EXIT_REFUSED;
-    if (count == 0) grid_add(&list, a->tier);
+    if (count == 0) grid_add(&list, a->tier, a->on_gpu);
     if (problem_list_read(&list, count, words, message, sizeof message)) {
         keep_part(&list, a->part, a->parts);
         for (size_t i = 0; a->on_gpu && i < list.count; ++i) list.items[i].device = STROBE_CUDA;

@@ -266,8 +266,6 @@ static const grid_block blocks[] = {
     {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=7/1,8/2 sk=300", {"sq=1 d=64", "sq=2 d=128", "sq=1 d=40 dv=96"}, only_causal},
     {GRID_QUICK, "fwd fp8", {SMALL, "b=3 h=4/1 sq=70 sk=150 d=64"}, only_eighths},
     {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},
-    {GRID_QUICK, "fwd,bwd fp16,bf16 h=2 s=256 d=64,96,128,256", {""}, only_causal}, /* roundings.h */
-    {GRID_QUICK, "fwd bf16 h=2 s=512 d=64,128,256 values=outliers", {""}, only_causal},
     {GRID_FULL,
      "bwd bf16 h=4/2",
      {"sq=70 sk=500 d=64", "sq=400 sk=300 d=128", "sq=200 sk=290 d=36 dv=70", "sq=90 sk=400 d=192"},
@@ -296,11 +294,20 @@ static void add(problem_list *list, const grid_block *b, const char *shape, cons
     exit(EXIT_REFUSED);
 }
 
-void grid_add(problem_list *list, grid_tier tier) {
-    for (const grid_block *b = blocks; b < blocks + sizeof blocks / sizeof blocks[0]; ++b) {
-        if (b->tier > tier) continue;
-        for (const char *const *shape = b->shapes; *shape; ++shape)
-            for (const char *const *const *group = b->groups; *group; ++group)
-                for (const char *const *feature = *group; *feature; ++feature) add(list, b, *shape, *feature);
-    }
+static void add_block(problem_list *list, const grid_block *b) {
+    for (const char *const *shape = b->shapes; *shape; ++shape)
+        for (const char *const *const *group = b->groups; *group; ++group)
+            for (const char *const *feature = *group; *feature; ++feature) add(list, b, *shape, *feature);
+}
+
+/* Large enough for an error over a whole tensor to say what was rounded: roundings.h, which judges a GPU's kernels alone. */
+static const grid_block blocks_of_gpu[] = {
+    {GRID_QUICK, "fwd,bwd fp16,bf16 h=2 s=256 d=64,96,128,256", {""}, only_causal},
+    {GRID_QUICK, "fwd bf16 h=2 s=512 d=64,128,256 values=outliers", {""}, only_causal},
+};
+
+void grid_add(problem_list *list, grid_tier tier, bool on_gpu) {
+    for (const grid_block *b = blocks; b < blocks + sizeof blocks / sizeof blocks[0]; ++b)
+        if (b->tier <= tier) add_block(list, b);
+    for (size_t n = 0; on_gpu && n < sizeof blocks_of_gpu / sizeof blocks_of_gpu[0]; ++n) add_block(list, &blocks_of_gpu[n]);
 }

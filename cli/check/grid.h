@@ -12,8 +12,8 @@ typedef enum grid_tier {
     GRID_LONG   /* the largest shapes, and features crossed with shapes: as long as it takes */
 } grid_tier;
 
-/* Appends the problems of the tiers up to this one. The grid is part of the program, so nothing can be wrong with its text;
- * a mistake in it ends the program with the sentence. */
-void grid_add(problem_list *list, grid_tier tier);
+/* Appends the problems of the tiers up to this one, on a GPU those too that judge what only its kernels are judged by. The
+ * grid is part of the program, so nothing can be wrong with its text; a mistake in it ends the program with the sentence. */
+void grid_add(problem_list *list, grid_tier tier, bool on_gpu);
 
 #endif

@@ -148,8 +148,7 @@ STROBE_INLINE struct interval interval_widen(double lo, double hi, int nan) {
 }
 
 STROBE_INLINE struct interval interval_f_add(struct interval a, struct interval b) {
-    const double opposite = interval_most(a.hi, b.hi) == INTERVAL_INFINITY &&
-                            interval_least(a.lo, b.lo) == -INTERVAL_INFINITY;
+    const int opposite = interval_most(a.hi, b.hi) == INTERVAL_INFINITY && interval_least(a.lo, b.lo) == -INTERVAL_INFINITY;
     return interval_widen(a.lo + b.lo, a.hi + b.hi, a.nan || b.nan || opposite);
 }
 

@@ -13,8 +13,10 @@
 
 enum { TENSOR_CORE_STEP = 16, TENSOR_CORE_BITS = 25 };
 
-/* The exponent of a term, below that of any number for 0. */
-static inline int tensor_core_exponent(float a, float b) { return a == 0 || b == 0 ? INT32_MIN : ilogbf(a) + ilogbf(b); }
+/* The exponent of a term, below that of any number for 0 and for what is not finite. */
+static inline int tensor_core_exponent(float a, float b) {
+    return a == 0 || b == 0 || !isfinite(a) || !isfinite(b) ? INT32_MIN : ilogbf(a) + ilogbf(b);
+}
 
 /* sum + a[0] b[0] + ... + a[n - 1] b[n - 1], in one step. Factors have at most 12 significant bits. */
 static inline float tensor_core_step(float sum, const float *a, const float *b, int64_t n) {

@@ -82,7 +82,7 @@ static void test_features(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_lengths), cmocka_unit_test(test_features)};
-    grid_add(&grid, GRID_FULL);
+    grid_add(&grid, GRID_FULL, true);
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     problem_list_free(&grid);
     return failed;

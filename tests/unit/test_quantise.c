@@ -164,7 +164,10 @@ static void test_rotary(void **state) {
         for (int64_t row = 0; row < ROWS; ++row)
             for (int64_t x = 0; x < DIM; ++x) {
                 const float *from = k + row * HEADS * DIM;
-                const int64_t pair = interleaved ? x / 2 : x % PAIRS, at = (row % SEQ + 9) * PAIRS + pair;
+                const int64_t pair = x >= 2 * PAIRS ? 0
+                                     : interleaved  ? x / 2
+                                                    : x % PAIRS,
+                              at = (row % SEQ + 9) * PAIRS + pair;
                 const bool second = interleaved ? x % 2 : x >= PAIRS;
                 const double a = (double)from[interleaved ? 2 * pair : pair];
                 const double b = (double)from[interleaved ? 2 * pair + 1 : pair + PAIRS];
