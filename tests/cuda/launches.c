@@ -39,6 +39,19 @@ STAND_IN(merge_few)
 STAND_IN(merge_most)
 STAND_IN(visible_units)
 
+/* Linked and not launched by the problems below: the FP8 forward and the quantiser. */
+#define VARIANT(name, ...) STAND_IN(name)
+#include "sm90_fp8_variants.h"
+#undef VARIANT
+STAND_IN(quantise_rows_64_plain)
+STAND_IN(quantise_rows_128_plain)
+STAND_IN(quantise_rows_256_plain)
+STAND_IN(quantise_rows_64_general)
+STAND_IN(quantise_rows_128_general)
+STAND_IN(quantise_rows_256_general)
+STAND_IN(quantise_scales)
+STAND_IN(quantise_mean)
+
 #define KERNEL(kernel, its_threads, hopper) \
     {.name = #kernel, .function = (const void *)(uintptr_t)strobe__##kernel, .threads = its_threads, .is_hopper = hopper},
 
@@ -55,7 +68,7 @@ const struct fake_kernel fake_kernels[] = {
 #define VARIANT(name, dtype) KERNEL(name, 128, false)
 #include "cuda_backward_dbias_variants.h"
 #undef VARIANT
-#define VARIANT(name, dtype, terms, dim, keys, groups, ...) KERNEL(name, 128 * ((groups) + 1), true)
+#define VARIANT(name, dtype, out, terms, dim, keys, groups, ...) KERNEL(name, 128 * ((groups) + 1), true)
 #include "sm90_forward_variants.h"
 #undef VARIANT
 #define VARIANT(name, ...) KERNEL(name, 384, true) KERNEL(name##_prepare, 256, true) KERNEL(name##_finish, 0, true)

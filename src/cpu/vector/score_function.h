@@ -35,7 +35,7 @@ struct score_memory {
 /* Takes a worker's part; nothing without a function. */
 static inline struct score_memory take_score_memory(float *base, size_t *used, const struct problem *p) {
     const struct strobe_score *f = p->score_call.function;
-    struct score_memory m = {NULL};
+    struct score_memory m = {0};
     if (!p->a.score) return m;
     int64_t registers = f->of_visible.registers;
     if (f->of_score.registers > registers) registers = f->of_score.registers;
