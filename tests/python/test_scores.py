@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Functions of a score: the ten of docs/scores.md against PyTorch in float64, as text and traced; what is refused."""
 
+import concurrent.futures
 import math
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import strobe
 import strobe.torch as st
 import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 HEADS, LENGTH, DIM = 4, 64, 16
 PAGE = Path(__file__).parents[2] / "docs" / "scores.md"
@@ -60,8 +63,8 @@ MODS = {
     "Strided window": (None, lambda a: lambda b, h, i, j: (j <= i) & ((i - j < 16) | (j % 16 == 15))),
     "Neighborhood Attention in 2D": (
         None,
-        lambda a: lambda b, h, i, j: (
-            (((i // 8).clamp(2, 5) - j // 8).abs() <= 2) & (((i % 8).clamp(2, 5) - j % 8).abs() <= 2)
+        lambda a: (
+            lambda b, h, i, j: (((i // 8).clamp(2, 5) - j // 8).abs() <= 2) & (((i % 8).clamp(2, 5) - j % 8).abs() <= 2)
         ),
     ),
     "Tanh of a learned table": (lambda a: lambda s, b, h, i, j: s + torch.tanh(a["table"][h, i - j + LENGTH]), None),
@@ -156,7 +159,11 @@ def test_what_has_no_expression_is_refused_by_name(mod, sentence):
         ({"score": 3}, TypeError, "score is 3; an expression as text is accepted"),
         ({"score": "score", "arrays": 3}, TypeError, "arrays is 3; a dictionary from names is accepted"),
         ({"score": "score + a[i]", "arrays": {"a": np.zeros(3)}}, ValueError, "a.dtype is float64; float32,"),
-        ({"score": "score + a[i]", "arrays": {"a": np.zeros(3, np.float32)}}, ValueError, "is from 0 to 63 for these positions"),
+        (
+            {"score": "score + a[i]", "arrays": {"a": np.zeros(3, np.float32)}},
+            ValueError,
+            "is from 0 to 63 for these positions",
+        ),
         ({"scalars": {"w": 1}}, ValueError, "arrays or scalars are given without score and visible"),
     ],
 )
@@ -164,3 +171,80 @@ def test_bad_arguments_are_refused(options, kind, sentence):
     q, k, v = (x.detach().numpy() for x in inputs())
     with pytest.raises(kind, match=re.escape(sentence)):
         strobe.attention(q, k, v, **options)
+
+
+def masked_dense(q, k, v, shown):
+    """In float64, with a mask (batch, heads, seq, seq)."""
+    scores = (q.double() @ k.double().transpose(-1, -2) / math.sqrt(q.shape[-1])).masked_fill(~shown, -math.inf)
+    return torch.nan_to_num(torch.softmax(scores, -1), 0.0) @ v.double()
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_the_lists_of_a_block_mask_are_taken_as_they_are(per_head):
+    q, k, v = (torch.randn(2, 3, 80, 16, generator=generator) for _ in range(3))
+    heads = 3 if per_head else 1
+    partial = torch.rand(1, heads, 3, 5, generator=generator) < 0.4  # blocks of 32 rows and 16 keys
+    full = (torch.rand(1, heads, 3, 5, generator=generator) < 0.3) & ~partial
+    counts = [x.sum(-1).to(torch.int32) for x in (partial, full)]
+    lists = [torch.argsort(x.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32) for x in (partial, full)]
+    lengths = {"BLOCK_SIZE": (32, 16), "seq_lengths": (80, 80)}
+    block = (torch.arange(80).view(-1, 1) // 32, torch.arange(80) // 16)
+
+    only_partial = BlockMask.from_kv_blocks(counts[0], lists[0], **lengths)
+    assert torch.allclose(
+        st.flex_attention(q, k, v, block_mask=only_partial).double(),
+        masked_dense(q, k, v, partial[:, :, block[0], block[1]]),
+        atol=2e-6,
+    )
+
+    def causal(b, h, i, j):
+        return i >= j
+
+    both = BlockMask.from_kv_blocks(counts[0], lists[0], counts[1], lists[1], mask_mod=causal, **lengths)
+    within = partial[:, :, block[0], block[1]] & torch.ones(80, 80, dtype=torch.bool).tril()
+    shown = within | full[:, :, block[0], block[1]]  # of a full block mask_mod is not asked
+    assert torch.allclose(st.flex_attention(q, k, v, block_mask=both).double(), masked_dense(q, k, v, shown), atol=2e-6)
+
+    with pytest.raises(ValueError, match=re.escape("block_mask is for the lengths (80, 80); (64, 80), those of query")):
+        st.flex_attention(q[:, :, :64], k, v, block_mask=both)
+
+
+def test_a_block_mask_of_pytorchs_own_making():
+    q, k, v = (torch.randn(2, 3, 200, 16, generator=generator) for _ in range(3))
+    doc = torch.arange(200) // 70
+
+    def documents(b, h, i, j):
+        return (doc[i] == doc[j]) & (i >= j)
+
+    block_mask = create_block_mask(documents, 2, None, 200, 200, device="cpu", BLOCK_SIZE=64)
+    i, j = torch.arange(200).view(-1, 1), torch.arange(200)
+    shown = (doc.view(-1, 1) == doc) & (i >= j)
+    for given in (block_mask, documents):
+        out = st.flex_attention(q, k, v, block_mask=given)
+        assert torch.allclose(out.double(), masked_dense(q, k, v, shown), atol=2e-6)
+
+
+def test_threads_trace_at_the_same_time():
+    q, k, v = (x.transpose(1, 2) for x in inputs())
+    tables = [torch.full((LENGTH,), float(n)) for n in range(4)]
+    meet = threading.Barrier(4)
+
+    def traced(n):
+        def add(score, b, h, i, j):
+            meet.wait(timeout=60)  # all threads are within their functions
+            return score * tables[n][i]
+
+        return [st.flex_attention(q, k, v, add) for _ in range(3)]
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(traced, range(4)))
+    for n, outs in enumerate(found):
+        truth = masked_dense(n * q, k, v, torch.ones(LENGTH, LENGTH, dtype=torch.bool))
+        assert all(torch.allclose(out.double(), truth, atol=4e-6) for out in outs)
+
+
+def test_integers_beyond_32_bits_are_refused():
+    q, k, v = (x.transpose(1, 2) for x in inputs())
+    doc = torch.arange(LENGTH) << 30
+    with pytest.raises(ValueError, match=re.escape("captured_0 has values from 0 to 67645734912; 32 bits are accepted")):
+        st.flex_attention(q, k, v, block_mask=lambda b, h, i, j: doc[i] == doc[j])

@@ -95,7 +95,9 @@ def attention(
         beside = {"bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks, "dropout": dropout or None}
         for name, x in beside.items():
             if x is not None:
-                raise NotImplementedError(f"{name} is given beside score or visible; an array of theirs is accepted in its place")
+                raise NotImplementedError(
+                    f"{name} is given beside score or visible; an array of theirs is accepted in its place"
+                )
         out, lse = scored_attention(
             q, k, v, arrays, score=score, visible=visible, scalars=scalars, causal=causal, window=window, diagonal=diagonal,
             mask=_over_keys(mask, k.shape[1] if cu_seqlens_k is None else max_seqlen_k), softcap=softcap, scale=scale,

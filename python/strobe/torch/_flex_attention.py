@@ -6,6 +6,7 @@ expression. What has no expression is refused by its name.
 """
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -31,9 +32,13 @@ class _Traced:
         raise NotImplementedError("a score_mod or mask_mod branches on a traced value; torch.where is accepted")
 
     def __getattr__(self, name):
+        if name == "device":
+            return _Tracer.current.get().device
         if name in _METHODS:
             return lambda *args, **kwargs: _METHODS[name](self, *args, **kwargs)
-        raise NotImplementedError(f"a score_mod or mask_mod uses .{name} of a traced value, which has no expression in Strobe")
+        raise NotImplementedError(
+            f"a score_mod or mask_mod uses .{name} of a traced value, which has no expression in Strobe"
+        )
 
 
 def _of(x: Any) -> _Traced:
@@ -41,8 +46,10 @@ def _of(x: Any) -> _Traced:
         return x
     if isinstance(x, Tensor):
         if x.numel() != 1:
-            raise NotImplementedError("a score_mod or mask_mod computes with a whole tensor; one of its elements is accepted")
-        return _tracer().element(x.reshape(1), (0,))
+            raise NotImplementedError(
+                "a score_mod or mask_mod computes with a whole tensor; one of its elements is accepted"
+            )
+        return _Tracer.current.get().element(x.reshape(1), (0,))
     if isinstance(x, bool):
         return _Traced(str(int(x)), "bool")
     if isinstance(x, int):
@@ -135,6 +142,11 @@ def _not(x):
     return _Traced(f"(!{x.text})", "bool")
 
 
+def _constant(value: bool) -> Callable:
+    """x.new_ones(size, dtype), a number whatever the size."""
+    return lambda x, size=(), dtype=None, **kwargs: _to(_of(value), dtype or torch.int64)
+
+
 def _swapped(apply: Callable) -> Callable:
     return lambda x, y: apply(y, x)
 
@@ -154,7 +166,8 @@ _BY_NAME: dict[str, Callable] = {
     "zeros_like": lambda x, **kwargs: _Traced("0", x.kind), "ones_like": lambda x, **kwargs: _Traced("1", x.kind),
 }  # fmt: skip
 _METHODS = {**_BY_NAME, "to": _to, "float": lambda x: _to(x, torch.float32), "int": lambda x: _to(x, torch.int32),
-            "long": lambda x: _to(x, torch.int32), "bool": lambda x: _to(x, torch.bool)}  # fmt: skip
+            "long": lambda x: _to(x, torch.int32), "bool": lambda x: _to(x, torch.bool),
+            "new_zeros": _constant(False), "new_ones": _constant(True)}  # fmt: skip
 _BINARY = ("add", "sub", "mul", "truediv", "mod", "floordiv", "pow", "and", "or")
 for _name in (*_BINARY, "lt", "le", "gt", "ge", "eq", "ne", "invert", "neg", "abs"):
     setattr(_Traced, f"__{_name}__", _BY_NAME[_name])
@@ -166,18 +179,18 @@ _Traced.__hash__ = object.__hash__  # type: ignore[method-assign]
 class _Tracer(TorchFunctionMode):
     """While a function is called: what it captures, and what it does with PyTorch's functions."""
 
-    current: "_Tracer | None" = None
+    current: ContextVar["_Tracer"] = ContextVar("current")  # each thread has its own
 
-    def __init__(self, arrays: dict[str, Tensor]):
+    def __init__(self, arrays: dict[str, Tensor], device: torch.device):
         super().__init__()
-        self.arrays = arrays
+        self.arrays, self.device = arrays, device
 
     def __enter__(self):
-        _Tracer.current = self
+        self.before = _Tracer.current.set(self)
         return super().__enter__()
 
     def __exit__(self, *error):
-        _Tracer.current = None
+        _Tracer.current.reset(self.before)
         return super().__exit__(*error)
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -185,7 +198,9 @@ class _Tracer(TorchFunctionMode):
 
     def element(self, tensor: Tensor, index: tuple) -> _Traced:
         if tensor.dim() != len(index):
-            raise NotImplementedError(f"a score_mod or mask_mod reads a tensor of {tensor.dim()} axes by {len(index)} indices")
+            raise NotImplementedError(
+                f"a score_mod or mask_mod reads a tensor of {tensor.dim()} axes by {len(index)} indices"
+            )
         with torch._C.DisableTorchFunction():
             name = next((n for n, x in self.arrays.items() if x is tensor), None)
             if name is None:
@@ -196,11 +211,6 @@ class _Tracer(TorchFunctionMode):
         return _Traced(f"({text} != 0)", "bool") if kind == "bool" else _Traced(text, kind)
 
 
-def _tracer() -> _Tracer:
-    assert _Tracer.current is not None
-    return _Tracer.current
-
-
 def _call(function, args, kwargs):
     name = getattr(function, "__name__", str(function))
     flat = [a for group in args for a in (group if isinstance(group, (tuple, list)) else (group,))]
@@ -209,7 +219,7 @@ def _call(function, args, kwargs):
             return function(*args, **kwargs)
     if name == "__getitem__" and isinstance(args[0], Tensor):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return _tracer().element(args[0], index)
+        return _Tracer.current.get().element(args[0], index)
     plain = name.strip("_")
     apply = _BY_NAME.get(plain)
     if apply is None and plain.startswith("r") and plain[1:] in _BINARY:
@@ -219,11 +229,59 @@ def _call(function, args, kwargs):
     return apply(*args, **kwargs)
 
 
-def _trace(function: Callable, arrays: dict[str, Tensor], with_score: bool) -> str:
+def _trace(function: Callable, arrays: dict[str, Tensor], device: torch.device, with_score: bool) -> str:
     names = (("score", "float"),) if with_score else ()
     arguments = [_Traced(*x) for x in (*names, ("b", "int"), ("h", "int"), ("i", "int"), ("j", "int"))]
-    with _Tracer(arrays):
+    with _Tracer(arrays, device):
         return _of(function(*arguments)).text
+
+
+def _listed(counts: Tensor, indices: Tensor, columns: int) -> Tensor:
+    """Lists of columns, a row each, as booleans: (batch, heads, rows, columns)."""
+    given = torch.arange(indices.shape[-1], device=indices.device) < counts.unsqueeze(-1)
+    at = torch.where(given, indices, columns).to(torch.int64)
+    found = torch.zeros((*indices.shape[:-1], columns + 1), dtype=torch.bool, device=indices.device)
+    return found.scatter_(-1, at, True)[..., :columns]
+
+
+def _masked(query: Tensor, key: Tensor, block_mask: Any, arrays: dict[str, Tensor]) -> dict[str, Any]:
+    """The options that say what a BlockMask, or a mask_mod alone, lets be seen."""
+    if block_mask is None:
+        return {}
+    if not hasattr(block_mask, "kv_indices"):
+        return {"visible": _trace(block_mask, arrays, query.device, False)}
+    visible = _trace(block_mask.mask_mod, arrays, query.device, False)
+    rows, columns = block_mask.BLOCK_SIZE
+    if min(rows, columns) >= 1 << 30:  # PyTorch's way to have one block for all
+        return {"visible": visible}
+    lengths = (query.shape[-2], key.shape[-2])
+    if tuple(block_mask.seq_lengths) != lengths:
+        raise ValueError(
+            f"block_mask is for the lengths {tuple(block_mask.seq_lengths)}; {lengths}, those of query and key, are accepted"
+        )
+    blocks = -(-key.shape[-2] // columns)
+    shown = _listed(block_mask.kv_num_blocks, block_mask.kv_indices, blocks)
+    if block_mask.full_kv_num_blocks is not None:
+        full = _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, blocks)
+        shown = shown | full
+        arrays["full_blocks"] = full.expand(query.shape[0], query.shape[1], -1, -1)
+        visible = f"full_blocks[b][h][i / {rows}][j / {columns}] || {visible}"
+    return {"visible": visible, "block_mask": shown, "block_size": (rows, columns)}
+
+
+def _narrow(name: str, x: Tensor) -> Tensor:
+    """Integers as expressions have them, of 32 bits."""
+    if x.dtype not in _INTEGERS:
+        return x
+    if x.dtype is torch.int64 and x.numel():
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise NotImplementedError(
+                f"{name} is of torch.int64, whose values can't be looked at in a graph; torch.int32 is accepted"
+            )
+        least, most = (int(y) for y in torch.aminmax(x))
+        if least < -(1 << 31) or most >= 1 << 31:
+            raise ValueError(f"{name} has values from {least} to {most}; 32 bits are accepted")
+    return x.to(torch.int32)
 
 
 def flex_attention(
@@ -245,7 +303,8 @@ def flex_attention(
         Called once, with objects that write down what it does. Tensors that it captures have gradients, where they require
         them. int64 ones are read as int32.
     block_mask : torch's BlockMask, or its mask_mod itself, a function of (b, h, q_idx, kv_idx), optional
-        Of a BlockMask the mask_mod is traced; blocks that it hides are found by the library.
+        Of a BlockMask the lists of keys are taken as they are: blocks that are in none are hidden, full ones are visible
+        whatever mask_mod says. Of a mask_mod alone the library finds the blocks itself.
     scale : float, optional
     enable_gqa : bool
         More query heads than heads of key and value are accepted.
@@ -256,19 +315,19 @@ def flex_attention(
     ------
     NotImplementedError
         A function does something that has no expression; the sentence names it.
+    ValueError
+        block_mask is for other lengths, or an integer that is captured needs more than 32 bits.
     """
     if query.shape[1] != key.shape[1] and not enable_gqa:
         raise ValueError(f"query has {query.shape[1]} heads and key {key.shape[1]}; with enable_gqa=True this is accepted")
-    mask_mod = getattr(block_mask, "mask_mod", block_mask)
     arrays: dict[str, Tensor] = {}
     options: dict[str, Any] = {"scale": scale}
     if score_mod is not None:
-        options["score"] = _trace(score_mod, arrays, True)
-    if mask_mod is not None:
-        options["visible"] = _trace(mask_mod, arrays, False)
-    if score_mod is None and mask_mod is None:
+        options["score"] = _trace(score_mod, arrays, query.device, True)
+    options |= _masked(query, key, block_mask, arrays)
+    if score_mod is None and block_mask is None:
         options["visible"] = "1"
-    arrays = {name: x.to(torch.int32) if x.dtype in _INTEGERS else x for name, x in arrays.items()}
+    arrays = {name: _narrow(name, x) for name, x in arrays.items()}
     out, lse = scored_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), arrays, **options)
     out = out.transpose(1, 2)
     return (out, lse) if return_lse else out
