@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What strobe.attention costs above the library's own call, on small tensors: reading arguments, tensors in, result out.
 
-    python bench/overhead.py [--json FILE]
+    python bench/overhead.py [--device cuda] [--json FILE]
 
 The library's call alone is timed inside the extension, which can repeat it (the difference of many and one). Each figure is the
 least of many rounds that take turns: what disturbs a call only ever adds to it. Beside it stands the same in empty calls of the
 extension, a unit that other machines share.
+
+A second table has scaled_dot_product_attention, PyTorch's own, strobe.torch's, and PyTorch's after strobe.torch.activate(), of
+one head of 16 rows, 64 wide, in bf16: forward, and forward with backward. With --device cuda that table alone: what a call costs
+the host, the GPU being faster than it.
 """
 
 import argparse
@@ -69,11 +73,58 @@ def measure(rounds: int = 60) -> dict:
     return least
 
 
+def callers(device: str, rounds: int = 40) -> dict:
+    """Least microseconds of scaled_dot_product_attention by each way, forward, and forward with backward."""
+    import strobe.torch as st
+    import torch
+    import torch.nn.functional as F
+
+    q, k, v = (torch.randn(1, 1, 16, 64, dtype=torch.bfloat16, device=device, requires_grad=True) for _ in range(3))
+    dout = torch.ones_like(q)
+
+    def both(attention):
+        torch.autograd.grad(attention(q, k, v), (q, k, v), dout)
+
+    ways = {
+        "PyTorch": (F.scaled_dot_product_attention, False),
+        "strobe.torch": (st.scaled_dot_product_attention, False),
+        "PyTorch, activate()": (F.scaled_dot_product_attention, True),
+    }
+    least = {name: [float("inf")] * 2 for name in ways}
+    for _ in range(rounds):
+        for name, (attention, active) in ways.items():
+            if active:
+                st.activate()
+            with torch.no_grad():
+                forward = microseconds(lambda a=attention: a(q, k, v), 100)
+            backward = microseconds(lambda a=attention: both(a), 50)
+            if device != "cpu":
+                torch.cuda.synchronize()
+            st.deactivate()
+            least[name] = [min(x) for x in zip(least[name], (forward, backward), strict=True)]
+    return least
+
+
+def print_callers(ways: dict) -> None:
+    if ways:
+        print(f"{'scaled_dot_product_attention':<30}{'forward':>10}{'and backward':>15}")
+    for name, (forward, both) in ways.items():
+        print(f"{name:<30}{forward:>7.2f} us{both:>12.2f} us")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE", help="write the numbers; - instead of the table")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     a = parser.parse_args()
     strobe.set_num_threads(1)
+    try:
+        ways = callers(a.device)
+    except ImportError:
+        ways = {}
+    if a.device == "cuda":
+        print_callers(ways)
+        return 0
     least = measure()
     library = (least["many"] - least["once"]) / REPEAT
     rows = {
@@ -86,7 +137,7 @@ def main() -> int:
         for name, us in least.items()
         if name not in ("nothing", "python call", "once", "many")
     }
-    answer = {"empty_call_us": least["nothing"], "library_us": library, "rows": rows}
+    answer = {"callers_us": ways, "empty_call_us": least["nothing"], "library_us": library, "rows": rows}
     if a.json == "-":
         json.dump(answer, sys.stdout, indent=1)
     else:
@@ -101,6 +152,7 @@ def main() -> int:
             print(
                 f"{name:<22}{row['total_us']:>7.2f} us{row['overhead_us']:>9.2f} us{row['empty_calls']:>14.0f}   {promise}"
             )
+        print_callers(ways)
     if a.json and a.json != "-":
         with open(a.json, "w", encoding="utf-8") as file:
             json.dump(answer, file, indent=1)

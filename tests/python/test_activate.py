@@ -155,6 +155,13 @@ def test_varlen_attn(calls, device_or_skip):
     assert calls == ["attention", "attention_backward"]
 
 
+@pytest.mark.parametrize("name", ["block_table", "num_splits"])
+def test_arguments_of_varlen_attn_that_are_refused(name):
+    q, k, v = (x.detach() for x in leaves("cpu", 1, 5, 2, 16))
+    with pytest.raises(NotImplementedError, match=f"{name} is given; without it the call is accepted"):
+        _activate._flash_forward(q, k, v, None, None, 5, 5, 0.0, False, False, **{name: 2})
+
+
 OPERATORS = {
     "flash": (_activate._cuda, (), _activate._cuda_backward, lambda r: (*r[:2], None, None, 0, 0, 0.0, True, *r[6:8])),
     "cudnn": (

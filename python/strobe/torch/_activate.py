@@ -178,8 +178,9 @@ def _flash_forward(
 ):  # fmt: skip
     _no_dropout(dropout_p)
     _no_debug_mask(return_debug_mask)
-    if block_table is not None:
-        raise _Refused("block_table is given; without it the call is accepted")
+    for name, value in (("block_table", block_table), ("num_splits", num_splits)):
+        if value is not None:
+            raise _Refused(f"{name} is given; without it the call is accepted")
     options = _flash_options(cum_seq_q, cum_seq_k, max_q, max_k, is_causal, scale, window_size_left, window_size_right,
                              seqused_k)  # fmt: skip
     if alibi_slopes is not None:
