@@ -5,6 +5,8 @@ import pytest
 import strobe.torch as st
 import torch
 import torch.nn.functional as F
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import reference
 
@@ -48,6 +50,38 @@ def test_opcheck(name, tensors, changes):
     torch.library.opcheck(
         torch.ops.strobe.attention_backward.default, [x.detach() if isinstance(x, torch.Tensor) else x for x in backward]
     )
+
+
+class Seen(TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_call_is_an_operator_where_operators_are_looked_at():
+    q, k, v = (leaf(1, 4, 2, 8, dtype=torch.float32) for _ in range(3))
+    eager = st.attention(q, k, v, causal=True)
+    gradients = torch.autograd.grad(eager.sum(), (q, k, v))
+    with Seen() as seen:
+        out = st.attention(q, k, v, causal=True)
+        same = torch.autograd.grad(out.sum(), (q, k, v))
+    assert torch.equal(out, eager)
+    assert all(torch.equal(a, b) for a, b in zip(same, gradients, strict=True))
+    assert {"strobe::attention", "strobe::attention_backward"} <= set(seen.names)
+    with torch.profiler.profile() as profile:
+        st.attention(q, k, v)
+    assert "strobe::attention" in {event.key for event in profile.key_averages()}
+    with forward_ad.dual_level(), pytest.raises(RuntimeError):  # not a result without its tangent
+        forward_ad.unpack_dual(st.attention(forward_ad.make_dual(q.detach(), q.detach()), k, v))
+    traced = torch.jit.trace(lambda x: st.attention(x, x, x), torch.randn(1, 4, 2, 8))
+    x = torch.randn(1, 4, 2, 8)
+    assert torch.equal(traced(x), st.attention(x, x, x))
 
 
 FEATURES = [{"causal": True}, {"window": (2, 1)}, {"softcap": 2.0}, {"dropout": 0.3, "seed": 7}]

@@ -115,8 +115,7 @@ def attention(
         seed = operator.index(seed)  # NumPy's uint64 would overflow below
         seed = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], dtype=torch.int64, device="cpu")
     keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
-    call = _ops.attention if seed is None else _ops.attention_dropout
-    out, lse = call(
+    out, lse = _ops.run(
         q, k, v, _over_keys(bias, keys), _over_keys(mask, keys), alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q,
         used_k, seed, max_seqlen_q, max_seqlen_k, causal, sides(window), diagonal, softcap, dropout, scale, deterministic,
     )  # fmt: skip

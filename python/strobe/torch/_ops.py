@@ -7,12 +7,16 @@ traced graph, so that another length needs no other graph.
 
 Attention and its gradient are two operators, and two more for dropout. A CUDA graph would keep the seed that it was recorded
 with and drop the same weights at each replay, so torch.compile leaves the latter out of its CUDA graphs.
+
+Where nothing looks at operators, a call goes past them: the dispatcher and an operator's autograd in Python cost several times
+what a small call of the library takes.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from strobe import _strobe
 
@@ -42,7 +46,7 @@ _SHARED = {
 }
 _SCHEMA = ", ".join(f"{kind} {name}" for name, kind in _SHARED.items())
 _TENSORS = sum(kind.startswith("Tensor") for kind in _SHARED.values())
-_BIAS, _SINKS = (list(_SHARED).index(name) for name in ("bias", "sinks"))
+_BIAS, _SINKS, _SEED = (list(_SHARED).index(name) for name in ("bias", "sinks", "seed"))
 _READ_IN_PLACE = ("q", "k", "v", "bias", "mask")
 
 
@@ -50,7 +54,10 @@ def _usable(x: Tensor | None) -> Tensor | None:
     """A tensor as the library takes it: the last axis contiguous, and not one row repeated everywhere."""
     if x is None or x.numel() == 0:
         return x
-    x = x.resolve_neg()
+    if x.is_neg():
+        x = x.resolve_neg()
+    if x.is_contiguous():
+        return x
     stride = x.stride()
     return x if stride[-1] == 1 and (x.dim() == 1 or any(stride[:-1])) else x.contiguous()
 
@@ -155,3 +162,47 @@ _NO_CUDA_GRAPH = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_u
 
 attention, attention_backward = _operators("attention")
 attention_dropout, attention_dropout_backward = _operators("attention_dropout", _NO_CUDA_GRAPH)
+
+
+class _Eager(torch.autograd.Function):
+    """The operators' derivative without the operators."""
+
+    @staticmethod
+    def forward(ctx, *shared):
+        results = _attention(*shared)
+        _setup_context(ctx, shared, results)
+        return results
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        # With create_graph=True the operator is a part of the graph, which refuses when it is asked for its derivative.
+        return _gradients(ctx, dout, dlse, attention_backward if torch.is_grad_enabled() else _attention_backward)
+
+
+def _observed() -> bool:
+    """Whether something looks at operators: a compiler, a mode, a transform of torch.func, forward derivatives, a profiler."""
+    try:
+        return (
+            torch.compiler.is_compiling()
+            or torch.jit.is_tracing()
+            or torch._C._len_torch_dispatch_stack() > 0
+            or torch._C._len_torch_function_stack() > 0
+            or torch._C._functorch.peek_interpreter_stack() is not None
+            or forward_ad._current_level >= 0
+            or torch.autograd._profiler_enabled()
+        )
+    except AttributeError:  # another version of PyTorch
+        return True
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def run(*shared: Any) -> tuple[Tensor, Tensor]:
+    """Out and lse of the operators' arguments, in their order."""
+    tensors = [x for x in shared[:_TENSORS] if x is not None]
+    if _observed() or any(type(x) not in _PLAIN or x.device.type not in ("cpu", "cuda") for x in tensors):
+        return (attention if shared[_SEED] is None else attention_dropout)(*shared)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return _Eager.apply(*shared)
+    return _strobe.attention(**_options(shared), return_lse=True)

@@ -56,7 +56,9 @@ def scaled_dot_product_attention(
     heads, heads_kv = query.shape[-3], key.shape[-3]
     if heads != heads_kv and heads_kv != 1 and not enable_gqa:
         raise ValueError(f"key has {heads_kv} heads, query {heads}; enable_gqa=True, or as many of both, is accepted")
-    lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    lead = query.shape[:-3]
+    if not lead == key.shape[:-3] == value.shape[:-3]:
+        lead = torch.broadcast_shapes(lead, key.shape[:-3], value.shape[:-3])
     if attn_mask is not None and attn_mask.dim() > 3 and query.dim() != 4:
         attn_mask = attn_mask.expand(*lead, *attn_mask.shape[-3:]).reshape(math.prod(lead), *attn_mask.shape[-3:])
     is_bool = attn_mask is not None and attn_mask.dtype == torch.bool
