@@ -2,6 +2,7 @@
 """strobe.torch: operators as PyTorch wants them, gradients, and the meanings of the signatures it takes over."""
 
 import pytest
+import strobe
 import strobe.torch as st
 import torch
 import torch.nn.functional as F
@@ -10,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import reference
 
-OPTIONS = {"max_seqlen_q": None, "max_seqlen_k": None, "causal": True, "window": (-1, -1), "diagonal": "bottom_right"}
-OPTIONS |= {"softcap": None, "dropout": 0.0, "scale": None, "deterministic": False}
+OPERATOR = torch.ops.strobe.attention.default
+DEFAULTS = {"q_start": 0, "k_start": 0, "offset": 0, "causal": True, "window": (-1, -1), "diagonal": "bottom_right"}
+DEFAULTS |= {"dropout": 0.0, "deterministic": False}
 
 
 def leaf(*shape, dtype=torch.float64):
@@ -19,36 +21,47 @@ def leaf(*shape, dtype=torch.float64):
 
 
 def operator_cases():
-    q, k, v = (
-        leaf(2, 5, 4, 8, dtype=torch.float32),
-        leaf(2, 6, 2, 8, dtype=torch.float32),
-        leaf(2, 6, 2, 16, dtype=torch.float32),
-    )
-    nothing = [None] * 9
-    yield "plain", (q, k, v, *nothing), {}
-    yield (
-        "bias, sinks",
-        (q, k, v, leaf(1, 4, 1, 6, dtype=torch.float32), None, None, leaf(4, dtype=torch.float32), *nothing[:5]),
-        {},
-    )
-    yield "mask", (q, k, v, None, torch.rand(2, 1, 5, 6) < 0.5, *nothing[:7]), {"softcap": 3.0}
-    yield "dropout", (q, k, v, *nothing[:8], torch.tensor([-5])), {"dropout": 0.2}
+    shapes = {"q": (2, 5, 4, 8), "k": (2, 6, 2, 8), "v": (2, 6, 2, 16)}
+    qkv = {name: leaf(*shape, dtype=torch.float32) for name, shape in shapes.items()}
+    yield "plain", qkv
+    yield "bias, sinks", qkv | {"bias": leaf(1, 4, 1, 6, dtype=torch.float32), "sinks": leaf(4, dtype=torch.float32)}
+    yield "mask", qkv | {"mask": torch.rand(2, 1, 5, 6) < 0.5, "softcap": 3.0}
+    yield "blocks", qkv | {"block_mask": torch.rand(2, 1, 3, 2) < 0.7, "block_size": (2, 3), "q_start": 4}
+    yield "dropout", qkv | {"seed": torch.tensor([-5]), "dropout": 0.2}
     cu = torch.tensor([0, 2, 5], dtype=torch.int32)
-    packed = [leaf(5, h, 8, dtype=torch.float32) for h in (4, 2, 2)]
-    yield "packed", (*packed, *nothing[:4], cu, cu, *nothing[:3]), {"max_seqlen_q": 3, "max_seqlen_k": 3}
+    packed = {name: leaf(5, h, 8, dtype=torch.float32) for name, h in (("q", 4), ("k", 2), ("v", 2))}
+    yield "packed", packed | {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": 3, "max_seqlen_k": 3}
 
 
-@pytest.mark.parametrize(
-    ("name", "tensors", "changes"), list(operator_cases()), ids=lambda x: x if isinstance(x, str) else ""
-)
-def test_opcheck(name, tensors, changes):
-    arguments = (*tensors, *(OPTIONS | changes).values())
-    torch.library.opcheck(torch.ops.strobe.attention.default, arguments)
+@pytest.mark.parametrize(("name", "given"), list(operator_cases()), ids=lambda x: x if isinstance(x, str) else "")
+def test_opcheck(name, given):
+    arguments = [(DEFAULTS | given).get(argument.name) for argument in OPERATOR._schema.arguments]
+    torch.library.opcheck(OPERATOR, arguments)
     with torch.no_grad():
-        out, lse = torch.ops.strobe.attention(*arguments)
-        backward = (torch.randn_like(out), None, out, lse, tensors[3] is not None, *arguments)
+        out, lse = OPERATOR(*arguments)
+        backward = (torch.randn_like(out), None, out, lse, "bias" in given, *arguments)
     torch.library.opcheck(
         torch.ops.strobe.attention_backward.default, [x.detach() if isinstance(x, torch.Tensor) else x for x in backward]
+    )
+
+
+def test_block_masks_positions_offset_and_kernel():
+    torch.manual_seed(0)
+    q, k, v = (leaf(1, 8, 2, 8) for _ in range(3))
+    blocks = torch.tensor([[True, False], [True, True]])
+    shown = blocks.repeat_interleave(4, 0).repeat_interleave(4, 1)
+    out = st.attention(q, k, v, block_mask=blocks, block_size=(4, 4), causal=True, q_start=3, kernel="reference_forward")
+    shown = shown & (torch.arange(8).view(-1, 1) + 3 >= torch.arange(8))
+    expected = reference.attention(q, k, v, mask=shown)[0]
+    torch.testing.assert_close(out, expected)
+    got, true = (torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (out, expected))
+    for x, y in zip(got, true, strict=True):
+        torch.testing.assert_close(x, y)
+    q, k, v = (x.detach().float() for x in (q, k, v))
+    first, second = (st.attention(q, k, v, dropout=0.5, seed=1, offset=n) for n in (0, 1))
+    assert not torch.equal(first, second)
+    assert torch.equal(
+        second, torch.from_numpy(strobe.attention(q.numpy(), k.numpy(), v.numpy(), dropout=0.5, seed=1, offset=1))
     )
 
 
@@ -143,11 +156,69 @@ def test_compile(backend):
     assert torch.equal(first, st.attention(q, q, q, dropout=0.5))
 
 
-def test_vmap_is_refused_clearly():
-    with pytest.raises(
-        NotImplementedError, match=r"no rule for torch.func.vmap; the axis to map over is accepted as part of"
-    ):
-        torch.func.vmap(lambda q: st.attention(q, q, q))(torch.randn(3, 1, 4, 2, 8))
+VMAPPED = {
+    "q, k, v": ({}, {}),
+    "q alone": ({"k": None, "v": None}, {}),
+    "another axis": ({"q": 1, "v": 2}, {"causal": True}),
+    "a bias for all": ({"bias": None}, {"bias": (2, 4, 5, 6)}),
+    "a bias for each": ({}, {"bias": (3, 2, 1, 5, 6)}),
+    "a small bias for each": ({}, {"bias": (3, 5, 6)}),
+    "slopes, lengths": ({"alibi_slopes": 0, "used_k": 0}, {"alibi_slopes": (3, 4), "used_k": True}),
+    "a mask": ({"mask": None}, {"mask": (4, 1, 6)}),
+}
+
+
+@pytest.mark.parametrize("name", VMAPPED)
+def test_vmap(name):
+    """As a loop has it, results and gradients of each."""
+    dims, options = VMAPPED[name]
+    torch.manual_seed(0)
+    shapes = {"q": (3, 2, 5, 4, 8), "k": (3, 2, 6, 2, 8), "v": (3, 2, 6, 2, 8)}
+    tensors, dims = {}, {"q": 0, "k": 0, "v": 0, **dims}
+    for argument, axis in dims.items():
+        if argument in shapes:
+            tensors[argument] = torch.randn(shapes[argument] if axis is not None else shapes[argument][1:])
+            tensors[argument] = tensors[argument].movedim(0, axis).contiguous() if axis else tensors[argument]
+    for argument, shape in options.items():
+        if argument == "used_k":
+            tensors[argument] = torch.tensor([[6, 3], [1, 2], [5, 6]], dtype=torch.int32)
+        elif shape is not True:
+            tensors[argument] = torch.rand(shape) if argument != "mask" else torch.rand(shape) < 0.7
+        dims.setdefault(argument, 0)
+    flags = {"causal": options["causal"]} if "causal" in options else {}
+    tensors.pop("causal", None)
+    dims.pop("causal", None)
+    names, wanted = list(tensors), [n for n in tensors if n in ("q", "k", "v", "bias")]
+
+    def loss(*given):
+        out, lse = st.attention(**dict(zip(names, given, strict=True)), return_lse=True, **flags)
+        return (out * torch.arange(8)).sum() + lse.sum()
+
+    arguments, in_dims = list(tensors.values()), tuple(dims[n] for n in names)
+    both = torch.func.grad_and_value(loss, argnums=tuple(names.index(n) for n in wanted))
+    gradients, values = torch.func.vmap(both, in_dims)(*arguments)
+    for n in range(3):
+        one = [x if d is None else x.select(d, n) for x, d in zip(arguments, in_dims, strict=True)]
+        expected, value = both(*one)
+        torch.testing.assert_close(values[n], value)
+        for got, true in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(got[n], true)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"dropout": 0.5}, 'with dropout; randomness="different" and one seed for all is accepted'),
+        (
+            {"cu_seqlens_q": torch.tensor([0, 4], dtype=torch.int32), "max_seqlen_q": 4},
+            "with packed sequences; one of a tensor",
+        ),
+    ],
+)
+def test_what_vmap_does_not_map(options, sentence):
+    q = torch.randn(3, 1, 4, 2, 8) if "dropout" in options else torch.randn(3, 4, 2, 8)
+    with pytest.raises(NotImplementedError, match=sentence):
+        torch.func.vmap(lambda q: st.attention(q, q, q, seed=3 if "dropout" in options else None, **options))(q)
 
 
 SDPA = [

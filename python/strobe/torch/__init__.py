@@ -2,8 +2,8 @@
 """Strobe for PyTorch: differentiable, under torch.compile, with the signatures that are in use already.
 
 =====================================  ==========================================================================
-attention                              as :func:`strobe.attention`, shapes (batch, seq, heads, dim); not block masks,
-                                       shards, int8 caches, and the choice of kernel, threads and memory
+attention                              as :func:`strobe.attention`, shapes (batch, seq, heads, dim); not int8 caches, and
+                                       the choice of threads and memory
 scaled_dot_product_attention           as torch.nn.functional's: (batch, heads, seq, dim), is_causal is top-left
 flash_attn_func and its four siblings  as the flash-attn package's: causal is bottom-right
 flex_attention                         as torch.nn.attention.flex_attention's, its functions traced; on the CPU

@@ -38,11 +38,14 @@ def attention(
     diagonal: str = "bottom_right",
     bias: Tensor | None = None,
     mask: Tensor | None = None,
+    block_mask: Tensor | None = None,
+    block_size: tuple[int, int] | None = None,
     alibi_slopes: Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
     dropout: float = 0.0,
     seed: int | Tensor | None = None,
+    offset: int = 0,
     scale: float | None = None,
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
@@ -50,7 +53,10 @@ def attention(
     max_seqlen_k: int | None = None,
     used_q: Tensor | None = None,
     used_k: Tensor | None = None,
+    q_start: int = 0,
+    k_start: int = 0,
     deterministic: bool = False,
+    kernel: str | None = None,
     score: str | None = None,
     visible: str | None = None,
     arrays: dict[str, Tensor] | None = None,
@@ -69,8 +75,12 @@ def attention(
         Of dropout; None: drawn from PyTorch's default generator, so that torch.manual_seed rules.
     score, visible, arrays, scalars : optional
         As in :func:`strobe.attention`; arrays have gradients. Not beside bias, alibi_slopes, sinks and dropout.
+    kernel : str, optional
+        Of the forward; the gradient's is the library's choice.
     others
         As in :func:`strobe.attention`.
+
+    torch.func's transforms work, vmap by making the axis a part of the batch; not packed sequences under vmap.
 
     Returns
     -------
@@ -100,7 +110,8 @@ def attention(
                 )
         out, lse = scored_attention(
             q, k, v, arrays, score=score, visible=visible, scalars=scalars, causal=causal, window=window, diagonal=diagonal,
-            mask=_over_keys(mask, k.shape[1] if cu_seqlens_k is None else max_seqlen_k), softcap=softcap, scale=scale,
+            mask=_over_keys(mask, k.shape[1] if cu_seqlens_k is None else max_seqlen_k), block_mask=block_mask,
+            block_size=block_size, softcap=softcap, scale=scale, q_start=q_start, k_start=k_start, kernel=kernel,
             cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,
             used_q=used_q, used_k=used_k, deterministic=deterministic,
         )  # fmt: skip
@@ -117,6 +128,7 @@ def attention(
     keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
     out, lse = _ops.run(
         q, k, v, _over_keys(bias, keys), _over_keys(mask, keys), alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q,
-        used_k, seed, max_seqlen_q, max_seqlen_k, causal, sides(window), diagonal, softcap, dropout, scale, deterministic,
+        used_k, block_mask, seed, max_seqlen_q, max_seqlen_k, q_start, k_start, block_size, offset, kernel, causal,
+        sides(window), diagonal, softcap, dropout, scale, deterministic,
     )  # fmt: skip
     return (out, lse) if return_lse else out

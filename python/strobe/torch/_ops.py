@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The custom operators: real kernels, fake ones for tracing, autograd, and a clear word to vmap.
+"""The custom operators: real kernels, fake ones for tracing, autograd, vmap.
 
 An operator's schema knows tensors and numbers only, and returns tensors always: a gradient that nobody asked for is an empty
 tensor. The seed of dropout is a tensor, so that drawing it is part of a traced graph. The bounds of lengths may be symbols of a
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from strobe import _strobe
+from strobe.torch._vmap import backward_rule, forward_rule
 
 # The arguments of both operators: the names of strobe.attention, and the types of schemas. Tensors come first.
 _SHARED = {
@@ -33,9 +34,15 @@ _SHARED = {
     "cu_seqlens_k": "Tensor?",
     "used_q": "Tensor?",
     "used_k": "Tensor?",
+    "block_mask": "Tensor?",
     "seed": "Tensor?",
     "max_seqlen_q": "SymInt?",
     "max_seqlen_k": "SymInt?",
+    "q_start": "SymInt",
+    "k_start": "SymInt",
+    "block_size": "int[]?",
+    "offset": "int",
+    "kernel": "str?",
     "causal": "bool",
     "window": "int[]",
     "diagonal": "str",
@@ -47,7 +54,7 @@ _SHARED = {
 _SCHEMA = ", ".join(f"{kind} {name}" for name, kind in _SHARED.items())
 _TENSORS = sum(kind.startswith("Tensor") for kind in _SHARED.values())
 _BIAS, _SINKS, _SEED = (list(_SHARED).index(name) for name in ("bias", "sinks", "seed"))
-_READ_IN_PLACE = ("q", "k", "v", "bias", "mask")
+_READ_IN_PLACE = ("q", "k", "v", "bias", "mask", "block_mask")
 
 
 def _usable(x: Tensor | None) -> Tensor | None:
@@ -68,6 +75,8 @@ def _options(shared: tuple) -> dict[str, Any]:
     for name in _READ_IN_PLACE:
         if name in options:
             options[name] = _usable(options[name])
+    if "block_size" in options:
+        options["block_size"] = tuple(options["block_size"])
     if "seed" in options:
         options["seed"] = options["seed"].item() & (2**64 - 1)
     return options
@@ -92,9 +101,11 @@ def _fake_attention(q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, *res
 
 
 def _attention_backward(dout, dlse, out, lse, bias_gradient, q, *shared):
+    options = _options((q, *shared))
+    options.pop("kernel", None)  # the forward's
     with torch.no_grad():
         dq, dk, dv, dbias, dsinks = _strobe.attention_backward(
-            **_options((q, *shared)), out=out, dout=_usable(dout), lse=lse, dlse=_usable(dlse), bias_gradient=bias_gradient
+            **options, out=out, dout=_usable(dout), lse=lse, dlse=_usable(dlse), bias_gradient=bias_gradient
         )
     return dq, dk, dv, q.new_empty(0) if dbias is None else dbias, q.new_empty(0) if dsinks is None else dsinks
 
@@ -127,19 +138,15 @@ def _refuse_second(ctx, *gradients):
     )
 
 
-def _refuse_vmap(info, in_dims, *args):
-    raise NotImplementedError(
-        "strobe.torch has no rule for torch.func.vmap; the axis to map over is accepted as part of the batch, the first axis "
-        "of q, k and v"
-    )
-
-
 def _define(name, schema, tags, kernel, fake):
     # Not torch.library.custom_op, which does the same and asks on every call whether the results are new tensors: they are.
     torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag, *tags))
     torch.library.impl(name, "default", kernel)
     torch.library.register_fake(name, fake)
-    torch.library.register_vmap(name, _refuse_vmap)
+
+
+def _names(operator) -> list[str]:
+    return [argument.name for argument in operator._schema.arguments]
 
 
 def _operators(name, tags=()):
@@ -154,6 +161,8 @@ def _operators(name, tags=()):
         forward, lambda ctx, dout, dlse: _gradients(ctx, dout, dlse, called[1]), setup_context=_setup_context
     )
     torch.library.register_autograd(backward, _refuse_second)
+    for operator, rule in zip(called, (forward_rule, backward_rule), strict=True):
+        torch.library.register_vmap(operator, rule(operator, _names(operator)))
     return called
 
 
@@ -179,15 +188,55 @@ class _Eager(torch.autograd.Function):
         return _gradients(ctx, dout, dlse, attention_backward if torch.is_grad_enabled() else _attention_backward)
 
 
+class _TransformedBackward(torch.autograd.Function):
+    """attention_backward for the transforms of torch.func, which do not work with an operator's autograd in Python."""
+
+    @staticmethod
+    def forward(*arguments):
+        return _attention_backward(*arguments)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    backward = staticmethod(_refuse_second)
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        rule = backward_rule(_TransformedBackward.apply, _names(attention_backward))
+        return rule(info, in_dims, *arguments)
+
+
+class _Transformed(torch.autograd.Function):
+    """Attention for the transforms of torch.func."""
+
+    @staticmethod
+    def forward(*shared):
+        return _attention(*shared)
+
+    setup_context = staticmethod(_setup_context)
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        return _gradients(ctx, dout, dlse, _TransformedBackward.apply)
+
+    @staticmethod
+    def vmap(info, in_dims, *shared):
+        return forward_rule(_Transformed.apply, list(_SHARED))(info, in_dims, *shared)
+
+
+def _transformed() -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None and not torch.compiler.is_compiling()
+
+
 def _observed() -> bool:
-    """Whether something looks at operators: a compiler, a mode, a transform of torch.func, forward derivatives, a profiler."""
+    """Whether something looks at operators: a compiler, a mode, forward derivatives, a profiler."""
     try:
         return (
             torch.compiler.is_compiling()
             or torch.jit.is_tracing()
             or torch._C._len_torch_dispatch_stack() > 0
             or torch._C._len_torch_function_stack() > 0
-            or torch._C._functorch.peek_interpreter_stack() is not None
             or forward_ad._current_level >= 0
             or torch.autograd._profiler_enabled()
         )
@@ -200,6 +249,8 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 def run(*shared: Any) -> tuple[Tensor, Tensor]:
     """Out and lse of the operators' arguments, in their order."""
+    if _transformed():
+        return _Transformed.apply(*shared)
     tensors = [x for x in shared[:_TENSORS] if x is not None]
     if _observed() or any(type(x) not in _PLAIN or x.device.type not in ("cpu", "cuda") for x in tensors):
         return (attention if shared[_SEED] is None else attention_dropout)(*shared)

@@ -32,10 +32,11 @@ class _Scored(torch.autograd.Function):
             torch.empty(x.shape, dtype=x.dtype, device=x.device) if want else None
             for x, want in zip(arrays, wanted, strict=True)
         ]
+        options = {name: x for name, x in ctx.options.items() if name != "kernel"}  # the forward's
         dq, dk, dv, _, _ = _strobe.attention_backward(
             q, k, v, dout=_usable(dout), out=out, lse=lse, dlse=None if dlse is None else dlse.contiguous(),
             arrays=dict(zip(ctx.names, arrays, strict=True)),
-            array_gradients={name: x for name, x in zip(ctx.names, gradients, strict=True) if x is not None}, **ctx.options,
+            array_gradients={name: x for name, x in zip(ctx.names, gradients, strict=True) if x is not None}, **options,
         )  # fmt: skip
         return None, None, dq, dk, dv, *gradients
 
