@@ -70,8 +70,9 @@ bool place_lse(strobe_tensor *to, const struct tensor *t, bool packed) {
 /* k and v may be int8 too; whether scales are there is the library's to say. */
 static bool is_number(const struct tensor *t, bool is_query) {
     const bool refused = t->element >= ELEMENT_BOOL || (is_query && t->element == STROBE_INT8);
-    return !refused || refuse_dtype(t, is_query ? "float32, float16, bfloat16 or float64"
-                                                : "float32, float16, bfloat16, float64 or, with scales, int8");
+    return !refused ||
+           refuse_dtype(t, is_query ? "float32, float16, bfloat16, float64 or, with scales, float8_e4m3fn"
+                                    : "float32, float16, bfloat16, float64 or, with scales, float8_e4m3fn or int8");
 }
 
 /* A tensor that requires a gradient would silently lose it here: of PyTorch's tensors, which alone say so. */
@@ -204,6 +205,7 @@ void call_close(struct call *c) {
                                 &c->cu_k,
                                 &c->used_q,
                                 &c->used_k,
+                                &c->q_scale,
                                 &c->k_scale,
                                 &c->v_scale};
     for (size_t n = 0; n < sizeof tensors / sizeof tensors[0]; ++n) tensor_close(tensors[n]);

@@ -9,26 +9,33 @@
 #include "tensor.h"
 
 /* The calls that take arguments by name, as bits. */
-enum { FORWARD = 1, BACKWARD = 2, EXPLAIN = 4, EVERY_CALL = FORWARD | BACKWARD | EXPLAIN };
+enum {
+    FORWARD = 1,
+    BACKWARD = 2,
+    EXPLAIN = 4,
+    QUANTISE = 8,
+    ATTENTION = FORWARD | BACKWARD | EXPLAIN,
+    EVERY_CALL = ATTENTION | QUANTISE
+};
 
 /* X(enumerator, keyword, the calls that take it). q, k and v may be positional; None is every default. */
 #define ARGUMENTS_TABLE(X)                                                                         \
     X(Q, q, EVERY_CALL)                                                                            \
     X(K, k, EVERY_CALL)                                                                            \
     X(V, v, EVERY_CALL)                                                                            \
-    X(CAUSAL, causal, EVERY_CALL)                                                                  \
-    X(WINDOW, window, EVERY_CALL)                                                                  \
-    X(DIAGONAL, diagonal, EVERY_CALL)                                                              \
-    X(BIAS, bias, EVERY_CALL)                                                                      \
-    X(MASK, mask, EVERY_CALL)                                                                      \
-    X(BLOCK_MASK, block_mask, EVERY_CALL)                                                          \
-    X(BLOCK_SIZE, block_size, EVERY_CALL)                                                          \
-    X(ALIBI_SLOPES, alibi_slopes, EVERY_CALL)                                                      \
-    X(SOFTCAP, softcap, EVERY_CALL)                                                                \
-    X(SINKS, sinks, EVERY_CALL)                                                                    \
-    X(DROPOUT, dropout, EVERY_CALL)                                                                \
+    X(CAUSAL, causal, ATTENTION)                                                                   \
+    X(WINDOW, window, ATTENTION)                                                                   \
+    X(DIAGONAL, diagonal, ATTENTION)                                                               \
+    X(BIAS, bias, ATTENTION)                                                                       \
+    X(MASK, mask, ATTENTION)                                                                       \
+    X(BLOCK_MASK, block_mask, ATTENTION)                                                           \
+    X(BLOCK_SIZE, block_size, ATTENTION)                                                           \
+    X(ALIBI_SLOPES, alibi_slopes, ATTENTION)                                                       \
+    X(SOFTCAP, softcap, ATTENTION)                                                                 \
+    X(SINKS, sinks, ATTENTION)                                                                     \
+    X(DROPOUT, dropout, ATTENTION)                                                                 \
     X(SEED, seed, EVERY_CALL)                                                                      \
-    X(OFFSET, offset, EVERY_CALL)                                                                  \
+    X(OFFSET, offset, ATTENTION)                                                                   \
     X(SCALE, scale, EVERY_CALL)                                                                    \
     X(CU_SEQLENS_Q, cu_seqlens_q, EVERY_CALL)                                                      \
     X(CU_SEQLENS_K, cu_seqlens_k, EVERY_CALL)                                                      \
@@ -38,15 +45,17 @@ enum { FORWARD = 1, BACKWARD = 2, EXPLAIN = 4, EVERY_CALL = FORWARD | BACKWARD |
     X(USED_K, used_k, EVERY_CALL)                                                                  \
     X(Q_START, q_start, EVERY_CALL)                                                                \
     X(K_START, k_start, EVERY_CALL)                                                                \
-    X(DETERMINISTIC, deterministic, EVERY_CALL)                                                    \
-    X(KERNEL, kernel, EVERY_CALL)                                                                  \
+    X(DETERMINISTIC, deterministic, ATTENTION)                                                     \
+    X(KERNEL, kernel, ATTENTION)                                                                   \
     X(THREADS, threads, EVERY_CALL)                                                                \
-    X(SCORE, score, EVERY_CALL)                                                                    \
-    X(VISIBLE, visible, EVERY_CALL)                                                                \
-    X(ARRAYS, arrays, EVERY_CALL)                                                                  \
-    X(SCALARS, scalars, EVERY_CALL)                                                                \
+    X(SCORE, score, ATTENTION)                                                                     \
+    X(VISIBLE, visible, ATTENTION)                                                                 \
+    X(ARRAYS, arrays, ATTENTION)                                                                   \
+    X(SCALARS, scalars, ATTENTION)                                                                 \
+    X(Q_SCALE, q_scale, FORWARD | EXPLAIN)                                                         \
     X(K_SCALE, k_scale, FORWARD | EXPLAIN)                                                         \
     X(V_SCALE, v_scale, FORWARD | EXPLAIN)                                                         \
+    X(SCALE_BLOCK, scale_block, FORWARD | EXPLAIN | QUANTISE)                                      \
     X(OUT, out, FORWARD | BACKWARD) /* where to write it, or the forward's */                      \
     X(RETURN_LSE, return_lse, FORWARD)                                                             \
     X(REPEAT, repeat, FORWARD) /* bench/overhead.py's: how many times to run the library's call */ \
@@ -58,7 +67,12 @@ enum { FORWARD = 1, BACKWARD = 2, EXPLAIN = 4, EVERY_CALL = FORWARD | BACKWARD |
     X(DV, dv, BACKWARD)                                                                            \
     X(BIAS_GRADIENT, bias_gradient, BACKWARD)                                                      \
     X(ARRAY_GRADIENTS, array_gradients, BACKWARD)                                                  \
-    X(FOR_BACKWARD, backward, EXPLAIN) /* explain attention_backward's kernels */
+    X(FOR_BACKWARD, backward, EXPLAIN) /* explain attention_backward's kernels */                  \
+    X(DTYPE, dtype, QUANTISE)                                                                      \
+    X(HADAMARD, hadamard, QUANTISE)                                                                \
+    X(ROTARY, rotary, QUANTISE)                                                                    \
+    X(INTERLEAVED, interleaved, QUANTISE)                                                          \
+    X(SUBTRACT_MEAN, subtract_mean, QUANTISE)
 
 #define ARGUMENT_ENUMERATOR(upper, lower, calls) ARG_##upper,
 enum argument { ARGUMENTS_TABLE(ARGUMENT_ENUMERATOR) ARGUMENTS };
@@ -80,7 +94,7 @@ struct call {
     strobe_tuning tuning;
     int64_t total_q; /* rows of a packed q */
     struct tensor q, k, v, bias_tensor, mask_tensor, block_tensor, slopes_tensor, sinks_tensor;
-    struct tensor cu_q, cu_k, used_q, used_k, k_scale, v_scale;
+    struct tensor cu_q, cu_k, used_q, used_k, q_scale, k_scale, v_scale;
     struct score *score; /* score.c's; NULL: no function of a score */
 };
 
@@ -101,6 +115,15 @@ bool read_lengths(struct call *call);
 bool read_score(struct call *call);
 bool read_score_gradients(struct call *call, strobe_gradients *gradients);
 void close_score(struct call *call);
+
+/* The descriptor's shape of scales: what a tensor of them has on one side, (batch, blocks, heads), or packed (blocks,
+ * heads), and (batch, heads) where a whole packed sequence has one. block: rows, 0 = the whole sequence. The number of axes.
+ */
+int scales_shape(const struct call *call, bool of_queries, int64_t block, int64_t shape[3]);
+/* A float32 tensor of them, of extent 1 where it repeats. */
+bool place_scales(const struct call *call, const struct tensor *tensor, bool of_queries, int64_t block, int64_t stride[3]);
+/* scale_block, a pair of rows and keys. */
+bool read_pair(PyObject *from, const char *name, int64_t *first, int64_t *second);
 
 /* Scalars; None leaves *to as it is. */
 bool read_int(PyObject *from, const char *name, int64_t *to);

@@ -1,75 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * call.c: the three calls that take the common arguments: attention, attention_backward, explain. Each reads the arguments,
+ * call.c: three calls that take the common arguments: attention, attention_backward, explain. Each reads the arguments,
  * makes or takes its results, and runs the library without the GIL. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "arguments.h"
+#include "results.h"
 
 enum { DQ, DK, DV, DBIAS, DSINKS, GRADIENTS };
-
-/* ------------------------------------------------------------------------------------------------------------ results -- */
-
-/* One result: the object, ours or the caller's, and the tensor in it. */
-struct result {
-    PyObject *object; /* a reference of our own; NULL: none */
-    struct tensor tensor;
-};
-
-/* Some rows of a result may belong to no sequence, and the library leaves them alone. Where cu lies on a GPU it is taken to
- * cover all rows: to look would be to wait for the device. */
-static bool has_spare_rows(const struct tensor *cu, const struct tensor *used, int64_t total) {
-    if (tensor_is_open(used)) return true;
-    if (!tensor_is_open(cu) || cu->device != STROBE_CPU) return false;
-    const int64_t last = cu->shape[0] - 1;
-    if (cu->element == ELEMENT_INT64)
-        return ((const int64_t *)cu->data)[0] != 0 || ((const int64_t *)cu->data)[last] != total;
-    return ((const int32_t *)cu->data)[0] != 0 || ((const int32_t *)cu->data)[last] != total;
-}
-
-/* Our own results hold no uninitialised memory there: value, as a row has that sees no key. On a GPU the framework that
- * allocated them fills them, on its current stream, as the kernels run. */
-static bool fill(struct result *r, double value) {
-    struct tensor *t = &r->tensor;
-    if (t->device != STROBE_CPU) {
-        PyObject *filled = PyObject_CallMethod(r->object, "fill_", "d", value);
-        Py_XDECREF(filled);
-        return filled != NULL;
-    }
-    size_t count = 1;
-    for (int axis = 0; axis < t->ndim; ++axis) count *= (size_t)t->shape[axis];
-    if (value == 0 && count > 0) memset(t->data, 0, count * (element_dlpack(t->element).bits / 8u));
-    for (size_t n = 0; value != 0 && n < count; ++n) {
-        if (t->element == STROBE_FP64)
-            ((double *)t->data)[n] = value;
-        else
-            ((float *)t->data)[n] = (float)value;
-    }
-    return true;
-}
-
-/* Takes the caller's object, or makes a new one where it is None. */
-static bool open_result(struct call *c, struct result *r, PyObject *given, const char *name, int32_t element, int ndim,
-                        const int64_t *shape) {
-    if (given == Py_None) {
-        r->object = result_new(c->state, &r->tensor, &c->q, name, element, ndim, shape);
-        return r->object != NULL;
-    }
-    if (!tensor_open(c->state, &r->tensor, given, name)) return false;
-    Py_INCREF(given);
-    r->object = given;
-    if (!tensor_has_shape(&r->tensor, ndim, shape) || !tensor_is_on(&r->tensor, &c->q) || !tensor_is_writable(&r->tensor))
-        return false;
-    if (r->tensor.element != element) return refuse_dtype(&r->tensor, element_name(element));
-    return true;
-}
-
-static void close_result(struct result *r) {
-    tensor_close(&r->tensor);
-    Py_CLEAR(r->object);
-}
 
 /* ---------------------------------------------------------------------------------------------------------------- run -- */
 
@@ -108,10 +46,21 @@ static bool run(struct call *c, const strobe_gradients *g, int64_t repeat) {
 
 static int32_t lse_element(const struct call *c) { return c->q.element == STROBE_FP64 ? STROBE_FP64 : STROBE_FP32; }
 
+/* Of e4m3 tensors out is bfloat16, or what the caller's is. */
+static int32_t out_element(const struct call *c) {
+    if (c->q.element != STROBE_FP8_E4M3) return c->q.element;
+    struct tensor given = {0};
+    const bool is_fp16 = c->args[ARG_OUT] != Py_None && tensor_open(c->state, &given, c->args[ARG_OUT], "out") &&
+                         given.element == STROBE_FP16;
+    tensor_close(&given);
+    PyErr_Clear(); /* said again where out is opened */
+    return is_fp16 ? STROBE_FP16 : STROBE_BF16;
+}
+
 static bool open_forward(struct call *c, struct result *out, struct result *lse, bool with_lse) {
     int64_t shape[4];
     const bool spare = c->a.varlen && has_spare_rows(&c->cu_q, &c->used_q, c->total_q);
-    if (!open_result(c, out, c->args[ARG_OUT], "out", c->q.element, out_shape(c, shape), shape) ||
+    if (!open_result(c, out, c->args[ARG_OUT], "out", out_element(c), out_shape(c, shape), shape) ||
         !place_rows(&c->a.out, &out->tensor, is_packed_q(c)))
         return false;
     if (spare && c->args[ARG_OUT] == Py_None && !fill(out, 0)) return false;

@@ -4,6 +4,8 @@
  * structure joins the descriptor only when its argument is given. */
 #include "arguments.h"
 
+#include <string.h>
+
 #include <stdio.h>
 
 static bool open_lengths(struct call *c, struct tensor *t, enum argument argument, const char *name, const void **to) {
@@ -202,17 +204,59 @@ static bool read_dropout(struct call *c) {
     return true;
 }
 
-/* One scale for each row and head of k or v, in the tensor's own strides. */
+int scales_shape(const struct call *c, bool of_queries, int64_t block, int64_t shape[3]) {
+    const strobe_attention *a = &c->a;
+    const bool packed = of_queries ? is_packed_q(c) : is_packed_k(c);
+    const int64_t heads = of_queries ? a->heads_q : a->heads_kv;
+    const int64_t rows = packed ? (of_queries ? c->q.shape[0] : c->k.shape[0]) : of_queries ? a->seq_q : a->seq_k;
+    const int64_t blocks = block == 0 ? 1 : (rows + block - 1) / block;
+    shape[0] = packed && block > 0 ? blocks : a->batch;
+    shape[1] = packed ? heads : blocks;
+    shape[2] = heads;
+    return packed ? 2 : 3;
+}
+
+bool place_scales(const struct call *c, const struct tensor *t, bool of_queries, int64_t block, int64_t stride[3]) {
+    int64_t wanted[3], repeated[3];
+    const int axes = scales_shape(c, of_queries, block, wanted);
+    for (int n = 0; n < axes; ++n) repeated[n] = t->ndim == axes && t->shape[n] == 1 ? 1 : wanted[n];
+    if (t->ndim != axes || memcmp(t->shape, repeated, sizeof *repeated * (size_t)axes) != 0)
+        return tensor_has_shape(t, axes, wanted);
+    if (!tensor_is_on(t, &c->q)) return false;
+    if (t->element != STROBE_FP32) return refuse_dtype(t, "float32");
+    int64_t own[3] = {0};
+    for (int n = 0; n < axes; ++n) own[n] = t->shape[n] == 1 ? 0 : t->stride[n];
+    stride[0] = axes == 3 || block == 0 ? own[0] : 0;
+    stride[1] = axes == 3 ? own[1] : block == 0 ? 0 : own[0];
+    stride[2] = own[axes - 1];
+    return true;
+}
+
+bool read_pair(PyObject *from, const char *name, int64_t *first, int64_t *second) {
+    if (from == Py_None) return true;
+    PyObject *a = NULL, *b = NULL;
+    if (PySequence_Check(from) && PySequence_Size(from) == 2)
+        a = PySequence_GetItem(from, 0), b = PySequence_GetItem(from, 1);
+    PyErr_Clear();
+    if (!a || !b) PyErr_Format(PyExc_TypeError, "%s is %R; a pair (rows, keys) is accepted", name, from);
+    const bool read = a && b && read_int(a, name, first) && read_int(b, name, second);
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    if (read && (*first < 0 || *second < 0)) {
+        PyErr_Format(PyExc_ValueError, "%s is %R; rows and keys that share a scale, 0 for all of a sequence, are accepted",
+                     name, from);
+        return false;
+    }
+    return read;
+}
+
 static bool read_scale(struct call *c, struct tensor *t, enum argument argument, const char *name, const float **to,
                        int64_t stride[3]) {
     if (!tensor_open_optional(c->state, t, c->args[argument], name)) return false;
     if (!tensor_is_open(t)) return true;
-    const int axes = c->k.ndim - 1;
-    if (!tensor_has_shape(t, axes, c->k.shape) || !tensor_is_on(t, &c->q)) return false;
-    if (t->element != STROBE_FP32) return refuse_dtype(t, "float32");
-    stride[0] = axes == 3 ? t->stride[0] : 0;
-    stride[1] = t->stride[axes - 2], stride[2] = t->stride[axes - 1];
-    c->scales.struct_size = sizeof c->scales, c->scales.block_k = 1;
+    const bool of_queries = argument == ARG_Q_SCALE;
+    if (!place_scales(c, t, of_queries, of_queries ? c->scales.block_q : c->scales.block_k, stride)) return false;
+    c->scales.struct_size = sizeof c->scales;
     c->a.scales = &c->scales;
     *to = t->data;
     return true;
@@ -220,7 +264,10 @@ static bool read_scale(struct call *c, struct tensor *t, enum argument argument,
 
 static bool read_scales(struct call *c) {
     strobe_scales *s = &c->scales;
-    return read_scale(c, &c->k_scale, ARG_K_SCALE, "k_scale", &s->k, s->stride_k) &&
+    s->block_q = s->block_k = 1;
+    return read_pair(c->args[ARG_SCALE_BLOCK], "scale_block", &s->block_q, &s->block_k) &&
+           read_scale(c, &c->q_scale, ARG_Q_SCALE, "q_scale", &s->q, s->stride_q) &&
+           read_scale(c, &c->k_scale, ARG_K_SCALE, "k_scale", &s->k, s->stride_k) &&
            read_scale(c, &c->v_scale, ARG_V_SCALE, "v_scale", &s->v, s->stride_v);
 }
 

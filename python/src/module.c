@@ -31,6 +31,7 @@ static PyMethodDef functions[] = {
     ENTRY(attention, METH_KEYWORDS),
     ENTRY(attention_backward, METH_KEYWORDS),
     ENTRY(explain, METH_KEYWORDS),
+    ENTRY(quantise, METH_KEYWORDS),
     ENTRY(arguments, 0),
     ENTRY(merge, 0),
     ENTRY(kernels, 0),

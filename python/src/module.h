@@ -7,6 +7,7 @@
  *     keywords.c   arguments by name -> an array of them           exporter.c  memory of ours, offered through __dlpack__
  *     arguments.c  q, k, v and scalars -> strobe_attention         framework.c which route a type's tensors come in by
  *     features.c   the optional structures                         threads.c   how many threads a call has
+ *     results.c    results, the caller's or new ones               quantise.c  quantise
  *     merge.c      merge                                           info.c      kernels, devices, versions */
 #ifndef STROBE_PYTHON_MODULE_H
 #define STROBE_PYTHON_MODULE_H
@@ -65,6 +66,7 @@ PyObject *raise_status(const struct state *state, strobe_status status);
 KEYWORDS_FUNCTION(py_attention);          /* call.c */
 KEYWORDS_FUNCTION(py_attention_backward); /* call.c */
 KEYWORDS_FUNCTION(py_explain);            /* call.c */
+KEYWORDS_FUNCTION(py_quantise);           /* quantise.c */
 FUNCTION(py_arguments);                   /* keywords.c */
 FUNCTION(py_merge);                       /* merge.c */
 FUNCTION(py_kernels);                     /* info.c */

@@ -135,37 +135,46 @@ static bool open_exchange(struct tensor *t, PyObject *object) {
     return tensor_describe(t, &t->held.versioned->tensor);
 }
 
-/* NumPy lends no buffer of ml_dtypes' bfloat16, whose elements are two bytes each; one of uint16 over them it does. */
-static bool open_bfloat16(struct tensor *t, PyObject *object) {
+/* NumPy lends no buffer of ml_dtypes' bfloat16 and float8_e4m3fn; one of integers over them it does. */
+static bool open_ml_dtypes(struct tensor *t, PyObject *object) {
+    static const struct {
+        int32_t element;
+        const char *integer;
+    } lent[] = {{STROBE_BF16, "uint16"}, {STROBE_FP8_E4M3, "uint8"}};
+    enum { LENT = sizeof lent / sizeof lent[0] };
     PyObject *dtype = PyObject_GetAttrString(object, "dtype");
     PyObject *name = dtype ? PyObject_GetAttrString(dtype, "name") : NULL;
-    const bool is_bfloat16 = name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, "bfloat16") == 0;
+    size_t n = 0;
+    while (n < LENT &&
+           !(name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, element_name(lent[n].element)) == 0))
+        ++n;
     Py_XDECREF(name);
     Py_XDECREF(dtype);
     PyErr_Clear();
-    if (!is_bfloat16) {
+    if (n == LENT) {
         PyErr_Format(PyExc_TypeError,
                      "%s is a %R; a tensor of NumPy, PyTorch, JAX or another framework with DLPack is accepted", t->name,
                      (PyObject *)Py_TYPE(object));
         return false;
     }
-    t->held.view = PyObject_CallMethod(object, "view", "s", "uint16");
+    t->element = lent[n].element;
+    t->held.view = PyObject_CallMethod(object, "view", "s", lent[n].integer);
     return t->held.view && PyObject_GetBuffer(t->held.view, &t->held.buffer, BUFFER_RECORDS_READ_ONLY) == 0;
 }
 
 static bool open_buffer(struct tensor *t, PyObject *object) {
     struct buffer *b = &t->held.buffer;
-    bool bfloat16 = false;
+    bool known = false;
     if (PyObject_GetBuffer(object, b, BUFFER_RECORDS_READ_ONLY) != 0) {
         PyErr_Clear();
         b->object = NULL;
-        if (!open_bfloat16(t, object)) return false;
-        bfloat16 = true;
+        if (!open_ml_dtypes(t, object)) return false;
+        known = true;
     }
     if (b->ndim > MOST_AXES) return refuse_axes(t, b->ndim);
     t->data = b->data, t->ndim = b->ndim, t->read_only = b->read_only;
     t->device = STROBE_CPU, t->device_index = 0;
-    t->element = bfloat16 ? STROBE_BF16 : element_of_format(b->format, b->itemsize);
+    if (!known) t->element = element_of_format(b->format, b->itemsize);
     if (b->itemsize == 0) return refuse_dtype(t, "a dtype with a size");
     for (int axis = 0; axis < b->ndim; ++axis) t->shape[axis] = b->shape[axis];
     for (int axis = 0; axis < b->ndim; ++axis) {

@@ -4,7 +4,7 @@
 Works on the tensors of NumPy, PyTorch, JAX and any framework with DLPack, without a copy, and returns tensors of the same
 framework. No framework is required or imported; those that have more to offer have a module of their own::
 
-    import strobe                    # attention, attention_backward, merge, explain, kernels, ...
+    import strobe                    # attention, attention_backward, quantise, merge, explain, ...
     import strobe.torch              # differentiable; scaled_dot_product_attention, flash_attn_func, ...
     import strobe.transformers       # register(): attn_implementation="strobe"
     import strobe.jax                # differentiable, under jit
@@ -14,6 +14,7 @@ Shapes are flash-attn's, ``(batch, seq, heads, dim)``. See docs/python.md.
 
 from strobe._attention import Gradients, attention, attention_backward, explain, merge
 from strobe._info import Device, Kernel, build_info, devices, get_num_threads, kernels, set_num_threads, version
+from strobe._quantise import Quantised, quantise
 from strobe._strobe import Error
 
 __version__ = version()
@@ -23,6 +24,7 @@ __all__ = [
     "Error",
     "Gradients",
     "Kernel",
+    "Quantised",
     "attention",
     "attention_backward",
     "build_info",
@@ -31,6 +33,7 @@ __all__ = [
     "get_num_threads",
     "kernels",
     "merge",
+    "quantise",
     "set_num_threads",
     "version",
 ]

@@ -48,12 +48,14 @@ class Options(TypedDict, total=False):
     scalars: Annotated[dict[str, float] | None, None]
 
 
-class Quantised(Options, total=False):
+class Scaled(Options, total=False):
+    q_scale: Annotated[Any, None]
     k_scale: Annotated[Any, None]
     v_scale: Annotated[Any, None]
+    scale_block: Annotated[tuple[int, int], (1, 1)]
 
 
-class Forward(Quantised, total=False):
+class Forward(Scaled, total=False):
     """Of :func:`strobe.attention`."""
 
     return_lse: Annotated[bool, False]
@@ -71,10 +73,32 @@ class Backward(Options, total=False):
     array_gradients: Annotated[dict[str, Any] | None, None]
 
 
-class Explain(Quantised, total=False):
+class Explain(Scaled, total=False):
     """Of :func:`strobe.explain`."""
 
     backward: Annotated[bool, False]
+
+
+class Quantise(TypedDict, total=False):
+    """Of :func:`strobe.quantise`."""
+
+    dtype: Annotated[str, "float8_e4m3fn"]
+    scale_block: Annotated[tuple[int, int], (128, 128)]
+    hadamard: Annotated[bool, False]
+    seed: Annotated[int, 0]
+    rotary: Annotated[tuple[Any, Any] | None, None]
+    interleaved: Annotated[bool, False]
+    subtract_mean: Annotated[bool, False]
+    scale: Annotated[float | None, None]
+    cu_seqlens_q: Annotated[Any, None]
+    cu_seqlens_k: Annotated[Any, None]
+    max_seqlen_q: Annotated[int | None, None]
+    max_seqlen_k: Annotated[int | None, None]
+    used_q: Annotated[Any, None]
+    used_k: Annotated[Any, None]
+    q_start: Annotated[int, 0]
+    k_start: Annotated[int, 0]
+    threads: Annotated[int | None, None]
 
 
 def takes(options: type) -> Callable[[Function], Function]:

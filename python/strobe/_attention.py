@@ -40,10 +40,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
     Parameters
     ----------
     q : tensor, (batch, seq_q, heads_q, dim)
-        float32, float16, bfloat16, or float64 (through the reference kernels). Any strides, but a contiguous last axis.
+        float32, float16, bfloat16, float64 (through the reference kernels), or float8_e4m3fn with scales (strobe.quantise).
+        Any strides, but a contiguous last axis.
     k : tensor, (batch, seq_k, heads_kv, dim)
         heads_q is a multiple of heads_kv; query head h reads head h // (heads_q // heads_kv). Of q's dtype, or, on the CPU,
-        k and v together of another: float16, bfloat16, or int8 with scales.
+        k and v together of another: float16, bfloat16, or float8_e4m3fn or int8 with scales.
     v : tensor, (batch, seq_k, heads_kv, dim_v)
     causal : bool
         Row i sees keys up to the diagonal. The same as ``window=(-1, 0)``.
@@ -95,8 +96,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
         What the expressions index, by name: float32, float16, bfloat16, int32, uint8 or bool, of 1 to 4 axes.
     scalars : dict of numbers, optional
         By name; an int is an integer in the expressions.
-    k_scale, v_scale : float32 tensor, (batch, seq_k, heads_kv), or packed (total_k, heads_kv), optional
-        What each row and head of an int8 k and v is multiplied with, as for a quantised cache; on the CPU.
+    q_scale, k_scale, v_scale : float32 tensor, (batch, blocks, heads), or packed (blocks, heads), optional
+        What a float8_e4m3fn or int8 tensor is multiplied with, a number a block of rows and head; extents of 1 repeat. With
+        0 in scale_block a packed side has (batch, heads).
+    scale_block : (rows, keys)
+        How many share a scale, 1 for a scale a token and head, as for a quantised cache; 0: all of a sequence.
     return_lse : bool
         Return ``(out, lse)``.
     out : tensor, optional
@@ -105,7 +109,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
     Returns
     -------
     out : tensor, (batch, seq_q, heads_q, dim_v), or packed like q
-        In q's framework and dtype. A row that sees no key is 0.
+        In q's framework and dtype; of float8_e4m3fn bfloat16, unless `out` is float16. A row that sees no key is 0.
     lse : tensor, (batch, heads_q, seq_q), or packed (heads_q, total_q)
         Natural logarithm of the softmax's denominator, scale included; float32 (float64 for a float64 q). A row that sees no
         key has -inf.

@@ -15,6 +15,7 @@ CALLS = {
     "attention": (_arguments.Forward, ["q", "k", "v"], {"repeat"}),
     "attention_backward": (_arguments.Backward, ["dout", "q", "k", "v", "out", "lse"], set()),
     "explain": (_arguments.Explain, ["q", "k", "v"], set()),
+    "quantise": (_arguments.Quantise, ["q", "k", "v"], set()),
 }
 QKV = np.random.default_rng(0).standard_normal((3, 1, 9, 2, 16), dtype=np.float32)
 
@@ -44,18 +45,28 @@ def test_the_extension_and_the_signatures(name):
 def test_every_default_is_the_extensions(name):
     """None is every default in C: the same results with all of them spelled out."""
     out, lse = strobe.attention(*QKV, return_lse=True)
-    tensors = {"attention": QKV, "attention_backward": (out, *QKV, out, lse), "explain": QKV}[name]
+    tensors = (out, *QKV, out, lse) if name == "attention_backward" else QKV
     options = table(CALLS[name][0])
+    if name == "quantise":
+        tensors = [torch.from_numpy(x) for x in QKV]  # NumPy alone has no e4m3
     plain, spelled = (getattr(strobe, name)(*tensors, **given) for given in ({}, options))
     nothing = getattr(strobe, name)(*tensors, **dict.fromkeys(options))
     if name == "attention_backward":
         assert all(x is y or np.array_equal(x, y) for x, y in zip(plain, spelled, strict=True))
+    elif name == "quantise":
+        for x, y, z in zip(plain, spelled, nothing, strict=True):
+            assert x is y is z or x == y == z if not isinstance(x, torch.Tensor) else same_bits(x, y) and same_bits(x, z)
     else:
         assert np.array_equal(plain, spelled) and np.array_equal(plain, nothing)
 
 
+def same_bits(x, y):
+    return x.dtype == y.dtype and torch.equal(x.view(torch.uint8), y.view(torch.uint8))
+
+
 def test_torch_has_names_and_defaults_of_the_table():
     own = defaults(st.attention)
+    assert own.pop("quantise") is None  # its own
     assert own.items() <= table(_arguments.Forward).items()
     assert own.keys() >= {"causal", "window", "bias", "mask", "seed", "cu_seqlens_q", "deterministic", "return_lse"}
     schema = [x.name for x in torch.ops.strobe.attention.default._schema.arguments]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from strobe._attention import sides
 from strobe.torch import _ops
+from strobe.torch._fp8 import quantised_attention
 from strobe.torch._score import scored_attention
 
 
@@ -26,6 +27,12 @@ def _over_keys(x: Tensor | None, keys: int | None) -> Tensor | None:
         return None
     x = _unrepeated(x)
     return x if keys is None or x.shape[-1] != 1 else x.expand(*x.shape[:-1], keys)
+
+
+def _refuse_beside(what: str, **given: Any) -> None:
+    for name, x in given.items():
+        if x is not None:
+            raise NotImplementedError(f"{name} is given beside {what}; one of them is accepted")
 
 
 def attention(
@@ -61,6 +68,7 @@ def attention(
     visible: str | None = None,
     arrays: dict[str, Tensor] | None = None,
     scalars: dict[str, float] | None = None,
+    quantise: str | None = None,
     return_lse: bool = False,
 ) -> Any:
     """Return softmax(scale * Q K^T) V, differentiable in q, k, v, bias and sinks, through out and lse.
@@ -75,6 +83,10 @@ def attention(
         Of dropout; None: drawn from PyTorch's default generator, so that torch.manual_seed rules.
     score, visible, arrays, scalars : optional
         As in :func:`strobe.attention`; arrays have gradients. Not beside bias, alibi_slopes, sinks and dropout.
+    quantise : {"e4m3"}, optional
+        Compute in FP8: q, k and v are quantised in blocks of 128 rows, after a Hadamard transform and without K's mean
+        (:func:`strobe.quantise`). Gradients are the backward's in q's dtype, of q, k and v as they are, with this out and
+        lse. Not beside bias, sinks, dropout and functions of a score.
     kernel : str, optional
         Of the forward; the gradient's is the library's choice.
     others
@@ -101,20 +113,21 @@ def attention(
     if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    if score is not None or visible is not None or arrays or scalars:
-        beside = {"bias": bias, "alibi_slopes": alibi_slopes, "sinks": sinks, "dropout": dropout or None}
-        for name, x in beside.items():
-            if x is not None:
-                raise NotImplementedError(
-                    f"{name} is given beside score or visible; an array of theirs is accepted in its place"
-                )
-        out, lse = scored_attention(
-            q, k, v, arrays, score=score, visible=visible, scalars=scalars, causal=causal, window=window, diagonal=diagonal,
-            mask=_over_keys(mask, k.shape[1] if cu_seqlens_k is None else max_seqlen_k), block_mask=block_mask,
-            block_size=block_size, softcap=softcap, scale=scale, q_start=q_start, k_start=k_start, kernel=kernel,
-            cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,
-            used_q=used_q, used_k=used_k, deterministic=deterministic,
-        )  # fmt: skip
+    keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
+    scored = score is not None or visible is not None or arrays or scalars
+    if scored or quantise is not None:
+        _refuse_beside("score or visible" if scored else "quantise", bias=bias, sinks=sinks, dropout=dropout or None)
+        options: dict[str, Any] = {
+            "causal": causal, "window": window, "diagonal": diagonal, "mask": _over_keys(mask, keys), "block_mask": block_mask,
+            "block_size": block_size, "softcap": softcap, "scale": scale, "cu_seqlens_q": cu_seqlens_q,
+            "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "used_q": used_q,
+            "used_k": used_k, "q_start": q_start, "k_start": k_start, "deterministic": deterministic, "kernel": kernel,
+        }  # fmt: skip
+        if scored:
+            _refuse_beside("score or visible", alibi_slopes=alibi_slopes, quantise=quantise)
+            out, lse = scored_attention(q, k, v, arrays, score=score, visible=visible, scalars=scalars, **options)
+        else:
+            out, lse = quantised_attention(q, k, v, quantise, alibi_slopes=alibi_slopes, **options)
         return (out, lse) if return_lse else out
     if dropout == 0:
         seed = None
@@ -125,7 +138,6 @@ def attention(
             raise ValueError(f"seed is {seed!r}; an integer in [0, 2**64), or an int64 Tensor of one element, is accepted")
         seed = operator.index(seed)  # NumPy's uint64 would overflow below
         seed = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], dtype=torch.int64, device="cpu")
-    keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
     out, lse = _ops.run(
         q, k, v, _over_keys(bias, keys), _over_keys(mask, keys), alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q,
         used_k, block_mask, seed, max_seqlen_q, max_seqlen_k, q_start, k_start, block_size, offset, kernel, causal,

@@ -41,6 +41,7 @@ class _Scored(torch.autograd.Function):
         return None, None, dq, dk, dv, *gradients
 
 
+@torch.compiler.disable
 def scored_attention(
     q: Tensor, k: Tensor, v: Tensor, arrays: dict[str, Tensor] | None, **options: Any
 ) -> tuple[Tensor, Tensor]:
