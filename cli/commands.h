@@ -18,6 +18,7 @@ int cmd_check(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_mask(int argc, char **argv);
+int cmd_quantise(int argc, char **argv);
 int cmd_trace(int argc, char **argv);
 int cmd_lab(int argc, char **argv);
 

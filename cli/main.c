@@ -22,6 +22,7 @@ static const command commands[] = {
     {"bench", cmd_bench, "the speed of a problem and its share of this machine's peak"},
     {"explain", cmd_explain, "which kernel a problem gets, and why not the others"},
     {"mask", cmd_mask, "a picture of who sees whom, and the share of blocks that is computed"},
+    {"quantise", cmd_quantise, "the q, k, v of a file in FP8 or int8 with scales, and what that costs"},
     {"trace", cmd_trace, "what the warps of a GPU kernel do when, for Perfetto"},
     {"lab", cmd_lab, "the algorithms of the papers on a small machine that counts memory traffic"},
 };
@@ -29,7 +30,7 @@ enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
 static void print_usage(FILE *stream) {
     fputs("usage: strobe COMMAND ...\n\n", stream);
-    for (const command *c = commands; c < commands + COMMANDS; ++c) fprintf(stream, "  %-8s  %s\n", c->name, c->summary);
+    for (const command *c = commands; c < commands + COMMANDS; ++c) fprintf(stream, "  %-9s %s\n", c->name, c->summary);
     fputs("\n"
           "strobe COMMAND --help says more, with examples; strobe --version prints the version.\n"
           "Exit codes: 0 ok, 1 a result is wrong, 2 usage or refused input, 77 skipped.\n",

@@ -19,7 +19,8 @@ static const struct type {
     const char *name;
     int64_t dtype;
     size_t element;
-} types[] = {{"F64", STROBE_FP64, 8}, {"F32", STROBE_FP32, 4}, {"F16", STROBE_FP16, 2}, {"BF16", STROBE_BF16, 2}};
+} types[] = {{"F64", STROBE_FP64, 8},  {"F32", STROBE_FP32, 4},         {"F16", STROBE_FP16, 2},
+             {"BF16", STROBE_BF16, 2}, {"F8_E4M3", STROBE_FP8_E4M3, 1}, {"I8", STROBE_INT8, 1}};
 
 static const struct type *type_named(const char *name) {
     for (const struct type *t = types; t < types + sizeof types / sizeof types[0]; ++t)

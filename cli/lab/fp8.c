@@ -20,7 +20,8 @@ static const char help[] =
     "head\n"
     "or a block of rows; with and without incoherent processing (random signs, then a Hadamard matrix, on Q and K).\n"
     "Inputs: N(0, 1) + N(0, 100) Bernoulli(0.001), the FlashAttention-3 paper's; normal: N(0, 1); or a safetensors file.\n"
-    "n keys, `rows` queries a head. d has to be a power of two. published: the paper's Table 3.\n"
+    "n keys, `rows` queries a head. d has to be a power of two. published: the paper's Table 3. The last rows are not\n"
+    "simulated: strobe_quantise with blocks and incoherent processing, and the kernel named, bf16 out.\n"
     "\n"
     "examples:\n"
     "  strobe lab fp8\n"
@@ -99,6 +100,15 @@ static int report(const fp8_request *r, const lab_fp8_input *in, table_format fo
                                                    cell_real(result.largest_error),
                                                    v->fp8 ? cell_real(result.scale_q) : cell_none(),
                                                    cell_integer(lab_traffic_bytes(&result.counts))});
+    }
+    for (int gpu = 0; ok && gpu < 2; ++gpu) {
+        lab_fp8_result result;
+        const char *kernel;
+        terminal_progress("%s", gpu ? "cuda" : "cpu");
+        if (!lab_fp8_library(in, gpu, oracle, &kernel, &result)) continue; /* no GPU, or one without such a kernel */
+        table_add_row(t, (table_cell[COLUMNS]){cell_text(gpu ? "strobe_cuda" : "strobe_cpu"), cell_text(kernel),
+                                               cell_real(result.rmse), cell_none(), cell_real(result.largest_error),
+                                               cell_real(result.scale_q), cell_none()});
     }
     terminal_progress_end();
     if (ok) printed = table_print(t, format, stdout);

@@ -9,6 +9,7 @@
 #include "io/table.h"
 #include "lab/blocks.h"
 #include "lab/experiment.h"
+#include "lab/fp8.h"
 
 #include <cjson/cJSON.h>
 
@@ -88,6 +89,11 @@ bool lab_format(const char *name, const char *argument, table_format *format);
 
 /* "strobe lab NAME: sentence" on stderr; the exit code of a refusal. */
 int lab_complain(const char *name, const char *message);
+
+/* The library's own FP8 attention of these numbers, by strobe_quantise and the kernel that it chooses. False where the
+ * device is not there, or has no kernel for them. */
+bool lab_fp8_library(const lab_fp8_input *input, bool on_gpu, const double *oracle, const char **kernel,
+                     lab_fp8_result *result);
 
 /* {"name": value, ...} of the problem, for JSON documents. */
 cJSON *lab_request_json(const lab_request *request);

@@ -36,11 +36,16 @@ static void get_shape(const array *a, int64_t shape[4]) {
     memcpy(shape + (a->rank == 3), a->shape, (size_t)a->rank * sizeof *shape);
 }
 
+/* Quantised tensors would want their scales. */
+static bool is_float(const array *a) {
+    return a->dtype == STROBE_FP64 || a->dtype == STROBE_FP32 || a->dtype == STROBE_FP16 || a->dtype == STROBE_BF16;
+}
+
 static bool is_usable(const attention_set *set, const char *name, const array *a, char *message, size_t capacity) {
-    if ((a->rank == 3 || a->rank == 4) && a->dtype != STROBE_DTYPE_DEFAULT) return true;
+    if ((a->rank == 3 || a->rank == 4) && is_float(a)) return true;
     snprintf(message, capacity,
              "%s%s has %lld axes%s; [batch, seq, heads, dim] or [seq, heads, dim] in F16, BF16, F32 or F64 is accepted",
-             set->prefix, name, (long long)a->rank, a->dtype == STROBE_DTYPE_DEFAULT ? " and another type" : "");
+             set->prefix, name, (long long)a->rank, is_float(a) ? "" : " and another type");
     return false;
 }
 
@@ -73,7 +78,7 @@ bool attention_set_problem(const attention_set *set, problem *p, bool keep_dtype
 const array *attention_set_expected(const attention_set *set, const problem *p) {
     const array *a = set->expected;
     int64_t shape[4];
-    if (!a || (a->rank != 3 && a->rank != 4) || a->dtype == STROBE_DTYPE_DEFAULT) return NULL;
+    if (!a || (a->rank != 3 && a->rank != 4) || !is_float(a)) return NULL;
     get_shape(a, shape);
     const bool same = shape[0] == p->batch && shape[1] == p->seq_q && shape[2] == p->heads_q && shape[3] == p->dim_v;
     return same ? a : NULL;

@@ -28,6 +28,11 @@ def test_minilm_embeddings():
     assert cosine > 0.99999 and "24 of 24" in table
 
 
+def test_fp8_error(device):
+    table = run(ROOT / "examples/fp8_error.py", "--device", device)
+    assert len(re.findall(r"^layer\d", table, flags=re.M)) == 2 and "least cosine: 0.999" in table
+
+
 def test_train_gpt(tmp_path):
     pytest.importorskip("matplotlib")
     table = run(ROOT / "examples/train_gpt.py", "--steps", 4, "--plot", tmp_path / "loss.png")
