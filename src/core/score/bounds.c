@@ -3,7 +3,8 @@
  * bounds.c: what the indices and integers of a score function may be over all positions of a problem. An affine integer, a
  * sum of multiples of positions and sizes, is worked out as such: its range is exact, also where a position occurs twice.
  * The range of any other follows from those of its operands. Under varlen each sequence is asked, where the host can read
- * their lengths; elsewhere the bounds seq_q and seq_k are taken for the longest. */
+ * their lengths; elsewhere sequences may be of any length from 1 up to the bounds seq_q and seq_k. What is affine has its
+ * ends at the ends of both, also where lengths occur in it: in the shortest sequence or in the longest. */
 #include "core/score/bind.h"
 #include "core/score/ranges.h"
 #include "core/validate.h"
@@ -74,7 +75,7 @@ static struct interval range_of(const struct bounds *w, const struct score_node 
     if (operands == 0 || n->operation == OP_LOAD) return interval_unknown(); /* floats */
     const struct interval a = w->range[n->operand[0]], b = operands > 1 ? w->range[n->operand[1]] : a,
                           c = operands > 2 ? w->range[n->operand[2]] : a;
-    return strobe__score_interval((enum score_operation)n->operation, a, b, c);
+    return interval_of_operation(n->operation, a, b, c);
 }
 
 /* Works out all nodes. Returns whether integers of positions alone stay in 32 bits; else *wide is one that does not. */
@@ -127,6 +128,14 @@ static strobe_status check_positions(const char *name, int64_t start, int64_t co
                         (long long)start, (long long)(start + count - 1));
 }
 
+static strobe_status check_lengths(struct bounds *w, int64_t b, int64_t rows, int64_t keys) {
+    const strobe_attention *a = &w->p->a;
+    w->box.b = b, w->box.seq_q = rows, w->box.seq_k = keys;
+    w->box.first_i = a->q_start, w->box.last_i = a->q_start + rows - 1;
+    w->box.first_j = a->k_start, w->box.last_j = a->k_start + keys - 1;
+    return check_box(w);
+}
+
 strobe_status strobe__score_check_bounds(const struct problem *p) {
     const strobe_attention *a = &p->a;
     TRY(check_positions("positions of rows", a->q_start, a->seq_q));
@@ -139,11 +148,13 @@ strobe_status strobe__score_check_bounds(const struct problem *p) {
         struct sequence s = {.b = b, .rows = a->seq_q, .keys = a->seq_k};
         if (a->varlen && readable) s = strobe__sequence(p, b);
         if (s.rows == 0 || s.keys == 0) continue;
-        w.box.b = b, w.box.seq_q = s.rows, w.box.seq_k = s.keys;
-        w.box.first_i = a->q_start, w.box.last_i = a->q_start + s.rows - 1;
-        w.box.first_j = a->k_start, w.box.last_j = a->k_start + s.keys - 1;
-        if (!a->varlen && b > 0 && b < a->batch - 1) continue; /* what is affine in b has its ends at the ends */
-        TRY(check_box(&w));
+        if (!(a->varlen && readable) && b > 0 && b < a->batch - 1)
+            continue; /* what is affine in b has its ends at the ends */
+        TRY(check_lengths(&w, b, s.rows, s.keys));
+        if (!a->varlen || readable) continue;
+        TRY(check_lengths(&w, b, 1, s.keys));
+        TRY(check_lengths(&w, b, s.rows, 1));
+        TRY(check_lengths(&w, b, 1, 1));
     }
     return STROBE_OK;
 }

@@ -9,50 +9,6 @@
 /* More elements than this are not read for a block: what they hold may be anything. */
 enum { MOST_ELEMENTS = 1024 };
 
-struct interval strobe__score_interval(enum score_operation operation, struct interval a, struct interval b,
-                                       struct interval c) {
-    switch (operation) {
-    case OP_I_ADD: return interval_i_add(a, b);
-    case OP_I_SUB: return interval_i_sub(a, b);
-    case OP_I_MUL: return interval_i_mul(a, b);
-    case OP_I_DIV: return interval_i_div(a, b);
-    case OP_I_MOD: return interval_i_mod(a, b);
-    case OP_I_NEG:
-    case OP_F_NEG: return interval_neg(a);
-    case OP_I_ABS:
-    case OP_F_ABS: return interval_abs(a);
-    case OP_I_MIN:
-    case OP_F_MIN: return interval_min(a, b);
-    case OP_I_MAX:
-    case OP_F_MAX: return interval_max(a, b);
-    case OP_I_LESS:
-    case OP_F_LESS: return interval_less(a, b);
-    case OP_I_LESS_EQUAL:
-    case OP_F_LESS_EQUAL: return interval_less_equal(a, b);
-    case OP_I_EQUAL:
-    case OP_F_EQUAL: return interval_equal(a, b);
-    case OP_I_AND: return interval_and(a, b);
-    case OP_I_OR: return interval_or(a, b);
-    case OP_I_NOT: return interval_not(a);
-    case OP_I_SELECT:
-    case OP_F_SELECT: return interval_select(a, b, c);
-    case OP_F_ADD: return interval_f_add(a, b);
-    case OP_F_SUB: return interval_f_add(a, interval_neg(b));
-    case OP_F_MUL: return interval_f_mul(a, b);
-    case OP_F_DIV: return interval_f_div(a, b);
-    case OP_F_EXP: return interval_f_exp(a);
-    case OP_F_EXP2: return interval_f_exp2(a);
-    case OP_F_LOG: return interval_f_log(a);
-    case OP_F_TANH: return interval_f_tanh(a);
-    case OP_F_SQRT: return interval_f_sqrt(a);
-    case OP_F_FLOOR: return interval_f_floor(a);
-    case OP_F_POW: return interval_f_pow(a, b);
-    case OP_I_TO_F: return interval_i_to_f(a);
-    case OP_F_TO_I: return interval_f_to_i(a);
-    default: return interval_unknown();
-    }
-}
-
 /* Any value of the array's dtype. */
 static struct interval of_dtype(int32_t dtype) {
     if (dtype == STROBE_UINT8) return interval_of(0, 255);
@@ -163,8 +119,8 @@ void strobe__score_ranges(const struct score_call *call, const struct score_prog
             else if (operation == OP_LOAD)
                 result = of_load(call, load_of(f, *step), value);
             else
-                result = strobe__score_interval(operation, value[x->operand[0]], value[x->operand[operands > 1 ? 1 : 0]],
-                                                value[x->operand[operands > 2 ? 2 : 0]]);
+                result = interval_of_operation(operation, value[x->operand[0]], value[x->operand[operands > 1 ? 1 : 0]],
+                                               value[x->operand[operands > 2 ? 2 : 0]]);
             value[*step] = x->is_integer && operation != OP_LOAD ? interval_wrap(result) : result;
         }
 }

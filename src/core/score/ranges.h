@@ -6,7 +6,7 @@
 #define STROBE_CORE_SCORE_RANGES_H
 
 #include "core/score/score.h"
-#include "math/interval.h"
+#include "math/score_intervals.h"
 
 /* Where scores lie: one batch entry and K/V head, and ranges of query heads and positions, ends included. */
 struct score_box {
@@ -16,9 +16,5 @@ struct score_box {
 /* Evaluates the program's steps of the classes [first, end) into value[node]. Those of classes before must be there. */
 void strobe__score_ranges(const struct score_call *call, const struct score_program *program, const struct score_box *box,
                           int first, int end, struct interval *value);
-
-/* One operation on intervals, integers not wrapped; not of loads and leaves. */
-struct interval strobe__score_interval(enum score_operation operation, struct interval a, struct interval b,
-                                       struct interval c);
 
 #endif
