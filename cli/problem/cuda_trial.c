@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "strobe/strobe_score.h"
+
 enum { GUARD = 4096, POISON = 0xFF };
 
 static void *keep(device_copies *d, const void *from, size_t bytes) {
@@ -93,6 +95,9 @@ static strobe_status run_graph(const device_copies *d, const call *c, const outp
     enum { THREAD_LOCAL = 1 };
     const cuda_driver *driver = cuda_driver_open(message, capacity);
     void *graph = NULL, *runnable = NULL;
+    const strobe_status prepared = strobe_prepare(&c->attention, call_gradients(c));
+    if (prepared) snprintf(message, capacity, "%s", strobe_last_error());
+    if (prepared) return prepared;
     if (driver->begin_capture(stream, THREAD_LOCAL)) return refuse_driver("to capture", message, capacity);
     strobe_status status = manner_call(c, how, workspace, bytes, stream, message, capacity);
     if (driver->end_capture(stream, &graph) && !status) status = refuse_driver("to end a capture", message, capacity);

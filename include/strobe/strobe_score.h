@@ -79,6 +79,11 @@ typedef struct strobe_score strobe_score;
 /* Makes a function of texts. INVALID_ARGUMENT with the text and the column of what is wrong, OUT_OF_MEMORY. */
 STROBE_API strobe_status strobe_score_create(const strobe_score_source *source, strobe_score **function);
 
+/* Compiles what a call with this descriptor would have to compile first: on a GPU a kernel for a function that changes
+ * scores. Data may be NULL. A call compiles it, too, which takes seconds the first time; but not while its stream is being
+ * captured. gradients: NULL for the forward. OK where there is nothing to compile. */
+STROBE_API strobe_status strobe_prepare(const strobe_attention *attention, const strobe_gradients *gradients);
+
 /* Frees it; NULL is nothing. No call that uses it may be running. */
 STROBE_API void strobe_score_destroy(strobe_score *function);
 

@@ -9,6 +9,7 @@
 
 #include "core/log.h"
 #include "core/plan.h"
+#include "strobe/strobe_score.h"
 
 static strobe_status prepare(struct problem *problem, struct plan *plan, const strobe_attention *attention,
                              const strobe_gradients *gradients, bool runs) {
@@ -111,6 +112,13 @@ strobe_status strobe_workspace(const strobe_attention *attention, const strobe_g
     const size_t at_worst = strobe__plan_found(&problem, &plan) ? workspace_of(&plan) : 0;
     *bytes = as_given > at_worst ? as_given : at_worst;
     return STROBE_OK;
+}
+
+strobe_status strobe_prepare(const strobe_attention *attention, const strobe_gradients *gradients) {
+    struct problem problem;
+    struct plan plan;
+    const strobe_status status = prepare(&problem, &plan, attention, gradients, false);
+    return status || !plan.kernel->prepare ? status : plan.kernel->prepare(&plan);
 }
 
 strobe_status strobe_select(const strobe_attention *attention, const strobe_gradients *gradients, const char **name) {

@@ -64,6 +64,8 @@ struct kernel {
     const char *variants; /* names of all of them, a blank before each; NULL: there is one */
 
     size_t (*workspace)(const struct plan *plan);
+    /* Makes ready what run() would otherwise have to: compiles. NULL: there is nothing. */
+    strobe_status (*prepare)(const struct plan *plan);
     strobe_status (*run)(const struct plan *plan, const struct execution *execution);
 };
 

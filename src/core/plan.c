@@ -146,6 +146,8 @@ static void append_chosen(struct text *t, const struct plan *plan) {
     if (plan->variant) append(t, ", variant %s", plan->variant->name);
     for (size_t n = 0; n < sizeof plan->more / sizeof plan->more[0]; ++n)
         if (plan->more[n] && plan->more[n] != plan->variant) append(t, " + %s", plan->more[n]->name);
+    if (plan->problem->features & FEATURE(SCORE) && plan->kernel->prepare)
+        append(t, ", compiled with the score function at the first call or by strobe_prepare()");
 }
 
 static void append_reason(struct text *t, const struct backend *backend, const struct kernel *kernel,

@@ -11,10 +11,11 @@
 #include "cuda/sm90/backward/host.h"
 #include "cuda/sm90/forward/host.h"
 
-#define COMMON \
-    (SHAPE_FEATURES | BAND_FEATURES | MASK_FEATURES | SCORE_FEATURES | VARLEN_FEATURES | FEATURE(SINKS) | FEATURE(DROPOUT))
+#define COMMON                                                                                               \
+    (SHAPE_FEATURES | BAND_FEATURES | MASK_FEATURES | FUNCTION_FEATURES | SCORE_FEATURES | VARLEN_FEATURES | \
+     FEATURE(SINKS) | FEATURE(DROPOUT))
 #define FORWARD  (COMMON | FEATURE(LSE))
-#define BACKWARD (COMMON | FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
+#define BACKWARD (COMMON | FEATURE(DSCORE) | FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
 
 #define STORED (FP32 | FP16 | BF16 | FP64) /* one element at a time */
 
@@ -50,6 +51,7 @@ static const struct kernel kernels[] = {
         .choose = strobe__sm90_forward_choose,
         .variants = strobe__sm90_forward_variants,
         .workspace = strobe__sm90_forward_workspace,
+        .prepare = strobe__sm90_forward_prepare,
         .run = strobe__sm90_forward,
     },
     {
@@ -73,6 +75,7 @@ static const struct kernel kernels[] = {
         .choose = strobe__sm90_forward_choose,
         .variants = strobe__sm90_fp8_variants,
         .workspace = strobe__sm90_forward_workspace,
+        .prepare = strobe__sm90_forward_prepare,
         .run = strobe__sm90_forward,
     },
     {
@@ -93,6 +96,7 @@ static const struct kernel kernels[] = {
         .choose = strobe__sm80_forward_choose,
         .variants = strobe__sm80_forward_variants,
         .workspace = strobe__sm80_forward_workspace,
+        .prepare = strobe__sm80_forward_prepare,
         .run = strobe__sm80_forward,
     },
     {
@@ -113,6 +117,7 @@ static const struct kernel kernels[] = {
         .choose = strobe__sm80_forward_choose,
         .variants = strobe__sm80_forward_variants_fp32,
         .workspace = strobe__sm80_forward_workspace,
+        .prepare = strobe__sm80_forward_prepare,
         .run = strobe__sm80_forward,
     },
     {
@@ -138,10 +143,12 @@ static const struct kernel kernels[] = {
         .rows = ROWS_31,
         .reject = strobe__sm90_backward_reject,
         .limits = COPIED_28 "q, k, v and dout at ascending multiples of 16 bytes; block_mask.block_q a multiple of 8; "
-                            "packed k: total_k is given",
+                            "packed k: total_k is given; score functions: columns up to 128, softcap 0, no dscore or "
+                            "broadcast dbias with STROBE_DETERMINISTIC",
         .choose = strobe__sm90_backward_choose,
         .variants = strobe__sm90_backward_variants,
         .workspace = strobe__sm90_backward_workspace,
+        .prepare = strobe__sm90_backward_prepare,
         .run = strobe__sm90_backward,
     },
     {
@@ -165,11 +172,12 @@ static const struct kernel kernels[] = {
         .seq_q = POSITIONS_31,
         .seq_k = POSITIONS_31,
         .rows = ROWS_31,
-        .reject = strobe__cuda_reject,
-        .limits = PACKED_TOTAL,
+        .reject = strobe__sm80_backward_reject,
+        .limits = PACKED_TOTAL "; score functions: no dscore or broadcast dbias with STROBE_DETERMINISTIC",
         .choose = strobe__sm80_backward_choose,
         .variants = strobe__sm80_backward_variants,
         .workspace = strobe__sm80_backward_workspace,
+        .prepare = strobe__sm80_backward_prepare,
         .run = strobe__sm80_backward,
     },
     {
@@ -193,11 +201,12 @@ static const struct kernel kernels[] = {
         .seq_q = POSITIONS_31,
         .seq_k = POSITIONS_31,
         .rows = ROWS_31,
-        .reject = strobe__cuda_reject,
-        .limits = PACKED_TOTAL,
+        .reject = strobe__sm80_backward_reject,
+        .limits = PACKED_TOTAL "; score functions: no dscore or broadcast dbias with STROBE_DETERMINISTIC",
         .choose = strobe__sm80_backward_choose,
         .variants = strobe__sm80_backward_variants_fp32,
         .workspace = strobe__sm80_backward_workspace,
+        .prepare = strobe__sm80_backward_prepare,
         .run = strobe__sm80_backward,
     },
 };

@@ -147,7 +147,7 @@ function(cuda_backward kind dtype dim slice tiles warps stages blocks features)
     M_TILES=${tiles} N_TILES=${tiles} WARPS=${warps} STAGES=${stages} BLOCKS=${blocks} FEATURES=${features})
   set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
-    set(backward_lines "${backward_lines}VARIANT(${kind}, ${name}, ${element}, ${dim}, ${slice}, ${tiles}, ${warps}, ${stages}, ${features})\n" PARENT_SCOPE)
+    set(backward_lines "${backward_lines}VARIANT(${kind}, ${name}, ${element}, ${dim}, ${slice}, ${tiles}, ${warps}, ${stages}, ${features}, ${blocks})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
@@ -183,7 +183,7 @@ function(cuda_backward_fused kind dtype dim keys rows warps s_n k_n q_m stages s
     if(s_n EQUAL warps AND k_n EQUAL warps)
       set(stored 0)
     endif()
-    set(fused_lines "${fused_lines}VARIANT(${name}, ${element}, ${dim}, ${keys}, ${rows}, ${warps}, ${stored}, ${stages}, ${skewed}, ${features})\n" PARENT_SCOPE)
+    set(fused_lines "${fused_lines}VARIANT(${name}, ${element}, ${dim}, ${keys}, ${rows}, ${warps}, ${stored}, ${stages}, ${skewed}, ${features}, ${s_n}, ${k_n}, ${q_m}, ${blocks})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
@@ -303,7 +303,7 @@ function(cuda_backward_sm90 text dtype dim rows ctas parts lag features name)
   cuda_object_sm90(${name} backward/${text}.cu ELEMENT_${element} HEAD_DIM=${stored} COLUMNS=${dim} ROWS=${rows} PARTS=${parts}
     LAG=${lag} FEATURE_CLASS=${class})
   if(cuda_object_built)
-    set(sm90_backward_lines "${sm90_backward_lines}VARIANT(${name}, ${element}, ${dim}, ${rows}, 128, ${ctas}, ${class})\n" PARENT_SCOPE)
+    set(sm90_backward_lines "${sm90_backward_lines}VARIANT(${name}, ${element}, ${dim}, ${rows}, 128, ${ctas}, ${class}, ${text}, ${stored}, ${parts}, ${lag})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
@@ -346,12 +346,15 @@ endforeach()
 cuda_object(NAME quantise_scales SOURCE device/quantise_scales.cu DEFINES ELEMENT_FP32)
 cuda_object(NAME quantise_mean SOURCE device/quantise_mean.cu DEFINES ELEMENT_FP32)
 cuda_object(NAME visible_units SOURCE device/visible.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32)
+cuda_object(NAME visible_function_units SOURCE device/visible_function.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32)
+cuda_object(NAME array_gradients SOURCE device/array_gradients.cu DEFINES ELEMENT_FP32)
 cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 FEATURES=1)
 
 # ---- the host's part, and all of it in one object
 
 add_library(strobe_cuda_host OBJECT cuda/table.c
-  cuda/host/dbias.c cuda/host/device.c cuda/host/launch.c cuda/host/merge.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
+  cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
+  cuda/host/visible_function.c
   cuda/sm80/backward_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c)
 if(STROBE_TRACE)
@@ -359,12 +362,23 @@ if(STROBE_TRACE)
 endif()
 target_include_directories(strobe_cuda_host PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/cuda)
 target_include_directories(strobe_cuda_host SYSTEM PRIVATE ${STROBE_CUDA_INCLUDE})
+# The kernels' own text, for NVRTC.
+file(GLOB_RECURSE embedded CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/math/*.h ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.h
+  ${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cu ${PROJECT_SOURCE_DIR}/include/strobe/strobe_trace.h)
+set(strobe_cuda_sources ${CMAKE_CURRENT_BINARY_DIR}/cuda/sources.o)
+add_custom_command(OUTPUT ${strobe_cuda_sources}
+  COMMAND ${CMAKE_COMMAND} -DROOT=${CMAKE_CURRENT_SOURCE_DIR} -DOUTPUT=sources.txt -P ${CMAKE_CURRENT_SOURCE_DIR}/cuda/embed.cmake
+  COMMAND ${STROBE_LD} -r -b binary -z noexecstack -o ${strobe_cuda_sources} sources.txt
+  COMMAND ${CMAKE_OBJCOPY} --redefine-sym _binary_sources_txt_start=strobe__cuda_sources
+    --redefine-sym _binary_sources_txt_end=strobe__cuda_sources_end --rename-section .data=.rodata,alloc,load,readonly,data,contents ${strobe_cuda_sources}
+  WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/cuda DEPENDS ${embedded} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/embed.cmake VERBATIM
+  COMMENT "CUDA sources")
 set(strobe_cuda_object ${CMAKE_CURRENT_BINARY_DIR}/cuda/strobe_cuda.o)
 add_custom_command(OUTPUT ${strobe_cuda_object}
-  COMMAND ${STROBE_LD} -r -o ${strobe_cuda_object}.tmp $<TARGET_OBJECTS:strobe_cuda_host> ${cuda_objects} ${STROBE_CUDART}
+  COMMAND ${STROBE_LD} -r -o ${strobe_cuda_object}.tmp $<TARGET_OBJECTS:strobe_cuda_host> ${cuda_objects} ${strobe_cuda_sources} ${STROBE_CUDART}
   COMMAND ${CMAKE_OBJCOPY} --wildcard --keep-global-symbol=strobe__* ${strobe_cuda_object}.tmp ${strobe_cuda_object}
   COMMAND ${CMAKE_COMMAND} -E rm ${strobe_cuda_object}.tmp
-  DEPENDS strobe_cuda_host $<TARGET_OBJECTS:strobe_cuda_host> ${cuda_objects} COMMAND_EXPAND_LISTS VERBATIM
+  DEPENDS strobe_cuda_host $<TARGET_OBJECTS:strobe_cuda_host> ${cuda_objects} ${strobe_cuda_sources} COMMAND_EXPAND_LISTS VERBATIM
   COMMENT "CUDA object")
 add_custom_target(strobe_cuda_combined DEPENDS ${strobe_cuda_object})
 foreach(library strobe strobe_static)

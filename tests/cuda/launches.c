@@ -9,6 +9,7 @@
 #include "core/kernel.h"
 #include "cuda/device/params.h"
 #include "fake_runtime.h"
+#include "strobe/strobe_score.h"
 
 /* The other backends are no part of this. */
 const struct backend strobe__cpu_backend = {.device = STROBE_CPU};
@@ -38,6 +39,8 @@ STAND_IN(dbias_round)
 STAND_IN(merge_few)
 STAND_IN(merge_most)
 STAND_IN(visible_units)
+STAND_IN(visible_function_units)
+STAND_IN(array_gradients)
 
 /* Linked and not launched by the problems below: the FP8 forward and the quantiser. */
 #define VARIANT(name, ...) STAND_IN(name)
@@ -76,8 +79,11 @@ const struct fake_kernel fake_kernels[] = {
 #undef VARIANT
     KERNEL(row_deltas, 256, false) KERNEL(sink_sums, SINK_THREADS, false) KERNEL(dq_round, 256, false)
         KERNEL(dbias_round, 256, false) KERNEL(merge_few, 128, false) KERNEL(merge_most, 128, false)
-            KERNEL(visible_units, 256, false){0},
+            KERNEL(visible_units, 256, false) KERNEL(visible_function_units, 256, false){0},
 };
+
+/* No kernel is compiled here. */
+const char strobe__cuda_sources[1] = "", strobe__cuda_sources_end[1] = "";
 
 /* ---- the problems */
 
@@ -97,7 +103,8 @@ enum {
     SPLIT = 4096,
     WIDE = 8192,
     CAUSAL = 16384,
-    BROADCAST = 32768
+    BROADCAST = 32768,
+    VISIBLE = 65536
 };
 
 static const unsigned features[] = {0,
@@ -120,6 +127,10 @@ static const unsigned features[] = {0,
                                     WIDE,
                                     CAUSAL | PACKED | FIXED_ORDER,
                                     BIAS | BOOL | BLOCK | ALIBI | DROPOUT | SINKS | SOFTCAP | USED | CAUSAL,
+                                    VISIBLE,
+                                    VISIBLE | BOOL | BROADCAST,
+                                    VISIBLE | BLOCK | USED,
+                                    VISIBLE | FIXED_ORDER | SOFTCAP,
                                     BIAS | SINKS | ODD | FIXED_ORDER | NEGATIVE};
 static const int64_t dims[][2] = {{1, 1},     {40, 24},   {64, 64},   {65, 65},   {96, 96},   {128, 128}, {160, 160},
                                   {192, 128}, {192, 192}, {256, 256}, {257, 257}, {512, 512}, {64, 512},  {512, 1}};
@@ -139,6 +150,8 @@ struct call {
     strobe_sinks sinks, dsinks;
     strobe_dropout dropout;
     strobe_tuning tuning;
+    strobe_score_arguments score;
+    strobe_score_elements array;
 };
 
 static uintptr_t next_offset;
@@ -174,6 +187,21 @@ static void add_lengths(struct call *c, int device, unsigned with) {
     if (with & (PACKED | USED)) c->a.varlen = &c->varlen;
 }
 
+/* A function of who sees whom, with an array that is read at rows and keys. */
+static void add_function(struct call *c, int device) {
+    static strobe_score *function;
+    const strobe_score_array array = {.name = "doc", .rank = 1, .dtype = STROBE_INT32};
+    const strobe_score_source source = {.struct_size = sizeof source,
+                                        .visible = "j <= i + 100 && doc[min(i, 99)] == doc[min(j, 99)]",
+                                        .arrays = &array,
+                                        .array_count = 1};
+    if (!function && strobe_score_create(&source, &function)) fprintf(stderr, "%s\n", strobe_last_error());
+    c->array = (strobe_score_elements){.data = place(device), .extent = {100}};
+    c->score = (strobe_score_arguments){.struct_size = sizeof c->score, .function = function};
+    c->score.arrays = &c->array, c->score.array_count = 1;
+    c->a.score = &c->score;
+}
+
 static void make(struct call *c, int device, int32_t dtype, const int64_t dim[2], const int64_t size[4], unsigned with) {
     memset(c, 0, sizeof *c), next_offset = 0;
     c->a = (strobe_attention){.struct_size = sizeof c->a, .batch = size[0], .seq_q = size[1], .seq_k = size[2]};
@@ -197,6 +225,7 @@ static void make(struct call *c, int device, int32_t dtype, const int64_t dim[2]
     if (with & CAUSAL) c->a.mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
     if (with & FIXED_ORDER) c->a.flags = STROBE_DETERMINISTIC;
     if (with & SPLIT) c->a.tuning = &c->tuning;
+    if (with & VISIBLE) add_function(c, device);
 }
 
 /* ---- the runs */

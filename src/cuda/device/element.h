@@ -15,6 +15,13 @@
 
 #define INLINE static __device__ __forceinline__
 
+/* Elements of an array that has none: NVRTC does not take one of no elements. */
+#if defined(__CUDACC_RTC__)
+#define NO_ELEMENTS 1
+#else
+#define NO_ELEMENTS 0
+#endif
+
 /* STROBE_MMA_TYPE: the type's name in the instructions of ptx/wgmma.h. */
 #if defined(ELEMENT_FP32)
 typedef float element;

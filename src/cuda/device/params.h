@@ -12,6 +12,14 @@
 #include "math/mask.h"
 #include "math/philox.h"
 
+/* Whether the kernel is compiled with the user's function of a score. */
+#if defined(STROBE_SCORE_FUNCTION)
+#include "cuda/device/score_values.h"
+#define HAS_SCORE_FUNCTION 1
+#else
+#define HAS_SCORE_FUNCTION 0
+#endif
+
 /* Keys or rows that share a recompute mark; and what the packed rows of a head are padded to: a multiple of the rows of
  * every backward kernel's blocks. */
 enum { RECOMPUTE_UNIT = 64, PACKED_PADDING = 128 };
@@ -38,7 +46,7 @@ enum feature_class {
 /* Of a class, and of the variant that is compiled: whether scores are multiplied by the scale before softmax, and so are in
  * natural units. */
 #define CLASS_HAS_SCORE_TERMS(features) (((features)&32) || (features) == FEATURES_BIAS)
-#define HAS_SCORE_TERMS                 CLASS_HAS_SCORE_TERMS(FEATURE_CLASS)
+#define HAS_SCORE_TERMS                 (CLASS_HAS_SCORE_TERMS(FEATURE_CLASS) || HAS_SCORE_FUNCTION)
 #define HAS_ALL                         (FEATURE_CLASS == FEATURES_ALL)
 #define HAS_ALIBI                       ((FEATURE_CLASS & FEATURES_ALIBI) != 0)
 #define HAS_SOFTCAP                     ((FEATURE_CLASS & FEATURES_SOFTCAP) != 0)
@@ -72,6 +80,13 @@ struct view {
     int64_t batch, row, head; /* strides, 0 = broadcast */
     int32_t dtype;
     int32_t aligned; /* every row starts at a multiple of 16 bytes */
+};
+
+/* What device/visible.h has of masks. Steps count units; 0 = broadcast. */
+struct visible {
+    const uint8_t *mask_states, *block_states; /* of the boolean mask and of the block mask; NULL: there is none */
+    const uint32_t *bits;                      /* [unit][UNIT_THREADS][2], units numbered as mask_states are */
+    int64_t mask_batch, mask_head, mask_owner, block_batch, block_head, block_owner;
 };
 
 struct params {
@@ -122,8 +137,12 @@ struct params {
     int32_t *recompute_keys, *recompute_rows; /* neighbours, recompute_count entries together */
     int64_t recompute_count;
     int32_t key_units, row_units, jobs;
-    struct view dbias_sum; /* backward: fp32 sums of dbias; data NULL: not wanted */
-    int32_t kv_group;      /* backward_dbias.cu, which takes heads one by one: query heads that share K and V */
+    struct view dbias_sum;  /* backward: fp32 sums of dbias; data NULL: not wanted */
+    int32_t kv_group;       /* backward_dbias.cu, which takes heads one by one: query heads that share K and V */
+    struct visible visible; /* of the user's function of who sees whom; its owners are rows */
+#if defined(STROBE_SCORE_FUNCTION)
+    struct score_values score;
+#endif
 };
 
 #endif

@@ -19,13 +19,6 @@ enum { UNIT = 128, UNIT_THREADS = 256 };
 /* A unit's state. The states of two masks are combined by "and". */
 enum { UNIT_HIDDEN = 0, UNIT_PARTIAL = 1, UNIT_FULL = 3 };
 
-/* What a kernel is given. Steps count units; 0 = broadcast. */
-struct visible {
-    const uint8_t *mask_states, *block_states; /* of the boolean mask and of the block mask; NULL: there is none */
-    const uint32_t *bits;                      /* [unit][UNIT_THREADS][2], units numbered as mask_states are */
-    int64_t mask_batch, mask_head, mask_owner, block_batch, block_head, block_owner;
-};
-
 /* What visible.cu is given. */
 struct visible_pass {
     struct view mask, blocks; /* bytes over scores, and over blocks of scores; data NULL: there is none */
@@ -87,6 +80,17 @@ INLINE bool unit_is_hidden(const struct visible *v, const struct owner *at, int 
  * 2 (lane % 4) and the next one along the walk. */
 INLINE const uint2 *bits_of_unit(const struct visible *v, const struct owner *at, int unit) {
     return (const uint2 *)v->bits + (at->mask + unit) * UNIT_THREADS;
+}
+
+/* Whether the boolean mask or the user's function, as the pass has packed them, show the pair of the owner's row (key)
+ * `along` and of score `walk` of its walk: one bit of its unit, where that is partial. */
+INLINE bool bits_show(const struct visible *v, const struct owner *at, int along, int walk) {
+    const int unit = walk / UNIT, inside = walk % UNIT, own = along % UNIT;
+    if (!v->mask_states) return true;
+    const uint8_t state = v->mask_states[at->mask + unit];
+    if (state != UNIT_PARTIAL) return state == UNIT_FULL;
+    const uint2 bits = bits_of_unit(v, at, unit)[own / 16 * 32 + own % 8 * 4 + inside % 8 / 2];
+    return (own / 8 % 2 ? bits.y : bits.x) >> (inside / 8 * 2 + inside % 2) & 1;
 }
 #endif
 #endif

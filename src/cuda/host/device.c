@@ -83,7 +83,7 @@ static void look(void) {
         snprintf(devices[i].level, sizeof devices[i].level, "sm_%d%d", properties.major, properties.minor);
         devices[i].memory_bytes = (int64_t)properties.totalGlobalMem;
         devices[i].limits = (struct cuda_limits){properties.multiProcessorCount, (int)properties.sharedMemPerBlockOptin,
-                                                 properties.major};
+                                                 properties.major, 10 * properties.major + properties.minor};
         any = any || properties.major >= LEAST_MAJOR;
     }
     if (!any) lack = "no GPU here has compute capability 8.0 or later";

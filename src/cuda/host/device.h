@@ -17,10 +17,10 @@ enum cuda_need { CUDA_SM80 = 80, CUDA_SM90 = 90 };
 /* NULL, or what device number index lacks of it, or that there is no such device. */
 const char *strobe__cuda_lacks(int32_t need, int32_t index);
 
-/* Multiprocessors, bytes of shared memory that a block may have, and the first number of the compute capability, of a
- * device. */
+/* Multiprocessors, bytes of shared memory that a block may have, and the compute capability of a device: its first number,
+ * and both of them, such as 90. */
 struct cuda_limits {
-    int multiprocessors, shared_bytes, major;
+    int multiprocessors, shared_bytes, major, architecture;
 };
 struct cuda_limits strobe__cuda_limits(int32_t device_index);
 

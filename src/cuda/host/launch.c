@@ -3,8 +3,13 @@
  * launch.c: fills in struct params, and launches a kernel by its symbol from C; see launch.h. */
 #include "cuda/host/launch.h"
 
+#include "cuda/host/compiled.h"
 #include "cuda/host/device.h"
+#include "cuda/host/visible.h"
+#include "cuda/host/visible_function.h"
 #include "math/exp2.h"
+
+#include <stdio.h>
 
 _Static_assert((int)CUDA_FP32 == (int)STROBE_FP32 && (int)CUDA_FP16 == (int)STROBE_FP16 &&
                    (int)CUDA_BF16 == (int)STROBE_BF16 && (int)CUDA_FP64 == (int)STROBE_FP64,
@@ -15,7 +20,8 @@ const char *strobe__cuda_reject(const struct problem *p) {
     if (p->varlen.cu_seqlens_q && p->varlen.total_q == 0 && p->a.seq_q > 0 && !p->no_rows)
         return "varlen.total_q is 0 with cu_seqlens_q in device memory, which the host cannot read; the rows of the packed "
                "tensors are taken";
-    return NULL;
+    const char *refused = strobe__visible_function_reject(p);
+    return refused ? refused : strobe__compiled_reject(p);
 }
 
 /* extent: batch, rows, heads; the strides of axes with one entry do not matter. */
@@ -95,7 +101,7 @@ struct params strobe__cuda_params(const struct problem *p) {
     to.lse = tensor_view(&a->lse, a->batch, all_rows(p), a->heads_q);
     /* With nothing between the product and softmax, scale is part of the exponent, where it costs nothing; a negative one
      * would turn the largest score into the least weight. */
-    to.scaled = a->softcap > 0 || a->bias || a->alibi || a->scale < 0;
+    to.scaled = a->softcap > 0 || a->bias || a->alibi || a->scale < 0 || p->features & FEATURE(SCORE);
     const double factor = to.scaled ? 1 : a->scale;
     to.exponent = (float)(factor * LOG2_E);
     to.to_natural = two_floats_of(to.exponent == 0 ? 0 : factor / (double)to.exponent);
@@ -107,13 +113,28 @@ struct params strobe__cuda_params(const struct problem *p) {
 
 bool strobe__cuda_needs_features(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    if (p->features & (MASK_FEATURES | SCORE_FEATURES | FEATURE(DROPOUT))) return true;
+    if (p->features & (VISIBLE_FEATURES | SCORE_FEATURES | FEATURE(SCORE) | FEATURE(DROPOUT))) return true;
     const struct params params = strobe__cuda_params(p);
     if (!params.q.aligned || !params.k.aligned || !params.v.aligned) return true;
     if (p->operation == STROBE_FORWARD) return false;
     const bool whole = a->dim % 8 == 0 && a->dim_v % 8 == 0; /* chunks of 16 bytes */
     return !params.dout.aligned || !params.dk.aligned || !params.dv.aligned || !whole || p->g.dk.dtype != a->q.dtype ||
            p->g.dv.dtype != a->q.dtype;
+}
+
+/* Those of a score function's arrays and of their gradients. */
+static strobe_status check_score_pointers(const struct problem *p) {
+    const struct score_call *call = &p->score_call;
+    char name[80];
+    for (int n = 0; p->a.score && n < call->function->array_count; ++n)
+        for (int is_gradient = 0; is_gradient < 2; ++is_gradient) {
+            const strobe_score_elements *x = is_gradient ? &call->gradient[n] : &call->array[n];
+            snprintf(name, sizeof name, "%s.arrays[%d] (%s)", is_gradient ? "dscore" : "score", n,
+                     call->function->array_name[n].text);
+            const strobe_status status = strobe__cuda_check_pointer(name, x->data, p->a.device_index);
+            if (status) return status;
+        }
+    return STROBE_OK;
 }
 
 strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct execution *execution) {
@@ -152,7 +173,7 @@ strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct 
         const strobe_status status = strobe__cuda_check_pointer(pointers[i].name, pointers[i].data, a->device_index);
         if (status) return status;
     }
-    return STROBE_OK;
+    return check_score_pointers(p);
 }
 
 /* More shared memory than the 48 KiB, with a kernel's own variables, that are there without a request. A request takes a

@@ -4,11 +4,13 @@
  *
  *     states of the boolean mask | states of the block mask | bits of the boolean mask
  *
- * States take a byte for each 128 x 128 scores, bits an eighth of the boolean mask. Both repeat where their mask does. */
+ * States take a byte for each 128 x 128 scores, bits an eighth of the boolean mask. Both repeat where their mask does. The
+ * user's function is a boolean mask here, alone or combined with one by "and"; device/visible_function.cu works it out. */
 #include "cuda/host/visible.h"
 
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
+#include "cuda/host/visible_function.h"
 
 void strobe__visible_units(struct visible_pass);
 
@@ -26,22 +28,30 @@ struct layout {
 
 static int64_t round_up(int64_t x, int64_t to) { return ceil_div(x, to) * to; }
 
-static struct extent extent_of(const struct problem *p, const int64_t stride[3], enum owners owners) {
-    const int64_t rows = stride[2] || owners == OWNERS_ARE_KEYS ? ceil_div(p->a.seq_q, UNIT) : 1;
-    return (struct extent){stride[0] ? p->a.batch : 1, stride[1] ? p->a.heads_q : 1,
+/* repeats: over batch entries, heads and rows. */
+static struct extent extent_of(const struct problem *p, const bool repeats[3], enum owners owners) {
+    const int64_t rows = !repeats[2] || owners == OWNERS_ARE_KEYS ? ceil_div(p->a.seq_q, UNIT) : 1;
+    return (struct extent){repeats[0] ? 1 : p->a.batch, repeats[1] ? 1 : p->a.heads_q,
                            owners == OWNERS_ARE_ROWS ? rows : ceil_div(p->a.seq_k, UNIT)};
 }
+
+static bool has_function(const struct problem *p) { return p->features & FEATURE(VISIBLE); }
 
 static struct layout lay_out(const struct problem *p, enum owners owners) {
     struct layout l = {.others = ceil_div(owners == OWNERS_ARE_ROWS ? p->a.seq_k : p->a.seq_q, UNIT)};
     if (l.others == 0) l.others = 1;
     l.states = round_up(l.others, 8);
-    if (p->a.bool_mask) {
-        l.mask = extent_of(p, p->bool_mask.stride, owners);
+    if (p->a.bool_mask || has_function(p)) {
+        bool repeats[3] = {true, true, true};
+        if (has_function(p)) strobe__visible_function_repeats(p, repeats);
+        for (int axis = 0; axis < 3 && p->a.bool_mask; ++axis)
+            repeats[axis] = repeats[axis] && p->bool_mask.stride[axis] == 0;
+        l.mask = extent_of(p, repeats, owners);
         l.mask_units = l.mask.batch * l.mask.heads * l.mask.owners * l.states;
     }
     if (p->a.block_mask) {
-        l.blocks = extent_of(p, p->block_mask.stride, owners);
+        const int64_t *stride = p->block_mask.stride;
+        l.blocks = extent_of(p, (const bool[3]){stride[0] == 0, stride[1] == 0, stride[2] == 0}, owners);
         l.block_units = l.blocks.batch * l.blocks.heads * l.blocks.owners * l.states;
     }
     l.blocks_at = round_up(l.mask_units, 16);
@@ -57,7 +67,7 @@ bool strobe__cuda_blocks_are_units(const struct problem *p) {
 }
 
 size_t strobe__cuda_visible_bytes(const struct problem *p, enum owners owners) {
-    return p->features & MASK_FEATURES ? (size_t)lay_out(p, owners).bytes : 0;
+    return p->features & VISIBLE_FEATURES ? (size_t)lay_out(p, owners).bytes : 0;
 }
 
 static bool rows_are_aligned(const struct view *mask) {
@@ -103,7 +113,7 @@ strobe_status strobe__cuda_visible(const struct problem *p, enum owners owners, 
                                    void *stream) {
     const struct layout l = lay_out(p, owners);
     struct visible_pass pass = pass_of(p, owners, &l, memory);
-    *visible = (struct visible){.mask_states = p->a.bool_mask ? pass.mask_states : NULL,
+    *visible = (struct visible){.mask_states = l.mask_units > 0 ? pass.mask_states : NULL,
                                 .block_states = p->a.block_mask ? pass.block_states : NULL,
                                 .bits = pass.bits,
                                 .mask_owner = step_of(l.mask.owners, l.states),
@@ -113,6 +123,30 @@ strobe_status strobe__cuda_visible(const struct problem *p, enum owners owners, 
                                 .block_head = step_of(l.blocks.heads, l.blocks.owners * l.states),
                                 .block_batch = step_of(l.blocks.batch, l.blocks.heads * l.blocks.owners * l.states)};
     if (l.mask_units > 0) cut_into_blocks(&pass, &l, p->a.device_index);
+    if (has_function(p)) {
+        const strobe_status status = strobe__visible_function(p, &pass, stream);
+        if (status || l.block_units == 0) return status;
+        pass.mask_blocks = 0;
+    }
     return strobe__cuda_launch((void (*)(void))strobe__visible_units,
                                pass.mask_blocks + ceil_div(l.block_units, UNIT_THREADS), UNIT_THREADS, 0, &pass, stream);
+}
+
+static struct problem without_masks(const struct problem *p) {
+    struct problem alone = *p;
+    alone.a.bool_mask = NULL, alone.a.block_mask = NULL;
+    strobe__problem_ask(&alone);
+    return alone;
+}
+
+size_t strobe__cuda_function_bytes(const struct problem *p) {
+    if (!has_function(p)) return 0;
+    const struct problem alone = without_masks(p);
+    return strobe__cuda_visible_bytes(&alone, OWNERS_ARE_ROWS);
+}
+
+strobe_status strobe__cuda_function(const struct problem *p, void *memory, struct visible *visible, void *stream) {
+    if (!has_function(p)) return STROBE_OK;
+    const struct problem alone = without_masks(p);
+    return strobe__cuda_visible(&alone, OWNERS_ARE_ROWS, memory, visible, stream);
 }

@@ -99,7 +99,7 @@ INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, cons
     const float *lse = map->statistics + 2 * stage * ROWS + row;
     const struct patch at = {first + row, t->tile * KEYS + key};
     const enum coverage coverage = range_covers(visible, at.row, S_ROWS);
-    float slope[FEATURES ? S_DOWN * S_ACROSS : 1][4];
+    float slope[FEATURES ? SLOPES(S_DOWN * S_ACROSS) : 1][4];
     uint32_t bits[S_DOWN], some = 0;
     clear(s, S_DOWN * S_ACROSS), clear(dp, S_DOWN * S_ACROSS);
 #pragma unroll
@@ -117,13 +117,13 @@ INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, cons
     if (FEATURES && p->scaled) {
 #pragma unroll
         for (int m = 0; m < S_DOWN; ++m)
-            finish_scores(p, t, at, true, m, S_ACROSS, bits[m], false, s + m * S_ACROSS, slope + m * S_ACROSS);
+            finish_scores(p, t, at, true, m, S_ACROSS, bits[m], false, s + m * S_ACROSS, slope + m * SLOPES(S_ACROSS));
     }
     product_rows(dp, S_DOWN, S_ACROSS, DIM, map->v, key, dout, row, DIM);
 #pragma unroll
     for (int m = 0; m < S_DOWN; ++m)
         p_and_ds(p, t, at, true, m, S_ACROSS, coverage != BLOCK_FULL, bits[m], true, s + m * S_ACROSS, dp + m * S_ACROSS,
-                 slope + (FEATURES ? m * S_ACROSS : 0), lse, lse + ROWS);
+                 slope + (FEATURES ? m * SLOPES(S_ACROSS) : 0), lse, lse + ROWS);
     return true;
 }
 

@@ -12,14 +12,17 @@
  * Memory is linear in the sequence: two fp32 a query row and head, dQ in fp32 for the one pass, and dbias in fp32. */
 #include "cuda/sm80/backward_host.h"
 
+#include "cuda/host/array_gradients.h"
+#include "cuda/host/compiled.h"
 #include "cuda/host/dbias.h"
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
+#include "cuda/host/visible.h"
 
-#define VARIANT(kind, name, dtype, dim, slice, tiles, warps, stages, features) void strobe__##name(struct params p);
+#define VARIANT(kind, name, ...) void strobe__##name(struct params p);
 #include "cuda_backward_variants.h"
 #undef VARIANT
-#define VARIANT(name, dtype, dim, keys, rows, warps, stored, stages, skewed, features) void strobe__##name(struct params p);
+#define VARIANT(name, ...) void strobe__##name(struct params p);
 #include "cuda_backward_fused_variants.h"
 #undef VARIANT
 
@@ -35,29 +38,35 @@ struct backward_variant {
     enum side side;
     int32_t dtype, dim, features, own, slices, threads, shared_bytes;
     void (*symbol)(struct params p);
+    struct compiled_text text; /* with a user's function */
 };
 
 /* Both kernels lay out their own tile twice and stages of the other side's; keys have lse and D of rows beside them. */
 #define BYTES(dtype) (STROBE_##dtype == STROBE_FP32 ? 4 : 2)
-#define VARIANT(kind, name, dtype_, dim_, slice, tiles, warps, stages, features_)       \
-    {.base = {#name},                                                                   \
-     .side = SIDE_##kind,                                                               \
-     .dtype = STROBE_##dtype_,                                                          \
-     .dim = dim_,                                                                       \
-     .features = features_,                                                             \
-     .own = 16 * (warps),                                                               \
-     .slices = ((dim_) / (slice)) * (SIDE_##kind == SIDE_keys && (dim_) > 128 ? 2 : 1), \
-     .threads = 32 * (warps),                                                           \
-     .shared_bytes = 2 * (16 * (warps) + (stages)*8 * (tiles)) * (dim_)*BYTES(dtype_) + \
-                     (SIDE_##kind == SIDE_keys ? (stages)*2 * 8 * (tiles)*4 : 0),       \
-     .symbol = strobe__##name},
+#define VARIANT(kind, name, dtype_, dim_, slice, tiles, warps, stages, features_, blocks)                               \
+    {.base = {#name},                                                                                                   \
+     .side = SIDE_##kind,                                                                                               \
+     .dtype = STROBE_##dtype_,                                                                                          \
+     .dim = dim_,                                                                                                       \
+     .features = features_,                                                                                             \
+     .own = 16 * (warps),                                                                                               \
+     .slices = ((dim_) / (slice)) * (SIDE_##kind == SIDE_keys && (dim_) > 128 ? 2 : 1),                                 \
+     .threads = 32 * (warps),                                                                                           \
+     .shared_bytes = 2 * (16 * (warps) + (stages)*8 * (tiles)) * (dim_)*BYTES(dtype_) +                                 \
+                     (SIDE_##kind == SIDE_keys ? (stages)*2 * 8 * (tiles)*4 : 0),                                       \
+     .symbol = strobe__##name,                                                                                          \
+     .text = {.source = "cuda/sm80/backward_" #kind ".cu",                                                              \
+              .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "DIM=" #dim_, "SLICE=" #slice, "M_TILES=" #tiles, \
+                          "N_TILES=" #tiles, "WARPS=" #warps, "STAGES=" #stages, "BLOCKS=" #blocks,                     \
+                          "FEATURES=" #features_},                                                                      \
+              .names = {"strobe__score"}}},
 
 static const struct backward_variant variants[] = {
 #include "cuda_backward_variants.h"
 #undef VARIANT
 /* K, V, stages of Q and lse, D, and of dO; dS^T and, where it is stored, P^T, two of them where warps are skewed. */
 #define PAIRS(keys, rows, stored, skewed) (2 * (keys) * (rows) * (1 + (stored)) * (1 + (skewed)))
-#define VARIANT(name, dtype_, dim_, keys, rows, warps, stored, stages, skewed, features_)                                  \
+#define VARIANT(name, dtype_, dim_, keys, rows, warps, stored, stages, skewed, features_, s_n, k_n, q_m, blocks)           \
     {.base = {#name},                                                                                                      \
      .side = SIDE_fused,                                                                                                   \
      .dtype = STROBE_##dtype_,                                                                                             \
@@ -68,7 +77,12 @@ static const struct backward_variant variants[] = {
      .threads = 32 * (warps),                                                                                              \
      .shared_bytes = 4 * (keys) * (dim_) + (2 + (skewed) + (stages)) * 2 * (rows) * (dim_) + (2 + (skewed)) * 8 * (rows) + \
                      PAIRS(keys, rows, stored, skewed),                                                                    \
-     .symbol = strobe__##name},
+     .symbol = strobe__##name,                                                                                             \
+     .text = {.source = "cuda/sm80/backward_fused.cu",                                                                     \
+              .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "DIM=" #dim_, "KEYS=" #keys, "ROWS=" #rows,          \
+                          "WARPS=" #warps, "S_N=" #s_n, "K_N=" #k_n, "Q_M=" #q_m, "DO_STAGES=" #stages, "SKEWED=" #skewed, \
+                          "BLOCKS=" #blocks, "FEATURES=" #features_},                                                      \
+              .names = {"strobe__score"}}},
 #include "cuda_backward_fused_variants.h"
 #undef VARIANT
     {.symbol = NULL},
@@ -139,9 +153,13 @@ struct layout {
     const struct backward_variant *fused; /* NULL: two passes */
     struct view dbias_sum;
     int64_t packed_rows, heads, dbias, key_units, row_units, marks_at, dq_at, words;
+    size_t visible_at; /* what visible_function.cu writes, in bytes, behind the words */
+    size_t arrays_at;  /* sums of the gradients of a function's arrays, behind that */
 };
 
-static struct layout lay_out(const struct plan *plan) {
+static size_t bytes_of_words(int64_t words) { return ((size_t)words * sizeof(float) + 15) / 16 * 16; }
+
+static struct layout lay_out_words(const struct plan *plan) {
     const struct problem *p = plan->problem;
     struct layout l = {.fused = fused_of(plan),
                        .packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING,
@@ -156,7 +174,16 @@ static struct layout lay_out(const struct plan *plan) {
     return l;
 }
 
-size_t strobe__sm80_backward_workspace(const struct plan *plan) { return (size_t)lay_out(plan).words * sizeof(float); }
+static struct layout lay_out(const struct plan *plan) {
+    struct layout l = lay_out_words(plan);
+    l.visible_at = bytes_of_words(l.words);
+    l.arrays_at = l.visible_at + strobe__cuda_function_bytes(plan->problem);
+    return l;
+}
+
+size_t strobe__sm80_backward_workspace(const struct plan *plan) {
+    return lay_out(plan).arrays_at + strobe__array_gradient_bytes(plan->problem);
+}
 
 static struct params fill_in(const struct problem *p, const struct layout *l, float *workspace) {
     struct params to = strobe__cuda_params(p);
@@ -176,21 +203,27 @@ static struct params fill_in(const struct problem *p, const struct layout *l, fl
 /* marked: 0, or the blocks of threads that look for marked jobs, as many as the device holds: nearly always none has work.
  */
 static strobe_status launch_main(const struct problem *p, struct params params, const struct backward_variant *v,
-                                 int64_t marked, void *stream) {
+                                 const struct score_values *values, int64_t marked, void *stream) {
     params.tiles = (int32_t)ceil_div(v->side == SIDE_rows ? p->a.seq_q * p->group : p->a.seq_k, v->own);
     params.slices = v->slices;
     const int64_t jobs = (int64_t)params.tiles * v->slices * p->a.batch * p->a.heads_kv;
     if (marked) params.jobs = (int32_t)jobs;
-    return strobe__cuda_launch((void (*)(void))v->symbol, marked && marked < jobs ? marked : jobs, v->threads,
-                               v->shared_bytes, &params, stream);
+    const int64_t blocks = marked && marked < jobs ? marked : jobs;
+    if (!values) return strobe__cuda_launch((void (*)(void))v->symbol, blocks, v->threads, v->shared_bytes, &params, stream);
+    compiled_kernel kernels[MOST_COMPILED_KERNELS];
+    const strobe_status status = strobe__compiled(p, &v->text, stream, kernels);
+    return status ? status
+                  : strobe__compiled_launch(kernels[0], blocks, v->threads, v->shared_bytes, &params, sizeof params, values,
+                                            stream, false);
 }
 
 /* dK and dV by their keys, dQ by its rows: all of them, or what is marked. */
-static strobe_status launch_two(const struct plan *plan, const struct params *params, int64_t marked, void *stream) {
+static strobe_status launch_two(const struct plan *plan, const struct params *params, const struct score_values *values,
+                                int64_t marked, void *stream) {
     const struct backward_variant *keys = (const struct backward_variant *)plan->more[KEYS_PASS];
     const struct backward_variant *rows = (const struct backward_variant *)plan->more[ROWS_PASS];
-    const strobe_status status = launch_main(plan->problem, *params, keys, marked, stream);
-    return status ? status : launch_main(plan->problem, *params, rows, marked, stream);
+    const strobe_status status = launch_main(plan->problem, *params, keys, values, marked, stream);
+    return status ? status : launch_main(plan->problem, *params, rows, values, marked, stream);
 }
 
 /* The kernels of device/delta.cu that have PACKED_PADDING packed rows a block of threads. */
@@ -199,34 +232,61 @@ static strobe_status launch_rows(kernel_symbol symbol, const struct layout *l, c
 }
 
 static strobe_status launch_fused(const struct plan *plan, const struct params *params, const struct layout *l,
-                                  void *stream) {
+                                  const struct score_values *values, void *stream) {
     const struct problem *p = plan->problem;
-    strobe_status status = launch_main(p, *params, l->fused, 0, stream);
+    strobe_status status = launch_main(p, *params, l->fused, values, 0, stream);
     if (l->packed_rows == 0) return status; /* without rows nothing is marked, nor have the marks been cleared */
     if (!status) status = launch_rows(strobe__dq_round, l, params, stream);
-    if (!status) status = launch_two(plan, params, 2 * strobe__cuda_limits(p->a.device_index).multiprocessors, stream);
+    if (!status)
+        status = launch_two(plan, params, values, 2 * strobe__cuda_limits(p->a.device_index).multiprocessors, stream);
     return status;
 }
 
-static strobe_status launch_all(const struct plan *plan, const struct params *params, const struct layout *l, void *stream) {
+static strobe_status launch_all(const struct plan *plan, const struct params *params, const struct layout *l, void *arrays,
+                                void *stream) {
     const struct problem *p = plan->problem;
+    const bool has_function = p->features & FEATURE(SCORE);
+    struct score_values values;
+    if (has_function) values = strobe__score_values(p);
+    const struct score_values *given = has_function ? &values : NULL;
     strobe_status status = strobe__cuda_dbias_begin(p, params, stream);
+    if (!status && has_function) status = strobe__array_gradients_begin(p, arrays, &values, stream);
     if (!status) status = launch_rows(strobe__row_deltas, l, params, stream);
     if (!status && p->g.dsinks)
         status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, SINK_THREADS, 0, params, stream);
-    if (!status) status = l->fused ? launch_fused(plan, params, l, stream) : launch_two(plan, params, 0, stream);
+    if (!status)
+        status = l->fused ? launch_fused(plan, params, l, given, stream) : launch_two(plan, params, given, 0, stream);
+    if (!status && has_function) status = strobe__array_gradients_end(p, &values, stream);
     if (!status) status = strobe__cuda_dbias_end(plan, params, stream);
     return status;
+}
+
+const char *strobe__sm80_backward_reject(const struct problem *p) {
+    if (p->features & FEATURE(SCORE) && strobe__cuda_dbias_is_ordered(p))
+        return "score is given with STROBE_DETERMINISTIC and a broadcast dbias; these are taken without it";
+    if (p->g.dscore && p->a.flags & STROBE_DETERMINISTIC)
+        return "dscore is given with STROBE_DETERMINISTIC, and is summed in any order; it is taken without that flag";
+    return strobe__cuda_reject(p);
+}
+
+strobe_status strobe__sm80_backward_prepare(const struct plan *plan) {
+    const struct compiled_text *texts[4] = {NULL};
+    int count = 0;
+    if (fused_of(plan)) texts[count++] = &fused_of(plan)->text;
+    for (int n = 0; n < 2; ++n) texts[count++] = &((const struct backward_variant *)plan->more[n])->text;
+    return strobe__compiled_prepare(plan->problem, texts);
 }
 
 strobe_status strobe__sm80_backward(const struct plan *plan, const struct execution *execution) {
     const struct problem *p = plan->problem;
     const struct layout l = lay_out(plan);
-    const struct params params = fill_in(p, &l, execution->workspace);
+    struct params params = fill_in(p, &l, execution->workspace);
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
-    if (!status) status = launch_all(plan, &params, &l, execution->stream);
+    if (!status)
+        status = strobe__cuda_function(p, (char *)execution->workspace + l.visible_at, &params.visible, execution->stream);
+    if (!status) status = launch_all(plan, &params, &l, (char *)execution->workspace + l.arrays_at, execution->stream);
     strobe__cuda_leave(&visit);
     return status;
 }

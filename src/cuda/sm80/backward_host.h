@@ -12,6 +12,8 @@ extern const char strobe__sm80_backward_variants[], strobe__sm80_backward_varian
 
 bool strobe__sm80_backward_choose(struct plan *plan);
 size_t strobe__sm80_backward_workspace(const struct plan *plan);
+const char *strobe__sm80_backward_reject(const struct problem *problem);
+strobe_status strobe__sm80_backward_prepare(const struct plan *plan);
 strobe_status strobe__sm80_backward(const struct plan *plan, const struct execution *execution);
 
 #endif

@@ -71,7 +71,7 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     if (pass == AS_IT_IS && !__any_sync(0xffffffffu, bits != 0)) return;
     unsigned char *q = stage, *dout = stage + STAGE_BYTES / 2;
     float s[M_TILES][4], dp[M_TILES][4];
-    float slope[FEATURES ? M_TILES : 1][4];
+    float slope[FEATURES ? SLOPES(M_TILES) : 1][4];
     clear(s, M_TILES), clear(dp, M_TILES);
     product_rows(s, 1, M_TILES, DIM, memory, own, q, 0, DIM);
     if (FEATURES && p->scaled) finish_scores(p, t, at, true, 0, M_TILES, bits, false, s, slope);

@@ -61,7 +61,7 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
                                                       : 0;
     if (pass == AS_IT_IS && !__any_sync(0xffffffffu, bits != 0)) return;
     float s[N_TILES][4], dp[N_TILES][4];
-    float slope[FEATURES ? N_TILES : 1][4];
+    float slope[FEATURES ? SLOPES(N_TILES) : 1][4];
     clear(s, N_TILES), clear(dp, N_TILES);
     product_rows(s, 1, N_TILES, DIM, memory, own, stage, 0, DIM);
     if (FEATURES && p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, false, s, slope);

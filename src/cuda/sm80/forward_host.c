@@ -5,9 +5,11 @@
  * features alone: a call can be captured in a graph, and gives the same bits every time. */
 #include "cuda/sm80/forward_host.h"
 
+#include "cuda/host/compiled.h"
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/merge.h"
+#include "cuda/host/visible.h"
 
 #define VARIANT(name, dtype, dim, dim_v, m, n, warps_m, warps_n, stages, blocks, features, small) \
     void strobe__##name(struct params p);
@@ -24,24 +26,30 @@ struct forward_variant {
     int32_t rows, keys; /* of a block of threads */
     int32_t threads, shared_bytes;
     void (*symbol)(struct params p);
+    struct compiled_text text; /* with a user's function */
 };
 
 /* Bytes of shared memory as sm80/forward.cu lays it out: Q, and stages of K and V. */
 #define SHARED(bytes, dim, dim_v, rows, keys, stages) ((bytes) * ((rows) * (dim) + (stages) * (keys) * ((dim) + (dim_v))))
-#define VARIANT(name, dtype_, dim_, dim_v_, m, n, warps_m, warps_n, stages, blocks, features_, small_)  \
-    {.base = {#name},                                                                                   \
-     .dtype = STROBE_##dtype_,                                                                          \
-     .dim = dim_,                                                                                       \
-     .dim_v = dim_v_,                                                                                   \
-     .features = features_,                                                                             \
-     .few_rows = (warps_n) > 1,                                                                         \
-     .small = small_,                                                                                   \
-     .rows = 16 * (m) * (warps_m),                                                                      \
-     .keys = 8 * (n) * (warps_n),                                                                       \
-     .threads = 32 * (warps_m) * (warps_n),                                                             \
-     .shared_bytes = SHARED(STROBE_##dtype_ == STROBE_FP32 ? 4 : 2, dim_, dim_v_, 16 * (m) * (warps_m), \
-                            8 * (n) * (warps_n), stages),                                               \
-     .symbol = strobe__##name},
+#define VARIANT(name, dtype_, dim_, dim_v_, m, n, warps_m, warps_n, stages, blocks, features_, small_)                   \
+    {.base = {#name},                                                                                                    \
+     .dtype = STROBE_##dtype_,                                                                                           \
+     .dim = dim_,                                                                                                        \
+     .dim_v = dim_v_,                                                                                                    \
+     .features = features_,                                                                                              \
+     .few_rows = (warps_n) > 1,                                                                                          \
+     .small = small_,                                                                                                    \
+     .rows = 16 * (m) * (warps_m),                                                                                       \
+     .keys = 8 * (n) * (warps_n),                                                                                        \
+     .threads = 32 * (warps_m) * (warps_n),                                                                              \
+     .shared_bytes = SHARED(STROBE_##dtype_ == STROBE_FP32 ? 4 : 2, dim_, dim_v_, 16 * (m) * (warps_m),                  \
+                            8 * (n) * (warps_n), stages),                                                                \
+     .symbol = strobe__##name,                                                                                           \
+     .text = {.source = "cuda/sm80/forward.cu",                                                                          \
+              .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "DIM=" #dim_, "DIM_V=" #dim_v_, "M_TILES=" #m,     \
+                          "N_TILES=" #n, "WARPS_M=" #warps_m, "WARPS_N=" #warps_n, "STAGES=" #stages, "BLOCKS=" #blocks, \
+                          "FEATURES=" #features_},                                                                       \
+              .names = {"strobe__score"}}},
 
 static const struct forward_variant variants[] = {
 #include "cuda_forward_variants.h"
@@ -158,11 +166,16 @@ const char *strobe__sm80_forward_reject(const struct problem *p) {
     return strobe__cuda_reject(p);
 }
 
+/* Where what visible_function.cu writes begins, behind the parts. */
+static size_t visible_at(const struct problem *p, const struct grid *grid) {
+    if (grid->splits == 1) return 0;
+    const int64_t words = grid->splits * grid->rows_of_part * p->a.heads_q * (p->a.dim_v + 1);
+    return ((size_t)words * sizeof(float) + 15) / 16 * 16;
+}
+
 size_t strobe__sm80_forward_workspace(const struct plan *plan) {
-    const strobe_attention *a = &plan->problem->a;
     const struct grid grid = grid_of(plan);
-    if (grid.splits == 1) return 0;
-    return (size_t)(grid.splits * grid.rows_of_part * a->heads_q * (a->dim_v + 1)) * sizeof(float);
+    return visible_at(plan->problem, &grid) + strobe__cuda_function_bytes(plan->problem);
 }
 
 /* out and lse become parts in the workspace: out [splits][rows][heads][dim_v], then lse [splits][rows][heads]. */
@@ -184,6 +197,23 @@ static void into_parts(struct params *to, const struct grid *grid, const struct 
                             .dtype = STROBE_FP32};
 }
 
+strobe_status strobe__sm80_forward_prepare(const struct plan *plan) {
+    return strobe__compiled_prepare(plan->problem, (const struct compiled_text *const[]){&variant_of(plan)->text, NULL});
+}
+
+static strobe_status launch(const struct plan *plan, const struct params *params, int64_t blocks, void *stream) {
+    const struct forward_variant *v = variant_of(plan);
+    if (plan->problem->features & FEATURE(SCORE)) {
+        const struct score_values values = strobe__score_values(plan->problem);
+        compiled_kernel kernels[MOST_COMPILED_KERNELS];
+        const strobe_status status = strobe__compiled(plan->problem, &v->text, stream, kernels);
+        return status ? status
+                      : strobe__compiled_launch(kernels[0], blocks, v->threads, v->shared_bytes, params, sizeof *params,
+                                                &values, stream, false);
+    }
+    return strobe__cuda_launch((void (*)(void))v->symbol, blocks, v->threads, v->shared_bytes, params, stream);
+}
+
 strobe_status strobe__sm80_forward(const struct plan *plan, const struct execution *execution) {
     const struct problem *p = plan->problem;
     const struct forward_variant *variant = variant_of(plan);
@@ -196,8 +226,9 @@ strobe_status strobe__sm80_forward(const struct plan *plan, const struct executi
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
     if (!status)
-        status = strobe__cuda_launch((void (*)(void))variant->symbol, grid.tiles * grid.slices * grid.heads * grid.splits,
-                                     variant->threads, variant->shared_bytes, &params, execution->stream);
+        status = strobe__cuda_function(p, (char *)execution->workspace + visible_at(p, &grid), &params.visible,
+                                       execution->stream);
+    if (!status) status = launch(plan, &params, grid.tiles * grid.slices * grid.heads * grid.splits, execution->stream);
     if (!status && grid.splits > 1) status = strobe__cuda_merge_splits(&whole, &params, execution->stream);
     strobe__cuda_leave(&visit);
     return status;

@@ -13,6 +13,7 @@ extern const char strobe__sm80_forward_variants[], strobe__sm80_forward_variants
 const char *strobe__sm80_forward_reject(const struct problem *problem);
 bool strobe__sm80_forward_choose(struct plan *plan);
 size_t strobe__sm80_forward_workspace(const struct plan *plan);
+strobe_status strobe__sm80_forward_prepare(const struct plan *plan);
 strobe_status strobe__sm80_forward(const struct plan *plan, const struct execution *execution);
 
 #endif

@@ -27,6 +27,21 @@ INLINE void add_to_dbias(const struct params *p, const struct job *t, struct pat
         }
 }
 
+/* dS of the scores that the user's function was given, from dS of those that it gave; and the gradients of its arrays. A
+ * pair that is hidden has a dS of 0. */
+INLINE void through_score_function(const struct params *p, const struct job *t, struct patch at, bool transposed, int m,
+                                   int n_tiles, bool wants_gradients, const float (*input)[4], float (*ds)[4]) {
+#pragma unroll
+    for (int n = 0; n < n_tiles; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) {
+            if (ds[n][x] == 0) continue;
+            const struct score_place place = score_place_of(p, t, pair_of(at, transposed, m, n, x / 2, x % 2));
+            if (wants_gradients && WANTS_SCORE_GRADIENTS(p)) score_gradients(SCORE_OF(p), &place, input[n][x], ds[n][x]);
+            ds[n][x] = score_F_CHAIN(ds[n][x], score_slope(SCORE_OF(p), &place, input[n][x]));
+        }
+}
+
 /* exp(S - lse). For 16 bits it is worked out in base 2, and so is lse. In fp32 the rounding of a large lse in base 2 would
  * be the largest error, while S scale - lse is rounded once, as the small number that it is. */
 INLINE float weight_of(const struct params *p, float s, float lse) {
@@ -65,6 +80,7 @@ INLINE void p_and_ds(const struct params *p, const struct job *t, struct patch a
                 if (!(bits >> bit_of(n, x) & 1)) s[n][x] = dp[n][x] = 0;
     }
     if (!FEATURES) return;
+    if (HAS_SCORE_FUNCTION) through_score_function(p, t, at, transposed, m, n_tiles, wants_dbias, slope + n_tiles, dp);
     if (wants_dbias && p->dbias_sum.data) add_to_dbias(p, t, at, transposed, m, n_tiles, bits, dp);
     if (p->softcap > 0) {
 #pragma unroll

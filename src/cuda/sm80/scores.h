@@ -11,7 +11,9 @@
 #define STROBE_CUDA_SM80_SCORES_H
 
 #include "cuda/device/job.h"
+#include "cuda/device/score_function.h"
 #include "cuda/device/score_terms.h"
+#include "cuda/device/visible.h"
 
 /* Where a warp's accumulators lie in the matrix of scores: a patch of it. */
 struct patch {
@@ -63,8 +65,17 @@ INLINE uint32_t band_bits(const struct params *p, const struct job *t, struct pa
     return bits;
 }
 
+/* Whether anything beside the band can hide a pair before it has a score. */
+INLINE bool has_masks(const struct params *p) {
+    return FEATURES && (p->bool_mask.data || p->block_mask.data || p->visible.mask_states);
+}
+
 INLINE bool masks_show_pair(const struct params *p, const struct job *t, struct pair pair) {
     const struct place at = place_of(p, t, pair.packed);
+    if (p->visible.mask_states) {
+        const struct owner owner = owner_of(&p->visible, t->b, at.h, at.i / UNIT);
+        if (!bits_show(&p->visible, &owner, at.i, pair.j)) return false;
+    }
     return masks_show(&p->bool_mask, &p->block_mask, p->block_q, p->block_k, t->b, at.h, at.i, pair.j);
 }
 
@@ -72,7 +83,7 @@ INLINE bool masks_show_pair(const struct params *p, const struct job *t, struct 
 INLINE uint32_t visible_bits(const struct params *p, const struct job *t, struct patch at, bool transposed, int m,
                              int n_tiles) {
     const uint32_t inside = band_bits(p, t, at, transposed, m, n_tiles);
-    if (!FEATURES || (!p->bool_mask.data && !p->block_mask.data)) return inside;
+    if (!has_masks(p)) return inside;
     uint32_t bits = 0;
     for (uint32_t rest = inside; rest; rest &= rest - 1) {
         const int bit = __ffs((int)rest) - 1;
@@ -93,7 +104,7 @@ INLINE struct visible_range visible_range_of(const struct params *p, const struc
     if (row >= end) return s;
     const int i0 = place_of(p, t, row).i, i1 = place_of(p, t, last).i;
     s.first = clamp(band_first(&t->band, i0), t->keys), s.end = (int)band_end(&t->band, i1);
-    if (row + rows > end || (FEATURES && (p->bool_mask.data || p->block_mask.data))) return s;
+    if (row + rows > end || has_masks(p)) return s;
     s.full_first = clamp(band_first(&t->band, i1), t->keys), s.full_end = (int)band_end(&t->band, i0);
     return s;
 }
@@ -110,10 +121,32 @@ INLINE struct visible_range visible_range_of_keys(const struct params *p, const 
     const int64_t last = key + keys <= t->keys ? key + keys - 1 : t->keys - 1, diagonal = t->band.diagonal;
     s.first = clamp(key - diagonal - t->band.right, t->rows) * p->group;
     s.end = clamp(last - diagonal + t->band.left + 1, t->rows) * p->group;
-    if (key + keys > t->keys || (FEATURES && (p->bool_mask.data || p->block_mask.data))) return s;
+    if (key + keys > t->keys || has_masks(p)) return s;
     s.full_first = clamp(last - diagonal - t->band.right, t->rows) * p->group;
     s.full_end = clamp(key - diagonal + t->band.left + 1, t->rows) * p->group;
     return s;
+}
+
+/* The place of a pair, as the user's function is given it. */
+INLINE struct score_place score_place_of(const struct params *p, const struct job *t, struct pair pair) {
+    const struct place at = place_of(p, t, pair.packed);
+    int q_start = 0, k_start = 0;
+#if HAS_SCORE_FUNCTION
+    q_start = p->score.q_start, k_start = p->score.k_start;
+#endif
+    const struct score_place place = {t->b, at.h, t->kv, q_start + at.i, k_start + pair.j, t->rows, t->keys};
+    return place;
+}
+
+/* Slopes of so many tiles: with the user's function what it was given is kept behind them. */
+#define SLOPES(tiles) ((1 + HAS_SCORE_FUNCTION) * (tiles))
+
+/* The user's function of the score of a visible pair; a bias of -inf stays. input, unless NULL: what it was given. */
+INLINE float apply_score_function(const struct params *p, const struct job *t, struct pair pair, float x, float *input) {
+    if (!HAS_SCORE_FUNCTION) return x;
+    const struct score_place place = score_place_of(p, t, pair);
+    if (input) *input = x;
+    return x == -INFINITY ? x : score_value(SCORE_OF(p), &place, x);
 }
 
 /* Applies softcap, bias and ALiBi to the score of a visible key. *slope: d score / d (dot * scale), softcap's derivative. */
@@ -137,7 +170,8 @@ INLINE float apply_score_terms(const struct params *p, const struct job *t, stru
     return x;
 }
 
-/* Score terms and mask on the scores of a 16-row tile; slope may be NULL. alike: scores that nothing hides become 0. */
+/* Score terms, the user's function and mask on the scores of a 16-row tile; slope may be NULL. alike: scores that nothing
+ * hides become 0. */
 INLINE void finish_scores(const struct params *p, const struct job *t, struct patch at, bool transposed, int m, int n_tiles,
                           uint32_t bits, bool alike, float (*s)[4], float (*slope)[4]) {
 #pragma unroll
@@ -147,8 +181,10 @@ INLINE void finish_scores(const struct params *p, const struct job *t, struct pa
             float d = 1;
             const bool seen = bits >> bit_of(n, x) & 1;
             if (FEATURES && p->scaled) {
-                s[n][x] = seen ? apply_score_terms(p, t, pair_of(at, transposed, m, n, x / 2, x % 2), s[n][x], &d)
-                               : -INFINITY;
+                const struct pair pair = pair_of(at, transposed, m, n, x / 2, x % 2);
+                s[n][x] = seen ? apply_score_terms(p, t, pair, s[n][x], &d) : -INFINITY;
+                if (HAS_SCORE_FUNCTION && seen)
+                    s[n][x] = apply_score_function(p, t, pair, s[n][x], slope ? &slope[n_tiles + n][x] : NULL);
                 if (alike && s[n][x] != -INFINITY) s[n][x] = 0;
             } else {
                 s[n][x] = seen ? s[n][x] : -INFINITY;

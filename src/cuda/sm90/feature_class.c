@@ -15,15 +15,23 @@
 
 static int32_t general_class(const struct problem *p) {
     const feature_set changes = FEATURE(SOFTCAP) | FEATURE(ALIBI);
-    const bool masks = p->features & MASK_FEATURES;
+    const bool masks = p->features & VISIBLE_FEATURES;
     const bool scores = p->features & (p->operation == STROBE_FORWARD ? changes | FEATURE(NEGATIVE_SCALE) : changes);
     if (p->features & (FEATURE(BIAS) | FEATURE(DROPOUT))) return FEATURES_ALL;
     if (masks) return scores || !strobe__cuda_blocks_are_units(p) ? FEATURES_ALL : FEATURES_MASK;
-    return scores ? FEATURES_SCORE : FEATURES_NONE;
+    return scores || p->features & FEATURE(SCORE) ? FEATURES_SCORE : FEATURES_NONE;
+}
+
+const char *strobe__sm90_compiled_class(const struct problem *p, int32_t features) {
+    if (features == FEATURES_ALL) return "FEATURE_CLASS=FEATURES_ALL";
+    if (features == FEATURES_MASK) return "FEATURE_CLASS=FEATURES_MASK";
+    return p->features & (FEATURE(SOFTCAP) | FEATURE(ALIBI)) ? "FEATURE_CLASS=FEATURES_SCORE"
+                                                             : "FEATURE_CLASS=FEATURES_NONE";
 }
 
 struct sm90_classes strobe__sm90_classes(const struct problem *p) {
-    const feature_set asked = p->features & (SCORE_FEATURES | MASK_FEATURES | FEATURE(DROPOUT) | FEATURE(DBIAS));
+    const feature_set asked = p->features &
+                              (SCORE_FEATURES | VISIBLE_FEATURES | FEATURE(SCORE) | FEATURE(DROPOUT) | FEATURE(DBIAS));
     const double scale = p->a.scale, softcap = p->a.softcap;
     const bool usual = scale >= 1 / LARGE_SCALE && scale <= LARGE_SCALE;
     struct sm90_classes classes;

@@ -12,6 +12,10 @@ struct sm90_classes {
     int32_t alone, general;
 };
 
+/* The option with which a variant of this class is compiled with a user's function: the function itself does what class
+ * SCORE is for, so that less is left. */
+const char *strobe__sm90_compiled_class(const struct problem *problem, int32_t features);
+
 struct sm90_classes strobe__sm90_classes(const struct problem *problem);
 
 #endif

@@ -84,7 +84,7 @@ struct shared {
     float lse[STAGES][ROWS], delta[STAGES][ROWS];
     struct note note[NOTES]; /* with masks, see walk.h */
     struct tile tile[TILES];
-    uint64_t bias_full[BIAS_WARPS];
+    uint64_t bias_full[BIAS_WARPS ? BIAS_WARPS : NO_ELEMENTS];
     uint64_t tile_full[TILES], tile_empty[TILES], k_full, k_empty, v_full, v_empty, q_full[STAGES], q_empty[STAGES],
         dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t ds_full[DS_STAGES], ds_empty[DS_STAGES], dq_full[GROUPS], dq_empty[GROUPS];
@@ -145,6 +145,7 @@ struct accumulators {
     float s[SCORES], dp[SCORES], dq[32]; /* s: S, then P */
     uint32_t packed[SCORES / 2];         /* P as dV takes it */
     uint32_t kept[SCORES / 4 * 3];       /* P for dS, where P_IN_24_BITS */
+    float input[INPUTS];                 /* of the user's function, where its derivatives read it */
 };
 
 INLINE void wait_for(struct consumer_state *c, uint64_t *barrier, uint32_t parity, uint32_t phase) {
@@ -180,7 +181,7 @@ INLINE void p_and_dv(const struct sm90_backward_params *p, struct shared *shared
     }
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-        make_p(p, shared, t, &c->slope, at, a->s, a->packed, part);
+        make_p(p, shared, t, &c->slope, at, a->s, a->input, a->packed, part);
         if (P_IN_24_BITS) keep_part(a->kept, a->s, part);
         leave_out_dropped(p, a->packed, part);
         if (DROPOUT_ALONE) leave_out(a->packed, a->packed, &at->kept);
@@ -205,7 +206,7 @@ INLINE void ds_and_dk(const struct sm90_backward_params *p, struct shared *share
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         if (P_IN_24_BITS) restore_part(a->s, a->kept, part);
-        make_ds(p, shared, t, &c->slope, at, a->dp, a->s, packed, part);
+        make_ds(p, shared, t, &c->slope, at, a->dp, a->s, a->input, packed, part);
         store_transposed(c->o.ds_own + now * (GROUPS * DS_SLAB), packed, part);
         issue_sum(&a->dk, packed, c->o.q_sums + at->stage * STAGE_STEP, part);
     }

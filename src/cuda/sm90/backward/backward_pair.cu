@@ -158,7 +158,7 @@ INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *s
     struct progress progress = start(p, t);
     struct slope slope = slope_at(p, t, &progress);
     struct sums dv;
-    float s[SCORES], dq[32];
+    float s[SCORES], dq[32], input[INPUTS];
     uint32_t packed[SCORES / 2], count = 0; /* P */
     int before = 0;                         /* block of rows */
     const uint64_t k = wgmma_operand(shared_address(shared->k), 0), q = wgmma_operand(shared_address(shared->q), 0);
@@ -174,7 +174,7 @@ INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *s
         const uint32_t stage = stage_of(count), next = stage_of(count + 1), slot = dout_stage_of(count);
         const struct block_pair at = pair_at(shared, count, key, &progress, &full);
         const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&progress);
-        make_p(p, shared, t, &slope, &at, s, packed, 0);
+        make_p(p, shared, t, &slope, &at, s, input, packed, 0);
         release(&shared->q_empty[stage]);
         mbarrier_wait(&shared->p_empty, count % 2 ^ 1);
         write_p(shared, s);
@@ -208,7 +208,7 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
     struct progress progress = start(p, t);
     struct slope slope = slope_at(p, t, &progress);
     struct sums dk;
-    float dp[SCORES], dq[32];
+    float dp[SCORES], dq[32], input[INPUTS];
     uint32_t packed[SCORES / 2], count = 0; /* dS */
     int before = 0;
     const uint64_t v = wgmma_operand(shared_address(shared->v), 0), dout = wgmma_operand(shared_address(shared->dout), 0);
@@ -232,7 +232,7 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
         const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&progress);
         mbarrier_wait(&shared->p_full, count % 2);
         read_p(shared, s);
-        make_ds(p, shared, t, &slope, &at, dp, s, packed, 0);
+        make_ds(p, shared, t, &slope, &at, dp, s, input, packed, 0);
         release(&shared->p_empty);
         if (DOUT_STAGES > 1) release(&shared->dout_empty[slot]);
         mbarrier_wait(&shared->ds_empty[stage], empty_parity(count));

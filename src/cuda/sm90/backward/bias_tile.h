@@ -20,7 +20,9 @@ enum {
 };
 
 struct bias_tiles {
-    unsigned char tile[BIAS_WARPS][BIAS_TILE]; /* aligned to 256 bytes, which the swizzle repeats after */
+    unsigned char
+        tile[BIAS_WARPS ? BIAS_WARPS : NO_ELEMENTS]
+            [BIAS_WARPS || !NO_ELEMENTS ? BIAS_TILE : 256]; /* aligned to 256 bytes, which the swizzle repeats after */
 };
 
 INLINE int bias_warp(void) { return (int)threadIdx.x / 32 - 4; }

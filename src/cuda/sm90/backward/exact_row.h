@@ -60,12 +60,13 @@ struct exact {
     float weight, gradient;
 };
 
-INLINE struct exact exact_pair(const struct sm90_backward_params *p, const struct slope *slope, int batch, int i, int j,
-                               const struct pair_rows *at, float lse, float delta) {
+INLINE struct exact exact_pair(const struct sm90_backward_params *p, const struct pair_of_spans *in,
+                               const struct slope *slope, int batch, int i, int j, const struct pair_rows *at, float lse,
+                               float delta) {
     struct exact pair = {0, 0};
     if (HAS_MASKS) {
         const struct owner owner = owner_of(&p->visible, batch, slope->head, j / UNIT);
-        if (unit_is_hidden(&p->visible, &owner, i / UNIT)) return pair;
+        if (unit_is_hidden(&p->visible, &owner, i / UNIT) || !bits_show(&p->visible, &owner, j, i)) return pair;
         if (!masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, batch, slope->head, i, j)) return pair;
     }
     const float dot = dot_of_rows(&p->q_rows, at->q, &p->k_rows, at->k);
@@ -76,12 +77,17 @@ INLINE struct exact exact_pair(const struct sm90_backward_params *p, const struc
     const float alibi = alibi_of(slope, i, j) * (ALIBI_ALONE ? p->inverse_scale : 1);
     const float bias = HAS_BIAS && p->bias.data ? bias_at(&p->bias, score_at(&p->bias, batch, slope->head, i, j)) : 0;
     if (bias == -INFINITY) return pair; /* hidden, also from a row whose lse is NaN */
-    const float weight = ex2(fmaf(score - alibi + bias, p->exponent, lse));
+    struct score_place place = score_place_of(p, in, batch, slope->head);
+    place.i += i, place.j += j;
+    const float input = score - alibi + bias, given = HAS_SCORE_FUNCTION ? score_value(SCORE_OF(p), &place, input) : input;
+    if (HAS_SCORE_FUNCTION && given == -INFINITY) return pair;
+    const float weight = ex2(fmaf(given, p->exponent, lse));
     if (weight == 0) return pair;
     const bool kept = !HAS_DROPOUT || !p->dropout ||
                       dropout_keeps(&p->place, dropout_row(&p->place, batch, slope->head, i), j);
     pair.weight = kept ? weight : 0;
     pair.gradient = weight * (undropped(p, kept ? 1 : -1, dp) - delta);
+    if (HAS_SCORE_FUNCTION) pair.gradient = score_F_CHAIN(pair.gradient, score_slope(SCORE_OF(p), &place, input));
     if (HAS_SOFTCAP && p->softcap > 0) pair.gradient *= softcap_derivative(p, weight, lse, bias - alibi);
     return pair;
 }
@@ -100,7 +106,8 @@ INLINE void exact_row(const struct sm90_backward_params *p, const struct pair_of
     float dq[LANE_COLUMNS] = {0};
     for (int j = band32_first_key(in->first_shift, i); j < end && !all_nan(dq, &p->dq_rows); ++j) {
         at.k = row_start(&p->k_rows, &in->keys, j, kv), at.v = row_start(&p->v_rows, &in->keys, j, kv);
-        const struct exact pair = exact_pair(p, &slope, batch, i, j, &at, p->row_lse[statistic], p->row_delta[statistic]);
+        const struct exact pair = exact_pair(p, in, &slope, batch, i, j, &at, p->row_lse[statistic],
+                                             p->row_delta[statistic]);
         add_row(dq, pair.gradient, &p->k_rows, at.k);
     }
     store_row(&p->dq_rows, row_start(&p->dq_rows, &in->rows, i, head), dq, p->scale);
@@ -116,7 +123,7 @@ INLINE void exact_key(const struct sm90_backward_params *p, const struct pair_of
         for (int i = first; i < end && !(all_nan(dk, &p->dk_rows) && all_nan(dv, &p->dv_rows)); ++i) {
             const int64_t statistic = statistic_at(p, batch, head, i);
             at.q = row_start(&p->q_rows, &in->rows, i, head), at.dout = row_start(&p->dout_rows, &in->rows, i, head);
-            const struct exact pair = exact_pair(p, &slope, batch, i, j, &at, p->row_lse[statistic],
+            const struct exact pair = exact_pair(p, in, &slope, batch, i, j, &at, p->row_lse[statistic],
                                                  p->row_delta[statistic]);
             add_row(dk, pair.gradient, &p->q_rows, at.q);
             add_row(dv, pair.weight, &p->dout_rows, at.dout);

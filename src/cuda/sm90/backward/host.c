@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+#include "cuda/host/array_gradients.h"
+#include "cuda/host/compiled.h"
 #include "cuda/host/dbias.h"
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
@@ -24,7 +26,7 @@
 #include "cuda/sm90/trace_host.h"
 #include "math/exp2.h"
 
-#define VARIANT(name, dtype, dim, rows, keys, ctas, terms)      \
+#define VARIANT(name, ...)                                      \
     void strobe__##name(struct sm90_backward_params);           \
     void strobe__##name##_prepare(struct sm90_backward_params); \
     void strobe__##name##_finish(struct sm90_backward_params);
@@ -43,19 +45,25 @@ struct backward_variant {
     void (*prepare)(struct sm90_backward_params);
     void (*symbol)(struct sm90_backward_params);
     void (*finish)(struct sm90_backward_params);
+    struct compiled_text text; /* with a user's function; its feature class is still to be added */
 };
 
-#define VARIANT(name, dtype_, dim_, rows_, keys_, ctas_, features_) \
-    {.base = {#name},                                               \
-     .dtype = STROBE_##dtype_,                                      \
-     .features = features_,                                         \
-     .dim = dim_,                                                   \
-     .rows = rows_,                                                 \
-     .keys = keys_,                                                 \
-     .ctas = ctas_,                                                 \
-     .prepare = strobe__##name##_prepare,                           \
-     .symbol = strobe__##name,                                      \
-     .finish = strobe__##name##_finish},
+#define VARIANT(name, dtype_, dim_, rows_, keys_, ctas_, features_, file, stored, parts, lag)                \
+    {.base = {#name},                                                                                        \
+     .dtype = STROBE_##dtype_,                                                                               \
+     .features = features_,                                                                                  \
+     .dim = dim_,                                                                                            \
+     .rows = rows_,                                                                                          \
+     .keys = keys_,                                                                                          \
+     .ctas = ctas_,                                                                                          \
+     .prepare = strobe__##name##_prepare,                                                                    \
+     .symbol = strobe__##name,                                                                               \
+     .finish = strobe__##name##_finish,                                                                      \
+     .text = {.source = "cuda/sm90/backward/" #file ".cu",                                                   \
+              .is_hopper = true,                                                                             \
+              .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "HEAD_DIM=" #stored, "COLUMNS=" #dim_, \
+                          "ROWS=" #rows_, "PARTS=" #parts, "LAG=" #lag},                                     \
+              .names = {"strobe__score_prepare", "strobe__score", "strobe__score_finish"}}},
 static const struct backward_variant variants[] = {
 #include "sm90_backward_variants.h"
     {.symbol = NULL},
@@ -68,7 +76,7 @@ const char strobe__sm90_backward_variants[] =
     "";
 #undef VARIANT
 
-enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28, LEAST_SOFTCAP = 8 };
+enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28, LEAST_SOFTCAP = 8, MOST_FUNCTION_DIM = 128 };
 
 static const struct variant *variant_of_class(const struct problem *p, int32_t features) {
     const int64_t dim = p->a.dim > p->a.dim_v ? p->a.dim : p->a.dim_v;
@@ -115,6 +123,16 @@ const char *strobe__sm90_backward_reject(const struct problem *p) {
     if (!strobe__can_be_copied(&a->q, batch_q, a->heads_q) || !strobe__can_be_copied(&a->k, batch_k, a->heads_kv) ||
         !strobe__can_be_copied(&a->v, batch_k, a->heads_kv) || !strobe__can_be_copied(&p->g.dout, batch_q, a->heads_q))
         return "rows of q, k, v or dout do not start at ascending multiples of 16 bytes; rows that do are taken";
+    if (p->features & FEATURE(VISIBLE) && strobe__cuda_dbias_is_ordered(p))
+        return "visible is given with STROBE_DETERMINISTIC and a broadcast dbias; these are taken without it";
+    if (p->features & FEATURE(SCORE) && (a->dim > MOST_FUNCTION_DIM || a->dim_v > MOST_FUNCTION_DIM))
+        return "dim or dim_v is above 128 with a score function; up to 128 is taken";
+    if (p->features & FEATURE(SCORE) && a->softcap > 0)
+        return "softcap is given with a score function; 0 is taken, since softcap's slope is worked out from a weight";
+    if (p->features & FEATURE(SCORE) && strobe__cuda_dbias_is_ordered(p))
+        return "score is given with STROBE_DETERMINISTIC and a broadcast dbias; these are taken without it";
+    if (p->g.dscore && a->flags & STROBE_DETERMINISTIC)
+        return "dscore is given with STROBE_DETERMINISTIC, and is summed in any order; it is taken without that flag";
     return strobe__cuda_reject(p);
 }
 
@@ -137,8 +155,8 @@ static int64_t all_rows(const struct plan *plan) { return all_row_blocks(plan) *
  */
 struct layout {
     int64_t rows_at, counts_at, heads_at, dq_semaphores_at, marks_at, dbias_at, packed_at, words;
-    int64_t packed_rows;      /* of a K/V head */
-    size_t visible_at, bytes; /* what visible.cu writes, in bytes, behind the words */
+    int64_t packed_rows;                 /* of a K/V head */
+    size_t visible_at, arrays_at, bytes; /* in bytes, behind the words: what visible.cu writes; sums of arrays' gradients */
     struct view dbias_sum;
 };
 
@@ -156,7 +174,8 @@ static struct layout lay_out(const struct plan *plan) {
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = l.packed_at + (packed ? 2 * p->a.batch * p->a.heads_kv * l.packed_rows : 0);
     l.visible_at = ((size_t)l.words * sizeof(float) + 15) / 16 * 16;
-    l.bytes = l.visible_at + strobe__cuda_visible_bytes(p, OWNERS_ARE_KEYS);
+    l.arrays_at = l.visible_at + strobe__cuda_visible_bytes(p, OWNERS_ARE_KEYS);
+    l.bytes = l.arrays_at + strobe__array_gradient_bytes(p);
     return l;
 }
 
@@ -169,7 +188,7 @@ static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
 }
 
 static bool tiles_differ(const struct problem *p) {
-    return p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->features & MASK_FEATURES;
+    return p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->features & VISIBLE_FEATURES;
 }
 
 /* Heads whose Q, dO and sums of dQ take a part of the L2 cache: the CTAs are at two or three sections at a time, and rows
@@ -224,7 +243,7 @@ static void fill_terms(struct sm90_backward_params *m, const struct plan *plan) 
     const strobe_attention *a = &p->a;
     m->scale = (float)a->scale;
     const int32_t features = variant_of(plan)->features;
-    const bool natural = CLASS_HAS_SCORE_TERMS(features) || features == FEATURES_SOFTCAP;
+    const bool natural = CLASS_HAS_SCORE_TERMS(features) || features == FEATURES_SOFTCAP || p->features & FEATURE(SCORE);
     m->exponent = (float)((natural ? 1 : a->scale) * LOG2_E);
     if (features == FEATURES_ALIBI) m->inverse_scale = (float)(1 / a->scale);
     if (features == FEATURES_SOFTCAP)
@@ -295,6 +314,38 @@ static int64_t main_ctas(const struct plan *plan, int32_t tiles) {
     return variant_of(plan)->ctas == 1 && all_row_blocks(plan) > 0 && tiles > most ? most : tiles * variant_of(plan)->ctas;
 }
 
+/* The variant with the problem's function. */
+static struct compiled_text text_of(const struct plan *plan) {
+    struct compiled_text text = variant_of(plan)->text;
+    int count = 0;
+    while (text.options[count]) ++count;
+    text.options[count] = strobe__sm90_compiled_class(plan->problem, variant_of(plan)->features);
+    return text;
+}
+
+strobe_status strobe__sm90_backward_prepare(const struct plan *plan) {
+    const struct compiled_text text = text_of(plan);
+    return strobe__compiled_prepare(plan->problem, (const struct compiled_text *const[]){&text, NULL});
+}
+
+/* The same three launches of kernels that are compiled with the problem's function. */
+static strobe_status launch_compiled(const struct plan *plan, const struct sm90_backward_params *params,
+                                     const struct score_values *values, void *stream) {
+    const struct compiled_text text = text_of(plan);
+    const int64_t blocks = all_row_blocks(plan), bytes = sizeof *params;
+    compiled_kernel kernels[MOST_COMPILED_KERNELS];
+    strobe_status status = strobe__compiled(plan->problem, &text, stream, kernels);
+    if (!status)
+        status = strobe__compiled_launch(kernels[0], blocks, PREPARE_THREADS, 0, params, (size_t)bytes, values, stream,
+                                         false);
+    if (!status)
+        status = strobe__compiled_launch(kernels[1], main_ctas(plan, params->tiles), THREADS, SHARED_BYTES, params,
+                                         (size_t)bytes, values, stream, true);
+    return status ? status
+                  : strobe__compiled_launch(kernels[2], blocks, (int32_t)(128 * dq_tiles(variant_of(plan))), 0, params,
+                                            (size_t)bytes, values, stream, true);
+}
+
 /* Each of the three may start while the one before it ends, and waits for what that writes. */
 static strobe_status launch_three(const struct plan *plan, const struct sm90_backward_params *params, void *stream) {
     const struct backward_variant *variant = variant_of(plan);
@@ -340,7 +391,7 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     if (all_row_blocks(plan) > 0 && params.tiles > 0 && !encode_maps(&params, plan))
         return strobe__fail(STROBE_DEVICE_ERROR, "q, k, v, dout or bias could not be described to the tensor copy engine");
     strobe_status status = strobe__cuda_dbias_begin(p, &around, stream);
-    if (!status && p->features & MASK_FEATURES)
+    if (!status && p->features & VISIBLE_FEATURES)
         status = strobe__cuda_visible(p, OWNERS_ARE_KEYS, (char *)workspace + l.visible_at, &params.visible, stream);
 #if defined(STROBE_TRACE)
     params.trace = execution->workspace;
@@ -349,7 +400,14 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     if (!status && l.words > l.packed_at)
         status = strobe__cuda_launch((void (*)(void))strobe__row_deltas,
                                      p->a.batch * p->a.heads_kv * l.packed_rows / PACKED_PADDING, 256, 0, &around, stream);
-    if (!status) status = launch_three(plan, &params, stream);
+    if (!status && p->features & FEATURE(SCORE)) {
+        struct score_values values = strobe__score_values(p);
+        status = strobe__array_gradients_begin(p, (char *)workspace + l.arrays_at, &values, stream);
+        if (!status) status = launch_compiled(plan, &params, &values, stream);
+        if (!status) status = strobe__array_gradients_end(p, &values, stream);
+    } else if (!status) {
+        status = launch_three(plan, &params, stream);
+    }
     if (!status && p->g.dsinks) status = sum_sinks(plan, &params, &around, stream);
     return status ? status : strobe__cuda_dbias_end(plan, &around, stream);
 }

@@ -11,6 +11,7 @@ extern const char strobe__sm90_backward_variants[];
 const char *strobe__sm90_backward_reject(const struct problem *problem);
 bool strobe__sm90_backward_choose(struct plan *plan);
 size_t strobe__sm90_backward_workspace(const struct plan *plan);
+strobe_status strobe__sm90_backward_prepare(const struct plan *plan);
 strobe_status strobe__sm90_backward(const struct plan *plan, const struct execution *execution);
 
 #endif

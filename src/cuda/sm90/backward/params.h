@@ -78,6 +78,9 @@ struct sm90_backward_params {
 #if defined(STROBE_TRACE)
     strobe_trace *trace;
 #endif
+#if defined(STROBE_SCORE_FUNCTION)
+    struct score_values score;
+#endif
 };
 
 #endif

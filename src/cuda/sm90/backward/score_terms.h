@@ -9,6 +9,7 @@
 #ifndef STROBE_CUDA_SM90_BACKWARD_SCORE_TERMS_H
 #define STROBE_CUDA_SM90_BACKWARD_SCORE_TERMS_H
 
+#include "cuda/device/score_function.h"
 #include "cuda/device/score_terms.h"
 #include "cuda/sm90/backward/dropout.h"
 #include "cuda/sm90/backward/walk.h"
@@ -197,11 +198,74 @@ INLINE void add_to_dbias(const struct sm90_backward_params *p, const struct tile
         if (weights[v] != 0) atomicAdd(to + ROW_OF(v) * p->dbias_sum.row + KEY_OF(v), ds[v]);
 }
 
+/* ---- the user's function */
+
+/* Scores as the function was given them, where its derivatives read them. */
+enum { INPUTS = SCORE_NEEDS_INPUT ? ROWS / 2 : 1 };
+
+INLINE struct score_place score_place_of(const struct sm90_backward_params *p, const struct pair_of_spans *in, int batch,
+                                         int head) {
+    struct score_place at = {batch, head, head / p->group, 0, 0, in->rows.count, in->keys.count};
+#if HAS_SCORE_FUNCTION
+    at.i = p->score.q_start, at.j = p->score.k_start;
+#endif
+    return at;
+}
+
+/* The place of accumulator v. Rows and keys past the end of the sequence have that of the last one, since an array may end
+ * there. */
+INLINE struct score_place score_place_at(const struct tile *t, const struct score_place *origin, const struct block_pair *at,
+                                         bool whole, int v) {
+    struct score_place place = *origin;
+    const int row = first_row(at) + ROW_OF(v), key = first_key(at) + KEY_OF(v);
+    place.i += whole ? row : min(row, t->in.rows.count - 1), place.j += whole ? key : min(key, t->in.keys.count - 1);
+    return place;
+}
+
+INLINE bool pairs_are_there(const struct tile *t, const struct block_pair *at) {
+    return !SCORE_READS_ARRAYS || (at->row + ROWS <= t->in.rows.count && at->key + 16 <= t->in.keys.count);
+}
+
+INLINE void apply_score_function(const struct sm90_backward_params *p, const struct tile *t, int head,
+                                 const struct block_pair *at, float (&s)[ROWS / 2], float (&input)[INPUTS], int part) {
+    const struct score_place origin = score_place_of(p, &t->in, t->batch, head);
+    const bool whole = pairs_are_there(t, at);
+#pragma unroll
+    for (int v = part * PART; v < (part + 1) * PART; ++v) {
+        const struct score_place place = score_place_at(t, &origin, at, whole, v);
+        if (SCORE_NEEDS_INPUT) input[v % INPUTS] = s[v];
+        s[v] = HAS_BIAS && s[v] == -INFINITY ? s[v] : score_value(SCORE_OF(p), &place, s[v]);
+    }
+}
+
+/* dS of the scores that the function was given, from dS of those that it gave, and the gradients of its arrays. A pair that
+ * is hidden has a dS of 0, and adds nothing. */
+INLINE void through_score_function(const struct sm90_backward_params *p, const struct tile *t, int head,
+                                   const struct block_pair *at, float (&ds)[ROWS / 2], const float (&input)[INPUTS],
+                                   int part) {
+    const struct score_place origin = score_place_of(p, &t->in, t->batch, head);
+    const bool whole = pairs_are_there(t, at);
+    if (WANTS_SCORE_GRADIENTS(p)) {
+#pragma unroll
+        for (int v = part * PART; v < (part + 1) * PART; ++v) {
+            const struct score_place place = score_place_at(t, &origin, at, whole, v);
+            if (ds[v] != 0) score_gradients(SCORE_OF(p), &place, input[v % INPUTS], ds[v]);
+        }
+    }
+    if (!SCORE_SLOPE_IS_ONE) {
+#pragma unroll
+        for (int v = part * PART; v < (part + 1) * PART; ++v) {
+            const struct score_place place = score_place_at(t, &origin, at, whole, v);
+            ds[v] = score_F_CHAIN(ds[v], score_slope(SCORE_OF(p), &place, input[v % INPUTS]));
+        }
+    }
+}
+
 /* ---- all features, on a part of the accumulators */
 
 /* Scale, softcap, ALiBi and bias: what comes before the exponential. Masks come after it, as weights of 0. */
 INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
-                              const struct block_pair *at, float (&s)[ROWS / 2], int part) {
+                              const struct block_pair *at, float (&s)[ROWS / 2], float (&input)[INPUTS], int part) {
     const int key = first_key(at), row = first_row(at);
     if (FEATURE_CLASS == FEATURES_BIAS) return; /* bias_tile.h */
     if (ALIBI_ALONE) {
@@ -211,18 +275,19 @@ INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct
             s[v] = fmaf(-raw, fabsf(distance + (float)(ROW_OF(v) - KEY_OF(v))), s[v]);
         return;
     }
-    if (HAS_SCORE_TERMS && p->softcap > 0) {
+    if (HAS_SCORE_TERMS && HAS_SOFTCAP && p->softcap > 0) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] = softcapped(s[v], p->softcap, p->cap_rate);
     } else if (HAS_SCORE_TERMS) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] *= p->scale;
     }
-    if (HAS_SCORE_TERMS && p->alibi) {
+    if (HAS_SCORE_TERMS && HAS_ALIBI && p->alibi) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] -= alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v));
     }
     if (HAS_ALL && p->bias.data) add_bias(p, t, slope->head, at, s, part);
+    if (HAS_SCORE_FUNCTION) apply_score_function(p, t, slope->head, at, s, input, part);
 }
 
 /* Sets the weights to 0 that the band or a mask hides, and marks those that dropout leaves out. */
@@ -261,17 +326,20 @@ INLINE void through_softcap_alone(const struct sm90_backward_params *p, float (&
     }
 }
 
-/* Sets dS of hidden pairs to 0, adds it to dbias, and takes it back through softcap. */
+/* Sets dS of hidden pairs to 0, takes it back through the user's function, adds it to dbias, and takes it back through
+ * softcap. */
 INLINE void apply_ds_terms(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                            const struct block_pair *at, float (&ds)[ROWS / 2], const float (&weights)[ROWS / 2],
-                           const float *lse, int part) {
+                           const float (&input)[INPUTS], const float *lse, int part) {
     if (HAS_ALL) {
 #pragma unroll
         for (int v = part * PART; v < (part + 1) * PART; ++v) ds[v] = weights[v] == 0 ? 0 : ds[v];
+        if (HAS_SCORE_FUNCTION) through_score_function(p, t, slope->head, at, ds, input, part);
         if (p->dbias_sum.data) add_to_dbias(p, t, slope->head, at, ds, weights, part);
     } else {
         if (!at->full) mask_band(t, at, ds, part);
         if (HAS_MASKS && at->note & (NOTE_BITS | NOTE_NOTHING)) apply_bits(at->bits, ds, part);
+        if (HAS_SCORE_FUNCTION) through_score_function(p, t, slope->head, at, ds, input, part);
     }
     if (SOFTCAP_ALONE)
         through_softcap_alone(p, ds, weights, lse, part);

@@ -220,7 +220,7 @@ INLINE void exponentials(const struct sm90_backward_params *p, float (&s)[SCORES
 #pragma unroll
         for (int v = 4 * c; v < 4 * c + 4; ++v) {
             const float weight = ex2(fmaf(s[v], p->exponent, v % 2 ? shift.y : shift.x));
-            s[v] = FEATURE_CLASS == FEATURES_ALL && s[v] == -INFINITY ? 0 : weight;
+            s[v] = (FEATURE_CLASS == FEATURES_ALL || HAS_SCORE_FUNCTION) && s[v] == -INFINITY ? 0 : weight;
         }
     }
 }
@@ -277,13 +277,13 @@ INLINE void restore_part(float (&x)[SCORES], const uint32_t (&kept)[SCORES / 4 *
 
 /* P of a part, from S: score terms, exponential, mask. */
 INLINE void make_p(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
-                   const struct slope *slope, const struct block_pair *at, float (&s)[SCORES],
+                   const struct slope *slope, const struct block_pair *at, float (&s)[SCORES], float (&input)[INPUTS],
                    uint32_t (&packed)[SCORES / 2], int part) {
     const float *lse = shared->lse[at->stage] + 2 * (threadIdx.x % 4);
     if (SOFTCAP_ALONE) {
         capped_exponentials(p, s, lse, part);
     } else {
-        apply_score_terms(p, t, slope, at, s, part);
+        apply_score_terms(p, t, slope, at, s, input, part);
         exponentials(p, s, lse, part);
     }
     apply_masks(p, t, slope, at, s, part);
@@ -293,13 +293,13 @@ INLINE void make_p(const struct sm90_backward_params *p, const struct shared *sh
 /* dS of a part, from dP and P. */
 INLINE void make_ds(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
                     const struct slope *slope, const struct block_pair *at, float (&dp)[SCORES],
-                    const float (&weights)[SCORES], uint32_t (&packed)[SCORES / 2], int part) {
+                    const float (&weights)[SCORES], const float (&input)[INPUTS], uint32_t (&packed)[SCORES / 2], int part) {
     const float *delta = shared->delta[at->stage] + 2 * (threadIdx.x % 4);
     if (DROPOUT_ALONE)
         p_times_kept_dp_less_delta(p, dp, weights, delta, &at->kept);
     else
         p_times_dp_less_delta(p, dp, weights, delta, part);
-    apply_ds_terms(p, t, slope, at, dp, weights, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
+    apply_ds_terms(p, t, slope, at, dp, weights, input, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
     pack_part(packed, dp, part);
 }
 

@@ -11,6 +11,7 @@
 #include "cuda/device/lanes.h"
 #include "cuda/device/score_terms.h"
 #include "cuda/sm90/forward/schedule.h"
+#include "cuda/sm90/forward/score_terms.h"
 #include "cuda/sm90/forward/shared.h"
 #if defined(FP8_INPUTS)
 #include "cuda/sm90/fp8/scales.h"
@@ -37,8 +38,14 @@ INLINE float exact_score(const struct sm90_forward_params *p, const struct tile 
     if (p->softcap > 0) s = p->softcap * tanhf(s / p->softcap);
     if (HAS_MASKS && !masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, t->batch, t->head, (int)i, (int)j))
         return -INFINITY;
+    if (HAS_MASKS && !bits_show(&p->visible, &t->owner, (int)i, (int)j)) return -INFINITY;
     if (HAS_BIAS && p->bias.data) s = biased(s, bias_at(&p->bias, score_at(&p->bias, t->batch, t->head, (int)i, (int)j)));
     if (p->alibi) s -= p->alibi[t->batch * p->alibi_stride + t->head] * fabsf((float)(i + p->start + t->keys - t->rows - j));
+    if (HAS_SCORE_FUNCTION && s != -INFINITY) {
+        struct score_place at = score_place_of(p, t);
+        at.i += (int)i, at.j += (int)j;
+        s = score_value(SCORE_OF(p), &at, s);
+    }
     return s;
 }
 

@@ -192,7 +192,8 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
                         float (&s)[SCORES], uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS]) {
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
     const int n = HAS_MASKS ? block_of_note(g->note) : HAS_ROW_OFFSETS ? t->start_block : g->end_block - 1;
-    g->rows = (struct rows)NO_ROWS;
+    const struct rows none = NO_ROWS;
+    g->rows = none;
     choose_kept(p, shared, g, n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <string.h>
 
+#include "cuda/host/compiled.h"
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/tensor_map.h"
@@ -29,9 +30,28 @@ struct forward_variant {
     int64_t dim, keys, groups, stages, q_slots, ctas;
     int64_t most_full, most_masked; /* keys that a row sees at most, without and with a mask; -1: as many as there are */
     void (*symbol)(struct sm90_forward_params);
+    struct compiled_text text; /* with a user's function; its feature class is still to be added */
 };
 
-#define VARIANT(name, dtype, out, ...) {{#name}, STROBE_##dtype, STROBE_##out, __VA_ARGS__, strobe__##name},
+#define VARIANT(name, dtype, out, class, dim, keys, groups, stages, q_slots, ctas, full, masked)                         \
+    {{#name},                                                                                                            \
+     STROBE_##dtype,                                                                                                     \
+     STROBE_##out,                                                                                                       \
+     class,                                                                                                              \
+     dim,                                                                                                                \
+     keys,                                                                                                               \
+     groups,                                                                                                             \
+     stages,                                                                                                             \
+     q_slots,                                                                                                            \
+     ctas,                                                                                                               \
+     full,                                                                                                               \
+     masked,                                                                                                             \
+     strobe__##name,                                                                                                     \
+     {"cuda/sm90/forward/forward.cu",                                                                                    \
+      true,                                                                                                              \
+      {"KERNEL=strobe__score", "ELEMENT_" #dtype, "HEAD_DIM=" #dim, "KEYS=" #keys, "GROUPS=" #groups, "STAGES=" #stages, \
+       "Q_SLOTS=" #q_slots, "CTAS=" #ctas},                                                                              \
+      {"strobe__score"}}},
 static const struct forward_variant variants[] = {
 #include "sm90_forward_variants.h"
 #include "sm90_fp8_variants.h"
@@ -157,7 +177,7 @@ static int64_t section_heads(const struct problem *p, const struct forward_varia
  * dropout and neighbours in memory can bring others. */
 static bool may_hide(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    return a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask || a->bias || a->dropout;
+    return a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask || a->bias || a->dropout || a->score;
 }
 
 /* A tensor over scores whose rows all start at multiples of 16 bytes is read many elements at a time. */
@@ -192,13 +212,14 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->heads_q = (int32_t)a->heads_q, m->all_heads = (int32_t)(a->heads_q * a->batch);
     m->dim = (int32_t)a->dim, m->dim_v = (int32_t)a->dim_v;
     m->row_tiles = (int32_t)row_tiles(a, variant), m->tiles = m->row_tiles * m->all_heads;
-    m->is_dynamic = a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask;
+    m->is_dynamic = a->mask != STROBE_MASK_NONE || a->varlen || p->features & VISIBLE_FEATURES;
     m->known_tiles = m->is_dynamic && variant->dim <= 128 && visible_keys(p) <= 1280 ? 3 : 2;
     m->section_heads = (int32_t)section_heads(p, variant, !m->is_dynamic);
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
     m->scale = (float)a->scale, m->exponent = (float)(a->scale * LOG2_E);
-    const bool terms = CLASS_HAS_SCORE_TERMS(variant->features) || variant->features == FEATURES_SOFTCAP;
+    const bool terms = CLASS_HAS_SCORE_TERMS(variant->features) || variant->features == FEATURES_SOFTCAP ||
+                       p->features & FEATURE(SCORE);
     const float exponent = terms ? (float)LOG2_E : m->exponent;
     m->to_natural = two_floats_of(exponent == 0 ? 0 : (terms ? 1 : a->scale) / (double)exponent);
     m->lag_unit = m->exponent == 0 ? 0 : 1 / m->exponent, m->least_lag = least_lag(p), m->softcap = (float)a->softcap;
@@ -256,6 +277,16 @@ static uint64_t launch_number(void) {
     return ++launches * 0x9e3779b97f4a7c15u;
 }
 
+/* The variant with the problem's function. */
+static struct compiled_text text_of(const struct plan *plan) {
+    const struct forward_variant *variant = (const struct forward_variant *)plan->variant;
+    struct compiled_text text = variant->text;
+    int count = 0;
+    while (text.options[count]) ++count;
+    text.options[count] = strobe__sm90_compiled_class(plan->problem, variant->features);
+    return text;
+}
+
 static strobe_status launch(const struct plan *plan, const struct execution *execution) {
     const struct problem *p = plan->problem;
     const struct forward_variant *variant = (const struct forward_variant *)plan->variant;
@@ -271,16 +302,31 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
 #endif
     if (!encode_maps(&params, p, variant))
         return strobe__fail(STROBE_DEVICE_ERROR, "q, k, v or bias could not be described to the tensor copy engine");
-    if (p->features & MASK_FEATURES) {
+    if (p->features & VISIBLE_FEATURES) {
         const strobe_status status = strobe__cuda_visible(
             p, OWNERS_ARE_ROWS, (char *)execution->workspace + visible_at(plan), &params.visible, execution->stream);
         if (status) return status;
     }
-    const int64_t ctas = strobe__cuda_limits(p->a.device_index).multiprocessors * variant->ctas;
-    const bool early = p->features & MASK_FEATURES; /* it may start while visible.cu ends */
-    return (early ? strobe__cuda_launch_early : strobe__cuda_launch)(
-        (void (*)(void))variant->symbol, params.tiles < ctas ? params.tiles : ctas, (int32_t)(128 * (variant->groups + 1)),
-        shared_bytes(variant), &params, execution->stream);
+    const int64_t most = strobe__cuda_limits(p->a.device_index).multiprocessors * variant->ctas;
+    const int64_t ctas = params.tiles < most ? params.tiles : most;
+    const int32_t threads = (int32_t)(128 * (variant->groups + 1));
+    const bool early = p->features & VISIBLE_FEATURES; /* it may start while visible.cu ends */
+    if (p->features & FEATURE(SCORE)) {
+        const struct score_values values = strobe__score_values(p);
+        const struct compiled_text text = text_of(plan);
+        compiled_kernel kernels[MOST_COMPILED_KERNELS];
+        const strobe_status status = strobe__compiled(p, &text, execution->stream, kernels);
+        return status ? status
+                      : strobe__compiled_launch(kernels[0], ctas, threads, shared_bytes(variant), &params, sizeof params,
+                                                &values, execution->stream, early);
+    }
+    return (early ? strobe__cuda_launch_early : strobe__cuda_launch)((void (*)(void))variant->symbol, ctas, threads,
+                                                                     shared_bytes(variant), &params, execution->stream);
+}
+
+strobe_status strobe__sm90_forward_prepare(const struct plan *plan) {
+    const struct compiled_text text = text_of(plan);
+    return strobe__compiled_prepare(plan->problem, (const struct compiled_text *const[]){&text, NULL});
 }
 
 strobe_status strobe__sm90_forward(const struct plan *plan, const struct execution *execution) {

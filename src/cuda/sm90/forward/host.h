@@ -12,6 +12,7 @@ const char *strobe__sm90_forward_reject(const struct problem *problem);
 const char *strobe__sm90_fp8_reject(const struct problem *problem);
 bool strobe__sm90_forward_choose(struct plan *plan);
 size_t strobe__sm90_forward_workspace(const struct plan *plan);
+strobe_status strobe__sm90_forward_prepare(const struct plan *plan);
 strobe_status strobe__sm90_forward(const struct plan *plan, const struct execution *execution);
 
 #endif

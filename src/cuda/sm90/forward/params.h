@@ -17,7 +17,12 @@ struct sm90_workspace {
     uint64_t launch;       /* the launch whose tile counter this is, set by its first CTA; 0 once all tiles are taken */
     uint32_t tile_counter; /* dynamic scheduling: tiles taken, beside the first of each CTA */
     uint32_t unused[13];
-    int32_t recompute_mark[]; /* [tile][warp]: chains of tiles of which a warp has exact rows to compute, see exact_row.h */
+    /* [tile][warp]: chains of tiles of which a warp has exact rows to compute, see exact_row.h. NVRTC wants a number. */
+#if defined(__CUDACC_RTC__)
+    int32_t recompute_mark[1];
+#else
+    int32_t recompute_mark[];
+#endif
 };
 
 /* The scales of e4m3 Q, K, V: strides of batch, block of rows, head; rows of a block, 0: the whole sequence. */
@@ -78,6 +83,9 @@ struct sm90_forward_params {
     struct sm90_scales scales; /* of sm90/fp8 alone */
 #if defined(STROBE_TRACE)
     strobe_trace *trace;
+#endif
+#if defined(STROBE_SCORE_FUNCTION)
+    struct score_values score;
 #endif
 };
 

@@ -10,6 +10,7 @@
 #ifndef STROBE_CUDA_SM90_FORWARD_SCORE_TERMS_H
 #define STROBE_CUDA_SM90_FORWARD_SCORE_TERMS_H
 
+#include "cuda/device/score_function.h"
 #include "cuda/device/score_terms.h"
 #include "cuda/ptx/memory.h"
 #include "cuda/sm90/forward/alibi.h"
@@ -146,18 +147,54 @@ INLINE void apply_masks(const struct sm90_forward_params *p, const struct tile *
     }
 }
 
-/* Scale, softcap, bias, ALiBi: all but masks and the band, in the classes SCORE and ALL. */
+/* The place of the sequence's first row and key, as the user's function is given it. */
+INLINE struct score_place score_place_of(const struct sm90_forward_params *p, const struct tile *t) {
+    struct score_place at = {t->batch, t->head, t->kv_head, 0, 0, t->rows, t->keys};
+#if HAS_SCORE_FUNCTION
+    at.i = p->score.q_start, at.j = p->score.k_start;
+#endif
+    return at;
+}
+
+/* The user's function of each score. Rows and keys past the end of the sequence have the place of the last one, since an
+ * array may end there. */
+INLINE void apply_score_function(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int first,
+                                 int key) {
+    const int lane = threadIdx.x % 32, row = t->row + first + lane / 4, column = key + 2 * (lane % 4);
+    const bool whole = !SCORE_READS_ARRAYS || (key + KEYS <= t->keys && t->row + first + 16 <= t->rows);
+    const struct score_place origin = score_place_of(p, t);
+    const int last_row = t->rows - 1, last_key = t->keys - 1;
+    struct score_place at = origin;
+    if (whole) {
+#pragma unroll
+        for (int v = 0; v < KEYS / 2; ++v) {
+            at.i = origin.i + row + 8 * (v / 2 % 2), at.j = origin.j + column + 8 * (v / 4) + v % 2;
+            s[v] = HAS_BIAS && s[v] == -INFINITY ? s[v] : score_value(SCORE_OF(p), &at, s[v]);
+        }
+    } else if (last_key >= 0) {
+#pragma unroll
+        for (int v = 0; v < KEYS / 2; ++v) {
+            at.i = origin.i + min(row + 8 * (v / 2 % 2), last_row),
+            at.j = origin.j + min(column + 8 * (v / 4) + v % 2, last_key);
+            s[v] = HAS_BIAS && s[v] == -INFINITY ? s[v] : score_value(SCORE_OF(p), &at, s[v]);
+        }
+    }
+}
+
+/* Scale, softcap, bias, ALiBi, the user's function: all but masks and the band, in the classes SCORE and ALL and in kernels
+ * that are compiled with a function. */
 INLINE void apply_score_terms(const struct sm90_forward_params *p, const struct tile *t, struct keys shown,
                               float (&s)[KEYS / 2], int first, int key) {
     if (!HAS_SCORE_TERMS || FEATURE_CLASS == FEATURES_BIAS) return;
-    if (p->softcap > 0) {
+    if (HAS_SOFTCAP && p->softcap > 0) {
         apply_softcap(p, s);
     } else {
 #pragma unroll
         for (int v = 0; v < KEYS / 2; ++v) s[v] *= p->scale;
     }
     if (HAS_ALL) apply_bias(p, t, shown, s, first, key);
-    if (p->alibi) add_alibi(p, t, s, first, key);
+    if (HAS_ALIBI && p->alibi) add_alibi(p, t, s, first, key);
+    if (HAS_SCORE_FUNCTION) apply_score_function(p, t, s, first, key);
 }
 
 #endif

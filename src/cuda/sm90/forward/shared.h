@@ -44,7 +44,7 @@ struct shared {
     unsigned char q[Q_SLOTS][GROUP_BYTES];
     unsigned char k[STAGES][SLABS * KV_SLAB];
     unsigned char v[STAGES][SLABS * KV_SLAB];
-    unsigned char bias[HAS_BIAS_TILES ? BIAS_STAGES : 0][GROUPS][BIAS_BYTES];
+    unsigned char bias[HAS_BIAS_TILES ? BIAS_STAGES : NO_ELEMENTS][GROUPS][HAS_BIAS_TILES || !NO_ELEMENTS ? BIAS_BYTES : 64];
 #if defined(FP8_INPUTS)
     unsigned char vt[STAGES][VT_BYTES];
     uint64_t vt_full[STAGES], vt_empty[STAGES];
