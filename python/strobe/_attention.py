@@ -89,7 +89,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
         For this call, instead of :func:`strobe.set_num_threads`.
     score : str, optional
         A function of a score: an expression of C over score, b, h, hkv, i, j, seq_q, seq_k, and the names of scalars and
-        arrays, such as "score + table[h][i - j + 511]"; docs/scores.md. On the CPU.
+        arrays, such as "score + table[h][i - j + 511]"; docs/scores.md. On a GPU NVRTC compiles it.
     visible : str, optional
         An expression that says whether row i sees key j: "doc[i] == doc[j]". Combined with the masks by "and".
     arrays : dict of tensors, optional

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Attention with a function of a score, as text: differentiable in q, k, v and in the arrays that the text reads."""
 
+import functools
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,12 +44,26 @@ class _Scored(torch.autograd.Function):
         return None, None, dq, dk, dv, *gradients
 
 
+@functools.cache
+def _name_compiler() -> None:
+    """Tell the library where NVRTC is, which compiles functions of a score for GPUs: PyTorch comes with it."""
+    if "STROBE_NVRTC" in os.environ:
+        return
+    for name in ("libnvrtc.so.13", "libnvrtc.so.12"):
+        for folder in sorted(Path(torch.__file__).parents[1].glob("nvidia/*/lib")):
+            if (folder / name).exists():
+                os.environ["STROBE_NVRTC"] = str(folder / name)
+                return
+
+
 @torch.compiler.disable
 def scored_attention(
     q: Tensor, k: Tensor, v: Tensor, arrays: dict[str, Tensor] | None, **options: Any
 ) -> tuple[Tensor, Tensor]:
     """Out and lse. options: as strobe.attention's, tensors without a gradient."""
     arrays = arrays or {}
+    if q.is_cuda:
+        _name_compiler()
     for name, x in arrays.items():
         if not isinstance(x, Tensor):
             raise TypeError(f"arrays[{name!r}] is a {type(x)}; a torch.Tensor is accepted")
