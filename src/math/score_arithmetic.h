@@ -53,6 +53,14 @@ STROBE_INLINE float score_F_SQRT(float x) { return sqrtf(x); }
 STROBE_INLINE float score_F_FLOOR(float x) { return floorf(x); }
 STROBE_INLINE float score_F_POW(float x, float y) { return powf(x, y); }
 
+/* A quotient that is made of a score, which is not exact in any case: on a GPU by the reciprocal, an error of 2^-22. One of
+ * positions and elements alone is F_DIV, so that what is whole stays whole. */
+#if defined(SCORE_FAST_CURVES)
+__device__ static inline float score_QUOTIENT(float x, float y) { return __fdividef(x, y); }
+#else
+STROBE_INLINE float score_QUOTIENT(float x, float y) { return x / y; }
+#endif
+
 #if defined(SCORE_FAST_CURVES)
 __device__ static inline float score_F_EXP2(float x) { return ex2(x); }
 /* The product is rounded to a float of up to 128: what it lost is given back. */

@@ -85,7 +85,18 @@ static const char *plain_operator(const struct score_node *n) {
     return n->operation == OP_I_ADD ? "+" : n->operation == OP_I_SUB ? "-" : n->operation == OP_I_MUL ? "*" : NULL;
 }
 
-static void write_step(struct score_text *t, const struct strobe_score *f, uint16_t node, unsigned dense) {
+/* Which nodes are made of the score. */
+static void find_made_of_score(const struct strobe_score *f, bool made[SCORE_MOST_NODES]) {
+    for (int n = 0; n < f->node_count; ++n) {
+        const struct score_node *x = &f->node[n];
+        const int operands = strobe__score_operands((enum score_operation)x->operation);
+        made[n] = x->operation == OP_SCORE;
+        for (int k = 0; k < operands; ++k) made[n] = made[n] || made[x->operand[k]];
+    }
+}
+
+static void write_step(struct score_text *t, const struct strobe_score *f, uint16_t node, unsigned dense,
+                       bool made_of_score) {
     const struct score_node *n = &f->node[node];
     const int operands = strobe__score_operands((enum score_operation)n->operation);
     strobe__score_print(t, "    const %s v%d = ", n->is_integer ? "int" : "float", node);
@@ -97,7 +108,7 @@ static void write_step(struct score_text *t, const struct strobe_score *f, uint1
     } else if (operands == 2 && plain_operator(n)) {
         strobe__score_print(t, "v%d %s v%d", n->operand[0], plain_operator(n), n->operand[1]);
     } else {
-        strobe__score_print(t, "score_%s(", names[n->operation]);
+        strobe__score_print(t, "score_%s(", n->operation == OP_F_DIV && made_of_score ? "QUOTIENT" : names[n->operation]);
         for (int k = 0; k < operands; ++k) strobe__score_print(t, "%sv%d", k ? ", " : "", n->operand[k]);
         strobe__score_print(t, ")");
     }
@@ -107,7 +118,9 @@ static void write_step(struct score_text *t, const struct strobe_score *f, uint1
 static int steps_of(const struct score_program *p) { return p->count[0] + p->count[1] + p->count[2] + p->count[3]; }
 
 static void write_steps(struct score_text *t, const struct strobe_score *f, const struct score_program *p, unsigned dense) {
-    for (int n = 0; n < steps_of(p); ++n) write_step(t, f, p->step[n], dense);
+    bool made[SCORE_MOST_NODES];
+    find_made_of_score(f, made);
+    for (int n = 0; n < steps_of(p); ++n) write_step(t, f, p->step[n], dense, made[p->step[n]]);
 }
 
 /* The element of a gradient that a load's adjoint goes to; gradients are summed without gaps. */

@@ -21,7 +21,7 @@ struct score_place {
 #include "math/score_arithmetic.h"
 
 #define SCORE_INLINE                INLINE
-#define WANTS_SCORE_GRADIENTS(p)    ((p)->score.wants_gradients)
+#define WANTS_SCORE_GRADIENTS(p)    (SCORE_WANTS_GRADIENTS && (p)->score.wants_gradients)
 #define SCORE_FLOAT(bits)           __uint_as_float(bits)
 #define SCORE_LOAD(dtype, data, at) score_load_##dtype(data, at)
 #define SCORE_OF(p)                 (&(p)->score)

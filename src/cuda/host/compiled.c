@@ -84,6 +84,8 @@ static char *key_of(const struct problem *p, const struct compiled_text *text, i
     for (int n = 0; text->options[n]; ++n) strobe__score_print(&t, " %s", text->options[n]);
     strobe__score_print(&t, "\n");
     *function_at = t.length;
+    strobe__score_print(&t, "#define SCORE_WANTS_GRADIENTS %d\n",
+                        p->operation == STROBE_BACKWARD && p->score_call.wants_gradients);
     strobe__score_write(&t, p->score_call.function, dense_arrays(&p->score_call));
     if (t.full) free(t.text), t.text = NULL;
     return t.text;

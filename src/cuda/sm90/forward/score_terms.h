@@ -156,10 +156,10 @@ INLINE struct score_place score_place_of(const struct sm90_forward_params *p, co
     return at;
 }
 
-/* The user's function of each score. Rows and keys past the end of the sequence have the place of the last one, since an
- * array may end there. */
+/* The user's function of each score, which is multiplied by `factor` before it. Rows and keys past the end of the sequence
+ * have the place of the last one, since an array may end there. */
 INLINE void apply_score_function(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int first,
-                                 int key) {
+                                 int key, float factor) {
     const int lane = threadIdx.x % 32, row = t->row + first + lane / 4, column = key + 2 * (lane % 4);
     const bool whole = !SCORE_READS_ARRAYS || (key + KEYS <= t->keys && t->row + first + 16 <= t->rows);
     const struct score_place origin = score_place_of(p, t);
@@ -169,14 +169,14 @@ INLINE void apply_score_function(const struct sm90_forward_params *p, const stru
 #pragma unroll
         for (int v = 0; v < KEYS / 2; ++v) {
             at.i = origin.i + row + 8 * (v / 2 % 2), at.j = origin.j + column + 8 * (v / 4) + v % 2;
-            s[v] = HAS_BIAS && s[v] == -INFINITY ? s[v] : score_value(SCORE_OF(p), &at, s[v]);
+            s[v] = HAS_BIAS && s[v] == -INFINITY ? s[v] : score_value(SCORE_OF(p), &at, s[v] * factor);
         }
     } else if (last_key >= 0) {
 #pragma unroll
         for (int v = 0; v < KEYS / 2; ++v) {
             at.i = origin.i + min(row + 8 * (v / 2 % 2), last_row),
             at.j = origin.j + min(column + 8 * (v / 4) + v % 2, last_key);
-            s[v] = HAS_BIAS && s[v] == -INFINITY ? s[v] : score_value(SCORE_OF(p), &at, s[v]);
+            s[v] = HAS_BIAS && s[v] == -INFINITY ? s[v] : score_value(SCORE_OF(p), &at, s[v] * factor);
         }
     }
 }
@@ -186,6 +186,10 @@ INLINE void apply_score_function(const struct sm90_forward_params *p, const stru
 INLINE void apply_score_terms(const struct sm90_forward_params *p, const struct tile *t, struct keys shown,
                               float (&s)[KEYS / 2], int first, int key) {
     if (!HAS_SCORE_TERMS || FEATURE_CLASS == FEATURES_BIAS) return;
+    if (HAS_SCORE_FUNCTION && !HAS_SOFTCAP && !HAS_ALIBI && !HAS_BIAS) {
+        apply_score_function(p, t, s, first, key, p->scale); /* often one multiply-add with what the function does first */
+        return;
+    }
     if (HAS_SOFTCAP && p->softcap > 0) {
         apply_softcap(p, s);
     } else {
@@ -194,7 +198,7 @@ INLINE void apply_score_terms(const struct sm90_forward_params *p, const struct 
     }
     if (HAS_ALL) apply_bias(p, t, shown, s, first, key);
     if (HAS_ALIBI && p->alibi) add_alibi(p, t, s, first, key);
-    if (HAS_SCORE_FUNCTION) apply_score_function(p, t, s, first, key);
+    if (HAS_SCORE_FUNCTION) apply_score_function(p, t, s, first, key, 1);
 }
 
 #endif
