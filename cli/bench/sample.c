@@ -52,7 +52,7 @@ static problem window_problem(const inputs *in, const window *w) {
     p.seq_k = w->keys;
     p.mask = STROBE_MASK_NONE;
     p.bool_mask = AXIS_ROW | AXIS_KEY;
-    p.block_q = p.block_k = p.varlen = 0;
+    p.block_q = p.block_k = p.varlen = p.page_size = p.missing = 0;
     p.layout = LAYOUT_BSHD;
     p.kernel[0] = 0;
     p.q_start += w->i0 + w->rows - in->sequences[w->b].rows;
@@ -78,6 +78,13 @@ static buffer part_of(const inputs *in, const window *w, tensor_id id, const buf
     return part;
 }
 
+static void copy_from_pages(const inputs *sub, const inputs *in, const window *w, tensor_id id) {
+    const buffer *own = &sub->tensor[id], *whole = &in->tensor[id];
+    const size_t bytes = (size_t)own->extent[3] * element_bytes(own->dtype);
+    for (int64_t j = 0; j < w->keys; ++j)
+        memcpy(inputs_row(sub, id, own, 0, j, 0), inputs_row(in, id, whole, w->b, j, w->kv), bytes);
+}
+
 static bool create_window(inputs *sub, const inputs *in, const window *w, char *message, size_t capacity) {
     problem p = window_problem(in, w);
     if (!shift_names(p.score, in, w) || !shift_names(p.visible, in, w)) {
@@ -90,6 +97,10 @@ static bool create_window(inputs *sub, const inputs *in, const window *w, char *
     for (int id = 0; id < TENSOR_COUNT; ++id) {
         const buffer *own = &sub->tensor[id];
         if (!own->data || id == T_MASK) continue;
+        if (tensor_side_of((tensor_id)id) == OVER_KEYS && in->pages) {
+            copy_from_pages(sub, in, w, (tensor_id)id);
+            continue;
+        }
         const buffer part = part_of(in, w, (tensor_id)id, &in->tensor[id], own);
         inputs_copy(sub, (tensor_id)id, own, &part);
     }

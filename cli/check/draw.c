@@ -228,6 +228,16 @@ static void draw_layout(stream *r, problem *p) {
         p->seq_q = p->seq_k = p->seq_q < p->seq_k ? p->seq_q : p->seq_k;
 }
 
+/* Sizes of pages that engines have, and any. Scales are a row's or a sequence's then. */
+static void draw_pages(stream *r, problem *p) {
+    static const int64_t page_sizes[] = {1, 16, 16, 32, 64, 128, 256};
+    if (p->operation == STROBE_BACKWARD || p->varlen & VARLEN_CU_K) return;
+    if (p->layout == LAYOUT_PACKED || p->layout == LAYOUT_SHARED) return;
+    p->page_size = chance(r, 1, 2) ? PICK(r, page_sizes) : 1 + random_below(r, 300);
+    p->missing = chance(r, 1, 3);
+    if (p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS) p->scales = SCALES_SEQUENCE;
+}
+
 static void draw_rest(stream *r, problem *p, int64_t of) {
     static const double rates[] = {0.1, 0.5, 0.17, 0.9, 1e-9, 0.999};
     static const int64_t splits[] = {1, 16, 63, 64, 65, 100, 128, 256, 512, 1000, 1 << 20};
@@ -239,6 +249,7 @@ static void draw_rest(stream *r, problem *p, int64_t of) {
     }
     if (chance(r, of, 10)) draw_varlen(r, p);
     if (chance(r, of, 5)) draw_layout(r, p);
+    if (chance(r, of, 12)) draw_pages(r, p);
     if (chance(r, of, 12)) *(backward ? &p->dlse : &p->no_lse) = 1;
     if (backward && chance(r, of, 8)) p->deterministic = 1;
     if (!backward && chance(r, of, 12)) p->split_keys = PICK(r, splits);

@@ -119,6 +119,8 @@ static const feature features[] = {
     {"no rows in any sequence", IS(lengths, LENGTHS_NO_ROWS)},
     {"only empty sequences", IS(lengths, LENGTHS_NONE)},
     {"split_keys", IS(split_keys, ANY), .forward = true},
+    {"K and V in pages", IS(page_size, ANY), .forward = true},
+    {"pages that are none", IS(missing, ANY), .forward = true},
     {"layout bhsd", IS(layout, LAYOUT_BHSD)},
     {"layout packed", IS(layout, LAYOUT_PACKED)},
     {"layout gaps", IS(layout, LAYOUT_GAPS)},

@@ -176,6 +176,19 @@ static const char *const caches[] = {"kv=int8",
                                      "kv=fp32 causal",
                                      NULL};
 
+/* K and V in pages. */
+static const char *const pages[] = {"paged=16",
+                                    "paged=1 causal sinks",
+                                    "paged=7 missing alibi softcap=15",
+                                    "paged=64 layout=bhsd varlen=used_k causal",
+                                    "paged=16 missing kv=int8 varlen=used_k window=20,0",
+                                    "paged=32 varlen=packed_q causal layout=gaps",
+                                    "paged=16 missing bias=hk mask=bqk layout=backwards",
+                                    "paged=10 scales=sequence dropout=0.2",
+                                    "paged=300 missing block=20,30",
+                                    "paged=8 missing kv=bf16 scales split=40",
+                                    NULL};
+
 /* FP8, as quantisers leave it. */
 static const char *const eighths[] = {"",
                                       "causal",
@@ -228,6 +241,7 @@ static const char *const *const only_plain[] = {plain, NULL};
 static const char *const *const only_packed[] = {packed_layouts, NULL};
 static const char *const *const only_caches[] = {caches, NULL};
 static const char *const *const only_eighths[] = {eighths, NULL};
+static const char *const *const only_pages[] = {pages, NULL};
 static const char *const *const only_causal[] = {causal_or_not, NULL};
 static const char *const *const only_sums[] = {sums, NULL};
 static const char *const *const only_ranges[] = {ranges, NULL};
@@ -264,6 +278,7 @@ static const grid_block blocks[] = {
      only_plain},
     {GRID_QUICK, "fwd " ANY_DTYPE, {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40"}, only_caches},
     {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=7/1,8/2 sk=300", {"sq=1 d=64", "sq=2 d=128", "sq=1 d=40 dv=96"}, only_causal},
+    {GRID_QUICK, "fwd fp32,bf16", {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40", "h=2 sq=70 sk=0"}, only_pages},
     {GRID_QUICK, "fwd fp8", {SMALL, "b=3 h=4/1 sq=70 sk=150 d=64"}, only_eighths},
     {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},
     {GRID_FULL,

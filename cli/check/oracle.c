@@ -12,7 +12,7 @@
 enum { ENOUGH_ROWS = 16384, MOST_RUNS = 2048 };
 
 /* The same question for the kernels that answer it here: no layout but the plain one, so that two tensors may differ that
- * share memory in the inputs, and no choices that are another kernel's. */
+ * share memory in the inputs, no pages but where some are missing, and no choices that are another kernel's. */
 static problem with_dtype(const problem *p, strobe_dtype dtype) {
     problem other = *p;
     if (p->dtype == STROBE_FP8_E4M3) { /* k and v stay what they are, and all have their scales */
@@ -23,6 +23,7 @@ static problem with_dtype(const problem *p, strobe_dtype dtype) {
     other.split_keys = 0;
     other.kernel[0] = 0;
     if (p->layout != LAYOUT_PACKED) other.layout = LAYOUT_BSHD;
+    if (!p->missing) other.page_size = 0;
     return other;
 }
 
@@ -52,11 +53,13 @@ static void multiply_row(float *row, int64_t columns, double factor) {
 }
 
 /* Q, K or V times their scales, which stand beside every row whichever share one. */
-static void multiply_by_scales(const inputs *in, tensor_id id, tensor_id scale_id, const buffer *to) {
-    if (!in->tensor[scale_id].data) return;
-    for (rows r = rows_of(in, id, to); rows_next(&r);)
-        multiply_row((float *)(void *)rows_at(&r, to), to->extent[3],
-                     element_load(rows_at(&r, &in->tensor[scale_id]), STROBE_FP32));
+static void multiply_by_scales(const inputs *copy, const inputs *in, tensor_id id, tensor_id scale_id) {
+    const buffer *to = &copy->tensor[id], *scales = &in->tensor[scale_id];
+    if (!scales->data) return;
+    for (rows r = rows_of(copy, id, to); rows_next(&r);) {
+        const double scale = element_load(inputs_row(in, scale_id, scales, r.batch, r.row, r.head), STROBE_FP32);
+        multiply_row((float *)(void *)rows_at(&r, to), to->extent[3], scale);
+    }
 }
 
 /* The standard in fp32 on Q, K and V that have been multiplied by scale and scales. */
@@ -72,9 +75,9 @@ static bool measure_scaled_first(oracle *o, const inputs *in, char *message, siz
         const buffer *q = &copy.tensor[T_Q];
         for (rows r = rows_of(in, T_Q, q); rows_next(&r);)
             multiply_row((float *)(void *)rows_at(&r, q), q->extent[3], (double)(float)scale);
-        multiply_by_scales(in, T_Q, T_Q_SCALE, q);
-        multiply_by_scales(in, T_K, T_K_SCALE, &copy.tensor[T_K]);
-        multiply_by_scales(in, T_V, T_V_SCALE, &copy.tensor[T_V]);
+        multiply_by_scales(&copy, in, T_Q, T_Q_SCALE);
+        multiply_by_scales(&copy, in, T_K, T_K_SCALE);
+        multiply_by_scales(&copy, in, T_V, T_V_SCALE);
         ok = !trial_run(&copy, &out, trial_standard[STROBE_FORWARD], &trial_plain, message, capacity);
     }
     for (int id = 0; ok && id < TENSOR_COUNT; ++id)

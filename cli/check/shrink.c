@@ -22,6 +22,8 @@ static const step features[] = {
     {{F(varlen), F(lengths)}},
     {{F(lengths)}},
     {{F(layout)}},
+    {{F(page_size), F(missing)}},
+    {{F(missing)}},
     {{F(dropout), F(shard)}},
     {{F(shard)}},
     {{F(bool_mask), F(block_q), F(block_k), F(block_axes), F(shows)}},
@@ -56,8 +58,8 @@ static const step features[] = {
     {{F(threads)}},
     {{F(seed)}},
 };
-static const size_t sizes[] = {F(batch), F(seq_q),   F(seq_k),   F(dim),         F(dim_v),
-                               F(seed),  F(block_q), F(block_k), F(window_left), F(window_right)};
+static const size_t sizes[] = {F(batch),   F(seq_q),   F(seq_k),       F(dim),          F(dim_v),    F(seed),
+                               F(block_q), F(block_k), F(window_left), F(window_right), F(page_size)};
 
 static int64_t *field_of(problem *p, size_t field) { return (int64_t *)(void *)((char *)p + field); }
 

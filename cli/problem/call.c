@@ -109,6 +109,13 @@ static void set_features(call *c, const inputs *in) {
                                     .index_bits = p->varlen & VARLEN_INDEX_64 ? 64 : 32};
         c->attention.varlen = &c->varlen;
     }
+    if (p->page_size) {
+        c->paged = (strobe_paged){.struct_size = sizeof c->paged,
+                                  .page_table = in->page_table,
+                                  .page_size = p->page_size,
+                                  .pages = inputs_page_count(p)};
+        c->attention.paged = &c->paged;
+    }
     if (p->bias) c->bias = scores_view(&in->tensor[T_BIAS]), c->attention.bias = &c->bias;
     if (p->alibi) {
         c->alibi = (strobe_alibi){.struct_size = sizeof c->alibi,
@@ -181,6 +188,7 @@ void call_describe(call *c, const problem *p) {
             b->data = (unsigned char *)nothing;
         }
     for (int i = 0; i < 4; ++i) in.varlen_arrays[i] = p->varlen & 1 << i ? nothing : NULL;
+    in.page_table = (int32_t *)(void *)nothing;
     call_prepare(c, &in, &out);
     if (p->kernel[0]) c->tuning.kernel = p->kernel; /* the caller's: in goes away */
 }

@@ -45,6 +45,10 @@ bool device_copies_create(device_copies *d, const inputs *in, const outputs *out
             d->in.varlen_arrays[i] = keep(d, in->varlen_arrays[i], ((size_t)in->problem.batch + 1) * 8);
             ok = ok && d->in.varlen_arrays[i];
         }
+    if (in->page_table) {
+        d->in.page_table = keep(d, in->page_table, (size_t)inputs_page_count(&in->problem) * sizeof *in->page_table);
+        ok = ok && d->in.page_table;
+    }
     if (!ok) snprintf(message, capacity, "the tensors do not fit the memory of the GPU");
     return ok;
 }

@@ -86,6 +86,16 @@ static int64_t columns_of(const problem *p, tensor_id id) {
     return kinds[id].columns == COLUMNS_DIM ? p->dim : p->dim_v;
 }
 
+int64_t inputs_pages_of_sequence(const problem *p) { return (p->seq_k + p->page_size - 1) / p->page_size; }
+
+int64_t inputs_page_count(const problem *p) { return p->batch * inputs_pages_of_sequence(p) + p->page_size % 3; }
+
+/* K, V, and their scales where each row has its own. */
+static bool is_in_pages(const problem *p, tensor_id id) {
+    const bool scale = (id == T_K_SCALE || id == T_V_SCALE) && (!p->scales || p->scales == SCALES_TOKEN);
+    return p->page_size && (id == T_K || id == T_V || scale);
+}
+
 static void extent_over_tokens(const inputs *in, tensor_id id, buffer *b) {
     const problem *p = &in->problem;
     const bool keys = kinds[id].side == OVER_KEYS;
@@ -94,6 +104,7 @@ static void extent_over_tokens(const inputs *in, tensor_id id, buffer *b) {
     b->extent[1] = packed ? (keys ? in->total_k : in->total_q) : keys ? p->seq_k : p->seq_q;
     b->extent[2] = kinds[id].of_kv_heads ? p->heads_kv : p->heads_q;
     b->extent[3] = columns_of(p, id);
+    if (is_in_pages(p, id)) b->extent[0] = inputs_page_count(p), b->extent[1] = p->page_size;
 }
 
 static void extent_over_scores(const problem *p, tensor_id id, buffer *b) {
@@ -255,6 +266,8 @@ bool inputs_allocate(const inputs *in, buffer tensors[TENSOR_COUNT], bool output
 void inputs_free(inputs *in) {
     for (int id = 0; id < TENSOR_COUNT; ++id) buffer_free(&in->tensor[id]);
     for (int i = 0; i < 4; ++i) free(in->varlen_arrays[i]);
+    free(in->pages);
+    free(in->page_table);
     free(in->sequences);
     *in = (inputs){0};
 }
@@ -276,6 +289,11 @@ unsigned char *inputs_row(const inputs *in, tensor_id id, const buffer *b, int64
     const bool keys = kinds[id].side == OVER_KEYS;
     const bool packed = in->problem.varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q);
     const sequence *s = &in->sequences[batch];
+    if (is_in_pages(&in->problem, id)) {
+        const int64_t size = in->problem.page_size;
+        const int64_t page = in->pages[batch * inputs_pages_of_sequence(&in->problem) + row / size];
+        return buffer_at(b, page, row % size, head, element_bytes(b->dtype));
+    }
     return buffer_at(b, packed ? 0 : batch, row + (keys ? s->first_key : s->first_row), head, element_bytes(b->dtype));
 }
 

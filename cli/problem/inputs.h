@@ -68,10 +68,12 @@ typedef struct sequence {
 
 typedef struct inputs {
     problem problem;
-    sequence *sequences;         /* [batch] */
-    int64_t total_q, total_k;    /* rows of a packed side */
-    void *varlen_arrays[4];      /* cu_seqlens_q, cu_seqlens_k, used_q, used_k, of 32 or 64 bits; NULL where absent */
-    strobe_dropout dropout;      /* p is 0 where there is none; the place in a larger problem is the caller's to set */
+    sequence *sequences;      /* [batch] */
+    int64_t total_q, total_k; /* rows of a packed side */
+    int32_t *pages,
+        *page_table;        /* [batch][pages_of_sequence]: where keys lie, and what a call is told; NULL: not in pages */
+    void *varlen_arrays[4]; /* cu_seqlens_q, cu_seqlens_k, used_q, used_k, of 32 or 64 bits; NULL where absent */
+    strobe_dropout dropout; /* p is 0 where there is none; the place in a larger problem is the caller's to set */
     buffer tensor[TENSOR_COUNT]; /* what the operation reads; data NULL where absent */
 } inputs;
 
@@ -103,6 +105,17 @@ void inputs_poison(inputs *in);
 bool outputs_create(outputs *out, const inputs *in, char *message, size_t capacity);
 void outputs_free(outputs *out);
 
+/* Pages of one sequence of the longest kind, and of all with some that none has. */
+int64_t inputs_pages_of_sequence(const problem *p);
+int64_t inputs_page_count(const problem *p);
+
+/* Whether key j of a batch entry lies in a page that the call is told wrongly of: nobody sees it. */
+static inline bool inputs_key_is_missing(const inputs *in, int64_t batch, int64_t j) {
+    if (!in->pages) return false;
+    const int64_t at = batch * inputs_pages_of_sequence(&in->problem) + j / in->problem.page_size;
+    return in->pages[at] != in->page_table[at];
+}
+
 /* Rows, or keys, of a batch entry, and where a row of it lies in the buffer. */
 int64_t inputs_length(const inputs *in, tensor_id id, int64_t batch);
 unsigned char *inputs_row(const inputs *in, tensor_id id, const buffer *b, int64_t batch, int64_t row, int64_t head);
@@ -125,6 +138,7 @@ typedef struct call {
     strobe_attention attention;
     strobe_gradients gradients;
     strobe_varlen varlen;
+    strobe_paged paged;
     strobe_bias bias, dbias;
     strobe_bool_mask bool_mask;
     strobe_block_mask block_mask;

@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* What streams of random numbers are for, beside the tensors, which use their tensor_id. */
-enum { FOR_LENGTHS = 1000, FOR_USED = 2000, FOR_SQUARES = 2500, FOR_DOCUMENTS };
+enum { FOR_LENGTHS = 1000, FOR_USED = 2000, FOR_SQUARES = 2500, FOR_DOCUMENTS, FOR_PAGES };
 
 /* Packed tensors begin with rows that belong to no sequence, and end with some: to be left alone. */
 enum { ROWS_BEFORE = 2, ROWS_AFTER = 1 };
@@ -74,6 +74,27 @@ static void fill_lengths(inputs *in) {
         }
     in->total_q = end[0] > 0 ? end[0] + ROWS_AFTER : 0;
     in->total_k = end[1] > 0 ? end[1] + ROWS_AFTER : 0;
+}
+
+/* Pages in any order. A number of a page that is none may be next to those that are, or far away. */
+static void fill_pages(inputs *in) {
+    const problem *p = &in->problem;
+    if (!p->page_size) return;
+    static const int32_t wrong[] = {-1, INT32_MIN, INT32_MAX};
+    const int64_t entries = p->batch * inputs_pages_of_sequence(p), count = inputs_page_count(p);
+    random_stream r = random_at((uint64_t)p->seed, FOR_PAGES, 0);
+    in->pages = memory_zeroed((size_t)count + 1, sizeof *in->pages);
+    in->page_table = memory_zeroed((size_t)count + 1, sizeof *in->page_table);
+    for (int64_t n = 0; n < count; ++n) { /* a random permutation */
+        const int64_t at = random_below(&r, n + 1);
+        in->pages[n] = in->pages[at];
+        in->pages[at] = (int32_t)n;
+    }
+    for (int64_t n = 0; n < entries; ++n) {
+        const bool is_missing = p->missing && random_below(&r, 4) == 0;
+        const int64_t kind = random_below(&r, 4);
+        in->page_table[n] = !is_missing ? in->pages[n] : kind < 3 ? wrong[kind] : (int32_t)count;
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------------------- values -- */
@@ -236,6 +257,7 @@ bool inputs_create(inputs *in, const problem *p, char *message, size_t capacity)
     in->dropout = (strobe_dropout){.struct_size = sizeof in->dropout, .p = p->dropout, .seed = (uint64_t)p->seed};
     if (p->shard) set_shard(&in->dropout, p);
     fill_lengths(in);
+    fill_pages(in);
     if (!inputs_allocate(in, in->tensor, false, message, capacity)) return false;
     fill(in);
     return true;
@@ -270,20 +292,27 @@ static void convert_row(unsigned char *to, int64_t to_dtype, const unsigned char
         element_store(to + (size_t)c * to_bytes, to_dtype, element_load(from + (size_t)c * from_bytes, from_dtype));
 }
 
-void inputs_copy(const inputs *in, tensor_id id, const buffer *to, const buffer *from) {
-    for (rows r = rows_of(in, id, from); rows_next(&r);)
-        convert_row(rows_at(&r, to), to->dtype, rows_at(&r, from), from->dtype, from->extent[3]);
+/* Of two inputs, which may differ in whether K and V are in pages. */
+static void copy_rows(const inputs *to_in, const buffer *to, const inputs *from_in, const buffer *from, tensor_id id) {
+    for (rows r = rows_of(from_in, id, from); rows_next(&r);) {
+        rows same = r;
+        same.in = to_in;
+        convert_row(rows_at(&same, to), to->dtype, rows_at(&r, from), from->dtype, from->extent[3]);
+    }
 }
+
+void inputs_copy(const inputs *in, tensor_id id, const buffer *to, const buffer *from) { copy_rows(in, to, in, from, id); }
 
 bool inputs_convert(inputs *to, const inputs *from, const problem *p, char *message, size_t capacity) {
     *to = (inputs){.problem = *p, .dropout = from->dropout};
     fill_lengths(to);
+    fill_pages(to);
     if (!inputs_allocate(to, to->tensor, false, message, capacity)) return false;
     values_fill_scales(to);
     for (int id = 0; id < TENSOR_COUNT; ++id) {
         const bool is_filled = p->scales > SCALES_TOKEN && (id == T_K_SCALE || id == T_V_SCALE || id == T_Q_SCALE);
         if (from->tensor[id].data && to->tensor[id].data && !is_filled)
-            inputs_copy(from, (tensor_id)id, &to->tensor[id], &from->tensor[id]);
+            copy_rows(to, &to->tensor[id], from, &from->tensor[id], (tensor_id)id);
     }
     return true;
 }

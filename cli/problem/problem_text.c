@@ -159,11 +159,18 @@ static bool is_consistent(const problem *p, const refusal *r) {
         return refuse(r, "layout is packed with varlen=packed_q; q, k and v side by side have the same rows");
     if (p->layout == LAYOUT_PACKED && p->varlen && (p->lengths == LENGTHS_NO_KEYS || p->lengths == LENGTHS_NO_ROWS))
         return refuse(r, "layout is packed with rows or keys alone; q, k and v side by side have the same rows");
+    if (p->page_size && (p->layout == LAYOUT_PACKED || p->layout == LAYOUT_SHARED))
+        return refuse(r, "paged is given with layout=packed or shared; the other layouts are accepted");
+    if (p->page_size && p->varlen & VARLEN_CU_K)
+        return refuse(r, "paged is given with packed keys; varlen=used, used_k or packed_q is accepted");
+    if (p->page_size && (p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS))
+        return refuse(r, "paged is given with scales of several rows; scales=token, sequence or tensor is accepted");
     const struct {
         const char *name;
         int64_t given, needed;
         const char *need;
     } needs[] = {{"dlse", p->dlse, backward, "bwd"},
+                 {"missing", p->missing, p->page_size, "paged"},
                  {"dbias", p->dbias, backward, "bwd"},
                  {"dsinks", p->dsinks, backward, "bwd"},
                  {"dbias", p->dbias, p->bias, "bias"},

@@ -84,6 +84,8 @@ typedef struct problem {
     int64_t dlse, dbias, dsinks;    /* flags of backward */
     int64_t deterministic;          /* flag */
     int64_t layout;                 /* problem_layout */
+    int64_t page_size;              /* of K and V in pages; 0: they are not */
+    int64_t missing;                /* flag: some numbers of pages are those of no page */
     int64_t q_start, k_start;
     int64_t values, hidden, nan;      /* problem_values, problem_hidden; flag: a NaN that rows see */
     int64_t scales, lengths;          /* problem_scales, problem_lengths */

@@ -128,6 +128,8 @@ const word problem_words[] = {
     {.key = "dbias", .kind = WORD_FLAG, FIELD(dbias)},
     {.key = "dsinks", .kind = WORD_FLAG, FIELD(dsinks)},
     {.key = "layout", .kind = WORD_CHOICE, FIELD(layout), .choice = layouts},
+    {.key = "paged", .kind = WORD_INTEGER, FIELD(page_size), .least = 0, .most = MOST_SEQ},
+    {.key = "missing", .kind = WORD_FLAG, FIELD(missing)},
     {.key = "qstart", .kind = WORD_INTEGER, FIELD(q_start), .least = -MOST_START, .most = MOST_START},
     {.key = "kstart", .kind = WORD_INTEGER, FIELD(k_start), .least = -MOST_START, .most = MOST_START},
     {.key = "split", .kind = WORD_INTEGER, FIELD(split_keys), .least = 0, .most = MOST_SEQ},
@@ -166,12 +168,10 @@ const char problem_help[] =
     "  window=L,R                   L keys before the bottom-right diagonal to R after it; -1 is unbounded\n"
     "  window_topleft=L,R           the same around the top-left diagonal\n"
     "  scale=X  softcap=X           (1/sqrt(D), none)\n"
-    "  values=KIND                  of q and k: normal (default), outliers, growing (each key's score above the one "
-    "before),\n"
-    "                               falling, low (very negative scores), spikes (few keys large), equal\n"
+    "  values=KIND                  of q and k: normal (default), outliers, growing (by the key), falling,\n"
+    "                               low (very negative scores), spikes (few keys large), equal\n"
     "  hidden=nan|inf|largest       what check puts where no row looks (nan);  nan: one NaN where rows do look\n"
-    "  scales[=KIND]                scales of k and v, of an fp8 q too: one a token (default; int8 and fp8 have it "
-    "anyway),\n"
+    "  scales[=KIND]                scales of k and v, of an fp8 q too: one a token (default),\n"
     "                               rows (16 share one), blocks (128 share one), sequence, tensor;  qscales: of any q\n"
     "  dropout=P  seed=N            (0, 0); seed is also that of the random inputs and lengths\n"
     "  shard                        dropout as of a part of a larger problem, with a large seed and offset\n"
@@ -192,8 +192,9 @@ const char problem_help[] =
     "  nolse                        forward without lse\n"
     "  dlse  dbias  dsinks  dscore  backward: a gradient of lse is given; gradients of bias, sinks and table are wanted\n"
     "  layout=NAME                  bshd (default), bhsd, packed (qkv in one tensor), gaps (unused elements between rows),\n"
-    "                               reversed (rows in descending order), sbhd, backwards (all axes in descending order),\n"
+    "                               reversed (rows in descending order), sbhd, backwards (all axes),\n"
     "                               misaligned (by one element), shared (k, v, dout with strides of 0), mixed\n"
+    "  paged=SIZE  missing          K and V in pages of SIZE slots; some numbers are of no page\n"
     "  qstart=I  kstart=I           positions of row 0 and of key 0 (0)\n"
     "  split=N                      keys in one split of decoding\n"
     "  device=cpu|cuda  threads=N  kernel=NAME  deterministic\n"

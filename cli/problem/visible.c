@@ -27,7 +27,7 @@ static bool inside_kind(const problem *p, const sequence *s, int64_t i, int64_t 
 /* Scores of an axis that a tensor does not have of its own are all at index 0: its stride is 0. */
 bool visible_but_for_bias(const inputs *in, int64_t b, int64_t h, int64_t i, int64_t j) {
     const problem *p = &in->problem;
-    if (!inside_kind(p, &in->sequences[b], i, j)) return false;
+    if (!inside_kind(p, &in->sequences[b], i, j) || inputs_key_is_missing(in, b, j)) return false;
     const buffer *mask = &in->tensor[T_MASK], *blocks = &in->tensor[T_BLOCKS];
     if (p->bool_mask && !buffer_at(mask, b, i, h, 1)[j]) return false;
     return !p->block_q || buffer_at(blocks, b, i / p->block_q, h, 1)[j / p->block_k];

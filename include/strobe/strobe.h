@@ -161,12 +161,18 @@ typedef struct strobe_varlen {
     int32_t reserved;
 } strobe_varlen;
 
-/* K and V in pages: k and v are [pages, page_size, heads, dim], key j of sequence b lies in page
- * page_table[b * table_stride + j / page_size]. No kernel takes it yet. */
+/* K and V in pages, as a cache of many sequences has them: k and v are [pages, page_size, heads_kv, dim], with strides
+ * between pages, slots of a page, and heads. Key j of sequence b lies in slot j % page_size of page page_table[b *
+ * table_stride + j / page_size]. Where that is no number of a page, in [0, pages), nothing is read and its keys are
+ * invisible. Entries beyond a sequence's length are not read. table_stride: default ceil(seq_k / page_size), and at least
+ * that. Lengths are varlen's used_k; cu_seqlens_k is not accepted beside. Scales with block_k = 1 are [pages, page_size,
+ * heads_kv] too; with 0 they are a sequence's, others are not accepted. */
 typedef struct strobe_paged {
     size_t struct_size;
     const int32_t *page_table;
-    int64_t table_stride, page_size, pages;
+    int64_t table_stride;
+    int64_t page_size; /* at least 1 */
+    int64_t pages;     /* that k and v have */
 } strobe_paged;
 
 /* A tensor over scores, [batch, heads_q, seq_q, seq_k] with the last axis contiguous: an additive bias, its gradient, or a

@@ -118,8 +118,11 @@ static void fill_defaults(struct problem *p) {
     if (a->scale == 0 && a->dim > 0) a->scale = 1 / sqrt((double)a->dim);
     if (p->varlen.index_bits == 0) p->varlen.index_bits = 32;
     default_tensor(&a->q, a->seq_q, a->heads_q, a->dim, a->dtype);
-    default_tensor(&a->k, a->seq_k, a->heads_kv, a->dim, a->dtype);
-    default_tensor(&a->v, a->seq_k, a->heads_kv, a->dim_v, a->dtype);
+    const int64_t keys = a->paged ? p->paged.page_size : a->seq_k;
+    default_tensor(&a->k, keys, a->heads_kv, a->dim, a->dtype);
+    default_tensor(&a->v, keys, a->heads_kv, a->dim_v, a->dtype);
+    if (p->paged.table_stride == 0 && p->paged.page_size > 0)
+        p->paged.table_stride = a->seq_k / p->paged.page_size + (a->seq_k % p->paged.page_size != 0);
     const int32_t wide = a->dtype == STROBE_FP8_E4M3 ? STROBE_BF16 : a->dtype; /* of what is no quantised input */
     default_tensor(&a->out, a->seq_q, a->heads_q, a->dim_v, wide);
     default_lse(&a->lse, p);
@@ -211,6 +214,10 @@ struct sequence strobe__sequence(const struct problem *p, int64_t b) {
     }
     if (v && v->used_q) s.rows = strobe__varlen_entry(v, v->used_q, b);
     if (v && v->used_k) s.keys = strobe__varlen_entry(v, v->used_k, b);
+    if (a->paged) {
+        s.pages = p->paged.page_table + b * p->paged.table_stride;
+        s.page_size = p->paged.page_size, s.page_count = p->paged.pages;
+    }
 
     s.band = strobe__band(p, &s);
     return s;

@@ -87,7 +87,9 @@ struct sequence {
     int64_t rows, keys;
     int64_t first_row, first_key; /* rows before it in a packed tensor; 0 when it is not packed */
     bool packed_q, packed_k;
-    struct band band; /* mask kind, window and starts */
+    struct band band;              /* mask kind, window and starts */
+    const int32_t *pages;          /* of its keys; NULL: not in pages */
+    int64_t page_size, page_count; /* page_count: that there are */
 };
 
 /* The band of a sequence of s->rows and s->keys, from mask kind, window and starts. */
@@ -109,7 +111,26 @@ static inline int64_t strobe__row_offset(const strobe_tensor *t, const struct se
     return (s->packed_q ? 0 : s->b * t->stride[0]) + (s->first_row + i) * t->stride[1] + h * t->stride[2];
 }
 
+/* Of keys in pages: the page of key j, -1 where its number is not that of a page. */
+static inline int64_t strobe__key_page(const struct sequence *s, int64_t j) {
+    const int64_t page = s->pages[j / s->page_size];
+    return page >= 0 && page < s->page_count ? page : -1;
+}
+
+/* Whether key j has memory. Keys of a page that is none have not; they are invisible. */
+static inline bool strobe__key_exists(const struct sequence *s, int64_t j) {
+    return !s->pages || strobe__key_page(s, j) >= 0;
+}
+
+/* Of the n keys from j on, how many follow each other in memory, one stride apart. */
+static inline int64_t strobe__keys_together(const struct sequence *s, int64_t j, int64_t n) {
+    const int64_t left = s->pages ? s->page_size - j % s->page_size : n;
+    return left < n ? left : n;
+}
+
+/* Of a key that exists. */
 static inline int64_t strobe__key_offset(const strobe_tensor *t, const struct sequence *s, int64_t j, int64_t h) {
+    if (s->pages) return strobe__key_page(s, j) * t->stride[0] + j % s->page_size * t->stride[1] + h * t->stride[2];
     return (s->packed_k ? 0 : s->b * t->stride[0]) + (s->first_key + j) * t->stride[1] + h * t->stride[2];
 }
 
@@ -118,6 +139,7 @@ static inline const float *strobe__key_scale_at(const struct problem *p, const f
                                                 const struct sequence *s, int64_t j, int64_t h) {
     const int64_t block = p->scales.block_k;
     if (block == 0) return scale + s->b * stride[0] + h * stride[2];
+    if (s->pages) return scale + strobe__key_page(s, j) * stride[0] + j % s->page_size * stride[1] + h * stride[2];
     return scale + (s->packed_k ? 0 : s->b * stride[0]) + (s->first_key + j) / block * stride[1] + h * stride[2];
 }
 

@@ -154,6 +154,7 @@ static strobe_status check_argument(const struct problem *p, const struct argume
         const int64_t unread = a->device != STROBE_CPU && seq > 0 && !none; /* a query's: when it runs; a GPU's: never */
         batch = a->batch > 0, seq = total >= 0 ? total : unread;
     }
+    if (a->paged && (g->tensor == &a->k || g->tensor == &a->v)) batch = p->paged.pages, seq = p->paged.page_size;
     const struct tensor_check check = {
         .name = g->name,
         .tensor = g->tensor,
@@ -163,7 +164,6 @@ static strobe_status check_argument(const struct problem *p, const struct argume
         .written = g->written,
         .optional = g->optional,
     };
-    if (a->paged && g->side == KEYS) return STROBE_OK; /* in pages: no kernel takes it yet, whatever the strides */
     return strobe__check_tensor(&check, p->runs);
 }
 

@@ -57,6 +57,23 @@ static strobe_status check_varlen(const struct problem *p) {
     return check_lengths("k", v, v->cu_seqlens_k, v->used_k, p->a.batch, p->a.seq_k, v->total_k);
 }
 
+static strobe_status check_paged(const struct problem *p) {
+    const strobe_paged *g = &p->paged;
+    const strobe_attention *a = &p->a;
+    TRY(strobe__check_range("paged.page_size", g->page_size, 1, LARGEST_EXTENT));
+    TRY(strobe__check_range("paged.pages", g->pages, 0, INT32_MAX));
+    const int64_t needed = a->seq_k / g->page_size + (a->seq_k % g->page_size != 0);
+    if (g->table_stride < needed || g->table_stride > LARGEST_EXTENT)
+        return strobe__fail(STROBE_INVALID_ARGUMENT,
+                            "paged.table_stride is %lld; %lld, for seq_k of %lld in pages of %lld, or more is accepted",
+                            (long long)g->table_stride, (long long)needed, (long long)a->seq_k, (long long)g->page_size);
+    if (a->varlen && p->varlen.cu_seqlens_k)
+        return strobe__fail(STROBE_INVALID_ARGUMENT,
+                            "varlen.cu_seqlens_k is given beside paged; used_k, for the lengths, is accepted");
+    if (!p->runs || a->batch == 0 || a->seq_k == 0) return STROBE_OK;
+    return strobe__check_pointer("paged.page_table", g->page_table, sizeof *g->page_table);
+}
+
 /* Offsets of a [batch, heads, rows, keys] view fit: the same arithmetic as a tensor's, its inner axis being the keys. */
 static strobe_status check_scores(const char *name, const struct problem *p, const void *data, const int64_t stride[3],
                                   const int64_t extent[3], int64_t keys, int32_t dtype, bool written) {
@@ -185,13 +202,21 @@ static strobe_status check_scales_of(const struct problem *p, const struct scale
         return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is NULL and %s.dtype is %s; %s with its scales is accepted",
                             c->name, c->tensor, strobe__dtype_name(c->dtype), strobe__dtype_name(c->dtype));
     if (!c->data) return STROBE_OK;
+    const bool in_pages = a->paged && c->tensor[0] != 'q' && !whole;
+    if (in_pages && c->block != 1)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "scales.block_k is %lld beside paged; 0 or 1 is accepted",
+                            (long long)c->block);
+    if (in_pages) rows = p->paged.page_size;
     const int64_t blocks = whole ? 1 : rows / c->block + (rows % c->block != 0);
     const strobe_tensor view = {
         .data = (void *)(uintptr_t)c->data, .stride = {c->stride[0], c->stride[1], c->stride[2]}, .dtype = STROBE_FP32};
     const struct tensor_check check = {
         .name = c->name,
         .tensor = &view,
-        .extent = {packed && !whole ? a->batch > 0 : a->batch, blocks, c->heads},
+        .extent = {in_pages           ? p->paged.pages
+                   : packed && !whole ? a->batch > 0
+                                      : a->batch,
+                   blocks, c->heads},
         .inner = 1,
         .dtypes = DTYPE_BIT(STROBE_FP32),
     };
@@ -226,6 +251,7 @@ strobe_status strobe__check_parallel(const strobe_parallel *parallel) {
 strobe_status strobe__check_features(const struct problem *p) {
     const strobe_attention *a = &p->a;
     if (a->varlen) TRY(check_varlen(p));
+    if (a->paged) TRY(check_paged(p));
     if (a->bias) TRY(check_bias(p));
     if (a->bool_mask) TRY(check_bool_mask(p));
     if (a->block_mask) TRY(check_block_mask(p));

@@ -43,7 +43,7 @@ enum {
     {                                                                                                                  \
         .name = "cpu_forward_" #level, .summary = "FlashAttention-2 forward, fp32 arithmetic, " #level " vectors",     \
         .operation = STROBE_FORWARD, .needs = CPU_##LEVEL,                                                             \
-        .features = COMMON | SCORES | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q),                              \
+        .features = COMMON | SCORES | FEATURE(PAGED) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q),             \
         .dtypes =                                                                                                      \
             {.q = FLOATS | FP8, .kv = FLOATS | FP8 | INT8, .out = STORED, .lse = LSES, .bias = STORED, .sinks = LSES}, \
         .dim = 512, .dim_v = 512, ANY_SIZE, .workspace = strobe__cpu_forward_workspace_##level,                        \
@@ -53,7 +53,7 @@ enum {
     {                                                                                                                       \
         .name = "cpu_decode_" #level,                                                                                       \
         .summary = "split-KV decoding of few query rows, fp32 arithmetic, " #level " vectors", .operation = STROBE_FORWARD, \
-        .needs = CPU_##LEVEL, .features = COMMON | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),                    \
+        .needs = CPU_##LEVEL, .features = COMMON | FEATURE(PAGED) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),   \
         .dtypes = {.q = FLOATS, .kv = FLOATS | INT8, .out = STORED, .lse = LSES, .sinks = LSES}, .dim = 512, .dim_v = 512,  \
         ANY_LENGTH, .rows = {0, MOST_DECODE_ROWS}, .best_rows = {0, MOST_BETTER_IN_ROWS},                                   \
         .workspace = strobe__cpu_decode_workspace_##level, .run = strobe__cpu_decode_##level,                               \

@@ -60,7 +60,7 @@ static inline bool is_visible_by_function(const struct row *r, int64_t j) {
 
 static inline bool is_visible(const struct row *r, int64_t j) {
     const struct problem *p = r->p;
-    if (j < r->first || j >= r->end) return false;
+    if (j < r->first || j >= r->end || !strobe__key_exists(&r->s, j)) return false;
     if (p->a.bool_mask) {
         const int64_t *stride = p->bool_mask.stride;
         if (!p->bool_mask.data[r->s.b * stride[0] + r->h * stride[1] + r->i * stride[2] + j]) return false;

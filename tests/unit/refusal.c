@@ -46,7 +46,7 @@ void reset_call(void) {
         .a = {.struct_size = sizeof call.a, .batch = 2, .seq_q = 4, .seq_k = 5, .heads_q = 4, .heads_kv = 2, .dim = 8},
         .g = {.struct_size = sizeof call.g},
         .varlen = {.struct_size = sizeof call.varlen, .index_bits = 64},
-        .paged = {.struct_size = sizeof call.paged},
+        .paged = {.struct_size = sizeof call.paged, .page_table = call.page_table, .page_size = 2, .pages = 5},
         .bias = {.struct_size = sizeof call.bias, .data = input, .stride = {80, 20, 5}},
         .dbias = {.struct_size = sizeof call.dbias, .data = output[5], .stride = {80, 20, 5}},
         .bool_mask = {.struct_size = sizeof call.bool_mask, .data = (const uint8_t *)input, .stride = {80, 20, 5}},

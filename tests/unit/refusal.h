@@ -29,6 +29,7 @@ struct call {
     strobe_score_gradients dscore;
     strobe_score_elements elements, delements;      /* of the one array: float table[h][i - j + 4], 4 x 9 */
     double scalar;                                  /* of the one scalar, the integer c: 3 */
+    int32_t page_table[6];                          /* two sequences of three pages: all page 0 */
     int64_t cu_q[3], cu_k[3], used_q[2], used_k[2]; /* 64-bit: {0, 4, 6}, {0, 5, 7}, {4, 2}, {5, 2} */
 };
 

@@ -179,11 +179,11 @@ static void test_explain_without_a_kernel(void **state) {
     char text[4096], chosen[64];
     reset_call();
     call.a.paged = &call.paged;
-    assert_int_equal(strobe_explain(&call.a, NULL, text, sizeof text, NULL), STROBE_UNSUPPORTED);
-    check_text(text, false, chosen);
+    assert_int_equal(strobe_explain(&call.a, &call.g, text, sizeof text, NULL), STROBE_UNSUPPORTED);
+    check_text(text, true, chosen);
     assert_string_equal(chosen, "");
-    assert_non_null(strstr(text, "reference_forward: paged K and V are given"));
-    assert_non_null(strstr(text, "standard_forward: only chosen by name, a yardstick\n"));
+    assert_non_null(strstr(text, "reference_backward: paged K and V are given"));
+    assert_non_null(strstr(text, "standard_backward: only chosen by name, a yardstick\n"));
 }
 
 /* --------------------------------------------------------------------------------------------------------------- log -- */

@@ -100,7 +100,8 @@ static struct keys_in_memory keys_at(const struct block *b, const strobe_tensor 
                                    prefetch_distance(&b->t, x, columns, h)};
 }
 
-/* What for_each_chunk() does for rows from r on of head h and the keys of a chunk that they see. */
+/* What for_each_chunk() does for rows from r on of head h and keys of a chunk that they see, which follow each other in
+ * memory. */
 typedef void chunk_step(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same);
 
 /* s[j] *= factor[j step]. */
@@ -128,8 +129,13 @@ static void scale_keys(const struct block *b, const struct tile_rows *t, float *
 static void multiply_keys(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same) {
     const struct problem *p = t->p;
     const int64_t row = h * b->f->split.rows + r, stride = b->f->q_padded;
-    const struct keys_in_memory k = keys_at(b, &p->a.k, p->a.dim, same.first, h);
     float *s = b->c.s + row * ROW_SCORES + same.first - b->j0;
+    if (!strobe__key_exists(&t->s, same.first)) {
+        for (int n = 0; n < same.count; ++n)
+            for (int64_t j = 0; j < same.end - same.first; ++j) s[n * ROW_SCORES + j] = -INFINITY;
+        return;
+    }
+    const struct keys_in_memory k = keys_at(b, &p->a.k, p->a.dim, same.first, h);
     products_for(p->a.k.dtype, same.count)->keys(s, b->c.q + row * stride, stride, &k, same.end - same.first);
     scale_keys(b, t, s, same, p->scales.k, p->scales.stride_k);
 }
@@ -139,6 +145,7 @@ static void multiply_values(const struct block *b, const struct tile_rows *t, in
     const struct problem *p = t->p;
     const struct split_kv *f = &b->f->split;
     const int64_t row = h * f->rows + r;
+    if (!strobe__key_exists(&t->s, same.first)) return; /* P is 0 */
     const struct keys_in_memory v = keys_at(b, &p->a.v, p->a.dim_v, same.first, h);
     const struct partial partial = partial_at(f, b->t.s.b * p->a.heads_kv + t->kv, b->t.split, r);
     float *p_block = b->c.s + row * ROW_SCORES + same.first - b->j0, *rescale = b->c.rescale + row;
@@ -169,6 +176,15 @@ static float online_softmax(struct partial *partial, float *s, int64_t keys, flo
     return rescale;
 }
 
+/* Calls step for the keys of `same`, as many at a time as follow each other in memory. */
+static void step_over_keys(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same,
+                           chunk_step *step) {
+    for (int64_t end = same.end; same.first < end; same.first = same.end) {
+        same.end = same.first + strobe__keys_together(&t->s, same.first, end - same.first);
+        step(b, t, h, r, same);
+    }
+}
+
 /* Calls step for every head and row, chunk after chunk of the block. */
 static void for_each_chunk(const struct block *b, chunk_step *step) {
     for (int64_t j = b->j0; j < b->j0 + b->keys; j += b->chunk) {
@@ -177,7 +193,7 @@ static void for_each_chunk(const struct block *b, chunk_step *step) {
             const struct tile_rows t = decode_rows(b->f->split.p, &b->t.s, b->t.first_head + h);
             for (int64_t r = 0; r < t.n;) {
                 const struct same_rows same = rows_at(&t, r, j, keys);
-                if (same.first < same.end) step(b, &t, h, r, same);
+                step_over_keys(b, &t, h, r, same, step);
                 r += same.count;
             }
         }

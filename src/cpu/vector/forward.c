@@ -110,6 +110,12 @@ static void online_softmax(struct tile *t, float *s, float *rescale, int first, 
     }
 }
 
+/* The scores of keys that do not exist, whose place in K and V is 0. */
+static void hide_missing_keys(float *scores, const struct sequence *s, int64_t j0, int64_t keys) {
+    for (int64_t j = 0; s->pages && j < keys; ++j)
+        for (int64_t r = 0; r < TILE_ROWS && !strobe__key_exists(s, j0 + j); ++r) scores[j * TILE_ROWS + r] = -INFINITY;
+}
+
 /* A tile attends to a block of keys of which it sees some: those of its vectors of rows do that see a key. */
 static void attend_block(const struct forward *f, struct tile *tile, const struct scratch *t, struct key_block *b,
                          const struct visible_block *visible) {
@@ -119,6 +125,7 @@ static void attend_block(const struct forward *f, struct tile *tile, const struc
     tile_scores(t->s + at, b->k, tile->q + at, a->dim, b->keys, vectors);
     const bool hidden = finish_block_scores(t->s, NULL, &tile->rows, &tile->features, visible, b->first, b->keys, 1);
     if (hidden && !b->finite_v.data) b->finite_v = leave_out_nonfinite(&b->nonfinite, b->v, t->v, b->keys, a->dim_v);
+    hide_missing_keys(t->s, &tile->rows.s, b->first, b->keys);
     online_softmax(tile, t->s, t->rescale, visible->first, visible->end, b->keys, exponent_factor(f->p));
     if (a->dropout) apply_dropout_factors(t->s, &tile->features, visible, &f->place, b->first, b->keys);
     tile_accumulate(tile->o + at, hidden ? b->finite_v : b->v, t->s + at, t->rescale + at, b->keys, a->dim_v, vectors);

@@ -54,9 +54,9 @@ static inline int64_t tile_offset(const struct tile_rows *t, const strobe_tensor
     return strobe__row_offset(x, &t->s, packed_row(t, r), packed_head(t, r));
 }
 
-/* Keys [j0, j0 + n) of x, which is K or V, as fp32: in place, or converted into block [n][columns], times their scales. */
-static inline struct rows32 true_rows(float *block, const struct problem *p, const strobe_tensor *x,
-                                      const struct sequence *s, int64_t kv, int64_t j0, int64_t n, int64_t columns) {
+/* true_rows() of keys that follow each other in memory. */
+static inline struct rows32 adjacent_rows(float *block, const struct problem *p, const strobe_tensor *x,
+                                          const struct sequence *s, int64_t kv, int64_t j0, int64_t n, int64_t columns) {
     const int64_t at = strobe__key_offset(x, s, j0, kv);
     const bool values = x == &p->a.v;
     const float *scale = values ? p->scales.v : p->scales.k;
@@ -66,6 +66,26 @@ static inline struct rows32 true_rows(float *block, const struct problem *p, con
         const float factor = strobe__key_scale(p, scale, values ? p->scales.stride_v : p->scales.stride_k, s, j0 + j, kv);
         widen_row(row, x->data, x->dtype, at + j * x->stride[1], columns);
         for (int64_t c = 0; c < columns; ++c) row[c] *= factor;
+    }
+    return (struct rows32){block, columns};
+}
+
+/* Keys [j0, j0 + n) of x, which is K or V, as fp32: in place, or converted into block [n][columns], times their scales. A
+ * key that does not exist is 0. */
+static inline struct rows32 true_rows(float *block, const struct problem *p, const strobe_tensor *x,
+                                      const struct sequence *s, int64_t kv, int64_t j0, int64_t n, int64_t columns) {
+    if (strobe__keys_together(s, j0, n) == n && strobe__key_exists(s, j0))
+        return adjacent_rows(block, p, x, s, kv, j0, n, columns);
+    for (int64_t j = 0, count; j < n; j += count) {
+        float *to = block + j * columns;
+        count = strobe__keys_together(s, j0 + j, n - j);
+        if (!strobe__key_exists(s, j0 + j)) {
+            memset(to, 0, (size_t)(count * columns) * sizeof *to);
+            continue;
+        }
+        const struct rows32 rows = adjacent_rows(to, p, x, s, kv, j0 + j, count, columns);
+        for (int64_t r = 0; rows.data != to && r < count; ++r)
+            memcpy(to + r * columns, rows.data + r * rows.stride, (size_t)columns * sizeof *to);
     }
     return (struct rows32){block, columns};
 }
