@@ -34,6 +34,16 @@ static __device__ __forceinline__ uint16_t cvt_e4m3x2(float low, float high) {
     return pair;
 }
 
+/* Four of them; ptxas makes two instructions of it, where two pairs and a shift would be three. */
+static __device__ __forceinline__ uint32_t cvt_e4m3x4(float a, float b, float c, float d) {
+    uint32_t four;
+    asm("{.reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, %2, %1; cvt.rn.satfinite.e4m3x2.f32 high, %4, %3; mov.b32 "
+        "%0, {low, high};}"
+        : "=r"(four)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
+    return four;
+}
+
 /* 2^x, relative error 2^-22; ex2(-inf) is 0, ex2(0) exactly 1. PTX ISA 9.7.3.21 "ex2". */
 static __device__ __forceinline__ float ex2(float x) {
     float y;

@@ -49,6 +49,7 @@ struct shared {
     unsigned char vt[STAGES][VT_BYTES];
     uint64_t vt_full[STAGES], vt_empty[STAGES];
     float2 scales[STAGES]; /* of K and of V in the block of a stage of K */
+    float zero;            /* 0, which the compiler does not know */
 #endif
     uint64_t q_full[Q_SLOTS], q_empty[Q_SLOTS];
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];

@@ -14,8 +14,11 @@
  *     loader       | Q | Q' | K0 | K1 V0 | K2 V1 | ...        one thread
  *     scheduler    | tile 0 | tile 1 |            | tile 2 |  one warp
  *     transposers  |              V0^T   V1^T   ...           two warps
- *     consumer 0   | QK0 softmax0 | QK1 PV0, softmax1, O += T0 | ... | PVlast QK0', O / l -> global | ...
- *     consumer 1   |     QK0 softmax0 | QK1 PV0, softmax1 | ...
+ *     consumer 0   | maxima0 | P0 | PV0 QK1, O += T0, maxima1 | P1 | PV1 QK2 ... | PVlast QK0', O / l -> global | ...
+ *     consumer 1   |    ...      | P0 | PV0 QK1, O += T0, maxima1 | P1 | ...
+ *
+ * In ping-pong the exponentials of one consumer (P) run under everything else of the other. The block after a tile's last is
+ * the next tile's first.
  *
  * Shared memory: Q [64][128 bytes], stages of K and V [KEYS][128], of V^T [HEAD_DIM + 8][128], 128-byte swizzle; narrower
  * rows arrive with zeros behind them. Registers of a consumer: S KEYS/2, P KEYS/8, T HEAD_DIM/2 + 4, O HEAD_DIM/2 + 2.
@@ -44,18 +47,14 @@ enum { PARTS = HEAD_DIM / 2 + 4 }; /* accumulators of T: with the column of ones
 
 /* Issues S = Q K^T. */
 INLINE void issue_scores(float (&s)[SCORES], uint64_t q, uint64_t k) {
-    wgmma_fence();
 #pragma unroll
     for (int step = 0; step < HEAD_DIM / 32; ++step) wgmma_e4m3_ss_128(s, q + 2 * step, k + 2 * step, step > 0);
-    wgmma_commit();
 }
 
 /* Issues T = P [V | 1]. */
 INLINE void issue_accumulate(float (&t)[PARTS], const uint32_t (&packed)[KEYS / 8], uint64_t vt) {
-    wgmma_fence();
 #pragma unroll
     for (int step = 0; step < KEYS / 32; ++step) ACCUMULATE_STEP(t, &packed[4 * step], vt + 2 * step, step > 0);
-    wgmma_commit();
 }
 
 INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
@@ -74,50 +73,63 @@ INLINE void release(uint64_t *empty) {
 
 /* What a thread of a consumer warp group keeps beside its registers of S, P, T and O. */
 struct consumer_state {
-    uint64_t q, k, vt;          /* descriptors of slot 0 and stage 0 */
     uint32_t count;             /* blocks processed; from it follows the stage of the next one */
     uint32_t tiles;             /* tiles processed */
-    uint32_t q_slot;            /* of the tile in hand */
     int first_block, end_block; /* of the tile in hand; none after the last tile */
     struct keys shown;          /* to all rows of the warp */
     float row_scale[2];         /* of Q's rows, times the scale of scores and, without score terms, log2 e */
-    float v_scale;              /* of the block whose P V has been or will be issued */
     float l[2];
     struct rows rows;
     struct tracer tracer;
 };
 
-/* Ping-pong: the group waits until it may issue its products, then lets the next group do so. */
+/* Ping-pong: the groups' exponentials take turns, so that those of one run under everything else of the other. */
 INLINE void ping_pong_wait(void) { named_barrier_wait(PING_PONG_BARRIER + group_index(), 256); }
 INLINE void ping_pong_arrive(void) { named_barrier_arrive(PING_PONG_BARRIER + (group_index() + 1) % GROUPS, 256); }
 
-/* Reads the next tile's description and issues its first scores. After the last tile there is nothing to wait for, and the
- * product is of stale data: ptxas would serialise all products if this one stood behind a condition. */
-INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
-                       float (&s)[SCORES]) {
-    const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, group_index()), stage = stage_of(g->count);
-    const struct tile *t = &shared->tile[slot];
-    mbarrier_wait(&shared->tile_full[slot], slot_parity(g->tiles));
-    g->first_block = t->first_block, g->end_block = t->end_block;
-    g->shown = keys_of_warp(t, warp_row());
-    g->q_slot = q_slot_of(piece);
-    if (g->end_block > g->first_block) {
-        mbarrier_wait(&shared->q_full[g->q_slot], q_parity(piece));
-        mbarrier_wait(&shared->k_full[stage], full_parity(g->count));
-    }
-    trace(&g->tracer, STROBE_TRACE_QK, g->count);
-    issue_scores(s, g->q + g->q_slot * Q_SLOT_STEP, g->k + stage * K_STEP);
+INLINE uint64_t queries_of(struct shared *shared, uint32_t tiles) {
+    return wgmma_operand(shared_address(shared->q), 0) + q_slot_of(piece_of(tiles, group_index())) * Q_SLOT_STEP;
 }
 
-/* The scores of block n, which the tensor cores have finished, become P. K, and Q after the last block, may be overwritten.
- */
-INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
-                             float (&s)[SCORES], int n, float k_scale) {
-    trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
+INLINE uint64_t keys_of_stage(struct shared *shared, uint32_t count) {
+    return wgmma_operand(shared_address(shared->k), 0) + stage_of(count) * K_STEP;
+}
+
+/* Waits for the first operands of tile number `tiles` of this CTA: Q, and K of block `count`. After the last tile there is
+ * nothing to wait for, and its scores are of stale data: ptxas would serialise all products if these stood behind a
+ * condition. */
+INLINE void wait_for_tile(struct shared *shared, uint32_t tiles, uint32_t count) {
+    const uint32_t slot = slot_of(tiles), piece = piece_of(tiles, group_index());
+    const struct tile *t = &shared->tile[slot];
+    mbarrier_wait(&shared->tile_full[slot], slot_parity(tiles));
+    if (t->end_block <= t->first_block) return;
+    mbarrier_wait(&shared->q_full[q_slot_of(piece)], q_parity(piece));
+    mbarrier_wait(&shared->k_full[stage_of(count)], full_parity(count));
+}
+
+/* Takes over the description of the tile that comes next, whose first scores are there. */
+INLINE void begin_tile(const struct sm90_forward_params *p, const struct shared *shared, struct consumer_state *g,
+                       float (&o)[OUTPUTS]) {
+    const struct tile *tile = &shared->tile[slot_of(g->tiles)];
+    const int row = tile->row + warp_row() + (int)threadIdx.x % 32 / 4;
+    const float factor = HAS_SCORE_TERMS ? 1 : p->exponent;
+    g->first_block = tile->first_block, g->end_block = tile->end_block;
+    if (g->end_block <= g->first_block) return;
+    g->shown = keys_of_warp(tile, warp_row());
+    g->row_scale[0] = scale_of_row(p, tile, row) * factor, g->row_scale[1] = scale_of_row(p, tile, row + 8) * factor;
+    g->rows = (struct rows)NO_ROWS;
+    g->l[0] = g->l[1] = 0;
+#pragma unroll
+    for (int v = 0; v < OUTPUTS; ++v) o[v] = 0;
+}
+
+/* The scores of block n become P; m, l and O follow. */
+INLINE void softmax_of_block(const struct sm90_forward_params *p, const struct shared *shared, struct consumer_state *g,
+                             float (&s)[SCORES], float (&o)[OUTPUTS], int n, float k_scale) {
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
     float c[2] = {g->row_scale[0] * k_scale, g->row_scale[1] * k_scale};
-    release(&shared->k_empty[stage_of(g->count)]);
-    if (n == g->first_block) release(&shared->q_empty[g->q_slot]);
+#pragma unroll
+    for (int v = 0; v < SCORES; ++v) wgmma_keep(s[v]);
     if (HAS_SCORE_TERMS) {
 #pragma unroll
         for (int v = 0; v < SCORES; ++v) s[v] *= c[v / 2 % 2];
@@ -125,19 +137,23 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
         c[0] = c[1] = (float)LOG2_E;
     }
     mask_band(t, g->shown, s, warp_row(), n * KEYS);
-    online_softmax_fp8(s, &g->rows, c);
+    follow_maxima(s, &g->rows, c);
+    rescale(o, &g->rows);
+    if (g->rows.grown) g->l[0] *= g->rows.factor[0], g->l[1] *= g->rows.factor[1];
+    trace(&g->tracer, STROBE_TRACE_WAIT_PING_PONG, g->count);
+    ping_pong_wait();
+    trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
+    exponentials_fp8(s, &g->rows, c, *(volatile const float *)&shared->zero);
+    ping_pong_arrive();
 }
 
-/* O += T scale_v, l += T's column of ones, which the first lane of four holds; then both are rescaled where m has grown. */
-INLINE void promote(struct consumer_state *g, float (&o)[OUTPUTS], const float (&t)[PARTS], float v_scale) {
+/* O += T scale_v, l += T's column of ones, which the first lane of four holds. */
+INLINE void promote(struct consumer_state *g, float (&o)[OUTPUTS], float (&t)[PARTS], float v_scale) {
+#pragma unroll
+    for (int v = 0; v < PARTS; ++v) wgmma_keep(t[v]);
 #pragma unroll
     for (int v = 0; v < OUTPUTS; ++v) o[v] = fmaf(t[v], v_scale, o[v]);
     g->l[0] += t[OUTPUTS], g->l[1] += t[OUTPUTS + 2];
-}
-
-INLINE void rescale_all(struct consumer_state *g, float (&o)[OUTPUTS]) {
-    rescale(o, &g->rows);
-    if (g->rows.grown) g->l[0] *= g->rows.factor[0], g->l[1] *= g->rows.factor[1];
 }
 
 /* lse takes the sum of the weights as they were, O that of the rounded ones, which V has been multiplied with: the epilogue
@@ -158,76 +174,35 @@ INLINE void normalise(struct consumer_state *g, float (&o)[OUTPUTS]) {
     for (int v = 0; v < OUTPUTS; ++v) o[v] *= ratio[v / 2 % 2];
 }
 
-/* The tile's first block: its scores were issued by begin_tile(), and there is no O yet. */
-INLINE void first_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
-                        float (&s)[SCORES], uint32_t (&packed)[KEYS / 8], float (&o)[OUTPUTS]) {
-    const struct tile *t = &shared->tile[slot_of(g->tiles)];
-    const int n = g->end_block - 1, row = t->row + warp_row() + (int)threadIdx.x % 32 / 4;
-    const float2 scales = shared->scales[stage_of(g->count)];
-    const float factor = HAS_SCORE_TERMS ? 1 : p->exponent;
-    g->row_scale[0] = scale_of_row(p, t, row) * factor, g->row_scale[1] = scale_of_row(p, t, row + 8) * factor;
-    g->rows = (struct rows)NO_ROWS;
-    g->l[0] = g->l[1] = 0;
-    wgmma_wait(0);
-    softmax_of_block(p, shared, g, s, n, scales.x);
-    g->v_scale = scales.y;
-    pack_weights(packed, s);
-#pragma unroll
-    for (int i = 0; i < OUTPUTS; ++i) o[i] = 0;
-}
-
-/* Block n. When ping-pong allows it, the group issues the block's scores and T = P V of the block before; the softmax runs
- * under that product and under those of the other group. */
-INLINE void next_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
-                       float (&s)[SCORES], uint32_t (&packed)[KEYS / 8], float (&t)[PARTS], float (&o)[OUTPUTS], int n) {
-    const uint32_t before = stage_of(g->count), before_parity = full_parity(g->count), now = stage_of(++g->count);
-    mbarrier_wait(&shared->k_full[now], full_parity(g->count));
+/* Block n of the tile in hand, whose scores are there: its P V, and the scores of the next block or of the next tile's
+ * first. */
+INLINE void process_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
+                          float (&s)[SCORES], uint32_t (&packed)[KEYS / 8], float (&t)[PARTS], float (&o)[OUTPUTS], int n) {
+    const uint32_t now = stage_of(g->count), next = g->count + 1, last = n == g->first_block;
+    const uint64_t vt = wgmma_operand(shared_address(shared->vt), 0) + now * VT_STEP;
     const float2 scales = shared->scales[now];
-    ping_pong_wait();
-    trace(&g->tracer, STROBE_TRACE_QK, g->count);
-    issue_scores(s, g->q + g->q_slot * Q_SLOT_STEP, g->k + now * K_STEP);
-    mbarrier_wait(&shared->vt_full[before], before_parity);
-    trace(&g->tracer, STROBE_TRACE_PV, g->count);
-    issue_accumulate(t, packed, g->vt + before * VT_STEP);
-    ping_pong_arrive();
-    trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
-    wgmma_wait(1); /* the scores; P V goes on */
-    softmax_of_block(p, shared, g, s, n, scales.x);
-    trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
-    wgmma_wait(0); /* P V */
-    trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
-    release(&shared->vt_empty[before]);
+    trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
+    release(&shared->k_empty[now]);
+    if (last) release(&shared->q_empty[q_slot_of(piece_of(g->tiles, group_index()))]);
+    softmax_of_block(p, shared, g, s, o, n, scales.x);
     pack_weights(packed, s);
-#pragma unroll
-    for (int v = 0; v < PARTS; ++v) wgmma_keep(t[v]);
-    promote(g, o, t, g->v_scale);
-    rescale_all(g, o);
-    g->v_scale = scales.y;
-}
-
-/* The last P V of a tile, the first scores of the next tile, and the epilogue, which runs under these scores. Returns
- * whether the warp's O was finite. */
-INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
-                     float (&s)[SCORES], const uint32_t (&packed)[KEYS / 8], float (&t)[PARTS], float (&o)[OUTPUTS]) {
-    const uint32_t last = stage_of(g->count), slot = slot_of(g->tiles);
-    mbarrier_wait(&shared->vt_full[last], full_parity(g->count));
-    ping_pong_wait();
-    trace(&g->tracer, STROBE_TRACE_PV, g->count);
-    issue_accumulate(t, packed, g->vt + last * VT_STEP);
-    ping_pong_arrive();
-    ++g->count, ++g->tiles;
-    begin_tile(p, shared, g, s);
-    trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
-    wgmma_wait(1); /* P V; the scores go on */
-    trace(&g->tracer, STROBE_TRACE_EPILOGUE, g->count);
-    release(&shared->vt_empty[last]);
-#pragma unroll
-    for (int v = 0; v < PARTS; ++v) wgmma_keep(t[v]);
-    promote(g, o, t, g->v_scale);
-    normalise(g, o);
-    const bool finite = epilogue(p, &shared->tile[slot], o, &g->rows, warp_row());
-    __syncwarp();
-    return finite;
+    trace(&g->tracer, STROBE_TRACE_WAIT_V, g->count);
+    mbarrier_wait(&shared->vt_full[now], full_parity(g->count));
+    trace(&g->tracer, STROBE_TRACE_WAIT_K, g->count);
+    if (last)
+        wait_for_tile(shared, g->tiles + 1, next);
+    else
+        mbarrier_wait(&shared->k_full[stage_of(next)], full_parity(next));
+    trace(&g->tracer, STROBE_TRACE_QK, g->count);
+    wgmma_fence();
+    issue_accumulate(t, packed, vt);
+    issue_scores(s, queries_of(shared, g->tiles + last), keys_of_stage(shared, next));
+    wgmma_commit();
+    trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
+    wgmma_wait(0);
+    release(&shared->vt_empty[now]);
+    promote(g, o, t, scales.y);
+    g->count = next;
 }
 
 /* One warp group: tile after tile, then the exact rows. */
@@ -237,21 +212,25 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
     uint32_t packed[KEYS / 8]; /* P */
     int32_t *chain = &shared->chain[threadIdx.x / 32 - 4];
     g.count = g.tiles = 0;
-    g.q = wgmma_operand(shared_address(shared->q), 0), g.k = wgmma_operand(shared_address(shared->k), 0);
-    g.vt = wgmma_operand(shared_address(shared->vt), 0);
     g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);
     if (index == GROUPS - 1) named_barrier_arrive(PING_PONG_BARRIER, 256);
 
-    begin_tile(p, shared, &g, s);
-    while (g.end_block > g.first_block) {
+    wait_for_tile(shared, 0, 0);
+    wgmma_fence();
+    issue_scores(s, queries_of(shared, 0), keys_of_stage(shared, 0));
+    wgmma_commit();
+    wgmma_wait(0);
+    for (begin_tile(p, shared, &g, o); g.end_block > g.first_block; begin_tile(p, shared, &g, o)) {
         const uint32_t slot = slot_of(g.tiles);
-        first_block(p, shared, &g, s, packed, o);
-        for (int n = g.end_block - 2; n >= g.first_block; --n) next_block(p, shared, &g, s, packed, t, o, n);
-        const bool finite = end_tile(p, shared, &g, s, packed, t, o);
+        for (int n = g.end_block - 1; n >= g.first_block; --n) process_block(p, shared, &g, s, packed, t, o, n);
+        trace(&g.tracer, STROBE_TRACE_EPILOGUE, g.count);
+        normalise(&g, o);
+        const bool finite = epilogue(p, &shared->tile[slot], o, &g.rows, warp_row());
+        __syncwarp();
         if (!finite) mark_for_recompute(p->workspace, shared->tile[slot].number, chain, warp_row());
         release(&shared->tile_empty[slot]);
+        ++g.tiles;
     }
-    wgmma_wait(0);
     trace(&g.tracer, STROBE_TRACE_END, g.count);
     recompute_marked(p, *chain, warp_row());
 }
@@ -266,6 +245,7 @@ INLINE void init_barriers(struct shared *s) {
     for (int slot = 0; slot < TILES; ++slot)
         mbarrier_init(&s->tile_full[slot], 1), mbarrier_init(&s->tile_empty[slot], 4 * GROUPS + 1 + TRANSPOSERS);
     for (int warp = 0; warp < 4 * GROUPS; ++warp) s->chain[warp] = -1;
+    s->zero = 0;
     mbarrier_init_fence();
 }
 

@@ -35,39 +35,49 @@ INLINE void raise_weights(const float (&s)[KEYS / 2], struct rows *r, const floa
     }
 }
 
-/* S becomes P in place. A row's largest score is found as an integer: where some score is positive, the order of the bits is
- * that of the numbers; where the bound, which is in base 2, is negative, the maximum is looked for in any case. */
-INLINE void online_softmax_fp8(float (&s)[KEYS / 2], struct rows *r, const float (&c)[2]) {
+/* The largest of the thread's scores of row i, as integers, in two chains. */
+INLINE int largest_bits(const float (&s)[KEYS / 2], int i) {
     int most[2] = {(int)0x80000000, (int)0x80000000};
 #pragma unroll
-    for (int v = 0; v < KEYS / 2; ++v) wgmma_keep(s[v]);
+    for (int v = 2 * i; v < KEYS / 2; v += 4)
+        most[v / 4 % 2] = max(max(most[v / 4 % 2], __float_as_int(s[v])), __float_as_int(s[v + 1]));
+    return max(most[0], most[1]);
+}
+
+/* Moves m to where scores that pass their row's bound ask for it. A row's largest score is found as an integer: where some
+ * score is positive, the order of the bits is that of the numbers; where the bound, which is in base 2, is negative, the
+ * maximum is looked for in any case. */
+INLINE void follow_maxima(float (&s)[KEYS / 2], struct rows *r, const float (&c)[2]) {
 #pragma unroll
-    for (int v = 0; v < KEYS / 2; v += 2)
-        most[v / 2 % 2] = max(max(most[v / 2 % 2], __float_as_int(s[v])), __float_as_int(s[v + 1]));
-    const bool above = r->bound[0] < 0 || r->bound[1] < 0 || __int_as_float(most[0]) * c[0] > r->bound[0] ||
-                       __int_as_float(most[1]) * c[1] > r->bound[1];
+    for (int v = 0; v < KEYS / 2; ++v) wgmma_keep(s[v]);
+    const float most[2] = {__int_as_float(largest_bits(s, 0)) * c[0], __int_as_float(largest_bits(s, 1)) * c[1]};
+    const bool above = (r->bound[0] < 0) | (r->bound[1] < 0) | (most[0] > r->bound[0]) | (most[1] > r->bound[1]);
     r->grown = __any_sync(0xffffffffu, above);
     if (r->grown) raise_weights(s, r, c);
+}
+
+/* S becomes P in place, and lse's sum follows. `zero`: a 0 that ptxas does not know, lest it move exponentials up to where
+ * it was not there yet. */
+INLINE void exponentials_fp8(float (&s)[KEYS / 2], struct rows *r, const float (&c)[2], float zero) {
+    const float shift[2] = {zero - r->shift[0], zero - r->shift[1]};
 #pragma unroll
     for (int v = 0; v < KEYS / 2; ++v) {
-        s[v] = ex2(fmaf(s[v], c[v / 2 % 2], -r->shift[v / 2 % 2]));
+        s[v] = ex2(fmaf(s[v], c[v / 2 % 2], shift[v / 2 % 2]));
         r->sum[v / 2 % 2] += s[v];
     }
-    /* Never: but ptxas would move all exponentials behind the wait for P V, under which they belong, if nothing asked for
-     * their sum here. */
+    /* Never: but ptxas would move exponentials down to where they are used, if nothing asked for their sum here. */
     if (r->sum[0] + r->sum[1] < -1) __nanosleep(0);
 }
 
 /* P rounded to e4m3, as the A operand of P V: sixteen keys of a row are a register of the lane's four columns 2 q, 2 q + 1,
- * 2 q
- * + 8, 2 q + 9 each, an order that V's keys have as well (transpose.h). */
+ * 2 q + 8, 2 q + 9 each, an order that V's keys have as well (transpose.h). */
 INLINE void pack_weights(uint32_t (&packed)[KEYS / 8], const float (&s)[KEYS / 2]) {
 #pragma unroll
     for (int b = 0; b < KEYS / 16; ++b)
 #pragma unroll
         for (int i = 0; i < 2; ++i)
-            packed[2 * b + i] = cvt_e4m3x2(s[8 * b + 2 * i], s[8 * b + 2 * i + 1]) |
-                                (uint32_t)cvt_e4m3x2(s[8 * b + 4 + 2 * i], s[8 * b + 5 + 2 * i]) << 16;
+            packed[2 * b + i] = cvt_e4m3x4(s[8 * b + 2 * i], s[8 * b + 2 * i + 1], s[8 * b + 4 + 2 * i],
+                                           s[8 * b + 5 + 2 * i]);
 }
 
 #endif
