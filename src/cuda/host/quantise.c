@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * quantise.c (cuda): the launches of device/quantise_rows.cu and what is around it; see quantise.h. Blocks of rows that a
- * CTA has whole are quantised in one pass; else magnitudes are gathered in the scales first. */
+ * quantise.c (cuda): the launches of device/quantise_block.cu, of quantise_rows.cu and what is around them; see quantise.h.
+ * Blocks of rows that a CTA has whole are quantised in one pass; else magnitudes are gathered in the scales first. */
 #include "cuda/host/quantise.h"
 
 #include "cuda/device/quantise.h"
@@ -14,6 +14,9 @@ void strobe__quantise_rows_256_plain(struct quantise_params p);
 void strobe__quantise_rows_64_general(struct quantise_params p);
 void strobe__quantise_rows_128_general(struct quantise_params p);
 void strobe__quantise_rows_256_general(struct quantise_params p);
+void strobe__quantise_block_64(struct quantise_params p);
+void strobe__quantise_block_128(struct quantise_params p);
+void strobe__quantise_block_256(struct quantise_params p);
 void strobe__quantise_scales(struct quantise_params p);
 void strobe__quantise_mean(struct quantise_params p);
 
@@ -73,6 +76,21 @@ static strobe_status launch_rows(struct quantise_params *p, enum quantise_phase 
                                stream);
 }
 
+/* Whether quantise_block.cu takes it, of what is plain and takes one pass. */
+static bool is_for_block(const struct quantise_params *p) {
+    const struct quantise_tensor *t = &p->t;
+    return is_plain(p) && (t->dim == 64 || t->dim == 128 || t->dim == 256) && !t->lse_shift &&
+           (!t->rotary || 2 * p->c.pairs == t->dim);
+}
+
+static strobe_status launch_block(struct quantise_params *p, void *stream) {
+    const struct quantise_tensor *t = &p->t;
+    static void (*const blocks[3])(struct quantise_params) = {strobe__quantise_block_64, strobe__quantise_block_128,
+                                                              strobe__quantise_block_256};
+    return strobe__cuda_launch((symbol)blocks[t->dim / 128], strobe__product(t->batch * p->chunks, t->heads),
+                               (int32_t)(QUANTISE_CHUNK * t->dim / 32), 0, p, stream);
+}
+
 static strobe_status launch_scales(struct quantise_params *p, enum quantise_phase phase, void *stream) {
     const int64_t slots = strobe__product(p->scale_extent[0] * p->scale_extent[1], p->scale_extent[2]);
     p->phase = phase;
@@ -86,7 +104,7 @@ static strobe_status launch_tensor(const struct quantisation *q, const struct qu
         status = strobe__cuda_launch((symbol)strobe__quantise_mean, t->sequences * t->heads * ceil_div(t->dim, 8),
                                      MEAN_PARTS, 0, &p, stream);
     if (status) return status;
-    if (takes_one_pass(&p)) return launch_rows(&p, QUANTISE_AT_ONCE, stream);
+    if (takes_one_pass(&p)) return is_for_block(&p) ? launch_block(&p, stream) : launch_rows(&p, QUANTISE_AT_ONCE, stream);
     status = launch_scales(&p, QUANTISE_CLEAR, stream);
     if (!status) status = launch_rows(&p, QUANTISE_GATHER, stream);
     if (!status) status = launch_scales(&p, QUANTISE_CONCLUDE, stream);
