@@ -166,7 +166,8 @@ typedef struct strobe_varlen {
  * table_stride + j / page_size]. Where that is no number of a page, in [0, pages), nothing is read and its keys are
  * invisible. Entries beyond a sequence's length are not read. table_stride: default ceil(seq_k / page_size), and at least
  * that. Lengths are varlen's used_k; cu_seqlens_k is not accepted beside. Scales with block_k = 1 are [pages, page_size,
- * heads_kv] too; with 0 they are a sequence's, others are not accepted. */
+ * heads_kv] too; with 0 they are a sequence's, others are not accepted. Taken by the CPU's forward and decode kernels but
+ * those of AMX. */
 typedef struct strobe_paged {
     size_t struct_size;
     const int32_t *page_table;

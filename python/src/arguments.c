@@ -107,6 +107,19 @@ static bool open_qkv(struct call *c) {
     return true;
 }
 
+/* The bound of the keys is what the table has room for, where the caller gives none. */
+static bool read_pages(struct call *c) {
+    const struct tensor *t = &c->page_table;
+    strobe_paged *p = &c->paged;
+    if (!tensor_has_shape(t, 2, (const int64_t[]){c->a.batch, -1})) return false;
+    *p = (strobe_paged){.struct_size = sizeof *p, .page_table = t->data};
+    p->table_stride = t->shape[0] > 1 ? t->stride[0] : t->shape[1];
+    p->page_size = c->k.shape[1], p->pages = c->k.shape[0];
+    if (c->args[ARG_MAX_SEQLEN_K] == Py_None) c->a.seq_k = t->shape[1] * p->page_size;
+    c->a.paged = p;
+    return true;
+}
+
 /* Fills in the extents. The batch is the lengths' where a side is packed. */
 static bool read_shapes(struct call *c) {
     strobe_attention *a = &c->a;
@@ -120,7 +133,8 @@ static bool read_shapes(struct call *c) {
     a->batch = packed_q ? c->cu_q.shape[0] - 1 : q[0];
     a->heads_q = q[q_axes - 2], a->dim = q[q_axes - 1], a->heads_kv = k[k_axes - 2];
     /* The axes that are not the batch's: rows and heads are k's own to say, and v has k's. */
-    const int64_t k_wanted[4] = {a->batch, -1, -1, a->dim}, v_wanted[4] = {a->batch, k[k_axes - 3], a->heads_kv, -1};
+    const int64_t of_k = is_paged(c) ? k[0] : a->batch; /* pages, or sequences */
+    const int64_t k_wanted[4] = {of_k, -1, -1, a->dim}, v_wanted[4] = {of_k, k[k_axes - 3], a->heads_kv, -1};
     const int first = packed_k ? 1 : 0;
     if (!tensor_has_shape(&c->k, k_axes, k_wanted + first) || !tensor_has_shape(&c->v, k_axes, v_wanted + first))
         return false;
@@ -128,7 +142,10 @@ static bool read_shapes(struct call *c) {
     a->dim_v = c->v.shape[k_axes - 1];
     c->total_q = q[0];
     if (!packed_q) a->seq_q = q[1];
-    if (!packed_k) a->seq_k = k[1];
+    if (is_paged(c)) {
+        if (!read_pages(c)) return false;
+    } else if (!packed_k)
+        a->seq_k = k[1];
     /* Zero would ask for the library's default. */
     if (a->heads_kv == 0 || a->dim_v == 0) return refuse_shape(a->dim_v == 0 ? &c->v : &c->k, "1 head and 1 dim, or more,");
     return place_rows(&a->q, &c->q, packed_q) && place_rows(&a->k, &c->k, packed_k) && place_rows(&a->v, &c->v, packed_k);
@@ -189,7 +206,8 @@ static bool read_scalars(struct call *c) {
 
 bool call_read(struct call *c) {
     c->a.struct_size = sizeof c->a;
-    return open_qkv(c) && read_lengths(c) && read_shapes(c) && read_scalars(c) && read_features(c) && choose_threads(c);
+    return open_qkv(c) && open_pages(c) && read_lengths(c) && read_shapes(c) && read_scalars(c) && read_features(c) &&
+           choose_threads(c);
 }
 
 void call_close(struct call *c) {
@@ -205,6 +223,7 @@ void call_close(struct call *c) {
                                 &c->cu_k,
                                 &c->used_q,
                                 &c->used_k,
+                                &c->page_table,
                                 &c->q_scale,
                                 &c->k_scale,
                                 &c->v_scale};

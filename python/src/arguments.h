@@ -52,6 +52,7 @@ enum {
     X(VISIBLE, visible, ATTENTION)                                                                 \
     X(ARRAYS, arrays, ATTENTION)                                                                   \
     X(SCALARS, scalars, ATTENTION)                                                                 \
+    X(PAGE_TABLE, page_table, FORWARD | EXPLAIN)                                                   \
     X(Q_SCALE, q_scale, FORWARD | EXPLAIN)                                                         \
     X(K_SCALE, k_scale, FORWARD | EXPLAIN)                                                         \
     X(V_SCALE, v_scale, FORWARD | EXPLAIN)                                                         \
@@ -83,6 +84,7 @@ struct call {
     PyObject *args[ARGUMENTS]; /* borrowed; None where an argument is left out */
     strobe_attention a;
     strobe_varlen varlen;
+    strobe_paged paged;
     strobe_bias bias;
     strobe_bool_mask bool_mask;
     strobe_block_mask block_mask;
@@ -94,7 +96,7 @@ struct call {
     strobe_tuning tuning;
     int64_t total_q; /* rows of a packed q */
     struct tensor q, k, v, bias_tensor, mask_tensor, block_tensor, slopes_tensor, sinks_tensor;
-    struct tensor cu_q, cu_k, used_q, used_k, q_scale, k_scale, v_scale;
+    struct tensor cu_q, cu_k, used_q, used_k, page_table, q_scale, k_scale, v_scale;
     struct score *score; /* score.c's; NULL: no function of a score */
 };
 
@@ -110,6 +112,7 @@ void call_close(struct call *call);
 /* features.c: the optional structures; those of the tensors need batch, seq_q, seq_k and heads to be known. */
 bool read_features(struct call *call);
 bool read_lengths(struct call *call);
+bool open_pages(struct call *call);
 
 /* score.c: the user's function of a score, and where its arrays' gradients go; the latter are the backward's. */
 bool read_score(struct call *call);
@@ -142,6 +145,7 @@ int out_shape(const struct call *call, int64_t shape[4]);
 int lse_shape(const struct call *call, int64_t shape[4]);
 static inline bool is_packed_q(const struct call *call) { return tensor_is_open(&call->cu_q); }
 static inline bool is_packed_k(const struct call *call) { return tensor_is_open(&call->cu_k); }
+static inline bool is_paged(const struct call *call) { return tensor_is_open(&call->page_table); }
 
 /* threads.c: how a call of this size is to run, into the descriptor's parallel; the same for a number of threads. */
 bool choose_threads(struct call *call);

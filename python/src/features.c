@@ -31,6 +31,7 @@ static int64_t entry(const struct tensor *t, int64_t n) {
 static bool read_longest(struct call *c, const struct tensor *cu, enum argument argument, const char *name, int64_t *seq) {
     if (!tensor_is_open(cu)) {
         if (c->args[argument] == Py_None) return true;
+        if (argument == ARG_MAX_SEQLEN_K && is_paged(c)) return read_int(c->args[argument], name, seq);
         PyErr_Format(PyExc_ValueError, "%s is given without cu_seqlens; both or none is accepted", name);
         return false;
     }
@@ -59,6 +60,16 @@ bool read_lengths(struct call *c) {
     if (tensor_is_open(&c->cu_k)) v->total_k = c->k.ndim > 0 ? c->k.shape[0] : 0;
     return read_longest(c, &c->cu_q, ARG_MAX_SEQLEN_Q, "max_seqlen_q", &c->a.seq_q) &&
            read_longest(c, &c->cu_k, ARG_MAX_SEQLEN_K, "max_seqlen_k", &c->a.seq_k);
+}
+
+bool open_pages(struct call *c) {
+    struct tensor *t = &c->page_table;
+    if (!tensor_open_optional(c->state, t, c->args[ARG_PAGE_TABLE], "page_table")) return false;
+    if (!tensor_is_open(t)) return true;
+    if (t->element != ELEMENT_INT32) return refuse_dtype(t, "int32");
+    if (t->ndim != 2 || (t->shape[1] > 1 && t->stride[1] != 1))
+        return refuse_shape(t, "(batch, pages), its last axis contiguous,");
+    return tensor_is_on(t, &c->q);
 }
 
 /* total_* = 0 asks the library for its default, which an empty packed tensor's offsets may exceed; and used_* are one entry
@@ -207,6 +218,10 @@ static bool read_dropout(struct call *c) {
 int scales_shape(const struct call *c, bool of_queries, int64_t block, int64_t shape[3]) {
     const strobe_attention *a = &c->a;
     const bool packed = of_queries ? is_packed_q(c) : is_packed_k(c);
+    if (!of_queries && is_paged(c) && block > 0) { /* beside every slot */
+        memcpy(shape, c->k.shape, 3 * sizeof *shape);
+        return 3;
+    }
     const int64_t heads = of_queries ? a->heads_q : a->heads_kv;
     const int64_t rows = packed ? (of_queries ? c->q.shape[0] : c->k.shape[0]) : of_queries ? a->seq_q : a->seq_k;
     const int64_t blocks = block == 0 ? 1 : (rows + block - 1) / block;

@@ -49,6 +49,7 @@ class Options(TypedDict, total=False):
 
 
 class Scaled(Options, total=False):
+    page_table: Annotated[Any, None]
     q_scale: Annotated[Any, None]
     k_scale: Annotated[Any, None]
     v_scale: Annotated[Any, None]

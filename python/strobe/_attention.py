@@ -96,6 +96,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
         What the expressions index, by name: float32, float16, bfloat16, int32, uint8 or bool, of 1 to 4 axes.
     scalars : dict of numbers, optional
         By name; an int is an integer in the expressions.
+    page_table : int32 tensor, (batch, pages a sequence), optional
+        K and V are a cache of pages, (pages, page_size, heads_kv, dim), with any strides: key j of sequence b lies in slot
+        j % page_size of page page_table[b, j // page_size]. Where that is the number of no page, its keys are invisible.
+        Lengths are used_k, their bound max_seqlen_k; without them all slots count. On the CPU.
     q_scale, k_scale, v_scale : float32 tensor, (batch, blocks, heads), or packed (blocks, heads), optional
         What a float8_e4m3fn or int8 tensor is multiplied with, a number a block of rows and head; extents of 1 repeat. With
         0 in scale_block a packed side has (batch, heads).
