@@ -83,7 +83,7 @@ struct consumer_state {
     struct tracer tracer;
 };
 
-/* Ping-pong: the groups' exponentials take turns, so that those of one run under everything else of the other. */
+/* Ping-pong: one group's exponentials run at a time, under everything else of the other group. */
 INLINE void ping_pong_wait(void) { named_barrier_wait(PING_PONG_BARRIER + group_index(), 256); }
 INLINE void ping_pong_arrive(void) { named_barrier_arrive(PING_PONG_BARRIER + (group_index() + 1) % GROUPS, 256); }
 
