@@ -25,6 +25,15 @@ class BlockMask(Structure):
     _fields_ = [("struct_size", c_size_t), ("data", c_void_p), ("block_q", c_int64), ("block_k", c_int64), ("stride", c_int64 * 3)]
 
 
+class MaskLists(Structure):
+    _fields_ = (
+        [("struct_size", c_size_t), ("data", c_void_p), ("bytes", c_size_t)]
+        + [(name, c_int32) for name in ("uses", "made", "device", "device_index")]
+        + [(name, c_int64) for name in ("batch", "heads_q", "seq_q", "seq_k", "block_q", "block_k")]
+        + [("axes", c_int32), ("reserved", c_int32)]
+    )
+
+
 class Attention(Structure):
     _fields_ = (
         [("struct_size", c_size_t)]
@@ -34,7 +43,7 @@ class Attention(Structure):
         + [("flags", c_uint64), ("scale", c_double), ("softcap", c_double)]
         + [(name, c_int64) for name in ("window_left", "window_right", "q_start", "k_start")]
         + [(name, c_void_p) for name in ("varlen", "paged", "bias", "bool_mask", "block_mask", "alibi", "sinks", "dropout", "scales")]
-        + [("parallel", POINTER(Parallel)), ("tuning", POINTER(Tuning))]
+        + [("parallel", POINTER(Parallel)), ("tuning", POINTER(Tuning)), ("score", c_void_p), ("mask_lists", c_void_p)]
     )
 
 
@@ -85,6 +94,9 @@ def load(path):
     library.strobe_forward.argtypes = [c_void_p, c_void_p, c_size_t, c_void_p]
     library.strobe_backward.argtypes = [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p]
     library.strobe_workspace.argtypes = [c_void_p, c_void_p, c_void_p]
+    if hasattr(library, "strobe_mask_lists_make"):
+        library.strobe_mask_lists_bytes.argtypes = [c_void_p, c_void_p, c_void_p]
+        library.strobe_mask_lists_make.argtypes = [c_void_p, c_void_p, c_void_p]
     if hasattr(library, "strobe_quantise"):
         library.strobe_quantise.argtypes = [c_void_p, c_void_p, c_void_p]
     return library

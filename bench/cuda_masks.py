@@ -3,10 +3,12 @@
 """cuda_masks.py: what a mask saves: boolean masks, block masks, documents and windows on a GPU, beside FlexAttention and cuDNN
 in one process and on the same tensors.
 
-    python3 bench/cuda_masks.py LIBSTROBE [LIBSTROBE ...] [--what fwd,bwd] [--dim 128] [--seq 4k] [--ms 40] [--flex] [--cudnn]
+    python3 bench/cuda_masks.py LIBSTROBE [LIBSTROBE ...] [--what fwd,bwd,fixed] [--dim 128] [--seq 4k] [--ms 40] [--lists] [--flex]
+                                [--cudnn] [--kernel NAME]
 
 bf16, batch 4, 16 heads. Milliseconds, and the plain call's time over them; calls take turns, L2 is flushed before each, medians.
-The time of the pass that looks at a mask is part of a call's. --flex compiles FlexAttention, which takes a minute.
+fixed: the backward with STROBE_DETERMINISTIC. The time of the pass that looks at a mask is part of a call's; with --lists there is
+a call too that brings lists, made before. --flex compiles FlexAttention, which takes a minute.
 Needs PyTorch with a GPU (exit 77 otherwise)."""
 import argparse
 import ctypes as C
@@ -29,7 +31,7 @@ class Case:
 
 
 class Call:
-    def __init__(self, strobe, tensors, case, what):
+    def __init__(self, strobe, tensors, case, what, lists=False):
         q, k, v, dout = tensors
         self.strobe, self.what = strobe, what
         self.out, self.lse = torch.empty_like(q), torch.empty(q.shape[:3], device="cuda")
@@ -45,9 +47,14 @@ class Call:
             a.block_mask = C.cast(C.pointer(m), C.c_void_p)
         if case.window:
             a.mask, a.window_left, a.window_right = 4, case.window, 0
+        a.flags = what == "fixed"
+        if lists:
+            self.keep.append(strobe.make_lists(a))
         self.work = strobe.workspace(a)
         self.strobe.forward(a, self.work)
-        if what == "bwd":
+        if what != "fwd":
+            if strobe.tuning:
+                a.tuning = C.pointer(strobe.tuning) if b"backward" in strobe.tuning.kernel else None
             self.gradients = [torch.empty_like(x) for x in (q, k, v)]
             self.g = Gradients(struct_size=C.sizeof(Gradients))
             self.g.dout, self.g.dq, self.g.dk, self.g.dv = (view(x, True) for x in (dout, *self.gradients))
@@ -126,10 +133,12 @@ def main():
     parser.add_argument("--dim", default="128")
     parser.add_argument("--seq", default="4k")
     parser.add_argument("--ms", type=float, default=40)
+    parser.add_argument("--kernel")
+    parser.add_argument("--lists", action="store_true")
     parser.add_argument("--flex", action="store_true")
     parser.add_argument("--cudnn", action="store_true")
     options = parser.parse_args()
-    libraries = [Strobe(path, None) for path in options.library]
+    libraries = [Strobe(path, options.kernel) for path in options.library]
     torch.manual_seed(0)
     for dim in map(int, options.dim.split(",")):
         for seq in map(number, options.seq.split(",")):
@@ -140,6 +149,8 @@ def main():
                 for case in cases(seq):
                     calls = [Call(s, tensors, case, what) for s in libraries]
                     names = [f"strobe {n + 1}" for n in range(len(calls))]
+                    if options.lists and (case.mask is not None or case.blocks is not None):
+                        calls.append(Call(libraries[0], tensors, case, what, True)), names.append("lists")
                     if options.flex and (case.flex or case.name == "plain"):
                         calls.append(attempt(flex_call, case, tensors, what, seq)), names.append("flex")
                     if options.cudnn and case.blocks is None and not case.window:

@@ -22,7 +22,7 @@ try:
 except ImportError:
     sys.exit(77)
 
-from abi import Attention, Gradients, Tensor, Tuning, check, load
+from abi import Attention, Gradients, MaskLists, Tensor, Tuning, check, load
 
 DETERMINISTIC = 1
 PEERS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
@@ -56,6 +56,17 @@ class Strobe:
         need = C.c_size_t()
         self.check(self.lib.strobe_workspace(C.byref(a), C.byref(g) if g else None, C.byref(need)))
         return torch.empty(max(need.value, 64), dtype=torch.uint8, device="cuda")
+
+    def make_lists(self, a):
+        """Lists of what the call's masks hide, which the call then brings; their memory, to be kept."""
+        lists = MaskLists(struct_size=C.sizeof(MaskLists))
+        need = C.c_size_t()
+        self.check(self.lib.strobe_mask_lists_bytes(C.byref(a), C.byref(lists), C.byref(need)))
+        memory = torch.full((max(need.value, 64),), 0xFF, dtype=torch.uint8, device="cuda")
+        lists.data, lists.bytes = memory.data_ptr(), need.value
+        self.check(self.lib.strobe_mask_lists_make(C.byref(a), C.byref(lists), torch.cuda.current_stream().cuda_stream))
+        a.mask_lists = C.cast(C.pointer(lists), C.c_void_p)
+        return lists, memory
 
     def forward(self, a, work):
         self.check(self.lib.strobe_forward(C.byref(a), work.data_ptr(), work.numel(), torch.cuda.current_stream().cuda_stream))

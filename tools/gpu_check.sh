@@ -93,6 +93,8 @@ fi
 if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
     python3 "$here/tests/cuda/calls.py" "$build/libstrobe.so" || failed=1
     python3 "$here/tests/cuda/masks.py" "$build/libstrobe.so" || failed=1
+    python3 "$here/tests/cuda/masks.py" "$build/libstrobe.so" --kernel cuda_forward_sm80 --forward --bf16 || failed=1
+    python3 "$here/tests/cuda/masks.py" "$build/libstrobe.so" --kernel cuda_backward_sm80 --bf16 || failed=1
     python3 "$here/tests/cuda/repeats.py" "$build/libstrobe.so" $repeats || failed=1
     python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" graph || failed=1
     # the command's own figures, beside what it measures as the card's peak

@@ -17,16 +17,24 @@ static const manner manners[] = {
      .threads = 1,
      .fresh_thread = true,
      .workspace = WORKSPACE_USED},
-    {.name = "on 2 threads with a workspace of the caller's", .threads = 2, .workspace = WORKSPACE_FRESH},
+    {.name = "on 2 threads with a workspace of the caller's, and lists of its masks",
+     .threads = 2,
+     .workspace = WORKSPACE_FRESH,
+     .lists = true},
     {.name = "in the caller's own loop, last task first", .threads = 3, .own_loop = true},
 };
 static const manner gpu_manners[] = {
-    {.name = "from a fresh thread, on a stream of its own, in the workspace of the call before",
+    {.name = "from a fresh thread, on a stream of its own, in the workspace of the call before, with lists of its masks",
      .fresh_thread = true,
      .own_stream = true,
+     .lists = true,
      .workspace = WORKSPACE_USED},
     {.name = "as a graph launched twice", .graph = true, .own_stream = true, .workspace = WORKSPACE_FRESH},
-    {.name = "beside the same call on another stream", .twin = true, .own_stream = true, .workspace = WORKSPACE_FRESH},
+    {.name = "beside the same call on another stream, with lists of its masks",
+     .twin = true,
+     .own_stream = true,
+     .lists = true,
+     .workspace = WORKSPACE_FRESH},
 };
 
 static void fail(verification *v, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -127,6 +127,7 @@ static strobe_status start_twin(const device_copies *d, const call *c, const out
     call_prepare(&other, &twin->in, &twin->out);
     other.tuning = c->tuning;
     other.attention.tuning = c->attention.tuning ? &other.tuning : NULL;
+    other.attention.mask_lists = c->attention.mask_lists; /* of the same masks */
     return manner_call(&other, how, workspace, bytes, *stream, message, capacity);
 }
 
@@ -162,9 +163,23 @@ static strobe_status run_between_guards(const device_copies *d, const call *c, c
     return STROBE_DEVICE_ERROR;
 }
 
-strobe_status device_copies_run(device_copies *d, const call *c, const outputs *out, const manner *how, char *message,
+/* Lists of the call's masks, in memory that holds NaN before. */
+static strobe_status make_lists(device_copies *d, call *c, char *message, size_t capacity) {
+    c->mask_lists.data = keep(d, NULL, c->mask_lists.bytes);
+    if (!c->mask_lists.data) {
+        snprintf(message, capacity, "lists of %zu bytes could not be had on the GPU", c->mask_lists.bytes);
+        return STROBE_OUT_OF_MEMORY;
+    }
+    const strobe_status status = manner_make_lists(c, message, capacity);
+    if (status) return status;
+    return cuda_memory_wait(message, capacity) ? STROBE_OK : STROBE_DEVICE_ERROR;
+}
+
+strobe_status device_copies_run(device_copies *d, call *c, const outputs *out, const manner *how, char *message,
                                 size_t capacity) {
     size_t bytes = 0;
+    const strobe_status listed = manner_wants_lists(c, how) ? make_lists(d, c, message, capacity) : STROBE_OK;
+    if (listed) return listed;
     strobe_status status = strobe_workspace(&c->attention, call_gradients(c), &bytes);
     snprintf(message, capacity, "%s", status ? strobe_last_error() : "");
     if (status) return status;

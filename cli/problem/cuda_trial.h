@@ -11,7 +11,7 @@ typedef struct device_copies {
     inputs in; /* as the caller's, with pointers of the device; to be handed to call_prepare */
     outputs out;
     inputs host_in;
-    void *memory[2 * TENSOR_COUNT + 5];
+    void *memory[2 * TENSOR_COUNT + 6];
     size_t count;
 } device_copies;
 
@@ -21,7 +21,7 @@ void device_copies_free(device_copies *d);
 
 /* Runs the prepared call on the copies, with the workspace that it asks for between guard bands, and brings the outputs
  * back, guard bands included. */
-strobe_status device_copies_run(device_copies *d, const call *c, const outputs *out, const manner *how, char *message,
+strobe_status device_copies_run(device_copies *d, call *c, const outputs *out, const manner *how, char *message,
                                 size_t capacity);
 
 #endif

@@ -25,6 +25,7 @@
 
 #include "problem/score_functions.h"
 
+#include <strobe/strobe_mask_lists.h>
 #include <strobe/strobe_score.h>
 
 typedef enum tensor_id {
@@ -151,6 +152,7 @@ typedef struct call {
     strobe_score_arguments score;
     strobe_score_gradients dscore;
     strobe_score_elements table, dtable;
+    strobe_mask_lists mask_lists;
     bool backward;
 } call;
 

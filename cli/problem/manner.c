@@ -56,6 +56,21 @@ strobe_status manner_call(const call *c, const manner *how, void *workspace, siz
     return j.status;
 }
 
+bool manner_wants_lists(call *c, const manner *how) {
+    strobe_mask_lists *l = &c->mask_lists;
+    if (!how->lists || (!c->attention.bool_mask && !c->attention.block_mask)) return false;
+    *l = (strobe_mask_lists){.struct_size = sizeof *l};
+    if (how->workspace == WORKSPACE_USED) l->uses = c->backward ? STROBE_LISTS_BACKWARD : STROBE_LISTS_FORWARD;
+    return strobe_mask_lists_bytes(&c->attention, l, &l->bytes) == STROBE_OK;
+}
+
+strobe_status manner_make_lists(call *c, char *message, size_t capacity) {
+    const strobe_status status = strobe_mask_lists_make(&c->attention, &c->mask_lists, NULL);
+    snprintf(message, capacity, "%s", status ? strobe_last_error() : "");
+    if (!status) c->attention.mask_lists = &c->mask_lists;
+    return status;
+}
+
 static bool is_poison(const unsigned char *bytes, size_t count) {
     for (size_t i = 0; i < count; ++i)
         if (bytes[i] != POISON) return false;
@@ -79,6 +94,12 @@ static unsigned char *block_of(size_t bytes, bool fresh) {
 }
 
 strobe_status manner_run(const call *c, const manner *how, char *message, size_t capacity) {
+    call listed = *c; /* on the CPU lists take no memory */
+    if (manner_wants_lists(&listed, how)) {
+        const manner without = {.name = how->name, .workspace = how->workspace, .fresh_thread = how->fresh_thread};
+        const strobe_status made = manner_make_lists(&listed, message, capacity);
+        return made ? made : manner_run(&listed, &without, message, capacity);
+    }
     if (how->workspace == WORKSPACE_LIBRARY) return manner_call(c, how, NULL, 0, NULL, message, capacity);
     size_t bytes = 0;
     strobe_status status = strobe_workspace(&c->attention, call_gradients(c), &bytes);

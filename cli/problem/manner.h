@@ -18,6 +18,7 @@ typedef struct manner {
     const char *name; /* for sentences: "on 2 threads" */
     workspace_kind workspace;
     bool fresh_thread; /* called from a thread that has called nothing before */
+    bool lists;        /* with lists of what its masks hide, made before, where it has masks */
     /* on the CPU */
     int32_t threads; /* 0: as the problem says */
     bool own_loop;   /* tasks run one after another, last first, in a loop of ours */
@@ -36,6 +37,13 @@ strobe_status manner_call(const call *c, const manner *how, void *workspace, siz
 /* The same with the workspace that the manner says, in the host's memory. A workspace that was written outside of its bounds
  * is a STROBE_DEVICE_ERROR of ours. */
 strobe_status manner_run(const call *c, const manner *how, char *message, size_t capacity);
+
+/* Whether a call in this manner brings lists of its masks, and sets up c->mask_lists to be made, with the bytes they take.
+ */
+bool manner_wants_lists(call *c, const manner *how);
+
+/* Makes them in c->mask_lists.data, which may hold anything, for the calls with c that follow. */
+strobe_status manner_make_lists(call *c, char *message, size_t capacity);
 
 /* The kernel to which the last call's kernel handed its work over, as the library's log says; "" if none. */
 const char *manner_helper(void);

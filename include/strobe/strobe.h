@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * strobe.h: the public interface of Strobe, and its manual. Two subjects have headers of their own: strobe_score.h has
- * functions of a score as text, strobe_quantise.h has FP8 and int8.
+ * strobe.h: the public interface of Strobe, and its manual. Three subjects have headers of their own: strobe_score.h has
+ * functions of a score as text, strobe_quantise.h has FP8 and int8, strobe_mask_lists.h what a GPU keeps of a mask.
  *
  * Strobe computes exact attention, softmax(scale * Q K^T) V, and its gradients, by the FlashAttention algorithms: the
  * matrix of scores is never stored. Extra memory is a few tiles a thread; what is kept between tiles, such as the sums of
@@ -195,7 +195,7 @@ typedef struct strobe_bool_mask {
 } strobe_bool_mask;
 
 /* FlashAttention-1's block mask: one byte a block of block_q x block_k scores, zero = the block is invisible. Kernels leave
- * out tiles of their own of which nothing is visible, with 64 keys on the CPU and 128 x 128 scores on Hopper; so blocks of
+ * out tiles of their own of which nothing is visible, with 64 keys on the CPU and 128 x 128 scores on GPUs; so blocks of
  * that size save the most.
  * Shape [batch, heads_q, ceil(seq_q / block_q), ceil(seq_k / block_k)], last axis contiguous, 0 = broadcast. */
 typedef struct strobe_block_mask {
@@ -267,6 +267,9 @@ typedef struct strobe_parallel {
 typedef struct strobe_score_arguments strobe_score_arguments;
 typedef struct strobe_score_gradients strobe_score_gradients;
 
+/* What a GPU has worked out of the masks before, so that a call need not: strobe_mask_lists.h. */
+typedef struct strobe_mask_lists strobe_mask_lists;
+
 /* Choices that the library otherwise makes. kernel: take the kernel of this name or refuse (names: strobe_kernel_at).
  * split_keys: keys in one split of split-KV decoding, so that results do not depend on the batch. It is taken by the
  * cpu_decode kernels (up to 16 query rows a K/V head), and by cuda_forward_sm80 and cuda_forward_fp32, which round it up
@@ -317,6 +320,7 @@ typedef struct strobe_attention {
     const strobe_parallel *parallel;
     const strobe_tuning *tuning;
     const strobe_score_arguments *score;
+    const strobe_mask_lists *mask_lists;
 } strobe_attention;
 
 /* What backward reads and writes beside the forward's tensors. Gradients of q, k, v have their shapes; those of K and V are

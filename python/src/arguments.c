@@ -226,7 +226,8 @@ void call_close(struct call *c) {
                                 &c->page_table,
                                 &c->q_scale,
                                 &c->k_scale,
-                                &c->v_scale};
+                                &c->v_scale,
+                                &c->lists_memory};
     for (size_t n = 0; n < sizeof tensors / sizeof tensors[0]; ++n) tensor_close(tensors[n]);
     close_score(c);
 }

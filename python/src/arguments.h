@@ -6,6 +6,8 @@
 #ifndef STROBE_PYTHON_ARGUMENTS_H
 #define STROBE_PYTHON_ARGUMENTS_H
 
+#include <strobe/strobe_mask_lists.h>
+
 #include "tensor.h"
 
 /* The calls that take arguments by name, as bits. */
@@ -14,22 +16,24 @@ enum {
     BACKWARD = 2,
     EXPLAIN = 4,
     QUANTISE = 8,
+    LISTS = 16,
     ATTENTION = FORWARD | BACKWARD | EXPLAIN,
     EVERY_CALL = ATTENTION | QUANTISE
 };
 
 /* X(enumerator, keyword, the calls that take it). q, k and v may be positional; None is every default. */
 #define ARGUMENTS_TABLE(X)                                                                         \
-    X(Q, q, EVERY_CALL)                                                                            \
-    X(K, k, EVERY_CALL)                                                                            \
-    X(V, v, EVERY_CALL)                                                                            \
+    X(Q, q, EVERY_CALL | LISTS)                                                                    \
+    X(K, k, EVERY_CALL | LISTS)                                                                    \
+    X(V, v, EVERY_CALL | LISTS)                                                                    \
     X(CAUSAL, causal, ATTENTION)                                                                   \
     X(WINDOW, window, ATTENTION)                                                                   \
     X(DIAGONAL, diagonal, ATTENTION)                                                               \
     X(BIAS, bias, ATTENTION)                                                                       \
-    X(MASK, mask, ATTENTION)                                                                       \
-    X(BLOCK_MASK, block_mask, ATTENTION)                                                           \
-    X(BLOCK_SIZE, block_size, ATTENTION)                                                           \
+    X(MASK, mask, ATTENTION | LISTS)                                                               \
+    X(BLOCK_MASK, block_mask, ATTENTION | LISTS)                                                   \
+    X(BLOCK_SIZE, block_size, ATTENTION | LISTS)                                                   \
+    X(MASK_LISTS, mask_lists, ATTENTION)                                                           \
     X(ALIBI_SLOPES, alibi_slopes, ATTENTION)                                                       \
     X(SOFTCAP, softcap, ATTENTION)                                                                 \
     X(SINKS, sinks, ATTENTION)                                                                     \
@@ -37,10 +41,10 @@ enum {
     X(SEED, seed, EVERY_CALL)                                                                      \
     X(OFFSET, offset, ATTENTION)                                                                   \
     X(SCALE, scale, EVERY_CALL)                                                                    \
-    X(CU_SEQLENS_Q, cu_seqlens_q, EVERY_CALL)                                                      \
-    X(CU_SEQLENS_K, cu_seqlens_k, EVERY_CALL)                                                      \
-    X(MAX_SEQLEN_Q, max_seqlen_q, EVERY_CALL)                                                      \
-    X(MAX_SEQLEN_K, max_seqlen_k, EVERY_CALL)                                                      \
+    X(CU_SEQLENS_Q, cu_seqlens_q, EVERY_CALL | LISTS)                                              \
+    X(CU_SEQLENS_K, cu_seqlens_k, EVERY_CALL | LISTS)                                              \
+    X(MAX_SEQLEN_Q, max_seqlen_q, EVERY_CALL | LISTS)                                              \
+    X(MAX_SEQLEN_K, max_seqlen_k, EVERY_CALL | LISTS)                                              \
     X(USED_Q, used_q, EVERY_CALL)                                                                  \
     X(USED_K, used_k, EVERY_CALL)                                                                  \
     X(Q_START, q_start, EVERY_CALL)                                                                \
@@ -68,7 +72,7 @@ enum {
     X(DV, dv, BACKWARD)                                                                            \
     X(BIAS_GRADIENT, bias_gradient, BACKWARD)                                                      \
     X(ARRAY_GRADIENTS, array_gradients, BACKWARD)                                                  \
-    X(FOR_BACKWARD, backward, EXPLAIN) /* explain attention_backward's kernels */                  \
+    X(FOR_BACKWARD, backward, EXPLAIN | LISTS) /* of attention_backward too */                     \
     X(DTYPE, dtype, QUANTISE)                                                                      \
     X(HADAMARD, hadamard, QUANTISE)                                                                \
     X(ROTARY, rotary, QUANTISE)                                                                    \
@@ -94,9 +98,10 @@ struct call {
     strobe_scales scales;
     strobe_parallel parallel;
     strobe_tuning tuning;
+    strobe_mask_lists mask_lists;
     int64_t total_q; /* rows of a packed q */
     struct tensor q, k, v, bias_tensor, mask_tensor, block_tensor, slopes_tensor, sinks_tensor;
-    struct tensor cu_q, cu_k, used_q, used_k, page_table, q_scale, k_scale, v_scale;
+    struct tensor cu_q, cu_k, used_q, used_k, page_table, q_scale, k_scale, v_scale, lists_memory;
     struct score *score; /* score.c's; NULL: no function of a score */
 };
 
@@ -127,6 +132,8 @@ int scales_shape(const struct call *call, bool of_queries, int64_t block, int64_
 bool place_scales(const struct call *call, const struct tensor *tensor, bool of_queries, int64_t block, int64_t stride[3]);
 /* scale_block, a pair of rows and keys. */
 bool read_pair(PyObject *from, const char *name, int64_t *first, int64_t *second);
+/* mask_lists.c: lists that were made before. */
+bool read_mask_lists(struct call *call);
 
 /* Scalars; None leaves *to as it is. */
 bool read_int(PyObject *from, const char *name, int64_t *to);

@@ -300,6 +300,6 @@ static bool read_kernel(struct call *c) {
 }
 
 bool read_features(struct call *c) {
-    return (!c->a.varlen || check_lengths(c)) && read_bias_and_mask(c) && read_block_mask(c) && read_heads(c) &&
-           read_dropout(c) && read_scales(c) && read_score(c) && read_kernel(c);
+    return (!c->a.varlen || check_lengths(c)) && read_bias_and_mask(c) && read_block_mask(c) && read_mask_lists(c) &&
+           read_heads(c) && read_dropout(c) && read_scales(c) && read_score(c) && read_kernel(c);
 }

@@ -32,6 +32,7 @@ static PyMethodDef functions[] = {
     ENTRY(attention_backward, METH_KEYWORDS),
     ENTRY(explain, METH_KEYWORDS),
     ENTRY(quantise, METH_KEYWORDS),
+    ENTRY(mask_lists, METH_KEYWORDS),
     ENTRY(arguments, 0),
     ENTRY(merge, 0),
     ENTRY(kernels, 0),

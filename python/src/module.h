@@ -67,6 +67,7 @@ KEYWORDS_FUNCTION(py_attention);          /* call.c */
 KEYWORDS_FUNCTION(py_attention_backward); /* call.c */
 KEYWORDS_FUNCTION(py_explain);            /* call.c */
 KEYWORDS_FUNCTION(py_quantise);           /* quantise.c */
+KEYWORDS_FUNCTION(py_mask_lists);         /* mask_lists.c */
 FUNCTION(py_arguments);                   /* keywords.c */
 FUNCTION(py_merge);                       /* merge.c */
 FUNCTION(py_kernels);                     /* info.c */

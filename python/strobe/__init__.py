@@ -12,7 +12,7 @@ framework. No framework is required or imported; those that have more to offer h
 Shapes are flash-attn's, ``(batch, seq, heads, dim)``. See docs/python.md.
 """
 
-from strobe._attention import Gradients, attention, attention_backward, explain, merge
+from strobe._attention import Gradients, MaskLists, attention, attention_backward, explain, mask_lists, merge
 from strobe._info import Device, Kernel, build_info, devices, get_num_threads, kernels, set_num_threads, version
 from strobe._quantise import Quantised, quantise
 from strobe._strobe import Error
@@ -24,6 +24,7 @@ __all__ = [
     "Error",
     "Gradients",
     "Kernel",
+    "MaskLists",
     "Quantised",
     "attention",
     "attention_backward",
@@ -32,6 +33,7 @@ __all__ = [
     "explain",
     "get_num_threads",
     "kernels",
+    "mask_lists",
     "merge",
     "quantise",
     "set_num_threads",

@@ -24,6 +24,7 @@ class Options(TypedDict, total=False):
     mask: Annotated[Any, None]
     block_mask: Annotated[Any, None]
     block_size: Annotated[tuple[int, int] | None, None]
+    mask_lists: Annotated[Any, None]
     alibi_slopes: Annotated[Any, None]
     softcap: Annotated[float | None, None]
     sinks: Annotated[Any, None]
@@ -100,6 +101,19 @@ class Quantise(TypedDict, total=False):
     q_start: Annotated[int, 0]
     k_start: Annotated[int, 0]
     threads: Annotated[int | None, None]
+
+
+class Lists(TypedDict, total=False):
+    """Of :func:`strobe.mask_lists`."""
+
+    mask: Annotated[Any, None]
+    block_mask: Annotated[Any, None]
+    block_size: Annotated[tuple[int, int] | None, None]
+    cu_seqlens_q: Annotated[Any, None]
+    cu_seqlens_k: Annotated[Any, None]
+    max_seqlen_q: Annotated[int | None, None]
+    max_seqlen_k: Annotated[int | None, None]
+    backward: Annotated[bool, True]
 
 
 def takes(options: type) -> Callable[[Function], Function]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from strobe import _strobe
-from strobe._arguments import Backward, Explain, Forward, takes
+from strobe._arguments import Backward, Explain, Forward, Lists, takes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -22,6 +22,13 @@ class Gradients(NamedTuple):
     dv: Any
     dbias: Any
     dsinks: Any
+
+
+class MaskLists(NamedTuple):
+    """What :func:`mask_lists` returns: memory on the device, and what it was made for. Neither is to be changed."""
+
+    memory: Any
+    made_for: bytes
 
 
 def sides(window: tuple[int, int] | None) -> tuple[int, int]:
@@ -61,6 +68,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
         True: the block of scores is visible, otherwise it is hidden.
     block_size : (rows, keys), optional
         Of block_mask.
+    mask_lists : MaskLists, optional
+        What :func:`mask_lists` has made of mask and block_mask, which are given too: a GPU need not look at them in each call.
     alibi_slopes : float32 tensor, (heads_q,) or (batch, heads_q), optional
         -slope * abs(i + seq_k - seq_q - j) is added to the scores.
     softcap : float, optional
@@ -183,6 +192,34 @@ def explain(q: Any, k: Any, v: Any, **options: "Unpack[Explain]") -> str:
         A line for each kernel, best first: "name: chosen" or "name: why not". Runs nothing.
     """
     return _strobe.explain(q, k, v, **options)
+
+
+@takes(Lists)
+def mask_lists(q: Any, k: Any, v: Any, **options: "Unpack[Lists]") -> MaskLists:
+    """Return what a GPU's kernels work out of mask and block_mask before they start, for calls that use the masks again.
+
+    Parameters
+    ----------
+    q, k, v : tensor
+        Of which shapes, dtypes and device are read, no element.
+    mask, block_mask, block_size, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k : optional
+        As the calls have them: one of the masks at least.
+    backward : bool
+        Also for :func:`attention_backward`.
+
+    Returns
+    -------
+    MaskLists
+        For ``mask_lists=`` of calls with the same masks, unchanged, and the same batch, heads and lengths; heads of k and v, dims,
+        dtypes and windows may be others. On the CPU it is empty, and changes nothing.
+
+    Examples
+    --------
+    >>> lists = strobe.mask_lists(q, k, v, mask=mask)             # doctest: +SKIP
+    >>> for layer in layers:                                      # doctest: +SKIP
+    ...     out = strobe.attention(*layer(x), mask=mask, mask_lists=lists)
+    """
+    return MaskLists(*_strobe.mask_lists(q, k, v, **options))
 
 
 def merge(outs: Sequence[Tensor], lses: Sequence[Any], *, out: Any = None) -> tuple[Any, Any]:

@@ -65,5 +65,6 @@ COVERED(strobe_parallel);
 COVERED(strobe_tuning);
 COVERED(strobe_score_arguments);
 COVERED(strobe_score_gradients);
+COVERED(strobe_mask_lists);
 COVERED(strobe_attention);
 COVERED(strobe_gradients);

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "strobe/strobe.h"
+#include "strobe/strobe_mask_lists.h"
 
 struct problem;
 

@@ -20,6 +20,7 @@ enum field_role {
     IS_DETAIL,       /* says how a feature is meant that another field asks for: who has the feature reads it */
     IS_ATTACHED,     /* leads to a structure whose own fields are features or none */
     IS_PLACE,        /* which device, which kernel, whose threads: no part of what is computed */
+    IS_HELP,         /* what was worked out before, of what other fields say: a kernel may do without it */
 };
 #define ASKS(name) (int)BIT_##name
 
@@ -127,6 +128,23 @@ enum field_role {
     F(strobe_score_gradients, array_count, IS_DETAIL)  \
     F(strobe_score_gradients, reserved, IS_RESERVED)
 
+#define FIELDS_strobe_mask_lists(F)               \
+    F(strobe_mask_lists, struct_size, IS_VERSION) \
+    F(strobe_mask_lists, data, IS_HELP)           \
+    F(strobe_mask_lists, bytes, IS_HELP)          \
+    F(strobe_mask_lists, uses, IS_HELP)           \
+    F(strobe_mask_lists, made, IS_HELP)           \
+    F(strobe_mask_lists, device, IS_HELP)         \
+    F(strobe_mask_lists, device_index, IS_HELP)   \
+    F(strobe_mask_lists, batch, IS_HELP)          \
+    F(strobe_mask_lists, heads_q, IS_HELP)        \
+    F(strobe_mask_lists, seq_q, IS_HELP)          \
+    F(strobe_mask_lists, seq_k, IS_HELP)          \
+    F(strobe_mask_lists, block_q, IS_HELP)        \
+    F(strobe_mask_lists, block_k, IS_HELP)        \
+    F(strobe_mask_lists, axes, IS_HELP)           \
+    F(strobe_mask_lists, reserved, IS_RESERVED)
+
 #define FIELDS_strobe_attention(F)                    \
     F(strobe_attention, struct_size, IS_VERSION)      \
     F(strobe_attention, batch, IS_SIZE)               \
@@ -163,7 +181,8 @@ enum field_role {
     F(strobe_attention, scales, ASKS(SCALES))         \
     F(strobe_attention, parallel, IS_ATTACHED)        \
     F(strobe_attention, tuning, IS_ATTACHED)          \
-    F(strobe_attention, score, IS_ATTACHED)
+    F(strobe_attention, score, IS_ATTACHED)           \
+    F(strobe_attention, mask_lists, IS_ATTACHED)
 
 #define FIELDS_strobe_gradients(F)               \
     F(strobe_gradients, struct_size, IS_VERSION) \

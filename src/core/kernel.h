@@ -18,7 +18,7 @@ struct plan {
     const struct problem *problem;
     const struct kernel *kernel;
     const struct variant *variant; /* the main pass; NULL where the kernel has but one */
-    const struct variant *more[3]; /* of the passes around it, NULL where not needed; their order is the kernel's own */
+    const struct variant *more[4]; /* of the passes around it, NULL where not needed; their order is the kernel's own */
 };
 
 /* What a running kernel is given beside the plan. */
@@ -80,6 +80,14 @@ strobe_partial strobe__merge_part(const struct merge *merge, int64_t index);
 
 struct quantisation; /* core/quantise.h */
 
+/* How a backend makes lists of masks (strobe_mask_lists.h), for uses, a set of STROBE_LISTS_: their bytes, NULL where a kind
+ * of device needs none; and the work. reject: NULL, or a sentence. */
+struct mask_lists_maker {
+    const char *(*reject)(const struct problem *problem);
+    size_t (*bytes)(const struct problem *problem, int32_t uses);
+    strobe_status (*make)(const struct problem *problem, int32_t uses, void *data, void *stream);
+};
+
 /* A backend: its kernels, best first, its device and merge, NULL where it has none of its own. */
 struct backend {
     const struct kernel *kernels;
@@ -91,6 +99,7 @@ struct backend {
     bool (*describe)(int32_t device, int32_t index, strobe_device_info *info);
     strobe_status (*merge)(const struct merge *merge, void *stream);
     strobe_status (*quantise)(const struct quantisation *quantisation, void *stream); /* the function NULL: it has none */
+    const struct mask_lists_maker *mask_lists;                                        /* NULL: its kernels use none */
 };
 
 extern const struct backend strobe__cpu_backend;

@@ -61,9 +61,10 @@ struct attachment {
     { #field, offsetof(struct problem, holder.field), offsetof(struct problem, field), sizeof(((struct problem *)0)->field) }
 
 static const struct attachment attachments[] = {
-    ATTACHMENT(a, varlen), ATTACHMENT(a, paged), ATTACHMENT(a, bias),    ATTACHMENT(a, bool_mask), ATTACHMENT(a, block_mask),
-    ATTACHMENT(a, alibi),  ATTACHMENT(a, sinks), ATTACHMENT(a, dropout), ATTACHMENT(a, scales),    ATTACHMENT(a, parallel),
-    ATTACHMENT(a, tuning), ATTACHMENT(a, score), ATTACHMENT(g, dbias),   ATTACHMENT(g, dsinks),    ATTACHMENT(g, dscore),
+    ATTACHMENT(a, varlen),     ATTACHMENT(a, paged),    ATTACHMENT(a, bias),   ATTACHMENT(a, bool_mask),
+    ATTACHMENT(a, block_mask), ATTACHMENT(a, alibi),    ATTACHMENT(a, sinks),  ATTACHMENT(a, dropout),
+    ATTACHMENT(a, scales),     ATTACHMENT(a, parallel), ATTACHMENT(a, tuning), ATTACHMENT(a, score),
+    ATTACHMENT(g, dbias),      ATTACHMENT(g, dsinks),   ATTACHMENT(g, dscore), ATTACHMENT(a, mask_lists),
 };
 
 static strobe_status read_attachments(struct problem *p) {

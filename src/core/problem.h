@@ -51,6 +51,7 @@ struct problem {
     strobe_sinks dsinks;
     strobe_score_arguments score;
     strobe_score_gradients dscore;
+    strobe_mask_lists mask_lists;
     struct score_call score_call; /* of both, read and with defaults; only where there is a score */
 };
 

@@ -40,6 +40,8 @@ strobe_status strobe__check_pointer(const char *name, const void *data, size_t e
 
 /* The optional structures: validate_features.c. */
 strobe_status strobe__check_features(const struct problem *problem);
+/* Lists made of masks: mask_lists.c. */
+strobe_status strobe__check_mask_lists(const struct problem *problem);
 /* caller's threads; shared with merge. */
 strobe_status strobe__check_parallel(const strobe_parallel *parallel);
 

@@ -262,6 +262,7 @@ strobe_status strobe__check_features(const struct problem *p) {
     if (a->parallel) TRY(strobe__check_parallel(a->parallel));
     if (a->tuning) TRY(strobe__check_range("tuning.split_keys", p->tuning.split_keys, 0, LARGEST_EXTENT));
     if (a->score) TRY(strobe__score_check(p));
+    if (a->mask_lists) TRY(strobe__check_mask_lists(p));
     if (p->g.dbias) TRY(check_dbias(p));
     if (!p->g.dsinks) return STROBE_OK;
     if (!a->sinks) return strobe__fail(STROBE_INVALID_ARGUMENT, "dsinks is given without sinks; both or none is accepted");

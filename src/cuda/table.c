@@ -6,6 +6,7 @@
 #include "cuda/host/launch.h"
 #include "cuda/host/merge.h"
 #include "cuda/host/quantise.h"
+#include "cuda/host/visible.h"
 #include "cuda/sm80/backward_host.h"
 #include "cuda/sm80/forward_host.h"
 #include "cuda/sm90/backward/host.h"
@@ -219,4 +220,5 @@ const struct backend strobe__cuda_backend = {
     .describe = strobe__cuda_describe,
     .merge = strobe__cuda_merge,
     .quantise = strobe__cuda_quantise,
+    .mask_lists = &strobe__cuda_mask_lists,
 };

@@ -3,6 +3,7 @@
  * layout.c: the layout of every public structure on LP64, pinned. Compiling is the test. Fields are only ever appended, so a
  * line of this file never changes; make_layout.py writes it. GROWS: a structure with struct_size, which may become larger.
  * FIXED: one that stands inside others and may not. */
+#include "strobe/strobe_mask_lists.h"
 #include "strobe/strobe_quantise.h"
 #include "strobe/strobe_score.h"
 
@@ -141,6 +142,7 @@ FIELD(strobe_attention, scales, 400, 8);
 FIELD(strobe_attention, parallel, 408, 8);
 FIELD(strobe_attention, tuning, 416, 8);
 FIELD(strobe_attention, score, 424, 8);
+FIELD(strobe_attention, mask_lists, 432, 8);
 
 GROWS(strobe_gradients, 232);
 FIELD(strobe_gradients, struct_size, 0, 8);
@@ -259,6 +261,23 @@ FIELD(strobe_score_arguments, arrays, 24, 8);
 FIELD(strobe_score_arguments, scalar_count, 32, 4);
 FIELD(strobe_score_arguments, array_count, 36, 4);
 
+GROWS(strobe_mask_lists, 96);
+FIELD(strobe_mask_lists, struct_size, 0, 8);
+FIELD(strobe_mask_lists, data, 8, 8);
+FIELD(strobe_mask_lists, bytes, 16, 8);
+FIELD(strobe_mask_lists, uses, 24, 4);
+FIELD(strobe_mask_lists, made, 28, 4);
+FIELD(strobe_mask_lists, device, 32, 4);
+FIELD(strobe_mask_lists, device_index, 36, 4);
+FIELD(strobe_mask_lists, batch, 40, 8);
+FIELD(strobe_mask_lists, heads_q, 48, 8);
+FIELD(strobe_mask_lists, seq_q, 56, 8);
+FIELD(strobe_mask_lists, seq_k, 64, 8);
+FIELD(strobe_mask_lists, block_q, 72, 8);
+FIELD(strobe_mask_lists, block_k, 80, 8);
+FIELD(strobe_mask_lists, axes, 88, 4);
+FIELD(strobe_mask_lists, reserved, 92, 4);
+
 GROWS(strobe_score_gradients, 24);
 FIELD(strobe_score_gradients, struct_size, 0, 8);
 FIELD(strobe_score_gradients, arrays, 8, 8);
@@ -291,6 +310,8 @@ VALUE(STROBE_DETERMINISTIC, 1);
 VALUE(STROBE_HADAMARD, 1);
 VALUE(STROBE_INT32, 32);
 VALUE(STROBE_UINT8, 33);
+VALUE(STROBE_LISTS_FORWARD, 1);
+VALUE(STROBE_LISTS_BACKWARD, 2);
 
 #endif
 

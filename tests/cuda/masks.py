@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""masks.py LIBSTROBE [--forward] [--bf16]: boolean masks and block masks on a GPU, as `strobe check` does not ask for them: masks that
+"""masks.py LIBSTROBE [--forward] [--bf16] [--dim 128] [--kernel NAME]: boolean masks and block masks on a GPU, as `strobe check` does not ask for them: masks that
 hide whole units of 128 x 128 scores, rows that see nothing, NaN in hidden keys, every broadcast, rows of any alignment, and a
-graph that is replayed with another mask. Compared with float64. Exit code 77 without PyTorch or a GPU."""
+graph that is replayed with another mask; in any dQ order, in a fixed one and with lists made before, which must give the same bits
+twice. Compared with float64. Exit code 77 without PyTorch or a GPU."""
 import ctypes as C
 import math
 import sys
@@ -13,6 +14,11 @@ from abi import BlockMask, BoolMask, Gradients  # noqa: E402
 from cuda_peers import Strobe, torch, view  # noqa: E402  exits with 77 without PyTorch
 
 UNIT = 128
+
+
+def option(name, kind, default):
+    """The values of an option, or what it is without it."""
+    return [kind(sys.argv[sys.argv.index(name) + 1])] if name in sys.argv else default
 
 
 def bool_mask(mask):
@@ -50,17 +56,23 @@ class Problem:
         for x in (self.out, self.lse, *self.gradients):
             x.fill_(float("nan"))
 
-    def run(self, mask=None, blocks=None, backward=True):
+    def run(self, mask=None, blocks=None, backward=True, fixed=False, lists=False):
         self.poison()
         a, g = self.prepare(mask, blocks)
+        a.flags = fixed
+        kept = self.strobe.make_lists(a) if lists else None
         work = self.strobe.workspace(a)
         work.fill_(0xFF)
         self.strobe.forward(a, work)
         if backward:
             work = self.strobe.workspace(a, g)
             work.fill_(0xFF)
+            tuning = self.strobe.tuning
+            a.tuning = C.pointer(tuning) if tuning and b"backward" in tuning.kernel else None
             self.strobe.backward(a, g, work)
         torch.cuda.synchronize()
+        del kept
+        return [x.clone() for x in ([self.out, self.lse, *self.gradients] if backward else [self.out, self.lse])]
 
     def shown(self, mask=None, blocks=None):
         """Who sees whom, [batch, heads, rows, keys]."""
@@ -92,14 +104,23 @@ def error(a, b):
 
 
 def compare(name, problem, mask=None, blocks=None, backward=True):
-    problem.run(mask, blocks, backward)
     want = problem.truth(problem.shown(mask, blocks))
-    assert torch.equal(problem.lse.isinf(), want[1].isinf()), (name, "rows that see nothing")
+    fixed = problem.run(mask, blocks, backward, fixed=True)
+    again = problem.run(mask, blocks, backward, fixed=True, lists=True)
+    for x, y in zip(fixed, again, strict=True):
+        assert torch.equal(x.view(torch.uint8), y.view(torch.uint8)), (name, "other bits with lists made before")
+    for results, how in ((fixed, "fixed order"), (problem.run(mask, blocks, backward), "")):
+        judge(f"{name} {how}", problem, want, results, backward)
+
+
+def judge(name, problem, want, got, backward):
+    out, lse, *gradients = got
+    assert torch.equal(lse.isinf(), want[1].isinf()), (name, "rows that see nothing")
     seen = ~want[1].isinf()
-    errors = [error(problem.out, want[0]), error(problem.lse[seen], want[1][seen])]
-    assert (problem.out.transpose(-1, -2).masked_select(~seen[:, :, None]) == 0).all(), (name, "O of such rows")
+    errors = [error(out, want[0]), error(lse[seen], want[1][seen])]
+    assert (out.transpose(-1, -2).masked_select(~seen[:, :, None]) == 0).all(), (name, "O of such rows")
     if backward:
-        errors += [error(x, y) for x, y in zip(problem.gradients, want[2:], strict=True)]
+        errors += [error(x, y) for x, y in zip(gradients, want[2:], strict=True)]
     limits = [4e-3, 1e-4] + 3 * [8e-3]
     print(f"{name:60} " + " ".join(f"{e:.2e}" for e in errors), flush=True)
     assert all(e <= limit for e, limit in zip(errors, limits)), name
@@ -117,7 +138,7 @@ def units(shape, density, rows, keys, block=UNIT):
 
 def cases(strobe, backward):
     for dtype in (torch.bfloat16,) if "--bf16" in sys.argv else (torch.bfloat16, torch.float16):
-        for dim in (64, 96, 128, 192, 256):
+        for dim in option("--dim", int, (64, 96, 128, 192, 256)):
             for rows, keys, causal in ((512, 512, False), (333, 700, False), (700, 700, True), (1100, 1100, False)):
                 p = Problem(strobe, 2, 2, rows, keys, dim, dtype, causal)
                 name = f"{str(dtype)[6:]} d{dim} {rows} x {keys}{' causal' if causal else ''}"
@@ -142,7 +163,7 @@ def cases(strobe, backward):
 
 def hidden_nan(strobe, backward):
     """Keys that no row sees, in units that are skipped and in such that are not, may hold anything."""
-    for dim in (64, 128, 256):
+    for dim in option("--dim", int, (64, 128, 256)):
         p = Problem(strobe, 1, 2, 700, 700, dim)
         mask = documents(700, 700, 200)
         mask[..., 130:140] = 0
@@ -177,7 +198,7 @@ def graph(strobe, backward):
 
 
 def main():
-    strobe, backward = Strobe(sys.argv[1], None), "--forward" not in sys.argv
+    strobe, backward = Strobe(sys.argv[1], option("--kernel", str, [None])[0]), "--forward" not in sys.argv
     if not torch.cuda.is_available():
         sys.exit(77)
     torch.manual_seed(0)

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "strobe/strobe_mask_lists.h"
 #include "strobe/strobe_score.h"
 
 /* A sound problem of [2, 4 x 5, 4 heads on 2, 8], backward too, and every optional structure, none of them attached. */
@@ -27,6 +28,7 @@ struct call {
     strobe_tuning tuning;
     strobe_score_arguments score;
     strobe_score_gradients dscore;
+    strobe_mask_lists mask_lists;                   /* made for the boolean mask */
     strobe_score_elements elements, delements;      /* of the one array: float table[h][i - j + 4], 4 x 9 */
     double scalar;                                  /* of the one scalar, the integer c: 3 */
     int32_t page_table[6];                          /* two sequences of three pages: all page 0 */

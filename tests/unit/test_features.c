@@ -151,6 +151,7 @@ static const struct field {
         FIELDS_strobe_bias(ROW) FIELDS_strobe_bool_mask(ROW) FIELDS_strobe_block_mask(ROW) FIELDS_strobe_alibi(ROW)
             FIELDS_strobe_sinks(ROW) FIELDS_strobe_dropout(ROW) FIELDS_strobe_scales(ROW) FIELDS_strobe_parallel(ROW)
                 FIELDS_strobe_tuning(ROW) FIELDS_strobe_score_arguments(ROW) FIELDS_strobe_score_gradients(ROW)
+                    FIELDS_strobe_mask_lists(ROW)
 #undef ROW
 };
 

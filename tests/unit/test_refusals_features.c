@@ -77,6 +77,33 @@ static const struct refusal scores[] = {
      0},
 };
 
+#define LISTS ATTACH(bool_mask), ATTACH(mask_lists)
+
+static const struct refusal lists[] = {
+    {{LISTS, INT(mask_lists.uses, 4)}, "mask_lists.uses is 4; 0 to 3 is accepted", 0},
+    {{LISTS, INT(mask_lists.reserved, 1)}, "mask_lists.reserved is 1; 0 is accepted", BACKWARD},
+    {{LISTS, INT(mask_lists.made, 0)},
+     "mask_lists.made is 0; lists that strobe_mask_lists_make has made for this operation, with bit 1, are accepted",
+     0},
+    {{LISTS, INT(mask_lists.made, STROBE_LISTS_FORWARD)},
+     "mask_lists.made is 1; lists that strobe_mask_lists_make has made for this operation, with bit 2, are accepted",
+     BACKWARD},
+    {{LISTS, INT(mask_lists.made, 7)},
+     "mask_lists.made is 7; lists that strobe_mask_lists_make has made for this operation, with bit 1, are accepted",
+     0},
+    {{LISTS, INT(mask_lists.device, 1)}, "mask_lists.device is 1; 0, that of this call's masks, is accepted", 0},
+    {{LISTS, INT(mask_lists.device_index, 2)}, "mask_lists.device_index is 2; 0, that of this call's masks, is accepted", 0},
+    {{LISTS, INT(mask_lists.batch, 1)}, "mask_lists.batch is 1; 2, that of this call's masks, is accepted", 0},
+    {{LISTS, INT(mask_lists.heads_q, 8)}, "mask_lists.heads_q is 8; 4, that of this call's masks, is accepted", BACKWARD},
+    {{LISTS, INT(a.seq_q, 3)}, "mask_lists.seq_q is 4; 3, that of this call's masks, is accepted", 0},
+    {{LISTS, INT(a.seq_k, 4)}, "mask_lists.seq_k is 5; 4, that of this call's masks, is accepted", 0},
+    {{LISTS, INT(mask_lists.block_q, 128)}, "mask_lists.block_q is 128; 0, that of this call's masks, is accepted", 0},
+    {{LISTS, INT(bool_mask.stride[1], 0)}, "mask_lists.axes is 15; 11, that of this call's masks, is accepted", 0},
+    {{LISTS, ATTACH(block_mask)}, "mask_lists.block_q is 0; 2, that of this call's masks, is accepted", 0},
+    {{ATTACH(mask_lists)}, "mask_lists.axes is 15; 0, that of this call's masks, is accepted", 0},
+    {{LISTS, POINT(mask_lists.data, (char *)input + 8)}, "mask_lists.data is %p; a multiple of 64 bytes is accepted", DATA},
+};
+
 static const struct refusal others[] = {
     {{ATTACH(alibi), INT(alibi.slopes, 0)}, "alibi.slopes is NULL; a pointer to its elements is accepted", DATA},
     {{ATTACH(alibi), POINT(alibi.slopes, (char *)input + 1)},
@@ -237,6 +264,7 @@ static const struct refusal other_device[] = {
 
 static void test_varlen(void **state) { (void)state, check_refusals(varlen, COUNT(varlen)); }
 static void test_scores(void **state) { (void)state, check_refusals(scores, COUNT(scores)); }
+static void test_lists(void **state) { (void)state, check_refusals(lists, COUNT(lists)); }
 static void test_others(void **state) { (void)state, check_refusals(others, COUNT(others)); }
 static void test_to_come(void **state) { (void)state, check_refusals(to_come, COUNT(to_come)); }
 
@@ -313,6 +341,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_varlen),
         cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_lists),
         cmocka_unit_test(test_others),
         cmocka_unit_test(test_to_come),
         cmocka_unit_test(test_particular),

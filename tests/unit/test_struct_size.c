@@ -32,17 +32,19 @@ static const struct {
     STRUCTURE("parallel", parallel, offsetof(struct call, a.parallel)),
     STRUCTURE("tuning", tuning, offsetof(struct call, a.tuning)),
     STRUCTURE("score", score, offsetof(struct call, a.score)),
+    STRUCTURE("mask_lists", mask_lists, offsetof(struct call, a.mask_lists)),
     STRUCTURE("dbias", dbias, offsetof(struct call, g.dbias)),
     STRUCTURE("dsinks", dsinks, offsetof(struct call, g.dsinks)),
     STRUCTURE("dscore", dscore, offsetof(struct call, g.dscore)),
 };
-enum { ATTENTION, GRADIENTS, PAGED = 3, SCALES = 10, DBIAS = 14, DSINKS = 15, DSCORE = 16 };
+enum { ATTENTION, GRADIENTS, PAGED = 3, SCALES = 10, MASK_LISTS = 14, DBIAS = 15, DSINKS = 16, DSCORE = 17 };
 
 /* A copy of structure n of the call in a buffer with room behind it, attached in its place. */
 static _Alignas(8) unsigned char copy[256 + 65536];
 
 static void attach_copy(size_t n, size_t claimed_bytes, unsigned char behind) {
     reset_call();
+    if (n == MASK_LISTS) call.a.bool_mask = &call.bool_mask;
     if (n == DBIAS) call.a.bias = &call.bias;
     if (n == DSINKS) call.a.sinks = &call.sinks;
     if (n == DSCORE) call.a.score = &call.score;
@@ -106,7 +108,7 @@ static void test_older(void **state) {
     static const size_t ends[] = {
         offsetof(strobe_attention, softcap), offsetof(strobe_attention, window_left), offsetof(strobe_attention, varlen),
         offsetof(strobe_attention, bias),    offsetof(strobe_attention, dropout),     offsetof(strobe_attention, tuning),
-        offsetof(strobe_attention, score),
+        offsetof(strobe_attention, score),   offsetof(strobe_attention, mask_lists),
     };
     float expected[2 * 4 * 4 * 8];
     reset_call();

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strobe._attention import sides
+from strobe._attention import MaskLists, sides
 from strobe.torch import _ops
 from strobe.torch._fp8 import quantised_attention
 from strobe.torch._score import scored_attention
@@ -35,6 +35,15 @@ def _refuse_beside(what: str, **given: Any) -> None:
             raise NotImplementedError(f"{name} is given beside {what}; one of them is accepted")
 
 
+def _as_tensors(lists: MaskLists | None) -> list[Tensor] | None:
+    """Lists of masks as an operator's schema has them."""
+    if lists is None:
+        return None
+    if not isinstance(lists, MaskLists) or not isinstance(lists.memory, Tensor):
+        raise TypeError(f"mask_lists is {lists!r}; what strobe.mask_lists returned for tensors of PyTorch is accepted")
+    return [lists.memory, torch.tensor(list(lists.made_for), dtype=torch.uint8, device="cpu")]
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -47,6 +56,7 @@ def attention(
     mask: Tensor | None = None,
     block_mask: Tensor | None = None,
     block_size: tuple[int, int] | None = None,
+    mask_lists: MaskLists | None = None,
     alibi_slopes: Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
@@ -116,7 +126,8 @@ def attention(
     keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
     scored = score is not None or visible is not None or arrays or scalars
     if scored or quantise is not None:
-        _refuse_beside("score or visible" if scored else "quantise", bias=bias, sinks=sinks, dropout=dropout or None)
+        _refuse_beside("score or visible" if scored else "quantise", bias=bias, sinks=sinks, dropout=dropout or None,
+                       mask_lists=mask_lists)
         options: dict[str, Any] = {
             "causal": causal, "window": window, "diagonal": diagonal, "mask": _over_keys(mask, keys), "block_mask": block_mask,
             "block_size": block_size, "softcap": softcap, "scale": scale, "cu_seqlens_q": cu_seqlens_q,
@@ -142,5 +153,6 @@ def attention(
         q, k, v, _over_keys(bias, keys), _over_keys(mask, keys), alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q,
         used_k, block_mask, seed, max_seqlen_q, max_seqlen_k, q_start, k_start, block_size, offset, kernel, causal,
         sides(window), diagonal, softcap, dropout, scale, deterministic,
+        _as_tensors(mask_lists),
     )  # fmt: skip
     return (out, lse) if return_lse else out

@@ -50,9 +50,10 @@ _SHARED = {
     "dropout": "float",
     "scale": "float?",
     "deterministic": "bool",
+    "mask_lists": "Tensor[]?",  # the memory, and the bytes of what it was made for as a tensor of the CPU
 }
 _SCHEMA = ", ".join(f"{kind} {name}" for name, kind in _SHARED.items())
-_TENSORS = sum(kind.startswith("Tensor") for kind in _SHARED.values())
+_TENSORS = sum(kind in ("Tensor", "Tensor?") for kind in _SHARED.values())
 _BIAS, _SINKS, _SEED = (list(_SHARED).index(name) for name in ("bias", "sinks", "seed"))
 _READ_IN_PLACE = ("q", "k", "v", "bias", "mask", "block_mask")
 
@@ -77,6 +78,9 @@ def _options(shared: tuple) -> dict[str, Any]:
             options[name] = _usable(options[name])
     if "block_size" in options:
         options["block_size"] = tuple(options["block_size"])
+    if "mask_lists" in options:
+        memory, made_for = options["mask_lists"]
+        options["mask_lists"] = (memory, bytes(made_for.tolist()))
     if "seed" in options:
         options["seed"] = options["seed"].item() & (2**64 - 1)
     return options

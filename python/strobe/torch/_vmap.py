@@ -54,6 +54,7 @@ def _refuse(name: str, accepted: str) -> None:
 def _fold(info: Any, names: list[str], in_dims: tuple, arguments: tuple) -> _Folded:
     folded = _Folded(names, arguments, in_dims, info.batch_size)
     given = folded.given
+    given["mask_lists"] = None  # they are of another batch, and each call can do without
     if given["cu_seqlens_q"] is not None or given["cu_seqlens_k"] is not None:
         _refuse("packed sequences", "one of a tensor a sequence, with used_q and used_k,")
     if given["seed"] is not None and (info.randomness != "different" or folded.axis["seed"] is not None):

@@ -87,6 +87,7 @@ struct visible {
     const uint8_t *mask_states, *block_states; /* of the boolean mask and of the block mask; NULL: there is none */
     const uint32_t *bits;                      /* [unit][UNIT_THREADS][2], units numbered as mask_states are */
     int64_t mask_batch, mask_head, mask_owner, block_batch, block_head, block_owner;
+    int32_t of_function; /* mask_states and bits are the user's function's alone: what the masks hide is asked beside them */
 };
 
 struct params {
@@ -94,6 +95,7 @@ struct params {
     struct view dout, dlse, dq, dk, dv;
     struct view bias, dbias, bool_mask, block_mask; /* block_mask: row counts rows of blocks */
     int32_t block_q, block_k;
+    struct visible visible; /* of the masks or the user's function, or nothing: then kernels look at each mask element */
 
     const void *cu_q, *cu_k, *used_q, *used_k; /* NULL: absent */
     int32_t index64;
@@ -137,9 +139,8 @@ struct params {
     int32_t *recompute_keys, *recompute_rows; /* neighbours, recompute_count entries together */
     int64_t recompute_count;
     int32_t key_units, row_units, jobs;
-    struct view dbias_sum;  /* backward: fp32 sums of dbias; data NULL: not wanted */
-    int32_t kv_group;       /* backward_dbias.cu, which takes heads one by one: query heads that share K and V */
-    struct visible visible; /* of the user's function of who sees whom; its owners are rows */
+    struct view dbias_sum; /* backward: fp32 sums of dbias; data NULL: not wanted */
+    int32_t kv_group;      /* backward_dbias.cu, which takes heads one by one: query heads that share K and V */
 #if defined(STROBE_SCORE_FUNCTION)
     struct score_values score;
 #endif

@@ -68,6 +68,7 @@ static strobe_status launch_ordered(const struct plan *plan, struct params param
     const int64_t *stride = p->bias.stride; /* as the kernel asks */
     const int64_t batch = stride[0] ? p->a.batch : 1, heads = stride[1] ? p->a.heads_q : 1;
     const int64_t rows = stride[2] ? ceil_div(p->a.seq_q, TILE) : 1;
+    if (!params.visible.of_function) params.visible = (struct visible){.mask_states = NULL}; /* masks it reads itself */
     params.kv_group = params.group, params.group = 1, params.heads_kv = (int32_t)p->a.heads_q;
     params.tiles = (int32_t)ceil_div(p->a.seq_k, TILE);
     params.slices = (int32_t)rows, params.splits = (int32_t)heads;

@@ -167,6 +167,7 @@ strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct 
         {"scales.q", a->scales ? p->scales.q : NULL},
         {"scales.k", a->scales ? p->scales.k : NULL},
         {"scales.v", a->scales ? p->scales.v : NULL},
+        {"mask_lists.data", a->mask_lists ? p->mask_lists.data : NULL},
         {"workspace", execution->workspace},
     };
     for (size_t i = 0; i < sizeof pointers / sizeof pointers[0]; ++i) {

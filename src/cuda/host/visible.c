@@ -5,7 +5,8 @@
  *     states of the boolean mask | states of the block mask | bits of the boolean mask
  *
  * States take a byte for each 128 x 128 scores, bits an eighth of the boolean mask. Both repeat where their mask does. The
- * user's function is a boolean mask here, alone or combined with one by "and"; device/visible_function.cu works it out. */
+ * user's function is a boolean mask here, alone or combined with one by "and"; device/visible_function.cu works it out. A
+ * caller's lists (strobe_mask_lists.h) are this of the masks, for the forward, then for the backward. */
 #include "cuda/host/visible.h"
 
 #include "cuda/host/device.h"
@@ -13,6 +14,8 @@
 #include "cuda/host/visible_function.h"
 
 void strobe__visible_units(struct visible_pass);
+
+enum { MOST_LENGTH = 1 << 28 };
 
 /* Units of one mask. */
 struct extent {
@@ -66,8 +69,32 @@ bool strobe__cuda_blocks_are_units(const struct problem *p) {
     return !p->a.block_mask || (rows && (m->block_k % UNIT == 0 || m->block_k >= p->a.seq_k));
 }
 
+/* Whether the problem brings lists with such owners. They are of masks alone, so a user's function beside them, which is
+ * worked out with its masks, goes without. */
+static bool has_lists(const struct problem *p, enum owners owners) {
+    return p->a.mask_lists && !has_function(p) &&
+           p->mask_lists.made & (owners == OWNERS_ARE_ROWS ? STROBE_LISTS_FORWARD : STROBE_LISTS_BACKWARD);
+}
+
+bool strobe__cuda_asks_what_is_visible(const struct problem *p) {
+    return p->features & MASK_FEATURES && !has_function(p) && (p->a.mask_lists || p->a.seq_q >= UNIT);
+}
+
+bool strobe__cuda_visible_is_made(const struct problem *p) {
+    return p->features & VISIBLE_FEATURES && !has_lists(p, OWNERS_ARE_ROWS);
+}
+
+void strobe__cuda_visible_choose(struct plan *plan) {
+    static const struct variant units = {.name = "visible_units"}, function = {.name = "visible_function"},
+                                lists = {.name = "mask_lists"};
+    const struct problem *p = plan->problem;
+    if (!(p->features & VISIBLE_FEATURES)) return;
+    plan->more[VISIBLE_PASS] = has_function(p) ? &function : p->a.mask_lists ? &lists : &units;
+}
+
 size_t strobe__cuda_visible_bytes(const struct problem *p, enum owners owners) {
-    return p->features & VISIBLE_FEATURES ? (size_t)lay_out(p, owners).bytes : 0;
+    if (!(p->features & VISIBLE_FEATURES) || has_lists(p, owners)) return 0;
+    return (size_t)lay_out(p, owners).bytes;
 }
 
 static bool rows_are_aligned(const struct view *mask) {
@@ -109,19 +136,26 @@ static void cut_into_blocks(struct visible_pass *pass, const struct layout *l, i
 /* Steps of an axis of `count` entries that lie `step` units apart, 0 where there is one, which repeats. */
 static int64_t step_of(int64_t count, int64_t step) { return count > 1 ? step : 0; }
 
-strobe_status strobe__cuda_visible(const struct problem *p, enum owners owners, void *memory, struct visible *visible,
-                                   void *stream) {
+/* What a kernel is given of states and bits. */
+static struct visible visible_in(const struct problem *p, const struct layout *l, const struct visible_pass *pass) {
+    return (struct visible){.mask_states = l->mask_units > 0 ? pass->mask_states : NULL,
+                            .block_states = p->a.block_mask ? pass->block_states : NULL,
+                            .bits = pass->bits,
+                            .mask_owner = step_of(l->mask.owners, l->states),
+                            .mask_head = step_of(l->mask.heads, l->mask.owners * l->states),
+                            .mask_batch = step_of(l->mask.batch, l->mask.heads * l->mask.owners * l->states),
+                            .block_owner = step_of(l->blocks.owners, l->states),
+                            .block_head = step_of(l->blocks.heads, l->blocks.owners * l->states),
+                            .block_batch = step_of(l->blocks.batch, l->blocks.heads * l->blocks.owners * l->states)};
+}
+
+/* makes: launches the pass; otherwise `memory` holds what it has left. */
+static strobe_status prepare(const struct problem *p, enum owners owners, void *memory, bool makes, struct visible *visible,
+                             void *stream) {
     const struct layout l = lay_out(p, owners);
     struct visible_pass pass = pass_of(p, owners, &l, memory);
-    *visible = (struct visible){.mask_states = l.mask_units > 0 ? pass.mask_states : NULL,
-                                .block_states = p->a.block_mask ? pass.block_states : NULL,
-                                .bits = pass.bits,
-                                .mask_owner = step_of(l.mask.owners, l.states),
-                                .mask_head = step_of(l.mask.heads, l.mask.owners * l.states),
-                                .mask_batch = step_of(l.mask.batch, l.mask.heads * l.mask.owners * l.states),
-                                .block_owner = step_of(l.blocks.owners, l.states),
-                                .block_head = step_of(l.blocks.heads, l.blocks.owners * l.states),
-                                .block_batch = step_of(l.blocks.batch, l.blocks.heads * l.blocks.owners * l.states)};
+    *visible = visible_in(p, &l, &pass);
+    if (!makes) return STROBE_OK;
     if (l.mask_units > 0) cut_into_blocks(&pass, &l, p->a.device_index);
     if (has_function(p)) {
         const strobe_status status = strobe__visible_function(p, &pass, stream);
@@ -148,5 +182,66 @@ size_t strobe__cuda_function_bytes(const struct problem *p) {
 strobe_status strobe__cuda_function(const struct problem *p, void *memory, struct visible *visible, void *stream) {
     if (!has_function(p)) return STROBE_OK;
     const struct problem alone = without_masks(p);
-    return strobe__cuda_visible(&alone, OWNERS_ARE_ROWS, memory, visible, stream);
+    const strobe_status status = prepare(&alone, OWNERS_ARE_ROWS, memory, true, visible, stream);
+    visible->of_function = true;
+    return status;
 }
+
+/* ---- a caller's lists: those for the forward, if there are any, come first */
+
+static struct problem masks_alone(const struct problem *p) {
+    struct problem alone = *p;
+    alone.a.score = NULL;
+    strobe__problem_ask(&alone);
+    return alone;
+}
+
+static size_t lists_bytes(const struct problem *p, int32_t uses) {
+    const struct problem alone = masks_alone(p);
+    int64_t bytes = 0;
+    if (uses & STROBE_LISTS_FORWARD) bytes += round_up(lay_out(&alone, OWNERS_ARE_ROWS).bytes, 64);
+    if (uses & STROBE_LISTS_BACKWARD) bytes += round_up(lay_out(&alone, OWNERS_ARE_KEYS).bytes, 64);
+    return (size_t)bytes;
+}
+
+static char *lists_of(const struct problem *p, enum owners owners, int32_t uses, void *data) {
+    return (char *)data + (owners == OWNERS_ARE_KEYS ? lists_bytes(p, uses & STROBE_LISTS_FORWARD) : 0);
+}
+
+strobe_status strobe__cuda_visible(const struct problem *p, enum owners owners, void *memory, struct visible *visible,
+                                   void *stream) {
+    if (!has_lists(p, owners)) return prepare(p, owners, memory, true, visible, stream);
+    char *lists = lists_of(p, owners, p->mask_lists.made, p->mask_lists.data);
+    return prepare(p, owners, lists, false, visible, stream);
+}
+
+static const char *reject_lists(const struct problem *p) {
+    const char *lack = strobe__cuda_lacks(CUDA_SM80, p->a.device_index);
+    if (lack) return lack;
+    if (p->a.seq_q > MOST_LENGTH || p->a.seq_k > MOST_LENGTH) return "seq_q or seq_k is above 2^28; up to that is taken";
+    if (strobe__product(p->a.batch, p->a.heads_q) > INT32_MAX) return "batch times heads_q is above 2^31; less is taken";
+    return NULL;
+}
+
+static strobe_status make_lists(const struct problem *p, int32_t uses, void *data, void *stream) {
+    const struct problem alone = masks_alone(p);
+    struct visible unused;
+    struct cuda_visit visit;
+    strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
+    const struct {
+        const char *name;
+        const void *data;
+    } pointers[] = {{"mask_lists.data", data},
+                    {"bool_mask", p->a.bool_mask ? p->bool_mask.data : NULL},
+                    {"block_mask", p->a.block_mask ? p->block_mask.data : NULL}};
+    for (size_t n = 0; n < sizeof pointers / sizeof pointers[0] && !status; ++n)
+        status = strobe__cuda_check_pointer(pointers[n].name, pointers[n].data, p->a.device_index);
+    for (int owners = OWNERS_ARE_ROWS; owners <= OWNERS_ARE_KEYS && !status; ++owners)
+        if (uses & (owners == OWNERS_ARE_ROWS ? STROBE_LISTS_FORWARD : STROBE_LISTS_BACKWARD))
+            status = prepare(&alone, (enum owners)owners, lists_of(p, (enum owners)owners, uses, data), true, &unused,
+                             stream);
+    strobe__cuda_leave(&visit);
+    return status;
+}
+
+const struct mask_lists_maker strobe__cuda_mask_lists = {.reject = reject_lists, .bytes = lists_bytes, .make = make_lists};

@@ -98,7 +98,7 @@ INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, cons
     const unsigned char *q = map->q + stage * Q_BYTES, *dout = map->dout + stage % DO_STAGES * Q_BYTES;
     const float *lse = map->statistics + 2 * stage * ROWS + row;
     const struct patch at = {first + row, t->tile * KEYS + key};
-    const enum coverage coverage = range_covers(visible, at.row, S_ROWS);
+    const enum coverage coverage = less_masked(p, t, range_covers(visible, at.row, S_ROWS), true, at.row, S_ROWS, at.key);
     float slope[FEATURES ? SLOPES(S_DOWN * S_ACROSS) : 1][4];
     uint32_t bits[S_DOWN], some = 0;
     clear(s, S_DOWN * S_ACROSS), clear(dp, S_DOWN * S_ACROSS);
@@ -188,14 +188,15 @@ INLINE void load_block(const struct params *p, const struct job *t, const struct
 INLINE void run_together(const struct params *p, const struct job *t, const struct map *map,
                          const struct visible_range *visible, int first, int end, struct sums *sums) {
     load_block(p, t, map, 0, first, end);
-    for (int n = 0, at = first; at < end; ++n, at += ROWS) {
+    for (int n = 0, at = first, next; at < end; ++n, at = next) {
+        next = next_rows(p, t, at + ROWS, ROWS, t->tile * KEYS, end);
         cp_async_wait(0);
         __syncthreads(); /* this block is there for all, and all are done with the one before */
         if (DO_STAGES == 1) {
             load_dout(p, t, map, 0, at);
             cp_async_commit();
         }
-        load_block(p, t, map, n + 1, at + ROWS, end);
+        load_block(p, t, map, n + 1, next, end);
         const bool any = produce(p, t, map, visible, n, at, sums);
         if (FEATURES) {
             if (!__syncthreads_or(any)) continue;
@@ -233,7 +234,7 @@ INLINE void run_skewed(const struct params *p, const struct job *t, const struct
 INLINE void run(const struct params *p, const struct job *t, const struct map *map, struct sums *sums) {
     const struct visible_range visible = visible_range_of_keys(p, t, t->tile * KEYS + warp() % S_N * S_KEYS, S_KEYS);
     const struct visible_range whole = visible_range_of_keys(p, t, t->tile * KEYS, KEYS);
-    const int first = whole.first / ROWS * ROWS;
+    const int first = next_rows(p, t, whole.first / ROWS * ROWS, ROWS, t->tile * KEYS, whole.end);
     if (SKEWED)
         run_skewed(p, t, map, &visible, first, whole.end, sums);
     else

@@ -139,6 +139,7 @@ bool strobe__sm80_backward_choose(struct plan *plan) {
     if (!keys || !rows) return false;
     plan->variant = fused ? &fused->base : &keys->base;
     plan->more[KEYS_PASS] = &keys->base, plan->more[ROWS_PASS] = &rows->base;
+    if (strobe__cuda_asks_what_is_visible(p)) strobe__cuda_visible_choose(plan);
     return strobe__cuda_dbias_choose(plan);
 }
 
@@ -147,38 +148,40 @@ static const struct backward_variant *fused_of(const struct plan *plan) {
     return plan->variant == plan->more[KEYS_PASS] ? NULL : (const struct backward_variant *)plan->variant;
 }
 
-/* The workspace: lse and D of packed rows, the sums of dbias, and for one pass marks and the sums of dQ. Words of 4 bytes.
- */
+/* The workspace: lse and D of packed rows, the sums of dbias, and for one pass marks and the sums of dQ, in words of 4
+ * bytes; then what visible.cu writes, by keys, and by rows where their pass is not for marked ones alone. */
 struct layout {
     const struct backward_variant *fused; /* NULL: two passes */
     struct view dbias_sum;
     int64_t packed_rows, heads, dbias, key_units, row_units, marks_at, dq_at, words;
-    size_t visible_at; /* what visible_function.cu writes, in bytes, behind the words */
-    size_t arrays_at;  /* sums of the gradients of a function's arrays, behind that */
+    bool keys_visible, rows_visible;
+    size_t keys_at, rows_at; /* in bytes, behind the words: what visible.cu writes; a user's function's is at keys_at */
+    size_t arrays_at;        /* sums of the gradients of a function's arrays, behind that */
 };
 
-static size_t bytes_of_words(int64_t words) { return ((size_t)words * sizeof(float) + 15) / 16 * 16; }
+static struct layout with_visible(struct layout l, const struct plan *plan) {
+    const struct problem *p = plan->problem;
+    l.keys_visible = plan->more[VISIBLE_PASS], l.rows_visible = l.keys_visible && !l.fused;
+    l.keys_at = ((size_t)l.words * sizeof(float) + 15) / 16 * 16;
+    l.rows_at = l.keys_at;
+    l.rows_at += l.keys_visible ? strobe__cuda_visible_bytes(p, OWNERS_ARE_KEYS) : strobe__cuda_function_bytes(p);
+    l.arrays_at = l.rows_at + (l.rows_visible ? strobe__cuda_visible_bytes(p, OWNERS_ARE_ROWS) : 0);
+    return l;
+}
 
-static struct layout lay_out_words(const struct plan *plan) {
+static struct layout lay_out(const struct plan *plan) {
     const struct problem *p = plan->problem;
     struct layout l = {.fused = fused_of(plan),
                        .packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING,
                        .heads = p->a.batch * p->a.heads_kv};
     l.dbias = strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = 2 * l.heads * l.packed_rows + l.dbias;
-    if (!l.fused) return l;
+    if (!l.fused) return with_visible(l, plan);
     l.key_units = ceil_div(p->a.seq_k, RECOMPUTE_UNIT), l.row_units = l.packed_rows / RECOMPUTE_UNIT;
     l.marks_at = l.words;
     l.dq_at = ceil_div(l.marks_at + 2 + l.heads * (l.key_units + l.row_units), 16) * 16;
     l.words = l.dq_at + l.heads * l.packed_rows * l.fused->dim;
-    return l;
-}
-
-static struct layout lay_out(const struct plan *plan) {
-    struct layout l = lay_out_words(plan);
-    l.visible_at = bytes_of_words(l.words);
-    l.arrays_at = l.visible_at + strobe__cuda_function_bytes(plan->problem);
-    return l;
+    return with_visible(l, plan);
 }
 
 size_t strobe__sm80_backward_workspace(const struct plan *plan) {
@@ -217,13 +220,15 @@ static strobe_status launch_main(const struct problem *p, struct params params, 
                                             stream, false);
 }
 
-/* dK and dV by their keys, dQ by its rows: all of them, or what is marked. */
-static strobe_status launch_two(const struct plan *plan, const struct params *params, const struct score_values *values,
-                                int64_t marked, void *stream) {
+/* dK and dV by their keys, dQ by its rows: all of them, or what is marked. rows_visible: what the masks show, by rows. */
+static strobe_status launch_two(const struct plan *plan, const struct params *params, const struct visible *rows_visible,
+                                const struct score_values *values, int64_t marked, void *stream) {
     const struct backward_variant *keys = (const struct backward_variant *)plan->more[KEYS_PASS];
     const struct backward_variant *rows = (const struct backward_variant *)plan->more[ROWS_PASS];
+    struct params by_rows = *params;
+    by_rows.visible = *rows_visible;
     const strobe_status status = launch_main(plan->problem, *params, keys, values, marked, stream);
-    return status ? status : launch_main(plan->problem, *params, rows, values, marked, stream);
+    return status ? status : launch_main(plan->problem, by_rows, rows, values, marked, stream);
 }
 
 /* The kernels of device/delta.cu that have PACKED_PADDING packed rows a block of threads. */
@@ -234,28 +239,48 @@ static strobe_status launch_rows(kernel_symbol symbol, const struct layout *l, c
 static strobe_status launch_fused(const struct plan *plan, const struct params *params, const struct layout *l,
                                   const struct score_values *values, void *stream) {
     const struct problem *p = plan->problem;
+    const struct visible unknown = {.mask_states = NULL},
+                         *by_rows = params->visible.of_function ? &params->visible : &unknown;
+    const int64_t marked = 2 * strobe__cuda_limits(p->a.device_index).multiprocessors;
     strobe_status status = launch_main(p, *params, l->fused, values, 0, stream);
     if (l->packed_rows == 0) return status; /* without rows nothing is marked, nor have the marks been cleared */
     if (!status) status = launch_rows(strobe__dq_round, l, params, stream);
-    if (!status)
-        status = launch_two(plan, params, values, 2 * strobe__cuda_limits(p->a.device_index).multiprocessors, stream);
+    return status ? status : launch_two(plan, params, by_rows, values, marked, stream);
+}
+
+/* What is visible by keys goes into params, and by rows into by_rows. The user's function's is the same for both. */
+static strobe_status launch_visible(const struct plan *plan, const struct layout *l, struct params *params,
+                                    struct visible *by_rows, char *workspace, void *stream) {
+    const struct problem *p = plan->problem;
+    strobe_status status;
+    if (!l->keys_visible) {
+        status = strobe__cuda_function(p, workspace + l->keys_at, &params->visible, stream);
+        *by_rows = params->visible;
+        return status;
+    }
+    status = strobe__cuda_visible(p, OWNERS_ARE_KEYS, workspace + l->keys_at, &params->visible, stream);
+    if (!status && l->rows_visible)
+        status = strobe__cuda_visible(p, OWNERS_ARE_ROWS, workspace + l->rows_at, by_rows, stream);
     return status;
 }
 
-static strobe_status launch_all(const struct plan *plan, const struct params *params, const struct layout *l, void *arrays,
+static strobe_status launch_all(const struct plan *plan, struct params *params, const struct layout *l, char *workspace,
                                 void *stream) {
     const struct problem *p = plan->problem;
     const bool has_function = p->features & FEATURE(SCORE);
     struct score_values values;
+    struct visible by_rows = {.mask_states = NULL};
     if (has_function) values = strobe__score_values(p);
     const struct score_values *given = has_function ? &values : NULL;
-    strobe_status status = strobe__cuda_dbias_begin(p, params, stream);
-    if (!status && has_function) status = strobe__array_gradients_begin(p, arrays, &values, stream);
+    strobe_status status = launch_visible(plan, l, params, &by_rows, workspace, stream);
+    if (!status) status = strobe__cuda_dbias_begin(p, params, stream);
+    if (!status && has_function) status = strobe__array_gradients_begin(p, workspace + l->arrays_at, &values, stream);
     if (!status) status = launch_rows(strobe__row_deltas, l, params, stream);
     if (!status && p->g.dsinks)
         status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, SINK_THREADS, 0, params, stream);
     if (!status)
-        status = l->fused ? launch_fused(plan, params, l, given, stream) : launch_two(plan, params, given, 0, stream);
+        status = l->fused ? launch_fused(plan, params, l, given, stream)
+                          : launch_two(plan, params, &by_rows, given, 0, stream);
     if (!status && has_function) status = strobe__array_gradients_end(p, &values, stream);
     if (!status) status = strobe__cuda_dbias_end(plan, params, stream);
     return status;
@@ -284,9 +309,7 @@ strobe_status strobe__sm80_backward(const struct plan *plan, const struct execut
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
-    if (!status)
-        status = strobe__cuda_function(p, (char *)execution->workspace + l.visible_at, &params.visible, execution->stream);
-    if (!status) status = launch_all(plan, &params, &l, (char *)execution->workspace + l.arrays_at, execution->stream);
+    if (!status) status = launch_all(plan, &params, &l, execution->workspace, execution->stream);
     strobe__cuda_leave(&visit);
     return status;
 }

@@ -63,7 +63,8 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
                           struct state *state) {
     const int own = (int)threadIdx.x / 32 * 16;
     const struct patch at = {first, t->tile * BLOCK_N + own};
-    const enum coverage coverage = range_covers(visible, first, BLOCK_M);
+    const enum coverage coverage =
+        less_masked(p, t, range_covers(visible, first, BLOCK_M), true, first, BLOCK_M, at.key);
     if (coverage == BLOCK_SKIPPED && pass == AS_IT_IS) return;
     const uint32_t bits = coverage == BLOCK_FULL      ? 0xffffffffu
                           : coverage == BLOCK_PARTIAL ? visible_bits(p, t, at, true, 0, M_TILES)
@@ -93,15 +94,17 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
     float *statistics = (float *)(stages + STAGES * STAGE_BYTES);
     const struct visible_range visible = visible_range_of_keys(p, t, t->tile * BLOCK_N + (int)threadIdx.x / 32 * 16, 16);
     const struct visible_range whole = visible_range_of_keys(p, t, t->tile * BLOCK_N, BLOCK_N);
-    const int first = whole.first / BLOCK_M * BLOCK_M, end = whole.end;
+    const int end = whole.end, key = t->tile * BLOCK_N;
+    const int first = next_rows(p, t, whole.first / BLOCK_M * BLOCK_M, BLOCK_M, key, end);
     int stage = 0;
     clear(state->dv, TILES);
     clear(state->dk, BOTH ? TILES : 1);
     if (STAGES > 1 && first < end) load_block(p, t, stages, statistics, first);
     cp_async_commit();
-    for (int at = first; at < end; at += BLOCK_M) {
+    for (int at = first, next; at < end; at = next) {
         unsigned char *here = stages + stage * STAGE_BYTES;
         const float *its = statistics + stage * 2 * BLOCK_M;
+        next = next_rows(p, t, at + BLOCK_M, BLOCK_M, key, end);
         if (STAGES == 1) {
             __syncthreads();
             load_block(p, t, here, statistics, at);
@@ -111,8 +114,7 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
         __syncthreads(); /* this block is there for all, and all are done with the one before */
         if (STAGES > 1) {
             stage = (stage + 1) % STAGES;
-            if (at + BLOCK_M < end)
-                load_block(p, t, stages + stage * STAGE_BYTES, statistics + stage * 2 * BLOCK_M, at + BLOCK_M);
+            if (next < end) load_block(p, t, stages + stage * STAGE_BYTES, statistics + stage * 2 * BLOCK_M, next);
             cp_async_commit();
         }
         process_block(p, t, memory, here, its, &visible, at, pass, found, state);

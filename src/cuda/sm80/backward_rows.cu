@@ -54,7 +54,7 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
                           const struct visible_range *visible, int j0, int pass, struct state *state) {
     const struct patch at = {warp_row(t), j0};
     const int own = thread_anew() / 32 * 16;
-    const enum coverage coverage = range_covers(visible, j0, BLOCK_N);
+    const enum coverage coverage = less_masked(p, t, range_covers(visible, j0, BLOCK_N), false, at.row, 16, j0);
     if (coverage == BLOCK_SKIPPED && pass == AS_IT_IS) return;
     const uint32_t bits = coverage == BLOCK_FULL      ? 0xffffffffu
                           : coverage == BLOCK_PARTIAL ? visible_bits(p, t, at, false, 0, N_TILES)
@@ -76,15 +76,17 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
 INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, int pass, struct state *state) {
     const struct visible_range visible = visible_range_of(p, t, warp_row(t), 16);
     const int rows_end = t->rows * p->group, last = t->tile * BLOCK_M + BLOCK_M - 1;
-    const int first = clamp(band_first(&t->band, place_of(p, t, t->tile * BLOCK_M).i), t->keys) / BLOCK_N * BLOCK_N;
+    const int begin = clamp(band_first(&t->band, place_of(p, t, t->tile * BLOCK_M).i), t->keys) / BLOCK_N * BLOCK_N;
     const int end = (int)band_end(&t->band, place_of(p, t, last < rows_end ? last : rows_end - 1).i);
+    const int first = next_keys(p, t, t->tile * BLOCK_M, BLOCK_M, begin, end);
     unsigned char *stages = memory + 2 * BLOCK_M * ROW_BYTES;
     start(p, t, state);
     if (STAGES > 1 && first < end) load_block(p, t, stages, first);
     cp_async_commit();
     int stage = 0;
-    for (int j0 = first; j0 < end; j0 += BLOCK_N) {
+    for (int j0 = first, next; j0 < end; j0 = next) {
         unsigned char *at = stages + stage * STAGE_BYTES;
+        next = next_keys(p, t, t->tile * BLOCK_M, BLOCK_M, j0 + BLOCK_N, end);
         if (STAGES == 1) {
             __syncthreads(); /* all are done with the block before */
             load_block(p, t, at, j0);
@@ -94,7 +96,7 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
         __syncthreads(); /* this block is there for all, and all are done with the one before */
         if (STAGES > 1) {
             stage = (stage + 1) % STAGES;
-            if (j0 + BLOCK_N < end) load_block(p, t, stages + stage * STAGE_BYTES, j0 + BLOCK_N);
+            if (next < end) load_block(p, t, stages + stage * STAGE_BYTES, next);
             cp_async_commit();
         }
         process_block(p, t, memory, at, &visible, j0, pass, state);

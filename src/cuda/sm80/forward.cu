@@ -122,7 +122,8 @@ INLINE void apply_dropout(const struct params *p, const struct job *t, struct pa
 INLINE void process_block(const struct params *p, const struct job *t, const unsigned char *q, const unsigned char *stage,
                           const struct visible_range *visible, int warp, int j0, int pass, struct state *state) {
     const struct patch at = {warp_row(t, warp), j0 + warp_n(warp) * 8 * N_TILES};
-    const enum coverage coverage = range_covers(visible, at.key, 8 * N_TILES);
+    const enum coverage coverage =
+        less_masked(p, t, range_covers(visible, at.key, 8 * N_TILES), false, at.row, 16 * M_TILES, at.key);
     if (coverage == BLOCK_SKIPPED) return;
     uint32_t bits[M_TILES * PARTS], any = 0;
 #pragma unroll
@@ -157,6 +158,11 @@ INLINE void key_range(const struct params *p, const struct job *t, int64_t *firs
     *end = *end < split_end ? *end : split_end;
 }
 
+/* The first block of keys from j on of which the tile sees something, where masks are known. */
+INLINE int next_seen(const struct params *p, const struct job *t, int j, int64_t end) {
+    return next_keys(p, t, t->tile * BLOCK_M, BLOCK_M, j, (int)end);
+}
+
 INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, int pass, int *found,
                 struct state *state) {
     unsigned char *stages = memory + Q_BYTES;
@@ -164,6 +170,7 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
     const struct visible_range visible = visible_range_of(p, t, warp_row(t, warp), 16 * M_TILES);
     int64_t first, end;
     key_range(p, t, &first, &end);
+    first = next_seen(p, t, (int)first, end);
     clear(state->o, M_TILES * COLUMN_TILES);
 #pragma unroll
     for (int row = 0; row < 2 * M_TILES; ++row) state->m[row] = pass <= FINITE ? -INFINITY : 0, state->l[row] = 0;
@@ -171,8 +178,9 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
     if (STAGES > 1 && first < end) load_block(p, t, stages, (int)first);
     cp_async_commit();
     int stage = 0;
-    for (int j0 = (int)first; j0 < end; j0 += BLOCK_N) {
+    for (int j0 = (int)first, next; j0 < end; j0 = next) {
         unsigned char *at = stages + stage * (K_BYTES + V_BYTES);
+        next = next_seen(p, t, j0 + BLOCK_N, end);
         if (STAGES == 1) {
             __syncthreads(); /* all are done with the block before */
             load_block(p, t, at, j0);
@@ -182,7 +190,7 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
         __syncthreads(); /* this block is there for all, and all are done with the one before */
         if (STAGES > 1) {
             stage = (stage + 1) % STAGES;
-            if (j0 + BLOCK_N < end) load_block(p, t, stages + stage * (K_BYTES + V_BYTES), j0 + BLOCK_N);
+            if (next < end) load_block(p, t, stages + stage * (K_BYTES + V_BYTES), next);
             cp_async_commit();
         }
         if (pass != AS_IT_IS) {

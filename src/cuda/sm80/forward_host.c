@@ -98,6 +98,7 @@ bool strobe__sm80_forward_choose(struct plan *plan) {
             v->shared_bytes > shared_bytes)
             continue;
         plan->variant = &v->base;
+        if (strobe__cuda_asks_what_is_visible(p)) strobe__cuda_visible_choose(plan);
         return true;
     }
     return false;
@@ -166,7 +167,7 @@ const char *strobe__sm80_forward_reject(const struct problem *p) {
     return strobe__cuda_reject(p);
 }
 
-/* Where what visible_function.cu writes begins, behind the parts. */
+/* Where what visible.cu writes begins, behind the parts. */
 static size_t visible_at(const struct problem *p, const struct grid *grid) {
     if (grid->splits == 1) return 0;
     const int64_t words = grid->splits * grid->rows_of_part * p->a.heads_q * (p->a.dim_v + 1);
@@ -174,8 +175,10 @@ static size_t visible_at(const struct problem *p, const struct grid *grid) {
 }
 
 size_t strobe__sm80_forward_workspace(const struct plan *plan) {
+    const struct problem *p = plan->problem;
     const struct grid grid = grid_of(plan);
-    return visible_at(plan->problem, &grid) + strobe__cuda_function_bytes(plan->problem);
+    return visible_at(p, &grid) +
+           (plan->more[VISIBLE_PASS] ? strobe__cuda_visible_bytes(p, OWNERS_ARE_ROWS) : strobe__cuda_function_bytes(p));
 }
 
 /* out and lse become parts in the workspace: out [splits][rows][heads][dim_v], then lse [splits][rows][heads]. */
@@ -214,6 +217,10 @@ static strobe_status launch(const struct plan *plan, const struct params *params
     return strobe__cuda_launch((void (*)(void))v->symbol, blocks, v->threads, v->shared_bytes, params, stream);
 }
 
+static strobe_status visible_by_rows(const struct problem *p, void *memory, struct visible *visible, void *stream) {
+    return strobe__cuda_visible(p, OWNERS_ARE_ROWS, memory, visible, stream);
+}
+
 strobe_status strobe__sm80_forward(const struct plan *plan, const struct execution *execution) {
     const struct problem *p = plan->problem;
     const struct forward_variant *variant = variant_of(plan);
@@ -226,8 +233,8 @@ strobe_status strobe__sm80_forward(const struct plan *plan, const struct executi
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
     if (!status)
-        status = strobe__cuda_function(p, (char *)execution->workspace + visible_at(p, &grid), &params.visible,
-                                       execution->stream);
+        status = (plan->more[VISIBLE_PASS] ? visible_by_rows : strobe__cuda_function)(
+            p, (char *)execution->workspace + visible_at(p, &grid), &params.visible, execution->stream);
     if (!status) status = launch(plan, &params, grid.tiles * grid.slices * grid.heads * grid.splits, execution->stream);
     if (!status && grid.splits > 1) status = strobe__cuda_merge_splits(&whole, &params, execution->stream);
     strobe__cuda_leave(&visit);

@@ -13,7 +13,7 @@
 #include "cuda/device/job.h"
 #include "cuda/device/score_function.h"
 #include "cuda/device/score_terms.h"
-#include "cuda/device/visible.h"
+#include "cuda/sm80/visible_blocks.h"
 
 /* Where a warp's accumulators lie in the matrix of scores: a patch of it. */
 struct patch {
@@ -67,12 +67,12 @@ INLINE uint32_t band_bits(const struct params *p, const struct job *t, struct pa
 
 /* Whether anything beside the band can hide a pair before it has a score. */
 INLINE bool has_masks(const struct params *p) {
-    return FEATURES && (p->bool_mask.data || p->block_mask.data || p->visible.mask_states);
+    return FEATURES && (p->bool_mask.data || p->block_mask.data || p->visible.of_function);
 }
 
 INLINE bool masks_show_pair(const struct params *p, const struct job *t, struct pair pair) {
     const struct place at = place_of(p, t, pair.packed);
-    if (p->visible.mask_states) {
+    if (p->visible.of_function) {
         const struct owner owner = owner_of(&p->visible, t->b, at.h, at.i / UNIT);
         if (!bits_show(&p->visible, &owner, at.i, pair.j)) return false;
     }
@@ -84,6 +84,13 @@ INLINE uint32_t visible_bits(const struct params *p, const struct job *t, struct
                              int n_tiles) {
     const uint32_t inside = band_bits(p, t, at, transposed, m, n_tiles);
     if (!has_masks(p)) return inside;
+    if (has_states(p)) {
+        const int row = at.row + (transposed ? 0 : 16 * m), key = at.key + (transposed ? 16 * m : 0);
+        const int state = block_state(p, t, transposed, row, transposed ? 8 * n_tiles : 16, key);
+        if (state != UNIT_PARTIAL) return state == UNIT_FULL ? inside : 0;
+        if (p->group == 1 && !blocks_are_partial(p, t, transposed, row, key))
+            return inside & packed_bits(p, t, transposed ? key : row, transposed ? row : key);
+    }
     uint32_t bits = 0;
     for (uint32_t rest = inside; rest; rest &= rest - 1) {
         const int bit = __ffs((int)rest) - 1;
@@ -98,13 +105,16 @@ struct visible_range {
     int first, end, full_first, full_end;
 };
 
+/* Whether masks may hide pairs of any block, since nobody has looked. */
+INLINE bool hides_anywhere(const struct params *p) { return has_masks(p) && !has_states(p); }
+
 INLINE struct visible_range visible_range_of(const struct params *p, const struct job *t, int row, int rows) {
     struct visible_range s = {t->keys, 0, t->keys, 0};
     const int end = t->rows * p->group, last = row + rows <= end ? row + rows - 1 : end - 1;
     if (row >= end) return s;
     const int i0 = place_of(p, t, row).i, i1 = place_of(p, t, last).i;
     s.first = clamp(band_first(&t->band, i0), t->keys), s.end = (int)band_end(&t->band, i1);
-    if (row + rows > end || has_masks(p)) return s;
+    if (row + rows > end || hides_anywhere(p)) return s;
     s.full_first = clamp(band_first(&t->band, i1), t->keys), s.full_end = (int)band_end(&t->band, i0);
     return s;
 }
@@ -121,7 +131,7 @@ INLINE struct visible_range visible_range_of_keys(const struct params *p, const 
     const int64_t last = key + keys <= t->keys ? key + keys - 1 : t->keys - 1, diagonal = t->band.diagonal;
     s.first = clamp(key - diagonal - t->band.right, t->rows) * p->group;
     s.end = clamp(last - diagonal + t->band.left + 1, t->rows) * p->group;
-    if (key + keys > t->keys || has_masks(p)) return s;
+    if (key + keys > t->keys || hides_anywhere(p)) return s;
     s.full_first = clamp(last - diagonal - t->band.right, t->rows) * p->group;
     s.full_end = clamp(key - diagonal + t->band.left + 1, t->rows) * p->group;
     return s;

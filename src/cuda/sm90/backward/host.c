@@ -89,6 +89,7 @@ bool strobe__sm90_backward_choose(struct plan *plan) {
     const struct sm90_classes classes = strobe__sm90_classes(plan->problem);
     plan->variant = variant_of_class(plan->problem, classes.alone);
     if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.general);
+    strobe__cuda_visible_choose(plan);
     return plan->variant && strobe__cuda_dbias_choose(plan);
 }
 

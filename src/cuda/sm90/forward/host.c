@@ -93,6 +93,7 @@ bool strobe__sm90_forward_choose(struct plan *plan) {
     const struct sm90_classes classes = strobe__sm90_classes(plan->problem);
     plan->variant = variant_of_class(plan->problem, classes.alone);
     if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.general);
+    strobe__cuda_visible_choose(plan);
     return plan->variant;
 }
 
@@ -310,7 +311,7 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     const int64_t most = strobe__cuda_limits(p->a.device_index).multiprocessors * variant->ctas;
     const int64_t ctas = params.tiles < most ? params.tiles : most;
     const int32_t threads = (int32_t)(128 * (variant->groups + 1));
-    const bool early = p->features & VISIBLE_FEATURES; /* it may start while visible.cu ends */
+    const bool early = strobe__cuda_visible_is_made(p); /* it may start while visible.cu ends */
     if (p->features & FEATURE(SCORE)) {
         const struct score_values values = strobe__score_values(p);
         const struct compiled_text text = text_of(plan);
