@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-from abi import BlockMask, BoolMask, Gradients  # noqa: E402
+from abi import Attention, BlockMask, BoolMask, Gradients  # noqa: E402
 from cuda_peers import Strobe, torch, view  # noqa: E402  exits with 77 without PyTorch
 
 UNIT = 128
@@ -52,6 +52,12 @@ class Problem:
         g.dout, g.dq, g.dk, g.dv = (view(x, True) for x in (self.dout, *self.gradients))
         return a, g
 
+    def for_backward(self, a):
+        """A forward's descriptor with the kernel that --kernel names for the backward, if it names one."""
+        a, tuning = Attention.from_buffer_copy(a), self.strobe.tuning
+        a.tuning = C.pointer(tuning) if tuning and b"backward" in tuning.kernel else None
+        return a
+
     def poison(self):
         for x in (self.out, self.lse, *self.gradients):
             x.fill_(float("nan"))
@@ -65,10 +71,9 @@ class Problem:
         work.fill_(0xFF)
         self.strobe.forward(a, work)
         if backward:
+            a = self.for_backward(a)
             work = self.strobe.workspace(a, g)
             work.fill_(0xFF)
-            tuning = self.strobe.tuning
-            a.tuning = C.pointer(tuning) if tuning and b"backward" in tuning.kernel else None
             self.strobe.backward(a, g, work)
         torch.cuda.synchronize()
         del kept
@@ -178,14 +183,15 @@ def graph(strobe, backward):
     p = Problem(strobe, 2, 2, 700, 700, 128)
     mask = documents(700, 700, 200)
     a, g = p.prepare(mask)
-    work, back_work = strobe.workspace(a), strobe.workspace(a, g)
+    work, back = strobe.workspace(a), p.for_backward(a)
+    back_work = strobe.workspace(back, g) if backward else None
     strobe.forward(a, work)
     torch.cuda.synchronize()
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
         strobe.forward(a, work)
         if backward:
-            strobe.backward(a, g, back_work)
+            strobe.backward(back, g, back_work)
     for length in (64, 300, 128):
         mask.copy_(documents(700, 700, length))
         p.poison()
