@@ -121,6 +121,8 @@ strobe_status strobe_score_create(const strobe_score_source *source, strobe_scor
     if (status) return status;
     struct strobe_score *f = calloc(1, sizeof *f);
     if (!f) return strobe__fail(STROBE_OUT_OF_MEMORY, "%zu bytes for a score function could not be allocated", sizeof *f);
+    static _Atomic uint64_t functions;
+    f->serial = ++functions;
     struct score_error error = {.sentence = ""};
     if (!build(f, &s, &error)) {
         free(f);

@@ -66,6 +66,7 @@ struct score_program {
 };
 
 struct strobe_score {
+    uint64_t serial; /* no other function of this process has had it */
     uint16_t node_count, load_count;
     uint8_t scalar_count, array_count;
     bool has_score, has_visible;

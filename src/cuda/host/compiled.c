@@ -75,6 +75,10 @@ static unsigned dense_arrays(const struct score_call *call) {
     return dense;
 }
 
+static bool wants_gradients(const struct problem *p) {
+    return p->operation == STROBE_BACKWARD && p->score_call.wants_gradients;
+}
+
 /* The key: what the kernel is compiled for, a line, then the function's text. */
 static char *key_of(const struct problem *p, const struct compiled_text *text, int architecture, size_t *function_at) {
     struct score_text t = {.text = NULL};
@@ -84,11 +88,49 @@ static char *key_of(const struct problem *p, const struct compiled_text *text, i
     for (int n = 0; text->options[n]; ++n) strobe__score_print(&t, " %s", text->options[n]);
     strobe__score_print(&t, "\n");
     *function_at = t.length;
-    strobe__score_print(&t, "#define SCORE_WANTS_GRADIENTS %d\n",
-                        p->operation == STROBE_BACKWARD && p->score_call.wants_gradients);
+    strobe__score_print(&t, "#define SCORE_WANTS_GRADIENTS %d\n", wants_gradients(p));
     strobe__score_write(&t, p->score_call.function, dense_arrays(&p->score_call));
     if (t.full) free(t.text), t.text = NULL;
     return t.text;
+}
+
+/* ------------------------------------------------------------------------------------------------------- known calls -- */
+
+/* What calls asked for before, in one of a few places that others may take over: writing a text takes longer than a launch.
+ */
+struct known {
+    uint64_t serial; /* of the function; 0: nobody */
+    uint64_t asked;  /* for what it is compiled, but for the function */
+    compiled_kernel kernels[MOST_COMPILED_KERNELS];
+};
+static struct known known[64];
+
+/* The texts' strings are literals, of which the addresses tell. */
+static uint64_t asked_of(const struct problem *p, const struct compiled_text *text, int architecture) {
+    const int numbers[3] = {architecture, (int)dense_arrays(&p->score_call), wants_gradients(p)};
+    const uint64_t asked = strobe__hash(4, numbers, sizeof numbers);
+    return strobe__hash(strobe__hash(asked, text->options, sizeof text->options), &text->source, sizeof text->source);
+}
+
+static struct known *place_of(uint64_t serial, uint64_t asked) {
+    return &known[(asked ^ serial * 0x9e3779b97f4a7c15u) >> 58];
+}
+
+static bool is_known(uint64_t serial, uint64_t asked, compiled_kernel kernels[MOST_COMPILED_KERNELS]) {
+    const struct known *k = place_of(serial, asked);
+    pthread_mutex_lock(&lock);
+    const bool found = k->serial == serial && k->asked == asked;
+    if (found) memcpy(kernels, k->kernels, sizeof k->kernels);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static void remember(uint64_t serial, uint64_t asked, const compiled_kernel kernels[MOST_COMPILED_KERNELS]) {
+    struct known *k = place_of(serial, asked);
+    pthread_mutex_lock(&lock);
+    k->serial = serial, k->asked = asked;
+    memcpy(k->kernels, kernels, sizeof k->kernels);
+    pthread_mutex_unlock(&lock);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- making -- */
@@ -162,8 +204,10 @@ static bool is_capturing(void *stream) {
 strobe_status strobe__compiled(const struct problem *p, const struct compiled_text *text, void *stream,
                                compiled_kernel kernels[MOST_COMPILED_KERNELS]) {
     const int architecture = strobe__cuda_limits(p->a.device_index).architecture;
+    const uint64_t serial = p->score_call.function->serial, asked = asked_of(p, text, architecture);
     size_t function_at;
     bool is_new;
+    if (is_known(serial, asked, kernels)) return STROBE_OK;
     char *key = key_of(p, text, architecture, &function_at);
     if (!key) return strobe__fail(STROBE_OUT_OF_MEMORY, "the text of a score function could not be allocated");
     pthread_once(&once, find_driver);
@@ -190,7 +234,45 @@ strobe_status strobe__compiled(const struct problem *p, const struct compiled_te
         if (status) return status;
     }
     memcpy(kernels, e->kernels, sizeof e->kernels);
+    remember(serial, asked, e->kernels);
     return STROBE_OK;
+}
+
+enum { MOST_TEXTS = 4 };
+
+struct task {
+    const struct problem *p;
+    const struct compiled_text *text;
+    pthread_t thread;
+    bool started;
+};
+
+/* What goes wrong is found again, and said, by the thread that asked. */
+static void *run_task(void *argument) {
+    const struct task *task = argument;
+    compiled_kernel kernels[MOST_COMPILED_KERNELS];
+    (void)strobe__compiled(task->p, task->text, NULL, kernels);
+    return NULL;
+}
+
+strobe_status strobe__compiled_all(const struct problem *p, const struct compiled_text *const texts[], void *stream) {
+    const int architecture = strobe__cuda_limits(p->a.device_index).architecture;
+    compiled_kernel kernels[MOST_COMPILED_KERNELS];
+    struct task tasks[MOST_TEXTS];
+    int count = 0;
+    pthread_once(&once, find_driver);
+    for (int n = 0; texts[n] && count < MOST_TEXTS; ++n)
+        if (!is_known(p->score_call.function->serial, asked_of(p, texts[n], architecture), kernels))
+            tasks[count++] = (struct task){.p = p, .text = texts[n]};
+    const bool waits = count > 1 && !is_capturing(stream);
+    for (int n = 1; n < count && waits; ++n)
+        tasks[n].started = pthread_create(&tasks[n].thread, NULL, run_task, &tasks[n]) == 0;
+    strobe_status status = count > 0 ? strobe__compiled(p, tasks[0].text, stream, kernels) : STROBE_OK;
+    for (int n = 1; n < count; ++n) {
+        if (tasks[n].started) pthread_join(tasks[n].thread, NULL);
+        if (!status) status = strobe__compiled(p, tasks[n].text, stream, kernels);
+    }
+    return status;
 }
 
 /* ------------------------------------------------------------------------------------------------------------ running -- */
@@ -203,6 +285,7 @@ strobe_status strobe__compiled_prepare(const struct problem *p, const struct com
     struct cuda_visit visit;
     if (!(p->features & FEATURE(SCORE))) return STROBE_OK;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
+    if (!status) status = strobe__compiled_all(p, texts, NULL);
     for (int n = 0; texts[n] && !status; ++n) {
         compiled_kernel kernels[MOST_COMPILED_KERNELS];
         CUfunction function;

@@ -30,7 +30,10 @@ const char *strobe__compiled_reject(const struct problem *problem);
 strobe_status strobe__compiled(const struct problem *problem, const struct compiled_text *text, void *stream,
                                compiled_kernel kernels[MOST_COMPILED_KERNELS]);
 
-/* The same for texts up to a NULL, ahead of a call; nothing without a function that changes scores. */
+/* The same for texts up to a NULL, of which those that have not been compiled are at once, a thread each. */
+strobe_status strobe__compiled_all(const struct problem *problem, const struct compiled_text *const texts[], void *stream);
+
+/* The same ahead of a call; nothing without a function that changes scores. */
 strobe_status strobe__compiled_prepare(const struct problem *problem, const struct compiled_text *const texts[]);
 
 /* What strobe__cuda_launch does, of a compiled kernel. params: `bytes` of the kernel's parameters without a function, which

@@ -117,8 +117,8 @@ static bool find_functions(void *library) {
 static void look(void) {
     int major = 0, minor = 0;
     void *const library = open_library();
-    lack = "score.function changes scores, for which NVRTC compiles a kernel: libnvrtc.so.13 or .12 was not found; the CUDA "
-           "toolkit and the Python package nvidia-cuda-nvrtc have it, STROBE_NVRTC names its file";
+    lack = "a score function needs NVRTC on a GPU: libnvrtc.so.13 or .12 was not found; the CUDA toolkit and the Python "
+           "package nvidia-cuda-nvrtc have it, STROBE_NVRTC may name its file";
     if (!library || !find_functions(library) || nvrtc.version(&major, &minor)) return;
     found_version = 1000 * major + 10 * minor;
     lack = major >= 12 ? NULL : "the NVRTC that was found is older than 12.0; 12.0 and later are taken";

@@ -294,12 +294,25 @@ const char *strobe__sm80_backward_reject(const struct problem *p) {
     return strobe__cuda_reject(p);
 }
 
-strobe_status strobe__sm80_backward_prepare(const struct plan *plan) {
-    const struct compiled_text *texts[4] = {NULL};
+/* The texts of all passes, up to a NULL. */
+static void list_texts(const struct plan *plan, const struct compiled_text *texts[4]) {
     int count = 0;
     if (fused_of(plan)) texts[count++] = &fused_of(plan)->text;
     for (int n = 0; n < 2; ++n) texts[count++] = &((const struct backward_variant *)plan->more[n])->text;
+    texts[count] = NULL;
+}
+
+strobe_status strobe__sm80_backward_prepare(const struct plan *plan) {
+    const struct compiled_text *texts[4];
+    list_texts(plan, texts);
     return strobe__compiled_prepare(plan->problem, texts);
+}
+
+static strobe_status compile_passes(const struct plan *plan, void *stream) {
+    const struct compiled_text *texts[4];
+    if (!(plan->problem->features & FEATURE(SCORE))) return STROBE_OK;
+    list_texts(plan, texts);
+    return strobe__compiled_all(plan->problem, texts, stream);
 }
 
 strobe_status strobe__sm80_backward(const struct plan *plan, const struct execution *execution) {
@@ -309,6 +322,7 @@ strobe_status strobe__sm80_backward(const struct plan *plan, const struct execut
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
+    if (!status) status = compile_passes(plan, execution->stream);
     if (!status) status = launch_all(plan, &params, &l, execution->workspace, execution->stream);
     strobe__cuda_leave(&visit);
     return status;
