@@ -6,7 +6,7 @@ attention                              as :func:`strobe.attention`, shapes (batc
                                        the choice of threads and memory
 scaled_dot_product_attention           as torch.nn.functional's: (batch, heads, seq, dim), is_causal is top-left
 flash_attn_func and its four siblings  as the flash-attn package's: causal is bottom-right
-flex_attention                         as torch.nn.attention.flex_attention's, its functions traced; on the CPU
+flex_attention                         as torch.nn.attention.flex_attention's, its functions traced
 activate, deactivate                   PyTorch's own scaled_dot_product_attention, and all that calls it, runs on Strobe
 =====================================  ==========================================================================
 

@@ -117,10 +117,10 @@ def flash_attn_varlen_func(
     """Attention within packed sequences: q (total_q, heads_q, dim), k, v (total_k, heads_kv, dim).
 
     cu_seqlens_q and cu_seqlens_k are int32, (batch + 1,). With return_attn_probs: ``(out, softmax_lse (heads_q, total_q),
-    None)``. A block_table (paged K and V) is refused: no kernel takes it yet.
+    None)``. A block_table (paged K and V) is refused; strobe.attention has page_table.
     """
     if block_table is not None:
-        raise NotImplementedError("block_table is given; contiguous K and V are accepted, no kernel takes pages yet")
+        raise NotImplementedError("block_table is given; contiguous K and V are accepted, and pages by strobe.attention, as page_table")
     return _call(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
         cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,

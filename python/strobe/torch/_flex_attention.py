@@ -294,7 +294,7 @@ def flex_attention(
     enable_gqa: bool = False,
     return_lse: bool = False,
 ) -> Any:
-    """Return what ``torch.nn.attention.flex_attention.flex_attention`` returns, without compiling; on the CPU.
+    """Return what ``torch.nn.attention.flex_attention.flex_attention`` returns, without torch.compile.
 
     Parameters
     ----------
