@@ -210,8 +210,8 @@ def mask_lists(q: Any, k: Any, v: Any, **options: "Unpack[Lists]") -> MaskLists:
     Returns
     -------
     MaskLists
-        For ``mask_lists=`` of calls with the same masks, unchanged, and the same batch, heads and lengths; heads of k and v, dims,
-        dtypes and windows may be others. On the CPU it is empty, and changes nothing.
+        For ``mask_lists=`` of calls with the same masks, unchanged, and the same batch, heads and lengths; heads of k and v,
+        dims, dtypes and windows may be others. On the CPU it is empty, and changes nothing.
 
     Examples
     --------

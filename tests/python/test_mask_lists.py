@@ -43,7 +43,9 @@ def test_of_numpy_and_blocks():
     given = {"block_mask": blocks, "block_size": (128, 64)}
     lists = strobe.mask_lists(q, k, v, **given, backward=False)
     assert np.array_equal(strobe.attention(q, k, v, **given), strobe.attention(q, k, v, **given, mask_lists=lists))
-    with pytest.raises(ValueError, match="mask_lists.made is 1; lists that strobe_mask_lists_make has made for this operation"):
+    with pytest.raises(
+        ValueError, match="mask_lists.made is 1; lists that strobe_mask_lists_make has made for this operation"
+    ):
         strobe.explain(q, k, v, **given, mask_lists=lists, backward=True)
 
 

@@ -126,8 +126,13 @@ def attention(
     keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
     scored = score is not None or visible is not None or arrays or scalars
     if scored or quantise is not None:
-        _refuse_beside("score or visible" if scored else "quantise", bias=bias, sinks=sinks, dropout=dropout or None,
-                       mask_lists=mask_lists)
+        _refuse_beside(
+            "score or visible" if scored else "quantise",
+            bias=bias,
+            sinks=sinks,
+            dropout=dropout or None,
+            mask_lists=mask_lists,
+        )
         options: dict[str, Any] = {
             "causal": causal, "window": window, "diagonal": diagonal, "mask": _over_keys(mask, keys), "block_mask": block_mask,
             "block_size": block_size, "softcap": softcap, "scale": scale, "cu_seqlens_q": cu_seqlens_q,

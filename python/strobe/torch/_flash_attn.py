@@ -120,7 +120,9 @@ def flash_attn_varlen_func(
     None)``. A block_table (paged K and V) is refused; strobe.attention has page_table.
     """
     if block_table is not None:
-        raise NotImplementedError("block_table is given; contiguous K and V are accepted, and pages by strobe.attention, as page_table")
+        raise NotImplementedError(
+            "block_table is given; contiguous K and V are accepted, and pages by strobe.attention, as page_table"
+        )
     return _call(
         q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
         cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,
