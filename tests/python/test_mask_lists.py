@@ -44,7 +44,7 @@ def test_of_numpy_and_blocks():
     lists = strobe.mask_lists(q, k, v, **given, backward=False)
     assert np.array_equal(strobe.attention(q, k, v, **given), strobe.attention(q, k, v, **given, mask_lists=lists))
     with pytest.raises(
-        ValueError, match="mask_lists.made is 1; lists that strobe_mask_lists_make has made for this operation"
+        ValueError, match=r"mask_lists.made is 1; lists that strobe_mask_lists_make has made for this operation"
     ):
         strobe.explain(q, k, v, **given, mask_lists=lists, backward=True)
 
@@ -52,13 +52,13 @@ def test_of_numpy_and_blocks():
 def test_of_another_call():
     q, k, v, _, mask = problem("cpu")
     lists = strobe.mask_lists(q, k, v, mask=mask)
-    with pytest.raises(ValueError, match="mask_lists.axes is 9; 0, that of this call's masks, is accepted"):
+    with pytest.raises(ValueError, match=r"mask_lists.axes is 9; 0, that of this call's masks, is accepted"):
         strobe.attention(q, k, v, mask_lists=lists)
-    with pytest.raises(ValueError, match="mask_lists.seq_q is 300; 200, that of this call's masks, is accepted"):
+    with pytest.raises(ValueError, match=r"mask_lists.seq_q is 300; 200, that of this call's masks, is accepted"):
         strobe.attention(q[:, :200], k, v, mask=mask[:, :, :200], mask_lists=lists)
-    with pytest.raises(TypeError, match="mask_lists is 3; what strobe.mask_lists returned"):
+    with pytest.raises(TypeError, match=r"mask_lists is 3; what strobe.mask_lists returned"):
         strobe.attention(q, k, v, mask=mask, mask_lists=3)
-    with pytest.raises(TypeError, match="what strobe.mask_lists returned for tensors of PyTorch"):
+    with pytest.raises(TypeError, match=r"what strobe.mask_lists returned for tensors of PyTorch"):
         st.attention(q, k, v, mask=mask, mask_lists=(lists.memory, lists.made_for))
     with pytest.raises(ValueError, match="bool_mask and block_mask are NULL; a descriptor with one of them is accepted"):
         strobe.mask_lists(q, k, v)
