@@ -20,7 +20,12 @@ REFUSED = [
     ((Q, K[..., :4], K), {}, ValueError, r"k.shape is (2, 7, 2, 4); (2, *, *, 8) is accepted"),
     ((Q[:, :, :3], K, K), {}, ValueError, "heads_kv is 2; a divisor of heads_q, 3, is accepted"),
     ((Q, K.astype(np.float16), K), {}, NotImplementedError, "k and v differ in dtype"),
-    ((Q.astype(int), K, K), {}, ValueError, "q.dtype is int64; float32, float16, bfloat16 or float64 is accepted"),
+    (
+        (Q.astype(int), K, K),
+        {},
+        ValueError,
+        "q.dtype is int64; float32, float16, bfloat16, float64 or, with scales, float8_e4m3fn is accepted",
+    ),
     ((Q.astype(">f4"), K, K), {}, ValueError, "q.dtype is a dtype of another kind; float32"),
     ((Q.astype(complex), K, K), {}, ValueError, "q.dtype is a dtype of another kind"),
     ((Q[..., ::2], K[..., ::2], K), {}, ValueError, "q.strides[3] is 2 elements; 1, a contiguous last axis, is accepted"),
