@@ -119,7 +119,7 @@ void strobe__score_ranges(const struct score_call *call, const struct score_prog
             else if (operation == OP_LOAD)
                 result = of_load(call, load_of(f, *step), value);
             else
-                result = interval_of_operation(operation, value[x->operand[0]], value[x->operand[operands > 1 ? 1 : 0]],
+                result = interval_of_operation((int)operation, value[x->operand[0]], value[x->operand[operands > 1 ? 1 : 0]],
                                                value[x->operand[operands > 2 ? 2 : 0]]);
             value[*step] = x->is_integer && operation != OP_LOAD ? interval_wrap(result) : result;
         }
