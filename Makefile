@@ -35,7 +35,7 @@ long: packages-test  ## the tests that take as long as they take
 
 .PHONY: asan tsan clang
 asan tsan clang: packages-test  ## the quick tests under sanitizers, or with the other compiler
-	tests/builds/run.sh $@ .
+	tests/builds/run.sh $@ . all
 
 .PHONY: fuzz
 fuzz: packages-test  ## each fuzz target for SECONDS=20
