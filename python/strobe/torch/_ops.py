@@ -230,7 +230,12 @@ class _Transformed(torch.autograd.Function):
 
 
 def _transformed() -> bool:
-    return torch._C._functorch.peek_interpreter_stack() is not None and not torch.compiler.is_compiling()
+    if torch.compiler.is_compiling():
+        return False
+    try:
+        return torch._C._functorch.peek_interpreter_stack() is not None
+    except AttributeError:  # another version of PyTorch
+        return False
 
 
 def _observed() -> bool:
