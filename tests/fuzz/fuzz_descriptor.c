@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "input.h"
+#include "strobe/strobe_mask_lists.h"
 #include "strobe/strobe_score.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -31,6 +32,7 @@ enum structure {
     SCALES,
     PARALLEL,
     TUNING,
+    MASK_LISTS,
     DBIAS,
     DSINKS,
     STRUCTURES
@@ -42,6 +44,7 @@ static const size_t sizes[STRUCTURES] = {
     [BLOCK_MASK] = sizeof(strobe_block_mask), [ALIBI] = sizeof(strobe_alibi),         [SINKS] = sizeof(strobe_sinks),
     [DROPOUT] = sizeof(strobe_dropout),       [SCALES] = sizeof(strobe_scales),       [PARALLEL] = sizeof(strobe_parallel),
     [TUNING] = sizeof(strobe_tuning),         [DBIAS] = sizeof(strobe_bias),          [DSINKS] = sizeof(strobe_sinks),
+    [MASK_LISTS] = sizeof(strobe_mask_lists),
 };
 
 /* Each has room behind it: a struct_size may claim up to 64 KiB, and the library reads that far. */
@@ -86,7 +89,7 @@ static strobe_attention *any_attention(struct input *in) {
 #define FEATURE(field, which) a->field = present >> (which)&1 ? any_structure(in, which) : NULL
     FEATURE(varlen, VARLEN), FEATURE(paged, PAGED), FEATURE(bias, BIAS), FEATURE(bool_mask, BOOL_MASK);
     FEATURE(block_mask, BLOCK_MASK), FEATURE(alibi, ALIBI), FEATURE(sinks, SINKS), FEATURE(dropout, DROPOUT);
-    FEATURE(scales, SCALES), FEATURE(parallel, PARALLEL), FEATURE(tuning, TUNING);
+    FEATURE(scales, SCALES), FEATURE(parallel, PARALLEL), FEATURE(tuning, TUNING), FEATURE(mask_lists, MASK_LISTS);
 #undef FEATURE
     if (a->tuning) ((strobe_tuning *)structures[TUNING])->kernel = any_name(in);
     a->score = NULL; /* a query has one: its function is made by the library */
@@ -165,6 +168,7 @@ static void query(struct input *in) {
     const size_t capacity = (size_t)choose(in, 256) * 2;
     memset(text, '#', sizeof text);
     answered(strobe_explain(a, g, text, capacity, &needed));
+    answered(strobe_mask_lists_bytes(a, a->mask_lists, &bytes));
     for (size_t i = capacity; i < sizeof text; ++i) REQUIRE(text[i] == '#');
 }
 
@@ -217,6 +221,15 @@ static void tame_varlen(struct input *in) {
     v->total_k = choose(in, 2) ? small(in, 64) : 0;
 }
 
+/* Tables of which some entries lead nowhere. */
+static void tame_paged(struct input *in) {
+    static int32_t table[64];
+    strobe_paged *paged = (strobe_paged *)structures[PAGED];
+    paged->page_size = small(in, 8), paged->pages = small(in, 8), paged->table_stride = small(in, 16);
+    for (int entry = 0; entry < 64; ++entry) table[entry] = choose(in, 10) - 1;
+    paged->page_table = choose(in, 64) == 63 ? NULL : table;
+}
+
 static void serial(void *self, int64_t tasks, void (*task)(void *context, int64_t index, int32_t worker), void *context) {
     (void)self;
     for (int64_t index = tasks; index-- > 0;) task(context, index, 0); /* any order will do */
@@ -235,7 +248,7 @@ static void tame_sinks(struct input *in, strobe_sinks *sinks, int arena) {
 }
 
 static void tame_features(struct input *in) {
-    tame_varlen(in);
+    tame_varlen(in), tame_paged(in);
     tame_bias(in, (strobe_bias *)structures[BIAS], 10);
     tame_bias(in, (strobe_bias *)structures[DBIAS], 11);
     tame_sinks(in, (strobe_sinks *)structures[SINKS], 12);
@@ -278,11 +291,21 @@ static void tame(struct input *in, strobe_attention *a, strobe_gradients *g) {
     for (int t = 0; t < 5; ++t) tame_tensor(in, more[t], 5 + t);
 }
 
+/* Lists as they came, or made here: where there are masks, of sizes that a call could have. */
+static void make_lists(struct input *in, const strobe_attention *a) {
+    strobe_mask_lists *lists = (strobe_mask_lists *)structures[MASK_LISTS];
+    if (a->mask_lists && choose(in, 4)) {
+        *lists = (strobe_mask_lists){.struct_size = lists->struct_size, .uses = choose(in, 4)};
+        answered(strobe_mask_lists_make(a, lists, NULL));
+    }
+}
+
 static void run(struct input *in) {
     static _Alignas(64) uint8_t workspace[1 << 20];
     strobe_attention *a = any_attention(in);
     strobe_gradients *g = any_gradients(in);
     tame(in, a, g);
+    make_lists(in, a);
     for (int arena = 0; arena < 3; ++arena) take(in, arenas[arena] + ARENA / 2, 64);
 
     size_t needed = 0;
