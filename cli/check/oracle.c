@@ -9,7 +9,8 @@
 
 #include <math.h>
 
-enum { ENOUGH_ROWS = 16384, MOST_RUNS = 2048 };
+/* Of refinement: how many rows of each output are enough, how many seeds at most, how many rows of both sides at most. */
+enum { ENOUGH_ROWS = 16384, MOST_RUNS = 2048, MOST_ROWS = 1 << 20 };
 
 /* The same question for the kernels that answer it here: no layout but the plain one, so that two tensors may differ that
  * share memory in the inputs, no pages but where some are missing, and no choices that are another kernel's. */
@@ -218,10 +219,13 @@ static bool measure(oracle *o, inputs *in, char *message, size_t capacity) {
     return ok;
 }
 
-static int64_t count_rows(const inputs *in) {
-    int64_t count = 0;
-    for (int64_t b = 0; b < in->problem.batch; ++b) count += in->sequences[b].rows * in->problem.heads_q;
-    return count;
+/* The rows of out and dQ, and those of dK and dV. */
+static void count_rows(const inputs *in, int64_t *queries, int64_t *keys) {
+    *queries = *keys = 0;
+    for (int64_t b = 0; b < in->problem.batch; ++b) {
+        *queries += in->sequences[b].rows * in->problem.heads_q;
+        *keys += in->sequences[b].keys * in->problem.heads_kv;
+    }
 }
 
 /* Raises standard_error to what the same problem gives with other seeds. */
@@ -260,11 +264,14 @@ bool oracle_create(oracle *o, inputs *in, char *message, size_t capacity) {
 }
 
 void oracle_refine(oracle *o, const inputs *in) {
-    const int64_t count = count_rows(in), seed = in->problem.seed & 0xffff;
+    const int64_t seed = in->problem.seed & 0xffff;
+    int64_t queries, keys;
     char message[PROBLEM_MESSAGE]; /* what one set of inputs could pose, others can */
-    if (o->refined || count == 0) return;
+    count_rows(in, &queries, &keys);
+    const int64_t fewest = in->problem.operation == STROBE_BACKWARD && keys > 0 && keys < queries ? keys : queries;
+    if (o->refined || fewest == 0) return;
     o->refined = true;
-    for (int64_t run = 1; run * count < ENOUGH_ROWS && run < MOST_RUNS; ++run)
+    for (int64_t run = 1; run * fewest < ENOUGH_ROWS && run * (queries + keys) < MOST_ROWS && run < MOST_RUNS; ++run)
         if (!measure_again(o, in, seed + run * 0x10000, message, sizeof message)) break;
     set_allowances(o, in);
 }
