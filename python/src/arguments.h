@@ -61,6 +61,7 @@ enum {
     X(K_SCALE, k_scale, FORWARD | EXPLAIN)                                                         \
     X(V_SCALE, v_scale, FORWARD | EXPLAIN)                                                         \
     X(SCALE_BLOCK, scale_block, FORWARD | EXPLAIN | QUANTISE)                                      \
+    X(SPLIT_KEYS, split_keys, FORWARD | EXPLAIN)                                                   \
     X(OUT, out, FORWARD | BACKWARD) /* where to write it, or the forward's */                      \
     X(RETURN_LSE, return_lse, FORWARD)                                                             \
     X(REPEAT, repeat, FORWARD) /* bench/overhead.py's: how many times to run the library's call */ \

@@ -286,20 +286,22 @@ static bool read_scales(struct call *c) {
            read_scale(c, &c->v_scale, ARG_V_SCALE, "v_scale", &s->v, s->stride_v);
 }
 
-static bool read_kernel(struct call *c) {
-    PyObject *name = c->args[ARG_KERNEL];
+static bool read_tuning(struct call *c) {
+    PyObject *name = c->args[ARG_KERNEL], *split = c->args[ARG_SPLIT_KEYS];
+    if (name == Py_None && split == Py_None) return true;
+    c->tuning.struct_size = sizeof c->tuning;
+    c->a.tuning = &c->tuning;
+    if (!read_int(split, "split_keys", &c->tuning.split_keys)) return false;
     if (name == Py_None) return true;
     if (!PyUnicode_Check(name)) {
         PyErr_Format(PyExc_TypeError, "kernel is %R; the name of a kernel (strobe.kernels()) is accepted", name);
         return false;
     }
-    c->tuning.struct_size = sizeof c->tuning;
     c->tuning.kernel = PyUnicode_AsUTF8AndSize(name, NULL); /* lives as long as the argument */
-    c->a.tuning = &c->tuning;
     return c->tuning.kernel != NULL;
 }
 
 bool read_features(struct call *c) {
     return (!c->a.varlen || check_lengths(c)) && read_bias_and_mask(c) && read_block_mask(c) && read_mask_lists(c) &&
-           read_heads(c) && read_dropout(c) && read_scales(c) && read_score(c) && read_kernel(c);
+           read_heads(c) && read_dropout(c) && read_scales(c) && read_score(c) && read_tuning(c);
 }

@@ -55,6 +55,7 @@ class Scaled(Options, total=False):
     k_scale: Annotated[Any, None]
     v_scale: Annotated[Any, None]
     scale_block: Annotated[tuple[int, int], (1, 1)]
+    split_keys: Annotated[int | None, None]
 
 
 class Forward(Scaled, total=False):

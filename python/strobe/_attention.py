@@ -114,6 +114,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
         0 in scale_block a packed side has (batch, heads).
     scale_block : (rows, keys)
         How many share a scale, 1 for a scale a token and head, as for a quantised cache; 0: all of a sequence.
+    split_keys : int, optional
+        Keys in one split of split-KV decoding, for the kernels that decode: a row's bits then do not depend on the batch.
     return_lse : bool
         Return ``(out, lse)``.
     out : tensor, optional

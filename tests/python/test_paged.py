@@ -65,6 +65,20 @@ def test_packed_queries_and_int8_with_a_scale_a_slot():
         assert (out[rows].double() - true).abs().max() < 0.03
 
 
+def test_split_keys_makes_a_row_independent_of_the_batch():
+    _, _, (k_pages, v_pages), table = cache(16)
+    q, used = torch.randn(BATCH, 1, 4, DIM), torch.tensor([90, 45, 77], dtype=torch.int32)
+    options = {"split_keys": 32, "max_seqlen_k": 90, "return_lse": True}
+    out, lse = strobe.attention(q, k_pages, v_pages, page_table=table, used_k=used, **options)
+    for b in range(BATCH):
+        alone = strobe.attention(q[b:][:1], k_pages, v_pages, page_table=table[b:][:1], used_k=used[b:][:1], **options)
+        assert torch.equal(alone[0][0], out[b]) and torch.equal(alone[1][0], lse[b])
+    with pytest.raises(ValueError, match=r"tuning\.split_keys is -1"):
+        strobe.attention(q, k_pages, v_pages, page_table=table, split_keys=-1)
+    with pytest.raises(NotImplementedError, match="is 80; 0 to 16 is taken"):
+        strobe.attention(torch.randn(BATCH, 40, 4, DIM), k_pages, v_pages, page_table=table, split_keys=32)
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "sentence"),
     [

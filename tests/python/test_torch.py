@@ -317,8 +317,6 @@ def test_flash_attn_packed():
     assert torch.equal(packed, st.flash_attn_varlen_qkvpacked_func(flat, cu, 9, causal=True))
     (again,) = torch.autograd.grad(packed.sum(), qkv)
     assert torch.equal(gradient, again)
-    with pytest.raises(NotImplementedError, match="block_table is given"):
-        st.flash_attn_varlen_func(*flat.unbind(1), cu, cu, 9, 9, block_table=cu)
 
 
 REFUSED = [

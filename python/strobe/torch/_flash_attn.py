@@ -6,9 +6,13 @@ Here they take float32 and any head dim up to 512 too. ``return_attn_probs`` ret
 themselves, which flash-attn offers for its own tests, are never stored.
 """
 
+from typing import Any
+
 from torch import Tensor
 
+from strobe._attention import sides
 from strobe.torch._attention import attention
+from strobe.torch._cache import cache_attention
 
 
 def _call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, probs, **varlen):
@@ -35,6 +39,13 @@ def _parts(name: str, x: Tensor, count: int, layout: str) -> tuple[Tensor, ...]:
     if x.dim() != len(axes) or x.shape[axes.index(str(count))] != count:
         raise ValueError(f"{name}.shape is {tuple(x.shape)}; ({layout}) is accepted")
     return x.unbind(axes.index(str(count)))
+
+
+def one_of(name: str, x: Any, other: str, y: Any) -> Any:
+    """The value of an argument that two versions name differently."""
+    if x is not None and y is not None:
+        raise ValueError(f"{name} and {other} are given; one of them, which mean the same, is accepted")
+    return y if x is None else x
 
 
 def flash_attn_func(
@@ -101,7 +112,7 @@ def flash_attn_varlen_func(
     k: Tensor,
     v: Tensor,
     cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
+    cu_seqlens_k: Tensor | None,
     max_seqlen_q: int,
     max_seqlen_k: int,
     dropout_p: float = 0.0,
@@ -113,20 +124,38 @@ def flash_attn_varlen_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
+    *,
+    page_table: Tensor | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
 ):
     """Attention within packed sequences: q (total_q, heads_q, dim), k, v (total_k, heads_kv, dim).
 
-    cu_seqlens_q and cu_seqlens_k are int32, (batch + 1,). With return_attn_probs: ``(out, softmax_lse (heads_q, total_q),
-    None)``. A block_table (paged K and V) is refused; strobe.attention has page_table.
+    cu_seqlens_q and cu_seqlens_k are int32, (batch + 1,). seqused_q and seqused_k, int32, (batch,), say how many first rows of
+    each sequence count. With return_attn_probs: ``(out, softmax_lse (heads_q, total_q), None)``.
+
+    With block_table (or page_table, version 3's name), int32, (batch, pages a sequence), k and v are a cache in pages, (pages,
+    page_size, heads_kv, dim) of any page size and strides: chunked prefill, and batches that mix it with decoding. Lengths of
+    the keys are then seqused_k, or the differences of cu_seqlens_k, which may be None. No dropout and no gradient; on the CPU.
     """
-    if block_table is not None:
-        raise NotImplementedError(
-            "block_table is given; contiguous K and V are accepted, and pages by strobe.attention, as page_table"
-        )
-    return _call(
-        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
-        cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k,
+    table = one_of("block_table", block_table, "page_table", page_table)
+    lengths = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "used_q": seqused_q}
+    if table is None:
+        return _call(
+            q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+            cu_seqlens_k=cu_seqlens_k, used_k=seqused_k, **lengths,
+        )  # fmt: skip
+    if dropout_p != 0:
+        raise NotImplementedError(f"dropout_p is {dropout_p} beside pages; 0 is accepted")
+    if seqused_k is None:
+        if cu_seqlens_k is None:
+            raise ValueError("seqused_k and cu_seqlens_k are None; with pages, one of them is accepted")
+        seqused_k = cu_seqlens_k.diff()
+    out, lse = cache_attention(
+        q, k, v, page_table=table, used_k=seqused_k, causal=causal, window=sides(window_size), softcap=softcap or None,
+        alibi_slopes=alibi_slopes, scale=softmax_scale, **lengths,
     )  # fmt: skip
+    return (out, lse, None) if return_attn_probs else out
 
 
 def flash_attn_varlen_qkvpacked_func(
