@@ -8,22 +8,30 @@
 
 Padding, causal and sliding-window masks come as transformers makes them for SDPA; grouped heads are read without repeating them;
 softcap (Gemma), sinks (gpt-oss) and position biases (T5) are taken, which SDPA leaves to slower code or refuses.
+
+Continuous batching, ``model.generate_batch(prompts)``, runs on Strobe too: sequences of any lengths in one packed call, K and V
+read where they lie in the pages of transformers' cache.
 """
 
+import functools
 import warnings
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 
 from strobe.torch import attention
+from strobe.torch._cache import cache_attention
 
 NAME = "strobe"
 
 
 def register(name: str = NAME) -> None:
-    """Make ``attn_implementation=name`` known to transformers. May be called again.
+    """Make ``attn_implementation=name`` known to transformers, and to its continuous batching. May be called again.
 
     The mask function is registered under the same name: without one, transformers would hand every model None for a mask.
+    Continuous batching asks no registry, it knows names; where the version has it (5.23), it is made to take this one too.
 
     Raises
     ------
@@ -37,6 +45,55 @@ def register(name: str = NAME) -> None:
         raise ImportError("strobe.transformers needs transformers 4.53 or newer, with AttentionMaskInterface") from error
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+    _names.add(name)
+    _join_continuous_batching()
+
+
+_names: set[str] = set()  # of what is registered
+
+
+@functools.cache
+def _join_continuous_batching() -> None:
+    try:
+        from transformers.generation.continuous_batching import ContinuousBatchingManager as Manager
+    except ImportError:
+        return
+    switch = getattr(Manager, "switch_to_cb_friendly_attn", None)
+    if switch is None:
+        return
+
+    @functools.wraps(switch)
+    def switch_unless_ours(self, model, *arguments, **options):
+        return None if model.config._attn_implementation in _names else switch(self, model, *arguments, **options)
+
+    Manager.switch_to_cb_friendly_attn = switch_unless_ours
+
+
+def _read_pages(allocator: Any, layer: int, read: Tensor, cu_k: Tensor, longest: int) -> dict[str, Tensor]:
+    """A layer's pages as they lie, and the numbers of those that each sequence has: read has a place for every key."""
+    k, v = allocator.get_cache_for_block_table(layer)
+    size = k.shape[1]
+    firsts = cu_k[:-1, None] + torch.arange(0, max(longest, 1), size, device=cu_k.device)
+    table = read[firsts.clamp(max=len(read) - 1)] // size
+    return {"k": k, "v": v, "page_table": table.to(torch.int32), "used_k": cu_k.diff()}
+
+
+def _over_paged_cache(
+    layer: int, query: Tensor, key: Tensor, value: Tensor, cache: Any, options: dict[str, Any], **same: Any
+) -> Tensor:
+    """Attention of continuous batching: (1, heads, tokens, dim) of all sequences, new keys and values to be written first."""
+    allocator = cache.layer_to_allocator[layer]
+    read, write = (options[name][allocator.index] for name in ("read_index", "write_index"))
+    cu_k, longest = (options[name][allocator.layer_type] for name in ("cu_seq_lens_k", "max_length_k"))
+    same |= {"cu_seqlens_q": options["cu_seq_lens_q"], "max_seqlen_q": options["max_length_q"], "max_seqlen_k": longest}
+    q, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
+    in_place = q.device.type == "cpu" and allocator.supports_block_table and len(read) > 0
+    key, value = allocator.update(key, value, layer, read[:0] if in_place else read, write)
+    if in_place:
+        out = cache_attention(q, **_read_pages(allocator, layer, read, cu_k, longest), **same)[0]
+    else:
+        out = attention(q, key, value, cu_seqlens_k=cu_k, **same)
+    return out[None]
 
 
 def attention_forward(
@@ -53,7 +110,7 @@ def attention_forward(
     position_bias: Tensor | None = None,
     **options,
 ) -> tuple[Tensor, None]:
-    """The attention function that transformers calls.
+    """The attention function that transformers calls, also from continuous batching, with `cache` among the options.
 
     Parameters
     ----------
@@ -71,8 +128,13 @@ def attention_forward(
     (out, None)
         out is (batch, seq_q, heads, dim); the weights are never stored.
     """
+    sinks = None if s_aux is None else s_aux.float()
     if options.get("cache") is not None:
-        raise NotImplementedError("cache is a paged cache; contiguous keys and values are accepted")
+        window = options.get("sliding_window")
+        return _over_paged_cache(
+            module.layer_idx, query, key, value, options["cache"], options, causal=True, softcap=softcap, sinks=sinks,
+            window=(-1, -1) if window is None else (window - 1, 0), scale=scaling,
+        ), None  # fmt: skip
     if options.get("output_attentions"):
         warnings.warn('strobe stores no attention weights; attn_implementation="eager" returns them', stacklevel=2)
     if attention_mask is not None and attention_mask.shape[-1] > key.shape[2]:
@@ -91,7 +153,7 @@ def attention_forward(
         mask=attention_mask if boolean else None,
         bias=bias,
         softcap=softcap,
-        sinks=None if s_aux is None else s_aux.float(),
+        sinks=sinks,
         dropout=dropout,
         scale=scaling,
     )

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""transformers' continuous batching on Strobe: the tokens of eager attention, prompts of different lengths, prefill in chunks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers.generation.continuous_batching")
+
+import strobe.transformers  # noqa: E402
+
+TEXT = (Path(__file__).resolve().parents[2] / "examples/data/text.txt").read_bytes()
+SMALL = {"vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+SMALL |= {"num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512}
+MODELS = {
+    "Llama": SMALL,
+    "Mistral": SMALL | {"sliding_window": 12},
+    "Gemma2": SMALL | {"sliding_window": 12, "query_pre_attn_scalar": 16},  # softcap; every other layer has a window
+    "GptOss": SMALL | {"sliding_window": 12, "num_local_experts": 4},  # sinks
+}
+
+
+def fresh(name):
+    torch.manual_seed(0)
+    model = getattr(transformers, name + "ForCausalLM")(getattr(transformers, name + "Config")(**MODELS[name]))
+    model.generation_config.eos_token_id = None
+    return model.eval()
+
+
+def teach(model):
+    """Some of a page of Pride and Prejudice, so that its tokens depend on what stands before them."""
+    ids = torch.tensor(list(TEXT)).clamp(max=127)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(150):
+        at = torch.randint(len(ids) - 64, (8,))
+        batch = torch.stack([ids[n : n + 64] for n in at])
+        loss = model(batch, labels=batch).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 2.6  # log(128) is 4.9
+
+
+def generated(model, implementation, prompts, **sizes):
+    model.set_attn_implementation(implementation)
+    answers = model.generate_batch(
+        prompts,
+        generation_config=transformers.GenerationConfig(max_new_tokens=24, do_sample=False, eos_token_id=-1, pad_token_id=0),
+        continuous_batching_config=transformers.ContinuousBatchingConfig(**sizes),
+        warmup=False,
+    )
+    assert [answer.error for answer in answers.values()] == [None] * len(prompts)
+    assert model.config._attn_implementation == implementation
+    return [answer.generated_tokens for answer in answers.values()]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_are_those_of_eager(name, monkeypatch):
+    strobe.transformers.register()
+    strobe.transformers.register()  # a second time changes nothing
+    model = fresh(name)
+    if name == "Llama":
+        teach(model)
+    calls = []
+    real = strobe.transformers.cache_attention
+    monkeypatch.setattr(
+        strobe.transformers, "cache_attention", lambda *q, **options: calls.append(options) or real(*q, **options)
+    )
+    prompts = [list(TEXT[at : at + n]) for at, n in ((0, 5), (100, 70), (300, 1), (500, 33), (700, 48))]
+    sizes = {"page_size": 16, "num_blocks": 64, "max_batch_tokens": 40, "max_requests_per_batch": 4}
+    model.set_attn_implementation("eager")
+    options = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+    expected = [model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist() for prompt in prompts]
+    got = generated(model, "strobe", prompts, **sizes)
+    assert got == expected
+    if name == "Llama":
+        assert len({token for answer in got for token in answer}) > 8
+        assert got == generated(model, "eager", prompts, **sizes)
+    assert {options["k"].shape[1] for options in calls} == (set() if name == "Mistral" else {16})  # pages, read in place
+    assert any(options["max_seqlen_q"] > 1 for options in calls) or name == "Mistral"  # prompts in chunks beside tokens
