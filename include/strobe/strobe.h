@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * strobe.h: the public interface of Strobe, and its manual. Three subjects have headers of their own: strobe_score.h has
- * functions of a score as text, strobe_quantise.h has FP8 and int8, strobe_mask_lists.h what a GPU keeps of a mask.
+ * strobe.h: the public interface of Strobe, and its manual. Four subjects have headers of their own: strobe_score.h has
+ * functions of a score as text, strobe_quantise.h has FP8 and int8, strobe_append.h writing to a cache, strobe_mask_lists.h
+ * what a GPU keeps of a mask.
  *
  * Strobe computes exact attention, softmax(scale * Q K^T) V, and its gradients, by the FlashAttention algorithms: the
  * matrix of scores is never stored. Extra memory is a few tiles a thread; what is kept between tiles, such as the sums of

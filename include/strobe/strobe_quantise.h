@@ -13,7 +13,8 @@ extern "C" {
 
 /* Rotary position embedding. cos, sin: fp32 [positions][dim / 2], contiguous. Row i of a sequence of q stands at position
  * q_start + i and key j at k_start + j, all of them in [0, positions). Column c < dim / 2 is turned with column c + dim / 2;
- * interleaved: column 2 c with 2 c + 1. */
+ * interleaved: column 2 c with 2 c + 1. Without tables pair c is turned by the angle position * base^(-2 c / dim), of any
+ * position, to 2e-7 in its cosine and sine whatever the position, with the same bits everywhere; on the CPU. */
 typedef struct strobe_rotary {
     size_t struct_size;
     const float *cos, *sin;
@@ -21,6 +22,7 @@ typedef struct strobe_rotary {
     int64_t dim; /* columns that are turned, the first ones, an even number; default: all */
     int32_t interleaved;
     int32_t reserved;
+    double base; /* without tables, which are NULL and positions 0: at least 1, such as 10000; with tables 0 */
 } strobe_rotary;
 
 /* What strobe_quantise reads, and what it does on the way, in this order: rotary embedding of q and k, subtraction of K's

@@ -79,6 +79,7 @@ struct merge {
 strobe_partial strobe__merge_part(const struct merge *merge, int64_t index);
 
 struct quantisation; /* core/quantise.h */
+struct appending;    /* core/append.h */
 
 /* How a backend makes lists of masks (strobe_mask_lists.h), for uses, a set of STROBE_LISTS_: their bytes, NULL where a kind
  * of device needs none; and the work. reject: NULL, or a sentence. */
@@ -99,6 +100,7 @@ struct backend {
     bool (*describe)(int32_t device, int32_t index, strobe_device_info *info);
     strobe_status (*merge)(const struct merge *merge, void *stream);
     strobe_status (*quantise)(const struct quantisation *quantisation, void *stream); /* the function NULL: it has none */
+    strobe_status (*append)(const struct appending *call, void *stream);              /* so here */
     const struct mask_lists_maker *mask_lists;                                        /* NULL: its kernels use none */
 };
 

@@ -27,7 +27,8 @@
 struct problem {
     strobe_operation operation;
     bool runs;             /* data is there and will be touched; false in queries */
-    bool quantises;        /* of strobe_quantise: q, k, v and scales are written, or not there; nothing else is */
+    bool stores;           /* not attention: q, k, v and scales are written, or not there; nothing else is */
+    bool by_slots;         /* of strobe_append: keys are named by slots, so that a page table may be missing */
     strobe_attention a;    /* its feature pointers are NULL or lead to the copies below */
     strobe_gradients g;    /* all zero in the forward */
     int64_t group;         /* heads_q / heads_kv */

@@ -8,7 +8,6 @@
 
 #include "core/kernel.h"
 #include "core/validate.h"
-#include "math/philox.h"
 
 #define SOURCE_DTYPES (DTYPE_BIT(STROBE_FP32) | DTYPE_BIT(STROBE_FP16) | DTYPE_BIT(STROBE_BF16))
 #define TARGET_DTYPES (DTYPE_BIT(STROBE_FP8_E4M3) | DTYPE_BIT(STROBE_INT8))
@@ -90,24 +89,14 @@ static strobe_status check_side(const struct quantisation *w, const struct side 
 }
 
 static strobe_status check_positions(const struct quantisation *w, const struct side *s) {
-    if (!w->z.rotary || !s->from->data || w->p.a.batch == 0 || s->seq == 0) return STROBE_OK;
-    if (s->start >= 0 && s->start + s->seq <= w->rotary.positions) return STROBE_OK;
-    return strobe__fail(STROBE_INVALID_ARGUMENT,
-                        "%s stands at positions %lld to %lld; 0 to rotary.positions - 1, %lld, is accepted", s->target,
-                        (long long)s->start, (long long)(s->start + s->seq - 1), (long long)w->rotary.positions - 1);
+    if (!s->from->data || w->p.a.batch == 0) return STROBE_OK;
+    return strobe__rotary_check_positions(&w->rotary, s->target, s->start, s->seq);
 }
 
 static strobe_status check_rotary(const struct quantisation *w) {
-    const strobe_rotary *r = &w->rotary;
-    if (!w->z.rotary) return STROBE_OK;
-    TRY(strobe__check_range("rotary.dim", r->dim, 2, w->p.a.dim));
-    if (r->dim % 2 != 0)
-        return strobe__fail(STROBE_INVALID_ARGUMENT, "rotary.dim is %lld; an even number is accepted", (long long)r->dim);
-    TRY(strobe__check_range("rotary.positions", r->positions, 0, LARGEST_EXTENT));
-    TRY(strobe__check_range("rotary.interleaved", r->interleaved, 0, 1));
-    TRY(strobe__check_range("rotary.reserved", r->reserved, 0, 0));
-    TRY(strobe__check_pointer("rotary.cos", r->cos, sizeof(float)));
-    return strobe__check_pointer("rotary.sin", r->sin, sizeof(float));
+    TRY(strobe__rotary_check(&w->rotary, w->p.a.dim));
+    if (!w->rotary.given || w->rotary.r.cos || w->p.a.device == STROBE_CPU) return STROBE_OK;
+    return strobe__fail(STROBE_UNSUPPORTED, "rotary.base is %g; tables are taken on CUDA", w->rotary.r.base);
 }
 
 static strobe_status check_choices(const struct quantisation *w) {
@@ -144,12 +133,8 @@ static strobe_status read(struct quantisation *w, const strobe_attention *attent
     if (!quantiser) return strobe__fail(STROBE_INVALID_ARGUMENT, "quantiser is NULL; a descriptor is accepted");
     TRY(strobe__problem_read(&w->p, attention, NULL, true));
     TRY(strobe__struct_copy(&w->z, sizeof w->z, quantiser, "quantiser"));
-    w->p.quantises = true;
-    if (w->z.rotary) {
-        TRY(strobe__struct_copy(&w->rotary, sizeof w->rotary, w->z.rotary, "rotary"));
-        if (w->rotary.dim == 0) w->rotary.dim = w->p.a.dim;
-        w->z.rotary = &w->rotary;
-    }
+    w->p.stores = true;
+    TRY(strobe__rotary_read(&w->rotary, w->z.rotary, w->p.a.dim));
     if (w->z.dtype == STROBE_DTYPE_DEFAULT) w->z.dtype = STROBE_FP32;
     const strobe_attention *a = &w->p.a;
     strobe_tensor *shift = &w->z.lse_shift;
@@ -203,16 +188,6 @@ static void set_tensor(struct quantisation *w, int which, const struct side *s) 
     w->tensor[which] = t;
 }
 
-static void set_choices(struct quantisation *w) {
-    struct quantise_choices *c = &w->choices;
-    c->cos = w->rotary.cos, c->sin = w->rotary.sin;
-    c->pairs = w->rotary.dim / 2, c->interleaved = w->rotary.interleaved;
-    for (uint64_t n = 0; n < MOST_HADAMARD_DIM / 128; ++n) {
-        const struct philox_words words = philox4x32_10(w->z.seed, n, 0);
-        for (int word = 0; word < 4; ++word) c->signs[4 * n + (uint64_t)word] = words.word[word];
-    }
-}
-
 strobe_status strobe_quantise(const strobe_attention *attention, const strobe_quantiser *quantiser, void *stream) {
     struct quantisation w = {0};
     struct side sides[QUANTISE_TENSORS];
@@ -227,7 +202,7 @@ strobe_status strobe_quantise(const strobe_attention *attention, const strobe_qu
     if (w.p.a.device == STROBE_CPU && stream)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "stream is %p; NULL is accepted on the CPU", stream);
     for (int t = QUANTISE_TENSORS - 1; t >= 0; --t) set_tensor(&w, t, &sides[t]); /* k before q, which asks for it */
-    set_choices(&w);
+    strobe__rotary_choices(&w.choices, &w.rotary, w.z.seed);
 
     const struct backend *backend;
     for (size_t b = 0; (backend = strobe__backend(b)) != NULL; ++b)

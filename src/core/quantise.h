@@ -4,16 +4,14 @@
 #ifndef STROBE_CORE_QUANTISE_H
 #define STROBE_CORE_QUANTISE_H
 
-#include "core/problem.h"
-#include "math/quantise.h"
-#include "strobe/strobe_quantise.h"
+#include "core/rotary.h"
 
 enum { QUANTISE_Q, QUANTISE_K, QUANTISE_V, QUANTISE_TENSORS };
 
 struct quantisation {
     struct problem p; /* its q, k, v and scales are written */
     strobe_quantiser z;
-    strobe_rotary rotary;
+    struct rotary_call rotary;
     struct quantise_tensor tensor[QUANTISE_TENSORS]; /* from NULL: left as it is */
     struct quantise_choices choices;
 };

@@ -184,9 +184,9 @@ static strobe_status check_tensors(const struct problem *p) {
     const strobe_gradients *g = &p->g;
     const bool backward = p->operation == STROBE_BACKWARD;
     const struct argument arguments[] = {
-        {"q", &a->q, ROWS, a->heads_q, a->dim, INPUT_DTYPES, p->quantises, p->quantises},
-        {"k", &a->k, KEYS, a->heads_kv, a->dim, INPUT_DTYPES, p->quantises, p->quantises},
-        {"v", &a->v, KEYS, a->heads_kv, a->dim_v, INPUT_DTYPES, p->quantises, p->quantises},
+        {"q", &a->q, ROWS, a->heads_q, a->dim, INPUT_DTYPES, p->stores, p->stores},
+        {"k", &a->k, KEYS, a->heads_kv, a->dim, INPUT_DTYPES, p->stores, p->stores},
+        {"v", &a->v, KEYS, a->heads_kv, a->dim_v, INPUT_DTYPES, p->stores, p->stores},
         {"out", &a->out, ROWS, a->heads_q, a->dim_v, FLOAT_DTYPES, !backward, false},
         {"lse", &a->lse, ROWS, a->heads_q, 1, LSE_DTYPES, !backward, !backward},
         {"dout", &g->dout, ROWS, a->heads_q, a->dim_v, FLOAT_DTYPES, false, false},
@@ -195,7 +195,7 @@ static strobe_status check_tensors(const struct problem *p) {
         {"dk", &g->dk, KEYS, a->heads_kv, a->dim, FLOAT_DTYPES, true, false},
         {"dv", &g->dv, KEYS, a->heads_kv, a->dim_v, FLOAT_DTYPES, true, false},
     };
-    const size_t count = backward ? sizeof arguments / sizeof arguments[0] : p->quantises ? 3 : 5;
+    const size_t count = backward ? sizeof arguments / sizeof arguments[0] : p->stores ? 3 : 5;
     for (size_t i = 0; i < count; ++i) TRY(check_argument(p, &arguments[i]));
     return p->runs ? check_apart(a, arguments, count) : STROBE_OK;
 }

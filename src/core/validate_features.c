@@ -70,7 +70,7 @@ static strobe_status check_paged(const struct problem *p) {
     if (a->varlen && p->varlen.cu_seqlens_k)
         return strobe__fail(STROBE_INVALID_ARGUMENT,
                             "varlen.cu_seqlens_k is given beside paged; used_k, for the lengths, is accepted");
-    if (!p->runs || a->batch == 0 || a->seq_k == 0) return STROBE_OK;
+    if (!p->runs || a->batch == 0 || a->seq_k == 0 || (p->by_slots && !g->page_table)) return STROBE_OK;
     return strobe__check_pointer("paged.page_table", g->page_table, sizeof *g->page_table);
 }
 
@@ -171,8 +171,7 @@ struct scales_check {
 /* e4m3 with a scale a sequence or a tensor: where the host can see them, those of sequences that have rows are positive
  * numbers. Others are data like any other, of which a NaN reaches the rows that see it. */
 static strobe_status check_scale_values(const struct problem *p, const struct scales_check *c) {
-    if (!p->runs || p->quantises || p->a.device != STROBE_CPU || c->dtype != STROBE_FP8_E4M3 || c->block != 0)
-        return STROBE_OK;
+    if (!p->runs || p->stores || p->a.device != STROBE_CPU || c->dtype != STROBE_FP8_E4M3 || c->block != 0) return STROBE_OK;
     for (int64_t b = 0; b < p->a.batch; ++b) {
         int64_t rows = c->seq;
         if (c->cu_seqlens)
@@ -198,7 +197,7 @@ static strobe_status check_scales_of(const struct problem *p, const struct scale
     int64_t rows = c->seq;
     if (packed) rows = strobe__packed_total(p, c->cu_seqlens, c->total);
     if (rows < 0) rows = 1; /* nothing can be said of a second row */
-    if (!c->data && quantised && p->runs && a->batch > 0 && rows > 0 && !(p->quantises && !c->given))
+    if (!c->data && quantised && p->runs && a->batch > 0 && rows > 0 && !(p->stores && !c->given))
         return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is NULL and %s.dtype is %s; %s with its scales is accepted",
                             c->name, c->tensor, strobe__dtype_name(c->dtype), strobe__dtype_name(c->dtype));
     if (!c->data) return STROBE_OK;

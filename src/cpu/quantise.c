@@ -10,8 +10,9 @@
 
 #include "core/element.h"
 #include "core/parallel.h"
+#include "cpu/row.h"
 
-enum { ROWS_A_TASK = 64, MOST_DIM = 512 };
+enum { ROWS_A_TASK = 64 };
 
 struct work {
     const struct quantise_tensor *t;
@@ -33,19 +34,8 @@ static float turned(const struct work *w, int64_t at, int64_t position, int64_t 
     const bool second = w->c->interleaved ? c % 2 : c >= pairs;
     const float a = load(t, at, w->c->interleaved ? 2 * pair : pair);
     const float b = load(t, at, w->c->interleaved ? 2 * pair + 1 : pair + pairs);
-    const float cos = w->c->cos[position * pairs + pair], sin = w->c->sin[position * pairs + pair];
-    return second ? turned_second(a, b, cos, sin) : turned_first(a, b, cos, sin);
-}
-
-static void transform(float *x, int64_t columns) {
-    const float norm = hadamard_norm(columns);
-    for (int64_t step = 1; step < columns; step *= 2)
-        for (int64_t i = 0; i < columns; i += 2 * step)
-            for (int64_t n = i; n < i + step; ++n) {
-                const float a = x[n], b = x[n + step];
-                x[n] = a + b, x[n + step] = a - b;
-            }
-    for (int64_t n = 0; n < columns; ++n) x[n] *= norm;
+    const struct rotary_angle angle = rotary_angle_at(w->c, position, pair);
+    return second ? turned_second(a, b, angle.cos, angle.sin) : turned_first(a, b, angle.cos, angle.sin);
 }
 
 /* A row as it is to be quantised, into x [dim]. */
@@ -54,22 +44,19 @@ static void row_of(const struct work *w, float *x, int64_t batch, int64_t row, i
     const struct quantise_tensor *t = w->t;
     const int64_t at = batch * t->from_stride[0] + row * t->from_stride[1] + head * t->from_stride[2];
     const float *mean = t->mean ? t->mean + (place->sequence * t->heads + head) * t->dim : NULL;
-    for (int64_t c = 0; c < t->dim; ++c) x[c] = turned(w, at, t->start + place->row, c);
+    row_load(x, t->from, t->from_dtype, at, t->dim);
+    if (t->rotary) row_rotate(x, w->c, t->start + place->row);
     if (w->stores && t->lse_shift) {
         const int64_t of_head = (place->sequence * (t->heads / t->group) + head / t->group) * t->dim;
-        float sum[MOST_DIM / 8] = {0}; /* of eight columns each; then halves are added to halves */
+        float sum[MOST_ROW / 8] = {0}; /* of eight columns each; then halves are added to halves */
         for (int64_t c = 0; t->key_mean && c < t->dim; ++c) sum[c / 8] = fmaf(x[c], t->key_mean[of_head + c], sum[c / 8]);
-        for (int width = MOST_DIM / 16; width > 0; width /= 2)
+        for (int width = MOST_ROW / 16; width > 0; width /= 2)
             for (int n = 0; n < width; ++n) sum[n] += sum[n + width];
         t->lse_shift[batch * t->shift_stride[0] + row * t->shift_stride[1] + head * t->shift_stride[2]] =
             t->scale_of_scores * sum[0];
     }
     for (int64_t c = 0; mean && c < t->dim; ++c) x[c] -= mean[c];
-    if (!t->hadamard) return;
-    const int64_t columns = hadamard_columns(t->dim);
-    for (int64_t c = 0; c < t->dim; ++c) x[c] = with_sign_of(w->c, c, x[c]);
-    transform(x, columns);
-    if (columns < t->dim) transform(x + t->dim - columns, columns);
+    if (t->hadamard) row_transform(x, w->c, t->dim);
 }
 
 /* Raises a slot of magnitudes, which tasks share. A NaN's pattern is above all others. */
@@ -80,24 +67,11 @@ static void raise(float *slot, float largest) {
     }
 }
 
-static void gather(const struct quantise_tensor *t, const float *x, float *slot) {
-    float largest = 0;
-    bool finite = true;
-    for (int64_t c = 0; c < t->dim; ++c) {
-        const float magnitude = bits_float(float_bits(x[c]) & 0x7fffffffu);
-        if (!is_finite_float(magnitude))
-            finite = false;
-        else if (magnitude > largest)
-            largest = magnitude;
-    }
-    raise(slot, t->int8 && !finite ? bits_float(0x7fc00000u) : largest);
-}
-
 static void row_task(void *context, int64_t index, int32_t worker) {
     const struct work *w = context;
     const struct quantise_tensor *t = w->t;
     const int64_t chunk = index % w->chunks, head = index / w->chunks % t->heads, batch = index / w->chunks / t->heads;
-    float x[MOST_DIM];
+    float x[MOST_ROW];
     (void)worker;
     for (int64_t row = chunk * ROWS_A_TASK; row < (chunk + 1) * ROWS_A_TASK && row < t->rows; ++row) {
         struct quantise_row place;
@@ -105,12 +79,11 @@ static void row_task(void *context, int64_t index, int32_t worker) {
         float *scale = quantise_scale_at(t, batch, place.sequence, row, head);
         row_of(w, x, batch, row, head, &place);
         if (!w->stores) {
-            gather(t, x, scale);
+            raise(scale, row_largest(x, t->dim, t->int8));
             continue;
         }
-        const float inverse = 1 / *scale;
         uint8_t *to = t->to + batch * t->to_stride[0] + row * t->to_stride[1] + head * t->to_stride[2];
-        for (int64_t c = 0; c < t->dim; ++c) to[c] = quantised(x[c], inverse, t->int8);
+        row_store_quantised(to, x, t->dim, *scale, t->int8);
     }
 }
 

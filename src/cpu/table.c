@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/parallel.h"
+#include "cpu/append.h"
 #include "cpu/cpuid.h"
 #include "cpu/merge.h"
 #include "cpu/quantise.h"
@@ -206,4 +207,5 @@ const struct backend strobe__cpu_backend = {
     .describe = describe,
     .merge = strobe__cpu_merge,
     .quantise = strobe__cpu_quantise,
+    .append = strobe__cpu_append,
 };

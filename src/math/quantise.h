@@ -6,6 +6,7 @@
 #define STROBE_MATH_QUANTISE_H
 
 #include "math/fp8.h"
+#include "math/rotary.h"
 
 enum {
     MOST_HADAMARD_DIM = 256,
@@ -36,36 +37,22 @@ struct quantise_tensor {
 
 /* What q and k share. */
 struct quantise_choices {
-    const float *cos, *sin; /* [positions][pairs] */
-    int64_t pairs;          /* of columns that are turned */
+    const float *cos, *sin;    /* [positions][pairs]; NULL: angles are worked out */
+    const uint64_t *frequency; /* [pairs]: 2^-64 circles from a position to the next; NULL: there are tables */
+    int64_t positions;
+    int64_t pairs; /* of columns that are turned */
     int32_t interleaved;
     uint32_t signs[MOST_HADAMARD_DIM / 32]; /* bit c % 32 of word c / 32: column c changes its sign */
 };
 
-/* A product and a difference of products that no compiler fuses. */
-STROBE_INLINE float rounded_product(float a, float b) {
-#if defined(__CUDA_ARCH__)
-    return __fmul_rn(a, b);
-#else
-    return a * b; /* the host's text is compiled with -ffp-contract=off */
-#endif
-}
-
-STROBE_INLINE float rounded_sum(float a, float b) {
-#if defined(__CUDA_ARCH__)
-    return __fadd_rn(a, b);
-#else
-    return a + b;
-#endif
-}
-
-/* The first and the second element of a pair, turned. */
-STROBE_INLINE float turned_first(float first, float second, float c, float s) {
-    return rounded_sum(rounded_product(first, c), -rounded_product(second, s));
-}
-
-STROBE_INLINE float turned_second(float first, float second, float c, float s) {
-    return rounded_sum(rounded_product(second, c), rounded_product(first, s));
+/* The angle of a pair of columns at a position; one that the tables do not have is a NaN. */
+STROBE_INLINE struct rotary_angle rotary_angle_at(const struct quantise_choices *c, int64_t position, int64_t pair) {
+    if (c->frequency) return rotary_angle_of((uint64_t)position * c->frequency[pair]);
+    const int there = position >= 0 && position < c->positions;
+    const float nan = bits_float(0x7fc00000u);
+    const struct rotary_angle angle = {there ? c->cos[position * c->pairs + pair] : nan,
+                                       there ? c->sin[position * c->pairs + pair] : nan};
+    return angle;
 }
 
 STROBE_INLINE int is_finite_float(float x) { return (float_bits(x) & 0x7f800000u) != 0x7f800000u; }

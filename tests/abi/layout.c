@@ -3,6 +3,7 @@
  * layout.c: the layout of every public structure on LP64, pinned. Compiling is the test. Fields are only ever appended, so a
  * line of this file never changes; make_layout.py writes it. GROWS: a structure with struct_size, which may become larger.
  * FIXED: one that stands inside others and may not. */
+#include "strobe/strobe_append.h"
 #include "strobe/strobe_mask_lists.h"
 #include "strobe/strobe_quantise.h"
 #include "strobe/strobe_score.h"
@@ -183,6 +184,7 @@ FIELD(strobe_rotary, positions, 24, 8);
 FIELD(strobe_rotary, dim, 32, 8);
 FIELD(strobe_rotary, interleaved, 40, 4);
 FIELD(strobe_rotary, reserved, 44, 4);
+FIELD(strobe_rotary, base, 48, 8);
 
 GROWS(strobe_quantiser, 200);
 FIELD(strobe_quantiser, struct_size, 0, 8);
@@ -195,6 +197,25 @@ FIELD(strobe_quantiser, seed, 136, 8);
 FIELD(strobe_quantiser, rotary, 144, 8);
 FIELD(strobe_quantiser, k_mean, 152, 8);
 FIELD(strobe_quantiser, lse_shift, 160, 40);
+
+GROWS(strobe_appender, 216);
+FIELD(strobe_appender, struct_size, 0, 8);
+FIELD(strobe_appender, q, 8, 40);
+FIELD(strobe_appender, k, 48, 40);
+FIELD(strobe_appender, v, 88, 40);
+FIELD(strobe_appender, dtype, 128, 4);
+FIELD(strobe_appender, hadamard, 132, 4);
+FIELD(strobe_appender, seed, 136, 8);
+FIELD(strobe_appender, seq_new, 144, 8);
+FIELD(strobe_appender, total_new, 152, 8);
+FIELD(strobe_appender, cu_seqlens_new, 160, 8);
+FIELD(strobe_appender, used_new, 168, 8);
+FIELD(strobe_appender, lengths, 176, 8);
+FIELD(strobe_appender, positions, 184, 8);
+FIELD(strobe_appender, slots, 192, 8);
+FIELD(strobe_appender, rotary, 200, 8);
+FIELD(strobe_appender, index_bits, 208, 4);
+FIELD(strobe_appender, flags, 212, 4);
 
 GROWS(strobe_kernel_info, 168);
 FIELD(strobe_kernel_info, struct_size, 0, 8);
@@ -308,6 +329,7 @@ VALUE(STROBE_MASK_WINDOW_TOP_LEFT, 3);
 VALUE(STROBE_MASK_WINDOW_BOTTOM_RIGHT, 4);
 VALUE(STROBE_DETERMINISTIC, 1);
 VALUE(STROBE_HADAMARD, 1);
+VALUE(STROBE_Q_AT_LENGTH, 1);
 VALUE(STROBE_INT32, 32);
 VALUE(STROBE_UINT8, 33);
 VALUE(STROBE_LISTS_FORWARD, 1);

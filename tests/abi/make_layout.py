@@ -14,6 +14,7 @@ HEAD = """\
  * layout.c: the layout of every public structure on LP64, pinned. Compiling is the test. Fields are only ever appended, so a
  * line of this file never changes; make_layout.py writes it. GROWS: a structure with struct_size, which may become larger.
  * FIXED: one that stands inside others and may not. */
+#include "strobe/strobe_append.h"
 #include "strobe/strobe_mask_lists.h"
 #include "strobe/strobe_quantise.h"
 #include "strobe/strobe_score.h"
