@@ -75,8 +75,8 @@ static bool is_number(const struct tensor *t, bool is_query) {
                                     : "float32, float16, bfloat16, float64 or, with scales, float8_e4m3fn or int8");
 }
 
-/* A tensor that requires a gradient would silently lose it here: of PyTorch's tensors, which alone say so. */
-static bool records_no_gradient(const struct state *state, const struct tensor *t) {
+/* PyTorch's tensors alone say so. */
+bool records_no_gradient(const struct state *state, const struct tensor *t) {
     if (!t->framework.is_torch) return true;
     PyObject *requires = PyObject_GetAttr(t->object, state->requires_grad);
     const bool wanted = requires == Py_True;
@@ -100,8 +100,8 @@ static bool open_qkv(struct call *c) {
     struct tensor *tensors[3] = {&c->q, &c->k, &c->v};
     static const char *const names[3] = {"q", "k", "v"};
     for (int n = 0; n < 3; ++n)
-        if (!tensor_open(c->state, tensors[n], c->args[ARG_Q + n], names[n]) || !records_no_gradient(c->state, tensors[n]) ||
-            !is_number(tensors[n], n == 0) || !tensor_is_on(tensors[n], &c->q))
+        if (!tensor_open(c->state, tensors[n], c->args[ARG_Q + n], c->names[n] ? c->names[n] : names[n]) ||
+            !records_no_gradient(c->state, tensors[n]) || !is_number(tensors[n], n == 0) || !tensor_is_on(tensors[n], &c->q))
             return false;
     c->a.dtype = c->q.element, c->a.device = c->q.device, c->a.device_index = c->q.device_index;
     return true;

@@ -7,6 +7,7 @@
 #define STROBE_PYTHON_ARGUMENTS_H
 
 #include <strobe/strobe_mask_lists.h>
+#include <strobe/strobe_quantise.h>
 
 #include "tensor.h"
 
@@ -17,8 +18,9 @@ enum {
     EXPLAIN = 4,
     QUANTISE = 8,
     LISTS = 16,
+    APPEND = 32,
     ATTENTION = FORWARD | BACKWARD | EXPLAIN,
-    EVERY_CALL = ATTENTION | QUANTISE
+    EVERY_CALL = ATTENTION | QUANTISE | APPEND
 };
 
 /* X(enumerator, keyword, the calls that take it). q, k and v may be positional; None is every default. */
@@ -40,7 +42,7 @@ enum {
     X(DROPOUT, dropout, ATTENTION)                                                                 \
     X(SEED, seed, EVERY_CALL)                                                                      \
     X(OFFSET, offset, ATTENTION)                                                                   \
-    X(SCALE, scale, EVERY_CALL)                                                                    \
+    X(SCALE, scale, ATTENTION | QUANTISE)                                                          \
     X(CU_SEQLENS_Q, cu_seqlens_q, EVERY_CALL | LISTS)                                              \
     X(CU_SEQLENS_K, cu_seqlens_k, EVERY_CALL | LISTS)                                              \
     X(MAX_SEQLEN_Q, max_seqlen_q, EVERY_CALL | LISTS)                                              \
@@ -56,13 +58,13 @@ enum {
     X(VISIBLE, visible, ATTENTION)                                                                 \
     X(ARRAYS, arrays, ATTENTION)                                                                   \
     X(SCALARS, scalars, ATTENTION)                                                                 \
-    X(PAGE_TABLE, page_table, FORWARD | EXPLAIN)                                                   \
+    X(PAGE_TABLE, page_table, FORWARD | EXPLAIN | APPEND)                                          \
     X(Q_SCALE, q_scale, FORWARD | EXPLAIN)                                                         \
-    X(K_SCALE, k_scale, FORWARD | EXPLAIN)                                                         \
-    X(V_SCALE, v_scale, FORWARD | EXPLAIN)                                                         \
-    X(SCALE_BLOCK, scale_block, FORWARD | EXPLAIN | QUANTISE)                                      \
+    X(K_SCALE, k_scale, FORWARD | EXPLAIN | APPEND)                                                \
+    X(V_SCALE, v_scale, FORWARD | EXPLAIN | APPEND)                                                \
+    X(SCALE_BLOCK, scale_block, FORWARD | EXPLAIN | QUANTISE | APPEND)                             \
     X(SPLIT_KEYS, split_keys, FORWARD | EXPLAIN)                                                   \
-    X(OUT, out, FORWARD | BACKWARD) /* where to write it, or the forward's */                      \
+    X(OUT, out, FORWARD | BACKWARD | APPEND) /* where to write it, or the forward's */             \
     X(RETURN_LSE, return_lse, FORWARD)                                                             \
     X(REPEAT, repeat, FORWARD) /* bench/overhead.py's: how many times to run the library's call */ \
     X(DOUT, dout, BACKWARD)                                                                        \
@@ -75,10 +77,20 @@ enum {
     X(ARRAY_GRADIENTS, array_gradients, BACKWARD)                                                  \
     X(FOR_BACKWARD, backward, EXPLAIN | LISTS) /* of attention_backward too */                     \
     X(DTYPE, dtype, QUANTISE)                                                                      \
-    X(HADAMARD, hadamard, QUANTISE)                                                                \
-    X(ROTARY, rotary, QUANTISE)                                                                    \
-    X(INTERLEAVED, interleaved, QUANTISE)                                                          \
-    X(SUBTRACT_MEAN, subtract_mean, QUANTISE)
+    X(HADAMARD, hadamard, QUANTISE | APPEND)                                                       \
+    X(ROTARY, rotary, QUANTISE | APPEND)                                                           \
+    X(INTERLEAVED, interleaved, QUANTISE | APPEND)                                                 \
+    X(SUBTRACT_MEAN, subtract_mean, QUANTISE)                                                      \
+    X(ROTARY_DIM, rotary_dim, QUANTISE | APPEND)                                                   \
+    X(Q_AT_LENGTH, q_at_length, APPEND)                                                            \
+    X(K_CACHE, k_cache, APPEND)                                                                    \
+    X(V_CACHE, v_cache, APPEND)                                                                    \
+    X(LENGTHS, lengths, APPEND)                                                                    \
+    X(POSITIONS, positions, APPEND)                                                                \
+    X(SLOTS, slots, APPEND)                                                                        \
+    X(CU_SEQLENS_NEW, cu_seqlens_new, APPEND)                                                      \
+    X(MAX_SEQLEN_NEW, max_seqlen_new, APPEND)                                                      \
+    X(USED_NEW, used_new, APPEND)
 
 #define ARGUMENT_ENUMERATOR(upper, lower, calls) ARG_##upper,
 enum argument { ARGUMENTS_TABLE(ARGUMENT_ENUMERATOR) ARGUMENTS };
@@ -87,6 +99,7 @@ enum argument { ARGUMENTS_TABLE(ARGUMENT_ENUMERATOR) ARGUMENTS };
 struct call {
     struct state *state;
     PyObject *args[ARGUMENTS]; /* borrowed; None where an argument is left out */
+    const char *names[3];      /* of the descriptor's q, k and v; NULL: these */
     strobe_attention a;
     strobe_varlen varlen;
     strobe_paged paged;
@@ -119,6 +132,13 @@ void call_close(struct call *call);
 bool read_features(struct call *call);
 bool read_lengths(struct call *call);
 bool open_pages(struct call *call);
+/* A tensor of integers on q's device, one contiguous axis, or nothing; all of one group have as many bits. */
+bool open_integers(struct call *call, struct tensor *tensor, enum argument argument, const char *name, int32_t *bits,
+                   const void **to);
+/* The bound of the lengths between offsets: as the argument says, or found where the CPU can read them. */
+bool read_bound(struct call *call, const struct tensor *cu, enum argument argument, const char *name, int64_t *to);
+/* Refuses a tensor of PyTorch that requires a gradient, which would silently be lost. */
+bool records_no_gradient(const struct state *state, const struct tensor *tensor);
 
 /* score.c: the user's function of a score, and where its arrays' gradients go; the latter are the backward's. */
 bool read_score(struct call *call);
@@ -131,6 +151,14 @@ void close_score(struct call *call);
 int scales_shape(const struct call *call, bool of_queries, int64_t block, int64_t shape[3]);
 /* A float32 tensor of them, of extent 1 where it repeats. */
 bool place_scales(const struct call *call, const struct tensor *tensor, bool of_queries, int64_t block, int64_t stride[3]);
+/* rotary.c: rotary embedding by tables, or by a base; attached says whether the call has one. */
+struct rotary {
+    strobe_rotary by;
+    bool attached;
+    struct tensor cos, sin;
+};
+bool read_rotary(struct call *call, struct rotary *rotary);
+void close_rotary(struct rotary *rotary);
 /* scale_block, a pair of rows and keys. */
 bool read_pair(PyObject *from, const char *name, int64_t *first, int64_t *second);
 /* mask_lists.c: lists that were made before. */

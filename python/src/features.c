@@ -8,27 +8,33 @@
 
 #include <stdio.h>
 
-static bool open_lengths(struct call *c, struct tensor *t, enum argument argument, const char *name, const void **to) {
+bool open_integers(struct call *c, struct tensor *t, enum argument argument, const char *name, int32_t *bits,
+                   const void **to) {
     if (!tensor_open_optional(c->state, t, c->args[argument], name)) return false;
     if (!tensor_is_open(t)) return true;
     if (t->element != ELEMENT_INT32 && t->element != ELEMENT_INT64) return refuse_dtype(t, "int32 or int64");
     if (t->ndim != 1 || (t->shape[0] > 1 && t->stride[0] != 1)) return refuse_shape(t, "one contiguous axis");
-    const int32_t bits = t->element == ELEMENT_INT64 ? 64 : 32;
-    if (c->varlen.index_bits && c->varlen.index_bits != bits)
-        return refuse_dtype(t, bits == 32 ? "int64, as in the lengths before it," : "int32, as in the lengths before it,");
-    c->varlen.index_bits = bits;
-    c->varlen.struct_size = sizeof c->varlen;
-    c->a.varlen = &c->varlen;
+    const int32_t own = t->element == ELEMENT_INT64 ? 64 : 32;
+    if (*bits && *bits != own)
+        return refuse_dtype(t, own == 32 ? "int64, as in the lengths before it," : "int32, as in the lengths before it,");
+    *bits = own;
     *to = t->data;
     return tensor_is_on(t, &c->q);
+}
+
+static bool open_lengths(struct call *c, struct tensor *t, enum argument argument, const char *name, const void **to) {
+    if (!open_integers(c, t, argument, name, &c->varlen.index_bits, to)) return false;
+    if (!tensor_is_open(t)) return true;
+    c->varlen.struct_size = sizeof c->varlen;
+    c->a.varlen = &c->varlen;
+    return true;
 }
 
 static int64_t entry(const struct tensor *t, int64_t n) {
     return t->element == ELEMENT_INT64 ? ((const int64_t *)t->data)[n] : ((const int32_t *)t->data)[n];
 }
 
-/* The longest sequence: as the caller says, or from the offsets, where the CPU can read them. */
-static bool read_longest(struct call *c, const struct tensor *cu, enum argument argument, const char *name, int64_t *seq) {
+bool read_bound(struct call *c, const struct tensor *cu, enum argument argument, const char *name, int64_t *seq) {
     if (!tensor_is_open(cu)) {
         if (c->args[argument] == Py_None) return true;
         if (argument == ARG_MAX_SEQLEN_K && is_paged(c)) return read_int(c->args[argument], name, seq);
@@ -58,8 +64,8 @@ bool read_lengths(struct call *c) {
         return false;
     if (tensor_is_open(&c->cu_q)) v->total_q = c->q.ndim > 0 ? c->q.shape[0] : 0;
     if (tensor_is_open(&c->cu_k)) v->total_k = c->k.ndim > 0 ? c->k.shape[0] : 0;
-    return read_longest(c, &c->cu_q, ARG_MAX_SEQLEN_Q, "max_seqlen_q", &c->a.seq_q) &&
-           read_longest(c, &c->cu_k, ARG_MAX_SEQLEN_K, "max_seqlen_k", &c->a.seq_k);
+    return read_bound(c, &c->cu_q, ARG_MAX_SEQLEN_Q, "max_seqlen_q", &c->a.seq_q) &&
+           read_bound(c, &c->cu_k, ARG_MAX_SEQLEN_K, "max_seqlen_k", &c->a.seq_k);
 }
 
 bool open_pages(struct call *c) {

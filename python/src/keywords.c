@@ -14,11 +14,9 @@ static const struct {
 static const struct {
     const char *name;
     int call;
-} functions[] = {{"attention", FORWARD},
-                 {"attention_backward", BACKWARD},
-                 {"explain", EXPLAIN},
-                 {"quantise", QUANTISE},
-                 {"mask_lists", LISTS}};
+} functions[] = {{"attention", FORWARD}, {"attention_backward", BACKWARD},
+                 {"explain", EXPLAIN},   {"quantise", QUANTISE},
+                 {"mask_lists", LISTS},  {"append", APPEND}};
 enum { FUNCTIONS = sizeof functions / sizeof functions[0], POSITIONAL = 3 };
 
 static const char *name_of(int function) {

@@ -33,6 +33,7 @@ static PyMethodDef functions[] = {
     ENTRY(explain, METH_KEYWORDS),
     ENTRY(quantise, METH_KEYWORDS),
     ENTRY(mask_lists, METH_KEYWORDS),
+    ENTRY(append, METH_KEYWORDS),
     ENTRY(arguments, 0),
     ENTRY(merge, 0),
     ENTRY(kernels, 0),

@@ -8,6 +8,7 @@
  *     arguments.c  q, k, v and scalars -> strobe_attention         framework.c which route a type's tensors come in by
  *     features.c   the optional structures                         threads.c   how many threads a call has
  *     results.c    results, the caller's or new ones               quantise.c  quantise
+ *     rotary.c     rotary embedding of quantise and append         append.c    append
  *     merge.c      merge                                           info.c      kernels, devices, versions */
 #ifndef STROBE_PYTHON_MODULE_H
 #define STROBE_PYTHON_MODULE_H
@@ -68,6 +69,7 @@ KEYWORDS_FUNCTION(py_attention_backward); /* call.c */
 KEYWORDS_FUNCTION(py_explain);            /* call.c */
 KEYWORDS_FUNCTION(py_quantise);           /* quantise.c */
 KEYWORDS_FUNCTION(py_mask_lists);         /* mask_lists.c */
+KEYWORDS_FUNCTION(py_append);             /* append.c */
 FUNCTION(py_arguments);                   /* keywords.c */
 FUNCTION(py_merge);                       /* merge.c */
 FUNCTION(py_kernels);                     /* info.c */

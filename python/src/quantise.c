@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * quantise.c: strobe.quantise: q, k and v in e4m3 or int8, and their scales. */
-#include <strobe/strobe_quantise.h>
-
 #include "results.h"
 
 enum { Q8, K8, V8, Q_SCALES, K_SCALES, V_SCALES, LSE_SHIFT, K_MEAN, RESULTS };
@@ -10,8 +8,7 @@ enum { Q8, K8, V8, Q_SCALES, K_SCALES, V_SCALES, LSE_SHIFT, K_MEAN, RESULTS };
 /* What a call has beside the common arguments. */
 struct quantise {
     strobe_quantiser z;
-    strobe_rotary rotary;
-    struct tensor cos, sin;
+    struct rotary rotary;
     struct result results[RESULTS];
 };
 
@@ -24,36 +21,6 @@ static bool read_dtype(const struct call *c, int32_t *element) {
     if (is_text && PyUnicode_CompareWithASCIIString(dtype, "int8") == 0) return true;
     PyErr_Format(PyExc_ValueError, "dtype is %R; \"float8_e4m3fn\" or \"int8\" is accepted", dtype);
     return false;
-}
-
-static bool open_table(struct call *c, struct tensor *t, PyObject *object, const char *name) {
-    if (!tensor_open(c->state, t, object, name) || !tensor_is_on(t, &c->q)) return false;
-    if (t->ndim != 2) return refuse_shape(t, "(positions, columns / 2)");
-    if (t->element != STROBE_FP32) return refuse_dtype(t, "float32");
-    if (t->stride[1] == 1 && t->stride[0] == t->shape[1]) return true;
-    PyErr_Format(PyExc_ValueError, "%s is not contiguous; a contiguous table is accepted", name);
-    return false;
-}
-
-static bool read_rotary(struct call *c, struct quantise *w) {
-    PyObject *given = c->args[ARG_ROTARY];
-    const int interleaved = PyObject_IsTrue(c->args[ARG_INTERLEAVED]);
-    if (interleaved < 0 || given == Py_None) return interleaved >= 0;
-    if (!PySequence_Check(given) || PySequence_Size(given) != 2) {
-        PyErr_Clear();
-        PyErr_Format(PyExc_TypeError, "rotary is %R; a pair of tables (cos, sin) is accepted", given);
-        return false;
-    }
-    PyObject *cos = PySequence_GetItem(given, 0), *sin = PySequence_GetItem(given, 1);
-    const bool opened = cos && sin && open_table(c, &w->cos, cos, "rotary[0]") && open_table(c, &w->sin, sin, "rotary[1]") &&
-                        tensor_has_shape(&w->sin, 2, w->cos.shape);
-    Py_XDECREF(cos); /* the pair still has them */
-    Py_XDECREF(sin);
-    if (!opened) return false;
-    w->rotary = (strobe_rotary){.struct_size = sizeof w->rotary, .cos = w->cos.data, .sin = w->sin.data};
-    w->rotary.positions = w->cos.shape[0], w->rotary.dim = 2 * w->cos.shape[1], w->rotary.interleaved = interleaved;
-    w->z.rotary = &w->rotary;
-    return true;
 }
 
 /* The quantised tensors take the places of the given ones in the descriptor, which go to the quantiser. */
@@ -112,8 +79,9 @@ static bool read_quantiser(struct call *c, struct quantise *w) {
     const int hadamard = PyObject_IsTrue(c->args[ARG_HADAMARD]);
     w->z.struct_size = sizeof w->z;
     w->z.hadamard = hadamard > 0 ? STROBE_HADAMARD : 0, w->z.seed = c->dropout.seed;
-    return hadamard >= 0 && read_dtype(c, &element) && read_rotary(c, w) && open_bytes(c, w, element) && open_scales(c, w) &&
-           open_mean(c, w);
+    if (hadamard < 0 || !read_dtype(c, &element) || !read_rotary(c, &w->rotary)) return false;
+    if (w->rotary.attached) w->z.rotary = &w->rotary.by;
+    return open_bytes(c, w, element) && open_scales(c, w) && open_mean(c, w);
 }
 
 static bool run(struct call *c, struct quantise *w) {
@@ -142,8 +110,7 @@ KEYWORDS_FUNCTION(py_quantise) {
         }
     }
     for (int n = 0; n < RESULTS; ++n) close_result(&work.results[n]);
-    tensor_close(&work.cos);
-    tensor_close(&work.sin);
+    close_rotary(&work.rotary);
     call_close(&call);
     return answer;
 }

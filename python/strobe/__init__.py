@@ -4,7 +4,7 @@
 Works on the tensors of NumPy, PyTorch, JAX and any framework with DLPack, without a copy, and returns tensors of the same
 framework. No framework is required or imported; those that have more to offer have a module of their own::
 
-    import strobe                    # attention, attention_backward, quantise, merge, explain, ...
+    import strobe                    # attention, attention_backward, append, quantise, merge, explain, ...
     import strobe.torch              # differentiable; scaled_dot_product_attention, flash_attn_func, ...
     import strobe.transformers       # register(): attn_implementation="strobe"
     import strobe.jax                # differentiable, under jit
@@ -12,6 +12,7 @@ framework. No framework is required or imported; those that have more to offer h
 Shapes are flash-attn's, ``(batch, seq, heads, dim)``. See docs/python.md.
 """
 
+from strobe._append import append
 from strobe._attention import Gradients, MaskLists, attention, attention_backward, explain, mask_lists, merge
 from strobe._info import Device, Kernel, build_info, devices, get_num_threads, kernels, set_num_threads, version
 from strobe._quantise import Quantised, quantise
@@ -26,6 +27,7 @@ __all__ = [
     "Kernel",
     "MaskLists",
     "Quantised",
+    "append",
     "attention",
     "attention_backward",
     "build_info",

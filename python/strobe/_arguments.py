@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 Window = tuple[int, int]
+Rotary = tuple[Any, Any] | float
 Function = TypeVar("Function", bound=Callable)
 
 
@@ -89,7 +90,8 @@ class Quantise(TypedDict, total=False):
     scale_block: Annotated[tuple[int, int], (128, 128)]
     hadamard: Annotated[bool, False]
     seed: Annotated[int, 0]
-    rotary: Annotated[tuple[Any, Any] | None, None]
+    rotary: Annotated[Rotary | None, None]
+    rotary_dim: Annotated[int | None, None]
     interleaved: Annotated[bool, False]
     subtract_mean: Annotated[bool, False]
     scale: Annotated[float | None, None]
@@ -101,6 +103,38 @@ class Quantise(TypedDict, total=False):
     used_k: Annotated[Any, None]
     q_start: Annotated[int, 0]
     k_start: Annotated[int, 0]
+    threads: Annotated[int | None, None]
+
+
+class Append(TypedDict, total=False):
+    """Of :func:`strobe.append`."""
+
+    q: Annotated[Any, None]
+    lengths: Annotated[Any, None]
+    used_k: Annotated[Any, None]
+    page_table: Annotated[Any, None]
+    slots: Annotated[Any, None]
+    rotary: Annotated[Rotary | None, None]
+    rotary_dim: Annotated[int | None, None]
+    interleaved: Annotated[bool, False]
+    positions: Annotated[Any, None]
+    q_at_length: Annotated[bool, False]
+    hadamard: Annotated[bool, False]
+    seed: Annotated[int, 0]
+    k_scale: Annotated[Any, None]
+    v_scale: Annotated[Any, None]
+    scale_block: Annotated[tuple[int, int], (1, 1)]
+    cu_seqlens_new: Annotated[Any, None]
+    max_seqlen_new: Annotated[int | None, None]
+    used_new: Annotated[Any, None]
+    cu_seqlens_q: Annotated[Any, None]
+    max_seqlen_q: Annotated[int | None, None]
+    used_q: Annotated[Any, None]
+    cu_seqlens_k: Annotated[Any, None]
+    max_seqlen_k: Annotated[int | None, None]
+    q_start: Annotated[int, 0]
+    k_start: Annotated[int, 0]
+    out: Annotated[Any, None]
     threads: Annotated[int | None, None]
 
 

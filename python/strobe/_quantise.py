@@ -65,9 +65,11 @@ def quantise(q: Any, k: Any, v: Any, **options: "Unpack[Quantise]") -> Quantised
         to 256.
     seed : int
         Of the signs: the same for q and k, also where they are quantised by two calls.
-    rotary : (cos, sin), optional
-        float32, (positions, columns / 2), contiguous: q and k are turned, row i by the tables' row q_start + i. Column c
-        is turned with c + columns / 2.
+    rotary : (cos, sin) or float, optional
+        float32 tables, (positions, columns / 2), contiguous: q and k are turned, row i by the tables' row q_start + i. Column
+        c is turned with c + columns / 2. A number is the base from which angles are computed, such as 10000, on the CPU.
+    rotary_dim : int, optional
+        Columns that are turned, with a base. Default: all.
     interleaved : bool
         Column 2 c is turned with 2 c + 1.
     subtract_mean : bool

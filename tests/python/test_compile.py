@@ -93,6 +93,38 @@ def test_packed_sequences(place):
             assert torch.equal(x, y)
 
 
+def test_steps_over_a_cache():
+    """A prompt, then tokens: one graph a shape, and the caches are written as they are without it. On the CPU."""
+    k_cache, v_cache = torch.zeros(2, 8, 16, 2, 64)
+    table = torch.tensor([[5, 1, 2], [0, 7, 3]], dtype=torch.int32)
+    cos, sin = torch.randn(2, 48, 32)
+
+    def step(q, k, v, k_cache, v_cache, lengths):
+        out = st.flash_attn_with_kvcache(
+            q * 2,
+            k_cache,
+            v_cache,
+            k,
+            v,
+            rotary_cos=cos,
+            rotary_sin=sin,
+            cache_seqlens=lengths,
+            page_table=table,
+            causal=True,
+        )
+        return out + 1
+
+    fast = torch.compile(step, fullgraph=True)
+    lengths = torch.tensor([0, 3], dtype=torch.int32)
+    caches = [(k_cache.clone(), v_cache.clone()) for _ in range(2)]
+    for rows in (20, 1, 1, 1):
+        new = [torch.randn(2, rows, h, 64) for h in (4, 2, 2)]
+        out, expected = (call(*new, *own, lengths) for call, own in zip((fast, step), caches, strict=True))
+        assert torch.equal(out, expected)
+        assert all(torch.equal(x, y) and x.any() for x, y in zip(*caches, strict=True))
+        lengths = lengths + rows
+
+
 @pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="this version of PyTorch has no such tag")
 @pytest.mark.parametrize("name", ["attention_dropout", "attention_dropout_backward"])
 def test_no_cuda_graph_keeps_a_seed(name):

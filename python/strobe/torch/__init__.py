@@ -6,15 +6,19 @@ attention                              as :func:`strobe.attention`, shapes (batc
                                        the choice of threads and memory
 scaled_dot_product_attention           as torch.nn.functional's: (batch, heads, seq, dim), is_causal is top-left
 flash_attn_func and its four siblings  as the flash-attn package's: causal is bottom-right
+flash_attn_with_kvcache                as version 3's: new K and V into a cache, and attention over it
+append                                 new K and V into a cache, as :func:`strobe.append`
 flex_attention                         as torch.nn.attention.flex_attention's, its functions traced
 activate, deactivate                   PyTorch's own scaled_dot_product_attention, and all that calls it, runs on Strobe
 =====================================  ==========================================================================
 
-The work is done by two custom operators, ``torch.ops.strobe.attention`` and ``attention_backward``.
+The work is done by custom operators: ``torch.ops.strobe.attention`` and ``attention_backward``, for serving ``cache_attention``
+and ``append``.
 """
 
 from strobe.torch._activate import activate, deactivate
 from strobe.torch._attention import attention
+from strobe.torch._cache import append
 from strobe.torch._flash_attn import (
     flash_attn_func,
     flash_attn_kvpacked_func,
@@ -22,11 +26,13 @@ from strobe.torch._flash_attn import (
     flash_attn_varlen_func,
     flash_attn_varlen_qkvpacked_func,
 )
+from strobe.torch._flash_attn_kvcache import flash_attn_with_kvcache
 from strobe.torch._flex_attention import flex_attention
 from strobe.torch._sdpa import scaled_dot_product_attention
 
 __all__ = [
     "activate",
+    "append",
     "attention",
     "deactivate",
     "flash_attn_func",
@@ -34,6 +40,7 @@ __all__ = [
     "flash_attn_qkvpacked_func",
     "flash_attn_varlen_func",
     "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
     "flex_attention",
     "scaled_dot_product_attention",
 ]
