@@ -249,3 +249,5 @@ int lse_shape(const struct call *c, int64_t shape[4]) {
     shape[0] = a->batch, shape[1] = a->heads_q, shape[2] = a->seq_q;
     return 3;
 }
+
+int32_t lse_element(const struct call *c) { return c->q.element == STROBE_FP64 ? STROBE_FP64 : STROBE_FP32; }

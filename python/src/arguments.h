@@ -179,6 +179,7 @@ bool place_lse(strobe_tensor *to, const struct tensor *tensor, bool packed);
 /* The shapes that a call's results have. */
 int out_shape(const struct call *call, int64_t shape[4]);
 int lse_shape(const struct call *call, int64_t shape[4]);
+int32_t lse_element(const struct call *call);
 static inline bool is_packed_q(const struct call *call) { return tensor_is_open(&call->cu_q); }
 static inline bool is_packed_k(const struct call *call) { return tensor_is_open(&call->cu_k); }
 static inline bool is_paged(const struct call *call) { return tensor_is_open(&call->page_table); }
@@ -186,6 +187,8 @@ static inline bool is_paged(const struct call *call) { return tensor_is_open(&ca
 /* threads.c: how a call of this size is to run, into the descriptor's parallel; the same for a number of threads. */
 bool choose_threads(struct call *call);
 void use_threads(strobe_parallel *parallel, int64_t wanted);
+/* How many threads a call of this size has by default. */
+int64_t threads_of(const strobe_attention *attention);
 int32_t default_threads(void);
 
 #endif

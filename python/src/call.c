@@ -44,8 +44,6 @@ static bool run(struct call *c, const strobe_gradients *g, int64_t repeat) {
 
 /* ------------------------------------------------------------------------------------------------------------ forward -- */
 
-static int32_t lse_element(const struct call *c) { return c->q.element == STROBE_FP64 ? STROBE_FP64 : STROBE_FP32; }
-
 /* Of e4m3 tensors out is bfloat16, or what the caller's is. */
 static int32_t out_element(const struct call *c) {
     if (c->q.element != STROBE_FP8_E4M3) return c->q.element;

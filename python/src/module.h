@@ -9,7 +9,8 @@
  *     features.c   the optional structures                         threads.c   how many threads a call has
  *     results.c    results, the caller's or new ones               quantise.c  quantise
  *     rotary.c     rotary embedding of quantise and append         append.c    append
- *     merge.c      merge                                           info.c      kernels, devices, versions */
+ *     merge.c      merge                                           info.c      kernels, devices, versions
+ *     freeze.c     a call without its tensors, as bytes            xla_handler.c  what JAX's programs call */
 #ifndef STROBE_PYTHON_MODULE_H
 #define STROBE_PYTHON_MODULE_H
 
@@ -70,6 +71,9 @@ KEYWORDS_FUNCTION(py_explain);            /* call.c */
 KEYWORDS_FUNCTION(py_quantise);           /* quantise.c */
 KEYWORDS_FUNCTION(py_mask_lists);         /* mask_lists.c */
 KEYWORDS_FUNCTION(py_append);             /* append.c */
+KEYWORDS_FUNCTION(py_freeze_attention);   /* freeze.c */
+KEYWORDS_FUNCTION(py_freeze_attention_backward);
+FUNCTION(py_xla_handler);                 /* xla_handler.c */
 FUNCTION(py_arguments);                   /* keywords.c */
 FUNCTION(py_merge);                       /* merge.c */
 FUNCTION(py_kernels);                     /* info.c */

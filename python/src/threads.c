@@ -27,9 +27,10 @@ void use_threads(strobe_parallel *p, int64_t wanted) {
     if (p->threads == 1) p->run = NULL;
 }
 
+int64_t threads_of(const strobe_attention *a) { return is_small(a) ? 1 : default_threads(); }
+
 bool choose_threads(struct call *c) {
-    int64_t wanted = default_threads();
-    if (c->args[ARG_THREADS] == Py_None && is_small(&c->a)) wanted = 1;
+    int64_t wanted = threads_of(&c->a);
     if (!read_int(c->args[ARG_THREADS], "threads", &wanted)) return false;
     use_threads(&c->parallel, wanted);
     c->a.parallel = &c->parallel;

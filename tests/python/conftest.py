@@ -8,6 +8,7 @@ import sys
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # models come from packages
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # whose arrays strobe.jax takes
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")  # for shard_map
 
 import pytest
 import strobe

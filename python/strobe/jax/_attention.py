@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""strobe.jax.attention: what the other signature is written in."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from strobe._attention import sides
+from strobe.jax import _operator, _varying
+
+_FLOAT = ("q", "k", "v", "bias", "sinks")  # with a gradient, in the order of the backward's results
+_WITHOUT_GRADIENT = ("page_table", "q_scale", "k_scale", "v_scale")
+_OF_FORWARD = ("kernel", "split_keys", "scale_block")
+
+
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    diagonal: str = "bottom_right",
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    block_mask: jax.Array | None = None,
+    block_size: tuple[int, int] | None = None,
+    alibi_slopes: jax.Array | None = None,
+    softcap: float | None = None,
+    sinks: jax.Array | None = None,
+    dropout: float = 0.0,
+    seed: Any = None,
+    offset: int = 0,
+    scale: float | None = None,
+    cu_seqlens_q: jax.Array | None = None,
+    cu_seqlens_k: jax.Array | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    used_q: jax.Array | None = None,
+    used_k: jax.Array | None = None,
+    q_start: int = 0,
+    k_start: int = 0,
+    kernel: str | None = None,
+    split_keys: int | None = None,
+    threads: int | None = None,
+    page_table: jax.Array | None = None,
+    q_scale: jax.Array | None = None,
+    k_scale: jax.Array | None = None,
+    v_scale: jax.Array | None = None,
+    scale_block: tuple[int, int] = (1, 1),
+    return_lse: bool = False,
+) -> Any:
+    """Return softmax(scale * Q K^T) V, differentiable in q, k, v, bias and sinks, through out and lse.
+
+    Parameters
+    ----------
+    q : Array, (batch, seq_q, heads_q, dim), or (total_q, heads_q, dim) with cu_seqlens_q
+    k : Array, (batch, seq_k, heads_kv, dim), or (total_k, heads_kv, dim) with cu_seqlens_k
+    v : Array, (batch, seq_k, heads_kv, dim_v), or (total_k, heads_kv, dim_v)
+    seed : int, a key of jax.random, or uint32 Array of two entries, optional
+        Of dropout. A key or an array may be traced, so that each step of a compiled program has its own.
+    kernel, split_keys : optional
+        Of the forward; the gradient's kernel is the library's choice.
+    others
+        As in :func:`strobe.attention`. The arrays among them may be traced; the numbers are constants of the traced function.
+
+    Under jax.vmap the axis becomes a part of the batch; with dropout, packed sequences, pages, scales, sinks of their own, and
+    for the gradient with any sinks, it is one call after the other.
+
+    Returns
+    -------
+    out : Array, as q with dim_v
+    lse : Array, (batch, heads_q, seq_q) or (heads_q, total_q)
+        With return_lse.
+
+    Raises
+    ------
+    ValueError, NotImplementedError, TypeError
+        As :func:`strobe.attention`, while the call is traced. What only the arrays' elements show, such as offsets that
+        decrease, is an error of JAX's runtime with the library's sentence.
+    """
+    left, right = sides(window)
+    numbers = {
+        "causal": bool(causal), "window": (int(left), int(right)), "diagonal": diagonal, "block_size": block_size,
+        "softcap": softcap, "dropout": dropout, "offset": offset, "scale": scale, "max_seqlen_q": max_seqlen_q,
+        "max_seqlen_k": max_seqlen_k, "q_start": q_start, "k_start": k_start, "kernel": kernel, "split_keys": split_keys, "threads": threads,
+        "scale_block": tuple(scale_block),
+    }  # fmt: skip
+    arrays = {
+        "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "block_mask": block_mask, "alibi_slopes": alibi_slopes,
+        "sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "used_q": used_q, "used_k": used_k,
+        "page_table": page_table, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
+        "seed": _halves(seed) if dropout else None,
+    }  # fmt: skip
+    given = _varying.alike({name: jnp.asarray(x) for name, x in arrays.items() if x is not None})
+    out, lse = _attention(tuple(numbers.items()), given)
+    return (out, lse) if return_lse else out
+
+
+def _halves(seed: Any) -> Any:
+    """A seed as two 32-bit halves, the lower one first; None stays None, and is refused with the other arguments."""
+    if seed is None:
+        return None
+    if isinstance(seed, (int, np.integer)):
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed is {seed}; an integer in [0, 2**64), a key, or two of uint32 are accepted")
+        return np.array([int(seed) % 2**32, int(seed) >> 32], np.uint32)
+    if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        seed = jax.random.key_data(seed)
+    if seed.shape != (2,) or seed.dtype != jnp.uint32:
+        raise ValueError(
+            f"seed.shape is {seed.shape} and seed.dtype {seed.dtype}; an integer, a key of 64 bits, or a uint32 array of shape "
+            "(2,) is accepted"
+        )
+    return seed
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _differentiable(numbers: tuple, given: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return _operator.forward(tuple(given), numbers)(*given.values())
+
+
+def _forward(numbers: tuple, given: dict[str, Any]) -> tuple:
+    arrays = {name: x.value for name, x in given.items()}
+    out, lse = _differentiable(numbers, arrays)
+    # Which arrays have a gradient is a part of the structure, since a residual's leaves are arrays.
+    wanted = {name: () for name, x in given.items() if x.perturbed}
+    return (out, lse), (arrays, out, lse, wanted)
+
+
+def _backward(numbers: tuple, saved: tuple, cotangents: tuple) -> tuple:
+    arrays, out, lse, wanted = saved
+    for name in _WITHOUT_GRADIENT:
+        if name in arrays:
+            raise NotImplementedError(f"{name} is given and a gradient asked for; without it the call is accepted")
+    dout, dlse = cotangents
+    if isinstance(dout, jax.custom_derivatives.SymbolicZero):
+        dout = jnp.zeros(out.shape, out.dtype)
+    given = arrays | {"out": out, "lse": lse, "dout": dout}
+    if not isinstance(dlse, jax.custom_derivatives.SymbolicZero):
+        given["dlse"] = dlse
+    numbers = tuple((name, x) for name, x in numbers if name not in _OF_FORWARD)
+    with_bias = "bias" in wanted
+    results = iter(_operator.backward(tuple(given), numbers, with_bias)(*given.values()))
+    gradients = {name: next(results) for name in _FLOAT if name in arrays and (name != "bias" or with_bias)}
+    return ({name: gradients.get(name) for name in arrays},)
+
+
+_differentiable.defvjp(_forward, _backward, symbolic_zeros=True)
+
+# Compiled once for each set of options and shapes, so that a call outside of jit costs one dispatch.
+_attention = jax.jit(_differentiable, static_argnums=0)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Custom calls of XLA: the extension reads and checks a call while JAX traces it, and what it has read, frozen, becomes an
+attribute of the compiled program, whose handler needs no Python (python/src/frozen.h)."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.custom_batching
+import jax.ffi
+import numpy as np
+
+from strobe import _strobe
+from strobe.jax import _varying
+from strobe.jax._vmap import backward_rule, forward_rule
+
+_FORWARD, _BACKWARD = "strobe_attention", "strobe_attention_backward"
+_OFFSETS = {"cu_seqlens_q": "q", "cu_seqlens_k": "k"}
+
+
+@functools.cache
+def _register() -> None:
+    for target in (_FORWARD, _BACKWARD):
+        jax.ffi.register_ffi_target(target, _strobe.xla_handler(), platform="cpu")
+
+
+def _stand_in(name: str, given: dict[str, Any]) -> Any:
+    """An array of NumPy of the same shape and dtype, whose memory nobody touches; offsets of one sequence with all rows."""
+    x = given[name]
+    if name == "seed":
+        return 0
+    if name in _OFFSETS:
+        rows = given[_OFFSETS[name]].shape[0]
+        return np.where(np.arange(x.shape[0]) == 0, 0, rows).astype(x.dtype)
+    return (np.zeros if np.issubdtype(x.dtype, np.integer) else np.empty)(x.shape, x.dtype)
+
+
+def _bind(target: str, results: dict[str, Any], given: dict[str, Any], frozen: tuple) -> tuple:
+    """The results that the frozen call has, in its order."""
+    _register()
+    blob, operands, names = frozen
+    call = jax.ffi.ffi_call(target, tuple(results[name] for name in names))
+    given = _varying.alike(given)
+    axes = _varying.axes_of(given["q"])  # JAX takes results of a custom call for the same on all devices
+    made = call(*(given[name] for name in operands), frozen=np.frombuffer(blob, np.int64))
+    return tuple(_varying.cast(x, axes) for x in made)
+
+
+def _forward_results(given: dict[str, Any]) -> dict[str, Any]:
+    q, v = given["q"], given["v"]
+    lse = (q.shape[0], q.shape[2], q.shape[1]) if q.ndim == 4 else (q.shape[1], q.shape[0])
+    out_dtype = jax.numpy.bfloat16 if q.dtype == jax.numpy.float8_e4m3fn else q.dtype
+    return {
+        "out": jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), out_dtype),
+        "lse": jax.ShapeDtypeStruct(lse, np.float64 if q.dtype == np.float64 else np.float32),
+    }
+
+
+# One function for each set of names and numbers, so that JAX sees the same function again.
+@functools.lru_cache(maxsize=1024)
+def forward(names: tuple[str, ...], numbers: tuple) -> Callable:
+    """Attention of the arrays of these names, with options as pairs: (out, lse)."""
+
+    @jax.custom_batching.custom_vmap
+    def attention(*arrays):
+        given = dict(zip(names, arrays, strict=True))
+        stand_ins = {name: _stand_in(name, given) for name in names}
+        frozen = _strobe.freeze_attention(**stand_ins, **dict(numbers))
+        return _bind(_FORWARD, _forward_results(given), given, frozen)
+
+    attention.def_vmap(forward_rule(attention, names))
+    return attention
+
+
+@functools.lru_cache(maxsize=1024)
+def backward(names: tuple[str, ...], numbers: tuple, bias_gradient: bool) -> Callable:
+    """The gradients of the arrays of these names, out, lse, dout and dlse among them: (dq, dk, dv, dbias, dsinks), those of
+    the last two that are there."""
+
+    @jax.custom_batching.custom_vmap
+    def attention_backward(*arrays):
+        given = dict(zip(names, arrays, strict=True))
+        stand_ins = {name: _stand_in(name, given) for name in names if name not in ("out", "lse", "dout")}
+        frozen = _strobe.freeze_attention_backward(**stand_ins, **dict(numbers), bias_gradient=bias_gradient)
+        results = {"d" + name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in given.items()}
+        return _bind(_BACKWARD, results, given, frozen)
+
+    attention_backward.def_vmap(backward_rule(attention_backward, names, bias_gradient))
+    return attention_backward
