@@ -86,8 +86,8 @@ def attention(
     numbers = {
         "causal": bool(causal), "window": (int(left), int(right)), "diagonal": diagonal, "block_size": block_size,
         "softcap": softcap, "dropout": dropout, "offset": offset, "scale": scale, "max_seqlen_q": max_seqlen_q,
-        "max_seqlen_k": max_seqlen_k, "q_start": q_start, "k_start": k_start, "kernel": kernel, "split_keys": split_keys, "threads": threads,
-        "scale_block": tuple(scale_block),
+        "max_seqlen_k": max_seqlen_k, "q_start": q_start, "k_start": k_start, "kernel": kernel, "split_keys": split_keys,
+        "threads": threads, "scale_block": tuple(scale_block),
     }  # fmt: skip
     arrays = {
         "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "block_mask": block_mask, "alibi_slopes": alibi_slopes,

@@ -9,6 +9,7 @@ flash_attn_func and its four siblings  as the flash-attn package's: causal is bo
 flash_attn_with_kvcache                as version 3's: new K and V into a cache, and attention over it
 append                                 new K and V into a cache, as :func:`strobe.append`
 flex_attention                         as torch.nn.attention.flex_attention's, its functions traced
+MultiheadAttention                     as torch.nn's, with grouped heads, rotary embedding, sinks, windows
 activate, deactivate                   PyTorch's own scaled_dot_product_attention, and all that calls it, runs on Strobe
 =====================================  ==========================================================================
 
@@ -28,9 +29,11 @@ from strobe.torch._flash_attn import (
 )
 from strobe.torch._flash_attn_kvcache import flash_attn_with_kvcache
 from strobe.torch._flex_attention import flex_attention
+from strobe.torch._multihead import MultiheadAttention
 from strobe.torch._sdpa import scaled_dot_product_attention
 
 __all__ = [
+    "MultiheadAttention",
     "activate",
     "append",
     "attention",
