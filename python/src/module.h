@@ -73,14 +73,14 @@ KEYWORDS_FUNCTION(py_mask_lists);         /* mask_lists.c */
 KEYWORDS_FUNCTION(py_append);             /* append.c */
 KEYWORDS_FUNCTION(py_freeze_attention);   /* freeze.c */
 KEYWORDS_FUNCTION(py_freeze_attention_backward);
-FUNCTION(py_xla_handler);                 /* xla_handler.c */
-FUNCTION(py_arguments);                   /* keywords.c */
-FUNCTION(py_merge);                       /* merge.c */
-FUNCTION(py_kernels);                     /* info.c */
-FUNCTION(py_devices);                     /* info.c */
-FUNCTION(py_version);                     /* info.c */
-FUNCTION(py_build_info);                  /* info.c */
-FUNCTION(py_set_num_threads);             /* threads.c */
-FUNCTION(py_get_num_threads);             /* threads.c */
+FUNCTION(py_xla_handler);     /* xla_handler.c */
+FUNCTION(py_arguments);       /* keywords.c */
+FUNCTION(py_merge);           /* merge.c */
+FUNCTION(py_kernels);         /* info.c */
+FUNCTION(py_devices);         /* info.c */
+FUNCTION(py_version);         /* info.c */
+FUNCTION(py_build_info);      /* info.c */
+FUNCTION(py_set_num_threads); /* threads.c */
+FUNCTION(py_get_num_threads); /* threads.c */
 
 #endif
