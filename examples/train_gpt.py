@@ -133,6 +133,15 @@ def write(model: GPT, ids: Tensor, count: int) -> Tensor:
     return ids
 
 
+def save(model: GPT, alphabet: list[str], path: str) -> None:
+    """The weights as generate.py and generate.c read them, and beside them the characters and the number of heads."""
+    from safetensors.torch import save_file
+
+    numbers = {"alphabet": [ord(c) for c in alphabet], "heads": [model.blocks[0].heads]}
+    tensors = {name: x.float().contiguous().cpu() for name, x in model.state_dict().items()}
+    save_file(tensors | {name: torch.tensor(x, dtype=torch.int32) for name, x in numbers.items()}, path)
+
+
 def difference(losses: list[float], others: list[float]) -> list[float]:
     return [abs(x - y) for x, y in zip(losses, others, strict=True)]
 
@@ -175,6 +184,7 @@ def main() -> int:
     parser.add_argument("--device", choices=sorted(SIZE), default="cpu")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--plot", metavar="FILE", help="write the loss curves as a PNG")
+    parser.add_argument("--save", metavar="FILE", help="write the weights of strobe's run as safetensors, for generate.py")
     parser.add_argument("--tolerance", type=float, default=0.02, help="of the mean loss over the last tenth of the steps")
     a = parser.parse_args()
 
@@ -204,6 +214,8 @@ def main() -> int:
         )
     if a.plot:
         plot(losses, a.plot)
+    if a.save:
+        save(runs["strobe"][2], alphabet, a.save)
     written = write(runs["strobe"][2], ids[:40], 160 if a.steps >= 100 else 20)
     print("\nwritten by the model:", repr("".join(alphabet[n] for n in written)))
     gap = abs(means["strobe"] - means["torch flash"])
