@@ -2,12 +2,13 @@
 """strobe.torch.activate: each caller of PyTorch's own attention runs on Strobe, and on PyTorch again after deactivate."""
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import strobe.torch as st
 import torch
 import torch.nn.functional as F
-from strobe.torch import _activate
+from strobe.torch import _aten
 
 import reference
 
@@ -27,8 +28,8 @@ def calls(monkeypatch):
 
             return call
 
-    library = _activate._strobe
-    monkeypatch.setattr(_activate, "_strobe", Counted())
+    library = _aten._strobe
+    monkeypatch.setattr(_aten, "_strobe", Counted())
     st.activate()
     yield ran
     st.deactivate()
@@ -83,6 +84,68 @@ def test_modules(calls, device):
     assert calls == ["attention", "attention_backward"] * 2
     torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum().backward()
     assert calls[4:] == ["attention", "attention", "attention_backward"]
+
+
+@pytest.mark.parametrize("masks", ["none", "padding", "both"])
+def test_modules_without_a_gradient(calls, masks):
+    """PyTorch's fast path on the CPU, which does not come by scaled_dot_product_attention."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True).eval()
+    x, padding = torch.randn(2, 30, 64), torch.arange(30) > torch.tensor([[29], [17]])
+    causal = torch.ones(30, 30, dtype=torch.bool).triu(1)
+    given = {
+        "none": {},
+        "padding": {"src_key_padding_mask": padding},
+        "both": {"src_key_padding_mask": padding, "src_mask": causal},
+    }
+    own = {"key_padding_mask": padding, "attn_mask": causal} if masks == "both" else {}
+    attention = layer.self_attn
+    with torch.no_grad():
+        got = layer(x, **given[masks]), attention(x, x, x, need_weights=False, **own)[0]
+        assert calls == ["attention"] * 2
+        st.deactivate()
+        expected = layer(x, **given[masks]), attention(x, x, x, need_weights=False, **own)[0]
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a[~padding], b[~padding], rtol=1e-4, atol=1e-5)
+    assert len(calls) == 2
+
+
+def test_weights_are_pytorchs(calls):
+    attention = torch.nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    x, y = torch.randn(2, 5, 16), torch.randn(2, 5, 16)
+    with torch.no_grad(), pytest.warns(UserWarning, match="need_weights is True; False is accepted"):
+        weights = attention(x, x, x)[1]
+    with torch.no_grad():
+        attention(x, y, y, need_weights=False)  # PyTorch has no fast path for these
+    assert weights.shape == (2, 5, 5)
+    assert calls == ["attention"]
+
+
+def test_a_sentence_is_said_once(calls):
+    q = torch.randn(1, 2, 9, 16, dtype=torch.float64)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            F.scaled_dot_product_attention(q, q, q)
+        assert len(said) == 1
+        st.deactivate()
+        st.activate()
+        F.scaled_dot_product_attention(q, q, q)
+        assert len(said) == 2
+
+
+def test_threads(calls):
+    """Calls from many threads, forward and backward, have the results of one."""
+    tensors = leaves("cpu", 2, 3, 70, 64)
+    expected = torch.autograd.grad(F.scaled_dot_product_attention(*tensors, is_causal=True).sum(), tensors)
+
+    def run(_):
+        own = [x.detach().clone().requires_grad_() for x in tensors]
+        return torch.autograd.grad(F.scaled_dot_product_attention(*own, is_causal=True).sum(), own)
+
+    with ThreadPoolExecutor(4) as pool:
+        for gradients in pool.map(run, range(16)):
+            assert all(torch.equal(a, b) for a, b in zip(gradients, expected, strict=True))
 
 
 def test_autocast(calls, device):
@@ -159,17 +222,17 @@ def test_varlen_attn(calls, device_or_skip):
 def test_arguments_of_varlen_attn_that_are_refused(name):
     q, k, v = (x.detach() for x in leaves("cpu", 1, 5, 2, 16))
     with pytest.raises(NotImplementedError, match=f"{name} is given; without it the call is accepted"):
-        _activate._flash_forward(q, k, v, None, None, 5, 5, 0.0, False, False, **{name: 2})
+        _aten._flash_forward(q, k, v, None, None, 5, 5, 0.0, False, False, **{name: 2})
 
 
 OPERATORS = {
-    "flash": (_activate._cuda, (), _activate._cuda_backward, lambda r: (*r[:2], None, None, 0, 0, 0.0, True, *r[6:8])),
+    "flash": (_aten._cuda, (), _aten._cuda_backward, lambda r: (*r[:2], None, None, 0, 0, 0.0, True, *r[6:8])),
     "cudnn": (
-        _activate._cudnn, (None, True), _activate._cudnn_backward,
+        _aten._cudnn, (None, True), _aten._cudnn_backward,
         lambda r: (*r[:2], *r[6:8], None, None, None, 0, 0, 0.0, True),
     ),
     "efficient": (
-        _activate._efficient, (None, True), _activate._efficient_backward,
+        _aten._efficient, (None, True), _aten._efficient_backward,
         lambda r: (None, *r, 0.0, [True, True, True, False], True),
     ),
 }  # fmt: skip
