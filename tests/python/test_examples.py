@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The examples and the benchmarks, shortened, and those of README.md and docs/python.md, each in a fresh interpreter."""
+"""The examples and the benchmarks, shortened, and those of README.md and two pages of docs/, each in a fresh interpreter."""
 
 import json
 import re
@@ -89,7 +89,7 @@ def test_overhead():
 
 
 def examples_of_the_manual():
-    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/python.md")]
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/python.md", "docs/serving.md")]
     return re.findall(r"```python\n(.*?)```", "".join(pages), flags=re.S)
 
 
