@@ -8,8 +8,8 @@ least of many rounds that take turns: what disturbs a call only ever adds to it.
 extension, a unit that other machines share.
 
 A second table has scaled_dot_product_attention, PyTorch's own, strobe.torch's, and PyTorch's after strobe.torch.activate(), of
-one head of 16 rows, 64 wide, in bf16: forward, and forward with backward. With --device cuda that table alone: what a call costs
-the host, the GPU being faster than it.
+one head of 16, 64 and 128 rows, 64 wide, in fp32 and bf16, on one thread: forward, and forward with backward. With --device cuda
+that table alone: what a call costs the host, the GPU being faster than it.
 """
 
 import argparse
@@ -73,13 +73,15 @@ def measure(rounds: int = 60) -> dict:
     return least
 
 
-def callers(device: str, rounds: int = 40) -> dict:
+def callers(device: str, dtype: str, rows: int, rounds: int = 60) -> dict:
     """Least microseconds of scaled_dot_product_attention by each way, forward, and forward with backward."""
     import strobe.torch as st
     import torch
     import torch.nn.functional as F
 
-    q, k, v = (torch.randn(1, 1, 16, 64, dtype=torch.bfloat16, device=device, requires_grad=True) for _ in range(3))
+    torch.set_num_threads(1)
+    options = {"dtype": getattr(torch, dtype), "device": device, "requires_grad": True}
+    q, k, v = (torch.randn(1, 1, rows, 64, **options) for _ in range(3))
     dout = torch.ones_like(q)
 
     def both(attention):
@@ -96,8 +98,8 @@ def callers(device: str, rounds: int = 40) -> dict:
             if active:
                 st.activate()
             with torch.no_grad():
-                forward = microseconds(lambda a=attention: a(q, k, v), 100)
-            backward = microseconds(lambda a=attention: both(a), 50)
+                forward = microseconds(lambda a=attention: a(q, k, v), 30)
+            backward = microseconds(lambda a=attention: both(a), 15)
             if device != "cpu":
                 torch.cuda.synchronize()
             st.deactivate()
@@ -105,11 +107,11 @@ def callers(device: str, rounds: int = 40) -> dict:
     return least
 
 
-def print_callers(ways: dict) -> None:
-    if ways:
-        print(f"{'scaled_dot_product_attention':<30}{'forward':>10}{'and backward':>15}")
-    for name, (forward, both) in ways.items():
-        print(f"{name:<30}{forward:>7.2f} us{both:>12.2f} us")
+def print_callers(tables: dict) -> None:
+    for problem, ways in tables.items():
+        print(f"{'scaled_dot_product_attention, ' + problem:<48}{'forward':>10}{'and backward':>15}")
+        for name, (forward, both) in ways.items():
+            print(f"{name:<48}{forward:>7.2f} us{both:>12.2f} us")
 
 
 def main() -> int:
@@ -119,7 +121,9 @@ def main() -> int:
     a = parser.parse_args()
     strobe.set_num_threads(1)
     try:
-        ways = callers(a.device)
+        ways = {
+            f"{dtype}, {n} rows": callers(a.device, dtype, n) for dtype in ("float32", "bfloat16") for n in (16, 64, 128)
+        }
     except ImportError:
         ways = {}
     if a.device == "cuda":

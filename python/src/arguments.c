@@ -103,6 +103,7 @@ static bool open_qkv(struct call *c) {
         if (!tensor_open(c->state, tensors[n], c->args[ARG_Q + n], c->names[n] ? c->names[n] : names[n]) ||
             !records_no_gradient(c->state, tensors[n]) || !is_number(tensors[n], n == 0) || !tensor_is_on(tensors[n], &c->q))
             return false;
+    for (int n = 0; n < 3; ++n) heads_last(c, tensors[n]);
     c->a.dtype = c->q.element, c->a.device = c->q.device, c->a.device_index = c->q.device_index;
     return true;
 }
@@ -205,6 +206,9 @@ static bool read_scalars(struct call *c) {
 }
 
 bool call_read(struct call *c) {
+    const int heads_first = PyObject_IsTrue(c->args[ARG_HEADS_FIRST]);
+    if (heads_first < 0) return false;
+    c->heads_first = heads_first;
     c->a.struct_size = sizeof c->a;
     return open_qkv(c) && open_pages(c) && read_lengths(c) && read_shapes(c) && read_scalars(c) && read_features(c) &&
            choose_threads(c);
@@ -230,6 +234,22 @@ void call_close(struct call *c) {
                                 &c->lists_memory};
     for (size_t n = 0; n < sizeof tensors / sizeof tensors[0]; ++n) tensor_close(tensors[n]);
     close_score(c);
+}
+
+void heads_last(const struct call *c, struct tensor *t) {
+    if (!c->heads_first || t->ndim != 4) return;
+    const int64_t heads = t->shape[1], stride = t->stride[1];
+    t->shape[1] = t->shape[2], t->stride[1] = t->stride[2];
+    t->shape[2] = heads, t->stride[2] = stride;
+}
+
+PyObject *as_shown(const struct call *c, PyObject *result) {
+    if (!c->heads_first) return Py_NewRef(result);
+    PyObject *one = PyLong_FromLong(1), *two = PyLong_FromLong(2);
+    PyObject *shown = one && two ? PyObject_CallMethodObjArgs(result, c->state->swapaxes, one, two, NULL) : NULL;
+    Py_XDECREF(one);
+    Py_XDECREF(two);
+    return shown;
 }
 
 int out_shape(const struct call *c, int64_t shape[4]) {

@@ -67,6 +67,7 @@ enum {
     X(OUT, out, FORWARD | BACKWARD | APPEND) /* where to write it, or the forward's */             \
     X(RETURN_LSE, return_lse, FORWARD)                                                             \
     X(REPEAT, repeat, FORWARD) /* bench/overhead.py's: how many times to run the library's call */ \
+    X(HEADS_FIRST, heads_first, FORWARD | BACKWARD)                                                \
     X(DOUT, dout, BACKWARD)                                                                        \
     X(LSE, lse, BACKWARD)                                                                          \
     X(DLSE, dlse, BACKWARD)                                                                        \
@@ -113,7 +114,8 @@ struct call {
     strobe_parallel parallel;
     strobe_tuning tuning;
     strobe_mask_lists mask_lists;
-    int64_t total_q; /* rows of a packed q */
+    int64_t total_q;  /* rows of a packed q */
+    bool heads_first; /* strobe.torch's: q, k, v, out and their gradients come and go as (batch, heads, seq, dim) */
     struct tensor q, k, v, bias_tensor, mask_tensor, block_tensor, slopes_tensor, sinks_tensor;
     struct tensor cu_q, cu_k, used_q, used_k, page_table, q_scale, k_scale, v_scale, lists_memory;
     struct score *score; /* score.c's; NULL: no function of a score */
@@ -175,6 +177,10 @@ bool read_scores(const struct tensor *tensor, const int64_t extent[4], int64_t s
 bool place_rows(strobe_tensor *to, const struct tensor *tensor, bool packed);
 /* The same for [batch, head, seq] or [head, seq]: lse. */
 bool place_lse(strobe_tensor *to, const struct tensor *tensor, bool packed);
+
+/* With heads_first: an opened tensor as (batch, seq, heads, dim), and a result, a new reference, as it is shown. */
+void heads_last(const struct call *call, struct tensor *tensor);
+PyObject *as_shown(const struct call *call, PyObject *result);
 
 /* The shapes that a call's results have. */
 int out_shape(const struct call *call, int64_t shape[4]);

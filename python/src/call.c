@@ -77,8 +77,9 @@ KEYWORDS_FUNCTION(py_attention) {
     const int with_lse = PyObject_IsTrue(call.args[ARG_RETURN_LSE]);
     if (with_lse >= 0 && read_int(call.args[ARG_REPEAT], "repeat", &repeat) && call_read(&call) &&
         open_forward(&call, &out, &lse, with_lse) && run(&call, NULL, repeat)) {
-        answer = with_lse ? PyTuple_Pack(2, out.object, lse.object) : out.object;
-        if (!with_lse) Py_INCREF(answer);
+        PyObject *shown = call.args[ARG_OUT] == Py_None ? as_shown(&call, out.object) : Py_NewRef(out.object);
+        answer = with_lse && shown ? PyTuple_Pack(2, shown, lse.object) : shown;
+        if (with_lse) Py_XDECREF(shown);
     }
     close_result(&out);
     close_result(&lse);
@@ -111,6 +112,7 @@ static bool open_saved(struct call *c, strobe_gradients *g, struct tensor saved[
                      : !tensor_open(c->state, t, object, wanted[n].name))
             return false;
         if (!tensor_is_open(t)) continue;
+        if (!wanted[n].is_lse) heads_last(c, t);
         const int ndim = wanted[n].is_lse ? lse_shape(c, shape) : out_shape(c, shape);
         const int32_t element = wanted[n].is_lse ? lse_element(c) : c->q.element;
         if (!tensor_has_shape(t, ndim, shape) || !tensor_is_on(t, &c->q)) return false;
@@ -168,6 +170,18 @@ static bool open_gradients(struct call *c, strobe_gradients *g, struct result re
     return true;
 }
 
+/* The results as a tuple; None where there is none. */
+static PyObject *pack(const struct call *c, const struct result results[GRADIENTS]) {
+    PyObject *answer = PyTuple_New(GRADIENTS);
+    for (int n = 0; answer && n < GRADIENTS; ++n) {
+        PyObject *object = results[n].object ? results[n].object : Py_None;
+        const bool is_ours = n <= DV && c->args[ARG_DQ + n] == Py_None;
+        PyObject *shown = is_ours ? as_shown(c, object) : Py_NewRef(object);
+        if (!shown || PyTuple_SetItem(answer, n, shown) != 0) Py_CLEAR(answer);
+    }
+    return answer;
+}
+
 KEYWORDS_FUNCTION(py_attention_backward) {
     struct call call = {.state = module_state(module)};
     if (!take_arguments(&call, BACKWARD, args, count, names)) return NULL;
@@ -179,9 +193,7 @@ KEYWORDS_FUNCTION(py_attention_backward) {
     PyObject *answer = NULL;
     if (call_read(&call) && open_saved(&call, &g, saved) && open_gradients(&call, &g, results, &dbias, &dsinks) &&
         read_score_gradients(&call, &g) && run(&call, &g, 1)) {
-        PyObject *given[GRADIENTS];
-        for (int n = 0; n < GRADIENTS; ++n) given[n] = results[n].object ? results[n].object : Py_None;
-        answer = PyTuple_Pack(GRADIENTS, given[DQ], given[DK], given[DV], given[DBIAS], given[DSINKS]);
+        answer = pack(&call, results);
     }
     for (int n = 0; n < GRADIENTS; ++n) close_result(&results[n]);
     for (int n = 0; n < 4; ++n) tensor_close(&saved[n]);

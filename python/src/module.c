@@ -56,7 +56,8 @@ static int execute(PyObject *module) {
         PyExc_RuntimeError, NULL);
     state->exporter_type = exporter_type(module);
     state->requires_grad = PyUnicode_InternFromString("requires_grad");
-    if (!state->error || !state->exporter_type || !state->requires_grad) return -1;
+    state->swapaxes = PyUnicode_InternFromString("swapaxes");
+    if (!state->error || !state->exporter_type || !state->requires_grad || !state->swapaxes) return -1;
     return PyModule_AddObjectRef(module, "Error", state->error);
 }
 
@@ -67,6 +68,7 @@ static int execute(PyObject *module) {
         CALL((state)->exporter_type);                 \
         CALL((state)->argument_names);                \
         CALL((state)->requires_grad);                 \
+        CALL((state)->swapaxes);                      \
         CALL((state)->numpy_empty);                   \
         CALL((state)->torch_empty);                   \
         CALL((state)->torch_keywords);                \

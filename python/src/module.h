@@ -50,6 +50,7 @@ struct state {
     PyObject *exporter_type;
     PyObject *argument_names; /* tuple, by enum argument; NULL until the first call */
     PyObject *requires_grad;  /* this name, interned */
+    PyObject *swapaxes;       /* and this */
     PyObject *numpy_empty;    /* NULL until a NumPy array was seen */
     PyObject *torch_empty;    /* torch.Tensor.new_empty; NULL until a result of PyTorch's was made */
     PyObject *torch_keywords; /* its keywords by the dtype's name: {"float32": {"dtype": torch.float32}} */

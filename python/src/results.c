@@ -42,6 +42,7 @@ bool open_result(struct call *c, struct result *r, PyObject *given, const char *
     if (!tensor_open(c->state, &r->tensor, given, name)) return false;
     Py_INCREF(given);
     r->object = given;
+    heads_last(c, &r->tensor);
     if (!tensor_has_shape(&r->tensor, ndim, shape) || !tensor_is_on(&r->tensor, &c->q) || !tensor_is_writable(&r->tensor))
         return false;
     if (r->tensor.element != element) return refuse_dtype(&r->tensor, element_name(element));

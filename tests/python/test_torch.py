@@ -364,3 +364,29 @@ def test_a_gradient_that_is_one_number_repeated():
     q = leaf(1, 4, 2, 8, dtype=torch.float32)
     st.attention(q, q, q).sum().backward()  # dout is a scalar expanded to out's shape
     assert torch.isfinite(q.grad).all()
+
+
+def test_scaled_dot_product_attention_is_one_node():
+    """Plain calls go past the views: any layout, the gradient of sum(), a graph of the gradient, a result changed in place."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 9, 3, 16, requires_grad=True) for _ in range(3))
+    layouts = [
+        [x.transpose(1, 2) for x in (q, k, v)],
+        [x.transpose(1, 2).contiguous() for x in (q, k, v)],
+        [x.transpose(1, 2).transpose(2, 3).contiguous().transpose(2, 3) for x in (q, k, v)],  # the last axis is strided
+    ]
+    for tensors in layouts:
+        ours, theirs = (
+            f(*tensors, is_causal=True) for f in (st.scaled_dot_product_attention, F.scaled_dot_product_attention)
+        )
+        torch.testing.assert_close(ours, theirs)
+        for a, b in zip(*(torch.autograd.grad(x.sum(), (q, k, v), retain_graph=True) for x in (ours, theirs)), strict=True):
+            torch.testing.assert_close(a, b)
+    out = st.scaled_dot_product_attention(q, k, v)
+    (gradient,) = torch.autograd.grad((out**2).sum(), q, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivatives"):
+        gradient.sum().backward()
+    out = st.scaled_dot_product_attention(q, k, v)
+    out.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from strobe import _strobe
 from strobe._attention import sides
-from strobe.torch._ops import _usable
+from strobe.torch._ops import usable
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -26,7 +26,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, **options: Any) -> tu
     if q.dtype not in _DTYPES:
         raise Refused(f"query.dtype is {q.dtype}; torch.float32, torch.float16 or torch.bfloat16 is accepted")
     with torch.no_grad():
-        return _strobe.attention(_usable(q), _usable(k), _usable(v), out=out, return_lse=True, **options)
+        return _strobe.attention(usable(q), usable(k), usable(v), out=out, return_lse=True, **options)
 
 
 def _backward(
@@ -37,7 +37,7 @@ def _backward(
         raise Refused(f"query.dtype is {q.dtype}; torch.float32, torch.float16 or torch.bfloat16 is accepted")
     with torch.no_grad():
         gradients = _strobe.attention_backward(
-            q=_usable(q), k=_usable(k), v=_usable(v), out=_usable(out), dout=_usable(dout), lse=_usable(lse),
+            q=usable(q), k=usable(k), v=usable(v), out=usable(out), dout=usable(dout), lse=usable(lse),
             deterministic=torch.are_deterministic_algorithms_enabled(), **options,
         )  # fmt: skip
     return gradients[0], gradients[1], gradients[2]
@@ -64,7 +64,7 @@ def _dense_options(is_causal: bool, bias: Tensor | None, scale: float | None, ke
     options: dict[str, Any] = {"causal": is_causal, "diagonal": "top_left", "scale": scale}
     if bias is not None:
         over_keys = bias if bias.shape[-1] == keys else bias.expand(*bias.shape[:-1], keys)
-        options["mask" if bias.dtype == torch.bool else "bias"] = _usable(over_keys)
+        options["mask" if bias.dtype == torch.bool else "bias"] = usable(over_keys)
     return options
 
 
@@ -207,7 +207,7 @@ def _multi_head(
     options: dict[str, Any] = {}
     if mask is not None:
         hidden = _hidden(mask, mask_type, query.shape[1])
-        options = {"mask": ~hidden} if mask.dtype == torch.bool else {"bias": _usable(hidden)}
+        options = {"mask": ~hidden} if mask.dtype == torch.bool else {"bias": usable(hidden)}
     out = query.new_empty(q.shape)
     _forward(q, k, v, out, **options)
     return torch.nn.functional.linear(out.flatten(2), proj_weight, proj_bias), query.new_empty(0)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from strobe._attention import MaskLists, sides
-from strobe.torch import _ops
 from strobe.torch._fp8 import quantised_attention
+from strobe.torch._run import run
 from strobe.torch._score import scored_attention
 
 
@@ -115,15 +115,18 @@ def attention(
     ValueError, NotImplementedError, TypeError, strobe.Error
         As :func:`strobe.attention`.
     """
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} is a {type(x)}; a torch.Tensor is accepted")
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        name, x = next((name, x) for name, x in (("q", q), ("k", k), ("v", v)) if not isinstance(x, Tensor))
+        raise TypeError(f"{name} is a {type(x)}; a torch.Tensor is accepted")
     if diagonal not in ("bottom_right", "top_left"):
         raise ValueError(f'diagonal is {diagonal!r}; "bottom_right" or "top_left" is accepted')
-    if q.device.type != "meta" and torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
+    kind = "cuda" if q.is_cuda else q.device.type
+    if kind != "meta" and torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-    keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
+    if bias is not None or mask is not None:
+        keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
+        bias, mask = _over_keys(bias, keys), _over_keys(mask, keys)
     scored = score is not None or visible is not None or arrays or scalars
     if scored or quantise is not None:
         _refuse_beside(
@@ -134,7 +137,7 @@ def attention(
             mask_lists=mask_lists,
         )
         options: dict[str, Any] = {
-            "causal": causal, "window": window, "diagonal": diagonal, "mask": _over_keys(mask, keys), "block_mask": block_mask,
+            "causal": causal, "window": window, "diagonal": diagonal, "mask": mask, "block_mask": block_mask,
             "block_size": block_size, "softcap": softcap, "scale": scale, "cu_seqlens_q": cu_seqlens_q,
             "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "used_q": used_q,
             "used_k": used_k, "q_start": q_start, "k_start": k_start, "deterministic": deterministic, "kernel": kernel,
@@ -154,8 +157,8 @@ def attention(
             raise ValueError(f"seed is {seed!r}; an integer in [0, 2**64), or an int64 Tensor of one element, is accepted")
         seed = operator.index(seed)  # NumPy's uint64 would overflow below
         seed = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], dtype=torch.int64, device="cpu")
-    out, lse = _ops.run(
-        q, k, v, _over_keys(bias, keys), _over_keys(mask, keys), alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q,
+    out, lse = run(
+        q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q,
         used_k, block_mask, seed, max_seqlen_q, max_seqlen_k, q_start, k_start, block_size, offset, kernel, causal,
         sides(window), diagonal, softcap, dropout, scale, deterministic,
         _as_tensors(mask_lists),

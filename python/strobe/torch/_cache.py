@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from strobe import _strobe
-from strobe.torch._ops import _PLAIN, _define, _lse_shape, _observed, _usable
+from strobe.torch._ops import _define, _lse_shape, usable
+from strobe.torch._run import PLAIN, observed
 
 # The arguments of the operators: names of strobe.attention and strobe.append, and the types of schemas.
 _ATTENTION = {
@@ -71,7 +72,7 @@ _APPEND = {
 
 def _run_attention(*given) -> tuple[Tensor, Tensor]:
     options = dict(zip(_ATTENTION, given, strict=True))
-    options["q"] = _usable(options["q"])
+    options["q"] = usable(options["q"])
     with torch.no_grad():
         return _strobe.attention(**options, return_lse=True)
 
@@ -88,7 +89,7 @@ def _run_append(*given) -> Tensor:
     if base is not None:
         options["rotary"] = base
     for name in ("k", "v", "q"):
-        options[name] = _usable(options[name])
+        options[name] = usable(options[name])
     with torch.no_grad():
         q = _strobe.append(**options)
         return options["k"].new_empty(0) if q is None else q
@@ -116,8 +117,8 @@ def refuse_gradient(what: str, **tensors: Tensor | None) -> None:
 
 def _is_operator(*given: Any) -> bool:
     """Whether something looks at operators, or a tensor is not a plain one."""
-    return _observed() or any(
-        isinstance(x, Tensor) and (type(x) not in _PLAIN or x.device.type not in ("cpu", "cuda")) for x in given
+    return observed() or any(
+        isinstance(x, Tensor) and (type(x) not in PLAIN or x.device.type not in ("cpu", "cuda")) for x in given
     )
 
 

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from strobe import _strobe
 from strobe._quantise import quantise
-from strobe.torch._ops import _usable
+from strobe.torch._ops import usable
 
 
 class _Quantised(torch.autograd.Function):
     @staticmethod
     def forward(ctx, options: dict[str, Any], subtract_mean: bool, q: Tensor, k: Tensor, v: Tensor):
-        q, k, v = (_usable(x.detach()) for x in (q, k, v))
+        q, k, v = (usable(x.detach()) for x in (q, k, v))
         lengths = {name: options[name] for name in _LENGTHS if options.get(name) is not None}
         packed = "cu_seqlens_k" in lengths
         z = quantise(
@@ -36,7 +36,7 @@ class _Quantised(torch.autograd.Function):
     def backward(ctx, dout, dlse):
         q, k, v, out, lse = ctx.saved_tensors
         dq, dk, dv, _, _ = _strobe.attention_backward(
-            q, k, v, dout=torch.zeros_like(out) if dout is None else _usable(dout), out=out, lse=lse, dlse=_usable(dlse),
+            q, k, v, dout=torch.zeros_like(out) if dout is None else usable(dout), out=out, lse=lse, dlse=usable(dlse),
             **{name: x for name, x in ctx.options.items() if name != "kernel"},
         )  # fmt: skip
         return None, None, dq, dk, dv

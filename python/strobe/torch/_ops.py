@@ -7,22 +7,18 @@ traced graph, so that another length needs no other graph.
 
 Attention and its gradient are two operators, and two more for dropout. A CUDA graph would keep the seed that it was recorded
 with and drop the same weights at each replay, so torch.compile leaves the latter out of its CUDA graphs.
-
-Where nothing looks at operators, a call goes past them: the dispatcher and an operator's autograd in Python cost several times
-what a small call of the library takes.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from strobe import _strobe
 from strobe.torch._vmap import backward_rule, forward_rule
 
 # The arguments of both operators: the names of strobe.attention, and the types of schemas. Tensors come first.
-_SHARED = {
+SHARED = {
     "q": "Tensor",
     "k": "Tensor",
     "v": "Tensor",
@@ -52,13 +48,14 @@ _SHARED = {
     "deterministic": "bool",
     "mask_lists": "Tensor[]?",  # the memory, and the bytes of what it was made for as a tensor of the CPU
 }
-_SCHEMA = ", ".join(f"{kind} {name}" for name, kind in _SHARED.items())
-_TENSORS = sum(kind in ("Tensor", "Tensor?") for kind in _SHARED.values())
-_BIAS, _SINKS, _SEED = (list(_SHARED).index(name) for name in ("bias", "sinks", "seed"))
-_READ_IN_PLACE = ("q", "k", "v", "bias", "mask", "block_mask")
+_SCHEMA = ", ".join(f"{kind} {name}" for name, kind in SHARED.items())
+TENSORS = sum(kind in ("Tensor", "Tensor?") for kind in SHARED.values())
+_BIAS, _SINKS, _SEED = (list(SHARED).index(name) for name in ("bias", "sinks", "seed"))
+_OTHERWISE = {"block_size", "mask_lists", "seed"}
+READ_IN_PLACE = ("q", "k", "v", "bias", "mask", "block_mask")
 
 
-def _usable(x: Tensor | None) -> Tensor | None:
+def usable(x: Tensor | None) -> Tensor | None:
     """A tensor as the library takes it: the last axis contiguous, and not one row repeated everywhere."""
     if x is None or x.numel() == 0:
         return x
@@ -70,12 +67,11 @@ def _usable(x: Tensor | None) -> Tensor | None:
     return x if stride[-1] == 1 and (x.dim() == 1 or any(stride[:-1])) else x.contiguous()
 
 
-def _options(shared: tuple) -> dict[str, Any]:
-    """The extension's arguments from the operators'."""
-    options = {name: x for name, x in zip(_SHARED, shared, strict=True) if x is not None}
-    for name in _READ_IN_PLACE:
-        if name in options:
-            options[name] = _usable(options[name])
+def adapt(options: dict[str, Any]) -> dict[str, Any]:
+    """The same where a schema has another form than the extension; options itself where there is nothing of that."""
+    if _OTHERWISE.isdisjoint(options):
+        return options
+    options = dict(options)
     if "block_size" in options:
         options["block_size"] = tuple(options["block_size"])
     if "mask_lists" in options:
@@ -84,6 +80,15 @@ def _options(shared: tuple) -> dict[str, Any]:
     if "seed" in options:
         options["seed"] = options["seed"].item() & (2**64 - 1)
     return options
+
+
+def _options(shared: tuple) -> dict[str, Any]:
+    """The extension's arguments from the operators'."""
+    options = {name: x for name, x in zip(SHARED, shared, strict=True) if x is not None}
+    for name in READ_IN_PLACE:
+        if name in options:
+            options[name] = usable(options[name])
+    return adapt(options)
 
 
 def _lse_shape(q: Tensor, cu_seqlens_q: Tensor | None) -> tuple:
@@ -109,7 +114,7 @@ def _attention_backward(dout, dlse, out, lse, bias_gradient, q, *shared):
     options.pop("kernel", None)  # the forward's
     with torch.no_grad():
         dq, dk, dv, dbias, dsinks = _strobe.attention_backward(
-            **options, out=out, dout=_usable(dout), lse=lse, dlse=_usable(dlse), bias_gradient=bias_gradient
+            **options, out=out, dout=usable(dout), lse=lse, dlse=usable(dlse), bias_gradient=bias_gradient
         )
     return dq, dk, dv, q.new_empty(0) if dbias is None else dbias, q.new_empty(0) if dsinks is None else dsinks
 
@@ -121,8 +126,8 @@ def _fake_attention_backward(dout, dlse, out, lse, bias_gradient, q, k, v, bias,
 
 
 def _setup_context(ctx, inputs, output):
-    ctx.save_for_backward(*output, *inputs[:_TENSORS])
-    ctx.numbers = inputs[_TENSORS:]
+    ctx.save_for_backward(*output, *inputs[:TENSORS])
+    ctx.numbers = inputs[TENSORS:]
     ctx.set_materialize_grads(False)
 
 
@@ -177,21 +182,6 @@ attention, attention_backward = _operators("attention")
 attention_dropout, attention_dropout_backward = _operators("attention_dropout", _NO_CUDA_GRAPH)
 
 
-class _Eager(torch.autograd.Function):
-    """The operators' derivative without the operators."""
-
-    @staticmethod
-    def forward(ctx, *shared):
-        results = _attention(*shared)
-        _setup_context(ctx, shared, results)
-        return results
-
-    @staticmethod
-    def backward(ctx, dout, dlse):
-        # With create_graph=True the operator is a part of the graph, which refuses when it is asked for its derivative.
-        return _gradients(ctx, dout, dlse, attention_backward if torch.is_grad_enabled() else _attention_backward)
-
-
 class _TransformedBackward(torch.autograd.Function):
     """attention_backward for the transforms of torch.func, which do not work with an operator's autograd in Python."""
 
@@ -211,7 +201,7 @@ class _TransformedBackward(torch.autograd.Function):
         return rule(info, in_dims, *arguments)
 
 
-class _Transformed(torch.autograd.Function):
+class Transformed(torch.autograd.Function):
     """Attention for the transforms of torch.func."""
 
     @staticmethod
@@ -226,43 +216,4 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, *shared):
-        return forward_rule(_Transformed.apply, list(_SHARED))(info, in_dims, *shared)
-
-
-def _transformed() -> bool:
-    if torch.compiler.is_compiling():
-        return False
-    try:
-        return torch._C._functorch.peek_interpreter_stack() is not None
-    except AttributeError:  # another version of PyTorch
-        return False
-
-
-def _observed() -> bool:
-    """Whether something looks at operators: a compiler, a mode, forward derivatives, a profiler."""
-    try:
-        return (
-            torch.compiler.is_compiling()
-            or torch.jit.is_tracing()
-            or torch._C._len_torch_dispatch_stack() > 0
-            or torch._C._len_torch_function_stack() > 0
-            or forward_ad._current_level >= 0
-            or torch.autograd._profiler_enabled()
-        )
-    except AttributeError:  # another version of PyTorch
-        return True
-
-
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def run(*shared: Any) -> tuple[Tensor, Tensor]:
-    """Out and lse of the operators' arguments, in their order."""
-    if _transformed():
-        return _Transformed.apply(*shared)
-    tensors = [x for x in shared[:_TENSORS] if x is not None]
-    if _observed() or any(type(x) not in _PLAIN or x.device.type not in ("cpu", "cuda") for x in tensors):
-        return (attention if shared[_SEED] is None else attention_dropout)(*shared)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        return _Eager.apply(*shared)
-    return _strobe.attention(**_options(shared), return_lse=True)
+        return forward_rule(Transformed.apply, list(SHARED))(info, in_dims, *shared)

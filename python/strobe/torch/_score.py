@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from strobe import _strobe
-from strobe.torch._ops import _usable
+from strobe.torch._ops import usable
 
 
 class _Scored(torch.autograd.Function):
     @staticmethod
     def forward(ctx, options: dict[str, Any], names: tuple[str, ...], q: Tensor, k: Tensor, v: Tensor, *arrays: Tensor):
-        q, k, v = _usable(q), _usable(k), _usable(v)
+        q, k, v = usable(q), usable(k), usable(v)
         given = dict(zip(names, (x.detach() for x in arrays), strict=True))
         out, lse = _strobe.attention(q.detach(), k.detach(), v.detach(), return_lse=True, arrays=given, **options)
         ctx.save_for_backward(q, k, v, out, lse, *arrays)
@@ -37,7 +37,7 @@ class _Scored(torch.autograd.Function):
         ]
         options = {name: x for name, x in ctx.options.items() if name != "kernel"}  # the forward's
         dq, dk, dv, _, _ = _strobe.attention_backward(
-            q, k, v, dout=_usable(dout), out=out, lse=lse, dlse=None if dlse is None else dlse.contiguous(),
+            q, k, v, dout=usable(dout), out=out, lse=lse, dlse=None if dlse is None else dlse.contiguous(),
             arrays=dict(zip(ctx.names, arrays, strict=True)),
             array_gradients={name: x for name, x in zip(ctx.names, gradients, strict=True) if x is not None}, **options,
         )  # fmt: skip

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from strobe.torch._attention import attention
+from strobe.torch._run import heads_first
 
 
 def _one_batch(x: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -50,6 +51,12 @@ def scaled_dot_product_attention(
     """
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal=True; one of the two is accepted")
+    if attn_mask is None and dropout_p == 0 and query.dim() == key.dim() == value.dim() == 4:
+        batch, heads, heads_kv = query.shape[0], query.shape[1], key.shape[1]
+        if key.shape[0] == value.shape[0] == batch and (enable_gqa or heads == heads_kv):
+            out = heads_first(query, key, value, is_causal, scale)
+            if out is not None:
+                return out
     added = 0
     while query.dim() < 3:  # (seq, dim) is one head
         query, key, value, added = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0), added + 1

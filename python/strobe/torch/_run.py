@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which way a call takes. Where something looks at operators, such as a compiler or a mode, it is the operator (_ops.py).
+Elsewhere a call goes past it: the dispatcher and an operator's autograd in Python cost several times what a small call of the
+library takes. There each step counts: what is not given is not passed on, and tensors are looked at when the library has refused
+one."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from strobe import _strobe
+from strobe.torch import _ops
+
+PLAIN = (Tensor, torch.nn.Parameter)
+
+_NAMES = tuple(_ops.SHARED)
+_TENSOR_NAMES, _NUMBER_NAMES = _NAMES[: _ops.TENSORS], _NAMES[_ops.TENSORS :]
+_DEFAULTS = {
+    "q_start": 0, "k_start": 0, "offset": 0, "causal": False, "window": (-1, -1), "diagonal": "bottom_right", "dropout": 0.0,
+    "deterministic": False,
+}  # fmt: skip
+_SEED = _NAMES.index("seed")
+_READ_IN_PLACE = (*_ops.READ_IN_PLACE, "dout", "dlse")
+_GRADIENTS = ("q", "k", "v", "bias", "sinks")  # as attention_backward returns them
+
+
+def _transformed() -> bool:
+    try:
+        return torch._C._functorch.peek_interpreter_stack() is not None
+    except AttributeError:  # another version of PyTorch
+        return False
+
+
+def observed() -> bool:
+    """Whether something looks at operators: a compiler, a mode, forward derivatives, a profiler."""
+    try:
+        return (
+            torch.compiler.is_compiling()
+            or torch.jit.is_tracing()
+            or torch._C._len_torch_dispatch_stack() > 0
+            or torch._C._len_torch_function_stack() > 0
+            or forward_ad._current_level >= 0
+            or torch.autograd._profiler_enabled()
+        )
+    except AttributeError:  # another version of PyTorch
+        return True
+
+
+def _call(function: Any, options: dict[str, Any]) -> tuple:
+    options = _ops.adapt(options)
+    try:
+        return function(**options)
+    except ValueError:  # a layout that the library does not take; or an argument that it refuses again below
+        pass
+    return function(**{name: _ops.usable(x) if name in _READ_IN_PLACE else x for name, x in options.items()})
+
+
+class _Eager(torch.autograd.Function):
+    """The operators' derivative without the operators. names: of the tensors that are given."""
+
+    @staticmethod
+    def forward(ctx, names, numbers, *given):
+        tensors = dict(zip(names, given, strict=True))
+        out, lse = _call(_strobe.attention, {**tensors, **numbers, "return_lse": True})
+        ctx.save_for_backward(out, lse, *given)
+        ctx.names, ctx.numbers = names, numbers
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        out, lse, *given = ctx.saved_tensors
+        names, wanted = ctx.names, ctx.needs_input_grad
+        wants_bias = "bias" in names and wanted[2 + names.index("bias")]
+        if dout is None:
+            dout = torch.zeros_like(out)
+        numbers = ctx.numbers
+        if "kernel" in numbers:  # the forward's
+            numbers = {name: x for name, x in numbers.items() if name != "kernel"}
+        tensors = dict(zip(names, given, strict=True))
+        if torch.is_grad_enabled():
+            # With create_graph=True the operator is a part of the graph, which refuses when it is asked for its derivative.
+            given = {**_DEFAULTS, **tensors, **numbers}
+            shared = [given.get(name) for name in _NAMES]
+            results = _ops.attention_backward(dout, dlse, out, lse, wants_bias, *shared)
+        else:
+            saved = {"dout": dout, "dlse": dlse, "out": out, "lse": lse, "bias_gradient": wants_bias}
+            results = _call(_strobe.attention_backward, {**tensors, **numbers, **saved})
+        gradients = dict(zip(_GRADIENTS, results, strict=True))
+        return None, None, *(gradients.get(name) if wants else None for name, wants in zip(names, wanted[2:], strict=True))
+
+
+class _HeadsFirst(torch.autograd.Function):
+    """Attention of (batch, heads, seq, dim) as one node of the graph: the views are the extension's."""
+
+    @staticmethod
+    def forward(ctx, options, q, k, v):
+        # In memory (batch, seq, heads, dim), as PyTorch's own; no view, so that it may be changed in place.
+        shape = (q.shape[0], q.shape[1], q.shape[2], v.shape[3])
+        out = torch.empty_permuted(shape, (0, 2, 1, 3), dtype=q.dtype, device=q.device)
+        _, lse = _call(_strobe.attention, {"q": q, "k": k, "v": v, **options, "out": out, "return_lse": True})
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.options = options
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        q, k, v, out, lse = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True, as above
+            numbers = {name: x for name, x in ctx.options.items() if name != "heads_first"}
+            numbers = {**_DEFAULTS, **numbers}
+            q, k, v, out, dout = (x.transpose(1, 2) for x in (q, k, v, out, dout))
+            shared = [{"q": q, "k": k, "v": v}.get(name, numbers.get(name)) for name in _NAMES]
+            results = _ops.attention_backward(dout, None, out, lse, False, *shared)
+            return None, *(x.transpose(1, 2) for x in results[:3])
+        given = {"q": q, "k": k, "v": v, **ctx.options, "dout": dout, "out": out, "lse": lse}
+        return None, *_call(_strobe.attention_backward, given)[:3]
+
+
+def heads_first(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None) -> Tensor | None:
+    """Attention of plain tensors (batch, heads, seq, dim), causal from the top-left corner; None where it is another way's."""
+    if torch.compiler.is_compiling() or _transformed() or observed():
+        return None
+    for x in (q, k, v):
+        if type(x) not in PLAIN or not (x.is_cpu or x.is_cuda):
+            return None
+    if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
+        return None
+    options: dict[str, Any] = {"heads_first": True}
+    if causal:
+        options |= {"causal": True, "diagonal": "top_left"}
+    if scale is not None:
+        options["scale"] = scale
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _HeadsFirst.apply(options, q, k, v)
+    return _call(_strobe.attention, {"q": q, "k": k, "v": v, **options})
+
+
+def run(*shared: Any) -> tuple[Tensor, Tensor]:
+    """Out and lse of the operators' arguments, in their order."""
+    if not torch.compiler.is_compiling() and _transformed():
+        return _ops.Transformed.apply(*shared)
+    tensors = {name: x for name, x in zip(_TENSOR_NAMES, shared, strict=False) if x is not None}
+    plain = True
+    recorded = False
+    for x in tensors.values():
+        plain = plain and type(x) in PLAIN and (x.is_cpu or x.is_cuda)
+        recorded = recorded or x.requires_grad
+    if not plain or observed():
+        return (_ops.attention if shared[_SEED] is None else _ops.attention_dropout)(*shared)
+    numbers = {
+        name: x
+        for name, x in zip(_NUMBER_NAMES, shared[_ops.TENSORS :], strict=True)
+        if x is not None and x != _DEFAULTS.get(name)
+    }
+    if recorded and torch.is_grad_enabled():
+        return _Eager.apply(tuple(tensors), numbers, *tensors.values())
+    return _call(_strobe.attention, {**tensors, **numbers, "return_lse": True})
