@@ -11,14 +11,14 @@ way=$1 source=$2 build=$3 work=$4
 prefix=$work/prefix
 consumer=$source/tests/install
 
-# build_consumer FOLDER CMAKE-OPTION...: configures, builds and runs the three programs.
+# build_consumer FOLDER CMAKE-OPTION...: configures, builds and runs the programs.
 build_consumer() {
     folder=$1
     shift
     rm -rf "$folder"
     cmake -S "$consumer" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release "$@"
     cmake --build "$folder"
-    for program in strobe static cpp; do "$folder/consumer_$program"; done
+    for program in strobe static cpp dist dist_static; do "$folder/consumer_$program"; done
 }
 
 case $way in
@@ -40,14 +40,20 @@ pkg-config)
     export PKG_CONFIG_PATH
     # shellcheck disable=SC2046 # the words that pkg-config prints are arguments
     cc -std=c11 "$consumer/consumer.c" $(pkg-config --cflags --libs strobe) -lm -o "$folder/shared"
-    LD_LIBRARY_PATH=$(pkg-config --variable=libdir strobe) "$folder/shared"
+    # shellcheck disable=SC2046
+    cc -std=c11 "$consumer/consumer_dist.c" $(pkg-config --cflags --libs strobe_dist) -o "$folder/dist"
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir strobe)
+    export LD_LIBRARY_PATH
+    "$folder/shared"
+    "$folder/dist"
     # shellcheck disable=SC2046
     cc -std=c11 "$consumer/consumer.c" $(pkg-config --static --cflags --libs strobe | sed 's/-lstrobe/-l:libstrobe.a/') \
         -o "$folder/static"
     "$folder/static"
     ;;
 add_subdirectory)
-    build_consumer "$work/add_subdirectory" "-DSTROBE_SOURCE=$source" -DSTROBE_CUDA=OFF
+    # Whether it builds there is asked, not how fast it runs.
+    build_consumer "$work/add_subdirectory" "-DSTROBE_SOURCE=$source" -DSTROBE_CUDA=OFF -DCMAKE_C_FLAGS_RELEASE=-O1
     ;;
 *)
     echo "run.sh: no way called $way"

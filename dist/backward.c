@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * backward.c: a schedule's backward. With lse and out of the whole problem each call gives its part of dQ, dK and dV, in
+ * fp32. Parts of dQ add up here; those of dK and dV go to the rank that has the keys, and add up there, in the order of the
+ * steps. All are rounded once, at the end. */
+#include <string.h>
+
+#include "describe.h"
+#include "engine.h"
+
+static strobe_status run_call(const struct engine *e, const struct call *c, const struct block *block,
+                              const struct block *gradients) {
+    struct described d;
+    const struct shard *s = e->s;
+    const int64_t heads = s->a.heads_q, heads_kv = s->a.heads_kv;
+    const strobe_tensor dq = strobe__tensor_from(e->sum_dq, c->q_row, 0);
+    const strobe_tensor dk = strobe__tensor_from(gradients->k, c->grad_row, 0);
+    const strobe_tensor dv = strobe__tensor_from(gradients->v, c->grad_row, 0);
+    strobe__dist_describe(s, c, block, &d);
+    strobe_gradients g = s->g;
+    g.dout = strobe__tensor_from(g.dout, c->q_row, 0), g.dlse = strobe__tensor_from(g.dlse, c->q_row, 0);
+    g.dsinks = NULL, g.dbias = g.dbias ? &d.dbias : NULL;
+    g.dq = c->rows_fresh ? dq : strobe__tensor_of(e->part_dq.data, STROBE_FP32, c->rows, heads, s->a.dim);
+    g.dk = c->keys_fresh ? dk : strobe__tensor_of(e->part.k.data, STROBE_FP32, c->keys, heads_kv, s->a.dim);
+    g.dv = c->keys_fresh ? dv : strobe__tensor_of(e->part.v.data, STROBE_FP32, c->keys, heads_kv, s->a.dim_v);
+    TRY(strobe_backward(&d.a, &g, e->kernel, e->kernel_bytes, NULL));
+    struct extent extent = {.entries = s->w->entries, .rows = c->rows, .heads = heads, .dim = s->a.dim};
+    extent.to_step = extent.from_step = 1;
+    if (!c->rows_fresh) strobe__add_rows(dq, g.dq, extent);
+    if (c->keys_fresh) return STROBE_OK;
+    extent.rows = c->keys, extent.heads = heads_kv;
+    strobe__add_rows(dk, g.dk, extent);
+    extent.dim = s->a.dim_v;
+    strobe__add_rows(dv, g.dv, extent);
+    return STROBE_OK;
+}
+
+/* A call of all rows of the shard and no keys: of its gradients those of the sinks are left. */
+static void describe_sinks(const struct engine *e, strobe_attention *a, strobe_gradients *g) {
+    const struct shard *s = e->s;
+    const strobe_tensor fp32 = {.dtype = STROBE_FP32};
+    *a = s->a, *g = s->g;
+    a->batch = s->w->entries, a->seq_q = s->rows, a->seq_k = 0, a->mask = STROBE_MASK_NONE;
+    a->k = a->v = (strobe_tensor){.dtype = s->a.k.dtype};
+    a->varlen = NULL, a->bias = NULL, a->bool_mask = NULL, a->alibi = NULL, a->dropout = NULL;
+    g->dbias = NULL, g->dk = g->dv = fp32;
+    g->dq = strobe__tensor_of(e->part_dq.data, STROBE_FP32, s->rows, s->a.heads_q, s->a.dim);
+}
+
+strobe_status strobe__dist_sinks_workspace(const struct engine *e, size_t *bytes) {
+    strobe_attention a;
+    strobe_gradients g;
+    describe_sinks(e, &a, &g);
+    return strobe__dist_core(strobe_workspace(&a, &g, bytes));
+}
+
+static strobe_status run_sinks(const struct engine *e) {
+    strobe_attention a;
+    strobe_gradients g;
+    describe_sinks(e, &a, &g);
+    return strobe_backward(&a, &g, e->kernel, e->kernel_bytes, NULL);
+}
+
+/* Scores that no call has computed have no gradient. */
+static void zero_dbias(const struct whole *w) {
+    const strobe_bias *b = w->g.dbias;
+    if (!b || !b->data) return;
+    const int64_t bytes = b->dtype == STROBE_FP64 ? 8 : (int64_t)strobe__dist_bytes(b->dtype);
+    const int64_t entries = b->stride[0] ? w->a.batch : 1, heads = b->stride[1] ? w->a.heads_q : 1,
+                  rows = b->stride[2] ? w->d.rows_q : 1;
+    for (int64_t n = 0; n < entries; ++n)
+        for (int64_t h = 0; h < heads; ++h)
+            for (int64_t i = 0; i < rows; ++i)
+                memset((char *)b->data + (n * b->stride[0] + h * b->stride[1] + i * b->stride[2]) * bytes, 0,
+                       (size_t)(w->total_k * bytes));
+}
+
+static void zero_sums(const struct engine *e) {
+    const struct shard *s = e->s;
+    const size_t entry = (size_t)s->w->entries * sizeof(float), q = (size_t)(s->rows * s->a.heads_q);
+    const size_t k = (size_t)(s->keys * s->a.heads_kv);
+    memset(e->zeros, 0, (size_t)(s->a.heads_q + s->a.heads_kv + s->a.dim_v) * sizeof *e->zeros);
+    memset(e->sum_dq.data, 0, q * (size_t)s->a.dim * entry);
+    memset(e->sum_dk.data, 0, k * (size_t)s->a.dim * entry);
+    memset(e->sum_dv.data, 0, k * (size_t)s->a.dim_v * entry);
+    zero_dbias(s->w);
+}
+
+static strobe_status finish(const struct engine *e) {
+    const struct shard *s = e->s;
+    struct extent extent = {.entries = s->w->entries, .rows = s->rows, .heads = s->a.heads_q, .dim = s->a.dim};
+    TRY(strobe__round_rows(s->w, s->g.dq, e->sum_dq, extent, e->zeros));
+    extent.rows = s->keys, extent.heads = s->a.heads_kv;
+    TRY(strobe__round_rows(s->w, s->g.dk, e->sum_dk, extent, e->zeros));
+    extent.dim = s->a.dim_v;
+    return strobe__round_rows(s->w, s->g.dv, e->sum_dv, extent, e->zeros);
+}
+
+strobe_status strobe__dist_run_backward(struct engine *e) {
+    const struct shard *s = e->s;
+    zero_sums(e);
+    for (int64_t t = 0; t <= e->schedule->count; ++t) {
+        TRY(strobe__engine_start(e, t));
+        if (t < e->schedule->count) {
+            const struct step *step = &e->schedule->steps[t];
+            const struct block block = strobe__engine_block(e, t), gradients = strobe__engine_gradients(e, t);
+            if (!step->own && step->grad_rows > 0)
+                memset(e->grad_block[t % 2], 0, strobe__block_bytes(&s->a, s->w->entries, step->grad_rows, STROBE_FP32));
+            for (int64_t c = 0; c < step->calls.count && s->w->entries > 0; ++c)
+                strobe__engine_note(e, run_call(e, &step->calls.at[c], &block, &gradients));
+        }
+        TRY(strobe__engine_finish(e, t));
+    }
+    if (s->g.dsinks) strobe__engine_note(e, run_sinks(e));
+    strobe__engine_note(e, finish(e));
+    return STROBE_OK;
+}

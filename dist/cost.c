@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cost.c: the cost model. A step of a ring lasts as long as the slowest rank computes or the largest block travels,
+ * whichever is more; an all-gather and an all-to-all hide nothing. Pairs that see each other and rows that travel are
+ * counted from the same lists as the schedule's. All ranks come to the same numbers, and so to the same choice. */
+#include "cost.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "schedule.h"
+
+/* For each step of a ring the most of all participants; for a gather sums by participant. */
+struct tally {
+    double *pairs, *kv_rows, *grad_rows, *sum_pairs, *sum_rows;
+};
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+/* Counts block `source`, from the participant that works on it last to the first: what it holds grows on the way back. */
+static bool count_block(const struct shard *s, int32_t source, struct tally *y) {
+    const int32_t n = s->participants;
+    struct runs held = {0};
+    bool ok = true;
+    for (int32_t t = n - 1; ok && t >= 0; --t) {
+        const int32_t p = (source + t) % n;
+        struct runs need;
+        double pairs = 0;
+        ok = strobe__schedule_need(s, p, source, &need, &pairs);
+        const double rows = (double)strobe__runs_rows(&need);
+        y->pairs[t] = larger(y->pairs[t], pairs), y->sum_pairs[p] += pairs;
+        if (t > 0) {
+            ok = ok && strobe__runs_unite(&held, &need);
+            y->grad_rows[t] = larger(y->grad_rows[t], rows), y->sum_rows[p] += rows;
+            y->kv_rows[t] = larger(y->kv_rows[t], (double)strobe__runs_rows(&held));
+        }
+        strobe__runs_free(&need);
+    }
+    strobe__runs_free(&held);
+    return ok;
+}
+
+/* What one pair and one row cost in a shard's heads. */
+struct unit {
+    double pair, call; /* seconds */
+    double kv_row, grad_row;
+    double latency;
+};
+
+static struct unit unit_of(const struct shard *s) {
+    const struct whole *w = s->w;
+    const double entries = (double)w->entries, heads = (double)s->a.heads_q, dim = (double)s->a.dim,
+                 dim_v = (double)s->a.dim_v;
+    const double flops = w->backward ? 6 * dim + 4 * dim_v : 2 * dim + 2 * dim_v;
+    const double elements = entries * (double)s->a.heads_kv * (dim + dim_v);
+    return (struct unit){.pair = entries * heads * flops / w->rates.flops,
+                         .call = w->rates.call * (double)s->q[0].count,
+                         .kv_row = elements * (double)strobe__dist_bytes(s->a.k.dtype) / w->rates.bandwidth,
+                         .grad_row = w->backward ? elements * sizeof(float) / w->rates.bandwidth : 0,
+                         .latency = w->rates.latency};
+}
+
+static struct cost cost_of_ring(const struct tally *y, int32_t n, struct unit u, bool backward) {
+    struct cost c = {0};
+    for (int32_t t = 0; t <= (backward ? n : n - 1); ++t) { /* a backward's last gradients travel when all is computed */
+        const double compute = t < n ? y->pairs[t] * u.pair + u.call : 0;
+        const double travel = (t + 1 < n ? y->kv_rows[t + 1] * u.kv_row : 0) +
+                              (t > 1 ? y->grad_rows[t - 1] * u.grad_row : 0);
+        const double step = larger(compute, travel > 0 ? travel + u.latency : 0);
+        c.compute += compute, c.seconds += step;
+    }
+    return c;
+}
+
+static struct cost cost_of_gather(const struct tally *y, int32_t n, struct unit u, bool backward) {
+    struct cost c = {0};
+    double pairs = 0, rows = 0;
+    for (int32_t p = 0; p < n; ++p) pairs = larger(pairs, y->sum_pairs[p]), rows = larger(rows, y->sum_rows[p]);
+    c.compute = pairs * u.pair + u.call;
+    c.seconds = c.compute + (rows > 0 ? u.latency + rows * u.kv_row : 0) + (backward ? u.latency + rows * u.grad_row : 0);
+    return c;
+}
+
+/* Both ways of an all-to-all over heads: rows of this rank's share, of which it keeps one part. */
+static double cost_of_heads(const struct shard *s) {
+    const struct whole *w = s->w;
+    const double entries = (double)w->entries, parts = s->group, size = w->t.size;
+    const double q = entries * (double)w->total_q / size * (double)w->a.heads_q, dim = (double)s->a.dim,
+                 dim_v = (double)s->a.dim_v;
+    const double k = entries * (double)w->total_k / size * (double)s->a.heads_kv * parts;
+    const double in = (double)strobe__dist_bytes(w->a.q.dtype), out = (double)strobe__dist_bytes(w->a.out.dtype);
+    double bytes = (q * dim + k * (dim + dim_v)) * in + q * (dim_v * out + sizeof(float));
+    if (w->backward) bytes += q * (dim_v * out + dim * in + sizeof(float)) + k * (dim + dim_v) * sizeof(float);
+    return s->group == 1 ? 0 : bytes * (parts - 1) / parts / w->rates.bandwidth + 2 * w->rates.latency;
+}
+
+bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost) {
+    const struct scheme way = strobe__dist_scheme(w, scheme);
+    struct shard s;
+    double *numbers = NULL;
+    bool ok = strobe__shard_make(&s, w, way.group);
+    if (ok) numbers = calloc((size_t)s.participants * 5, sizeof *numbers);
+    ok = ok && numbers;
+    if (ok) {
+        const int32_t n = s.participants;
+        struct tally y = {numbers, numbers + n, numbers + 2 * n, numbers + 3 * n, numbers + 4 * n};
+        for (int32_t source = 0; ok && source < n; ++source) ok = count_block(&s, source, &y);
+        const struct unit u = unit_of(&s);
+        *cost = way.gathers ? cost_of_gather(&y, n, u, w->backward) : cost_of_ring(&y, n, u, w->backward);
+        cost->seconds += cost_of_heads(&s);
+        cost->exposed = cost->seconds - cost->compute;
+    }
+    free(numbers);
+    strobe__shard_free(&s);
+    return ok;
+}
+
+strobe_status strobe__dist_choose(const struct whole *w, int32_t *scheme) {
+    if (w->d.scheme != STROBE_DIST_AUTOMATIC) {
+        const char *why = strobe__dist_rejects(w, w->d.scheme);
+        *scheme = w->d.scheme;
+        if (!why) return STROBE_OK;
+        return strobe__dist_fail(STROBE_UNSUPPORTED, "scheme %s does not take %s", strobe__dist_scheme_names[*scheme], why);
+    }
+    double least = 0;
+    *scheme = STROBE_DIST_AUTOMATIC;
+    for (int32_t each = STROBE_DIST_RING; each <= STROBE_DIST_TWO_LEVELS; ++each) {
+        struct cost cost;
+        if (strobe__dist_rejects(w, each)) continue;
+        if (!strobe__dist_cost(w, each, &cost)) return strobe__dist_no_memory();
+        if (*scheme == STROBE_DIST_AUTOMATIC || cost.seconds < least) *scheme = each, least = cost.seconds;
+    }
+    if (*scheme != STROBE_DIST_AUTOMATIC) return STROBE_OK;
+    const char *why = strobe__dist_rejects(w, STROBE_DIST_RING);
+    return strobe__dist_fail(STROBE_UNSUPPORTED, "no scheme takes the problem; ring does not take %s", why);
+}

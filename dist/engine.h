@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * engine.h: a schedule being run: its memory, and the movement of K, V, dK and dV that forward and backward share. */
+#ifndef STROBE_DIST_ENGINE_H
+#define STROBE_DIST_ENGINE_H
+
+#include "exchange.h"
+#include "schedule.h"
+#include "tensor.h"
+
+struct engine {
+    const struct shard *s;
+    const struct schedule *schedule;
+    struct exchange *x;
+    strobe_status status; /* of this rank's own calls; the first that failed */
+
+    void *block[2];          /* K and V of step t in block[t % 2] */
+    void *staging, *landing; /* K and V to be sent, and received where they do not belong yet */
+    void *grad_block[2];     /* dK and dV, fp32, of step t */
+    void *grad_staging, *grad_landing;
+    void *kernel; /* workspace of a call of attention */
+    size_t kernel_bytes;
+    float *zeros; /* [heads_q + dim_v] */
+
+    strobe_tensor sum_out, sum_lse;   /* forward: what the calls so far come to */
+    strobe_tensor part_out, part_lse; /* what one call comes to, where there is something to merge it with */
+    strobe_tensor sum_dq, sum_dk, sum_dv;
+    struct block part; /* dK and dV of one call, with room for the most keys */
+    strobe_tensor part_dq;
+};
+
+/* Hands out memory; without a base it counts. Fails where the core library refuses a call. */
+strobe_status strobe__engine_make(struct engine *e, const struct shard *s, const struct schedule *schedule,
+                                  struct exchange *x, struct room *room);
+
+/* The shard's results into its tensors, the gradients too. Returns how the transport did; e->status says how the calls did.
+ */
+strobe_status strobe__dist_run_forward(struct engine *e);
+strobe_status strobe__dist_run_backward(struct engine *e);
+
+/* What the call that computes dsinks wants. */
+strobe_status strobe__dist_sinks_workspace(const struct engine *e, size_t *bytes);
+
+/* The block of a step, and its gradients. */
+struct block strobe__engine_block(const struct engine *e, int64_t t);
+struct block strobe__engine_gradients(const struct engine *e, int64_t t);
+
+/* Starts what moves during step t: its K and V, and the gradients of the step before. t may be the number of steps. */
+strobe_status strobe__engine_start(struct engine *e, int64_t t);
+/* Waits for it, and puts what has arrived where it belongs. */
+strobe_status strobe__engine_finish(struct engine *e, int64_t t);
+
+/* Keeps the first failure of a call. */
+void strobe__engine_note(struct engine *e, strobe_status status);
+
+#endif

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * exchange.c: see exchange.h. */
+#include "exchange.h"
+
+#include <stdlib.h>
+
+bool strobe__exchange_make(struct exchange *x, const strobe_transport *t, int64_t capacity) {
+    *x = (struct exchange){.t = t};
+    x->sends = malloc((size_t)capacity * sizeof *x->sends);
+    x->receives = malloc((size_t)capacity * sizeof *x->receives);
+    return x->sends && x->receives;
+}
+
+void strobe__exchange_free(struct exchange *x) {
+    free(x->sends), free(x->receives);
+    x->sends = x->receives = NULL;
+}
+
+void strobe__exchange_send(struct exchange *x, int32_t rank, const void *data, size_t bytes) {
+    if (bytes == 0) return;
+    x->sends[x->send_count++] = (strobe_message){.data = (void *)(uintptr_t)data, .bytes = bytes, .peer = rank};
+}
+
+void strobe__exchange_receive(struct exchange *x, int32_t rank, void *data, size_t bytes) {
+    if (bytes == 0) return;
+    x->receives[x->receive_count++] = (strobe_message){.data = data, .bytes = bytes, .peer = rank};
+}
+
+static strobe_status failed(const struct exchange *x) {
+    const char *text = x->t->error ? x->t->error(x->t->self) : NULL;
+    return strobe__dist_fail(STROBE_DEVICE_ERROR, "the transport failed: %s", text ? text : "it does not say why");
+}
+
+strobe_status strobe__exchange_start(struct exchange *x) {
+    if (x->send_count == 0 && x->receive_count == 0) return STROBE_OK;
+    const int code = x->t->start(x->t->self, x->sends, x->send_count, x->receives, x->receive_count, NULL);
+    return code ? failed(x) : STROBE_OK;
+}
+
+strobe_status strobe__exchange_wait(struct exchange *x) {
+    if (x->send_count == 0 && x->receive_count == 0) return STROBE_OK;
+    x->send_count = x->receive_count = 0;
+    return x->t->wait(x->t->self, NULL) ? failed(x) : STROBE_OK;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * schedule.h: what a participant sends, receives and computes, step by step. It is worked out before data move, by each rank
+ * for itself from the whole problem, and so both sides of a message know its size. */
+#ifndef STROBE_DIST_SCHEDULE_H
+#define STROBE_DIST_SCHEDULE_H
+
+#include "dist.h"
+
+/* Rows that go to a participant, or come from one. */
+struct transfer {
+    int32_t participant;
+    struct runs runs;
+};
+
+/* One block of K and V: which calls are made on it, and what moves meanwhile. */
+struct step {
+    bool own;          /* the block is the shard's own, in the caller's tensors */
+    int64_t rows;      /* of the block, else */
+    int64_t grad_rows; /* of its dK and dV */
+    struct calls calls;
+    /* K and V, while the calls are made. Sends: runs of this block. Receives: runs of the next. */
+    struct transfer *sends, *receives;
+    int64_t send_count, receive_count;
+    struct transfer local; /* rows of the shard's own that belong to the next block too: an all-gather's */
+    bool scatters;         /* what arrives lands elsewhere first, and is then put into the next block */
+    /* dK and dV, after the calls. Sends: runs of this block's gradients. Receives: runs of the shard's own keys. */
+    struct transfer *grad_sends, *grad_receives;
+    int64_t grad_send_count, grad_receive_count;
+    struct transfer grad_local; /* grad: rows of this block's gradients; row: the shard's own keys */
+};
+
+struct schedule {
+    struct step *steps;
+    int64_t count;
+};
+
+bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers);
+void strobe__schedule_free(struct schedule *schedule);
+
+/* The rows of participant `source` that the rows of participant p see; pairs (may be NULL): how many pairs they are. */
+bool strobe__schedule_need(const struct shard *s, int32_t p, int32_t source, struct runs *need, double *pairs);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * shard.c: what a rank computes on: all heads over its own rows, or after the all-to-all some heads over the rows of its
+ * group. The tensors of the second are set by heads.c. */
+#include <stdlib.h>
+
+#include "dist.h"
+
+int32_t strobe__shard_rank(const struct shard *s, int32_t participant) {
+    return participant * s->group + s->w->t.rank % s->group;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b) { return b == 0 ? a : common_divisor(b, a % b); }
+
+/* Heads [first, first + heads_q) of the whole. A K/V head of the shard serves as many query heads as divide both its group
+ * and the shard: where a group is cut, two shards, or two heads of one, have the same K/V head. */
+static void take_heads(struct shard *s) {
+    strobe_attention *a = &s->a;
+    const int64_t heads = s->w->a.heads_q / s->group, group = s->w->a.heads_q / s->w->a.heads_kv;
+    a->heads_q = heads;
+    a->heads_kv = heads / common_divisor(group, heads);
+}
+
+bool strobe__shard_make(struct shard *s, const struct whole *w, int32_t group) {
+    *s = (struct shard){.w = w, .a = w->a, .g = w->g, .group = group};
+    s->index = w->t.rank / group, s->participants = w->t.size / group;
+    if (group > 1) take_heads(s);
+    s->q = calloc((size_t)s->participants, sizeof *s->q), s->k = calloc((size_t)s->participants, sizeof *s->k);
+    bool ok = s->q && s->k;
+    for (int32_t p = 0; ok && p < s->participants; ++p)
+        ok = strobe__layout_runs(w->d.layout, w->total_q, w->t.size, p * group, group, &s->q[p]) &&
+             strobe__layout_runs(w->d.layout, w->total_k, w->t.size, p * group, group, &s->k[p]);
+    if (!ok) return false;
+    s->rows = strobe__runs_rows(&s->q[s->index]), s->keys = strobe__runs_rows(&s->k[s->index]);
+    return true;
+}
+
+void strobe__shard_free(struct shard *s) {
+    for (int32_t p = 0; s->q && s->k && p < s->participants; ++p) strobe__runs_free(&s->q[p]), strobe__runs_free(&s->k[p]);
+    free(s->q), free(s->k);
+    s->q = s->k = NULL;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * strobe_dist_mpi.h: a transport over MPI for strobe_dist.h, libstrobe_dist_mpi: a library of its own, since each MPI has
+ * its own binary interface. This header includes no header of MPI. */
+#ifndef STROBE_DIST_MPI_H
+#define STROBE_DIST_MPI_H
+
+#include "strobe/strobe_dist.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The tag of all messages. */
+enum { STROBE_DIST_MPI_TAG = 20805 };
+
+/* Makes a transport over the caller's communicator. communicator: points at an MPI_Comm, which must live as long as the
+ * transport; no other is made. Messages are MPI_Isend and MPI_Irecv with one tag, waited for by MPI_Waitall; calls come from
+ * the thread that calls libstrobe_dist. An error of MPI comes back as STROBE_DEVICE_ERROR with MPI's text if the
+ * communicator has MPI_ERRORS_RETURN; MPI's default is to end the program. Returns INVALID_ARGUMENT for a NULL pointer or
+ * before MPI_Init, and OUT_OF_MEMORY.
+ *     MPI_Comm comm = MPI_COMM_WORLD;
+ *     strobe_transport transport;
+ *     if (strobe_dist_mpi_create(&comm, &transport) == STROBE_OK) ...                       // calls of libstrobe_dist
+ *     strobe_dist_mpi_destroy(&transport); */
+STROBE_API strobe_status strobe_dist_mpi_create(const void *communicator, strobe_transport *transport);
+
+/* Frees what the transport holds; the communicator stays. */
+STROBE_API void strobe_dist_mpi_destroy(strobe_transport *transport);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
