@@ -85,8 +85,9 @@ class GPT(nn.Module):
         self.blocks = nn.Sequential(*(Block(size.width, size.heads, attention) for _ in range(size.layers)))
         self.norm, self.head = nn.LayerNorm(size.width), nn.Linear(size.width, characters, bias=False)
 
-    def forward(self, ids: Tensor) -> Tensor:  # [batch, seq] -> [batch, seq, characters]
-        return self.head(self.norm(self.blocks(self.embed(ids) + self.place.weight[: ids.shape[1]])))
+    def forward(self, ids: Tensor, places: Tensor | None = None) -> Tensor:  # [batch, seq] -> [batch, seq, characters]
+        place = self.place.weight[: ids.shape[1]] if places is None else self.place(places)  # positions [seq]
+        return self.head(self.norm(self.blocks(self.embed(ids) + place)))
 
 
 def text() -> str:

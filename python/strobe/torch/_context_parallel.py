@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One sequence over the processes of a group: attention of shards, and what cuts tensors into shards and puts them together."""
+
+import ctypes
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from strobe import _strobe
+from strobe._attention import sides
+from strobe.torch._attention import _over_keys
+from strobe.torch._ops import usable
+
+LAYOUTS = ("contiguous", "zigzag", "striped")
+SCHEMES = ("automatic", "ring", "all_gather", "ulysses", "two_levels")
+_TENSORS = ("q", "k", "v", "bias", "sinks")  # as attention_backward returns their gradients
+
+
+def _bytes(address: int, count: int) -> Tensor:
+    """Memory of the library's as a tensor, for as long as an exchange lasts."""
+    return torch.frombuffer((ctypes.c_char * count).from_address(address), dtype=torch.uint8)
+
+
+class _Transport:
+    """Messages between the ranks of a group, by isend and irecv."""
+
+    def __init__(self, group: Any):
+        self.group, self.ranks, self.works = group, dist.get_process_group_ranks(group), []
+
+    def start(self, sends: list, receives: list) -> None:
+        self.works = [dist.irecv(_bytes(at, n), self.ranks[peer], group=self.group) for at, n, peer in receives]
+        self.works += [dist.isend(_bytes(at, n), self.ranks[peer], group=self.group) for at, n, peer in sends]
+
+    def wait(self) -> None:
+        for work in self.works:
+            work.wait()
+        self.works = []
+
+
+class _ContextParallel(torch.autograd.Function):
+    """names: of the tensors that are given. shards: what the extension is told of them; see python/src/shards.c."""
+
+    @staticmethod
+    def forward(ctx, shards, names, numbers, *given):
+        tensors = dict(zip(names, map(usable, given), strict=True))
+        out, lse = _strobe.attention(**tensors, **numbers, shards=shards, return_lse=True)
+        ctx.save_for_backward(out, lse, *given)
+        ctx.shards, ctx.names, ctx.numbers = shards, names, numbers
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout, dlse):
+        out, lse, *given = ctx.saved_tensors
+        tensors = dict(zip(ctx.names, map(usable, given), strict=True))
+        dout = torch.zeros_like(out) if dout is None else usable(dout)
+        saved = {"dout": dout, "dlse": usable(dlse), "out": out, "lse": lse}
+        saved["bias_gradient"] = "bias" in ctx.names and ctx.needs_input_grad[3 + ctx.names.index("bias")]
+        numbers = {name: x for name, x in ctx.numbers.items() if name != "kernel"}  # the forward's
+        results = _strobe.attention_backward(**tensors, **numbers, **saved, shards=ctx.shards)
+        gradients = dict(zip(_TENSORS, results, strict=True))
+        if ctx.shards[0] != 0 and gradients["sinks"] is not None:  # all ranks have the whole sum: one of them keeps it
+            gradients["sinks"] = torch.zeros_like(gradients["sinks"])
+        return None, None, None, *(gradients.get(name) for name in ctx.names)
+
+
+def _choice(name: str, value: str, accepted: tuple[str, ...]) -> int:
+    if value not in accepted:
+        raise ValueError(f"{name} is {value!r}; {', '.join(map(repr, accepted))} is accepted")
+    return accepted.index(value)
+
+
+def _rows(x: Any, packed: bool) -> int:
+    return x.shape[0 if packed else 1] if isinstance(x, Tensor) and x.dim() == (3 if packed else 4) else 0
+
+
+def _group_of(group: Any) -> Any:
+    if not dist.is_initialized():
+        raise ValueError("torch.distributed has no process group; torch.distributed.init_process_group makes one")
+    group = dist.group.WORLD if group is None else group
+    if dist.get_rank(group) < 0:
+        raise ValueError("group is one that this process has no part in; one of its own is accepted")
+    return group
+
+
+def _settle(group: Any, rows: tuple[int, int], refusal: Exception | None) -> tuple[int, int]:
+    """The rows of all ranks. Where one has refused its arguments, none goes on."""
+    sums = torch.tensor([*rows, refusal is not None], dtype=torch.int64)
+    dist.all_reduce(sums, group=group)
+    if refusal is not None:
+        raise refusal
+    if sums[2] > 0:
+        raise ValueError("another rank has refused its arguments, and says why; those of all ranks are accepted together")
+    return int(sums[0]), int(sums[1])
+
+
+@torch.compiler.disable
+def context_parallel_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    group: Any = None,
+    layout: str = "zigzag",
+    scheme: str = "automatic",
+    group_size: int = 0,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    diagonal: str = "bottom_right",
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    offset: int = 0,
+    scale: float | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    q_start: int = 0,
+    k_start: int = 0,
+    deterministic: bool = False,
+    kernel: str | None = None,
+    return_lse: bool = False,
+) -> Any:
+    """Return the process's shard of the attention of sequences that lie over the processes of a group; differentiable.
+
+    Every process of the group makes the same call at the same point of its program, forward and backward.
+
+    Parameters
+    ----------
+    q, k, v : Tensor, (batch, rows, heads, dim), or (rows, heads, dim) with cu_seqlens
+        The process's rows of the whole, on the CPU: those that :func:`shard` gives. float32, float16 or bfloat16.
+    group : ProcessGroup, optional
+        One that moves tensors of the CPU, such as gloo's. Default: all processes.
+    layout : {"zigzag", "contiguous", "striped"}
+        Who has which rows; zigzag gives all the same work under a causal mask.
+    scheme : {"automatic", "ring", "all_gather", "ulysses", "two_levels"}
+        How; see docs/distributed.md. automatic takes the one that is predicted to be fastest.
+    group_size : int, optional
+        Of two_levels: how many neighbouring ranks exchange heads, a divisor of the group's size.
+    bias, mask : Tensor, broadcasts to (batch, heads_q, rows of the process, keys of all), optional
+    cu_seqlens_q, cu_seqlens_k : int32 or int64 Tensor, (batch + 1,), optional
+        Of the whole, and both: sequences are cut wherever a shard ends.
+    seed : int
+        Required with dropout, the same on every process. What is dropped is what one process drops.
+    others
+        As in :func:`strobe.torch.attention`, of the whole.
+
+    Returns
+    -------
+    out : Tensor, as q with dim_v
+        Its process's rows. Gradients of q, k, v and bias are those of the process's rows; that of sinks is whole on the first
+        process and zero on the others, so that a sum over processes is right for it as for other weights.
+    lse : Tensor, (batch, heads_q, rows) or (heads_q, rows)
+        With return_lse.
+
+    Raises
+    ------
+    ValueError, NotImplementedError, TypeError, strobe.Error
+        As :func:`strobe.torch.attention`. An argument that is wrong, or another one on one process, is an error on all.
+    """
+    group = _group_of(group)
+    refusal, tensors, numbers, choices = None, {}, {}, (0, 0, 0)
+    rows = (_rows(q, cu_seqlens_q is not None), _rows(k, cu_seqlens_k is not None))
+    try:
+        choices = (_choice("layout", layout, LAYOUTS), _choice("scheme", scheme, SCHEMES), int(group_size))
+        if torch.is_autocast_enabled("cpu"):
+            dtype = torch.get_autocast_dtype("cpu")
+            q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+        given = {
+            "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks,
+            "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+        }  # fmt: skip
+        tensors = {name: x for name, x in given.items() if x is not None}
+        for name, x in tensors.items():
+            if not isinstance(x, Tensor) or not x.is_cpu:
+                what = f"on {x.device}" if isinstance(x, Tensor) else f"a {type(x)}"
+                raise TypeError(f"{name} is {what}; a torch.Tensor on the CPU is accepted")
+        numbers = {
+            "causal": causal, "window": sides(window), "diagonal": diagonal, "softcap": softcap, "dropout": dropout,
+            "seed": seed, "offset": offset, "scale": scale, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k,
+            "q_start": q_start, "k_start": k_start, "deterministic": deterministic, "kernel": kernel,
+        }  # fmt: skip
+    except Exception as caught:
+        refusal = caught
+    seq_q, seq_k = _settle(group, rows, refusal)
+    for name in ("bias", "mask"):
+        if name in tensors:
+            tensors[name] = _over_keys(tensors[name], seq_k)
+    transport = _Transport(group)
+    layout_number, scheme_number, size = choices
+    shards = (
+        dist.get_rank(group), dist.get_world_size(group), layout_number, scheme_number, size, seq_q, seq_k, transport.start,
+        transport.wait,
+    )  # fmt: skip
+    out, lse = _ContextParallel.apply(shards, tuple(tensors), numbers, *tensors.values())
+    return (out, lse) if return_lse else out
+
+
+def _positions(seq: int, size: int, rank: int, layout: str) -> Tensor:
+    _choice("layout", layout, LAYOUTS)
+    every = torch.arange(seq)
+    if layout == "striped":
+        return every[rank::size]
+    if layout == "contiguous":
+        return every.tensor_split(size)[rank]
+    parts = every.tensor_split(2 * size)
+    return torch.cat((parts[rank], parts[2 * size - 1 - rank]))
+
+
+def shard_positions(seq: int, *, group: Any = None, layout: str = "zigzag") -> Tensor:
+    """Return which positions of a sequence (or of packed sequences together) this process has, in the order of its rows.
+
+    Parameters
+    ----------
+    seq : int
+    group, layout
+        As in :func:`context_parallel_attention`.
+
+    Returns
+    -------
+    Tensor, (rows,), int64
+        For position embeddings, rotary embedding and the like.
+    """
+    group = _group_of(group)
+    return _positions(seq, dist.get_world_size(group), dist.get_rank(group), layout)
+
+
+def shard(x: Tensor, dim: int = 1, *, group: Any = None, layout: str = "zigzag") -> Tensor:
+    """Return this process's rows of x, which is whole: of inputs, labels, or q, k and v. Differentiable.
+
+    Parameters
+    ----------
+    x : Tensor
+    dim : int
+        The axis that is cut: 1 of (batch, seq, ...), 0 of packed sequences.
+    group, layout
+        As in :func:`context_parallel_attention`.
+    """
+    return x.index_select(dim, shard_positions(x.shape[dim], group=group, layout=layout).to(x.device))
+
+
+@torch.no_grad()
+def unshard(x: Tensor, dim: int = 1, *, group: Any = None, layout: str = "zigzag") -> Tensor:
+    """Return the whole, on every process, of which each has its rows: the opposite of :func:`shard`. Records no gradient.
+
+    Parameters
+    ----------
+    x : Tensor
+        Its other axes and its dtype are the same on every process.
+    dim, group, layout
+        As in :func:`shard`.
+    """
+    group = _group_of(group)
+    size = dist.get_world_size(group)
+    rows = torch.zeros(size, dtype=torch.int64, device=x.device)
+    rows[dist.get_rank(group)] = x.shape[dim]
+    dist.all_reduce(rows, group=group)
+    most = int(rows.max())
+    padded = x.new_zeros((most, *x.movedim(dim, 0).shape[1:]))
+    padded[: x.shape[dim]] = x.movedim(dim, 0)
+    gathered = [torch.empty_like(padded) for _ in range(size)]
+    dist.all_gather(gathered, padded, group=group)
+    seq = int(rows.sum())
+    whole = x.new_empty((seq, *padded.shape[1:]))
+    for rank, part in enumerate(gathered):
+        at = _positions(seq, size, rank, layout).to(x.device)
+        if len(at) != rows[rank]:
+            raise ValueError(f"x has {int(rows[rank])} rows on rank {rank}; {len(at)}, as {layout} has it, is accepted")
+        whole[at] = part[: len(at)]
+    return whole.movedim(0, dim).contiguous()

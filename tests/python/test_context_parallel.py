@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Attention of one sequence over 2 and 3 processes of gloo's, against one process: out, lse, gradients, errors on every rank."""
+
+import traceback
+
+import pytest
+import strobe.torch as st
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+LAYOUTS = ("contiguous", "zigzag", "striped")
+
+
+def tensors(seq_q, seq_k, heads=(4, 2), dims=(16, 8), batch=2, dtype=torch.float32, packed=False):
+    """q, k, v and dout of the whole, the same on every process."""
+    generator = torch.Generator().manual_seed(3)
+
+    def normal(rows, h, d):
+        shape = (rows, h, d) if packed else (batch, rows, h, d)
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    return (
+        normal(seq_q, heads[0], dims[0]),
+        normal(seq_k, heads[1], dims[0]),
+        normal(seq_k, heads[1], dims[1]),
+        normal(seq_q, heads[0], dims[1]),
+    )
+
+
+def compare(q, k, v, dout, *, layout, scheme="automatic", group_size=0, tolerance=2e-5, bias=None, sinks=None, **options):
+    """The same call over the processes and in this one alone; dlse is the sum of all lse."""
+    packed = "cu_seqlens_q" in options
+    dim, lse_dim = (0, 1) if packed else (1, 2)
+    whole = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+    extra = {"sinks": sinks.clone().requires_grad_()} if sinks is not None else {}
+    if bias is not None:
+        extra["bias"] = bias.clone().requires_grad_()
+    out, lse = st.attention(*whole, return_lse=True, **extra, **options)
+    (out * dout).sum().add(lse[lse.isfinite()].sum()).backward()
+
+    parts = [st.shard(x, dim, layout=layout).requires_grad_() for x in (q, k, v)]
+    mine = {"sinks": sinks.clone().requires_grad_()} if sinks is not None else {}
+    if bias is not None:
+        mine["bias"] = st.shard(bias, -2, layout=layout).requires_grad_()
+    own, own_lse = st.context_parallel_attention(
+        *parts, layout=layout, scheme=scheme, group_size=group_size, return_lse=True, **mine, **options
+    )
+    (own * st.shard(dout, dim, layout=layout)).sum().add(own_lse[own_lse.isfinite()].sum()).backward()
+    near = {"rtol": tolerance, "atol": tolerance}
+    torch.testing.assert_close(st.unshard(own.detach(), dim, layout=layout), out.detach(), **near)
+    torch.testing.assert_close(st.unshard(own_lse.detach(), lse_dim, layout=layout), lse.detach(), **near)
+    for part, x in zip(parts, whole, strict=True):
+        torch.testing.assert_close(st.unshard(part.grad, dim, layout=layout), x.grad, **near)
+    if sinks is not None:
+        dist.all_reduce(mine["sinks"].grad)
+        torch.testing.assert_close(mine["sinks"].grad, extra["sinks"].grad, **near)
+    if bias is not None:
+        torch.testing.assert_close(st.unshard(mine["bias"].grad, -2, layout=layout), extra["bias"].grad, **near)
+
+
+def results(rank, size):
+    square = tensors(41, 41)
+    for layout in LAYOUTS:
+        compare(*square, layout=layout, causal=True)
+        compare(*square, layout=layout, scheme="ring", window=(7, 2), softcap=9.0)
+    compare(*tensors(29, 37), layout="zigzag", scheme="all_gather", causal=True, diagonal="top_left")
+    compare(*square, layout="zigzag", sinks=torch.tensor([0.5, -1.0, 2.0, 0.0]), causal=True)
+    compare(*square, layout="contiguous", dropout=0.3, seed=11, alibi_slopes=torch.tensor([0.5, 0.25, 0.1, 0.05]))
+    generator = torch.Generator().manual_seed(5)
+    compare(*square, layout="zigzag", bias=torch.randn(41, 41, generator=generator), causal=True)
+    compare(*square, layout="zigzag", mask=None, scale=0.3, q_start=3, causal=True, diagonal="top_left")
+    compare(*tensors(2, 5), layout="zigzag", causal=True)  # some processes have no row
+    lengths = torch.tensor([0, 9, 9, 30, 41], dtype=torch.int32)
+    packed = tensors(41, 41, packed=True)
+    compare(*packed, layout="zigzag", causal=True, cu_seqlens_q=lengths, cu_seqlens_k=lengths)
+    compare(*tensors(33, 33, dtype=torch.bfloat16), layout="zigzag", causal=True, tolerance=3e-2)
+    if size == 2:
+        compare(*square, layout="striped", scheme="ulysses", causal=True)
+        compare(*square, layout="zigzag", scheme="two_levels", group_size=2, causal=True)
+    mask = torch.rand(41, 41, generator=generator) > 0.3
+    parts = [st.shard(x, 1) for x in square[:3]]
+    out = st.context_parallel_attention(*parts, mask=st.shard(mask, 0))
+    torch.testing.assert_close(st.unshard(out), st.attention(*square[:3], mask=mask), rtol=2e-5, atol=2e-5)
+
+
+def helpers(rank, size):
+    x = torch.arange(2 * 23 * 3, dtype=torch.float64).view(2, 23, 3)
+    for layout in LAYOUTS:
+        own = st.shard(x, layout=layout)
+        assert torch.equal(own, x[:, st.shard_positions(23, layout=layout)])
+        assert torch.equal(st.unshard(own, layout=layout), x)
+        assert torch.equal(st.unshard(st.shard(x, 0, layout=layout), 0, layout=layout), x)
+    with pytest.raises(ValueError, match="layout is 'zig'; 'contiguous', 'zigzag', 'striped' is accepted"):
+        st.shard(x, layout="zig")
+
+
+def refusals(rank, size):
+    """Whatever is wrong on one process is an error on all, and the group goes on working."""
+    q, k, v, _ = (st.shard(x) for x in tensors(31, 31))
+
+    def call(**changed):
+        return st.context_parallel_attention(**({"q": q, "k": k, "v": v} | changed))
+
+    last = size - 1
+    with pytest.raises(
+        ValueError,
+        match=r"seed is None with dropout 0\.5" if rank == last else rf"rank {last}: seed is None with dropout 0\.5",
+    ):
+        call(dropout=0.5 if rank == last else 0.0)
+    with pytest.raises(ValueError, match=r"k\.shape is" if rank == 0 else r"rank 0: k\.shape is"):
+        call(k=k[..., :4] if rank == 0 else k)
+    with pytest.raises(ValueError, match="the same on every rank is accepted"):
+        call(causal=rank == 0)
+    with pytest.raises(
+        NotImplementedError, match=r"score|scheme ulysses does not take heads_q, 4, which is no multiple of 3"
+    ):
+        if size == 3:
+            call(scheme="ulysses")
+        else:
+            raise NotImplementedError("score")
+    with pytest.raises(TypeError if rank == 0 else ValueError, match="accepted"):
+        call(v="v" if rank == 0 else v)
+    with pytest.raises(ValueError, match="rank 0: rows_q is"):
+        call(q=q[:, 1:] if rank == 0 else torch.cat((q, q[:, :1]), 1))
+    with pytest.raises(ValueError, match="layout is 'spiral'"):
+        call(layout="spiral")
+    with pytest.raises(NotImplementedError, match=r"dtype is 4"):
+        call(q=q.double(), k=k.double(), v=v.double())
+    call(causal=True)
+
+
+def run(rank, size, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=size)
+    try:
+        for check in (helpers, results, refusals):
+            check(rank, size)
+    except BaseException:
+        (folder / f"error{rank}").write_text(traceback.format_exc())
+        raise
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_over_processes(size, tmp_path):
+    if not dist.is_available() or not dist.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
+    mp.spawn(run, args=(size, tmp_path), nprocs=size)
+
+
+def test_without_a_group():
+    q = torch.zeros(1, 4, 2, 8)
+    with pytest.raises(ValueError, match=r"torch\.distributed has no process group"):
+        st.context_parallel_attention(q, q, q)
+
+
+def test_a_group_of_one(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        compare(*tensors(19, 19), layout="zigzag", causal=True)
+    finally:
+        dist.destroy_process_group()
