@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * layout.c: the layout of every public structure on LP64, pinned. Compiling is the test. Fields are only ever appended, so a
- * line of this file never changes; make_layout.py writes it. GROWS: a structure with struct_size, which may become larger.
- * FIXED: one that stands inside others and may not. */
+ * line of this file never changes, but for the size of a structure with struct_size, which grows: GROWS has the present one,
+ * so that no field is forgotten here. FIXED: one that stands inside others and may not. make_layout.py writes the file. */
 #include "strobe/strobe_append.h"
+#include "strobe/strobe_dist.h"
 #include "strobe/strobe_mask_lists.h"
 #include "strobe/strobe_quantise.h"
 #include "strobe/strobe_score.h"
 
-#define GROWS(type, bytes)                _Static_assert(sizeof(type) >= (bytes), #type " has shrunk")
+#define GROWS(type, bytes)                _Static_assert(sizeof(type) == (bytes), #type " has another size than here")
 #define FIXED(type, bytes)                _Static_assert(sizeof(type) == (bytes), #type " has another size")
 #define HERE(type, field, offset, bytes)  (offsetof(type, field) == (offset) && sizeof(((type *)0)->field) == (bytes))
 #define FIELD(type, field, offset, bytes) _Static_assert(HERE(type, field, offset, bytes), #type "." #field " has moved")
@@ -22,7 +23,7 @@ FIELD(strobe_tensor, stride, 8, 24);
 FIELD(strobe_tensor, dtype, 32, 4);
 FIELD(strobe_tensor, reserved, 36, 4);
 
-GROWS(strobe_varlen, 64);
+GROWS(strobe_varlen, 72);
 FIELD(strobe_varlen, struct_size, 0, 8);
 FIELD(strobe_varlen, cu_seqlens_q, 8, 8);
 FIELD(strobe_varlen, cu_seqlens_k, 16, 8);
@@ -32,6 +33,7 @@ FIELD(strobe_varlen, total_q, 40, 8);
 FIELD(strobe_varlen, total_k, 48, 8);
 FIELD(strobe_varlen, index_bits, 56, 4);
 FIELD(strobe_varlen, reserved, 60, 4);
+FIELD(strobe_varlen, leftpad_k, 64, 8);
 
 GROWS(strobe_paged, 40);
 FIELD(strobe_paged, struct_size, 0, 8);
@@ -106,7 +108,7 @@ FIELD(strobe_tuning, struct_size, 0, 8);
 FIELD(strobe_tuning, kernel, 8, 8);
 FIELD(strobe_tuning, split_keys, 16, 8);
 
-GROWS(strobe_attention, 432);
+GROWS(strobe_attention, 440);
 FIELD(strobe_attention, struct_size, 0, 8);
 FIELD(strobe_attention, batch, 8, 8);
 FIELD(strobe_attention, seq_q, 16, 8);
@@ -176,7 +178,37 @@ FIELD(strobe_partials, device_index, 144, 4);
 FIELD(strobe_partials, reserved, 148, 4);
 FIELD(strobe_partials, parallel, 152, 8);
 
-GROWS(strobe_rotary, 48);
+GROWS(strobe_kernel_info, 168);
+FIELD(strobe_kernel_info, struct_size, 0, 8);
+FIELD(strobe_kernel_info, name, 8, 8);
+FIELD(strobe_kernel_info, summary, 16, 8);
+FIELD(strobe_kernel_info, unavailable, 24, 8);
+FIELD(strobe_kernel_info, operation, 32, 4);
+FIELD(strobe_kernel_info, device, 36, 4);
+FIELD(strobe_kernel_info, chosen_by_name, 40, 4);
+FIELD(strobe_kernel_info, reserved, 44, 4);
+FIELD(strobe_kernel_info, features, 48, 8);
+FIELD(strobe_kernel_info, dtypes, 56, 18);
+FIELD(strobe_kernel_info, reserved2, 74, 2);
+FIELD(strobe_kernel_info, dim, 76, 4);
+FIELD(strobe_kernel_info, dim_v, 80, 4);
+FIELD(strobe_kernel_info, reserved3, 84, 4);
+FIELD(strobe_kernel_info, seq_q, 88, 16);
+FIELD(strobe_kernel_info, seq_k, 104, 16);
+FIELD(strobe_kernel_info, rows, 120, 16);
+FIELD(strobe_kernel_info, best_rows, 136, 16);
+FIELD(strobe_kernel_info, limits, 152, 8);
+FIELD(strobe_kernel_info, variants, 160, 8);
+
+GROWS(strobe_device_info, 40);
+FIELD(strobe_device_info, struct_size, 0, 8);
+FIELD(strobe_device_info, name, 8, 8);
+FIELD(strobe_device_info, level, 16, 8);
+FIELD(strobe_device_info, threads, 24, 4);
+FIELD(strobe_device_info, reserved, 28, 4);
+FIELD(strobe_device_info, memory_bytes, 32, 8);
+
+GROWS(strobe_rotary, 56);
 FIELD(strobe_rotary, struct_size, 0, 8);
 FIELD(strobe_rotary, cos, 8, 8);
 FIELD(strobe_rotary, sin, 16, 8);
@@ -217,36 +249,6 @@ FIELD(strobe_appender, rotary, 200, 8);
 FIELD(strobe_appender, index_bits, 208, 4);
 FIELD(strobe_appender, flags, 212, 4);
 
-GROWS(strobe_kernel_info, 168);
-FIELD(strobe_kernel_info, struct_size, 0, 8);
-FIELD(strobe_kernel_info, name, 8, 8);
-FIELD(strobe_kernel_info, summary, 16, 8);
-FIELD(strobe_kernel_info, unavailable, 24, 8);
-FIELD(strobe_kernel_info, operation, 32, 4);
-FIELD(strobe_kernel_info, device, 36, 4);
-FIELD(strobe_kernel_info, chosen_by_name, 40, 4);
-FIELD(strobe_kernel_info, reserved, 44, 4);
-FIELD(strobe_kernel_info, features, 48, 8);
-FIELD(strobe_kernel_info, dtypes, 56, 18);
-FIELD(strobe_kernel_info, reserved2, 74, 2);
-FIELD(strobe_kernel_info, dim, 76, 4);
-FIELD(strobe_kernel_info, dim_v, 80, 4);
-FIELD(strobe_kernel_info, reserved3, 84, 4);
-FIELD(strobe_kernel_info, seq_q, 88, 16);
-FIELD(strobe_kernel_info, seq_k, 104, 16);
-FIELD(strobe_kernel_info, rows, 120, 16);
-FIELD(strobe_kernel_info, best_rows, 136, 16);
-FIELD(strobe_kernel_info, limits, 152, 8);
-FIELD(strobe_kernel_info, variants, 160, 8);
-
-GROWS(strobe_device_info, 40);
-FIELD(strobe_device_info, struct_size, 0, 8);
-FIELD(strobe_device_info, name, 8, 8);
-FIELD(strobe_device_info, level, 16, 8);
-FIELD(strobe_device_info, threads, 24, 4);
-FIELD(strobe_device_info, reserved, 28, 4);
-FIELD(strobe_device_info, memory_bytes, 32, 8);
-
 FIXED(strobe_score_scalar, 24);
 FIELD(strobe_score_scalar, name, 0, 8);
 FIELD(strobe_score_scalar, value, 8, 8);
@@ -282,6 +284,12 @@ FIELD(strobe_score_arguments, arrays, 24, 8);
 FIELD(strobe_score_arguments, scalar_count, 32, 4);
 FIELD(strobe_score_arguments, array_count, 36, 4);
 
+GROWS(strobe_score_gradients, 24);
+FIELD(strobe_score_gradients, struct_size, 0, 8);
+FIELD(strobe_score_gradients, arrays, 8, 8);
+FIELD(strobe_score_gradients, array_count, 16, 4);
+FIELD(strobe_score_gradients, reserved, 20, 4);
+
 GROWS(strobe_mask_lists, 96);
 FIELD(strobe_mask_lists, struct_size, 0, 8);
 FIELD(strobe_mask_lists, data, 8, 8);
@@ -299,11 +307,40 @@ FIELD(strobe_mask_lists, block_k, 80, 8);
 FIELD(strobe_mask_lists, axes, 88, 4);
 FIELD(strobe_mask_lists, reserved, 92, 4);
 
-GROWS(strobe_score_gradients, 24);
-FIELD(strobe_score_gradients, struct_size, 0, 8);
-FIELD(strobe_score_gradients, arrays, 8, 8);
-FIELD(strobe_score_gradients, array_count, 16, 4);
-FIELD(strobe_score_gradients, reserved, 20, 4);
+FIXED(strobe_message, 24);
+FIELD(strobe_message, data, 0, 8);
+FIELD(strobe_message, bytes, 8, 8);
+FIELD(strobe_message, peer, 16, 4);
+FIELD(strobe_message, reserved, 20, 4);
+
+GROWS(strobe_transport, 48);
+FIELD(strobe_transport, struct_size, 0, 8);
+FIELD(strobe_transport, rank, 8, 4);
+FIELD(strobe_transport, size, 12, 4);
+FIELD(strobe_transport, self, 16, 8);
+FIELD(strobe_transport, start, 24, 8);
+FIELD(strobe_transport, wait, 32, 8);
+FIELD(strobe_transport, error, 40, 8);
+
+GROWS(strobe_dist_rates, 40);
+FIELD(strobe_dist_rates, struct_size, 0, 8);
+FIELD(strobe_dist_rates, flops, 8, 8);
+FIELD(strobe_dist_rates, bandwidth, 16, 8);
+FIELD(strobe_dist_rates, latency, 24, 8);
+FIELD(strobe_dist_rates, call, 32, 8);
+
+GROWS(strobe_dist, 72);
+FIELD(strobe_dist, struct_size, 0, 8);
+FIELD(strobe_dist, attention, 8, 8);
+FIELD(strobe_dist, transport, 16, 8);
+FIELD(strobe_dist, rows_q, 24, 8);
+FIELD(strobe_dist, rows_k, 32, 8);
+FIELD(strobe_dist, layout, 40, 4);
+FIELD(strobe_dist, scheme, 44, 4);
+FIELD(strobe_dist, group, 48, 4);
+FIELD(strobe_dist, reserved, 52, 4);
+FIELD(strobe_dist, flags, 56, 8);
+FIELD(strobe_dist, rates, 64, 8);
 
 VALUE(STROBE_OK, 0);
 VALUE(STROBE_INVALID_ARGUMENT, 1);
@@ -334,6 +371,15 @@ VALUE(STROBE_INT32, 32);
 VALUE(STROBE_UINT8, 33);
 VALUE(STROBE_LISTS_FORWARD, 1);
 VALUE(STROBE_LISTS_BACKWARD, 2);
+VALUE(STROBE_DIST_CONTIGUOUS, 0);
+VALUE(STROBE_DIST_ZIGZAG, 1);
+VALUE(STROBE_DIST_STRIPED, 2);
+VALUE(STROBE_DIST_AUTOMATIC, 0);
+VALUE(STROBE_DIST_RING, 1);
+VALUE(STROBE_DIST_ALL_GATHER, 2);
+VALUE(STROBE_DIST_ULYSSES, 3);
+VALUE(STROBE_DIST_TWO_LEVELS, 4);
+VALUE(STROBE_DIST_UNCOMPARED, 1);
 
 #endif
 

@@ -12,14 +12,15 @@ HEAD = """\
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * layout.c: the layout of every public structure on LP64, pinned. Compiling is the test. Fields are only ever appended, so a
- * line of this file never changes; make_layout.py writes it. GROWS: a structure with struct_size, which may become larger.
- * FIXED: one that stands inside others and may not. */
+ * line of this file never changes, but for the size of a structure with struct_size, which grows: GROWS has the present one,
+ * so that no field is forgotten here. FIXED: one that stands inside others and may not. make_layout.py writes the file. */
 #include "strobe/strobe_append.h"
+#include "strobe/strobe_dist.h"
 #include "strobe/strobe_mask_lists.h"
 #include "strobe/strobe_quantise.h"
 #include "strobe/strobe_score.h"
 
-#define GROWS(type, bytes)                _Static_assert(sizeof(type) >= (bytes), #type " has shrunk")
+#define GROWS(type, bytes)                _Static_assert(sizeof(type) == (bytes), #type " has another size than here")
 #define FIXED(type, bytes)                _Static_assert(sizeof(type) == (bytes), #type " has another size")
 #define HERE(type, field, offset, bytes)  (offsetof(type, field) == (offset) && sizeof(((type *)0)->field) == (bytes))
 #define FIELD(type, field, offset, bytes) _Static_assert(HERE(type, field, offset, bytes), #type "." #field " has moved")

@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# symbols.sh HEADERS SHARED STATIC: the binary interface that the libraries show: exported functions are those that the headers
-# (a folder) declare, no more and no less; the SONAME; the libraries needed; and no name outside strobe_ in the static library, where
+# symbols.sh SONAME SHARED STATIC HEADER...: the binary interface that the libraries show: exported functions are those that the
+# headers declare, no more and no less; the SONAME; the libraries needed; and no name outside strobe_ in the static library, where
 # nothing hides. Prints one line a finding.
 set -eu
-headers=$1 shared=$2 static=$3
+name=$1 shared=$2 static=$3
+shift 3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
@@ -14,16 +15,17 @@ fail() {
     failed=1
 }
 
-sed -n 's/^STROBE_API [^(]*[ *]\(strobe_[a-z0-9_]*\)(.*/\1/p' "$headers"/*.h | sort >"$work/declared"
+sed -n 's/^STROBE_API [^(]*[ *]\(strobe_[a-z0-9_]*\)(.*/\1/p' "$@" | sort >"$work/declared"
 nm -D --defined-only "$shared" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort >"$work/exported"
-[ -s "$work/declared" ] || fail "no declaration found in $headers"
-for name in $(comm -23 "$work/declared" "$work/exported"); do fail "$name is declared but not exported: see src/strobe.map"; done
+[ -s "$work/declared" ] || fail "no declaration found in $*"
+for name in $(comm -23 "$work/declared" "$work/exported"); do fail "$name is declared but not exported: see the library's .map"; done
 for name in $(comm -13 "$work/declared" "$work/exported"); do fail "$name is exported but not declared"; done
 
 soname=$(readelf -d "$shared" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
-[ "$soname" = libstrobe.so.0 ] || fail "SONAME is $soname; libstrobe.so.0 is expected"
+[ "$soname" = "$name" ] || fail "SONAME is $soname; $name is expected"
 for library in $(readelf -d "$shared" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
     case $library in
+    libstrobe.so.0) [ "$name" != libstrobe.so.0 ] || fail "the shared library needs itself" ;;
     libc.so.6 | libm.so.6 | libgomp.so.1 | libomp.so.5 | libpthread.so.0 | ld-linux-*) ;;
     *) fail "the shared library needs $library; only libc, libm and OpenMP are allowed" ;;
     esac
