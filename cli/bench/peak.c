@@ -60,11 +60,11 @@ static double measure_bytes(worker *w) {
 
 static void *work(void *argument) {
     worker *w = argument;
-    const peak_loop tiles = peak_tile_loop();
+    const peak_loop bf16 = peak_bf16_loop();
     pthread_barrier_wait(w->together); /* each loop runs on all threads at the same time */
     w->rate.flops = measure_flops(w, peak_fastest_loop());
     pthread_barrier_wait(w->together);
-    w->rate.tiles = tiles.run ? measure_flops(w, tiles) : 0;
+    w->rate.bf16 = bf16.run ? measure_flops(w, bf16) : 0;
     pthread_barrier_wait(w->together);
     w->rate.bytes = measure_bytes(w);
     return NULL;
@@ -106,7 +106,7 @@ peak peak_measure(peak_meter *m) {
     for (int i = 0; i < m->threads; ++i) {
         if (i > 0) pthread_join(m->workers[i].thread, NULL);
         sum.flops += m->workers[i].rate.flops;
-        sum.tiles += m->workers[i].rate.tiles;
+        sum.bf16 += m->workers[i].rate.bf16;
         sum.bytes += m->workers[i].rate.bytes;
     }
     return sum;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * peak.h: what this machine can do at best, measured now and by loops of our own, on a number of threads at once: fp32
- * multiply-adds from vector registers, bf16 products from tile registers, and bytes read from memory. */
+ * multiply-adds and products of bf16 from registers, and bytes read from memory. */
 #ifndef STROBE_CLI_PEAK_H
 #define STROBE_CLI_PEAK_H
 
@@ -11,7 +11,7 @@
 
 typedef struct peak {
     double flops; /* floating-point operations a second, a multiply-add being two */
-    double tiles; /* the same by AMX, in bf16; 0 where there is none */
+    double bf16;  /* the same in bf16, by AMX or products of pairs; 0 where there are none */
     double bytes; /* bytes read a second, from more memory than most caches hold */
 } peak;
 
@@ -32,7 +32,7 @@ typedef struct peak_loop {
 } peak_loop;
 
 peak_loop peak_fastest_loop(void); /* of fp32 */
-peak_loop peak_tile_loop(void);    /* run is NULL where the library's level is not amx */
+peak_loop peak_bf16_loop(void);    /* run is NULL where the library's level has none */
 uint64_t peak_read(const uint64_t *words, size_t count);
 
 #endif

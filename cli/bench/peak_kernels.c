@@ -2,8 +2,10 @@
  *
  * peak_kernels.c: the loops behind peak.c. One text for every vector width: twelve independent chains of a = a * x + y, more
  * than latency (4 cycles) times throughput (2 a cycle) of the processors of the day, fewer than the registers that AVX2 has.
+ * ARM's largest processors start four a cycle and have 32 registers: 24 chains.
  * Built with -ffp-contract=fast, so that the compiler makes one instruction of the two operations where the level has it.
- * The loop of AMX: four tiles of sums from two by two of operands, as a product of matrices has them. */
+ * The loops of bf16: AMX multiplies four tiles of sums from two by two of operands, as a product of matrices has them;
+ * AVX-512 has chains of products of pairs. */
 #include "bench/peak.h"
 
 #include <string.h>
@@ -14,8 +16,16 @@
 #include <unistd.h>
 #endif
 
-#define CHAINS(STEP) STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7) STEP(8) STEP(9) STEP(10) STEP(11)
+#define TWELVE(STEP) STEP(0) STEP(1) STEP(2) STEP(3) STEP(4) STEP(5) STEP(6) STEP(7) STEP(8) STEP(9) STEP(10) STEP(11)
+#if defined(__aarch64__)
+#define MORE(STEP) \
+    STEP(12) STEP(13) STEP(14) STEP(15) STEP(16) STEP(17) STEP(18) STEP(19) STEP(20) STEP(21) STEP(22) STEP(23)
+#define CHAINS(STEP) TWELVE(STEP) MORE(STEP)
+enum { CHAIN_COUNT = 24 };
+#else
+#define CHAINS TWELVE
 enum { CHAIN_COUNT = 12 };
+#endif
 
 #define BEGIN(n)   lanes a##n = x * (float)(n + 1); /* different, or the compiler keeps one chain for all */
 #define ADVANCE(n) a##n = a##n * x + y;
@@ -71,13 +81,30 @@ __attribute__((target("amx-tile,amx-bf16"))) static int64_t run_tiles(int64_t ro
 }
 #endif
 
-peak_loop peak_tile_loop(void) {
+#if defined(__x86_64__)
+#define BEGIN_PAIRS(n)   __m512 a##n = _mm512_set1_ps((float)(n));
+#define ADVANCE_PAIRS(n) a##n = _mm512_dpbf16_ps(a##n, x, x);
+#define COLLECT_PAIRS(n) a0 = _mm512_add_ps(a0, a##n);
+__attribute__((target("avx512f,avx512bf16"))) static int64_t run_pairs(int64_t rounds, float *result) {
+    volatile short opaque = 0x3000;
+    const __m512bh x = (__m512bh)_mm512_set1_epi16(opaque);
+    CHAINS(BEGIN_PAIRS)
+    for (int64_t round = 0; round < rounds; ++round) {
+        CHAINS(ADVANCE_PAIRS)
+    }
+    CHAINS(COLLECT_PAIRS)
+    *result = _mm512_cvtss_f32(a0);
+    return rounds * CHAIN_COUNT * 16 * 4;
+}
+#endif
+
+peak_loop peak_bf16_loop(void) {
 #if defined(__x86_64__)
     strobe_device_info device = {.struct_size = sizeof device};
     const long request = 0x1023, tile_data = 18; /* ARCH_REQ_XCOMP_PERM: a process asks before it uses tiles */
-    if (!strobe_device_at(STROBE_CPU, 0, &device) && !strcmp(device.level, "amx") &&
-        !syscall(SYS_arch_prctl, request, tile_data))
-        return (peak_loop){"amx", run_tiles};
+    if (strobe_device_at(STROBE_CPU, 0, &device)) return (peak_loop){0};
+    if (!strcmp(device.level, "amx") && !syscall(SYS_arch_prctl, request, tile_data)) return (peak_loop){"amx", run_tiles};
+    if (!strcmp(device.level, "avx512bf16")) return (peak_loop){"avx512bf16", run_pairs};
 #endif
     return (peak_loop){0};
 }
@@ -87,7 +114,11 @@ peak_loop peak_fastest_loop(void) {
     if (__builtin_cpu_supports("avx512f")) return (peak_loop){"avx512", run_avx512};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return (peak_loop){"avx2", run_avx2};
 #endif
+#if defined(__aarch64__)
+    return (peak_loop){"neon", run_baseline}; /* the same, as compiled there */
+#else
     return (peak_loop){"baseline", run_baseline};
+#endif
 }
 
 uint64_t peak_read(const uint64_t *words, size_t count) {

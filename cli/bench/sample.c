@@ -52,7 +52,7 @@ static problem window_problem(const inputs *in, const window *w) {
     p.seq_k = w->keys;
     p.mask = STROBE_MASK_NONE;
     p.bool_mask = AXIS_ROW | AXIS_KEY;
-    p.block_q = p.block_k = p.varlen = p.page_size = p.missing = 0;
+    p.block_q = p.block_k = p.varlen = p.page_size = p.missing = p.append = p.v_in_k = p.leftpad = 0;
     p.layout = LAYOUT_BSHD;
     p.kernel[0] = 0;
     p.q_start += w->i0 + w->rows - in->sequences[w->b].rows;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * table.c: rows of typed cells and their four renderings; see table.h. */
+ * table.c: rows of typed cells and their renderings; see table.h. */
 #include "io/table.h"
 
+#include "io/html.h"
 #include "io/json.h"
 #include "io/memory.h"
 #include "io/number.h"
@@ -209,6 +210,40 @@ static void print_csv(const table *t, FILE *stream) {
         }
         fputc('\n', stream);
     }
+}
+
+/* What a cell sorts by: a number, a text, or nothing. */
+static void print_html_value(const table_cell *cell, FILE *stream) {
+    char number[NUMBER_TEXT];
+    if (cell->kind == CELL_TEXT) html_text(cell->text, stream);
+    if (cell->kind == CELL_INTEGER) fprintf(stream, "%lld", (long long)cell->integer);
+    if (cell->kind == CELL_REAL && isfinite(cell->real)) {
+        number_print(cell->real, number);
+        fputs(number, stream);
+    }
+}
+
+void table_print_html(const table *t, FILE *stream) {
+    char buffer[64];
+    fputs("<div class=\"scroll\"><table>\n<thead><tr>", stream);
+    for (size_t c = 0; c < t->count; ++c) {
+        fputs(is_numeric(t, c) ? "<th class=\"n\">" : "<th>", stream);
+        html_text(title_of(&t->columns[c]), stream);
+        fputs("</th>", stream);
+    }
+    fputs("</tr></thead>\n<tbody>\n", stream);
+    for (size_t r = 0; r < t->rows; ++r) {
+        fputs("<tr>", stream);
+        for (size_t c = 0; c < t->count; ++c) {
+            fputs(is_numeric(t, c) ? "<td class=\"n\" data-v=\"" : "<td data-v=\"", stream);
+            print_html_value(cell_at(t, r, c), stream);
+            fputs("\">", stream);
+            html_text(for_people(&t->columns[c], cell_at(t, r, c), buffer, sizeof buffer), stream);
+            fputs("</td>", stream);
+        }
+        fputs("</tr>\n", stream);
+    }
+    fputs("</tbody>\n</table></div>\n", stream);
 }
 
 static cJSON *cell_to_json(const table_cell *cell) {

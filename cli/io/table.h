@@ -60,6 +60,9 @@ size_t table_row_count(const table *t);
 /* Prints the whole table. False if the stream reports an error. JSON is one array of objects. */
 bool table_print(const table *t, table_format format, FILE *stream);
 
+/* Prints it as an HTML table of a page of html.h, as for people, with what a cell sorts by in data-v. */
+void table_print_html(const table *t, FILE *stream);
+
 /* The same array as a cJSON value, for documents that hold a table; the caller deletes it. */
 struct cJSON *table_to_json(const table *t);
 
