@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_SIDE = 16384, COLUMNS = 256, MOST_CELLS = 96, PICTURE = 768 };
+enum { MOST_SIDE = 16384, COLUMNS = 256, MOST_CELLS = 96, PICTURE = 384 };
 
 static const char help[] =
     "usage: strobe mask [-b BLOCK] [-o FILE] PROBLEM\n"
@@ -68,21 +68,29 @@ static bool look(inputs *in, outputs *out, picture *at, int64_t first) {
     return true;
 }
 
+/* The squares of one colour, a path in units of blocks. */
+static void draw_squares(FILE *file, const picture *at, bool whole, const char *colour) {
+    fprintf(file, "<path fill=\"%s\" d=\"", colour);
+    for (int64_t n = 0; n < at->down * at->across; ++n) {
+        const int64_t i = n / at->across, j = n % at->across;
+        const int64_t all = extent_of(at->rows, at->block, i) * extent_of(at->keys, at->block, j);
+        if (at->seen[n] && (at->seen[n] == all) == whole)
+            fprintf(file, "M%lld %lldh.94v.94h-.94z", (long long)j, (long long)i);
+    }
+    fputs("\"/>\n", file);
+}
+
 static bool draw(const picture *at, const char *path) {
     FILE *file = fopen(path, "w");
     if (!file) return false;
     const double side = (double)PICTURE / (double)(at->down > at->across ? at->down : at->across);
+    const long long across = at->across, down = at->down;
     fprintf(file,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-1 -1 %.1f %.1f\">\n"
-            "<rect x=\"0\" y=\"0\" width=\"%.1f\" height=\"%.1f\" fill=\"#f4f4f4\" stroke=\"#888\"/>\n",
-            side * (double)at->across + 2, side * (double)at->down + 2, side * (double)at->across, side * (double)at->down);
-    for (int64_t n = 0; n < at->down * at->across; ++n) {
-        const int64_t i = n / at->across, j = n % at->across;
-        const int64_t all = extent_of(at->rows, at->block, i) * extent_of(at->keys, at->block, j);
-        if (at->seen[n])
-            fprintf(file, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\"/>\n", side * (double)j,
-                    side * (double)i, side * 0.96, side * 0.96, at->seen[n] == all ? "#1f4e79" : "#8db4d9");
-    }
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"-.1 -.1 %lld.2 %lld.2\">\n"
+            "<path fill=\"#f4f4f4\" stroke=\"#888\" stroke-width=\".05\" d=\"M-.06-.06H%lldV%lldH-.06z\"/>\n",
+            side * (double)across, side * (double)down, across, down, across, down);
+    draw_squares(file, at, true, "#1f4e79");
+    draw_squares(file, at, false, "#8db4d9");
     fputs("</svg>\n", file);
     return fclose(file) == 0;
 }
@@ -144,7 +152,8 @@ int cmd_mask(int argc, char **argv) {
     char message[PROBLEM_MESSAGE] = "no problem is given; strobe mask --help shows how";
     problem_list list = {0};
     int code = EXIT_REFUSED;
-    if (optind < argc && problem_list_read(&list, argc - optind, argv + optind, message, sizeof message)) {
+    if (optind < argc && problem_list_read(&list, argc - optind, argv + optind, message, sizeof message) &&
+        problem_list_is_of_one_process(&list, message, sizeof message)) {
         if (list.count == 1)
             code = show(&list.items[0], block, path, message, sizeof message);
         else

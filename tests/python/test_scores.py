@@ -248,3 +248,30 @@ def test_integers_beyond_32_bits_are_refused():
     doc = torch.arange(LENGTH) << 30
     with pytest.raises(ValueError, match=re.escape("captured_0 has values from 0 to 67645734912; 32 bits are accepted")):
         st.flex_attention(q, k, v, block_mask=lambda b, h, i, j: doc[i] == doc[j])
+
+
+def test_texts_in_a_compiled_program():
+    table = torch.randn(HEADS, 2 * LENGTH, requires_grad=True)
+    doc = torch.arange(LENGTH, dtype=torch.int32) // 20
+    q, k, v = inputs()
+
+    def step(q, k, v, table):
+        out = st.attention(
+            q * 1.5, k, v, score="score * w + table[h][i - j + n]", visible="doc[i] == doc[j]",
+            arrays={"table": table, "doc": doc}, scalars={"w": 0.5, "n": LENGTH},
+        )  # fmt: skip
+        return (out * out).sum()
+
+    truth = torch.autograd.grad(step(q, k, v, table), (q, k, v, table))
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for x, y in zip(torch.autograd.grad(compiled(q, k, v, table), (q, k, v, table)), truth, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_a_traced_function_in_a_compiled_program():
+    q, k, v = (x.transpose(1, 2) for x in inputs())
+
+    def step(q):
+        return st.flex_attention(q + 1, k, v, lambda score, b, h, i, j: score - 0.1 * (i - j).abs()) * 2
+
+    assert torch.equal(torch.compile(step, backend="aot_eager")(q), step(q))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from strobe.torch._score import scored_attention
+from strobe.torch._attention import attention
 
 _INTEGERS = (torch.int64, torch.int16, torch.int8)
 
@@ -284,6 +284,7 @@ def _narrow(name: str, x: Tensor) -> Tensor:
     return x.to(torch.int32)
 
 
+@torch.compiler.disable  # a graph has no place for what a function does when it is traced
 def flex_attention(
     query: Tensor,
     key: Tensor,
@@ -328,6 +329,8 @@ def flex_attention(
     if score_mod is None and block_mask is None:
         options["visible"] = "1"
     arrays = {name: _narrow(name, x) for name, x in arrays.items()}
-    out, lse = scored_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), arrays, **options)
+    out, lse = attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), arrays=arrays, return_lse=True, **options
+    )
     out = out.transpose(1, 2)
     return (out, lse) if return_lse else out
