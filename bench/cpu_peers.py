@@ -34,10 +34,10 @@ DTYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
 def load_peaks() -> ctypes.CDLL:
     source, folder = Path(__file__).with_name("cpu_peaks.c"), tempfile.mkdtemp()
-    options = ["-O3", "-mavx512f", "-mamx-tile", "-mamx-bf16", "-shared", "-fPIC"]
+    options = ["-O3", "-mavx512f", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-shared", "-fPIC"]
     subprocess.run(["cc", *options, str(source), "-o", f"{folder}/peaks.so"], check=True)
     peaks = ctypes.CDLL(f"{folder}/peaks.so")
-    for name in ("cpu_seconds", "peak_amx", "peak_amx_numbers", "peak_fma", "peak_read"):
+    for name in ("cpu_seconds", "peak_bf16", "peak_bf16_numbers", "peak_fma", "peak_read"):
         getattr(peaks, name).restype = c_double
     peaks.peak_read.argtypes = [c_void_p, c_size_t]
     return peaks
@@ -95,7 +95,7 @@ def measure(library, peaks, standard, dtype, seq, heads, dim, causal, seconds):
     work = 4.0 * heads * seq * seq * dim * (0.5 if causal else 1)
     shares, rates, ratios, of_openblas, of_numbers, spent = [], [], [], [], [], 0.0
     while spent < 5 * seconds and (spent < seconds or len(rates) < 5):
-        peak = peaks.peak_fma() if dtype == torch.float32 else peaks.peak_amx()
+        peak = peaks.peak_fma() if dtype == torch.float32 else peaks.peak_bf16()
         mine, theirs, numbers, calm = take_turns(peaks, call, pytorch)
         spent += mine + theirs
         if not calm and spent < 4 * seconds:
@@ -145,9 +145,9 @@ def measure_decode(library, peaks, dtype, seq_k, heads, heads_kv, dim, side_by_s
 
 def take_turns(peaks, ours, theirs):
     """Both times, products of numbers around ours, and whether the processor held nothing back."""
-    before, mine = peaks.peak_amx_numbers(), timed(peaks, ours)
-    between, others = peaks.peak_amx_numbers(), timed(peaks, theirs)
-    calm = min(before, between, peaks.peak_amx_numbers()) >= CALM * peaks.peak_amx()
+    before, mine = peaks.peak_bf16_numbers(), timed(peaks, ours)
+    between, others = peaks.peak_bf16_numbers(), timed(peaks, theirs)
+    calm = min(before, between, peaks.peak_bf16_numbers()) >= CALM * peaks.peak_bf16()
     return mine, others, (before + between) / 2, calm
 
 
@@ -192,7 +192,7 @@ def measure_backward(library, peaks, dtype, seq, heads, heads_kv, dim, causal, s
     work = 10.0 * heads * seq * seq * dim * (0.5 if causal else 1)
     shares, rates, ratios, spent = [], [], [], 0.0
     while spent < 5 * seconds and (spent < seconds or len(rates) < 5):
-        peak = peaks.peak_fma() if dtype == torch.float32 else peaks.peak_amx()
+        peak = peaks.peak_fma() if dtype == torch.float32 else peaks.peak_bf16()
         mine, theirs, _, calm = take_turns(peaks, backward, pytorch)
         spent += mine + theirs
         if not calm and spent < 4 * seconds:

@@ -132,9 +132,10 @@ enum {
 /* A view of a tensor. data: the first element. stride: elements from one batch entry, one position and one head to the
  * next, in this order for every tensor (may be negative; 0 repeats). Three zeros mean contiguous in the memory order that
  * section 2 gives. dtype: default is strobe_attention.dtype, for lse and dlse fp32.
- * k and v share a dtype, which may be another than q's on the CPU's forward: a cache of 16 bits, e4m3 or int8 beside fp32.
- * With an fp8 dtype of the descriptor, out and a bias are bf16 by default. data may be NULL where the tensor has no
- * elements, and in queries that run nothing. */
+ * k and v may be one tensor, v the first dim_v columns of k, as multi-head latent attention has it: v.data = k.data, and the
+ * same strides and scales. The CPU reads it once. k and v share a dtype, which may be another than q's on the CPU's forward:
+ * a cache of 16 bits, e4m3 or int8 beside fp32. With an fp8 dtype of the descriptor, out and a bias are bf16 by default.
+ * data may be NULL where the tensor has no elements, and in queries that run nothing. */
 typedef struct strobe_tensor {
     void *data;
     int64_t stride[3]; /* batch, sequence, head */
@@ -149,6 +150,8 @@ typedef struct strobe_tensor {
  *   of one packed tensor [total, heads, dim]; stride[0] is not used. Packed lse is [heads_q, total_q] in memory.
  * used_*: NULL, or batch lengths: the first used[b] rows of the sequence count, the others do not exist: they are not read,
  *   and out, lse and gradients are not written there.
+ * leftpad_k: NULL, or batch numbers: the first leftpad_k[b] keys of the sequence, which its length counts, do not exist
+ *   either, and key 0 is the one behind them (flash-attn's cache_leftpad). Taken by the CPU's forward kernels.
  * seq_q and seq_k of the descriptor are upper bounds of the lengths (flash-attn's max_seqlen).
  * total_*: rows of a packed tensor; total_q is also the default head stride of lse. The default is cu_seqlens[batch], which
  *   the host cannot read on CUDA: there total_q is required where cu_seqlens_q is given, without total_k fewer kernels will
@@ -158,8 +161,9 @@ typedef struct strobe_varlen {
     const void *cu_seqlens_q, *cu_seqlens_k;
     const void *used_q, *used_k;
     int64_t total_q, total_k;
-    int32_t index_bits; /* 32 (default) or 64: the integers behind the four pointers */
+    int32_t index_bits; /* 32 (default) or 64: the integers behind the pointers */
     int32_t reserved;
+    const void *leftpad_k;
 } strobe_varlen;
 
 /* K and V in pages, as a cache of many sequences has them: k and v are [pages, page_size, heads_kv, dim], with strides
@@ -167,8 +171,9 @@ typedef struct strobe_varlen {
  * table_stride + j / page_size]. Where that is no number of a page, in [0, pages), nothing is read and its keys are
  * invisible. Entries beyond a sequence's length are not read. table_stride: default ceil(seq_k / page_size), and at least
  * that. Lengths are varlen's used_k; cu_seqlens_k is not accepted beside. Scales with block_k = 1 are [pages, page_size,
- * heads_kv] too; with 0 they are a sequence's, others are not accepted. Taken by the CPU's forward and decode kernels but
- * those of AMX. */
+ * heads_kv] too; with 0 they are a sequence's, others are not accepted. Taken by the CPU's forward and decode kernels.
+ * A cache [entries, slots, heads_kv, dim] of more sequences than the call has: page_size = slots, pages = entries, and the
+ * table has the entry of each sequence. */
 typedef struct strobe_paged {
     size_t struct_size;
     const int32_t *page_table;
@@ -241,10 +246,10 @@ typedef struct strobe_dropout {
  * e4m3. stride: elements between batch entries, blocks of rows and heads, 0 = broadcast. block_*: rows that share a scale,
  * 1 = a scale a token and head, as for an int8 cache; 0 = the whole sequence. Blocks of a packed side are those of the
  * packed tensor's rows, and stride[0] is then read for whole sequences only. Scales of invisible keys are not read. Taken by
- * the CPU's forward kernels, for k and v by its decode kernels too. strobe_scales s = {.struct_size = sizeof s};       // of
- * a cache k[batch][seq_k][heads_kv][dim] in int8, v alike s.k = k_scale, s.v = v_scale, s.block_k = 1;       // float
- * k_scale[batch][seq_k][heads_kv], v_scale alike s.stride_k[0] = s.stride_v[0] = seq_k * heads_kv; s.stride_k[1] =
- * s.stride_v[1] = heads_kv; s.stride_k[2] = s.stride_v[2] = 1; */
+ * the CPU's forward kernels, for k and v by its decode kernels too. Of an int8 cache with a float for each token and head:
+ *     strobe_scales s = {.struct_size = sizeof s, .k = k_scale, .v = v_scale, .block_k = 1};   // [batch][seq_k][heads_kv]
+ *     s.stride_k[0] = s.stride_v[0] = seq_k * heads_kv;
+ *     s.stride_k[1] = s.stride_v[1] = heads_kv, s.stride_k[2] = s.stride_v[2] = 1; */
 typedef struct strobe_scales {
     size_t struct_size;
     const float *q, *k, *v;
@@ -290,7 +295,7 @@ typedef struct strobe_attention {
     int64_t seq_q, seq_k;
     int64_t heads_q;  /* at least 1 */
     int64_t heads_kv; /* default heads_q; divides heads_q */
-    int64_t dim;      /* 1..512 */
+    int64_t dim;      /* 1..576 */
     int64_t dim_v;    /* default dim; 1..512 */
 
     strobe_tensor q, k, v; /* read */
@@ -355,6 +360,12 @@ STROBE_API strobe_status strobe_forward(const strobe_attention *attention, void 
  *     strobe_status status = strobe_backward(&a, &g, NULL, 0, NULL);                     // a.out and a.lse are set */
 STROBE_API strobe_status strobe_backward(const strobe_attention *attention, const strobe_gradients *gradients,
                                          void *workspace, size_t workspace_bytes, void *stream);
+
+/* Whether a call would be refused, and does nothing else: all that strobe_forward, or strobe_backward where gradients is not
+ * NULL, checks before any work, with the data pointers and lengths as they are; but for workspace and stream. For who writes
+ * something first: strobe_append before strobe_forward. Arguments and errors as theirs.
+ *     if (strobe_check(&a, NULL) || strobe_append(&a, &n, NULL)) return; // no slot of the cache was written */
+STROBE_API strobe_status strobe_check(const strobe_attention *attention, const strobe_gradients *gradients);
 
 /* The bytes of workspace that a call needs, into *bytes. gradients: NULL for the forward. Depends on sizes, strides,
  * features and thread count, not on what tensors hold: data pointers may be NULL. A pointer that is not NULL counts by its
@@ -453,8 +464,8 @@ STROBE_API const char *strobe_feature_name(int32_t bit);
 typedef struct strobe_device_info {
     size_t struct_size;
     const char *name;  /* as the device calls itself; both strings live as long as the library */
-    const char *level; /* CUDA: such as sm_90; CPU: baseline, avx2, avx512 or amx, which the environment variable STROBE_ISA
-                          can lower: one of these words, any other is ignored */
+    const char *level; /* CUDA: such as sm_90; CPU: baseline, avx2, avx512, avx512bf16 or amx, on ARM baseline or neon,
+                          which the environment variable STROBE_ISA can lower: one of these words, any other is ignored */
     int32_t threads;   /* CPU: threads that a call uses by default */
     int32_t reserved;
     int64_t memory_bytes;

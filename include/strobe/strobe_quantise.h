@@ -45,7 +45,7 @@ enum { STROBE_HADAMARD = 1 };
  * device are its own; of the rest nothing is read. A scale is the largest magnitude of its rows over 448, for int8 over 127;
  * blocks of 1 to 128 rows that divide 128 take one pass over the data, others two. What is not finite becomes e4m3's NaN,
  * and for int8 makes its scale a NaN. The CPU and a GPU store the same bytes. It takes head dims up to 256 with a Hadamard
- * transform and on a GPU, up to 512 otherwise.
+ * transform and on a GPU, up to 576 otherwise.
  * Subtracting K's mean over its sequence (k_mean) takes the same number from all scores of a row, and so leaves out as it
  * is, unless there are softcap or sinks; lse becomes lower by lse_shift = scale q . mean, which the caller adds to it.
  *     strobe_scales s = {.struct_size = sizeof s};                   // a scale for each block of 128 rows and head

@@ -121,6 +121,12 @@ strobe_status strobe_prepare(const strobe_attention *attention, const strobe_gra
     return status || !plan.kernel->prepare ? status : plan.kernel->prepare(&plan);
 }
 
+strobe_status strobe_check(const strobe_attention *attention, const strobe_gradients *gradients) {
+    struct problem problem;
+    struct plan plan;
+    return prepare(&problem, &plan, attention, gradients, true);
+}
+
 strobe_status strobe_select(const strobe_attention *attention, const strobe_gradients *gradients, const char **name) {
     if (!name) return strobe__fail(STROBE_INVALID_ARGUMENT, "kernel is NULL; a pointer to a string is accepted");
     struct problem problem;

@@ -56,6 +56,8 @@ struct problem;
     F(USED_Q, "lengths of padded q (used_q)", "varlen.used_q is given; NULL is taken", p->a.varlen && p->varlen.used_q)   \
     F(USED_K, "lengths of padded k and v (used_k)", "varlen.used_k is given; NULL is taken",                              \
       p->a.varlen && p->varlen.used_k)                                                                                    \
+    F(LEFTPAD_K, "left padding of k and v (leftpad_k)", "varlen.leftpad_k is given; NULL is taken",                       \
+      p->a.varlen && p->varlen.leftpad_k)                                                                                 \
     F(INDEX64, "64-bit lengths", "varlen.index_bits is 64; 32 is taken", p->a.varlen && p->varlen.index_bits == 64)       \
     F(PAGED, "paged k and v", "paged K and V are given; contiguous or varlen K and V are taken", p->a.paged)              \
     F(SCALES, "scales of quantised tensors", "scales are given; NULL is taken", p->a.scales)                              \

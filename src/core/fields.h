@@ -39,7 +39,8 @@ enum field_role {
     F(strobe_varlen, total_q, IS_SIZE)             \
     F(strobe_varlen, total_k, IS_SIZE)             \
     F(strobe_varlen, index_bits, ASKS(INDEX64))    \
-    F(strobe_varlen, reserved, IS_RESERVED)
+    F(strobe_varlen, reserved, IS_RESERVED)        \
+    F(strobe_varlen, leftpad_k, ASKS(LEFTPAD_K))
 
 #define FIELDS_strobe_paged(F)               \
     F(strobe_paged, struct_size, IS_VERSION) \

@@ -215,9 +215,15 @@ struct sequence strobe__sequence(const struct problem *p, int64_t b) {
     }
     if (v && v->used_q) s.rows = strobe__varlen_entry(v, v->used_q, b);
     if (v && v->used_k) s.keys = strobe__varlen_entry(v, v->used_k, b);
+    if (v && v->leftpad_k) {
+        const int64_t padding = strobe__varlen_entry(v, v->leftpad_k, b);
+        s.first_key += padding, s.keys -= padding;
+    }
     if (a->paged) {
         s.pages = p->paged.page_table + b * p->paged.table_stride;
         s.page_size = p->paged.page_size, s.page_count = p->paged.pages;
+        const bool power = (s.page_size & (s.page_size - 1)) == 0;
+        s.page_shift = power ? __builtin_ctzll((unsigned long long)s.page_size) : -1;
     }
 
     s.band = strobe__band(p, &s);

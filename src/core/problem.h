@@ -24,6 +24,9 @@
  */
 #define LARGEST_COUNT ((int64_t)1 << 48)
 
+/* The largest dim and dim_v, those of multi-head latent attention. */
+enum { DIM_LIMIT = 576, DIM_V_LIMIT = 512 };
+
 struct problem {
     strobe_operation operation;
     bool runs;             /* data is there and will be touched; false in queries */
@@ -87,11 +90,12 @@ int64_t strobe__packed_total(const struct problem *problem, const void *cu_seqle
 struct sequence {
     int64_t b;
     int64_t rows, keys;
-    int64_t first_row, first_key; /* rows before it in a packed tensor; 0 when it is not packed */
+    int64_t first_row, first_key; /* rows before it in a packed tensor, else 0; the keys that are padding also */
     bool packed_q, packed_k;
     struct band band;              /* mask kind, window and starts */
     const int32_t *pages;          /* of its keys; NULL: not in pages */
     int64_t page_size, page_count; /* page_count: that there are */
+    int32_t page_shift;            /* of a size that is a power of two, else -1 */
 };
 
 /* The band of a sequence of s->rows and s->keys, from mask kind, window and starts. */
@@ -113,9 +117,16 @@ static inline int64_t strobe__row_offset(const strobe_tensor *t, const struct se
     return (s->packed_q ? 0 : s->b * t->stride[0]) + (s->first_row + i) * t->stride[1] + h * t->stride[2];
 }
 
-/* Of keys in pages: the page of key j, -1 where its number is not that of a page. */
+/* Of keys in pages: the slot of key j in its page. */
+static inline int64_t strobe__key_slot(const struct sequence *s, int64_t j) {
+    const int64_t at = s->first_key + j;
+    return s->page_shift >= 0 ? at & (s->page_size - 1) : at % s->page_size;
+}
+
+/* The page of key j, -1 where its number is not that of a page. */
 static inline int64_t strobe__key_page(const struct sequence *s, int64_t j) {
-    const int64_t page = s->pages[j / s->page_size];
+    const int64_t at = s->first_key + j;
+    const int64_t page = s->pages[s->page_shift >= 0 ? at >> s->page_shift : at / s->page_size];
     return page >= 0 && page < s->page_count ? page : -1;
 }
 
@@ -126,13 +137,28 @@ static inline bool strobe__key_exists(const struct sequence *s, int64_t j) {
 
 /* Of the n keys from j on, how many follow each other in memory, one stride apart. */
 static inline int64_t strobe__keys_together(const struct sequence *s, int64_t j, int64_t n) {
-    const int64_t left = s->pages ? s->page_size - j % s->page_size : n;
+    const int64_t left = s->pages ? s->page_size - strobe__key_slot(s, j) : n;
     return left < n ? left : n;
+}
+
+/* Whether the keys [j, j + n) exist and follow each other in memory. */
+static inline bool strobe__keys_in_place(const struct sequence *s, int64_t j, int64_t n) {
+    return strobe__keys_together(s, j, n) == n && (n == 0 || strobe__key_exists(s, j));
+}
+
+/* Of n <= 64 keys from j on those that do not exist, as bits. */
+static inline uint64_t strobe__keys_missing(const struct sequence *s, int64_t j, int64_t n) {
+    uint64_t missing = 0;
+    for (int64_t i = 0, count; s->pages && i < n; i += count) {
+        count = strobe__keys_together(s, j + i, n - i);
+        if (!strobe__key_exists(s, j + i)) missing |= ~(uint64_t)0 >> (64 - count) << i;
+    }
+    return missing;
 }
 
 /* Of a key that exists. */
 static inline int64_t strobe__key_offset(const strobe_tensor *t, const struct sequence *s, int64_t j, int64_t h) {
-    if (s->pages) return strobe__key_page(s, j) * t->stride[0] + j % s->page_size * t->stride[1] + h * t->stride[2];
+    if (s->pages) return strobe__key_page(s, j) * t->stride[0] + strobe__key_slot(s, j) * t->stride[1] + h * t->stride[2];
     return (s->packed_k ? 0 : s->b * t->stride[0]) + (s->first_key + j) * t->stride[1] + h * t->stride[2];
 }
 
@@ -141,7 +167,7 @@ static inline const float *strobe__key_scale_at(const struct problem *p, const f
                                                 const struct sequence *s, int64_t j, int64_t h) {
     const int64_t block = p->scales.block_k;
     if (block == 0) return scale + s->b * stride[0] + h * stride[2];
-    if (s->pages) return scale + strobe__key_page(s, j) * stride[0] + j % s->page_size * stride[1] + h * stride[2];
+    if (s->pages) return scale + strobe__key_page(s, j) * stride[0] + strobe__key_slot(s, j) * stride[1] + h * stride[2];
     return scale + (s->packed_k ? 0 : s->b * stride[0]) + (s->first_key + j) / block * stride[1] + h * stride[2];
 }
 
@@ -157,6 +183,16 @@ static inline float strobe__row_scale(const struct problem *p, const struct sequ
     if (!p->a.scales || !p->scales.q) return 1;
     if (block == 0) return p->scales.q[s->b * stride[0] + h * stride[2]];
     return p->scales.q[(s->packed_q ? 0 : s->b * stride[0]) + (s->first_row + i) / block * stride[1] + h * stride[2]];
+}
+
+/* Whether V is the first columns of K, as in multi-head latent attention: the same memory, and the same numbers of it. */
+static inline bool strobe__v_in_k(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const strobe_scales *s = &p->scales;
+    bool same = a->v.data == a->k.data && a->v.dtype == a->k.dtype && a->dim_v <= a->dim && (!a->scales || s->v == s->k);
+    for (int axis = 0; axis < 3; ++axis)
+        same = same && a->v.stride[axis] == a->k.stride[axis] && (!a->scales || s->stride_v[axis] == s->stride_k[axis]);
+    return same;
 }
 
 /* What math/philox.h needs; only for problems with dropout. */

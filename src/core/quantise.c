@@ -102,6 +102,8 @@ static strobe_status check_rotary(const struct quantisation *w) {
 static strobe_status check_choices(const struct quantisation *w) {
     const strobe_quantiser *z = &w->z;
     const int64_t dim = w->p.a.dim;
+    if (w->p.a.varlen && w->p.varlen.leftpad_k)
+        return strobe__fail(STROBE_UNSUPPORTED, "varlen.leftpad_k is given to strobe_quantise; NULL is taken");
     TRY(strobe__check_range("quantiser.hadamard", z->hadamard, 0, STROBE_HADAMARD));
     if (z->hadamard && dim > MOST_HADAMARD_DIM)
         return strobe__fail(STROBE_UNSUPPORTED, "dim is %lld with quantiser.hadamard; 1 to %d is taken", (long long)dim,

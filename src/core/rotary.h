@@ -8,7 +8,7 @@
 #include "math/quantise.h"
 #include "strobe/strobe_quantise.h"
 
-enum { MOST_ROTARY_PAIRS = 256 };
+enum { MOST_ROTARY_PAIRS = DIM_LIMIT / 2 };
 
 struct rotary_call {
     bool given;

@@ -7,7 +7,7 @@
 #include "strobe/strobe.h"
 
 /* Stores the sentence for strobe_last_error() of this thread and returns the status, so that a check reads
- * `return strobe__fail(STROBE_INVALID_ARGUMENT, "dim is %lld; 1 to 512 is accepted", ...)`. */
+ * `return strobe__fail(STROBE_INVALID_ARGUMENT, "dim is %lld; 1 to 576 is accepted", ...)`. */
 strobe_status strobe__fail(strobe_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

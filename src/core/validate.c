@@ -106,8 +106,8 @@ static strobe_status check_extents(const strobe_attention *a) {
                             (long long)a->heads_kv, (long long)a->heads_q);
     TRY(check_count("batch", a->batch, a->heads_q));
     TRY(check_count("seq_q", a->seq_q, a->heads_q));
-    TRY(strobe__check_range("dim", a->dim, 1, 512));
-    return strobe__check_range("dim_v", a->dim_v, 1, 512);
+    TRY(strobe__check_range("dim", a->dim, 1, DIM_LIMIT));
+    return strobe__check_range("dim_v", a->dim_v, 1, DIM_V_LIMIT);
 }
 
 static strobe_status check_choices(const strobe_attention *a) {

@@ -37,6 +37,23 @@ static strobe_status check_lengths(const char *name, const strobe_varlen *v, con
     return STROBE_OK;
 }
 
+/* That the keys that are padding are some of the sequence's, whose lengths are sound. */
+static strobe_status check_padding(const struct problem *p) {
+    const strobe_varlen *v = &p->varlen;
+    for (int64_t b = 0; b < p->a.batch; ++b) {
+        int64_t length = p->a.seq_k;
+        if (v->cu_seqlens_k)
+            length = strobe__varlen_entry(v, v->cu_seqlens_k, b + 1) - strobe__varlen_entry(v, v->cu_seqlens_k, b);
+        if (v->used_k) length = strobe__varlen_entry(v, v->used_k, b);
+        const int64_t padding = strobe__varlen_entry(v, v->leftpad_k, b);
+        if (padding < 0 || padding > length)
+            return strobe__fail(STROBE_INVALID_ARGUMENT,
+                                "varlen.leftpad_k[%lld] is %lld; 0 to the sequence's length, %lld, is accepted",
+                                (long long)b, (long long)padding, (long long)length);
+    }
+    return STROBE_OK;
+}
+
 static strobe_status check_varlen(const struct problem *p) {
     const strobe_varlen *v = &p->varlen;
     if (v->index_bits != 32 && v->index_bits != 64)
@@ -47,14 +64,16 @@ static strobe_status check_varlen(const struct problem *p) {
     } arrays[] = {{"varlen.cu_seqlens_q", v->cu_seqlens_q},
                   {"varlen.cu_seqlens_k", v->cu_seqlens_k},
                   {"varlen.used_q", v->used_q},
-                  {"varlen.used_k", v->used_k}};
+                  {"varlen.used_k", v->used_k},
+                  {"varlen.leftpad_k", v->leftpad_k}};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; ++i)
         if (arrays[i].entries) TRY(strobe__check_pointer(arrays[i].name, arrays[i].entries, (size_t)v->index_bits / 8));
     TRY(strobe__check_range("varlen.total_q", v->total_q, 0, LARGEST_EXTENT));
     TRY(strobe__check_range("varlen.total_k", v->total_k, 0, LARGEST_EXTENT));
     if (!p->runs || p->a.device != STROBE_CPU) return STROBE_OK; /* device arrays cannot be read from here */
     TRY(check_lengths("q", v, v->cu_seqlens_q, v->used_q, p->a.batch, p->a.seq_q, v->total_q));
-    return check_lengths("k", v, v->cu_seqlens_k, v->used_k, p->a.batch, p->a.seq_k, v->total_k);
+    TRY(check_lengths("k", v, v->cu_seqlens_k, v->used_k, p->a.batch, p->a.seq_k, v->total_k));
+    return v->leftpad_k ? check_padding(p) : STROBE_OK;
 }
 
 static strobe_status check_paged(const struct problem *p) {

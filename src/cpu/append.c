@@ -29,7 +29,7 @@ static int64_t bytes_of(int32_t dtype) { return (int64_t)strobe__dtype_bytes(dty
 static void append_row(const struct appending *call, const struct row *r) {
     const struct quantise_tensor *t = &r->t->t;
     const int32_t dtype = r->t->to_dtype;
-    float x[MOST_ROW];
+    float x[DIM_LIMIT];
     if (t->from_dtype == dtype && !t->rotary && !t->hadamard) {
         const int64_t bytes = bytes_of(dtype);
         memmove(t->to + r->to * bytes, (const char *)t->from + r->from * bytes, (size_t)(t->dim * bytes));

@@ -2,8 +2,8 @@
  *
  * cpuid.c: detection of the level. CPUID leaves 1 and 7 say what the processor decodes, XCR0 says which registers the
  * operating system saves, and a level needs both. The bits are from the Intel SDM, volume 2A, CPUID, and volume 1, 13.3
- * "Enabling the XSAVE feature set". Other architectures have the baseline, which the compiler maps to the vectors that they
- * guarantee. */
+ * "Enabling the XSAVE feature set". Every 64-bit ARM processor that runs Linux or macOS has NEON. Other architectures have
+ * the baseline, which the compiler maps to the vectors that they guarantee. */
 #define _DEFAULT_SOURCE /* syscall() */
 #include "cpu/cpuid.h"
 
@@ -23,7 +23,13 @@
 #endif
 
 const char *const strobe__cpu_level_names[CPU_LEVELS] = {
-    [CPU_BASELINE] = "baseline", [CPU_AVX2] = "avx2", [CPU_AVX512] = "avx512", [CPU_AMX] = "amx"};
+    [CPU_BASELINE] = "baseline",
+#if defined(__x86_64__)
+    [CPU_AVX2] = "avx2",         [CPU_AVX512] = "avx512", [CPU_AVX512BF16] = "avx512bf16", [CPU_AMX] = "amx",
+#elif defined(__aarch64__)
+    [CPU_NEON] = "neon",
+#endif
+};
 
 #if defined(__x86_64__)
 
@@ -31,6 +37,7 @@ enum {
     LEAF1_ECX_NEEDED = 1u << 12 /* FMA */ | 1u << 27 /* OSXSAVE */ | 1u << 29 /* F16C */,
     LEAF7_EBX_AVX2 = 1u << 5,
     LEAF7_EBX_AVX512 = 1u << 16 /* F */ | 1u << 17 /* DQ */ | 1u << 30 /* BW */,
+    LEAF7_1_EAX_AVX512BF16 = 1u << 5,
     LEAF7_EDX_AMX = 1u << 22 /* BF16 */ | 1u << 24 /* TILE */ | 1u << 25 /* INT8 */,
     XCR0_AVX = 0x06,    /* SSE and AVX state */
     XCR0_AVX512 = 0xe6, /* the same, and opmask, upper halves, upper registers */
@@ -42,6 +49,19 @@ enum {
 
 __attribute__((target("xsave"))) static unsigned long long saved_state(void) { return (unsigned long long)_xgetbv(0); }
 
+/* Products of pairs of bf16 at the rate of other products. Intel's processors take twice as long for one, which gains
+ * nothing over fp32; AMD's (Zen 4 and later) do not. */
+static bool machine_has_fast_pairs(void) {
+#if defined(STROBE_AMX_EMULATED) /* so are they, in isa/dot_tiles.h */
+    return true;
+#else
+    unsigned eax, vendor[3], ecx, edx;
+    if (!__get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]) || memcmp(vendor, "AuthenticAMD", sizeof vendor) != 0)
+        return false;
+    return __get_cpuid_count(7, 1, &eax, &vendor[0], &ecx, &edx) && (eax & LEAF7_1_EAX_AVX512BF16);
+#endif
+}
+
 static enum cpu_level machine_level(void) {
     unsigned eax, ebx, ecx, edx;
     if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || (ecx & LEAF1_ECX_NEEDED) != LEAF1_ECX_NEEDED) return CPU_BASELINE;
@@ -52,7 +72,8 @@ static enum cpu_level machine_level(void) {
 #if defined(STROBE_AMX_EMULATED) /* isa/amx_emulated.h needs no more than AVX-512 */
     return CPU_AMX;
 #else
-    return (edx & LEAF7_EDX_AMX) == LEAF7_EDX_AMX && (state & XCR0_AMX) == XCR0_AMX ? CPU_AMX : CPU_AVX512;
+    if ((edx & LEAF7_EDX_AMX) == LEAF7_EDX_AMX && (state & XCR0_AMX) == XCR0_AMX) return CPU_AMX;
+    return machine_has_fast_pairs() ? CPU_AVX512BF16 : CPU_AVX512;
 #endif
 }
 
@@ -76,18 +97,36 @@ static void read_name(char name[49]) {
 
 #else
 
-static enum cpu_level machine_level(void) { return CPU_BASELINE; }
+static bool machine_has_fast_pairs(void) { return false; }
+static enum cpu_level machine_level(void) {
+#if defined(__aarch64__)
+    return CPU_NEON;
+#else
+    return CPU_BASELINE;
+#endif
+}
 static bool may_use_tiles(void) { return false; }
 static void read_name(char name[49]) { strcpy(name, "CPU"); }
 
 #endif
+
+static bool has_fast_pairs(void) {
+    static _Atomic int known = -1; /* two threads that both come first find the same answer */
+    int fast = atomic_load_explicit(&known, memory_order_relaxed);
+    if (fast < 0) {
+        fast = machine_has_fast_pairs();
+        atomic_store_explicit(&known, fast, memory_order_relaxed);
+    }
+    return fast;
+}
 
 static enum cpu_level allowed_level(void) {
     const enum cpu_level best = machine_level();
     const char *wanted = getenv("STROBE_ISA");
     if (wanted)
         for (int level = 0; level < (int)best; ++level)
-            if (strcmp(wanted, strobe__cpu_level_names[level]) == 0) return (enum cpu_level)level;
+            if (strobe__cpu_level_names[level] && strcmp(wanted, strobe__cpu_level_names[level]) == 0)
+                return level == CPU_AVX512BF16 && !has_fast_pairs() ? CPU_AVX512 : (enum cpu_level)level;
     return best;
 }
 
@@ -103,11 +142,14 @@ enum cpu_level strobe__cpu_level(void) {
 
 const char *strobe__cpu_lacks(enum cpu_level level) {
     static const char *const sentences[CPU_LEVELS] = {
+        [CPU_NEON] = "STROBE_ISA forbids NEON",
         [CPU_AVX2] = "this machine has no AVX2 with FMA and F16C, or STROBE_ISA forbids it",
         [CPU_AVX512] = "this machine has no AVX-512 with DQ, BW and VL, or STROBE_ISA forbids it",
+        [CPU_AVX512BF16] = "this machine has no AVX512_BF16 at the rate of fp32 products, or STROBE_ISA forbids it",
         [CPU_AMX] = "this machine has no AMX tiles with bf16 and int8, or STROBE_ISA forbids it",
     };
-    return level <= strobe__cpu_level() ? NULL : sentences[level];
+    const bool slow = level == CPU_AVX512BF16 && !has_fast_pairs(); /* where there is AMX there may be none */
+    return level <= strobe__cpu_level() && !slow ? NULL : sentences[level];
 }
 
 const char *strobe__cpu_refuses_tiles(void) {

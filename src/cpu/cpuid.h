@@ -7,8 +7,9 @@
 
 #include "strobe/strobe.h"
 
-enum cpu_level { CPU_BASELINE, CPU_AVX2, CPU_AVX512, CPU_AMX, CPU_LEVELS };
+enum cpu_level { CPU_BASELINE, CPU_NEON, CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX, CPU_LEVELS };
 
+/* NULL for the levels of other architectures. */
 extern const char *const strobe__cpu_level_names[CPU_LEVELS];
 
 /* The best level that CPU, operating system and the environment variable STROBE_ISA (a level's name; lowers, never raises)

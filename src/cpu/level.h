@@ -3,7 +3,8 @@
  * level.h: the level of vector instructions that a file is compiled for, by -DSTROBE_LEVEL_<level> and the compiler flags of
  * src/CMakeLists.txt. The algorithms are one text over the vector operations of isa/<level>.h:
  *
- *   LANES, VECTORS, UNROLL   floats in a vector; the register tile of the matrix products, UNROLL x VECTORS accumulators
+ *   LANES, REGISTERS         floats in a vector, vectors that the processor holds
+ *   UNROLL, VECTORS          the register tile of the matrix products, UNROLL x VECTORS accumulators
  *   v_load v_store v_set v_add v_sub v_mul v_div v_fma v_max v_abs v_sqrt v_select_less v_select_equal
  *   v_min v_with_sign        the second if one is a NaN; a >= 0 with another's sign
  *   v_reciprocal             1 / a for a normal a, relative error 1e-7
@@ -19,6 +20,7 @@
  *   nonzero_bytes            of 32 bytes, one bit each: it is not 0
  *   v_load_bf16 v_load_fp16  LANES elements, widened
  *   v_load2_bf16 _fp16 _int8 2 LANES elements, widened: a struct vec2
+ *   v_load2_e4m3             the same, over 256
  *   v_sum v_highest          the sum and the maximum of a vector's lanes, without a NaN for v_highest
  *   v_sums                   the sums of the lanes of LANES vectors, as one vector
  *   v_exp2                   2^x for x <= 127, relative error 1.6e-7, exact for whole x, 0 below -125, NaN to NaN
@@ -32,14 +34,22 @@
 #include <string.h>
 
 #if defined(STROBE_LEVEL_amx)
+#define STROBE_TILES
 #include "cpu/isa/amx.h"
 #define LEVEL_KERNEL(name) strobe__cpu_##name##_amx
+#elif defined(STROBE_LEVEL_avx512bf16)
+#define STROBE_TILES
+#include "cpu/isa/amx.h"
+#define LEVEL_KERNEL(name) strobe__cpu_##name##_avx512bf16
 #elif defined(STROBE_LEVEL_avx512)
 #include "cpu/isa/avx512.h"
 #define LEVEL_KERNEL(name) strobe__cpu_##name##_avx512
 #elif defined(STROBE_LEVEL_avx2)
 #include "cpu/isa/avx2.h"
 #define LEVEL_KERNEL(name) strobe__cpu_##name##_avx2
+#elif defined(STROBE_LEVEL_neon)
+#include "cpu/isa/neon.h"
+#define LEVEL_KERNEL(name) strobe__cpu_##name##_neon
 #else
 #include "cpu/isa/baseline.h"
 #define LEVEL_KERNEL(name) strobe__cpu_##name##_baseline

@@ -12,7 +12,10 @@
 #include "core/parallel.h"
 #include "cpu/row.h"
 
-enum { ROWS_A_TASK = 64 };
+enum {
+    ROWS_A_TASK = 64,
+    SUMMED_COLUMNS = 1024, /* a power of two of at least DIM_LIMIT */
+};
 
 struct work {
     const struct quantise_tensor *t;
@@ -48,9 +51,9 @@ static void row_of(const struct work *w, float *x, int64_t batch, int64_t row, i
     if (t->rotary) row_rotate(x, w->c, t->start + place->row);
     if (w->stores && t->lse_shift) {
         const int64_t of_head = (place->sequence * (t->heads / t->group) + head / t->group) * t->dim;
-        float sum[MOST_ROW / 8] = {0}; /* of eight columns each; then halves are added to halves */
+        float sum[SUMMED_COLUMNS / 8] = {0}; /* of eight columns each; then halves are added to halves */
         for (int64_t c = 0; t->key_mean && c < t->dim; ++c) sum[c / 8] = fmaf(x[c], t->key_mean[of_head + c], sum[c / 8]);
-        for (int width = MOST_ROW / 16; width > 0; width /= 2)
+        for (int width = SUMMED_COLUMNS / 16; width > 0; width /= 2)
             for (int n = 0; n < width; ++n) sum[n] += sum[n + width];
         t->lse_shift[batch * t->shift_stride[0] + row * t->shift_stride[1] + head * t->shift_stride[2]] =
             t->scale_of_scores * sum[0];
@@ -71,7 +74,7 @@ static void row_task(void *context, int64_t index, int32_t worker) {
     const struct work *w = context;
     const struct quantise_tensor *t = w->t;
     const int64_t chunk = index % w->chunks, head = index / w->chunks % t->heads, batch = index / w->chunks / t->heads;
-    float x[MOST_ROW];
+    float x[DIM_LIMIT];
     (void)worker;
     for (int64_t row = chunk * ROWS_A_TASK; row < (chunk + 1) * ROWS_A_TASK && row < t->rows; ++row) {
         struct quantise_row place;

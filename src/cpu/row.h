@@ -5,10 +5,9 @@
 #ifndef STROBE_CPU_ROW_H
 #define STROBE_CPU_ROW_H
 
+#include "core/problem.h"
 #include "math/quantise.h"
 #include "strobe/strobe.h"
-
-enum { MOST_ROW = 512 }; /* columns */
 
 /* x [columns] from element `at` on. */
 static inline void row_load(float *x, const void *from, int32_t dtype, int64_t at, int64_t columns) {

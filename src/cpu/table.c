@@ -21,6 +21,7 @@ static const char *lacks(int32_t level, int32_t index) {
 /* What all of them compute, and what is beside it. */
 #define COMMON   (SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SINKS))
 #define SCORES   (MASK_FEATURES | SCORE_FEATURES | FUNCTION_FEATURES | FEATURE(DROPOUT))
+#define CACHE    (FEATURE(PAGED) | FEATURE(LEFTPAD_K))
 #define BACKWARD (FEATURE(DSCORE) | FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
 
 #define FLOATS (FP32 | FP16 | BF16)
@@ -44,19 +45,19 @@ enum {
     {                                                                                                                  \
         .name = "cpu_forward_" #level, .summary = "FlashAttention-2 forward, fp32 arithmetic, " #level " vectors",     \
         .operation = STROBE_FORWARD, .needs = CPU_##LEVEL,                                                             \
-        .features = COMMON | SCORES | FEATURE(PAGED) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q),             \
+        .features = COMMON | SCORES | CACHE | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q),                      \
         .dtypes =                                                                                                      \
             {.q = FLOATS | FP8, .kv = FLOATS | FP8 | INT8, .out = STORED, .lse = LSES, .bias = STORED, .sinks = LSES}, \
-        .dim = 512, .dim_v = 512, ANY_SIZE, .workspace = strobe__cpu_forward_workspace_##level,                        \
+        .dim = DIM_LIMIT, .dim_v = DIM_V_LIMIT, ANY_SIZE, .workspace = strobe__cpu_forward_workspace_##level,          \
         .run = strobe__cpu_forward_##level,                                                                            \
     }
 #define DECODE_LEVEL(level, LEVEL)                                                                                          \
     {                                                                                                                       \
         .name = "cpu_decode_" #level,                                                                                       \
         .summary = "split-KV decoding of few query rows, fp32 arithmetic, " #level " vectors", .operation = STROBE_FORWARD, \
-        .needs = CPU_##LEVEL, .features = COMMON | FEATURE(PAGED) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),   \
-        .dtypes = {.q = FLOATS, .kv = FLOATS | INT8, .out = STORED, .lse = LSES, .sinks = LSES}, .dim = 512, .dim_v = 512,  \
-        ANY_LENGTH, .rows = {0, MOST_DECODE_ROWS}, .best_rows = {0, MOST_BETTER_IN_ROWS},                                   \
+        .needs = CPU_##LEVEL, .features = COMMON | CACHE | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),            \
+        .dtypes = {.q = FLOATS, .kv = FLOATS | FP8 | INT8, .out = STORED, .lse = LSES, .sinks = LSES}, .dim = DIM_LIMIT,    \
+        .dim_v = DIM_V_LIMIT, ANY_LENGTH, .rows = {0, MOST_DECODE_ROWS}, .best_rows = {0, MOST_BETTER_IN_ROWS},             \
         .workspace = strobe__cpu_decode_workspace_##level, .run = strobe__cpu_decode_##level,                               \
     }
 #define BACKWARD_LEVEL(level, LEVEL)                                                                                 \
@@ -76,6 +77,14 @@ enum {
         .run = strobe__cpu_backward_##level,                                                                         \
     }
 
+#define BF16_FORWARD \
+    { .q = BF16, .kv = SAME, .out = STORED, .lse = LSES, .bias = STORED, .sinks = LSES }
+#define BF16_BACKWARD                                                                                 \
+    {                                                                                                 \
+        .q = BF16, .kv = SAME, .out = SAME, .lse = LSES, .bias = STORED, .sinks = LSES, .dout = SAME, \
+        .gradients = SAME | FP32, .dbias = STORED,                                                    \
+    }
+
 static const struct kernel kernels[] = {
 #if defined(__x86_64__)
     {
@@ -83,7 +92,7 @@ static const struct kernel kernels[] = {
         .summary = "split-KV decoding of few bf16 query rows on AMX tiles",
         .operation = STROBE_FORWARD,
         .needs = CPU_AMX,
-        .features = COMMON | FEATURE(LSE) | FEATURE(SPLIT_KEYS),
+        .features = COMMON | CACHE | FEATURE(LSE) | FEATURE(SPLIT_KEYS),
         .dtypes = {.q = BF16, .kv = SAME, .out = STORED, .lse = LSES, .sinks = LSES},
         .dim = 256,
         .dim_v = 256,
@@ -99,7 +108,7 @@ static const struct kernel kernels[] = {
         .summary = "split-KV decoding of few query rows on int8 K and V, as bytes on AMX tiles",
         .operation = STROBE_FORWARD,
         .needs = CPU_AMX,
-        .features = COMMON | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),
+        .features = COMMON | CACHE | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),
         .dtypes = {.q = FLOATS, .kv = INT8, .out = STORED, .lse = LSES, .sinks = LSES},
         .dim = 256,
         .dim_v = 256,
@@ -116,10 +125,10 @@ static const struct kernel kernels[] = {
         .summary = "FlashAttention-2 forward, bf16 products on AMX tiles under the softmax",
         .operation = STROBE_FORWARD,
         .needs = CPU_AMX,
-        .features = COMMON | SCORES | FEATURE(LSE),
-        .dtypes = {.q = BF16, .kv = SAME, .out = SAME, .lse = LSES, .bias = STORED, .sinks = LSES},
-        .dim = 256,
-        .dim_v = 256,
+        .features = COMMON | SCORES | CACHE | FEATURE(LSE),
+        .dtypes = BF16_FORWARD,
+        .dim = DIM_LIMIT,
+        .dim_v = DIM_V_LIMIT,
         ANY_SIZE,
         .denied = strobe__cpu_refuses_tiles,
         .workspace = strobe__cpu_forward_workspace_amx,
@@ -130,8 +139,8 @@ static const struct kernel kernels[] = {
         .summary = "the same in fp16, each number the sum of two bf16",
         .operation = STROBE_FORWARD,
         .needs = CPU_AMX,
-        .features = COMMON | SCORES | FEATURE(LSE),
-        .dtypes = {.q = FP16, .kv = SAME, .out = SAME, .lse = LSES, .bias = STORED, .sinks = LSES},
+        .features = COMMON | SCORES | CACHE | FEATURE(LSE),
+        .dtypes = {.q = FP16, .kv = SAME, .out = STORED, .lse = LSES, .bias = STORED, .sinks = LSES},
         .dim = 256,
         .dim_v = 256,
         ANY_SIZE,
@@ -145,8 +154,8 @@ static const struct kernel kernels[] = {
         .summary = "the same in fp32, each number the sum of three bf16",
         .operation = STROBE_FORWARD,
         .needs = CPU_AMX,
-        .features = COMMON | SCORES | FEATURE(LSE),
-        .dtypes = {.q = FP32, .kv = SAME, .out = SAME, .lse = LSES, .bias = STORED, .sinks = LSES},
+        .features = COMMON | SCORES | CACHE | FEATURE(LSE),
+        .dtypes = {.q = FP32, .kv = SAME, .out = STORED, .lse = LSES, .bias = STORED, .sinks = LSES},
         .dim = 256,
         .dim_v = 256,
         ANY_SIZE,
@@ -155,9 +164,24 @@ static const struct kernel kernels[] = {
         .workspace = strobe__cpu_forward_workspace_fp32_amx,
         .run = strobe__cpu_forward_fp32_amx,
     },
+    {
+        .name = "cpu_forward_avx512bf16",
+        .summary = "FlashAttention-2 forward, products of bf16 pairs on AVX-512 vectors",
+        .operation = STROBE_FORWARD,
+        .needs = CPU_AVX512BF16,
+        .features = COMMON | SCORES | CACHE | FEATURE(LSE),
+        .dtypes = BF16_FORWARD,
+        .dim = DIM_LIMIT,
+        .dim_v = DIM_V_LIMIT,
+        ANY_SIZE,
+        .workspace = strobe__cpu_forward_workspace_avx512bf16,
+        .run = strobe__cpu_forward_avx512bf16,
+    },
     FORWARD_LEVEL(avx512, AVX512),
     DECODE_LEVEL(avx2, AVX2),
     FORWARD_LEVEL(avx2, AVX2),
+#elif defined(__aarch64__)
+    DECODE_LEVEL(neon, NEON),           FORWARD_LEVEL(neon, NEON),
 #endif
     DECODE_LEVEL(baseline, BASELINE),
     FORWARD_LEVEL(baseline, BASELINE),
@@ -168,15 +192,7 @@ static const struct kernel kernels[] = {
         .operation = STROBE_BACKWARD,
         .needs = CPU_AMX,
         .features = COMMON | SCORES | BACKWARD,
-        .dtypes = {.q = BF16,
-                   .kv = SAME,
-                   .out = SAME,
-                   .lse = LSES,
-                   .bias = STORED,
-                   .sinks = LSES,
-                   .dout = SAME,
-                   .gradients = SAME,
-                   .dbias = STORED},
+        .dtypes = BF16_BACKWARD,
         .dim = 256,
         .dim_v = 256,
         ANY_SIZE,
@@ -184,8 +200,23 @@ static const struct kernel kernels[] = {
         .workspace = strobe__cpu_backward_workspace_amx,
         .run = strobe__cpu_backward_amx,
     },
+    {
+        .name = "cpu_backward_avx512bf16",
+        .summary = "FlashAttention-2 backward, products of bf16 pairs on AVX-512 vectors",
+        .operation = STROBE_BACKWARD,
+        .needs = CPU_AVX512BF16,
+        .features = COMMON | SCORES | BACKWARD,
+        .dtypes = BF16_BACKWARD,
+        .dim = 256,
+        .dim_v = 256,
+        ANY_SIZE,
+        .workspace = strobe__cpu_backward_workspace_avx512bf16,
+        .run = strobe__cpu_backward_avx512bf16,
+    },
     BACKWARD_LEVEL(avx512, AVX512),
     BACKWARD_LEVEL(avx2, AVX2),
+#elif defined(__aarch64__)
+    BACKWARD_LEVEL(neon, NEON),
 #endif
     BACKWARD_LEVEL(baseline, BASELINE),
 };

@@ -24,10 +24,15 @@ DECLARE_LEVEL(baseline)
 DECLARE_LEVEL(avx2)
 DECLARE_LEVEL(avx512)
 DECLARE_LEVEL(amx)
+DECLARE_FORWARD(avx512bf16)
+size_t strobe__cpu_backward_workspace_avx512bf16(const struct plan *plan);
+strobe_status strobe__cpu_backward_avx512bf16(const struct plan *plan, const struct execution *execution);
 DECLARE_FORWARD(fp16_amx)
 DECLARE_FORWARD(fp32_amx)
 size_t strobe__cpu_decode_workspace_int8_amx(const struct plan *plan);
 strobe_status strobe__cpu_decode_int8_amx(const struct plan *plan, const struct execution *execution);
+#elif defined(__aarch64__)
+DECLARE_LEVEL(neon)
 #endif
 
 #undef DECLARE_LEVEL

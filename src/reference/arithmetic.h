@@ -33,6 +33,28 @@ typedef double real;
 
 static inline real load(const void *data, int32_t dtype, int64_t index) { return (real)element_load(data, dtype, index); }
 
+/* So many elements of a row, at most, lie on the stack as reals: dtypes are told apart once for all of them. */
+enum { ROW_PART = 64 };
+
+static inline int64_t part_of(int64_t n, int64_t x) { return n - x < ROW_PART ? n - x : ROW_PART; }
+
+/* n elements from `index` on. */
+static inline void load_part(real *to, const void *data, int32_t dtype, int64_t index, int64_t n) {
+    switch (dtype) {
+    case STROBE_FP64:
+        for (int64_t x = 0; x < n; ++x) to[x] = load(data, STROBE_FP64, index + x);
+        break;
+    case STROBE_FP32:
+        for (int64_t x = 0; x < n; ++x) to[x] = load(data, STROBE_FP32, index + x);
+        break;
+    case STROBE_BF16:
+        for (int64_t x = 0; x < n; ++x) to[x] = load(data, STROBE_BF16, index + x);
+        break;
+    default:
+        for (int64_t x = 0; x < n; ++x) to[x] = load(data, dtype, index + x);
+    }
+}
+
 static inline void store(void *data, int32_t dtype, int64_t index, real value) { element_store(data, dtype, index, value); }
 
 /* A value that standard attention would hold in the dtype: rounded to it there, unchanged elsewhere. */

@@ -134,12 +134,9 @@ static void row_products(const struct row *r, const struct scratch *t) {
         if (t->softmax.seen[j] == 0) continue;
         const int64_t key = strobe__key_offset(&a->k, &r->s, j, r->kv);
         const real p_ij = intermediate(a->q.dtype, t->softmax.P[j] * t->softmax.drop[j]);
-        for (int64_t x = 0; x < a->dim_v; ++x)
-            t->dv[j * a->dim_v + x] += p_ij * load(p->g.dout.data, p->g.dout.dtype, dout + x);
-        for (int64_t x = 0; x < a->dim; ++x) {
-            t->dq[x] += scale * t->ds[j] * load(a->k.data, a->k.dtype, key + x);
-            t->dk[j * a->dim + x] += scale * t->ds[j] * load(a->q.data, a->q.dtype, r->q + x);
-        }
+        add_row(t->dv + j * a->dim_v, p_ij, &p->g.dout, dout, a->dim_v);
+        add_row(t->dq, scale * t->ds[j], &a->k, key, a->dim);
+        add_row(t->dk + j * a->dim, scale * t->ds[j], &a->q, r->q, a->dim);
     }
     const int64_t dq = strobe__row_offset(&p->g.dq, &r->s, r->i, r->h);
     for (int64_t x = 0; x < a->dim; ++x) store(p->g.dq.data, p->g.dq.dtype, dq + x, t->dq[x]);

@@ -28,7 +28,7 @@ static void forward_row(const struct row *r, const struct softmax *softmax, real
         const int64_t value = strobe__key_offset(&a->v, &r->s, j, r->kv);
         const real p_ij = intermediate(a->q.dtype, softmax->P[j] * softmax->drop[j]);
         const real scale = (real)strobe__key_scale(p, p->scales.v, p->scales.stride_v, &r->s, j, r->kv);
-        for (int64_t x = 0; x < a->dim_v; ++x) sum[x] += p_ij * scale * load(a->v.data, a->v.dtype, value + x);
+        add_row(sum, p_ij * scale, &a->v, value, a->dim_v);
     }
     const int64_t out = strobe__row_offset(&a->out, &r->s, r->i, r->h);
     for (int64_t x = 0; x < a->dim_v; ++x) store(a->out.data, a->out.dtype, out + x, sum[x]);

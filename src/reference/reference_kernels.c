@@ -7,13 +7,13 @@
 #define COMMON                                                                                               \
     (SHAPE_FEATURES | BAND_FEATURES | MASK_FEATURES | SCORE_FEATURES | VARLEN_FEATURES | FUNCTION_FEATURES | \
      FEATURE(SINKS) | FEATURE(DROPOUT))
-#define FORWARD  (COMMON | FEATURE(PAGED) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q))
+#define FORWARD  (COMMON | FEATURE(PAGED) | FEATURE(LEFTPAD_K) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q))
 #define BACKWARD (COMMON | FEATURE(DSCORE) | FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
 
 #define FLOATS   (FP32 | FP16 | BF16)
 #define ALL      (FLOATS | FP64)
 #define LSES     (FP32 | FP64)
-#define ANY_SIZE .dim = 512, .dim_v = 512, .seq_q = ANY_NUMBER, .seq_k = ANY_NUMBER, .rows = ANY_NUMBER
+#define ANY_SIZE .dim = DIM_LIMIT, .dim_v = DIM_V_LIMIT, .seq_q = ANY_NUMBER, .seq_k = ANY_NUMBER, .rows = ANY_NUMBER
 
 static const struct kernel kernels[] = {
     {

@@ -77,10 +77,24 @@ static inline bool is_visible(const struct row *r, int64_t j) {
 /* The dot product of a row of `left` and a row of `right`. */
 static inline real dot(const strobe_tensor *left, int64_t left_row, const strobe_tensor *right, int64_t right_row,
                        int64_t n) {
-    real sum = 0;
-    for (int64_t x = 0; x < n; ++x)
-        sum += load(left->data, left->dtype, left_row + x) * load(right->data, right->dtype, right_row + x);
+    real sum = 0, a[ROW_PART], b[ROW_PART];
+    for (int64_t x0 = 0; x0 < n; x0 += ROW_PART) {
+        const int64_t count = part_of(n, x0);
+        load_part(a, left->data, left->dtype, left_row + x0, count);
+        load_part(b, right->data, right->dtype, right_row + x0, count);
+        for (int64_t x = 0; x < count; ++x) sum += a[x] * b[x];
+    }
     return sum;
+}
+
+/* Adds the n elements of a row, times factor, to sum. */
+static inline void add_row(real *sum, real factor, const strobe_tensor *row, int64_t at, int64_t n) {
+    real part[ROW_PART];
+    for (int64_t x0 = 0; x0 < n; x0 += ROW_PART) {
+        const int64_t count = part_of(n, x0);
+        load_part(part, row->data, row->dtype, at + x0, count);
+        for (int64_t x = 0; x < count; ++x) sum[x0 + x] += factor * part[x];
+    }
 }
 
 /* The dot product of a query and a key. */

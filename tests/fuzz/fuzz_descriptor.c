@@ -7,11 +7,13 @@
  *   run     extents and strides are small, so that the arenas hold whatever they reach; other fields have any value:
  *           strobe_forward and strobe_backward must compute or refuse
  *   merge   the same for strobe_merge
+ *   append  the same for strobe_append
  *
  * Every answer is STROBE_OK or a status with a sentence. */
 #include <stdbool.h>
 
 #include "input.h"
+#include "strobe/strobe_append.h"
 #include "strobe/strobe_mask_lists.h"
 #include "strobe/strobe_score.h"
 
@@ -210,13 +212,14 @@ static const void *tame_entries(struct input *in, int64_t store[4], int32_t bits
 }
 
 static void tame_varlen(struct input *in) {
-    static int64_t store[4][4];
+    static int64_t store[5][4];
     strobe_varlen *v = (strobe_varlen *)structures[VARLEN];
     v->index_bits = (int32_t[]){0, 32, 64, 64, 0, 0, 32, 16}[choose(in, 8)];
     v->cu_seqlens_q = tame_entries(in, store[0], v->index_bits, true);
     v->cu_seqlens_k = tame_entries(in, store[1], v->index_bits, true);
     v->used_q = tame_entries(in, store[2], v->index_bits, false);
     v->used_k = tame_entries(in, store[3], v->index_bits, false);
+    v->leftpad_k = choose(in, 2) ? tame_entries(in, store[4], v->index_bits, false) : NULL;
     v->total_q = choose(in, 2) ? small(in, 64) : 0;
     v->total_k = choose(in, 2) ? small(in, 64) : 0;
 }
@@ -309,8 +312,8 @@ static void run(struct input *in) {
     for (int arena = 0; arena < 3; ++arena) take(in, arenas[arena] + ARENA / 2, 64);
 
     size_t needed = 0;
-    const strobe_status known = strobe_workspace(a, g, &needed);
-    answered(known);
+    const strobe_status known = strobe_workspace(a, g, &needed), sound = strobe_check(a, g);
+    answered(known), answered(sound);
     const int32_t kind = choose(in, 8);
     void *work = kind == 0 ? NULL : workspace;
     size_t bytes = kind == 0 ? 0 : needed;
@@ -319,6 +322,7 @@ static void run(struct input *in) {
     const strobe_status status = g ? strobe_backward(a, g, work, bytes, NULL) : strobe_forward(a, work, bytes, NULL);
     answered(status);
     REQUIRE(known == STROBE_OK || status != STROBE_OK); /* what a query refuses is not run */
+    REQUIRE(sound == STROBE_OK || status == sound);
 }
 
 static void merge(struct input *in) {
@@ -336,9 +340,45 @@ static void merge(struct input *in) {
     answered(strobe_merge(&m, NULL));
 }
 
+static void tame_rotary(struct input *in, strobe_rotary *r) {
+    const bool tables = choose(in, 2);
+    *r = (strobe_rotary){.struct_size = sizeof *r, .dim = small(in, 38), .interleaved = choose(in, 3)};
+    r->base = choose(in, 4) ? 10000 : choose(in, 3) * 0.5;
+    if (tables) r->cos = tame_data(in, 20), r->sin = tame_data(in, 21), r->positions = small(in, 64), r->base = 0;
+}
+
+/* Slots in the cache, before it, and as far away as a number goes. */
+static const int64_t *tame_slots(struct input *in) {
+    static int64_t slots[64];
+    for (int n = 0; n < 64; ++n) slots[n] = choose(in, 16) == 15 ? INT64_MAX - choose(in, 3) : choose(in, 80) - 10;
+    return choose(in, 3) ? NULL : slots;
+}
+
+static void append(struct input *in) {
+    static strobe_rotary rotary;
+    static int64_t store[4][4];
+    strobe_attention *a = any_attention(in);
+    strobe_appender n = {.struct_size = sizeof n, .dtype = choose(in, 8), .hadamard = choose(in, 8) == 7};
+    tame(in, a, NULL);
+    strobe_scales *scales = (strobe_scales *)structures[SCALES]; /* written */
+    tame_stride(in, scales->stride_q), scales->block_q = choose(in, 3);
+    tame_rotary(in, &rotary);
+    tame_tensor(in, &n.q, 7), tame_tensor(in, &n.k, 8), tame_tensor(in, &n.v, 9);
+    if (choose(in, 4) == 3) n.q = a->q;
+    n.seq_new = small(in, 11), n.total_new = choose(in, 2) ? small(in, 64) : 0, n.flags = choose(in, 3);
+    n.index_bits = (int32_t[]){0, 32, 64, 16}[choose(in, 4)];
+    n.cu_seqlens_new = tame_entries(in, store[0], n.index_bits, true);
+    n.used_new = tame_entries(in, store[1], n.index_bits, false);
+    n.lengths = tame_entries(in, store[2], n.index_bits, false);
+    n.positions = tame_entries(in, store[3], n.index_bits, false);
+    n.slots = tame_slots(in);
+    n.rotary = choose(in, 2) ? &rotary : NULL;
+    answered(strobe_append(a, &n, NULL));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct input in = {data, data + size};
-    void (*const targets[])(struct input *) = {query, run, run, merge};
-    targets[choose(&in, 4)](&in);
+    void (*const targets[])(struct input *) = {query, run, run, merge, append};
+    targets[choose(&in, 5)](&in);
     return 0;
 }

@@ -78,24 +78,29 @@ static void set_moved(struct measured *m) {
     }
 }
 
-static void check_kernel(struct measured *m, strobe_operation operation, const char *kernel) {
+/* What stands in the outputs of x, which `name` has computed. */
+static void check_result(const struct measured *m, strobe_operation operation, const char *name) {
     const double factor = m->x.shape.features & SOFTCAP || m->x.shape.score ? 3 : 2;
-    bool whole = true;
-    if (fixture_run_fenced(&m->x, operation, kernel, 1, &whole)) fail_msg("%s: %s", kernel, strobe_last_error());
-    if (!whole) fail_msg("%s wrote before its workspace", kernel);
     for (enum tensor t = 0; t < TENSORS; ++t) {
         if (!is_output(&m->x, t, operation) || (t == LSE && m->x.shape.features & NO_LSE)) continue;
         const struct slot *x = &m->x.slot[t], *oracle = &m->oracle.slot[t];
-        check_untouched(x, oracle, kernel, t);
+        check_untouched(x, oracle, name, t);
         const double standard = largest_error(&m->standard.slot[t], oracle), error = largest_error(x, oracle);
         const double moved = operation == STROBE_BACKWARD ? largest_value(&m->moved.slot[t]) : 0;
         const double rounding = dtype_rounding(x->dtype) * (0.3 + largest_value(oracle));
         const double allowed = factor * (standard + moved) + 2 * rounding;
         if (!(error <= allowed))
             fail_msg("%s: %s is off by %.3g; allowed are %.3g: standard attention is off by %.3g, the largest value is %.3g",
-                     kernel, tensor_names[t], error, allowed, standard, largest_value(oracle));
+                     name, tensor_names[t], error, allowed, standard, largest_value(oracle));
     }
-    if (!fixture_guards_hold(&m->x)) fail_msg("%s wrote outside its outputs", kernel);
+    if (!fixture_guards_hold(&m->x)) fail_msg("%s wrote outside its outputs", name);
+}
+
+static void check_kernel(struct measured *m, strobe_operation operation, const char *kernel) {
+    bool whole = true;
+    if (fixture_run_fenced(&m->x, operation, kernel, 1, &whole)) fail_msg("%s: %s", kernel, strobe_last_error());
+    if (!whole) fail_msg("%s wrote before its workspace", kernel);
+    check_result(m, operation, kernel);
 }
 
 /* Three workers, of whose workspace the last one's part is used: the same bits. */
@@ -108,14 +113,18 @@ static void check_last_worker(struct measured *m, strobe_operation operation, co
             fail_msg("%s: %s has other bits with 3 workers", kernel, tensor_names[t]);
 }
 
-static void check_operation(struct measured *m, strobe_operation operation) {
+/* The truth, and what standard attention makes of it. */
+static void run_yardsticks(struct measured *m, strobe_operation operation) {
     static const char *const oracles[] = {"reference_forward", "reference_backward"};
     static const char *const standards[] = {"standard_forward", "standard_backward"};
-    const char *names[MOST_KERNELS];
     if (fixture_run(&m->oracle, operation, oracles[operation])) fail_msg("%s", strobe_last_error());
     if (operation == STROBE_BACKWARD && fixture_run(&m->moved, operation, oracles[operation]))
         fail_msg("%s", strobe_last_error());
     if (fixture_run(&m->standard, operation, standards[operation])) fail_msg("%s", strobe_last_error());
+}
+
+static void check_kernels(struct measured *m, strobe_operation operation) {
+    const char *names[MOST_KERNELS];
     const int kernels = kernels_for(&m->x, operation, names);
     int checked = 0;
     for (int k = 0; k < kernels; ++k) {
@@ -127,7 +136,23 @@ static void check_operation(struct measured *m, strobe_operation operation) {
     if (checked == 0) fail_msg("no kernel but the yardsticks takes this problem");
 }
 
-void check_against_oracle(const struct shape *shape, enum operations operations) {
+static void check_ways(struct measured *m, strobe_operation operation, int ways, run_way *run) {
+    for (int way = 0; way < ways; ++way) {
+        char name[96];
+        fixture_reset(&m->x, operation);
+        if (run(&m->x, operation, way, name, sizeof name)) check_result(m, operation, name);
+    }
+}
+
+static void check_operation(struct measured *m, strobe_operation operation, int ways, run_way *run) {
+    run_yardsticks(m, operation);
+    if (run)
+        check_ways(m, operation, ways, run);
+    else
+        check_kernels(m, operation);
+}
+
+static void check_shape(const struct shape *shape, enum operations operations, int ways, run_way *run) {
     struct measured m;
     struct shape wide = *shape, tight = *shape;
     tight.features |= TIGHT;
@@ -136,12 +161,18 @@ void check_against_oracle(const struct shape *shape, enum operations operations)
     fixture_make(&m.oracle, &wide);
     wide.features |= WITH_DLSE;
     fixture_make(&m.moved, &wide);
-    check_operation(&m, STROBE_FORWARD);
+    check_operation(&m, STROBE_FORWARD, ways, run);
     if (operations == BOTH_OPERATIONS) {
         set_moved(&m);
         m.x.shape.features &= ~(unsigned)NO_LSE, m.again.shape.features &= ~(unsigned)NO_LSE; /* backward reads it */
         if (fixture_forward(&m.x, NULL) || fixture_forward(&m.again, NULL)) fail_msg("%s", strobe_last_error());
-        check_operation(&m, STROBE_BACKWARD);
+        check_operation(&m, STROBE_BACKWARD, ways, run);
     }
     fixture_free(&m.x), fixture_free(&m.again), fixture_free(&m.standard), fixture_free(&m.oracle), fixture_free(&m.moved);
+}
+
+void check_against_oracle(const struct shape *shape, enum operations operations) { check_shape(shape, operations, 0, NULL); }
+
+void check_ways_against_oracle(const struct shape *shape, int ways, run_way *run) {
+    check_shape(shape, BOTH_OPERATIONS, ways, run);
 }

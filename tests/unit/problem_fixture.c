@@ -334,20 +334,20 @@ bool is_output(const struct fixture *f, enum tensor t, strobe_operation operatio
     return outputs[operation][t] && f->slot[t].base;
 }
 
-static void reset_outputs(struct fixture *f, strobe_operation operation) {
+void fixture_reset(struct fixture *f, strobe_operation operation) {
     for (enum tensor t = 0; t < TENSORS; ++t)
         if (is_output(f, t, operation)) slot_reset(&f->slot[t]);
 }
 
 strobe_status fixture_forward(struct fixture *f, const char *kernel) {
-    reset_outputs(f, STROBE_FORWARD);
+    fixture_reset(f, STROBE_FORWARD);
     f->tuning.kernel = kernel;
     f->a.lse.data = has(f, NO_LSE) ? NULL : f->slot[LSE].data;
     return strobe_forward(&f->a, NULL, 0, NULL);
 }
 
 strobe_status fixture_backward(struct fixture *f, const char *kernel) {
-    reset_outputs(f, STROBE_BACKWARD);
+    fixture_reset(f, STROBE_BACKWARD);
     f->tuning.kernel = kernel;
     f->a.lse.data = f->slot[LSE].data;
     return strobe_backward(&f->a, &f->g, NULL, 0, NULL);
@@ -371,7 +371,7 @@ strobe_status fixture_run_fenced(struct fixture *f, strobe_operation operation, 
     f->tuning.kernel = kernel;
     f->parallel = (strobe_parallel){
         .struct_size = sizeof f->parallel, .threads = workers, .run = run_by_last, .self = &f->parallel};
-    reset_outputs(f, operation);
+    fixture_reset(f, operation);
     f->a.lse.data = operation == STROBE_FORWARD && has(f, NO_LSE) ? NULL : f->slot[LSE].data;
     strobe_status status = strobe_workspace(&f->a, operation == STROBE_BACKWARD ? &f->g : NULL, &bytes);
     struct fenced workspace = fenced_make(bytes);

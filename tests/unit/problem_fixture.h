@@ -104,6 +104,9 @@ strobe_status fixture_backward(struct fixture *f, const char *kernel);
 /* One or the other. */
 strobe_status fixture_run(struct fixture *f, strobe_operation operation, const char *kernel);
 
+/* The operation's outputs hold what no kernel has written. */
+void fixture_reset(struct fixture *f, strobe_operation operation);
+
 /* In a workspace of exactly the bytes that strobe_workspace names, full of NaN, between pages that nobody may touch, all
  * tasks by the last of so many workers. whole: nothing was written before it. */
 strobe_status fixture_run_fenced(struct fixture *f, strobe_operation operation, const char *kernel, int32_t workers,

@@ -124,6 +124,7 @@ static void check_row(const struct refusal *row, const char *sentence) {
     expect("strobe_workspace", strobe_workspace(&call.a, g, &bytes), query, sentence);
     expect("strobe_select", strobe_select(&call.a, g, &kernel), query, sentence);
     expect("strobe_explain", strobe_explain(&call.a, g, text, sizeof text, NULL), query, sentence);
+    expect("strobe_check", strobe_check(&call.a, g), status, sentence);
     if (query && (bytes != 12345 || strcmp(kernel, "none") != 0)) fail_msg("a query refused and wrote: %s", sentence);
     if (g)
         expect("strobe_backward", strobe_backward(&call.a, g, NULL, 0, NULL), status, sentence);

@@ -33,6 +33,9 @@ static const struct canonical {
     {"window_topleft=3,-1", "fwd b=1 h=1 s=128 d=64 fp32 window_topleft=3,-1"},
     {"scale=-0.125 softcap=30 dropout=0.1 seed=7", "fwd b=1 h=1 s=128 d=64 fp32 scale=-0.125 softcap=30 dropout=0.1 seed=7"},
     {"dropout=0 seed=0 layout=bshd device=cpu threads=0", "fwd b=1 h=1 s=128 d=64 fp32"},
+    {"ranks=3:ring:zigzag s=9", "fwd b=1 h=1 s=9 d=64 fp32 ranks=3:ring:zigzag"},
+    {"ranks=6/2:two_levels ", "fwd b=1 h=1 s=128 d=64 fp32 ranks=6/2:two_levels"},
+    {"ranks=4:automatic:contiguous", "fwd b=1 h=1 s=128 d=64 fp32 ranks=4"},
     {"varlen=packed mask=qk bias=bhqk alibi", "fwd b=1 h=1 s=128 d=64 fp32 varlen mask bias=bhqk alibi"},
     {"bwd bias dbias sinks dsinks dlse deterministic",
      "bwd b=1 h=1 s=128 d=64 fp32 bias sinks dlse dbias dsinks deterministic"},
@@ -78,6 +81,14 @@ static const struct refused {
     {"layout=nhwc", "layout is nhwc; accepted are bshd"},
     {"alibi=1", "alibi is 1; accepted are heads, batch"},
     {"kernel=a-b", "kernel is a-b; a name"},
+    {"ranks=0", "ranks is 0; N, or N/GROUP with a GROUP that divides N, of 1 to 4096 ranks"},
+    {"ranks=4/3", "ranks is 4/3; N, or N/GROUP"},
+    {"ranks=4:rings", "ranks is 4:rings; N, or N/GROUP"},
+    {"ranks=4:ring:zig", "ranks is 4:ring:zig; N, or N/GROUP"},
+    {"ranks=4:", "ranks is 4:; N, or N/GROUP"},
+    {"ranks=4:two_levels", "ranks is 4:two_levels; N/GROUP with two_levels is accepted"},
+    {"ranks=4/2:ring", "ranks is 4/2:ring; a GROUP with two_levels or automatic is accepted"},
+    {"ranks=2 device=cuda", "ranks is given with device=cuda; cpu is accepted"},
     {"kernel", "kernel stands without a value"},
     {"e5m2", "\"e5m2\" is not a word of a problem"},
     {"bwd fp8", "fp8 is given with bwd; fwd is accepted"},
@@ -192,6 +203,7 @@ static void print_random_word(struct random *r, const word *w, char *text, size_
     case WORD_REAL: snprintf(text, capacity, "%s=%s", w->key, number); break;
     case WORD_CHOICE: snprintf(text, capacity, "%s=%s", w->key, choice); break;
     case WORD_EXPRESSION: snprintf(text, capacity, "%s=i<%lld", w->key, (long long)(first % 100)); break;
+    case WORD_RANKS: snprintf(text, capacity, "%s=%lld/2:automatic:striped", w->key, (long long)(2 + first % 2 * 4)); break;
     case WORD_NAME: snprintf(text, capacity, "%s=kernel_%lld", w->key, (long long)first); break;
     }
 }

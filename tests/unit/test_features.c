@@ -48,6 +48,7 @@ static const struct asked {
     {BIT_PACKED_K, {ATTACH(varlen), POINT(varlen.cu_seqlens_k, call.cu_k)}},
     {BIT_USED_Q, {ATTACH(varlen), POINT(varlen.used_q, call.used_q)}},
     {BIT_USED_K, {ATTACH(varlen), POINT(varlen.used_k, call.used_k)}},
+    {BIT_LEFTPAD_K, {ATTACH(varlen), POINT(varlen.leftpad_k, call.used_k)}},
     {BIT_INDEX64, {ATTACH(varlen), INT(varlen.index_bits, 64)}},
     {BIT_PAGED, {ATTACH(paged)}},
     {BIT_SCALES, {ATTACH(scales)}},

@@ -39,7 +39,7 @@ static void test_listing(void **state) {
     assert_int_equal(k, count);
 }
 
-static const char *const levels[] = {"_amx", "_avx512", "_avx2", "_baseline"};
+static const char *const levels[] = {"_amx", "_avx512bf16", "_avx512", "_avx2", "_baseline"};
 
 /* The level at the end of a name, the best first; COUNT(levels) when there is none. length: of what stands before it. */
 static size_t level_of(const char *name, size_t *length) {
@@ -277,7 +277,7 @@ static void *other_thread(void *argument) {
 
 static void test_errors_belong_to_a_thread(void **state) {
     (void)state;
-    static const char sentence[] = "dim is 777; 1 to 512 is accepted";
+    static const char sentence[] = "dim is 777; 1 to 576 is accepted";
     char in_other[200] = "not called";
     pthread_t thread;
     reset_call();

@@ -13,6 +13,7 @@
 #define CU_K          POINT(varlen.cu_seqlens_k, call.cu_k)
 #define USED_Q        POINT(varlen.used_q, call.used_q)
 #define USED_K        POINT(varlen.used_k, call.used_k)
+#define LEFTPAD_K     POINT(varlen.leftpad_k, call.used_k)
 #define BOTH(feature) ATTACH(feature), ATTACH_D(d##feature)
 
 static const struct refusal varlen[] = {
@@ -33,6 +34,18 @@ static const struct refusal varlen[] = {
     {{ATTACH(varlen), USED_Q, INT(used_q[1], -1)}, "varlen.used_q[1] is -1; 0 to 4 is accepted", DATA},
     {{ATTACH(varlen), USED_K, INT(used_k[0], 6)}, "varlen.used_k[0] is 6; 0 to 5 is accepted", DATA | BACKWARD},
     {{ATTACH(varlen), CU_K, USED_K, INT(used_k[1], 3)}, "varlen.used_k[1] is 3; 0 to 2 is accepted", DATA},
+    {{ATTACH(varlen), LEFTPAD_K, INT(used_k[0], 6)},
+     "varlen.leftpad_k[0] is 6; 0 to the sequence's length, 5, is accepted",
+     DATA},
+    {{ATTACH(varlen), LEFTPAD_K, INT(used_k[1], -1)},
+     "varlen.leftpad_k[1] is -1; 0 to the sequence's length, 5, is accepted",
+     DATA},
+    {{ATTACH(varlen), LEFTPAD_K, CU_K, INT(used_k[1], 3)},
+     "varlen.leftpad_k[1] is 3; 0 to the sequence's length, 2, is accepted",
+     DATA},
+    {{ATTACH(varlen), POINT(varlen.leftpad_k, (char *)input + 4)},
+     "varlen.leftpad_k is %p; a multiple of its element's 8 bytes is accepted",
+     0},
     {{ATTACH(varlen), CU_Q, INT(varlen.total_q, 5)}, "varlen.cu_seqlens_q ends at 6; at most total_q, 5, is accepted", DATA},
     {{ATTACH(varlen), CU_K, INT(varlen.total_k, 6)}, "varlen.cu_seqlens_k ends at 7; at most total_k, 6, is accepted", DATA},
     {{ATTACH(varlen), INT(varlen.index_bits, 32), POINT(varlen.used_q, (char *)input + 2)},
@@ -206,7 +219,7 @@ static const struct refusal to_come[] = {
      NO_KERNEL "cpu_forward_baseline: k and v differ in dtype; one dtype for both is taken",
      UNSUPPORTED},
     {{INT(a.k.dtype, STROBE_FP64), INT(a.v.dtype, STROBE_FP64), ATTACH(tuning), POINT(tuning.kernel, "cpu_decode_baseline")},
-     NO_KERNEL "cpu_decode_baseline: k is fp64; fp32, fp16, bf16 and int8 are taken",
+     NO_KERNEL "cpu_decode_baseline: k is fp64; fp32, fp16, bf16, fp8_e4m3 and int8 are taken",
      UNSUPPORTED},
     {{INT(a.v.dtype, STROBE_BF16)}, NO_KERNEL "reference_backward: v is bf16; q's dtype is taken", UNSUPPORTED | BACKWARD},
     {{INT(a.dtype, STROBE_FP64), ATTACH(tuning), POINT(tuning.kernel, "cpu_forward_baseline")},

@@ -123,7 +123,7 @@ static void test_older(void **state) {
     /* What an older structure does not reach has its default, which for extents is a refusal. */
     attach_copy(ATTENTION, offsetof(strobe_attention, dim), 0xee);
     assert_int_equal(run(ATTENTION), STROBE_INVALID_ARGUMENT);
-    assert_string_equal(strobe_last_error(), "dim is 0; 1 to 512 is accepted");
+    assert_string_equal(strobe_last_error(), "dim is 0; 1 to 576 is accepted");
 }
 
 /* Shorter features: varlen without index_bits, a bias without dtype, dropout without starts, gradients without dsinks. */

@@ -53,6 +53,10 @@ static void super_block_gradients(const struct gradient_tasks *g, float *memory,
 static void write_dq(const struct tile_rows *t, const float *dq) {
     float scale[TILE_ROWS];
     for (int r = 0; r < TILE_ROWS; ++r) scale[r] = (float)t->p->a.scale;
+    if (t->p->g.dq.dtype == STROBE_FP32) {
+        tile_unpack(t, &t->p->g.dq, dq, t->p->a.dim, scale);
+        return;
+    }
     const bool streams = streams_gradients(t->p);
     unpack_rows(t, &t->p->g.dq, dq, t->p->a.dim, scale, streams);
     if (streams) _mm_sfence();

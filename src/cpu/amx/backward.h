@@ -163,10 +163,10 @@ static void finish_keys(const struct backward *f, const struct scratch *c, const
     for (int64_t j0 = k->first; j0 < k->end; j0 += BLOCK_KEYS) {
         const int64_t left = k->s.keys - j0, n = left < BLOCK_KEYS ? left : BLOCK_KEYS, at = j0 - k->first;
         for (int64_t strip = 0; strip < BLOCK_KEYS; strip += STRIP_KEYS) start_sums(f, c, at + strip);
-        unpack_key_tiles((uint16_t *)dk->data + strobe__key_offset(dk, &k->s, j0, k->kv), dk->stride[1],
-                         c->dk + at * f->k_padded, n, f->p->a.dim, f->k_padded, (float)f->p->a.scale, f->streams);
-        unpack_key_tiles((uint16_t *)dv->data + strobe__key_offset(dv, &k->s, j0, k->kv), dv->stride[1],
-                         c->dv + at * f->v_padded, n, f->p->a.dim_v, f->v_padded, 1, f->streams);
+        unpack_key_tiles(dk, strobe__key_offset(dk, &k->s, j0, k->kv), c->dk + at * f->k_padded, n, f->p->a.dim, f->k_padded,
+                         (float)f->p->a.scale, f->streams);
+        unpack_key_tiles(dv, strobe__key_offset(dv, &k->s, j0, k->kv), c->dv + at * f->v_padded, n, f->p->a.dim_v,
+                         f->v_padded, 1, f->streams);
     }
 }
 

@@ -49,10 +49,11 @@ struct head {
 
 /* One worker's memory. */
 struct scratch {
-    uint16_t *k; /* [64 keys][k_padded] a block that cannot be read in place */
-    float *s;    /* [64 keys][16 queries] */
-    uint16_t *p; /* [even columns, odd columns][4][16 queries][16 keys] pairs of an element of P and a zero */
-    uint16_t *v; /* [64 keys][v_padded] a block that cannot be read in place */
+    uint16_t *k;    /* [64 keys][k_padded] a block that cannot be read in place */
+    float *s;       /* [64 keys][16 queries] */
+    uint16_t *p;    /* [even columns, odd columns][4][16 queries][16 keys] pairs of an element of P and a zero */
+    uint16_t *v;    /* [64 keys][v_padded] a block that cannot be read in place */
+    uint16_t *rows; /* [64 keys][dim or dim_v] of keys in pages, side by side */
     struct head head[HEADS_A_TASK_ON_TILES];
 };
 
@@ -71,6 +72,8 @@ static size_t lay_out(struct scratch *c, float *base, const struct decode *f, in
     c->s = take(base, &used, BLOCK_KEYS * TILE_SIDE);
     c->p = (uint16_t *)take(base, &used, 2 * KEY_TILES * TILE_ELEMENTS / 2);
     c->v = (uint16_t *)take(base, &used, BLOCK_KEYS * f->v_padded / 2);
+    const int64_t columns = f->k_padded > f->v_padded ? f->k_padded : f->v_padded;
+    c->rows = (uint16_t *)take(base, &used, f->split.p->a.paged ? BLOCK_KEYS * columns / 2 : 0);
     for (int64_t h = 0; h < heads; ++h) {
         c->head[h].q = (uint16_t *)take(base, &used, TILE_ROWS * f->k_padded / 2);
         c->head[h].o = take(base, &used, TILE_SIDE * f->v_padded);
@@ -80,8 +83,8 @@ static size_t lay_out(struct scratch *c, float *base, const struct decode *f, in
     return used * sizeof(float);
 }
 
-/* Sets the scores of keys that a row does not see, or that do not exist, to -inf. */
-static void hide(const struct block *b, const struct tile_rows *t, float *s) {
+/* Sets the scores of keys that a row does not see, or that do not exist, to -inf; missing: those in no page. */
+static void hide(const struct block *b, const struct tile_rows *t, float *s, uint64_t missing) {
     int32_t first[LANES] = {0}, end[LANES] = {0};
     for (int64_t r = 0; r < t->n; ++r) {
         const struct block_keys seen = keys_seen(&t->s.band, packed_row(t, r), b->j0, b->keys);
@@ -93,7 +96,8 @@ static void hide(const struct block *b, const struct tile_rows *t, float *s) {
         const __m512i key = _mm512_set1_epi32(j);
         const __mmask16 seen = _mm512_cmp_epi32_mask(key, firsts, _MM_CMPINT_NLT) &
                                _mm512_cmp_epi32_mask(key, ends, _MM_CMPINT_LT);
-        v_store(s + j * LANES, _mm512_mask_blend_ps(seen, v_set(-INFINITY), v_load(s + j * LANES)));
+        const __mmask16 shown = missing >> j & 1 ? 0 : seen;
+        v_store(s + j * LANES, _mm512_mask_blend_ps(shown, v_set(-INFINITY), v_load(s + j * LANES)));
     }
 }
 
@@ -148,9 +152,8 @@ static int64_t columns_at(const struct decode *f, int64_t r, int64_t x, int64_t 
 
 /* O += P V for the keys that were left out of V because they are not finite, in rows where their P is not 0. */
 static void add_nonfinite_keys(const struct block *b, struct head *h, const struct tile_rows *t, const uint16_t *v,
-                               uint64_t v_nonfinite) {
-    const strobe_tensor *tensor = &b->f->split.p->a.v;
-    for (int64_t j = 0; v_nonfinite; ++j, v_nonfinite >>= 1, v += tensor->stride[1])
+                               int64_t stride, uint64_t v_nonfinite) {
+    for (int64_t j = 0; v_nonfinite; ++j, v_nonfinite >>= 1, v += stride)
         for (int64_t r = 0; r < t->n && v_nonfinite & 1; ++r) {
             const uint16_t *p = b->c.p + j / TILE_SIDE * TILE_ELEMENTS + r * TILE_DEPTH + j % TILE_SIDE * 2;
             const float p_ij = bf16_to_float(*p);
@@ -168,28 +171,32 @@ static void attend_block(const struct block *b, struct head *h, int64_t kv) {
     const struct tile_rows t = decode_rows(f->split.p, &b->t.s, kv);
     const enum coverage coverage = tile_covers(&t, b->j0, b->j0 + b->keys);
     if (coverage == BLOCK_SKIPPED) return;
-    const uint16_t *k = (const uint16_t *)a->k.data + strobe__key_offset(&a->k, &b->t.s, b->j0, kv);
-    const uint16_t *v = (const uint16_t *)a->v.data + strobe__key_offset(&a->v, &b->t.s, b->j0, kv);
-    const bool some_hidden = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS;
+    int64_t k_stride, v_stride;
+    const uint16_t *k = rows_together(b->c.rows, &a->k, &b->t.s, kv, b->j0, b->keys, a->dim, &k_stride);
+    const uint64_t missing = strobe__keys_missing(&b->t.s, b->j0, b->keys);
+    const bool some_hidden = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS || missing;
     const bool k_in_place = b->keys == BLOCK_KEYS && f->k_padded == a->dim;
-    if (!k_in_place) pack_keys(b->c.k, k, a->k.stride[1], b->keys, a->dim, f->k_padded);
+    if (!k_in_place) pack_keys(b->c.k, k, k_stride, b->keys, a->dim, f->k_padded);
     struct prefetch prefetch = {.bytes = 0};
-    if (f->prefetches) prefetch = plan_prefetch(a, k, v, h - b->c.head, b->t.heads);
+    if (f->prefetches && strobe__keys_in_place(&b->t.s, b->j0, b->keys))
+        prefetch = plan_prefetch(a, k, (const uint16_t *)a->v.data + strobe__key_offset(&a->v, &b->t.s, b->j0, kv),
+                                 h - b->c.head, b->t.heads);
     tile_barrier();
-    scores(b->c.s, k_in_place ? k : b->c.k, k_in_place ? a->k.stride[1] : f->k_padded, h->q, f->k_padded, &prefetch);
+    scores(b->c.s, k_in_place ? k : b->c.k, k_in_place ? k_stride : f->k_padded, h->q, f->k_padded, &prefetch);
     tile_barrier();
-    if (some_hidden) hide(b, &t, b->c.s);
+    if (some_hidden) hide(b, &t, b->c.s, missing);
     online_softmax(h, b->c.s, b->c.p, exponent_factor(f->split.p), f->v_padded, f->half_tile, &prefetch);
-    const uint64_t v_nonfinite = some_hidden || b->checks_v ? keys_not_finite(v, a->v.stride[1], b->keys, a->dim_v) : 0;
+    const uint16_t *v = rows_together(b->c.rows, &a->v, &b->t.s, kv, b->j0, b->keys, a->dim_v, &v_stride);
+    const uint64_t v_nonfinite = some_hidden || b->checks_v ? keys_not_finite(v, v_stride, b->keys, a->dim_v) : 0;
     const bool v_in_place = b->keys == BLOCK_KEYS && f->v_padded == a->dim_v && !v_nonfinite;
-    if (!v_in_place) pack_keys(b->c.v, v, a->v.stride[1], b->keys, a->dim_v, f->v_padded);
+    if (!v_in_place) pack_keys(b->c.v, v, v_stride, b->keys, a->dim_v, f->v_padded);
     for (int64_t j = 0; j < BLOCK_KEYS; ++j)
         if (v_nonfinite >> j & 1) memset(b->c.v + j * f->v_padded, 0, (size_t)f->v_padded * sizeof *v);
     tile_barrier();
     (f->half_tile ? values_half_tile : values)(h->o, f->v_padded, b->c.p, v_in_place ? v : b->c.v,
-                                               v_in_place ? a->v.stride[1] : f->v_padded, &prefetch);
+                                               v_in_place ? v_stride : f->v_padded, &prefetch);
     tile_barrier();
-    if (v_nonfinite) add_nonfinite_keys(b, h, &t, v, v_nonfinite);
+    if (v_nonfinite) add_nonfinite_keys(b, h, &t, v, v_stride, v_nonfinite);
 }
 
 static void start_head(const struct decode *f, struct head *h, const struct tile_rows *t) {

@@ -65,6 +65,7 @@ struct block {
     const struct decode *f;
     struct split_task t;
     int64_t j0, keys;
+    uint64_t missing; /* those of its keys that are in no page, as bits */
     struct scratch c;
 };
 
@@ -96,21 +97,28 @@ static void request_fallback(const struct decode *f) {
 
 /* ----------------------------------------------------------------------------------------------- a block of keys -- */
 
-/* Reads the scales of keys [first, end) of the block. The other keys, which may have none, get 0. */
+/* Reads the scales of keys [first, end) of the block. The other keys, which may have none, get 0, and so do missing ones. */
 static void read_scales(float *to, const struct block *b, const float *scale, const int64_t stride[3], int64_t kv,
                         int64_t first, int64_t end) {
     const struct problem *p = b->f->split.p;
     memset(to, 0, BLOCK_KEYS * sizeof *to);
-    const bool each = scale && p->scales.block_k == 1;
+    const bool each = scale && p->scales.block_k == 1 && strobe__keys_in_place(&b->t.s, b->j0 + first, end - first);
     const float *at = each ? strobe__key_scale_at(p, scale, stride, &b->t.s, b->j0 + first, kv) : NULL;
     for (int64_t j = first; j < end; ++j)
-        to[j] = each ? at[(j - first) * stride[1]] : strobe__key_scale(p, scale, stride, &b->t.s, b->j0 + j, kv);
+        if (!(b->missing >> j & 1))
+            to[j] = each ? at[(j - first) * stride[1]] : strobe__key_scale(p, scale, stride, &b->t.s, b->j0 + j, kv);
 }
 
 /* Copies a block of K or V that cannot be read in place, padded with zeros. */
-static void copy_rows(int8_t *to, const int8_t *from, int64_t stride, int64_t keys, int64_t columns, int64_t padded) {
+static void copy_rows(int8_t *to, const strobe_tensor *x, const struct block *b, int64_t kv, int64_t columns,
+                      int64_t padded) {
     memset(to, 0, (size_t)(BLOCK_KEYS * padded));
-    for (int64_t j = 0; j < keys; ++j) memcpy(to + j * padded, from + j * stride, (size_t)columns);
+    for (int64_t j = 0, count; j < b->keys; j += count) {
+        count = strobe__keys_together(&b->t.s, b->j0 + j, b->keys - j);
+        if (b->missing >> j & 1) continue;
+        const int8_t *from = (const int8_t *)x->data + strobe__key_offset(x, &b->t.s, b->j0 + j, kv);
+        for (int64_t i = 0; i < count; ++i) memcpy(to + (j + i) * padded, from + i * x->stride[1], (size_t)columns);
+    }
 }
 
 /* The keys of the block that the row of each lane sees, [first, end), and the key of the lane in vector 0 of 16 keys. */
@@ -131,11 +139,13 @@ static struct seen what_is_seen(const struct block *b, const struct tile_rows *t
     return (struct seen){_mm512_loadu_si512(first), _mm512_loadu_si512(end), _mm512_loadu_si512(key)};
 }
 
-/* -inf in the lanes whose row does not see its key. */
-static inline vec hide(vec score, const struct seen *seen, int64_t key) {
+/* -inf in the lanes whose row does not see its key. missing: keys of the block that are in no page. */
+static inline vec hide(vec score, const struct seen *seen, int64_t key, uint64_t missing) {
     const __m512i j = _mm512_add_epi32(seen->key, _mm512_set1_epi32((int32_t)key));
-    const __mmask16 sees = _mm512_cmp_epi32_mask(j, seen->first, _MM_CMPINT_NLT) &
-                           _mm512_cmp_epi32_mask(j, seen->end, _MM_CMPINT_LT);
+    __mmask16 sees = _mm512_cmp_epi32_mask(j, seen->first, _MM_CMPINT_NLT) &
+                     _mm512_cmp_epi32_mask(j, seen->end, _MM_CMPINT_LT);
+    for (int lane = 0; missing && lane < LANES; lane += QUERY_ROWS)
+        if (missing >> (key + lane) & 1) sees &= (__mmask16) ~(0xf << lane);
     return _mm512_mask_blend_ps(sees, v_set(-INFINITY), score);
 }
 
@@ -147,7 +157,7 @@ static vec finish_scores(const struct block *b, const struct query_tile *tile, c
         for (int32_t i = 0; i < 4; ++i) {
             vec score = join_digits(b->c.words + n * TILE_WORDS + i * LANES, digit_scale);
             score = v_mul(score, scales_at(b->c.k_scale + n * TILE_SIDE, i));
-            if (seen) score = hide(score, seen, n * TILE_SIDE + i);
+            if (seen) score = hide(score, seen, n * TILE_SIDE + i, b->missing);
             v_store(b->c.s + (n * 4 + i) * LANES, score);
             high = v_max(score, high);
         }
@@ -235,7 +245,7 @@ static void attend_tile(const struct block *b, struct query_tile *tile, const in
 }
 
 /* The query tiles of one head attend to the current block of keys. */
-static void attend_block(const struct block *b, int64_t h) {
+static void attend_block(struct block *b, int64_t h) {
     static const struct prefetch no_prefetch;
     const struct decode *f = b->f;
     const struct problem *p = f->split.p;
@@ -244,20 +254,22 @@ static void attend_block(const struct block *b, int64_t h) {
     const struct tile_rows t = decode_rows(p, &b->t.s, kv);
     const enum coverage coverage = tile_covers(&t, b->j0, b->j0 + b->keys);
     if (coverage == BLOCK_SKIPPED) return;
-    const int8_t *k = (const int8_t *)a->k.data + strobe__key_offset(&a->k, &b->t.s, b->j0, kv);
-    const int8_t *v = (const int8_t *)a->v.data + strobe__key_offset(&a->v, &b->t.s, b->j0, kv);
+    const bool together = strobe__keys_in_place(&b->t.s, b->j0, b->keys);
+    const int8_t *k = together ? (const int8_t *)a->k.data + strobe__key_offset(&a->k, &b->t.s, b->j0, kv) : NULL;
+    const int8_t *v = together ? (const int8_t *)a->v.data + strobe__key_offset(&a->v, &b->t.s, b->j0, kv) : NULL;
     struct prefetch prefetch = no_prefetch;
-    if (f->prefetches) prefetch = plan_prefetch(a, k, v, h, b->t.heads);
+    if (f->prefetches && together) prefetch = plan_prefetch(a, k, v, h, b->t.heads);
+    b->missing = strobe__keys_missing(&b->t.s, b->j0, b->keys);
     int64_t first = tile_first_key(&t) - b->j0, end = tile_end_key(&t) - b->j0;
     if (first < 0) first = 0;
     if (end > b->keys) end = b->keys;
     read_scales(b->c.k_scale, b, p->scales.k, p->scales.stride_k, kv, first, end);
     read_scales(b->c.v_scale, b, p->scales.v, p->scales.stride_v, kv, first, end);
-    const bool some_hidden = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS;
-    const bool k_in_place = b->keys == BLOCK_KEYS && f->k_padded == a->dim;
-    const bool v_in_place = b->keys == BLOCK_KEYS && f->v_padded == a->dim_v;
-    if (!k_in_place) copy_rows(b->c.k, k, a->k.stride[1], b->keys, a->dim, f->k_padded);
-    if (!v_in_place) copy_rows(b->c.v, v, a->v.stride[1], b->keys, a->dim_v, f->v_padded);
+    const bool some_hidden = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS || b->missing;
+    const bool k_in_place = together && b->keys == BLOCK_KEYS && f->k_padded == a->dim;
+    const bool v_in_place = together && b->keys == BLOCK_KEYS && f->v_padded == a->dim_v;
+    if (!k_in_place) copy_rows(b->c.k, &a->k, b, kv, a->dim, f->k_padded);
+    if (!v_in_place) copy_rows(b->c.v, &a->v, b, kv, a->dim_v, f->v_padded);
     for (int64_t n = 0; n < f->query_tiles; ++n) {
         struct query_tile *tile = &b->c.tile[h * f->query_tiles + n];
         const struct seen seen = some_hidden ? what_is_seen(b, &t, n * QUERY_ROWS, tile->rows) : (struct seen){.key = {0}};

@@ -46,6 +46,8 @@ static size_t lay_out(struct scratch *t, float *base, const struct forward *f) {
     t->v_nonfinite = (uint64_t *)(void *)take(base, &used, f->super_keys / BLOCK_KEYS * 2);
     t->k_nonfinite = (uint64_t *)(void *)take(base, &used, f->super_keys / BLOCK_KEYS * 2);
     t->packed = (bool *)(void *)take(base, &used, (f->super_keys / BLOCK_KEYS + 3) / 4);
+    const int64_t columns = f->p->a.dim > f->p->a.dim_v ? f->p->a.dim : f->p->a.dim_v;
+    t->rows = (number *)take(base, &used, f->p->a.paged ? BLOCK_KEYS * columns * (int64_t)sizeof(number) / 4 : 0);
     t->q = (uint16_t *)take(base, &used, PARTS * TILE_ROWS * f->k_padded / 2);
     for (int n = 0; n < 2; ++n) {
         t->s[n] = take(base, &used, BLOCK_KEYS * TILE_ROWS);
@@ -72,20 +74,21 @@ static const uint16_t *block_of_k(const struct forward *f, const struct scratch 
 static void pack_block(const struct forward *f, const struct scratch *t, const struct keys *k, int64_t j0) {
     const strobe_attention *a = &f->p->a;
     const int64_t left = k->s.keys - j0, n = left < BLOCK_KEYS ? left : BLOCK_KEYS, at = j0 - k->first;
-    const number *key = (const number *)a->k.data + strobe__key_offset(&a->k, &k->s, j0, k->kv);
-    const number *value = (const number *)a->v.data + strobe__key_offset(&a->v, &k->s, j0, k->kv);
+    int64_t stride;
+    const number *key = rows_together(t->rows, &a->k, &k->s, k->kv, j0, n, a->dim, &stride);
     const bool search = f->some_hidden || PARTS > 1; /* in parts, an infinity times a part of zero would be NaN */
     bool finite = true;
     if (!f->k_in_place)
-        finite = pack_keys(t->k + PARTS * at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded);
+        finite = pack_keys(t->k + PARTS * at * f->k_padded, key, stride, n, a->dim, f->k_padded);
     else if (n < BLOCK_KEYS)
-        pack_keys(t->tail, key, a->k.stride[1], n, a->dim, f->k_padded);
-    t->k_nonfinite[at / BLOCK_KEYS] = PARTS > 1 && !finite ? keys_not_finite(key, a->k.stride[1], n, a->dim) : 0;
+        pack_keys(t->tail, key, stride, n, a->dim, f->k_padded);
+    t->k_nonfinite[at / BLOCK_KEYS] = PARTS > 1 && !finite ? keys_not_finite(key, stride, n, a->dim) : 0;
+    const number *value = rows_together(t->rows, &a->v, &k->s, k->kv, j0, n, a->dim_v, &stride);
     uint16_t *v = t->v + PARTS * at * f->v_padded;
-    finite = pack_values(v, value, a->v.stride[1], n, a->dim_v, f->v_padded, 0);
-    t->v_nonfinite[at / BLOCK_KEYS] = search && !finite ? keys_not_finite(value, a->v.stride[1], n, a->dim_v) : 0;
+    finite = pack_values(v, value, stride, n, a->dim_v, f->v_padded, 0);
+    t->v_nonfinite[at / BLOCK_KEYS] = search && !finite ? keys_not_finite(value, stride, n, a->dim_v) : 0;
     if (t->v_nonfinite[at / BLOCK_KEYS])
-        pack_values(v, value, a->v.stride[1], n, a->dim_v, f->v_padded, t->v_nonfinite[at / BLOCK_KEYS]);
+        pack_values(v, value, stride, n, a->dim_v, f->v_padded, t->v_nonfinite[at / BLOCK_KEYS]);
 }
 
 /* Starts a super-block: packs all of it, or nothing yet. */
@@ -219,7 +222,11 @@ static void finish_tile(const struct forward *f, struct tile *t) {
     finish_rows(&t->rows, t->m, t->l, factor);
     if (f->p->a.dropout)
         for (int r = 0; r < TILE_ROWS; ++r) factor[r] *= f->place.keep_scale;
-    unpack_rows(&t->rows, &f->p->a.out, t->o, f->p->a.dim_v, factor, f->streams);
+    const strobe_tensor *out = &f->p->a.out;
+    if (out->dtype == f->p->a.q.dtype)
+        unpack_rows(&t->rows, out, t->o, f->p->a.dim_v, factor, f->streams);
+    else
+        tile_unpack(&t->rows, out, t->o, f->p->a.dim_v, factor);
 }
 
 static void pack_tile(const struct forward *f, const struct scratch *c, const struct tile_rows *rows) {
@@ -280,8 +287,9 @@ static struct forward forward_of(const struct problem *p) {
     f.super_keys = FORWARD_SUPER_BYTES / 2 / PARTS / (f.k_padded + f.v_padded) / BLOCK_KEYS * BLOCK_KEYS;
     if (f.super_keys > keys) f.super_keys = keys;
     /* K is read in place where its rows are adjacent: rows that are far apart fall into few sets of the cache. */
-    f.k_in_place = PARTS == 1 && a->k.stride[1] == a->dim && a->dim == f.k_padded && (uintptr_t)a->k.data % 64 == 0;
-    f.some_hidden = a->mask || scores_have_element_masks(p);
+    f.k_in_place = PARTS == 1 && !a->paged && a->k.stride[1] == a->dim && a->dim == f.k_padded &&
+                   (uintptr_t)a->k.data % 64 == 0;
+    f.some_hidden = a->mask || a->paged || scores_have_element_masks(p);
     f.packs_late = scores_have_element_masks(p);
     f.has_terms = scores_have_terms(p);
     f.factor = exponent_factor(p);

@@ -29,6 +29,7 @@ struct scratch {
     uint64_t *v_nonfinite;     /* [blocks] one bit a key: its V is not finite and left out of V^T */
     uint64_t *k_nonfinite;     /* [blocks] one bit a key: its K, in parts, is not finite */
     bool *packed;              /* [blocks] K and V are packed */
+    number *rows;              /* [64 keys][dim or dim_v] of keys in pages, side by side */
     uint16_t *q;               /* Q^T of the tile */
     float *s[2];               /* S^T of a block, two buffers */
     uint32_t *p[2];            /* P^T of a block, two buffers */
@@ -117,12 +118,14 @@ static void finish_scores(const struct forward *f, struct tile *t, const struct 
                           const struct key_block *b) {
     const struct visible_block *v = &w->visible;
     const vec hidden = v_set(-INFINITY);
-    if (!f->has_terms && v->coverage == BLOCK_FULL && b->keys == b->rows && !t->any_unset) return;
+    const bool paged = t->rows.s.pages;
+    if (!f->has_terms && v->coverage == BLOCK_FULL && b->keys == b->rows && !t->any_unset && !paged) return;
     finish_block_scores(s, NULL, &t->rows, &w->features, v, b->j0, b->keys, f->has_terms ? (float)f->p->a.scale : 1);
     if (v->coverage == BLOCK_PARTIAL && v->end - v->first < VECTORS) /* one vector of rows sees nothing */
         for (int64_t at = v->first > 0 ? 0 : v->end * LANES; at < b->keys * TILE_ROWS; at += TILE_ROWS)
             v_store(s + at, hidden);
     for (int64_t at = b->keys * TILE_ROWS; at < b->rows * TILE_ROWS; at += LANES) v_store(s + at, hidden);
+    if (paged) hide_missing_keys(s, strobe__keys_missing(&t->rows.s, b->j0, b->keys));
     if (t->any_unset) set_reference(t, s, b->rows);
 }
 

@@ -183,4 +183,12 @@ static inline void store_words(number *to, __m512i words, int64_t columns, bool 
 #endif
 }
 
+/* The same of fp32 results, whatever the kernel's dtype. */
+static inline void store_floats(float *to, vec x, int64_t columns, bool stream) {
+    if (stream && columns >= LANES && (uintptr_t)to % 64 == 0)
+        _mm512_stream_ps(to, x);
+    else
+        _mm512_mask_storeu_ps(to, (__mmask16)columns_mask(columns), x);
+}
+
 #endif

@@ -84,6 +84,26 @@ static inline bool pack_keys(uint16_t *to, const number *k, int64_t stride, int6
     return is_finite(greatest);
 }
 
+/* Rows [j0, j0 + n) of K or V of a head where they lie, or, of keys in several pages, copied to `copy` [n][columns]; those
+ * of keys that do not exist are 0 there. */
+static inline const number *rows_together(number *copy, const strobe_tensor *x, const struct sequence *s, int64_t kv,
+                                          int64_t j0, int64_t n, int64_t columns, int64_t *stride) {
+    *stride = x->stride[1];
+    if (strobe__keys_in_place(s, j0, n)) return (const number *)x->data + strobe__key_offset(x, s, j0, kv);
+    *stride = columns;
+    for (int64_t j = 0, count; j < n; j += count) {
+        count = strobe__keys_together(s, j0 + j, n - j);
+        number *to = copy + j * columns;
+        if (!strobe__key_exists(s, j0 + j)) {
+            memset(to, 0, (size_t)(count * columns) * sizeof *to);
+            continue;
+        }
+        const number *from = (const number *)x->data + strobe__key_offset(x, s, j0 + j, kv);
+        for (int64_t i = 0; i < count; ++i) memcpy(to + i * columns, from + i * x->stride[1], (size_t)columns * sizeof *to);
+    }
+    return copy;
+}
+
 /* The keys among n rows of K or V that are not finite, as bits. */
 static inline uint64_t keys_not_finite(const number *x, int64_t stride, int64_t n, int64_t dim) {
     uint64_t found = 0;

@@ -56,15 +56,19 @@ static inline uint32_t rows_not_finite(const struct tile_rows *t, const strobe_t
     return found;
 }
 
-/* Writes dK or dV of n <= 64 keys, [4][padded / 16] tiles, times factor, to rows of bf16; stream: bypassing the caches. */
-static inline void unpack_key_tiles(uint16_t *to, int64_t stride, const float *from, int64_t n, int64_t dim, int64_t padded,
-                                    float factor, bool stream) {
-    for (int64_t j = 0; j < n; ++j) {
+/* Writes dK or dV of n <= 64 keys, [4][padded / 16] tiles, times factor, to rows of x, bf16 or fp32, from an element on;
+ * stream: bypassing the caches. */
+static inline void unpack_key_tiles(const strobe_tensor *x, int64_t element, const float *from, int64_t n, int64_t dim,
+                                    int64_t padded, float factor, bool stream) {
+    for (int64_t j = 0; j < n; ++j, element += x->stride[1]) {
         const float *row = from + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_SIDE;
-        for (int64_t c = 0; c < dim; c += TILE_DEPTH) {
+        for (int64_t c = 0; c < dim && x->dtype == STROBE_FP32; c += TILE_SIDE)
+            store_floats((float *)x->data + element + c, v_mul(v_load(row + c * TILE_SIDE), v_set(factor)), dim - c, stream);
+        for (int64_t c = 0; c < dim && x->dtype != STROBE_FP32; c += TILE_DEPTH) {
             const __m256i low = round_bf16(v_mul(v_load(row + c * TILE_SIDE), v_set(factor)));
             const __m256i high = round_bf16(v_mul(v_load(row + (c + TILE_SIDE) * TILE_SIDE), v_set(factor)));
-            store_words(to + j * stride + c, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), dim - c, stream);
+            store_words((uint16_t *)x->data + element + c, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), dim - c,
+                        stream);
         }
     }
 }

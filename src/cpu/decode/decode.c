@@ -30,9 +30,11 @@ struct decode {
 
 /* One worker's memory. */
 struct scratch {
-    float *q;       /* [heads_a_task][rows][q_padded] fp32, in the lane order of decode_rows.h */
-    float *s;       /* [heads_a_task][rows][ROW_SCORES] scores, then P */
-    float *rescale; /* [heads_a_task][rows] */
+    float *q;                 /* [heads_a_task][rows][q_padded] fp32, in the lane order of decode_rows.h */
+    float *s;                 /* [heads_a_task][rows][ROW_SCORES] scores, then P */
+    float *rescale;           /* [heads_a_task][rows] */
+    uintptr_t *k_row, *v_row; /* [MOST_KEYS + BLOCK_KEYS] of keys in pages: where those of the block, and of the next
+                                 BLOCK_KEYS, lie, of the task's first head; 0: nowhere */
 };
 
 /* The current block of keys, of a task. */
@@ -41,6 +43,7 @@ struct block {
     struct split_task t;
     int64_t j0, keys, most_keys; /* first key; how many; how many a whole block has */
     int64_t chunk;               /* keys that all rows read before the next ones are read */
+    bool missing;                /* some of the keys are in no page */
     struct scratch c;
 };
 
@@ -50,13 +53,16 @@ static size_t lay_out(struct scratch *t, float *base, const struct problem *p, i
     t->q = take(base, &used, rows * padded_columns(p->a.dim));
     t->s = take(base, &used, rows * ROW_SCORES);
     t->rescale = take(base, &used, rows);
+    const int64_t addresses = p->a.paged ? (MOST_KEYS + BLOCK_KEYS) * (int64_t)(sizeof *t->k_row / sizeof(float)) : 0;
+    t->k_row = (uintptr_t *)(void *)take(base, &used, addresses);
+    t->v_row = (uintptr_t *)(void *)take(base, &used, addresses);
     return used * sizeof(float);
 }
 
 static void pack_queries(const struct block *b) {
     const struct problem *p = b->f->split.p;
     const int64_t dim = p->a.dim, rows = b->f->split.rows;
-    float wide[512];
+    float wide[DIM_LIMIT];
     for (int64_t h = 0; h < b->t.heads; ++h) {
         const struct tile_rows t = decode_rows(p, &b->t.s, b->t.first_head + h);
         for (int64_t r = 0; r < t.n; ++r) {
@@ -94,14 +100,46 @@ static size_t prefetch_distance(const struct split_task *t, const strobe_tensor 
     return h + 1 < t->heads ? head : BLOCK_KEYS * key - (size_t)h * head;
 }
 
-static struct keys_in_memory keys_at(const struct block *b, const strobe_tensor *x, int64_t columns, int64_t j, int64_t h) {
-    const int64_t at = strobe__key_offset(x, &b->t.s, j, b->t.first_head + h) * bytes_of(x->dtype);
-    return (struct keys_in_memory){(const char *)x->data + at, x->stride[1], columns,
-                                   prefetch_distance(&b->t, x, columns, h)};
+/* The same where keys are in pages. */
+static struct keys_in_memory keys_in_pages(const struct block *b, const strobe_tensor *x, int64_t columns, int64_t j,
+                                           int64_t h) {
+    const size_t bytes = (size_t)bytes_of(x->dtype), head = (size_t)x->stride[2] * bytes;
+    const uintptr_t *row = x == &b->f->split.p->a.k ? b->c.k_row : b->c.v_row;
+    struct keys_in_memory keys = {.columns = columns, .row = row + (j - b->j0), .head = (size_t)h * head};
+    const bool last = h + 1 == b->t.heads;
+    const int64_t ahead = b->t.heads > 1 ? BLOCK_KEYS : PREFETCH_BYTES / (columns * (int64_t)bytes);
+    if (last) keys.ahead = ahead < BLOCK_KEYS ? ahead : BLOCK_KEYS;
+    keys.prefetch = last ? -keys.head : head;
+    return keys;
 }
 
-/* What for_each_chunk() does for rows from r on of head h and keys of a chunk that they see, which follow each other in
- * memory. */
+/* Finds the rows of the block's keys, and of those that are prefetched meanwhile, in one of K and V. Behind the last key of
+ * the task it repeats: tables are not read there. Returns whether some of the block's keys are nowhere. */
+static bool find_keys(uintptr_t *row, const struct block *b, const strobe_tensor *x) {
+    const int64_t left = b->t.end - b->j0, count = left < b->keys + BLOCK_KEYS ? left : b->keys + BLOCK_KEYS;
+    const uintptr_t stride = (uintptr_t)(x->stride[1] * bytes_of(x->dtype));
+    bool missing = false;
+    for (int64_t j = 0, n; j < count; j += n) {
+        n = strobe__keys_together(&b->t.s, b->j0 + j, count - j);
+        const bool exists = strobe__key_exists(&b->t.s, b->j0 + j);
+        const int64_t at = exists ? strobe__key_offset(x, &b->t.s, b->j0 + j, b->t.first_head) * bytes_of(x->dtype) : 0;
+        for (int64_t i = 0; i < n; ++i) row[j + i] = exists ? (uintptr_t)x->data + (uintptr_t)at + (uintptr_t)i * stride : 0;
+        missing = missing || (!exists && j < b->keys);
+    }
+    for (int64_t j = count; j < b->keys + BLOCK_KEYS; ++j) row[j] = row[count - 1];
+    return missing;
+}
+
+static struct keys_in_memory keys_at(const struct block *b, const strobe_tensor *x, int64_t columns, int64_t j, int64_t h) {
+    if (b->t.s.pages) return keys_in_pages(b, x, columns, j, h);
+    const int64_t at = strobe__key_offset(x, &b->t.s, j, b->t.first_head + h) * bytes_of(x->dtype);
+    return (struct keys_in_memory){.data = (const char *)x->data + at,
+                                   .stride = x->stride[1],
+                                   .columns = columns,
+                                   .prefetch = prefetch_distance(&b->t, x, columns, h)};
+}
+
+/* What for_each_chunk() does for rows from r on of head h and keys of a chunk that they see, which exist all or none. */
 typedef void chunk_step(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same);
 
 /* s[j] *= factor[j step]. */
@@ -118,7 +156,7 @@ static void scale_keys(const struct block *b, const struct tile_rows *t, float *
     const int64_t block = t->p->scales.block_k, first_key = b->t.s.first_key;
     for (int64_t j = same.first, next; j < same.end; j = next) { /* the scales of the keys [j, next) are `step` apart */
         const int64_t step = block == 1 ? stride[1] : 0;
-        const int64_t left = block < 2 ? same.end - j : block - (first_key + j) % block;
+        const int64_t left = block < 2 ? strobe__keys_together(&b->t.s, j, same.end - j) : block - (first_key + j) % block;
         next = left < same.end - j ? j + left : same.end;
         const float *factor = strobe__key_scale_at(t->p, scale, stride, &b->t.s, j, t->kv);
         for (int r = 0; r < same.count; ++r) scale_run(s + r * ROW_SCORES + j - same.first, factor, step, next - j);
@@ -176,11 +214,14 @@ static float online_softmax(struct partial *partial, float *s, int64_t keys, flo
     return rescale;
 }
 
-/* Calls step for the keys of `same`, as many at a time as follow each other in memory. */
+/* Calls step for the keys of `same`, for as many at a time as exist, or do not. */
 static void step_over_keys(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same,
                            chunk_step *step) {
     for (int64_t end = same.end; same.first < end; same.first = same.end) {
-        same.end = same.first + strobe__keys_together(&t->s, same.first, end - same.first);
+        for (int64_t j = same.end = b->missing ? same.first : end; j < end; ++j) {
+            if (!b->c.k_row[j - b->j0] != !b->c.k_row[same.first - b->j0]) break;
+            same.end = j + 1;
+        }
         step(b, t, h, r, same);
     }
 }
@@ -223,7 +264,8 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
     const float_mode mode = enter_flush_to_zero();
     /* The block's size decides the order of sums. So it follows from the shape, and not from the heads of this task, whose
      * number follows from the number of threads. */
-    b.most_keys = heads_side_by_side(&f->split.p->a, HEADS_A_TASK) > 1 ? BLOCK_KEYS : MOST_KEYS;
+    const bool short_block = heads_side_by_side(&f->split.p->a, HEADS_A_TASK) > 1 || strobe__v_in_k(f->split.p);
+    b.most_keys = short_block ? BLOCK_KEYS : MOST_KEYS; /* of V in K's columns: so that V is read from the cache */
     b.chunk = f->split.rows > 1 ? BLOCK_KEYS : b.most_keys;
     lay_out(&b.c, worker_memory(f->workspace, f->scratch_bytes, worker), f->split.p, f->split.heads_a_task);
     pack_queries(&b);
@@ -231,6 +273,8 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
         start_partials(&f->split, t->s.b * f->split.p->a.heads_kv + t->first_head + h, t->split);
     for (b.j0 = t->first; b.j0 < t->end; b.j0 += b.most_keys) {
         b.keys = t->end - b.j0 < b.most_keys ? t->end - b.j0 : b.most_keys;
+        if (t->s.pages) b.missing = find_keys(b.c.k_row, &b, &f->split.p->a.k);
+        if (t->s.pages) find_keys(b.c.v_row, &b, &f->split.p->a.v);
         for_each_chunk(&b, multiply_keys);
         softmax_block(&b);
         for_each_chunk(&b, multiply_values);

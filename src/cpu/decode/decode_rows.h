@@ -25,13 +25,25 @@ enum {
     ROW_SCORES = MOST_KEYS + LANES, /* of a row; whole vectors are stored from any key on, so one vector more */
 };
 
-/* Rows of K or V of one head. */
+/* Rows of K or V of one head: one stride apart, or, of keys in pages, each where `row` says. */
 struct keys_in_memory {
     const char *data; /* the first row */
     int64_t stride;   /* elements to the next row */
     int64_t columns;
-    size_t prefetch; /* bytes from an element that is read to the line that is prefetched then */
+    size_t prefetch;      /* bytes from an element that is read to the line that is prefetched then */
+    const uintptr_t *row; /* NULL: not in pages; addresses of the rows of the task's first head */
+    size_t head;          /* bytes from there to this head */
+    int64_t ahead;        /* in pages: the row that is prefetched is so many further on, and then `prefetch` bytes */
 };
+
+ALWAYS_INLINE const char *key_row(const struct keys_in_memory *x, int64_t j, int64_t bytes) {
+    return x->row ? (const char *)(x->row[j] + x->head) : x->data + j * x->stride * bytes;
+}
+
+/* Addresses wrap around, as nothing has to be there. */
+ALWAYS_INLINE size_t prefetch_distance_of(const struct keys_in_memory *x, int64_t j) {
+    return x->row ? (size_t)(x->row[j + x->ahead] - x->row[j]) + x->prefetch : x->prefetch;
+}
 
 /* The columns of q or o in whole pairs. */
 static inline int64_t padded_columns(int64_t columns) { return (columns + PAIR - 1) / PAIR * PAIR; }
@@ -41,32 +53,41 @@ ALWAYS_INLINE int64_t pair_start(int64_t c, int64_t columns) {
     return c + PAIR <= columns ? c : columns > PAIR ? columns - PAIR : 0;
 }
 
-/* A row times factor into the lane order of q. What a pair repeats, or holds past the end of the row, is zero. */
+/* What load_pair() gives, times this, are the elements. */
+ALWAYS_INLINE float loaded_unit(int32_t dtype) { return dtype == STROBE_FP8_E4M3 ? 256 : 1; }
+
+/* A row times factor into the lane order of q, for products with K of a dtype. What a pair repeats, or holds past the end of
+ * the row, is zero. */
 static inline void to_lane_order(float *q, const float *row, int32_t dtype, int64_t columns, float factor) {
     for (int64_t c = 0; c < columns; c += PAIR) {
         const int64_t start = pair_start(c, columns);
+        const float each = factor * loaded_unit(dtype);
         float pair[PAIR];
-        for (int64_t i = 0; i < PAIR; ++i) pair[i] = start + i >= c && start + i < columns ? row[start + i] * factor : 0;
+        for (int64_t i = 0; i < PAIR; ++i) pair[i] = start + i >= c && start + i < columns ? row[start + i] * each : 0;
         for (int64_t i = 0; i < PAIR; ++i) q[c + i] = pair[dtype == STROBE_BF16 ? i % LANES * 2 + i / LANES : i];
     }
 }
 
-/* The inverse, from o. */
+/* The inverse, from o, a sum of rows of V. */
 static inline void from_lane_order(float *row, const float *o, int32_t dtype, int64_t columns, float factor) {
     for (int64_t c = 0; c < columns; c += PAIR) {
         const int64_t start = pair_start(c, columns);
+        const float each = factor * loaded_unit(dtype);
         float pair[PAIR];
-        for (int64_t i = 0; i < PAIR; ++i) pair[dtype == STROBE_BF16 ? i % LANES * 2 + i / LANES : i] = o[c + i] * factor;
+        for (int64_t i = 0; i < PAIR; ++i) pair[dtype == STROBE_BF16 ? i % LANES * 2 + i / LANES : i] = o[c + i] * each;
         memcpy(row + c, pair + (c - start), (size_t)((columns < c + PAIR ? columns : c + PAIR) - c) * sizeof *row);
     }
 }
 
-ALWAYS_INLINE int64_t bytes_of(int32_t dtype) { return dtype == STROBE_FP32 ? 4 : dtype == STROBE_INT8 ? 1 : 2; }
+ALWAYS_INLINE int64_t bytes_of(int32_t dtype) {
+    return dtype == STROBE_FP32 ? 4 : dtype == STROBE_INT8 || dtype == STROBE_FP8_E4M3 ? 1 : 2;
+}
 
 ALWAYS_INLINE struct vec2 load_pair(const char *at, int32_t dtype) {
     if (dtype == STROBE_BF16) return v_load2_bf16(at);
     if (dtype == STROBE_FP16) return v_load2_fp16(at);
     if (dtype == STROBE_INT8) return v_load2_int8(at);
+    if (dtype == STROBE_FP8_E4M3) return v_load2_e4m3(at);
     const float *x = (const float *)(const void *)at;
     return (struct vec2){v_load(x), v_load(x + LANES)};
 }
@@ -89,13 +110,16 @@ ALWAYS_INLINE void keys_abreast(vec sum[ROWS_AT_ONCE][ABREAST], const float *q, 
                                 const struct keys_in_memory *k, int64_t j, int64_t keys, int32_t dtype, int rows,
                                 int abreast) {
     const char *key[ABREAST];
+    size_t prefetch[ABREAST];
     for (int i = 0; i < abreast; ++i) { /* past the end the last key is read again, and its product not used */
-        key[i] = k->data + (j + i < keys ? j + i : keys - 1) * k->stride * bytes_of(dtype);
+        const int64_t at = j + i < keys ? j + i : keys - 1;
+        key[i] = key_row(k, at, bytes_of(dtype));
+        prefetch[i] = prefetch_distance_of(k, at);
         for (int r = 0; r < rows; ++r) sum[r][i] = v_set(0);
     }
     for (int64_t c = 0; c < k->columns; c += PAIR)
         for (int i = 0; i < abreast; ++i) {
-            const struct vec2 x = row_pair(key[i], dtype, c, k->columns, k->prefetch);
+            const struct vec2 x = row_pair(key[i], dtype, c, k->columns, prefetch[i]);
             for (int r = 0; r < rows; ++r) {
                 sum[r][i] = v_fma(x.a, v_load(q + r * q_stride + c), sum[r][i]);
                 sum[r][i] = v_fma(x.b, v_load(q + r * q_stride + c + LANES), sum[r][i]);
@@ -129,15 +153,17 @@ ALWAYS_INLINE void value_columns(float *o, int64_t o_stride, const float *a, con
             const float *at = o + r * o_stride + c + i * PAIR;
             sum[r][i] = (struct vec2){v_mul(v_load(at), v_set(a[r])), v_mul(v_load(at + LANES), v_set(a[r]))};
         }
-    for (int64_t j = 0; j < keys; ++j)
+    for (int64_t j = 0; j < keys; ++j) {
+        const char *row = key_row(v, j, bytes_of(dtype));
+        const size_t prefetch = prefetch_distance_of(v, j);
         for (int i = 0; i < pairs; ++i) {
-            const struct vec2 x = row_pair(v->data + j * v->stride * bytes_of(dtype), dtype, c + i * PAIR, v->columns,
-                                           v->prefetch);
+            const struct vec2 x = row_pair(row, dtype, c + i * PAIR, v->columns, prefetch);
             for (int r = 0; r < rows; ++r) {
                 const vec p_ij = v_set(p[r * ROW_SCORES + j]);
                 sum[r][i] = (struct vec2){v_fma(x.a, p_ij, sum[r][i].a), v_fma(x.b, p_ij, sum[r][i].b)};
             }
         }
+    }
     for (int r = 0; r < rows; ++r)
         for (int i = 0; i < pairs; ++i) {
             v_store(o + r * o_stride + c + i * PAIR, sum[r][i].a);
@@ -147,7 +173,7 @@ ALWAYS_INLINE void value_columns(float *o, int64_t o_stride, const float *a, con
 
 ALWAYS_INLINE void value_products(float *o, int64_t o_stride, const float *a, const float *p, const struct keys_in_memory *v,
                                   int64_t keys, int32_t dtype, int rows) {
-    const int most = LANES == 16 ? 16 : 8; /* vectors of sums: half of the registers */
+    const int most = REGISTERS / 2; /* vectors of sums */
     int64_t c = 0;
     if (8 * rows <= most)
         for (; c + 3 * PAIR < v->columns; c += 4 * PAIR) value_columns(o, o_stride, a, p, v, keys, c, dtype, rows, 4);
@@ -180,12 +206,14 @@ struct row_products {
 ROW_PRODUCTS_OF(FP32)
 ROW_PRODUCTS_OF(FP16)
 ROW_PRODUCTS_OF(BF16)
+ROW_PRODUCTS_OF(FP8_E4M3)
 ROW_PRODUCTS_OF(INT8)
 
 /* The products for 1, 2 or 4 rows. */
 static inline const struct row_products *products_for(int32_t dtype, int rows) {
     static const struct row_products table[][3] = {ROW_PRODUCTS_ENTRIES(FP32), ROW_PRODUCTS_ENTRIES(FP16),
-                                                   ROW_PRODUCTS_ENTRIES(BF16), ROW_PRODUCTS_ENTRIES(INT8)};
+                                                   ROW_PRODUCTS_ENTRIES(BF16), ROW_PRODUCTS_ENTRIES(FP8_E4M3),
+                                                   ROW_PRODUCTS_ENTRIES(INT8)};
     return &table[dtype][rows / 2];
 }
 

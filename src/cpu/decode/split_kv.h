@@ -151,7 +151,7 @@ static inline void merge_task(void *context, int64_t head, int32_t worker) {
     }
     finish_rows(&t, m, l, factor);
     for (int64_t r = 0; r < t.n; ++r) {
-        float row[512];
+        float row[DIM_V_LIMIT];
         from_lane_order(row, partial_at(f, head, 0, r).o, a->v.dtype, a->dim_v, factor[r]);
         narrow_row(a->out.data, a->out.dtype, tile_offset(&t, &a->out, r), row, a->dim_v);
     }

@@ -14,7 +14,9 @@
 #include <stdatomic.h>
 
 #include "cpu/isa/avx512.h"
-#if defined(STROBE_AMX_EMULATED)
+#if defined(STROBE_LEVEL_avx512bf16)
+#include "cpu/isa/dot_tiles.h"
+#elif defined(STROBE_AMX_EMULATED)
 #include "cpu/isa/amx_emulated.h"
 #endif
 

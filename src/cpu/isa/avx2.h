@@ -10,7 +10,7 @@
 
 /* The register tile of 4 keys (or columns of V) x 3 vectors of 8 queries is 12 vectors of sums, 3 operands and one
  * broadcast. */
-enum { LANES = 8, VECTORS = 3, UNROLL = 4 };
+enum { LANES = 8, VECTORS = 3, UNROLL = 4, REGISTERS = 16 };
 
 typedef __m256 vec;
 typedef __m256i vec_words;
@@ -93,6 +93,18 @@ static inline struct vec2 v_load2_int8(const void *x) {
     const __m128i bytes = *(const volatile __m128i_u *)x;
     return (struct vec2){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
                          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
+
+/* avx512.h says how. */
+static inline struct vec2 v_load2_e4m3(const void *x) {
+    const __m128i bytes = *(const volatile __m128i_u *)x;
+    const __m256i words = _mm256_cvtepi8_epi16(bytes), nan = _mm256_set1_epi16(0x3f80);
+    const __m256i magnitude = _mm256_and_si256(_mm256_slli_epi16(words, 7), nan);
+    const __m256i nans = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, nan), _mm256_set1_epi16(0x7fff));
+    const __m256i sign = _mm256_and_si256(words, _mm256_set1_epi16(-0x8000));
+    const __m256i halves = _mm256_or_si256(_mm256_or_si256(magnitude, nans), sign);
+    return (struct vec2){_mm256_cvtph_ps(_mm256_castsi256_si128(halves)),
+                         _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1))};
 }
 
 /* The sums of the lanes of 8 vectors, in order. Each step halves the number of vectors and of lanes to add. */

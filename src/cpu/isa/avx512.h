@@ -10,10 +10,10 @@
 
 /* The register tile of 8 keys (or columns of V) x 3 vectors of 16 queries is 24 vectors of sums and 3 operands, with
  * broadcasts from memory. */
-#if defined(STROBE_LEVEL_amx)
-enum { LANES = 16, VECTORS = 2, UNROLL = 8 }; /* a tile of queries is two AMX tiles of 16 */
+#if defined(STROBE_TILES)
+enum { LANES = 16, VECTORS = 2, UNROLL = 8, REGISTERS = 32 }; /* a tile of queries is two AMX tiles of 16 */
 #else
-enum { LANES = 16, VECTORS = 3, UNROLL = 8 };
+enum { LANES = 16, VECTORS = 3, UNROLL = 8, REGISTERS = 32 };
 #endif
 
 typedef __m512 vec;
@@ -106,6 +106,20 @@ static inline struct vec2 v_load2_int8(const void *x) {
     const __m128i *bytes = x;
     return (struct vec2){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes))),
                          _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes + 1)))};
+}
+
+/* 16 numbers of e4m3 over 256, which fp16 with its bias of 15 makes of their bits. */
+static inline vec v_from_e4m3(__m128i bytes) {
+    const __m256i words = _mm256_cvtepi8_epi16(bytes), nan = _mm256_set1_epi16(0x3f80);
+    const __m256i magnitude = _mm256_and_si256(_mm256_slli_epi16(words, 7), nan);
+    const __m256i nans = _mm256_and_si256(_mm256_cmpeq_epi16(magnitude, nan), _mm256_set1_epi16(0x7fff));
+    const __m256i sign = _mm256_and_si256(words, _mm256_set1_epi16(-0x8000));
+    return _mm512_cvtph_ps(_mm256_or_si256(_mm256_or_si256(magnitude, nans), sign));
+}
+
+static inline struct vec2 v_load2_e4m3(const void *x) {
+    const __m128i *bytes = x;
+    return (struct vec2){v_from_e4m3(_mm_loadu_si128(bytes)), v_from_e4m3(_mm_loadu_si128(bytes + 1))};
 }
 
 /* The sums of the lanes of 16 vectors, in order. Each step halves the number of vectors and of lanes to add. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * baseline.h: the vector operations of level.h in plain C, with 4 lanes, by the vector extension that gcc and clang share.
- * The compiler makes it SSE2 on x86-64 and NEON on AArch64. */
+ * The compiler makes it SSE2 on x86-64, and what it finds elsewhere. */
 #ifndef STROBE_CPU_ISA_BASELINE_H
 #define STROBE_CPU_ISA_BASELINE_H
 
@@ -11,10 +11,10 @@
 #endif
 
 #include "math/exp2.h"
-#include "math/float16.h"
+#include "math/fp8.h"
 
 /* The register tile of 4 keys x 2 vectors is 8 vectors of sums, 2 operands, a broadcast and, without FMA, a product. */
-enum { LANES = 4, VECTORS = 2, UNROLL = 4 };
+enum { LANES = 4, VECTORS = 2, UNROLL = 4, REGISTERS = 16 };
 
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t vec_bits __attribute__((vector_size(16)));
@@ -121,6 +121,13 @@ static inline struct vec2 v_load2_fp16(const void *x) {
 static inline struct vec2 v_load2_int8(const void *x) {
     const int8_t *i = x;
     return (struct vec2){{i[0], i[1], i[2], i[3]}, {i[4], i[5], i[6], i[7]}};
+}
+
+static inline struct vec2 v_load2_e4m3(const void *x) {
+    const uint8_t *bytes = x;
+    float wide[2 * LANES];
+    for (int i = 0; i < 2 * LANES; ++i) wide[i] = e4m3_to_float(bytes[i]) * 0x1p-8f;
+    return (struct vec2){v_load(wide), v_load(wide + LANES)};
 }
 
 static inline float v_sum(vec a) { return a[0] + a[2] + (a[1] + a[3]); }

@@ -45,6 +45,7 @@ struct forward {
     char *workspace;
     size_t scratch_bytes;
     int64_t tiles, tasks_a_head; /* tiles of a task */
+    bool v_in_k;
     struct dropout_place place;
 };
 
@@ -83,6 +84,7 @@ static void start_tile(struct tile *t, const struct tile_rows *rows, float *memo
 /* A block of keys. The tiles of a task come to it one after the other, those to which it is not hidden. */
 struct key_block {
     int64_t first, keys;
+    uint64_t missing; /* those of them that do not exist, as bits */
     struct rows32 k, v;
     struct rows32 finite_v; /* V with zeros in the place of keys that are not finite; data NULL: not yet asked for */
     struct nonfinite_keys nonfinite;
@@ -110,12 +112,6 @@ static void online_softmax(struct tile *t, float *s, float *rescale, int first, 
     }
 }
 
-/* The scores of keys that do not exist, whose place in K and V is 0. */
-static void hide_missing_keys(float *scores, const struct sequence *s, int64_t j0, int64_t keys) {
-    for (int64_t j = 0; s->pages && j < keys; ++j)
-        for (int64_t r = 0; r < TILE_ROWS && !strobe__key_exists(s, j0 + j); ++r) scores[j * TILE_ROWS + r] = -INFINITY;
-}
-
 /* A tile attends to a block of keys of which it sees some: those of its vectors of rows do that see a key. */
 static void attend_block(const struct forward *f, struct tile *tile, const struct scratch *t, struct key_block *b,
                          const struct visible_block *visible) {
@@ -125,7 +121,7 @@ static void attend_block(const struct forward *f, struct tile *tile, const struc
     tile_scores(t->s + at, b->k, tile->q + at, a->dim, b->keys, vectors);
     const bool hidden = finish_block_scores(t->s, NULL, &tile->rows, &tile->features, visible, b->first, b->keys, 1);
     if (hidden && !b->finite_v.data) b->finite_v = leave_out_nonfinite(&b->nonfinite, b->v, t->v, b->keys, a->dim_v);
-    hide_missing_keys(t->s, &tile->rows.s, b->first, b->keys);
+    hide_missing_keys(t->s, b->missing);
     online_softmax(tile, t->s, t->rescale, visible->first, visible->end, b->keys, exponent_factor(f->p));
     if (a->dropout) apply_dropout_factors(t->s, &tile->features, visible, &f->place, b->first, b->keys);
     tile_accumulate(tile->o + at, hidden ? b->finite_v : b->v, t->s + at, t->rescale + at, b->keys, a->dim_v, vectors);
@@ -143,8 +139,9 @@ static void attend_tiles(const struct forward *f, struct scratch *t, int tiles, 
         any = any || visible[n].coverage != BLOCK_SKIPPED;
     }
     if (!any) return;
+    b.missing = strobe__keys_missing(s, j0, b.keys);
     b.k = true_rows(t->k, f->p, &f->p->a.k, s, kv, j0, b.keys, f->p->a.dim);
-    b.v = true_rows(t->v, f->p, &f->p->a.v, s, kv, j0, b.keys, f->p->a.dim_v);
+    b.v = f->v_in_k ? b.k : true_rows(t->v, f->p, &f->p->a.v, s, kv, j0, b.keys, f->p->a.dim_v);
     for (int n = 0; n < tiles; ++n)
         if (visible[n].coverage != BLOCK_SKIPPED) attend_block(f, &t->tile[n], t, &b, &visible[n]);
 }
@@ -196,6 +193,7 @@ strobe_status LEVEL_KERNEL(forward)(const struct plan *plan, const struct execut
     struct scratch t;
     struct forward f = {
         .p = p, .workspace = execution->workspace, .scratch_bytes = lay_out(&t, NULL, p), .tiles = MOST_TILES};
+    f.v_in_k = strobe__v_in_k(p);
     const int64_t heads = p->a.batch * p->a.heads_kv, tiles = (p->a.seq_q * p->group + TILE_ROWS - 1) / TILE_ROWS;
     while (f.tiles > 1 && heads * ((tiles + f.tiles - 1) / f.tiles) < ENOUGH_TASKS) f.tiles /= 2;
     f.tasks_a_head = (tiles + f.tiles - 1) / f.tiles;

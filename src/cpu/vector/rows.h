@@ -61,11 +61,15 @@ static inline struct rows32 adjacent_rows(float *block, const struct problem *p,
     const bool values = x == &p->a.v;
     const float *scale = values ? p->scales.v : p->scales.k;
     if (!p->a.scales || !scale) return widen_rows(block, x, at, n, columns);
+    const int64_t *stride = values ? p->scales.stride_v : p->scales.stride_k, block_k = p->scales.block_k;
+    const float *factor = strobe__key_scale_at(p, scale, stride, s, j0, kv);
     for (int64_t j = 0; j < n; ++j) {
         float *row = block + j * columns;
-        const float factor = strobe__key_scale(p, scale, values ? p->scales.stride_v : p->scales.stride_k, s, j0 + j, kv);
+        if (block_k > 1) factor = strobe__key_scale_at(p, scale, stride, s, j0 + j, kv);
         widen_row(row, x->data, x->dtype, at + j * x->stride[1], columns);
-        for (int64_t c = 0; c < columns; ++c) row[c] *= factor;
+        const float scale_of_key = *factor;
+        for (int64_t c = 0; c < columns; ++c) row[c] *= scale_of_key;
+        if (block_k == 1) factor += stride[1];
     }
     return (struct rows32){block, columns};
 }
@@ -74,8 +78,7 @@ static inline struct rows32 adjacent_rows(float *block, const struct problem *p,
  * key that does not exist is 0. */
 static inline struct rows32 true_rows(float *block, const struct problem *p, const strobe_tensor *x,
                                       const struct sequence *s, int64_t kv, int64_t j0, int64_t n, int64_t columns) {
-    if (strobe__keys_together(s, j0, n) == n && strobe__key_exists(s, j0))
-        return adjacent_rows(block, p, x, s, kv, j0, n, columns);
+    if (strobe__keys_in_place(s, j0, n)) return adjacent_rows(block, p, x, s, kv, j0, n, columns);
     for (int64_t j = 0, count; j < n; j += count) {
         float *to = block + j * columns;
         count = strobe__keys_together(s, j0 + j, n - j);

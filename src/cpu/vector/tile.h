@@ -80,7 +80,7 @@ ALWAYS_INLINE void transposed_of_width(float *c, const float *a, int64_t a_strid
     for (; x < rows; ++x) transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, rescale, depth, 1, vectors);
 }
 
-/* The number of vectors that n elements fill; for the rows of a tile at most VECTORS. */
+/* The number of vectors that n elements fill; for the rows of a tile at most VECTORS, which is at most 4. */
 static inline int vectors_of(int64_t n) { return (int)((n + LANES - 1) / LANES); }
 
 static inline void tile_scores(float *s, struct rows32 a, const float *q, int64_t columns, int64_t keys, int vectors) {
@@ -88,6 +88,8 @@ static inline void tile_scores(float *s, struct rows32 a, const float *q, int64_
         product_of_width(s, TILE_ROWS, a.data, a.stride, q, TILE_ROWS, columns, keys, false, 1);
     else if (vectors == 2)
         product_of_width(s, TILE_ROWS, a.data, a.stride, q, TILE_ROWS, columns, keys, false, 2);
+    else if (VECTORS == 4 && vectors == 3)
+        product_of_width(s, TILE_ROWS, a.data, a.stride, q, TILE_ROWS, columns, keys, false, 3);
     else
         product_of_width(s, TILE_ROWS, a.data, a.stride, q, TILE_ROWS, columns, keys, false, VECTORS);
 }
@@ -98,6 +100,8 @@ static inline void tile_accumulate(float *o, struct rows32 a, const float *p, co
         transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, 1);
     else if (vectors == 2)
         transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, 2);
+    else if (VECTORS == 4 && vectors == 3)
+        transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, 3);
     else
         transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, VECTORS);
 }
@@ -126,7 +130,12 @@ static inline void widen_row(float *to, const void *data, int32_t dtype, int64_t
         return;
     }
     if (dtype == STROBE_FP8_E4M3) {
-        for (; x < columns; ++x) to[x] = e4m3_to_float(((const uint8_t *)data)[at + x]);
+        const uint8_t *bytes = (const uint8_t *)data + at;
+        for (; x + 2 * LANES <= columns; x += 2 * LANES) {
+            const struct vec2 part = v_load2_e4m3(bytes + x);
+            v_store(to + x, v_mul(part.a, v_set(256))), v_store(to + x + LANES, v_mul(part.b, v_set(256)));
+        }
+        for (; x < columns; ++x) to[x] = e4m3_to_float(bytes[x]);
         return;
     }
     const uint16_t *from = (const uint16_t *)data + at;

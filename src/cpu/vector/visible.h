@@ -247,6 +247,12 @@ static inline void see_block(struct visible_block *v, const struct tile_rows *t,
     sum_up(v, seen, t->n, keys);
 }
 
+/* Sets the scores of keys that do not exist, whose place in K and V is 0, to -inf. */
+static inline void hide_missing_keys(float *s, uint64_t missing) {
+    for (int64_t j = 0; missing; ++j, missing >>= 1)
+        for (int64_t at = 0; missing & 1 && at < TILE_ROWS; at += LANES) v_store(s + j * TILE_ROWS + at, v_set(-INFINITY));
+}
+
 /* Sets scores s [keys][TILE_ROWS] of pairs that are not visible to -inf, in a block that is partial. The last key's bit
  * comes first: it is shifted to the highest place, and each step shifts the words by one more. */
 static inline void hide_scores(float *s, const struct visible_block *v, int64_t keys) {
