@@ -247,11 +247,15 @@ struct task {
     bool started;
 };
 
-/* What goes wrong is found again, and said, by the thread that asked. */
+/* What goes wrong is found again, and said, by the thread that asked. A thread has no context of its own, without which the
+ * driver does not say whether a stream is being captured. */
 static void *run_task(void *argument) {
     const struct task *task = argument;
     compiled_kernel kernels[MOST_COMPILED_KERNELS];
+    struct cuda_visit visit;
+    if (strobe__cuda_enter(task->p->a.device_index, &visit)) return NULL;
     (void)strobe__compiled(task->p, task->text, NULL, kernels);
+    strobe__cuda_leave(&visit);
     return NULL;
 }
 

@@ -219,7 +219,7 @@ static void fill_mask(struct sm90_backward_params *m, const struct plan *plan) {
     const struct sm90_band band = strobe__sm90_band(p);
     m->first_shift = band.first_shift, m->end_shift = band.end_shift, m->bottom_right = band.bottom_right;
     /* A neighbour's keys are in a block. Of no rows no tile asks for its place among their blocks. */
-    m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->a.seq_q == 0 ||
+    m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->a.score || p->a.seq_q == 0 ||
                   variant_of(plan)->features & (FEATURES_MASK | FEATURES_BIAS | FEATURES_DROPOUT);
     m->is_staggered = !tiles_differ(p) && p->a.seq_q > 0 && variant_of(plan)->features != FEATURES_ALL;
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;

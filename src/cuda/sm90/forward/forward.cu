@@ -124,8 +124,8 @@ INLINE void read_note(const struct sm90_forward_params *p, const struct shared *
     g->bits = bits_of_note(p, t, g->note);
 }
 
-/* Reads the next tile's description and issues its first scores. After the last tile there is nothing to wait for, and the
- * product is of stale data: ptxas would serialise all products if this one stood behind a condition. */
+/* Reads the next tile's description and issues its first scores. After the last tile there is nothing to wait for, its
+ * description has a number and no blocks alone, and the product is of stale data: ptxas would serialise all products if this one stood behind a condition. */
 INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                        float (&s)[SCORES]) {
     const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, group_index()), stage = stage_of(g->count);
@@ -134,9 +134,9 @@ INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *share
     g->first_block = t->first_block, g->end_block = t->end_block;
     g->last_block = HAS_ROW_OFFSETS && t->start_block < t->end_block - 1 ? t->start_block + 1 : g->first_block;
     g->shown = keys_of_warp(t, warp_row());
-    if (HAS_ROW_OFFSETS) g->slope = p->alibi[t->batch * p->alibi_stride + t->head] * p->inverse_scale;
     g->q_slot = q_slot_of(piece);
     if (g->end_block > g->first_block) {
+        if (HAS_ROW_OFFSETS) g->slope = p->alibi[t->batch * p->alibi_stride + t->head] * p->inverse_scale;
         wait_full(g, &shared->q_full[g->q_slot], q_parity(piece), STROBE_TRACE_WAIT_Q);
         wait_full(g, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K);
         read_note(p, shared, g, t);
