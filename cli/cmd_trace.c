@@ -196,7 +196,8 @@ int cmd_trace(int argc, char **argv) {
     char message[PROBLEM_MESSAGE] = "one problem is accepted; strobe trace --help shows how";
     problem_list list = {0};
     int code = EXIT_REFUSED;
-    if (optind < argc && problem_list_read(&list, argc - optind, argv + optind, message, sizeof message)) {
+    if (optind < argc && problem_list_read(&list, argc - optind, argv + optind, message, sizeof message) &&
+        problem_list_is_of_one_process(&list, message, sizeof message)) {
         if (list.count == 1)
             code = trace_problem(&list.items[0], file, message, sizeof message);
         else

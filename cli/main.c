@@ -39,12 +39,22 @@ static void print_usage(FILE *stream) {
 
 /* The library takes no notice of a level that it does not know: it has nobody to tell. */
 static bool level_is_known(void) {
-    static const char *const levels[] = {"baseline", "avx2", "avx512", "amx"};
+#if defined(__x86_64__)
+    static const char *const levels[] = {"baseline", "avx2", "avx512", "avx512bf16", "amx"};
+#elif defined(__aarch64__)
+    static const char *const levels[] = {"baseline", "neon"};
+#else
+    static const char *const levels[] = {"baseline"};
+#endif
+    const size_t count = sizeof levels / sizeof levels[0];
     const char *wanted = getenv("STROBE_ISA");
     if (!wanted || !*wanted) return true;
-    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; ++i)
+    for (size_t i = 0; i < count; ++i)
         if (strcmp(wanted, levels[i]) == 0) return true;
-    fprintf(stderr, "strobe: STROBE_ISA is %s; baseline, avx2, avx512 or amx is accepted\n", wanted);
+    fprintf(stderr, "strobe: STROBE_ISA is %s; ", wanted);
+    for (size_t i = 0; i < count; ++i)
+        fprintf(stderr, "%s%s", levels[i], i + 2 < count ? ", " : i + 1 < count ? " or " : "");
+    fputs(" is accepted\n", stderr);
     return false;
 }
 

@@ -5,13 +5,14 @@
  * The float64 oracle takes time in proportion to rows x keys x dims, so sizes are cut down to a budget. */
 #include "check/draw.h"
 
+#include "check/draw_ranks.h"
 #include "problem/inputs.h"
 #include "problem/random.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { FOR_CASES = 6000, MOST_ATTEMPTS = 24, LARGEST_DIM = 512 };
+enum { FOR_CASES = 6000, MOST_ATTEMPTS = 24, LARGEST_DIM = 576, LARGEST_DIM_V = 512 };
 
 typedef random_stream stream;
 
@@ -26,9 +27,9 @@ static const int64_t edges[] = {4,   8,   12,  16,  24,  32,  48,  64,   80,   9
                                 224, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 4096, 8192, 16384, 32768, 131072};
 static const int64_t primes[] = {2,  3,  5,  7,  11, 13,  17,  19,  23,  29,  31,  37,
                                  41, 53, 61, 67, 97, 101, 131, 197, 257, 263, 509, 1021};
-static const int64_t dims[] = {1,   2,   3,   4,   5,   7,   8,   15,  16,  17,  24,  31,  32,  33,  40,  48,  56,
-                               63,  64,  65,  72,  80,  88,  96,  104, 112, 120, 127, 128, 129, 136, 144, 160, 176,
-                               192, 193, 200, 208, 224, 240, 248, 255, 256, 257, 264, 272, 320, 384, 448, 511, 512};
+static const int64_t dims[] = {1,   2,   3,   4,   5,   7,   8,   15,  16,  17,  24,  31,  32,  33,  40,  48,  56,  63,
+                               64,  65,  72,  80,  88,  96,  104, 112, 120, 127, 128, 129, 136, 144, 160, 176, 192, 193,
+                               200, 208, 224, 240, 248, 255, 256, 257, 264, 272, 320, 384, 448, 511, 512, 575, 576};
 static const int64_t usual_dims[] = {64, 64, 128, 128, 96, 192, 256, 80, 32};
 
 static int64_t draw_length(stream *r, int64_t most) {
@@ -64,6 +65,7 @@ static void draw_sizes(stream *r, problem *p) {
     if (chance(r, 1, 6)) p->seq_k = p->seq_q;
     p->dim = draw_dim(r);
     p->dim_v = chance(r, 3, 4) ? p->dim : draw_dim(r);
+    if (p->dim_v > LARGEST_DIM_V) p->dim_v = LARGEST_DIM_V;
 }
 
 static int64_t cost_of(const problem *p) {
@@ -238,6 +240,23 @@ static void draw_pages(stream *r, problem *p) {
     if (p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS) p->scales = SCALES_SEQUENCE;
 }
 
+/* What else caches are: keys that are padding, V in K's columns, as multi-head latent attention has it. */
+static void draw_cache(stream *r, problem *p, int64_t of) {
+    if (p->operation == STROBE_BACKWARD) return;
+    if (chance(r, of, 16)) p->leftpad = 1;
+    if (!chance(r, of, 16) || p->layout == LAYOUT_PACKED || p->scales) return;
+    p->v_in_k = 1;
+    if (p->dim_v > p->dim) p->dim_v = p->dim;
+}
+
+/* A step of decoding, a chunk, or the whole cache. */
+static void draw_append(stream *r, problem *p, int64_t of) {
+    const bool rows_share = p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS;
+    if (!chance(r, of, 12) || p->operation == STROBE_BACKWARD || p->layout == LAYOUT_SHARED) return;
+    if (problem_is_quantised(problem_kv_dtype(p)) && rows_share) return;
+    p->append = chance(r, 1, 3) ? 1 : 1 + random_below(r, chance(r, 1, 2) ? 40 : p->seq_k + 1);
+}
+
 static void draw_rest(stream *r, problem *p, int64_t of) {
     static const double rates[] = {0.1, 0.5, 0.17, 0.9, 1e-9, 0.999};
     static const int64_t splits[] = {1, 16, 63, 64, 65, 100, 128, 256, 512, 1000, 1 << 20};
@@ -276,6 +295,9 @@ static void draw_call(stream *r, int32_t operation, int64_t device, problem *p) 
     draw_values(r, p, of);
     draw_rest(r, p, of);
     draw_functions(r, p, of); /* when sizes are settled */
+    draw_cache(r, p, of);
+    draw_append(r, p, of);
+    if (device == STROBE_CPU && chance(r, 1, 10)) draw_ranks(r, p);
 }
 
 /* Whether the kernel that the problem names, or any, takes it; its name into the problem. */
@@ -283,11 +305,11 @@ static strobe_status select_kernel(problem *p, char *message, size_t capacity) {
     call c;
     const char *kernel = "";
     call_describe(&c, p);
-    const strobe_status status = strobe_select(&c.attention, call_gradients(&c), &kernel);
-    if (status)
-        snprintf(message, capacity, "%s", strobe_last_error());
-    else
-        snprintf(p->kernel, sizeof p->kernel, "%s", kernel);
+    strobe_status status = strobe_select(&c.attention, call_gradients(&c), &kernel);
+    snprintf(message, capacity, "%s", status ? strobe_last_error() : "");
+    if (status) return status;
+    if (p->ranks) status = ranks_take(p, &c, message, capacity);
+    if (!status) snprintf(p->kernel, sizeof p->kernel, "%s", kernel);
     return status;
 }
 

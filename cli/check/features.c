@@ -5,6 +5,8 @@
 
 #include <stddef.h>
 
+#include <strobe/strobe_dist.h>
+
 /* How a feature is read from its field: the field has the value, or any but 0. Or a function says. */
 enum { ANY = INT32_MIN };
 
@@ -45,6 +47,8 @@ static bool has_broadcast_bias(const problem *p) {
 }
 static bool has_score(const problem *p) { return p->score[0]; }
 static bool has_visible(const problem *p) { return p->visible[0]; }
+static bool has_ranks(const problem *p) { return p->ranks > 1; }
+static bool has_ring(const problem *p) { return p->ranks > 1 && p->rank_scheme == STROBE_DIST_RING; }
 static bool has_broadcast_mask(const problem *p) {
     return p->bool_mask && p->bool_mask != (AXIS_KEY | AXIS_ROW | AXIS_HEAD | AXIS_BATCH);
 }
@@ -121,6 +125,9 @@ static const feature features[] = {
     {"split_keys", IS(split_keys, ANY), .forward = true},
     {"K and V in pages", IS(page_size, ANY), .forward = true},
     {"pages that are none", IS(missing, ANY), .forward = true},
+    {"v in the columns of k", IS(v_in_k, ANY), .forward = true},
+    {"left padding", IS(leftpad, ANY), .forward = true},
+    {"appended keys", IS(append, ANY), .forward = true},
     {"layout bhsd", IS(layout, LAYOUT_BHSD)},
     {"layout packed", IS(layout, LAYOUT_PACKED)},
     {"layout gaps", IS(layout, LAYOUT_GAPS)},
@@ -140,6 +147,13 @@ static const feature features[] = {
     {"hidden largest numbers", IS(hidden, HIDDEN_LARGEST)},
     {"visible nan", IS(nan, ANY)},
     {"threads", IS(threads, ANY)},
+    {"ranks", .has = has_ranks},
+    {"a ring of ranks", .has = has_ring},
+    {"all-gather", IS(rank_scheme, STROBE_DIST_ALL_GATHER)},
+    {"Ulysses", IS(rank_scheme, STROBE_DIST_ULYSSES)},
+    {"two levels", IS(rank_scheme, STROBE_DIST_TWO_LEVELS)},
+    {"shards in zigzag", IS(rank_layout, STROBE_DIST_ZIGZAG)},
+    {"shards in stripes", IS(rank_layout, STROBE_DIST_STRIPED)},
 };
 enum { COUNT_OF_FEATURES = sizeof features / sizeof features[0] };
 _Static_assert(COUNT_OF_FEATURES <= (int)MOST_FEATURES, "a set has a bit for every feature");

@@ -186,6 +186,11 @@ static const char *const pages[] = {"paged=16",
                                     "paged=16 missing bias=hk mask=bqk layout=backwards",
                                     "paged=10 scales=sequence dropout=0.2",
                                     "paged=300 missing block=20,30",
+                                    "paged=16 append=9 causal varlen=used_k",
+                                    "append=5 kv=int8 varlen=packed",
+                                    "leftpad causal append=3",
+                                    "leftpad paged=16 kv=int8 varlen=used_k bias",
+                                    "leftpad varlen=packed window=9,0",
                                     "paged=8 missing kv=bf16 scales split=40",
                                     NULL};
 

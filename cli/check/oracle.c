@@ -25,6 +25,8 @@ static problem with_dtype(const problem *p, strobe_dtype dtype) {
     other.kernel[0] = 0;
     if (p->layout != LAYOUT_PACKED) other.layout = LAYOUT_BSHD;
     if (!p->missing) other.page_size = 0;
+    if (p->ranks) other.no_lse = 0; /* which the allowance of out follows from, below */
+    other.v_in_k = 0;
     return other;
 }
 
@@ -254,6 +256,9 @@ static void set_allowances(oracle *o, const inputs *in) {
         const double rounding = compare_rounding(in, (tensor_id)id, reference, dtype);
         o->allowance[id] = compare_allowance(&in->problem, o->standard_error[id], rounding);
     }
+    /* Ranks merge parts by weights of exp(lse): what lse may be wrong by, the weights may. */
+    if (in->problem.ranks > 1 && in->problem.operation == STROBE_FORWARD)
+        o->allowance[T_OUT] += o->allowance[T_LSE] * largest(in, T_OUT, &o->reference.tensor[T_OUT]);
 }
 
 bool oracle_create(oracle *o, inputs *in, char *message, size_t capacity) {

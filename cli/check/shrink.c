@@ -24,6 +24,9 @@ static const step features[] = {
     {{F(layout)}},
     {{F(page_size), F(missing)}},
     {{F(missing)}},
+    {{F(append)}},
+    {{F(v_in_k)}},
+    {{F(leftpad)}},
     {{F(dropout), F(shard)}},
     {{F(shard)}},
     {{F(bool_mask), F(block_q), F(block_k), F(block_axes), F(shows)}},
@@ -55,11 +58,13 @@ static const step features[] = {
     {{F(no_lse)}},
     {{F(deterministic)}},
     {{F(split_keys)}},
+    {{F(ranks), F(rank_group), F(rank_scheme), F(rank_layout)}},
+    {{F(rank_layout)}},
     {{F(threads)}},
     {{F(seed)}},
 };
-static const size_t sizes[] = {F(batch),   F(seq_q),   F(seq_k),       F(dim),          F(dim_v),    F(seed),
-                               F(block_q), F(block_k), F(window_left), F(window_right), F(page_size)};
+static const size_t sizes[] = {F(ranks),   F(batch),   F(seq_q),       F(seq_k),        F(dim),       F(dim_v), F(seed),
+                               F(block_q), F(block_k), F(window_left), F(window_right), F(page_size), F(append)};
 
 static int64_t *field_of(problem *p, size_t field) { return (int64_t *)(void *)((char *)p + field); }
 

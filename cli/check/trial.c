@@ -3,6 +3,7 @@
  * trial.c: one call of a kernel, in several manners; see trial.h. */
 #include "check/trial.h"
 
+#include "check/ranks.h"
 #include "problem/cuda_trial.h"
 
 #include <stdio.h>
@@ -71,6 +72,7 @@ strobe_status trial_run(const inputs *in, const outputs *out, const char *kernel
     call_prepare(&c, in, out);
     c.attention.device = STROBE_CPU;
     set_manner(&c, kernel, how);
+    if (in->problem.ranks && !(kernel && trial_is_yardstick(kernel))) return ranks_run(in, out, &c, how, message, capacity);
     return manner_run(&c, how, message, capacity);
 }
 

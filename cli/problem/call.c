@@ -6,10 +6,11 @@
 #include <string.h>
 
 /* layout=bshd leaves strides at zero, the default, so that the library's own idea of contiguous is what gets tested. */
-static strobe_tensor view(const inputs *in, const buffer *b) {
+static strobe_tensor view(const inputs *in, tensor_id id, const buffer *b) {
     strobe_tensor t = {.data = b->data, .dtype = (int32_t)b->dtype};
     if (b->extent[0] == 0 || b->extent[1] == 0) t.data = NULL; /* no elements, no address */
-    if (b->data && in->problem.layout != LAYOUT_BSHD) memcpy(t.stride, b->stride, sizeof t.stride);
+    const bool others = inputs_lies_in(&in->problem, id) != id;
+    if (b->data && (in->problem.layout != LAYOUT_BSHD || others)) memcpy(t.stride, b->stride, sizeof t.stride);
     return t;
 }
 
@@ -98,12 +99,13 @@ static void set_scales(call *c, const inputs *in) {
 
 static void set_features(call *c, const inputs *in) {
     const problem *p = &in->problem;
-    if (p->varlen) {
+    if (p->varlen || p->leftpad) {
         c->varlen = (strobe_varlen){.struct_size = sizeof c->varlen,
                                     .cu_seqlens_q = in->varlen_arrays[0],
                                     .cu_seqlens_k = in->varlen_arrays[1],
                                     .used_q = in->varlen_arrays[2],
                                     .used_k = in->varlen_arrays[3],
+                                    .leftpad_k = in->varlen_arrays[LEFTPAD_ARRAY],
                                     .total_q = p->varlen & VARLEN_CU_Q ? in->total_q : 0,
                                     .total_k = p->varlen & VARLEN_CU_K ? in->total_k : 0,
                                     .index_bits = p->varlen & VARLEN_INDEX_64 ? 64 : 32};
@@ -151,18 +153,18 @@ void call_prepare(call *c, const inputs *in, const outputs *out) {
     set_masks(c, in);
     set_features(c, in);
     const buffer *of_forward = c->backward ? in->tensor : out->tensor;
-    c->attention.q = view(in, &in->tensor[T_Q]);
-    c->attention.k = view(in, &in->tensor[T_K]);
-    c->attention.v = view(in, &in->tensor[T_V]);
-    c->attention.out = view(in, &of_forward[T_OUT]);
-    c->attention.lse = view(in, &of_forward[T_LSE]);
+    c->attention.q = view(in, T_Q, &in->tensor[T_Q]);
+    c->attention.k = view(in, T_K, &in->tensor[T_K]);
+    c->attention.v = view(in, T_V, &in->tensor[T_V]);
+    c->attention.out = view(in, T_OUT, &of_forward[T_OUT]);
+    c->attention.lse = view(in, T_LSE, &of_forward[T_LSE]);
     if (!c->backward) return;
     c->gradients = (strobe_gradients){.struct_size = sizeof c->gradients,
-                                      .dout = view(in, &in->tensor[T_DOUT]),
-                                      .dlse = view(in, &in->tensor[T_DLSE]),
-                                      .dq = view(in, &out->tensor[T_DQ]),
-                                      .dk = view(in, &out->tensor[T_DK]),
-                                      .dv = view(in, &out->tensor[T_DV])};
+                                      .dout = view(in, T_DOUT, &in->tensor[T_DOUT]),
+                                      .dlse = view(in, T_DLSE, &in->tensor[T_DLSE]),
+                                      .dq = view(in, T_DQ, &out->tensor[T_DQ]),
+                                      .dk = view(in, T_DK, &out->tensor[T_DK]),
+                                      .dv = view(in, T_DV, &out->tensor[T_DV])};
     if (p->dbias) c->dbias = scores_view(&out->tensor[T_DBIAS]), c->gradients.dbias = &c->dbias;
     if (p->dscore) {
         c->dtable = table_view(p, &out->tensor[T_DTABLE]);
@@ -187,7 +189,8 @@ void call_describe(call *c, const problem *p) {
             inputs_shape(&in, (tensor_id)id, b);
             b->data = (unsigned char *)nothing;
         }
-    for (int i = 0; i < 4; ++i) in.varlen_arrays[i] = p->varlen & 1 << i ? nothing : NULL;
+    for (int i = 0; i < LEFTPAD_ARRAY; ++i) in.varlen_arrays[i] = p->varlen & 1 << i ? nothing : NULL;
+    in.varlen_arrays[LEFTPAD_ARRAY] = p->leftpad ? nothing : NULL;
     in.page_table = (int32_t *)(void *)nothing;
     call_prepare(c, &in, &out);
     if (p->kernel[0]) c->tuning.kernel = p->kernel; /* the caller's: in goes away */

@@ -40,7 +40,7 @@ bool device_copies_create(device_copies *d, const inputs *in, const outputs *out
     *d = (device_copies){.in = *in, .out = *out, .host_in = *in};
     if (!cuda_memory_open(message, capacity)) return false;
     bool ok = copy_tensors(d, d->in.tensor, in->tensor) && copy_tensors(d, d->out.tensor, out->tensor);
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < VARLEN_ARRAYS; ++i)
         if (in->varlen_arrays[i]) {
             d->in.varlen_arrays[i] = keep(d, in->varlen_arrays[i], ((size_t)in->problem.batch + 1) * 8);
             ok = ok && d->in.varlen_arrays[i];

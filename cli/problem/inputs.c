@@ -148,7 +148,8 @@ static void reverse(buffer *b, int64_t layout) {
         if (layout == LAYOUT_BACKWARDS || (layout == LAYOUT_REVERSED && axis == 1)) b->stride[axis] = -b->stride[axis];
 }
 
-static void stride_over_tokens(const problem *p, tensor_id id, buffer *b) {
+static void stride_over_tokens(const inputs *in, tensor_id id, buffer *b) {
+    const problem *p = &in->problem;
     const int64_t layout = layout_of(p, id), gap = gap_of(layout);
     const bool statistic = kinds[id].columns == COLUMNS_ONE; /* lse is [batch, heads, rows] */
     const bool heads_outside = layout == LAYOUT_BHSD || statistic;
@@ -160,6 +161,11 @@ static void stride_over_tokens(const problem *p, tensor_id id, buffer *b) {
     }
     if (layout == LAYOUT_SHARED && (id == T_K || id == T_V || id == T_DOUT)) b->stride[0] = b->stride[2] = 0;
     reverse(b, layout);
+    if (inputs_lies_in(p, id) != id) { /* K's rows, in all their columns */
+        const int64_t own = b->extent[3];
+        inputs_shape(in, inputs_lies_in(p, id), b);
+        b->extent[3] = own;
+    }
     if (inputs_is_packed_with(p, id) != TENSOR_COUNT) {
         b->stride[1] = inputs_packed_width(p);
         b->stride[0] = b->extent[1] * b->stride[1];
@@ -174,6 +180,11 @@ static void stride_over_scores(const problem *p, tensor_id id, buffer *b) {
     if (layout == LAYOUT_BACKWARDS) reverse(b, layout);
     for (int axis = 0; axis < 3; ++axis)
         if (b->extent[axis] == 1) b->stride[axis] = 0; /* broadcast */
+}
+
+tensor_id inputs_lies_in(const problem *p, tensor_id id) {
+    if (!p->v_in_k) return id;
+    return id == T_V ? T_K : id == T_V_SCALE ? T_K_SCALE : id;
 }
 
 tensor_id inputs_is_packed_with(const problem *p, tensor_id id) {
@@ -194,7 +205,7 @@ void inputs_shape(const inputs *in, tensor_id id, buffer *b) {
         if (id == T_SLOPES && p->alibi == ALIBI_BATCH) b->extent[0] = p->batch;
     } else if (kinds[id].side == OVER_ROWS || kinds[id].side == OVER_KEYS) {
         extent_over_tokens(in, id, b);
-        stride_over_tokens(p, id, b);
+        stride_over_tokens(in, id, b);
     } else {
         if (kinds[id].side == OVER_SCORES)
             extent_over_scores(p, id, b);
@@ -248,7 +259,7 @@ bool inputs_allocate(const inputs *in, buffer tensors[TENSOR_COUNT], bool output
         if (!inputs_has(p, (tensor_id)id, outputs_wanted)) continue;
         inputs_shape(in, (tensor_id)id, b);
         const tensor_id owner = inputs_is_packed_with(p, (tensor_id)id);
-        if (owner != TENSOR_COUNT && owner != (tensor_id)id) continue;
+        if ((owner != TENSOR_COUNT && owner != (tensor_id)id) || inputs_lies_in(p, (tensor_id)id) != (tensor_id)id) continue;
         const buffer shape = *b;
         if (owner != TENSOR_COUNT) b->extent[2] = 1, b->extent[3] = inputs_packed_width(p);
         const bool ok = buffer_allocate(b);
@@ -260,12 +271,13 @@ bool inputs_allocate(const inputs *in, buffer tensors[TENSOR_COUNT], bool output
     }
     if (p->layout == LAYOUT_PACKED && (!outputs_wanted || p->operation == STROBE_BACKWARD))
         lend(tensors, outputs_wanted ? T_DQ : T_Q, p);
+    for (int id = 0; id < TENSOR_COUNT; ++id) tensors[id].data = tensors[inputs_lies_in(p, (tensor_id)id)].data;
     return true;
 }
 
 void inputs_free(inputs *in) {
     for (int id = 0; id < TENSOR_COUNT; ++id) buffer_free(&in->tensor[id]);
-    for (int i = 0; i < 4; ++i) free(in->varlen_arrays[i]);
+    for (int i = 0; i < VARLEN_ARRAYS; ++i) free(in->varlen_arrays[i]);
     free(in->pages);
     free(in->page_table);
     free(in->sequences);
@@ -290,9 +302,9 @@ unsigned char *inputs_row(const inputs *in, tensor_id id, const buffer *b, int64
     const bool packed = in->problem.varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q);
     const sequence *s = &in->sequences[batch];
     if (is_in_pages(&in->problem, id)) {
-        const int64_t size = in->problem.page_size;
-        const int64_t page = in->pages[batch * inputs_pages_of_sequence(&in->problem) + row / size];
-        return buffer_at(b, page, row % size, head, element_bytes(b->dtype));
+        const int64_t size = in->problem.page_size, at = s->first_key + row;
+        const int64_t page = in->pages[batch * inputs_pages_of_sequence(&in->problem) + at / size];
+        return buffer_at(b, page, at % size, head, element_bytes(b->dtype));
     }
     return buffer_at(b, packed ? 0 : batch, row + (keys ? s->first_key : s->first_row), head, element_bytes(b->dtype));
 }

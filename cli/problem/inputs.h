@@ -65,16 +65,20 @@ bool tensor_is_output(const problem *p, tensor_id id);
 /* One batch entry: its lengths, and the rows before it where that side is packed (0 otherwise). */
 typedef struct sequence {
     int64_t rows, keys, first_row, first_key;
+    int64_t padding; /* keys before key 0 that are none; first_key counts them */
 } sequence;
+
+enum { LEFTPAD_ARRAY = 4, VARLEN_ARRAYS }; /* of inputs.varlen_arrays; the others have the order of VARLEN_ bits */
 
 typedef struct inputs {
     problem problem;
     sequence *sequences;      /* [batch] */
     int64_t total_q, total_k; /* rows of a packed side */
     int32_t *pages,
-        *page_table;        /* [batch][pages_of_sequence]: where keys lie, and what a call is told; NULL: not in pages */
-    void *varlen_arrays[4]; /* cu_seqlens_q, cu_seqlens_k, used_q, used_k, of 32 or 64 bits; NULL where absent */
-    strobe_dropout dropout; /* p is 0 where there is none; the place in a larger problem is the caller's to set */
+        *page_table; /* [batch][pages_of_sequence]: where keys lie, and what a call is told; NULL: not in pages */
+    void *varlen_arrays[VARLEN_ARRAYS]; /* cu_seqlens_q, cu_seqlens_k, used_q, used_k, leftpad_k, of 32 or 64 bits; NULL
+                                           where absent */
+    strobe_dropout dropout;      /* p is 0 where there is none; the place in a larger problem is the caller's to set */
     buffer tensor[TENSOR_COUNT]; /* what the operation reads; data NULL where absent */
 } inputs;
 
@@ -113,7 +117,8 @@ int64_t inputs_page_count(const problem *p);
 /* Whether key j of a batch entry lies in a page that the call is told wrongly of: nobody sees it. */
 static inline bool inputs_key_is_missing(const inputs *in, int64_t batch, int64_t j) {
     if (!in->pages) return false;
-    const int64_t at = batch * inputs_pages_of_sequence(&in->problem) + j / in->problem.page_size;
+    const int64_t page = (in->sequences[batch].first_key + j) / in->problem.page_size;
+    const int64_t at = batch * inputs_pages_of_sequence(&in->problem) + page;
     return in->pages[at] != in->page_table[at];
 }
 

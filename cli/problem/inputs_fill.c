@@ -4,6 +4,7 @@
  * values= and of scales are is in inputs_values.c, poison in inputs_poison.c. */
 #include "io/memory.h"
 #include "problem/element.h"
+#include "problem/inputs_append.h"
 #include "problem/inputs_shape.h"
 #include "problem/inputs_values.h"
 #include "problem/random.h"
@@ -13,7 +14,7 @@
 #include <string.h>
 
 /* What streams of random numbers are for, beside the tensors, which use their tensor_id. */
-enum { FOR_LENGTHS = 1000, FOR_USED = 2000, FOR_SQUARES = 2500, FOR_DOCUMENTS, FOR_PAGES };
+enum { FOR_LENGTHS = 1000, FOR_USED = 2000, FOR_SQUARES = 2500, FOR_DOCUMENTS, FOR_PAGES, FOR_PADDING };
 
 /* Packed tensors begin with rows that belong to no sequence, and end with some: to be left alone. */
 enum { ROWS_BEFORE = 2, ROWS_AFTER = 1 };
@@ -52,11 +53,22 @@ static void set_entry(const problem *p, void *array, int64_t at, int64_t value) 
         ((int32_t *)array)[at] = (int32_t)value;
 }
 
+/* The first keys of a sequence become padding: none, some or all. */
+static void pad(inputs *in, int64_t b) {
+    sequence *s = &in->sequences[b];
+    random_stream r = random_at((uint64_t)in->problem.seed, FOR_PADDING, (uint64_t)b);
+    const int64_t kind = random_below(&r, 8), some = random_below(&r, s->keys + 1);
+    const int64_t padding = kind == 0 ? 0 : kind == 1 ? s->keys : kind < 4 ? some : some % 17;
+    set_entry(&in->problem, in->varlen_arrays[LEFTPAD_ARRAY], b, padding);
+    s->padding = padding, s->first_key += padding, s->keys -= padding;
+}
+
 static void fill_lengths(inputs *in) {
     const problem *p = &in->problem;
     in->sequences = memory_zeroed((size_t)p->batch, sizeof *in->sequences);
-    for (int i = 0; i < 4; ++i)
-        if (p->varlen & 1 << i) in->varlen_arrays[i] = memory_zeroed((size_t)p->batch + 1, 8);
+    for (int i = 0; i < VARLEN_ARRAYS; ++i)
+        if (i == LEFTPAD_ARRAY ? p->leftpad : p->varlen & 1 << i)
+            in->varlen_arrays[i] = memory_zeroed((size_t)p->batch + 1, 8);
     int64_t end[2];
     for (int side = 0; side < 2; ++side) end[side] = has_none(p, side) ? 0 : ROWS_BEFORE;
     for (int64_t b = 0; b <= p->batch; ++b)
@@ -71,6 +83,7 @@ static void fill_lengths(inputs *in) {
             *(side ? &s->keys : &s->rows) = used;
             *(side ? &s->first_key : &s->first_row) = packed ? end[side] : 0;
             end[side] += room;
+            if (side && p->leftpad) pad(in, b);
         }
     in->total_q = end[0] > 0 ? end[0] + ROWS_AFTER : 0;
     in->total_k = end[1] > 0 ? end[1] + ROWS_AFTER : 0;
@@ -226,7 +239,7 @@ static void fill(inputs *in) {
     const problem *p = &in->problem;
     values_fill_scales(in);
     for (size_t n = 0; n < sizeof tokens / sizeof tokens[0]; ++n)
-        for (int64_t b = 0; b < p->batch; ++b)
+        for (int64_t b = 0; inputs_lies_in(p, tokens[n]) == tokens[n] && b < p->batch; ++b)
             fill_tokens(in, tokens[n], b, 0, inputs_length(in, tokens[n], b), 0, in->tensor[tokens[n]].extent[2]);
     for (int64_t b = 0; b < p->batch; ++b) inputs_fill_gradient(in, b, 0, p->heads_q, 0, in->sequences[b].rows);
     if (p->bias) fill_scores(in, T_BIAS);
@@ -260,7 +273,7 @@ bool inputs_create(inputs *in, const problem *p, char *message, size_t capacity)
     fill_pages(in);
     if (!inputs_allocate(in, in->tensor, false, message, capacity)) return false;
     fill(in);
-    return true;
+    return inputs_append(in, message, capacity);
 }
 
 void inputs_fill_gradient(inputs *in, int64_t batch, int64_t head, int64_t heads, int64_t first, int64_t end) {

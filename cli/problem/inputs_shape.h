@@ -12,6 +12,9 @@ void inputs_shape(const inputs *in, tensor_id id, buffer *b);
 /* Whether the problem has the tensor, among what its operation writes or among what it reads. */
 bool inputs_has(const problem *p, tensor_id id, bool output);
 
+/* The tensor whose first columns this one is, with v_in_k; else itself. */
+tensor_id inputs_lies_in(const problem *p, tensor_id id);
+
 /* The tensor in whose memory this one lies under layout=packed, possibly itself; else TENSOR_COUNT. */
 tensor_id inputs_is_packed_with(const problem *p, tensor_id id);
 int64_t inputs_packed_width(const problem *p);

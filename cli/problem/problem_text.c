@@ -2,6 +2,7 @@
  *
  * problem_text.c: one problem from text and to text, driven by the table in problem_words.c; see problem_text.h. */
 #include "io/number.h"
+#include "problem/problem_ranks.h"
 #include "problem/problem_words.h"
 #include "problem/score_functions.h"
 
@@ -113,6 +114,11 @@ static bool read_expression(const word *w, const char *value, problem *p, const 
     return score_function_of(&alone) != NULL || refuse(r, "%s", strobe_last_error());
 }
 
+static bool read_ranks(const word *w, const char *value, problem *p, const refusal *r) {
+    (void)w;
+    return problem_ranks_read(value, p, r->message, r->capacity);
+}
+
 static bool read_word(const char *text, problem *p, uint64_t *seen, int *set, const refusal *r) {
     static bool (*const read[])(const word *, const char *, problem *,
                                 const refusal *) = {[WORD_BARE] = read_choice,
@@ -122,7 +128,8 @@ static bool read_word(const char *text, problem *p, uint64_t *seen, int *set, co
                                                     [WORD_REAL] = read_real,
                                                     [WORD_CHOICE] = read_choice,
                                                     [WORD_NAME] = read_name,
-                                                    [WORD_EXPRESSION] = read_expression};
+                                                    [WORD_EXPRESSION] = read_expression,
+                                                    [WORD_RANKS] = read_ranks};
     const char *value = NULL;
     const word *w = problem_word_find(text, &value);
     if (!w) return refuse(r, "\"%s\" is not a word of a problem; see the words under strobe bench --help", text);
@@ -137,6 +144,26 @@ static bool read_word(const char *text, problem *p, uint64_t *seen, int *set, co
     *set |= w->sets;
     if (!read[w->kind](w, value, p, r)) return false;
     if (w->sets == (SETS_SEQ_Q | SETS_SEQ_K)) p->seq_k = p->seq_q;
+    return true;
+}
+
+/* What the words of caches say together. */
+static bool is_cache_consistent(const problem *p, const refusal *r) {
+    if (p->page_size && (p->layout == LAYOUT_PACKED || p->layout == LAYOUT_SHARED))
+        return refuse(r, "paged is given with layout=packed or shared; the other layouts are accepted");
+    if (p->page_size && p->varlen & VARLEN_CU_K)
+        return refuse(r, "paged is given with packed keys; varlen=used, used_k or packed_q is accepted");
+    if (p->page_size && (p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS))
+        return refuse(r, "paged is given with scales of several rows; scales=token, sequence or tensor is accepted");
+    if (p->v_in_k && (p->dim_v > p->dim || p->layout == LAYOUT_PACKED || p->scales))
+        return refuse(r, "v_in_k is given with %s; without it is accepted",
+                      p->dim_v > p->dim ? "a dv above d"
+                      : p->scales       ? "scales"
+                                        : "layout=packed");
+    if (p->append && (p->dtype == STROBE_FP64 || p->layout == LAYOUT_SHARED))
+        return refuse(r, "append is given with fp64 or layout=shared; other types and layouts are accepted");
+    if (p->append && problem_is_quantised(problem_kv_dtype(p)) && (p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS))
+        return refuse(r, "append is given with scales of several rows; scales=token, sequence or tensor is accepted");
     return true;
 }
 
@@ -159,18 +186,16 @@ static bool is_consistent(const problem *p, const refusal *r) {
         return refuse(r, "layout is packed with varlen=packed_q; q, k and v side by side have the same rows");
     if (p->layout == LAYOUT_PACKED && p->varlen && (p->lengths == LENGTHS_NO_KEYS || p->lengths == LENGTHS_NO_ROWS))
         return refuse(r, "layout is packed with rows or keys alone; q, k and v side by side have the same rows");
-    if (p->page_size && (p->layout == LAYOUT_PACKED || p->layout == LAYOUT_SHARED))
-        return refuse(r, "paged is given with layout=packed or shared; the other layouts are accepted");
-    if (p->page_size && p->varlen & VARLEN_CU_K)
-        return refuse(r, "paged is given with packed keys; varlen=used, used_k or packed_q is accepted");
-    if (p->page_size && (p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS))
-        return refuse(r, "paged is given with scales of several rows; scales=token, sequence or tensor is accepted");
+    if (p->ranks && p->device == STROBE_CUDA) return refuse(r, "ranks is given with device=cuda; cpu is accepted");
     const struct {
         const char *name;
         int64_t given, needed;
         const char *need;
     } needs[] = {{"dlse", p->dlse, backward, "bwd"},
                  {"missing", p->missing, p->page_size, "paged"},
+                 {"append", p->append, !backward, "fwd"},
+                 {"v_in_k", p->v_in_k, !backward, "fwd"},
+                 {"leftpad", p->leftpad, !backward, "fwd"},
                  {"dbias", p->dbias, backward, "bwd"},
                  {"dsinks", p->dsinks, backward, "bwd"},
                  {"dbias", p->dbias, p->bias, "bias"},
@@ -187,7 +212,7 @@ static bool is_consistent(const problem *p, const refusal *r) {
     for (size_t i = 0; i < sizeof needs / sizeof needs[0]; ++i)
         if (needs[i].given && !needs[i].needed)
             return refuse(r, "%s is given without %s; both are accepted together", needs[i].name, needs[i].need);
-    return true;
+    return is_cache_consistent(p, r);
 }
 
 static void default_to(int64_t *field, int64_t value) {
@@ -281,6 +306,11 @@ static void print_choice(printer *out, const word *w, int64_t value) {
         add(out, " %s=%s", w->key, name);
 }
 
+static void add_ranks(printer *out, const problem *p) {
+    char text[64];
+    if (problem_ranks_print(p, text, sizeof text)) add(out, "%s", text);
+}
+
 void problem_print(const problem *p, char text[PROBLEM_TEXT]) {
     printer out = {text, 0};
     text[0] = 0;
@@ -290,6 +320,7 @@ void problem_print(const problem *p, char text[PROBLEM_TEXT]) {
         if (w->kind == WORD_REAL) print_number(&out, w, real_of(p, w->field));
         if (w->kind == WORD_BARE || w->kind == WORD_CHOICE) print_choice(&out, w, integer_of(p, w->field));
         if (w->kind == WORD_FLAG && integer_of(p, w->field)) add(&out, " %s", w->key);
+        if (w->kind == WORD_RANKS) add_ranks(&out, p);
         if ((w->kind == WORD_NAME || w->kind == WORD_EXPRESSION) && *((const char *)p + w->field))
             add(&out, " %s=%s", w->key, (const char *)p + w->field);
     }

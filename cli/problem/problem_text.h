@@ -85,7 +85,10 @@ typedef struct problem {
     int64_t deterministic;          /* flag */
     int64_t layout;                 /* problem_layout */
     int64_t page_size;              /* of K and V in pages; 0: they are not */
+    int64_t v_in_k;                 /* flag: v is the first columns of k */
+    int64_t leftpad;                /* flag: the first keys of sequences are padding, as many as the seed says */
     int64_t missing;                /* flag: some numbers of pages are those of no page */
+    int64_t append;                 /* of each sequence's keys, those that strobe_append puts there, at most; 0: none */
     int64_t q_start, k_start;
     int64_t values, hidden, nan;      /* problem_values, problem_hidden; flag: a NaN that rows see */
     int64_t scales, lengths;          /* problem_scales, problem_lengths */
@@ -95,6 +98,8 @@ typedef struct problem {
     int64_t threads;                  /* 0: the library's default */
     int64_t dscore;                   /* flag of backward: the gradient of the table */
     int64_t table_heads, table_width; /* of the table; 0: heads_q, seq_q + seq_k */
+    int64_t ranks, rank_group;        /* threads that share the work by libstrobe_dist; 0: one process; of two_levels */
+    int64_t rank_scheme, rank_layout; /* strobe_dist_scheme, strobe_dist_layout */
     char kernel[PROBLEM_KERNEL];      /* "": the library chooses */
     char score[PROBLEM_EXPRESSION], visible[PROBLEM_EXPRESSION]; /* expressions without blanks; "": none */
 } problem;
@@ -130,6 +135,9 @@ bool problem_list_add(problem_list *list, const char *text, char *message, size_
 bool problem_list_read(problem_list *list, int count, char *const *words, char *message, size_t capacity);
 
 void problem_list_free(problem_list *list);
+
+/* For commands that know no ranks: false, with a sentence, if a problem asks for some. */
+bool problem_list_is_of_one_process(const problem_list *list, char *message, size_t capacity);
 
 /* The grammar, for --help. */
 extern const char problem_help[];

@@ -129,7 +129,10 @@ const word problem_words[] = {
     {.key = "dsinks", .kind = WORD_FLAG, FIELD(dsinks)},
     {.key = "layout", .kind = WORD_CHOICE, FIELD(layout), .choice = layouts},
     {.key = "paged", .kind = WORD_INTEGER, FIELD(page_size), .least = 0, .most = MOST_SEQ},
+    {.key = "v_in_k", .kind = WORD_FLAG, FIELD(v_in_k)},
+    {.key = "leftpad", .kind = WORD_FLAG, FIELD(leftpad)},
     {.key = "missing", .kind = WORD_FLAG, FIELD(missing)},
+    {.key = "append", .kind = WORD_INTEGER, FIELD(append), .least = 0, .most = MOST_SEQ},
     {.key = "qstart", .kind = WORD_INTEGER, FIELD(q_start), .least = -MOST_START, .most = MOST_START},
     {.key = "kstart", .kind = WORD_INTEGER, FIELD(k_start), .least = -MOST_START, .most = MOST_START},
     {.key = "split", .kind = WORD_INTEGER, FIELD(split_keys), .least = 0, .most = MOST_SEQ},
@@ -137,6 +140,7 @@ const word problem_words[] = {
     {.key = "device", .kind = WORD_CHOICE, FIELD(device), .choice = devices},
     {.key = "threads", .kind = WORD_INTEGER, FIELD(threads), .least = 0, .most = MOST_THREADS},
     {.key = "kernel", .kind = WORD_NAME, FIELD(kernel)},
+    {.key = "ranks", .kind = WORD_RANKS, FIELD(ranks)},
 };
 const size_t problem_word_count = sizeof problem_words / sizeof problem_words[0];
 
@@ -156,48 +160,48 @@ const word *problem_word_find(const char *text, const char **value) {
 
 const char problem_help[] =
     "A PROBLEM is an operation and its sizes, then what differs from the default, in any order:\n"
-    "  fwd | bwd                    forward or backward; each of these words begins a new problem (fwd)\n"
+    "  fwd | bwd                    each of these words begins a new problem (fwd)\n"
     "  b=B  h=H[/HKV]               batch (1); query heads and K/V heads (1)\n"
-    "  s=S | sq=SQ sk=SK            lengths of both sides, or of queries and of keys (128)\n"
+    "  s=S | sq=SQ sk=SK            both lengths, or those of queries and keys (128)\n"
     "  d=D  dv=DV                   head dim of q and k (64), of v and out (D)\n"
     "  fp32 | fp16 | bf16 | fp64    (fp32)\n"
     "  fp8                          e4m3 q, k and v with a scale a row and head, bf16 out\n"
-    "  kv=DTYPE                     dtype of k and v, when it is not that of q: fp32, fp16, bf16, or int8 or fp8 with a\n"
-    "                               scale a token and head (same)\n"
+    "  kv=DTYPE                     of k and v (same): fp32, fp16, bf16, or int8 or fp8 with a scale a token and head\n"
     "  causal[=topleft]             keys up to the diagonal; bottomright is the default: the last row sees the last key\n"
     "  window=L,R                   L keys before the bottom-right diagonal to R after it; -1 is unbounded\n"
     "  window_topleft=L,R           the same around the top-left diagonal\n"
     "  scale=X  softcap=X           (1/sqrt(D), none)\n"
-    "  values=KIND                  of q and k: normal (default), outliers, growing (by the key), falling,\n"
-    "                               low (very negative scores), spikes (few keys large), equal\n"
+    "  values=KIND                  of q and k: normal (default), outliers, growing, falling, low, spikes, equal\n"
     "  hidden=nan|inf|largest       what check puts where no row looks (nan);  nan: one NaN where rows do look\n"
     "  scales[=KIND]                scales of k and v, of an fp8 q too: one a token (default),\n"
     "                               rows (16 share one), blocks (128 share one), sequence, tensor;  qscales: of any q\n"
     "  dropout=P  seed=N            (0, 0); seed is also that of the random inputs and lengths\n"
-    "  shard                        dropout as of a part of a larger problem, with a large seed and offset\n"
-    "  varlen[=KIND]                ragged lengths up to S drawn from the seed: packed (default), used (padded, with used\n"
+    "  shard                        dropout as of a part of a larger problem\n"
+    "  varlen[=KIND]                ragged lengths up to S: packed (default), used (padded, with used\n"
     "                               lengths), used_k (only keys are padded), packed_q (packed queries, padded keys),\n"
-    "                               packed_used (both), packed64, used64 and packed_used64 (64-bit integers), used_q,\n"
-    "                               packed_k\n"
+    "                               packed_used (both), packed64, used64, packed_used64 (64-bit), used_q, packed_k\n"
     "  lengths=KIND                 under varlen: ragged (default), no_keys, no_rows, none\n"
     "  mask[=AXES]  bias[=AXES]     a boolean mask, an additive bias; AXES are those it has of its own, of bhqk\n"
     "                               (batch, head, row, key) and ending in k; qk is the default, the others are broadcast\n"
     "  bias_dtype=DTYPE  bias_hides the bias in another dtype; some of it is -inf\n"
     "  block=BQ,BK  block_axes=AXES a block mask with blocks of BQ x BK (bhqk)\n"
-    "  shows=few|documents          masks hide most squares of scores, or all but those of one document (usual: hide few)\n"
+    "  shows=few|documents          masks hide most squares of scores, or all but one document's (usual: hide few)\n"
     "  alibi[=batch]                ALiBi with the usual slopes, or others for every batch entry\n"
     "  sinks[=hidden|large]         one sink a head; hidden: -inf in every second\n"
     "  score=\"EXPR\"                 a function of a score: score - 0.5*abs(i-j); table[h][x] is random, x < SQ + SK\n"
     "  visible=\"EXPR\"               who sees whom: j <= i && i/64 == j/64 (strobe_score.h)\n"
     "  nolse                        forward without lse\n"
-    "  dlse  dbias  dsinks  dscore  backward: a gradient of lse is given; gradients of bias, sinks and table are wanted\n"
+    "  dlse  dbias  dsinks  dscore  backward: lse's gradient is given; those of bias, sinks and table are wanted\n"
     "  layout=NAME                  bshd (default), bhsd, packed (qkv in one tensor), gaps (unused elements between rows),\n"
     "                               reversed (rows in descending order), sbhd, backwards (all axes),\n"
     "                               misaligned (by one element), shared (k, v, dout with strides of 0), mixed\n"
     "  paged=SIZE  missing          K and V in pages of SIZE slots; some numbers are of no page\n"
+    "  v_in_k  leftpad              v is K's first DV columns; some first keys are padding\n"
+    "  append=N                     strobe_append writes each sequence's last N keys, and q\n"
     "  qstart=I  kstart=I           positions of row 0 and of key 0 (0)\n"
-    "  split=N                      keys in one split of decoding\n"
+    "  split=N                      keys in a split of decoding\n"
     "  device=cpu|cuda  threads=N  kernel=NAME  deterministic\n"
+    "  ranks=N[/G][:SCHEME[:LAYOUT]] over N ranks, in groups of G, as ring:zigzag (docs/distributed.md)\n"
     "Integers take the suffixes k and M (1024, 1024^2) and sweeps: 512..8k*2 multiplies, 1..9+2 adds, 64,128,256 lists.\n"
     "Every value takes a list where it has no comma of its own, and so do the words without a key: fp32,bf16.\n"
     "Several sweeps give all combinations.\n";

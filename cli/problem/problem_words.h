@@ -8,14 +8,15 @@
 #include "problem/problem_text.h"
 
 typedef enum word_kind {
-    WORD_BARE,      /* no key: the word itself is one of the choices */
-    WORD_FLAG,      /* no value: present or not */
-    WORD_INTEGER,   /* key=integer */
-    WORD_PAIR,      /* key=integer<separator>integer */
-    WORD_REAL,      /* key=real */
-    WORD_CHOICE,    /* key=choice, or key alone for the first choice */
-    WORD_NAME,      /* key=text */
-    WORD_EXPRESSION /* key=an expression of strobe_score.h, in quotes where it has blanks */
+    WORD_BARE,       /* no key: the word itself is one of the choices */
+    WORD_FLAG,       /* no value: present or not */
+    WORD_INTEGER,    /* key=integer */
+    WORD_PAIR,       /* key=integer<separator>integer */
+    WORD_REAL,       /* key=real */
+    WORD_CHOICE,     /* key=choice, or key alone for the first choice */
+    WORD_NAME,       /* key=text */
+    WORD_EXPRESSION, /* key=an expression of strobe_score.h, in quotes where it has blanks */
+    WORD_RANKS       /* problem_ranks.h */
 } word_kind;
 
 typedef struct word_choice {
