@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * threads.c: how many threads a call has, of those of pool.c. The wheel carries the library without OpenMP: it then needs
- * nothing but libc, does not meet a second OpenMP runtime (PyTorch brings its own) whose waiting threads spin, and works
- * after a fork, where OpenMP's threads are gone and its runtime waits for them. */
+ * threads.c: how many threads a call has, of those of pool.c or of PyTorch (team.c). The wheel carries the library without
+ * OpenMP: it then needs nothing but libc, does not meet a second OpenMP runtime (PyTorch brings its own) whose waiting
+ * threads spin, and works after a fork, where OpenMP's threads are gone and its runtime waits for them. */
 #include <stdatomic.h>
 
 #include "arguments.h"
@@ -20,7 +20,7 @@ static bool is_small(const strobe_attention *a) {
 }
 
 void use_threads(strobe_parallel *p, int64_t wanted) {
-    *p = (strobe_parallel){.struct_size = sizeof *p, .self = p, .run = pool_run};
+    *p = (strobe_parallel){.struct_size = sizeof *p, .self = p, .run = team_run};
     p->threads = wanted > MOST_THREADS ? MOST_THREADS
                  : wanted < 0          ? -1
                                        : (int32_t)wanted; /* 0 and -1: the library refuses */
