@@ -210,8 +210,9 @@ bool call_read(struct call *c) {
     if (heads_first < 0) return false;
     c->heads_first = heads_first;
     c->a.struct_size = sizeof c->a;
-    return open_qkv(c) && open_pages(c) && read_lengths(c) && read_shapes(c) && read_scalars(c) && read_features(c) &&
-           choose_threads(c);
+    if (!open_shards(c) || !open_qkv(c) || !open_pages(c) || !read_lengths(c) || !read_shapes(c)) return false;
+    measure_shards(c);
+    return read_scalars(c) && read_features(c) && choose_threads(c);
 }
 
 void call_close(struct call *c) {
@@ -227,6 +228,7 @@ void call_close(struct call *c) {
                                 &c->cu_k,
                                 &c->used_q,
                                 &c->used_k,
+                                &c->leftpad_k,
                                 &c->page_table,
                                 &c->q_scale,
                                 &c->k_scale,
@@ -234,6 +236,7 @@ void call_close(struct call *c) {
                                 &c->lists_memory};
     for (size_t n = 0; n < sizeof tensors / sizeof tensors[0]; ++n) tensor_close(tensors[n]);
     close_score(c);
+    close_shards(c);
 }
 
 void heads_last(const struct call *c, struct tensor *t) {

@@ -49,6 +49,7 @@ enum {
     X(MAX_SEQLEN_K, max_seqlen_k, EVERY_CALL | LISTS)                                              \
     X(USED_Q, used_q, EVERY_CALL)                                                                  \
     X(USED_K, used_k, EVERY_CALL)                                                                  \
+    X(LEFTPAD_K, leftpad_k, FORWARD | EXPLAIN)                                                     \
     X(Q_START, q_start, EVERY_CALL)                                                                \
     X(K_START, k_start, EVERY_CALL)                                                                \
     X(DETERMINISTIC, deterministic, ATTENTION)                                                     \
@@ -68,6 +69,7 @@ enum {
     X(RETURN_LSE, return_lse, FORWARD)                                                             \
     X(REPEAT, repeat, FORWARD) /* bench/overhead.py's: how many times to run the library's call */ \
     X(HEADS_FIRST, heads_first, FORWARD | BACKWARD)                                                \
+    X(SHARDS, shards, FORWARD | BACKWARD) /* strobe.torch's: q, k and v are shards (shards.c) */   \
     X(DOUT, dout, BACKWARD)                                                                        \
     X(LSE, lse, BACKWARD)                                                                          \
     X(DLSE, dlse, BACKWARD)                                                                        \
@@ -117,8 +119,9 @@ struct call {
     int64_t total_q;  /* rows of a packed q */
     bool heads_first; /* strobe.torch's: q, k, v, out and their gradients come and go as (batch, heads, seq, dim) */
     struct tensor q, k, v, bias_tensor, mask_tensor, block_tensor, slopes_tensor, sinks_tensor;
-    struct tensor cu_q, cu_k, used_q, used_k, page_table, q_scale, k_scale, v_scale, lists_memory;
-    struct score *score; /* score.c's; NULL: no function of a score */
+    struct tensor cu_q, cu_k, used_q, used_k, leftpad_k, page_table, q_scale, k_scale, v_scale, lists_memory;
+    struct score *score;   /* score.c's; NULL: no function of a score */
+    struct shards *shards; /* shards.c's; NULL: one process */
 };
 
 /* keywords.c: sets call->args from what Python passes to one of the calls: values, of which the first count are q, k, v and
@@ -146,6 +149,13 @@ bool records_no_gradient(const struct state *state, const struct tensor *tensor)
 bool read_score(struct call *call);
 bool read_score_gradients(struct call *call, strobe_gradients *gradients);
 void close_score(struct call *call);
+
+/* shards.c: a call over many processes. open: the argument. measure: when extents are known. run: the call; with gradients
+ * the backward. close: after an exception that the other ranks have not heard of, tells them. */
+bool open_shards(struct call *call);
+void measure_shards(struct call *call);
+bool run_shards(struct call *call, const strobe_gradients *gradients);
+void close_shards(struct call *call);
 
 /* The descriptor's shape of scales: what a tensor of them has on one side, (batch, blocks, heads), or packed (blocks,
  * heads), and (batch, heads) where a whole packed sequence has one. block: rows, 0 = the whole sequence. The number of axes.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * call.c: three calls that take the common arguments: attention, attention_backward, explain. Each reads the arguments,
+ * call.c: calls that take the common arguments: attention, attention_backward, check, explain. Each reads the arguments,
  * makes or takes its results, and runs the library without the GIL. */
 #include <math.h>
 #include <stdlib.h>
@@ -27,6 +27,7 @@ static bool run(struct call *c, const strobe_gradients *g, int64_t repeat) {
     struct result workspace = {0};
     size_t bytes;
     void *stream;
+    if (c->shards) return run_shards(c, g);
     if (!open_workspace(c, g, &workspace, &bytes) || !tensor_stream(&c->q, &stream)) {
         close_result(&workspace);
         return false;
@@ -213,6 +214,19 @@ static PyObject *explain(struct call *c, const strobe_gradients *g) {
     PyObject *answer = PyUnicode_FromString(text);
     free(text);
     return answer;
+}
+
+/* Raises what attention would with these arguments, and returns None where it would compute; nothing is written. */
+KEYWORDS_FUNCTION(py_check) {
+    static _Alignas(64) char nowhere[64]; /* stands for the result */
+    struct call call = {.state = module_state(module)};
+    if (!take_arguments(&call, FORWARD, args, count, names)) return NULL;
+    bool sound = call_read(&call);
+    call.a.out.data = nowhere;
+    const strobe_status status = sound ? strobe_check(&call.a, NULL) : STROBE_OK;
+    if (status) raise_status(call.state, status), sound = false;
+    call_close(&call);
+    return sound ? Py_NewRef(Py_None) : NULL;
 }
 
 KEYWORDS_FUNCTION(py_explain) {

@@ -60,7 +60,8 @@ bool read_lengths(struct call *c) {
     if (!open_lengths(c, &c->cu_q, ARG_CU_SEQLENS_Q, "cu_seqlens_q", &v->cu_seqlens_q) ||
         !open_lengths(c, &c->cu_k, ARG_CU_SEQLENS_K, "cu_seqlens_k", &v->cu_seqlens_k) ||
         !open_lengths(c, &c->used_q, ARG_USED_Q, "used_q", &v->used_q) ||
-        !open_lengths(c, &c->used_k, ARG_USED_K, "used_k", &v->used_k))
+        !open_lengths(c, &c->used_k, ARG_USED_K, "used_k", &v->used_k) ||
+        !open_lengths(c, &c->leftpad_k, ARG_LEFTPAD_K, "leftpad_k", &v->leftpad_k))
         return false;
     if (tensor_is_open(&c->cu_q)) v->total_q = c->q.ndim > 0 ? c->q.shape[0] : 0;
     if (tensor_is_open(&c->cu_k)) v->total_k = c->k.ndim > 0 ? c->k.shape[0] : 0;
@@ -84,7 +85,7 @@ static bool check_lengths(const struct call *c) {
     const struct { const struct tensor *cu, *rows; } packed[2] = {{&c->cu_q, &c->q}, {&c->cu_k, &c->k}};
     for (int n = 0; n < 2; ++n) {
         const struct tensor *cu = packed[n].cu;
-        if (!tensor_is_open(cu) || cu->device != STROBE_CPU || packed[n].rows->shape[0] > 0) continue;
+        if (!tensor_is_open(cu) || cu->device != STROBE_CPU || packed[n].rows->shape[0] > 0 || c->shards) continue;
         const int64_t end = entry(cu, cu->shape[0] - 1);
         if (end == 0) continue;
         PyErr_Format(PyExc_ValueError, "%s ends at %lld; the rows of %s, 0, is accepted", cu->name, (long long)end,
@@ -93,7 +94,8 @@ static bool check_lengths(const struct call *c) {
     }
     const int64_t batch[1] = {c->a.batch};
     return (!tensor_is_open(&c->used_q) || tensor_has_shape(&c->used_q, 1, batch)) &&
-           (!tensor_is_open(&c->used_k) || tensor_has_shape(&c->used_k, 1, batch));
+           (!tensor_is_open(&c->used_k) || tensor_has_shape(&c->used_k, 1, batch)) &&
+           (!tensor_is_open(&c->leftpad_k) || tensor_has_shape(&c->leftpad_k, 1, batch));
 }
 
 bool read_scores(const struct tensor *t, const int64_t extent[4], int64_t stride[3]) {

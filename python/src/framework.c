@@ -32,6 +32,7 @@ static bool is_a(PyObject *type, const char *module, const char *class) {
 /* NumPy's arrays have __dlpack__ too, but it refuses what is read-only, and it is slower. */
 static void look_up(struct framework *f) {
     f->is_torch = is_a(f->type, "torch", "Tensor");
+    f->is_jax = is_a(f->type, "jax", "Array");
     f->api = exchange_api(f->type);
     f->is_neg = f->api ? PyObject_GetAttrString(f->type, "is_neg") : NULL;
     PyErr_Clear();
@@ -103,6 +104,14 @@ bool tensor_is_on(const struct tensor *t, const struct tensor *q) {
 }
 
 bool tensor_is_writable(const struct tensor *t) {
+    if (t->framework.is_jax) { /* its DLPack does not say so, and programs of JAX's take it for granted */
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s is an array of JAX, which never changes; a tensor that can be written, such as NumPy's or PyTorch's, "
+            "is accepted",
+            t->name);
+        return false;
+    }
     if (t->read_only) PyErr_Format(PyExc_ValueError, "%s is read-only; a tensor that can be written is accepted", t->name);
     return !t->read_only;
 }

@@ -48,6 +48,7 @@ static void add_inputs(struct frozen *p, const struct call *c) {
     add_given(p, FROZEN_CU_K, &c->cu_k);
     add_given(p, FROZEN_USED_Q, &c->used_q);
     add_given(p, FROZEN_USED_K, &c->used_k);
+    add_given(p, FROZEN_LEFTPAD_K, &c->leftpad_k);
     add_given(p, FROZEN_PAGE_TABLE, &c->page_table);
     add_given(p, FROZEN_Q_SCALE, &c->q_scale);
     add_given(p, FROZEN_K_SCALE, &c->k_scale);

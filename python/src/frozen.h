@@ -22,6 +22,7 @@
     X(CU_K, cu_seqlens_k, varlen.cu_seqlens_k)                                                   \
     X(USED_Q, used_q, varlen.used_q)                                                             \
     X(USED_K, used_k, varlen.used_k)                                                             \
+    X(LEFTPAD_K, leftpad_k, varlen.leftpad_k)                                                    \
     X(PAGE_TABLE, page_table, paged.page_table)                                                  \
     X(Q_SCALE, q_scale, scales.q)                                                                \
     X(K_SCALE, k_scale, scales.k)                                                                \

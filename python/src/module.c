@@ -11,10 +11,14 @@ struct state *module_state(PyObject *module) {
 }
 
 PyObject *raise_status(const struct state *state, strobe_status status) {
+    return raise_sentence(state, status, strobe_last_error());
+}
+
+PyObject *raise_sentence(const struct state *state, strobe_status status, const char *sentence) {
     switch (status) {
-    case STROBE_INVALID_ARGUMENT: PyErr_SetString(PyExc_ValueError, strobe_last_error()); break;
-    case STROBE_UNSUPPORTED: PyErr_SetString(PyExc_NotImplementedError, strobe_last_error()); break;
-    default: PyErr_Format(state->error, "%s: %s", strobe_status_name(status), strobe_last_error()); break;
+    case STROBE_INVALID_ARGUMENT: PyErr_SetString(PyExc_ValueError, sentence); break;
+    case STROBE_UNSUPPORTED: PyErr_SetString(PyExc_NotImplementedError, sentence); break;
+    default: PyErr_Format(state->error, "%s: %s", strobe_status_name(status), sentence); break;
     }
     return NULL;
 }
@@ -30,6 +34,7 @@ static PyObject *py_nothing(PyObject *module, PyObject *const *args, Py_ssize_t 
 static PyMethodDef functions[] = {
     ENTRY(attention, METH_KEYWORDS),
     ENTRY(attention_backward, METH_KEYWORDS),
+    ENTRY(check, METH_KEYWORDS),
     ENTRY(explain, METH_KEYWORDS),
     ENTRY(quantise, METH_KEYWORDS),
     ENTRY(mask_lists, METH_KEYWORDS),
@@ -45,6 +50,7 @@ static PyMethodDef functions[] = {
     ENTRY(build_info, 0),
     ENTRY(set_num_threads, 0),
     ENTRY(get_num_threads, 0),
+    ENTRY(share_threads, 0),
     ENTRY(nothing, 0),
     {NULL, NULL, 0, NULL},
 };

@@ -10,7 +10,8 @@
  *     results.c    results, the caller's or new ones               quantise.c  quantise
  *     rotary.c     rotary embedding of quantise and append         append.c    append
  *     merge.c      merge                                           info.c      kernels, devices, versions
- *     freeze.c     a call without its tensors, as bytes            xla_handler.c  what JAX's programs call */
+ *     freeze.c     a call without its tensors, as bytes            xla_handler.c  what JAX's programs call
+ *     shards.c     a call over many processes */
 #ifndef STROBE_PYTHON_MODULE_H
 #define STROBE_PYTHON_MODULE_H
 
@@ -38,6 +39,7 @@ struct framework {
     enum route route;
     const struct dlpack_exchange_api *api; /* ROUTE_EXCHANGE */
     bool is_torch;                         /* torch.Tensor, or a subclass of it */
+    bool is_jax;                           /* jax.Array, or a subclass: nobody may write to one */
     PyObject *is_neg;                      /* PyTorch's method, or NULL */
     PyObject *from_dlpack;                 /* ROUTE_CAPSULE: makes a tensor of the framework; NULL until it is needed */
 };
@@ -62,12 +64,14 @@ struct state *module_state(PyObject *module);
 
 /* Sets the exception that belongs to a status, with the library's sentence. Always returns NULL. */
 PyObject *raise_status(const struct state *state, strobe_status status);
+PyObject *raise_sentence(const struct state *state, strobe_status status, const char *sentence);
 
 /* A function of the module, with positional arguments only; one whose arguments have names too. */
 #define FUNCTION(name)          PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t count)
 #define KEYWORDS_FUNCTION(name) PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names)
 KEYWORDS_FUNCTION(py_attention);          /* call.c */
 KEYWORDS_FUNCTION(py_attention_backward); /* call.c */
+KEYWORDS_FUNCTION(py_check);              /* call.c */
 KEYWORDS_FUNCTION(py_explain);            /* call.c */
 KEYWORDS_FUNCTION(py_quantise);           /* quantise.c */
 KEYWORDS_FUNCTION(py_mask_lists);         /* mask_lists.c */
@@ -83,5 +87,6 @@ FUNCTION(py_version);         /* info.c */
 FUNCTION(py_build_info);      /* info.c */
 FUNCTION(py_set_num_threads); /* threads.c */
 FUNCTION(py_get_num_threads); /* threads.c */
+FUNCTION(py_share_threads);   /* team.c */
 
 #endif

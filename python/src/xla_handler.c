@@ -85,7 +85,7 @@ static bool has_any(const struct frozen *p, enum frozen_tensor first, enum froze
 /* Joins the structures of the features that the call has. */
 static void join(struct frozen *p, strobe_parallel *parallel) {
     strobe_attention *a = &p->a;
-    if (has_any(p, FROZEN_CU_Q, FROZEN_USED_K)) a->varlen = &p->varlen;
+    if (has_any(p, FROZEN_CU_Q, FROZEN_LEFTPAD_K)) a->varlen = &p->varlen;
     if (frozen_has(p, FROZEN_PAGE_TABLE)) a->paged = &p->paged;
     if (frozen_has(p, FROZEN_BIAS)) a->bias = &p->bias;
     if (frozen_has(p, FROZEN_MASK)) a->bool_mask = &p->bool_mask;

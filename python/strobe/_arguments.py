@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
 
 
 class Scaled(Options, total=False):
+    leftpad_k: Annotated[Any, None]
     page_table: Annotated[Any, None]
     q_scale: Annotated[Any, None]
     k_scale: Annotated[Any, None]

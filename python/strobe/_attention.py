@@ -105,6 +105,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
         What the expressions index, by name: float32, float16, bfloat16, int32, uint8 or bool, of 1 to 4 axes.
     scalars : dict of numbers, optional
         By name; an int is an integer in the expressions.
+    leftpad_k : int32 or int64 tensor, (batch,), optional
+        How many first keys of each sequence are padding, which its length counts. On the CPU.
     page_table : int32 tensor, (batch, pages a sequence), optional
         K and V are a cache of pages, (pages, page_size, heads_kv, dim), with any strides: key j of sequence b lies in slot
         j % page_size of page page_table[b, j // page_size]. Where that is the number of no page, its keys are invisible.

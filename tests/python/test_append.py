@@ -104,12 +104,18 @@ def test_an_int8_cache_with_its_scales_written_beside():
     assert all((x != 0).sum() == 2 * 21 * 2 for x in scales.values())
 
 
-def test_jax_arrays_are_read():
-    jax = pytest.importorskip("jax")
+def test_jax_arrays_are_read_and_never_written():
+    jnp = pytest.importorskip("jax").numpy
     k_cache, v_cache = np.zeros((2, 1, 8, 2, 16), np.float32)
-    k = jax.numpy.ones((1, 1, 2, 16))
+    k = jnp.ones((1, 1, 2, 16))
     strobe.append(k_cache, v_cache, k, k)
     assert k_cache[0, 7].all() and not k_cache[0, :7].any()
+    theirs = jnp.zeros((1, 8, 2, 16))
+    for caches, name in (((theirs, v_cache), "k_cache"), ((k_cache, theirs), "v_cache")):
+        before = k_cache.copy()
+        with pytest.raises(ValueError, match=f"{name} is an array of JAX, which never changes"):
+            strobe.append(*caches, 2 * k, 2 * k)
+        assert not theirs.any() and np.array_equal(k_cache, before)
 
 
 def read_only():

@@ -12,8 +12,8 @@ import torch
 from strobe import _arguments, _strobe
 
 CALLS = {
-    "attention": (_arguments.Forward, ["q", "k", "v"], {"repeat", "heads_first"}),
-    "attention_backward": (_arguments.Backward, ["dout", "q", "k", "v", "out", "lse"], {"heads_first"}),
+    "attention": (_arguments.Forward, ["q", "k", "v"], {"repeat", "heads_first", "shards"}),
+    "attention_backward": (_arguments.Backward, ["dout", "q", "k", "v", "out", "lse"], {"heads_first", "shards"}),
     "explain": (_arguments.Explain, ["q", "k", "v"], set()),
     "quantise": (_arguments.Quantise, ["q", "k", "v"], set()),
     "mask_lists": (_arguments.Lists, ["q", "k", "v"], set()),

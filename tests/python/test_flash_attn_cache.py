@@ -222,6 +222,37 @@ def test_ragged_chunks_behind_different_lengths():
     assert_as_contiguous(out.split(new), lse.split(new, 1), q, k, v, causal=True)
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "entries", 16])
+@pytest.mark.parametrize("rows", [1, 9])
+def test_left_padding(layout, rows):
+    padding = [7, 33, 0, 2, 1]
+    k, v, (k_cache, v_cache), where, table = a_cache(layout, torch.float32)
+    for b, n in enumerate(padding):
+        cache.fill(k_cache, table[b:][:1], [torch.full_like(k[b][:n], torch.nan)])
+        cache.fill(v_cache, table[b:][:1], [torch.full_like(v[b][:n], torch.nan)])
+    q, k_new, v_new = (torch.randn(len(BEFORE), rows, h, d) for h, d in ((4, DIM), (HEADS_KV, DIM), (HEADS_KV, DIM_V)))
+    out, lse = st.flash_attn_with_kvcache(
+        q, k_cache, v_cache, k_new, v_new, cache_seqlens=cache.used(BEFORE), cache_leftpad=cache.used(padding), causal=True,
+        return_softmax_lse=True, **where,
+    )  # fmt: skip
+    k = [torch.cat([x[n:], y]) for x, n, y in zip(k, padding, k_new, strict=True)]
+    v = [torch.cat([x[n:], y]) for x, n, y in zip(v, padding, v_new, strict=True)]
+    assert_as_contiguous(out, lse, q, k, v, causal=True)
+
+
+@pytest.mark.parametrize(("heads", "dtype"), [(4, torch.float32), (16, torch.bfloat16), (128, torch.bfloat16)])
+def test_latent_attention(heads, dtype):
+    """One K/V head, V the first columns of K, in pages."""
+    lengths = [300, 5, 64]
+    k = cache.sequences(lengths, 1, 576, dtype=dtype, seed=1)
+    table = cache.page_table(lengths, 16)
+    pages = cache.in_pages(k, 16, table)
+    q = torch.randn(3, 2, heads, 576).to(dtype)
+    options = {"cache_seqlens": cache.used(lengths), "page_table": table, "causal": True, "return_softmax_lse": True}
+    out, lse = st.flash_attn_with_kvcache(q, pages, pages[..., :512], **options)
+    assert_as_contiguous(out, lse, q, k, [x[..., :512] for x in k], causal=True)
+
+
 def test_one_length_for_all_and_the_whole_cache():
     q, k, v = torch.randn(2, 1, 4, 16), torch.randn(2, 9, 2, 16), torch.randn(2, 9, 2, 16)
     whole = st.flash_attn_with_kvcache(q, k, v)
@@ -263,10 +294,13 @@ def test_a_row_does_not_depend_on_the_batch_where_splits_are_given():
     ("changes", "kind", "sentence"),
     [
         (
-            {"cache_leftpad": cache.used([1, 2])},
-            NotImplementedError,
-            "cache_leftpad is given; without it the call is accepted",
+            {"cache_leftpad": cache.used([1, 9])},
+            ValueError,
+            r"varlen.leftpad_k\[1\] is 9; 0 to the sequence's length, 8, is",
         ),
+        ({"alibi_slopes": torch.ones(3)}, ValueError, r"alibi_slopes.shape is \(3,\)"),
+        ({"softcap": -1.0}, ValueError, "softcap is -1"),
+        ({"window_size": (-7, 0)}, ValueError, "window_left is -7"),
         ({"qv": torch.randn(2, 1, 4, 16)}, NotImplementedError, "qv is given; without it"),
         ({"attention_chunk": 64}, NotImplementedError, "attention_chunk is given; without it"),
         ({"v": None}, ValueError, "v is None; both k and v, or none of them, are accepted"),

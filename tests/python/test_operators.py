@@ -52,6 +52,24 @@ def test_opcheck(name):
     )  # fmt: skip
 
 
+def test_opcheck_of_functions_of_a_score():
+    torch.manual_seed(0)
+    given = {"q": leaf(2, 9, 4, 16), "k": leaf(2, 11, 2, 16), "v": leaf(2, 11, 2, 16), "softcap": 5.0}
+    table, doc = leaf(4, 20), torch.arange(11, dtype=torch.int32) // 4
+    texts = ("score * w + table[h][i - j + n]", "doc[i] == doc[j]")
+    function = (*texts, ["table", "doc"], [table, doc], ["w", "n"], [0.5, 11.0], [False, True])
+    torch.library.opcheck(torch.ops.strobe.attention_scored.default, (*arguments(given), *function))
+
+
+def test_opcheck_in_fp8():
+    torch.manual_seed(0)
+    given = {name: leaf(2, 140, 4, 16) for name in "qkv"}
+    torch.library.opcheck(
+        torch.ops.strobe.attention_e4m3.default, arguments(given),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )  # fmt: skip
+
+
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()

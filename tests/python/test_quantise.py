@@ -121,6 +121,9 @@ def test_torch_gradients(device):
     assert torch.equal(out, strobe.attention(z.q, z.k, z.v, **z.scales, causal=True))
     dout = torch.randn_like(out)
     gradients = torch.autograd.grad(out, (q, k, v), dout)
+    compiled = torch.compile(lambda *x: st.attention(*x, causal=True, quantise="e4m3"), fullgraph=True, backend="aot_eager")
+    for x, y in zip(torch.autograd.grad(compiled(q, k, v), (q, k, v), dout), gradients, strict=True):
+        assert torch.equal(x, y)
     exact = [x.detach().double().cpu().requires_grad_() for x in (q, k, v)]
     true = torch.autograd.grad(reference.attention(*exact, causal=True)[0], exact, dout.double().cpu())
     for x, y in zip(gradients, true, strict=True):

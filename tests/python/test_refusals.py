@@ -29,7 +29,7 @@ REFUSED = [
     ((Q.astype(">f4"), K, K), {}, ValueError, "q.dtype is a dtype of another kind; float32"),
     ((Q.astype(complex), K, K), {}, ValueError, "q.dtype is a dtype of another kind"),
     ((Q[..., ::2], K[..., ::2], K), {}, ValueError, "q.strides[3] is 2 elements; 1, a contiguous last axis, is accepted"),
-    ((np.zeros((1, 1, 1, 513), "f"),) * 3, {}, ValueError, "dim is 513; 1 to 512 is accepted"),
+    ((np.zeros((1, 1, 1, 577), "f"),) * 3, {}, ValueError, "dim is 577; 1 to 576 is accepted"),
     ((Q[None, None, None, None, None], K, K), {}, ValueError, "q has 9 axes; at most 8 are accepted"),
     ((Q, K, K), {"scale": 0}, ValueError, "scale is 0; None, for 1/sqrt(dim), or a finite number but 0 is accepted"),
     ((Q, K, K), {"scale": float("nan")}, ValueError, "scale is nan; a finite number is accepted"),
@@ -86,6 +86,23 @@ def test_refused(tensors, options, exception, sentence):
     with pytest.raises(exception) as caught:
         strobe.attention(*tensors, **options)
     assert sentence in str(caught.value)
+
+
+def test_no_array_of_jax_is_written():
+    jnp = pytest.importorskip("jax").numpy
+    q, k = jnp.asarray(Q), jnp.asarray(K)
+    out, lse = strobe.attention(q, k, k, return_lse=True)
+    parts, sums = [out, out], [lse, lse]
+    zeros = jnp.zeros(Q.shape)
+    calls = {
+        "out": (lambda: strobe.attention(q, k, k, out=zeros), lambda: strobe.merge(parts, sums, out=zeros)),
+        "dq": (lambda: strobe.attention_backward(out, q, k, k, out, lse, dq=zeros),),
+    }
+    for name in calls:
+        for call in calls[name]:
+            with pytest.raises(ValueError, match=f"{name} is an array of JAX, which never changes; a tensor that can be"):
+                call()
+    assert not zeros.any()
 
 
 def test_nothing_is_written_on_refusal():

@@ -12,7 +12,7 @@ from strobe._attention import sides
 from strobe.jax import _operator, _varying
 
 _FLOAT = ("q", "k", "v", "bias", "sinks")  # with a gradient, in the order of the backward's results
-_WITHOUT_GRADIENT = ("page_table", "q_scale", "k_scale", "v_scale")
+_WITHOUT_GRADIENT = ("leftpad_k", "page_table", "q_scale", "k_scale", "v_scale")
 _OF_FORWARD = ("kernel", "split_keys", "scale_block")
 
 
@@ -46,6 +46,7 @@ def attention(
     kernel: str | None = None,
     split_keys: int | None = None,
     threads: int | None = None,
+    leftpad_k: jax.Array | None = None,
     page_table: jax.Array | None = None,
     q_scale: jax.Array | None = None,
     k_scale: jax.Array | None = None,
@@ -92,7 +93,7 @@ def attention(
     arrays = {
         "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "block_mask": block_mask, "alibi_slopes": alibi_slopes,
         "sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "used_q": used_q, "used_k": used_k,
-        "page_table": page_table, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
+        "leftpad_k": leftpad_k, "page_table": page_table, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
         "seed": _halves(seed) if dropout else None,
     }  # fmt: skip
     given = _varying.alike({name: jnp.asarray(x) for name, x in arrays.items() if x is not None})

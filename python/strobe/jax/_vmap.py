@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 _OVER_SCORES = ("bias", "mask", "block_mask")
-_OF_A_BATCH = ("q", "k", "v", "used_q", "used_k", "out", "lse", "dout", "dlse")
+_OF_A_BATCH = ("q", "k", "v", "used_q", "used_k", "leftpad_k", "out", "lse", "dout", "dlse")
 
 
 def _one_by_one(operator: Callable, is_mapped: list[bool], arrays: tuple) -> tuple:

@@ -8,8 +8,10 @@ scaled_dot_product_attention           as torch.nn.functional's: (batch, heads, 
 flash_attn_func and its four siblings  as the flash-attn package's: causal is bottom-right
 flash_attn_with_kvcache                as version 3's: new K and V into a cache, and attention over it
 append                                 new K and V into a cache, as :func:`strobe.append`
+context_parallel_attention             one sequence over many processes; shard, unshard and shard_positions beside it
 flex_attention                         as torch.nn.attention.flex_attention's, its functions traced
 MultiheadAttention                     as torch.nn's, with grouped heads, rotary embedding, sinks, windows
+share_threads                          whether calls run on the threads of PyTorch's operators: they do
 activate, deactivate                   PyTorch's own scaled_dot_product_attention, and all that calls it, runs on Strobe
 =====================================  ==========================================================================
 
@@ -20,6 +22,7 @@ and ``append``.
 from strobe.torch._activate import activate, deactivate
 from strobe.torch._attention import attention
 from strobe.torch._cache import append
+from strobe.torch._context_parallel import context_parallel_attention, shard, shard_positions, unshard
 from strobe.torch._flash_attn import (
     flash_attn_func,
     flash_attn_kvpacked_func,
@@ -31,12 +34,14 @@ from strobe.torch._flash_attn_kvcache import flash_attn_with_kvcache
 from strobe.torch._flex_attention import flex_attention
 from strobe.torch._multihead import MultiheadAttention
 from strobe.torch._sdpa import scaled_dot_product_attention
+from strobe.torch._threads import share_threads
 
 __all__ = [
     "MultiheadAttention",
     "activate",
     "append",
     "attention",
+    "context_parallel_attention",
     "deactivate",
     "flash_attn_func",
     "flash_attn_kvpacked_func",
@@ -46,4 +51,10 @@ __all__ = [
     "flash_attn_with_kvcache",
     "flex_attention",
     "scaled_dot_product_attention",
+    "shard",
+    "shard_positions",
+    "share_threads",
+    "unshard",
 ]
+
+share_threads()

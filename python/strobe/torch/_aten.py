@@ -77,9 +77,12 @@ def _dense(query, key, value, bias, dropout_p, is_causal, scale) -> tuple[Tensor
     return out, _forward(*_swapped(query, key, value, out), **options)[1]
 
 
-def _dense_backward(grad_out, query, key, value, out, lse, bias, dropout_p, is_causal, scale):
+def _dense_backward(grad_out, query, key, value, out, lse, bias, dropout_p, is_causal, scale, gradients=None):
+    """gradients: of query, key and value, to be written; None: new ones, in memory (batch, seq, heads, dim)."""
     _no_dropout(dropout_p)
     options = _dense_options(is_causal, bias, scale, key.shape[2])
+    if gradients is not None:
+        options |= dict(zip(("dq", "dk", "dv"), _swapped(*gradients), strict=True))
     return tuple(_swapped(*_backward(*_swapped(grad_out, query, key, value, out), lse, **options)))
 
 
@@ -124,7 +127,9 @@ def _cudnn_backward(
     grad_out, query, key, value, out, lse, seed, offset, attn_bias, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
     *, scale=None,
 ):  # fmt: skip
-    return _dense_backward(grad_out, query, key, value, out, lse.squeeze(-1), attn_bias, dropout_p, is_causal, scale)
+    gradients = [torch.empty_like(x) for x in (query, key, value)]  # torch.compile counts on this layout
+    lse = lse.squeeze(-1)
+    return _dense_backward(grad_out, query, key, value, out, lse, attn_bias, dropout_p, is_causal, scale, gradients)
 
 
 def _efficient(query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None):
@@ -165,8 +170,8 @@ def _flash_forward(
 ):  # fmt: skip
     _no_dropout(dropout_p)
     _no_debug_mask(return_debug_mask)
-    for name, value in (("block_table", block_table), ("num_splits", num_splits)):
-        if value is not None:
+    for name, given in (("block_table", block_table), ("num_splits", num_splits)):
+        if given is not None:
             raise Refused(f"{name} is given; without it the call is accepted")
     options = _flash_options(cum_seq_q, cum_seq_k, max_q, max_k, is_causal, scale, window_size_left, window_size_right,
                              seqused_k)  # fmt: skip

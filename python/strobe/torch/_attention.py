@@ -136,18 +136,6 @@ def attention(
             dropout=dropout or None,
             mask_lists=mask_lists,
         )
-        options: dict[str, Any] = {
-            "causal": causal, "window": window, "diagonal": diagonal, "mask": mask, "block_mask": block_mask,
-            "block_size": block_size, "softcap": softcap, "scale": scale, "cu_seqlens_q": cu_seqlens_q,
-            "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "used_q": used_q,
-            "used_k": used_k, "q_start": q_start, "k_start": k_start, "deterministic": deterministic, "kernel": kernel,
-        }  # fmt: skip
-        if scored:
-            _refuse_beside("score or visible", alibi_slopes=alibi_slopes, quantise=quantise)
-            out, lse = scored_attention(q, k, v, arrays, score=score, visible=visible, scalars=scalars, **options)
-        else:
-            out, lse = quantised_attention(q, k, v, quantise, alibi_slopes=alibi_slopes, **options)
-        return (out, lse) if return_lse else out
     if dropout == 0:
         seed = None
     elif seed is None:
@@ -157,10 +145,17 @@ def attention(
             raise ValueError(f"seed is {seed!r}; an integer in [0, 2**64), or an int64 Tensor of one element, is accepted")
         seed = operator.index(seed)  # NumPy's uint64 would overflow below
         seed = torch.tensor([seed - 2**64 if seed >= 2**63 else seed], dtype=torch.int64, device="cpu")
-    out, lse = run(
+    shared = (
         q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q,
         used_k, block_mask, seed, max_seqlen_q, max_seqlen_k, q_start, k_start, block_size, offset, kernel, causal,
         sides(window), diagonal, softcap, dropout, scale, deterministic,
         _as_tensors(mask_lists),
     )  # fmt: skip
+    if scored:
+        _refuse_beside("score or visible", alibi_slopes=alibi_slopes, quantise=quantise)
+        out, lse = scored_attention(shared, score, visible, arrays, scalars)
+    elif quantise is not None:
+        out, lse = quantised_attention(shared, quantise)
+    else:
+        out, lse = run(*shared)
     return (out, lse) if return_lse else out

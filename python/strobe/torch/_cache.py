@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from strobe import _strobe
-from strobe.torch._ops import _define, _lse_shape, usable
+from strobe.torch._ops import define, lse_shape, usable
 from strobe.torch._run import PLAIN, observed
 
 # The arguments of the operators: names of strobe.attention and strobe.append, and the types of schemas.
@@ -23,6 +23,7 @@ _ATTENTION = {
     "cu_seqlens_q": "Tensor?",
     "used_q": "Tensor?",
     "used_k": "Tensor?",
+    "leftpad_k": "Tensor?",
     "alibi_slopes": "Tensor?",
     "sinks": "Tensor?",
     "q_scale": "Tensor?",
@@ -80,7 +81,7 @@ def _run_attention(*given) -> tuple[Tensor, Tensor]:
 def _fake_attention(q, k, v, page_table, cu_seqlens_q, *rest):
     dtype = torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype
     out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
-    return out, q.new_empty(_lse_shape(q, cu_seqlens_q), dtype=torch.float32)
+    return out, q.new_empty(lse_shape(q, cu_seqlens_q), dtype=torch.float32)
 
 
 def _run_append(*given) -> Tensor:
@@ -103,8 +104,8 @@ def _schema(arguments: dict[str, str], results: str) -> str:
     return f"({', '.join(f'{kind} {name}' for name, kind in arguments.items())}) -> {results}"
 
 
-_define("strobe::cache_attention", _schema(_ATTENTION, "(Tensor, Tensor)"), (), _run_attention, _fake_attention)
-_define("strobe::append", _schema(_APPEND, "Tensor"), (), _run_append, _fake_append)
+define("strobe::cache_attention", _schema(_ATTENTION, "(Tensor, Tensor)"), (), _run_attention, _fake_attention)
+define("strobe::append", _schema(_APPEND, "Tensor"), (), _run_append, _fake_append)
 
 
 def refuse_gradient(what: str, **tensors: Tensor | None) -> None:
@@ -120,6 +121,12 @@ def _is_operator(*given: Any) -> bool:
     return observed() or any(
         isinstance(x, Tensor) and (type(x) not in PLAIN or x.device.type not in ("cpu", "cuda")) for x in given
     )
+
+
+def check_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> None:
+    """Refuses what cache_attention would refuse, before something is written. Where operators are looked at, it does nothing."""
+    if not _is_operator(q, k, v, *options.values()):
+        _strobe.check(usable(q), k, v, **options)
 
 
 def cache_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strobe._attention import sides
-from strobe.torch._cache import append, cache_attention, refuse_gradient
+from strobe.torch._cache import append, cache_attention, check_attention, refuse_gradient
 from strobe.torch._flash_attn import one_of
 
 # Query rows of a K/V head up to which the kernels that split keys take a call.
@@ -108,6 +108,8 @@ def flash_attn_with_kvcache(
         Lengths before the call; None: all slots are in use, and nothing is appended.
     cache_batch_idx : int32 Tensor, (batch,), optional
         Which entry of a contiguous cache each sequence has; different ones where something is appended.
+    cache_leftpad : int32 Tensor, (batch,), optional
+        How many first slots of each sequence are padding, which cache_seqlens counts.
     page_table, block_table : int32 Tensor, (batch, pages a sequence), optional
     q_descale, k_descale, v_descale : float32 Tensor, (batch, heads_kv), optional
         What float8_e4m3fn tensors, or an int8 cache, are multiplied with. What is appended is divided by them.
@@ -119,8 +121,8 @@ def flash_attn_with_kvcache(
     scheduler_metadata, pack_gqa, sm_margin
         Tune flash-attn's kernels, and change nothing here.
 
-    qv, attention_chunk and cache_leftpad are refused. There is no gradient. Pages, and so cache_batch_idx, are the CPU's. Where
-    the second call refuses, slots behind cache_seqlens may have been written by the first.
+    qv and attention_chunk are refused. There is no gradient. Pages, and so cache_batch_idx, and padding are the CPU's. A refusal
+    leaves the cache as it was; only under torch.compile may the attention refuse what has been appended.
 
     Returns
     -------
@@ -128,7 +130,7 @@ def flash_attn_with_kvcache(
     softmax_lse : Tensor, (batch, heads_q, seq_q), or (heads_q, total_q)
         With return_softmax_lse.
     """
-    _refuse(qv=qv, attention_chunk=attention_chunk or None, cache_leftpad=cache_leftpad)
+    _refuse(qv=qv, attention_chunk=attention_chunk or None)
     refuse_gradient("attention over a cache", q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     table = _table(one_of("page_table", page_table, "block_table", block_table), cache_batch_idx)
@@ -141,23 +143,29 @@ def flash_attn_with_kvcache(
     rotary = _tables(rotary_cos, rotary_sin)
     if rotary and k is None:
         raise ValueError("rotary_cos is given without k and v; beside them it is accepted")
+    if k is not None and used_k is None:
+        raise ValueError("cache_seqlens is None beside k and v; the lengths before them are accepted")
+    before = used_k
+    if k is not None and used_k is not None:
+        used_k = used_k + (k.shape[1] if cu_seqlens_k_new is None else cu_seqlens_k_new.diff())
+    slots = k_cache.shape[1] if table is None else table.shape[1] * k_cache.shape[1]
+    rows = q.shape[1] if cu_seqlens_q is None else max_seqlen_q
+    split = num_splits > 0 and rows is not None and rows * group <= _DECODING_ROWS
+    options = {
+        "page_table": table, "cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q, "used_k": used_k,
+        "leftpad_k": cache_leftpad, "alibi_slopes": alibi_slopes, "split_keys": -(-slots // num_splits) if split else None,
+        "causal": causal, "window": window, "softcap": softcap, "scale": softmax_scale, **scales,
+    }  # fmt: skip
     if k is not None and v is not None:
-        if used_k is None:
-            raise ValueError("cache_seqlens is None beside k and v; the lengths before them are accepted")
+        assert used_k is not None
+        # append refuses lengths for which the cache has no room, in its own words
+        check_attention(q, k_cache, v_cache, **options | {"used_k": used_k.clamp(max=slots)})
         turned = append(
-            k_cache, v_cache, k, v, q=q if rotary else None, lengths=used_k, page_table=table, positions=rotary_seqlens,
+            k_cache, v_cache, k, v, q=q if rotary else None, lengths=before, page_table=table, positions=rotary_seqlens,
             cu_seqlens_new=cu_seqlens_k_new, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, rotary=rotary,
             interleaved=rotary_interleaved, q_at_length=not causal and window == (-1, -1),
             **{name: x for name, x in scales.items() if name != "q_scale"},
         )  # fmt: skip
         q = q if turned is None else turned
-        used_k = used_k + (k.shape[1] if cu_seqlens_k_new is None else cu_seqlens_k_new.diff())
-    slots = k_cache.shape[1] if table is None else table.shape[1] * k_cache.shape[1]
-    rows = q.shape[1] if cu_seqlens_q is None else max_seqlen_q
-    split = num_splits > 0 and rows is not None and rows * group <= _DECODING_ROWS
-    out, lse = cache_attention(
-        q, k_cache, v_cache, page_table=table, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, used_k=used_k,
-        alibi_slopes=alibi_slopes, split_keys=-(-slots // num_splits) if split else None, causal=causal, window=window,
-        softcap=softcap, scale=softmax_scale, **scales,
-    )  # fmt: skip
+    out, lse = cache_attention(q, k_cache, v_cache, **options)
     return (out, lse) if return_softmax_lse else out

@@ -1,53 +1,43 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Attention in FP8 of tensors that are not: quantised on the way, differentiable."""
-
-from typing import Any
+"""Attention in FP8 of tensors that are not: an operator that quantises on the way, differentiable."""
 
 import torch
 from torch import Tensor
 
 from strobe import _strobe
 from strobe._quantise import quantise
-from strobe.torch._ops import usable
+from strobe.torch import _ops
+
+_LENGTHS = (
+    "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "used_q", "used_k", "q_start", "k_start", "scale",
+)  # fmt: skip
 
 
-class _Quantised(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, options: dict[str, Any], subtract_mean: bool, q: Tensor, k: Tensor, v: Tensor):
-        q, k, v = (usable(x.detach()) for x in (q, k, v))
-        lengths = {name: options[name] for name in _LENGTHS if options.get(name) is not None}
-        packed = "cu_seqlens_k" in lengths
-        z = quantise(
-            q, k, v, hadamard=True, subtract_mean=subtract_mean, scale_block=(128, 0 if packed else 128),
-            scale=options.get("scale"), **lengths,
-        )  # fmt: skip
+def _quantised(*shared):
+    with torch.no_grad():
+        given = _ops.options(shared)
+        q, k, v = (given.pop(name) for name in ("q", "k", "v"))
+        lengths = {name: given[name] for name in _LENGTHS if name in given}
+        subtract_mean = given.get("softcap") is None
+        block = (128, 0 if "cu_seqlens_k" in lengths else 128)
+        z = quantise(q, k, v, hadamard=True, subtract_mean=subtract_mean, scale_block=block, **lengths)
         out = q.new_empty((*q.shape[:-1], v.shape[-1])) if q.dtype == torch.float16 else None
-        out, lse = _strobe.attention(z.q, z.k, z.v, return_lse=True, out=out, **z.scales, **options)
-        out = out.to(q.dtype)
+        out, lse = _strobe.attention(z.q, z.k, z.v, return_lse=True, out=out, **z.scales, **given)
         if subtract_mean:
             lse += z.lse_shift
-        ctx.save_for_backward(q, k, v, out, lse)
-        ctx.options = options
-        ctx.set_materialize_grads(False)
-        return out, lse
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, dout, dlse):
-        q, k, v, out, lse = ctx.saved_tensors
-        dq, dk, dv, _, _ = _strobe.attention_backward(
-            q, k, v, dout=torch.zeros_like(out) if dout is None else usable(dout), out=out, lse=lse, dlse=usable(dlse),
-            **{name: x for name, x in ctx.options.items() if name != "kernel"},
-        )  # fmt: skip
-        return None, None, dq, dk, dv
+        return out.to(q.dtype), lse
 
 
-_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "used_q", "used_k", "q_start", "k_start")
+_ops.define("strobe::attention_e4m3", f"({_ops.SCHEMA}) -> (Tensor, Tensor)", (), _quantised, _ops.fake_attention)
+torch.library.register_autograd(
+    "strobe::attention_e4m3",
+    lambda ctx, dout, dlse: _ops.gradients(ctx, dout, dlse, _ops.attention_backward),
+    setup_context=_ops.setup_context,
+)
 
 
-@torch.compiler.disable
-def quantised_attention(q: Tensor, k: Tensor, v: Tensor, quantise: str, **options: Any) -> tuple[Tensor, Tensor]:
-    """Out, of q's dtype, and lse. options: as strobe.attention's, tensors without a gradient."""
+def quantised_attention(shared: tuple, quantise: str) -> tuple[Tensor, Tensor]:
+    """Out, of q's dtype, and lse. shared: the arguments of the operators, in their order."""
     if quantise != "e4m3":
         raise ValueError(f'quantise is {quantise!r}; "e4m3" is accepted')
-    return _Quantised.apply(options, options.get("softcap") is None, q, k, v)
+    return torch.ops.strobe.attention_e4m3(*shared)

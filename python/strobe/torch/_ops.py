@@ -48,7 +48,7 @@ SHARED = {
     "deterministic": "bool",
     "mask_lists": "Tensor[]?",  # the memory, and the bytes of what it was made for as a tensor of the CPU
 }
-_SCHEMA = ", ".join(f"{kind} {name}" for name, kind in SHARED.items())
+SCHEMA = ", ".join(f"{kind} {name}" for name, kind in SHARED.items())
 TENSORS = sum(kind in ("Tensor", "Tensor?") for kind in SHARED.values())
 _BIAS, _SINKS, _SEED = (list(SHARED).index(name) for name in ("bias", "sinks", "seed"))
 _OTHERWISE = {"block_size", "mask_lists", "seed"}
@@ -82,16 +82,16 @@ def adapt(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _options(shared: tuple) -> dict[str, Any]:
+def options(shared: tuple) -> dict[str, Any]:
     """The extension's arguments from the operators'."""
-    options = {name: x for name, x in zip(SHARED, shared, strict=True) if x is not None}
+    given = {name: x for name, x in zip(SHARED, shared, strict=True) if x is not None}
     for name in READ_IN_PLACE:
-        if name in options:
-            options[name] = usable(options[name])
-    return adapt(options)
+        if name in given:
+            given[name] = usable(given[name])
+    return adapt(given)
 
 
-def _lse_shape(q: Tensor, cu_seqlens_q: Tensor | None) -> tuple:
+def lse_shape(q: Tensor, cu_seqlens_q: Tensor | None) -> tuple:
     return (q.shape[0], q.shape[2], q.shape[1]) if cu_seqlens_q is None else (q.shape[1], q.shape[0])
 
 
@@ -101,20 +101,20 @@ def _lse_dtype(q: Tensor) -> torch.dtype:
 
 def _attention(*shared):
     with torch.no_grad():
-        return _strobe.attention(**_options(shared), return_lse=True)
+        return _strobe.attention(**options(shared), return_lse=True)
 
 
-def _fake_attention(q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, *rest):
+def fake_attention(q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, *rest):
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-    return out, q.new_empty(_lse_shape(q, cu_seqlens_q), dtype=_lse_dtype(q))
+    return out, q.new_empty(lse_shape(q, cu_seqlens_q), dtype=_lse_dtype(q))
 
 
 def _attention_backward(dout, dlse, out, lse, bias_gradient, q, *shared):
-    options = _options((q, *shared))
-    options.pop("kernel", None)  # the forward's
+    given = options((q, *shared))
+    given.pop("kernel", None)  # the forward's
     with torch.no_grad():
         dq, dk, dv, dbias, dsinks = _strobe.attention_backward(
-            **options, out=out, dout=usable(dout), lse=lse, dlse=usable(dlse), bias_gradient=bias_gradient
+            **given, out=out, dout=usable(dout), lse=lse, dlse=usable(dlse), bias_gradient=bias_gradient
         )
     return dq, dk, dv, q.new_empty(0) if dbias is None else dbias, q.new_empty(0) if dsinks is None else dsinks
 
@@ -125,13 +125,13 @@ def _fake_attention_backward(dout, dlse, out, lse, bias_gradient, q, k, v, bias,
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias, dsinks
 
 
-def _setup_context(ctx, inputs, output):
+def setup_context(ctx, inputs, output):
     ctx.save_for_backward(*output, *inputs[:TENSORS])
     ctx.numbers = inputs[TENSORS:]
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx, dout, dlse, backward):
+def gradients(ctx, dout, dlse, backward):
     out, lse, *tensors = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(out)
@@ -141,13 +141,13 @@ def _gradients(ctx, dout, dlse, backward):
     return given + (None,) * (len(ctx.needs_input_grad) - len(given))
 
 
-def _refuse_second(ctx, *gradients):
+def refuse_second(ctx, *gradients):
     raise NotImplementedError(
         "strobe.torch has no second derivatives of attention; gradients without create_graph=True are accepted"
     )
 
 
-def _define(name, schema, tags, kernel, fake):
+def define(name, schema, tags, kernel, fake):
     # Not torch.library.custom_op, which does the same and asks on every call whether the results are new tensors: they are.
     torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag, *tags))
     torch.library.impl(name, "default", kernel)
@@ -162,14 +162,14 @@ def _operators(name, tags=()):
     """Define strobe::name and strobe::name_backward; return both."""
     forward, backward = f"strobe::{name}", f"strobe::{name}_backward"
     given = "Tensor dout, Tensor? dlse, Tensor out, Tensor lse, bool bias_gradient"
-    _define(forward, f"({_SCHEMA}) -> (Tensor, Tensor)", tags, _attention, _fake_attention)
+    define(forward, f"({SCHEMA}) -> (Tensor, Tensor)", tags, _attention, fake_attention)
     five = ", ".join(["Tensor"] * 5)
-    _define(backward, f"({given}, {_SCHEMA}) -> ({five})", tags, _attention_backward, _fake_attention_backward)
+    define(backward, f"({given}, {SCHEMA}) -> ({five})", tags, _attention_backward, _fake_attention_backward)
     called = [getattr(torch.ops.strobe, operator).default for operator in (name, f"{name}_backward")]
     torch.library.register_autograd(
-        forward, lambda ctx, dout, dlse: _gradients(ctx, dout, dlse, called[1]), setup_context=_setup_context
+        forward, lambda ctx, dout, dlse: gradients(ctx, dout, dlse, called[1]), setup_context=setup_context
     )
-    torch.library.register_autograd(backward, _refuse_second)
+    torch.library.register_autograd(backward, refuse_second)
     for operator, rule in zip(called, (forward_rule, backward_rule), strict=True):
         torch.library.register_vmap(operator, rule(operator, _names(operator)))
     return called
@@ -193,7 +193,7 @@ class _TransformedBackward(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         pass
 
-    backward = staticmethod(_refuse_second)
+    backward = staticmethod(refuse_second)
 
     @staticmethod
     def vmap(info, in_dims, *arguments):
@@ -208,11 +208,11 @@ class Transformed(torch.autograd.Function):
     def forward(*shared):
         return _attention(*shared)
 
-    setup_context = staticmethod(_setup_context)
+    setup_context = staticmethod(setup_context)
 
     @staticmethod
     def backward(ctx, dout, dlse):
-        return _gradients(ctx, dout, dlse, _TransformedBackward.apply)
+        return gradients(ctx, dout, dlse, _TransformedBackward.apply)
 
     @staticmethod
     def vmap(info, in_dims, *shared):
