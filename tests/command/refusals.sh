@@ -58,13 +58,17 @@ refused 'strobe check: --cases is 0; an integer from 1 on is accepted' check --r
 refused 'strobe check: --random is given with --part; one of them is accepted' check --random 1 --part 1/2
 refused 'strobe check: --random is given with the problem fwd; one of them is accepted' check --random 1 fwd
 refused 'strobe check: d is 0; an integer from 1 to 65536 is accepted' check fwd d=0
-refused 'strobe check: fwd b=1 h=1 s=128 d=600 fp32: dim is 600; 1 to 512 is accepted' check fwd d=600
+refused 'strobe check: fwd b=1 h=1 s=128 d=600 fp32: dim is 600; 1 to 576 is accepted' check fwd d=600
 refused 'strobe check: scale is nan; a finite number other than 0 is accepted' check fwd scale=nan
 refused 'strobe check: dropout is 1; a number from 0 and below 1 is accepted' check fwd dropout=1
 refused 'strobe check: h is 3/2; a number of K/V heads that divides the query heads is accepted' check fwd h=3/2
 refused 'strobe check: "fast" is not a word of a problem; see the words under strobe bench --help' check fwd fast
 refused 'strobe check: layout is bdsh; accepted are bshd, bhsd, packed, gaps, reversed, sbhd, backwards, misaligned, shared, mixed' check fwd layout=bdsh
 refused 'strobe bench: --seconds is soon; a number from 0 is accepted' bench fwd --seconds soon
+refused 'strobe bench: -o is svg; table, json, csv, md or html is accepted' bench fwd -o svg
+refused 'strobe bench: --compare is given 1 files; two, the old and the new, are accepted' bench --compare old.json
+refused 'strobe bench: no.json: could not be read: No such file or directory' bench --compare no.json no.json
+refused 'strobe bench: README.md: ...' bench --compare README.md README.md
 refused 'strobe bench: no problem is given; strobe bench --help shows how' bench
 refused 'strobe trace: the problem is without device=cuda; one with it is taken' trace fwd
 refused 'strobe lab traffic: n = many: a number such as 64, 16k, 100KiB, 1k..16k*2 or 64..256+64 is accepted' lab traffic n=many
@@ -90,7 +94,7 @@ if [ -w /dev/full ]; then
     fi
 fi
 STROBE_ISA=sse9 && export STROBE_ISA
-refused 'strobe: STROBE_ISA is sse9; baseline, avx2, avx512 or amx is accepted' info
+refused 'strobe: STROBE_ISA is sse9; baseline, avx2, avx512, avx512bf16 or amx is accepted' info
 
 echo "$calls calls, $failed not refused as they should be"
 [ $failed = 0 ]

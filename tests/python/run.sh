@@ -19,7 +19,7 @@ if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 
 fi
 
 install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile "$@"; }
-stamp=$("$python" -VV; cat "$pins"/*.txt)
+stamp=$("$python" -VV; cat "$pins"/torch.txt "$pins"/test.txt "$pins"/model.txt)
 if [ "$(cat "$build/venv.stamp" 2>/dev/null)" != "$stamp" ]; then
     rm -rf "$venv" "$build/venv.stamp"
     "$python" -m venv "$venv"
