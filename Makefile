@@ -29,7 +29,7 @@ quick: packages-test  ## the quick tests alone: under a minute once built
 	$(call tests,build-dev,quick)
 
 .PHONY: long
-long: packages-test  ## the tests that take as long as they take
+long: packages-long  ## the tests that take as long as they take
 	@$(call build,dev,build-dev)
 	$(call tests,build-dev,long)
 
@@ -52,13 +52,21 @@ support: all  ## regenerate docs/support.md from the kernels' records, in a buil
 	build/strobe info --support -o md > build/support.md
 	mv build/support.md docs/support.md
 
+.PHONY: dist
+dist: packages-test  ## archives, wheel, checksums and bill of materials of the last commit, into build-release/
+	tools/release.py $(if $(CUDA),--cuda $(CUDA))
+
+.PHONY: site
+site: packages-test  ## docs/ and references of the interfaces as pages with a search, into build-site/site
+	tools/site/build.py
+
 .PHONY: install
 install: all  ## install into PREFIX=/usr/local
 	cmake --install build --prefix $(PREFIX)
 
 .PHONY: format
 format: packages-test  ## format every C file as check-style wants it
-	git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' '*.cpp' | xargs -0 clang-format -i
+	git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' '*.cpp' '*.hpp' | xargs -0 clang-format -i
 
 .PHONY: check-style
 check-style: packages-test  ## include directions, sizes, formatting, left-overs
@@ -72,10 +80,12 @@ clean:  ## remove every build folder
 help:  ## this list
 	@sed -n 's/^\([a-z][a-z ]*\|check-style\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
-.PHONY: packages packages-bench packages-test
+.PHONY: packages packages-bench packages-long packages-test
 packages:
 	@tools/install_packages.sh build
 packages-bench:
 	@tools/install_packages.sh build bench
+packages-long:
+	@tools/install_packages.sh build test long
 packages-test:
 	@tools/install_packages.sh build test

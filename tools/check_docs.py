@@ -3,6 +3,7 @@
 """check_docs.py: what a text search can check about pages and comments.
 
     links     a relative link of a page leads to a file, and to a heading of it
+    blocks    a block of code in Python or JSON is well-formed, and every block ends
     files     a file of this tree that a page or a comment names is there
     titles    the comment at the top of a file begins with the file's own name
     names     a name of ours in a page, strobe_*, STROBE_*, or a kernel's, stands in the code too
@@ -10,22 +11,24 @@
     figures   measured speeds stand in docs/benchmarks.md and in the notebooks of docs/kernels/, and in no comment
 
 Prints "file:line: message" for each finding and fails when there is one."""
+import ast
 import fnmatch
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-ENDINGS = "c|cmake|cpp|cu|h|map|md|png|py|sh|svg|toml|txt"
+ENDINGS = "c|cmake|cpp|cu|h|hpp|map|md|png|py|rs|sh|svg|toml|txt"
 # A file with its folder, anywhere in a text: one of this tree unless it begins as one of ELSEWHERE.
 NAMED = re.compile(rf"(?<![\w./<>$@{{}}*-])((?:[\w*-]+/)+[\w*-]+\.(?:{ENDINGS}))\b(?![\w</]|\.in\b)")
-ELSEWHERE = ("build", "lib/cmake/")
+ELSEWHERE = ("build", "api/", "lib/cmake/")
 # Names of ours; not the beginnings of names, as in "standard_*", nor those that src/cpu/level.h puts together.
 OURS = re.compile(r"\b(?:(?:STROBE_|strobe_(?!_cpu_))\w+"
                   r"|(?:cpu|cuda|reference|standard)_(?:forward|backward|decode)(?:_\w+)?)\b(?!\*)(?<!_)")
 # Notebooks and the changelog tell of names as they were.
 HISTORY = ("CHANGELOG.md", "docs/kernels/")
-CODE = {".c", ".h", ".cpp", ".cu"}
+CODE = {".c", ".h", ".cpp", ".hpp", ".cu"}
 
 # Folders whose comments have no measured speeds. The rates in lab/device.c are what a model starts from.
 NO_FIGURES = ("cli/", "include/", "src/")
@@ -88,6 +91,24 @@ def check_links(path, lines):
                 yield number, f"the link {target} leads nowhere"
             elif anchor and page.suffix == ".md" and anchor not in anchors(page.read_text(encoding="utf-8")):
                 yield number, f"the link {target}: {page} has no such heading"
+
+
+def check_blocks(lines):
+    start, language = 0, ""
+    for number, line in enumerate(lines, 1):
+        fence = re.match(r"```(\w*)", line)
+        if not fence:
+            continue
+        if not start:
+            start, language = number, fence[1]
+            continue
+        text, start = "\n".join(lines[start:number - 1]), 0
+        try:
+            {"python": ast.parse, "json": json.loads}.get(language, len)(text)
+        except (SyntaxError, ValueError) as error:
+            yield number, f"the block of {language} that ends here: {error}"
+    if start:
+        yield start, "this block of code does not end"
 
 
 def is_file_of(tree, name):
@@ -170,13 +191,14 @@ def check_file(path, text, tree):
     lines = text.splitlines()
     if path.endswith(".md"):
         yield from check_links(path, lines)
+        yield from check_blocks(lines)
         if not any(in_folder(path, page) for page in PAGES_WITH_FIGURES):
             yield from check_figures(lines)
         if not path.startswith(HISTORY):
             yield from check_names(lines, tree)
     if path != "CHANGELOG.md":
         yield from check_files(path, lines, tree)
-    if path.endswith((".c", ".cpp", ".cu", ".h", ".py", ".sh")):
+    if path.endswith((".c", ".cpp", ".cu", ".h", ".hpp", ".py", ".rs", ".sh")):
         yield from check_title(path, lines)
     if Path(path).suffix in CODE:
         code, comments = split_code(text)

@@ -11,7 +11,7 @@ python3 tools/check_docs.py || failed=1
 
 # Every version of clang-format has opinions of its own; the tree is formatted with 14.
 if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
-    git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' '*.cpp' |
+    git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' '*.cpp' '*.hpp' |
         xargs -0 clang-format --dry-run -Werror 2>&1 |
         sed -n 's/:[0-9]*: error: .*/: not as clang-format 14 has it/p' | awk -F: '!seen[$1 ":" $2]++' |
         { ! grep .; } || failed=1

@@ -28,7 +28,7 @@ INCLUDES = {
     "src/cuda/ptx": ["cuda/ptx/"],
     "src/cuda/sm80": ["cuda/sm80/", *CUDA_SHARED],
     "src/cuda/sm90": ["cuda/sm90/", *CUDA_SHARED],
-    "src/dist": ["dist/", "strobe/"],
+    "dist": ["strobe/"],
     "cli": ["strobe/", "lab/", "bench/", "check/", "io/", "problem/", "run/"],
     "cli/bench/cuda_peaks.cu": ["cuda/ptx/"],
     "lab": ["strobe/"],
@@ -45,8 +45,8 @@ MOST_LINES = {"": 500, "src/cpu": 450, "src/cuda": 450}
 NOTE_LINES = 350
 MOST_FUNCTION_LINES = 60
 
-SOURCES = {".c", ".h", ".cpp", ".cu", ".cuh"}
-SCRIPTS = {".py", ".sh", ".cmake", ".map", ".toml"}
+SOURCES = {".c", ".h", ".cpp", ".hpp", ".cu", ".cuh"}
+SCRIPTS = {".py", ".rs", ".sh", ".cmake", ".map", ".toml"}
 
 # Text -> what is wrong with it, in any file of text. Letters in brackets keep this file from finding itself.
 ANYWHERE = [
