@@ -17,8 +17,8 @@ enum operations { FORWARD_ALONE, BOTH_OPERATIONS };
 void check_against_oracle(const struct shape *shape, enum operations operations);
 
 /* The same, forward and backward, for other ways to compute the outputs of a fixture than its kernels, numbered from 0 on.
- * run writes them, and its name for the way; false: the way does not take the problem. A backward's out and lse are there.
- */
+ * run writes them, and its name for the way; false: the way does not take the problem. A backward's out and lse are there. A
+ * way may merge parts: what their weights, exp(lse), may be off by is allowed for. */
 typedef bool run_way(struct fixture *f, strobe_operation operation, int way, char *name, size_t capacity);
 void check_ways_against_oracle(const struct shape *shape, int ways, run_way *run);
 
