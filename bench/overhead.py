@@ -56,7 +56,7 @@ def microseconds(call, count: int) -> float:
     return (time.perf_counter_ns() - start) / count / 1000
 
 
-def measure(rounds: int = 60) -> dict:
+def measure(rounds: int) -> dict:
     """Least microseconds of each call over the rounds."""
     calls = {"nothing": (_strobe.nothing, 2000), "python call": (lambda: None, 2000)}
     for name, tensors in frameworks().items():
@@ -73,7 +73,7 @@ def measure(rounds: int = 60) -> dict:
     return least
 
 
-def callers(device: str, dtype: str, rows: int, rounds: int = 60) -> dict:
+def callers(device: str, dtype: str, rows: int, rounds: int) -> dict:
     """Least microseconds of scaled_dot_product_attention by each way, forward, and forward with backward."""
     import strobe.torch as st
     import torch
@@ -118,18 +118,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE", help="write the numbers; - instead of the table")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--rounds", type=int, default=60, help="of all calls in turn (60)")
     a = parser.parse_args()
     strobe.set_num_threads(1)
     try:
         ways = {
-            f"{dtype}, {n} rows": callers(a.device, dtype, n) for dtype in ("float32", "bfloat16") for n in (16, 64, 128)
+            f"{dtype}, {n} rows": callers(a.device, dtype, n, a.rounds)
+            for dtype in ("float32", "bfloat16")
+            for n in (16, 64, 128)
         }
     except ImportError:
         ways = {}
     if a.device == "cuda":
         print_callers(ways)
         return 0
-    least = measure()
+    least = measure(a.rounds)
     library = (least["many"] - least["once"]) / REPEAT
     rows = {
         name: {

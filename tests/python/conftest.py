@@ -15,6 +15,9 @@ import strobe
 import torch
 from hypothesis import HealthCheck, settings
 
+# A process of tests for each core: where each has a team of PyTorch's threads, the teams wait for each other at every operator.
+torch.set_num_threads(1)
+
 COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "derandomize": True}
 settings.register_profile("quick", max_examples=60, **COMMON)
 settings.register_profile("full", max_examples=300, **COMMON)

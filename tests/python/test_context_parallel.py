@@ -142,7 +142,7 @@ def run(rank, size, folder):
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.full), 3])
 def test_over_processes(size, tmp_path):
     if not dist.is_available() or not dist.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")

@@ -2,6 +2,7 @@
 """The examples and the benchmarks, shortened, and those of README.md and two pages of docs/, each in a fresh interpreter."""
 
 import json
+import os
 import random
 import re
 import runpy
@@ -16,7 +17,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(*command, expect=(0,)):
     done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=570, check=False, cwd=ROOT / "tests"
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=570,
+        check=False,
+        cwd=ROOT / "tests",
+        env=os.environ | {"OMP_NUM_THREADS": "1"},  # as conftest.py has it
     )
     assert done.returncode in expect, done.stdout + done.stderr
     return done.stdout
@@ -37,7 +44,7 @@ def test_fp8_error(device):
 
 def test_train_gpt(tmp_path):
     pytest.importorskip("matplotlib")
-    table = run(ROOT / "examples/train_gpt.py", "--steps", 4, "--plot", tmp_path / "loss.png")
+    table = run(ROOT / "examples/train_gpt.py", "--steps", 2, "--plot", tmp_path / "loss.png")
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert re.search(r"^strobe\s+\d", table, flags=re.M)
 
@@ -79,14 +86,13 @@ def test_peers(tmp_path):
     pytest.importorskip("matplotlib")
     small = ["--lengths", "32,64", "--dims", "32", "--tokens", "128", "--hidden", "64", "--seconds", "0"]
     files = ["--json", tmp_path / "peers.json", "--plot", tmp_path / "peers.png"]
-    for dtype in ("float32", "bfloat16"):
-        table = run(ROOT / "bench/peers.py", *small, *files, "--operations", "forward,backward", "--dtype", dtype)
-        assert "wrong" not in table
-        answer = json.loads((tmp_path / "peers.json").read_text())
-        assert len(answer["rows"]) == 8 and len(answer["peak"]) == 2
-        for row in answer["rows"]:
-            assert set(row["contestants"]) == {"strobe", "torch flash"}, row
-            assert row["contestants"]["torch flash"]["strobe_is"] in ("faster", "slower", "same")
+    table = run(ROOT / "bench/peers.py", *small, *files, "--operations", "forward,backward", "--dtype", "bfloat16")
+    assert "wrong" not in table
+    answer = json.loads((tmp_path / "peers.json").read_text())
+    assert len(answer["rows"]) == 8 and len(answer["peak"]) == 2
+    for row in answer["rows"]:
+        assert set(row["contestants"]) == {"strobe", "torch flash"}, row
+        assert row["contestants"]["torch flash"]["strobe_is"] in ("faster", "slower", "same")
 
 
 def test_peers_without_a_gpu():
@@ -120,21 +126,31 @@ def test_a_contestant_is_the_same_as_itself():
 
 def test_overhead():
     """The numbers are promises for a quiet machine; here only that they come."""
-    answer = json.loads(run(ROOT / "bench/overhead.py", "--json", "-", expect=(0, 1)))
+    answer = json.loads(run(ROOT / "bench/overhead.py", "--json", "-", "--rounds", 3, expect=(0, 1)))
     assert set(answer["rows"]) >= {"numpy", "torch"}
     assert answer["rows"]["numpy"]["overhead_us"] > 0
 
 
-def examples_of_the_manual():
-    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/python.md", "docs/serving.md")]
-    return re.findall(r"```python\n(.*?)```", "".join(pages), flags=re.S)
+PAGES = ("README.md", "docs/python.md", "docs/serving.md")
+
+# Runs the programs that are its arguments, each as if alone but for what has been imported.
+RUN_ALL = """
+import sys
+for program in sys.argv[1:]:
+    try:
+        exec(compile(program, "<page>", "exec"), {"__name__": "__main__"})
+    except BaseException:
+        print(program, file=sys.stderr)
+        raise
+"""
 
 
-@pytest.mark.parametrize("number", range(len(examples_of_the_manual())))
-def test_the_manual(number):
-    program = examples_of_the_manual()[number]
-    if "transformers" in program:
+@pytest.mark.parametrize("page", PAGES)
+def test_the_manual(page):
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
+    assert programs
+    if any("transformers" in program for program in programs):
         pytest.importorskip("transformers")
-    if "jax" in program:
+    if any("jax" in program for program in programs):
         pytest.importorskip("jax")
-    run("-c", program)
+    run("-c", RUN_ALL, *programs)

@@ -36,7 +36,9 @@ def gpt(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(train_gpt.SIZE, "cpu", train_gpt.Size(96, 64, 4, 2, 8, 5e-3, torch.float32))
         losses, _, model = train_gpt.train("torch math", ids, len(alphabet), 120)
-    assert sum(losses[-20:]) / 20 < 3.2  # it has learnt: a guess among 93 characters costs 4.5; what is left differs by processor
+    assert (
+        sum(losses[-20:]) / 20 < 3.2
+    )  # it has learnt: a guess among 93 characters costs 4.5; what is left differs by processor
     train_gpt.save(model, alphabet, path)
     texts = []
     with torch.inference_mode():
