@@ -85,8 +85,15 @@ enum {
         .gradients = SAME | FP32, .dbias = STORED,                                                    \
     }
 
+/* The levels above the baseline. */
+#if defined(__x86_64__) && !defined(STROBE_BASELINE_ONLY)
+#define X86_LEVELS 1
+#elif defined(__aarch64__) && !defined(STROBE_BASELINE_ONLY)
+#define ARM_LEVELS 1
+#endif
+
 static const struct kernel kernels[] = {
-#if defined(__x86_64__)
+#if defined(X86_LEVELS)
     {
         .name = "cpu_decode_amx",
         .summary = "split-KV decoding of few bf16 query rows on AMX tiles",
@@ -180,12 +187,12 @@ static const struct kernel kernels[] = {
     FORWARD_LEVEL(avx512, AVX512),
     DECODE_LEVEL(avx2, AVX2),
     FORWARD_LEVEL(avx2, AVX2),
-#elif defined(__aarch64__)
+#elif defined(ARM_LEVELS)
     DECODE_LEVEL(neon, NEON),           FORWARD_LEVEL(neon, NEON),
 #endif
     DECODE_LEVEL(baseline, BASELINE),
     FORWARD_LEVEL(baseline, BASELINE),
-#if defined(__x86_64__)
+#if defined(X86_LEVELS)
     {
         .name = "cpu_backward_amx",
         .summary = "FlashAttention-2 backward, bf16 products on AMX tiles",
@@ -215,7 +222,7 @@ static const struct kernel kernels[] = {
     },
     BACKWARD_LEVEL(avx512, AVX512),
     BACKWARD_LEVEL(avx2, AVX2),
-#elif defined(__aarch64__)
+#elif defined(ARM_LEVELS)
     BACKWARD_LEVEL(neon, NEON),
 #endif
     BACKWARD_LEVEL(baseline, BASELINE),
