@@ -51,6 +51,12 @@ static PyMethodDef functions[] = {
     ENTRY(set_num_threads, 0),
     ENTRY(get_num_threads, 0),
     ENTRY(share_threads, 0),
+    ENTRY(aten_open, 0),
+    ENTRY(aten_replace, 0),
+    ENTRY(aten_offer, 0),
+    ENTRY(aten_calls, 0),
+    ENTRY(ask_before_plain, 0),
+    ENTRY(is_plain, 0),
     ENTRY(nothing, 0),
     {NULL, NULL, 0, NULL},
 };
@@ -78,6 +84,8 @@ static int execute(PyObject *module) {
         CALL((state)->numpy_empty);                   \
         CALL((state)->torch_empty);                   \
         CALL((state)->torch_keywords);                \
+        CALL((state)->plain_types);                   \
+        CALL((state)->questions);                     \
         for (int n = 0; n < FRAMEWORKS; ++n) {        \
             CALL((state)->frameworks[n].type);        \
             CALL((state)->frameworks[n].is_neg);      \

@@ -11,7 +11,8 @@
  *     rotary.c     rotary embedding of quantise and append         append.c    append
  *     merge.c      merge                                           info.c      kernels, devices, versions
  *     freeze.c     a call without its tensors, as bytes            xla_handler.c  what JAX's programs call
- *     shards.c     a call over many processes */
+ *     shards.c     a call over many processes                      plain.c     whether anything looks at a call of PyTorch's
+ *     aten.c       kernels of PyTorch's operators, without Python: aten_tensors.c, torch_abi.c */
 #ifndef STROBE_PYTHON_MODULE_H
 #define STROBE_PYTHON_MODULE_H
 
@@ -55,6 +56,8 @@ struct state {
     PyObject *swapaxes;       /* and this */
     PyObject *numpy_empty;    /* NULL until a NumPy array was seen */
     PyObject *torch_empty;    /* torch.Tensor.new_empty; NULL until a result of PyTorch's was made */
+    PyObject *plain_types;    /* plain.c: tuples; NULL until they are given */
+    PyObject *questions;
     PyObject *torch_keywords; /* its keywords by the dtype's name: {"float32": {"dtype": torch.float32}} */
     struct framework frameworks[FRAMEWORKS];
     unsigned next_framework; /* the entry that is filled or replaced next */
@@ -88,5 +91,11 @@ FUNCTION(py_build_info);      /* info.c */
 FUNCTION(py_set_num_threads); /* threads.c */
 FUNCTION(py_get_num_threads); /* threads.c */
 FUNCTION(py_share_threads);   /* team.c */
+FUNCTION(py_aten_open);       /* aten.c */
+FUNCTION(py_aten_replace);
+FUNCTION(py_aten_offer);
+FUNCTION(py_aten_calls);
+FUNCTION(py_ask_before_plain); /* plain.c */
+FUNCTION(py_is_plain);
 
 #endif

@@ -8,31 +8,58 @@ import pytest
 import strobe.torch as st
 import torch
 import torch.nn.functional as F
-from strobe.torch import _aten
+from strobe import _strobe
+from strobe.torch import _aten, _compiled
 
 import reference
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.library, "get_kernel"), reason="PyTorch without torch.library.get_kernel")
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    """Strobe active for one test; the names of the library's functions that ran."""
-    ran = []
+class Calls:
+    """What Strobe has computed: its functions by name, which Python called, and the calls of compiled kernels."""
+
+    def __init__(self):
+        self.by_python, self.before = [], _strobe.aten_calls()
+
+    def names(self):
+        forward, backward = (now - then for now, then in zip(_strobe.aten_calls(), self.before, strict=True))
+        return sorted(self.by_python + ["attention"] * forward + ["attention_backward"] * backward)
+
+    def __eq__(self, names):
+        return self.names() == sorted(names)
+
+    __hash__ = None
+
+    def __len__(self):
+        return len(self.names())
+
+    def __repr__(self):
+        return repr(self.names())
+
+
+@pytest.fixture(params=["compiled", "python"])
+def calls(request, monkeypatch):
+    """Strobe active for one test, by compiled kernels where PyTorch takes them, and through Python; what ran."""
+    if request.param == "python":
+        monkeypatch.setattr(_compiled, "REPLACED", ())
+    elif not _compiled.REPLACED:
+        pytest.skip("a PyTorch without the stable C ABI of 2.10")
+    ran = Calls()
 
     class Counted:
         def __getattr__(self, name):
             def call(*args, **kwargs):
-                ran.append(name)
-                return getattr(library, name)(*args, **kwargs)
+                ran.by_python.append(name)
+                return getattr(_strobe, name)(*args, **kwargs)
 
             return call
 
-    library = _aten._strobe
     monkeypatch.setattr(_aten, "_strobe", Counted())
     st.activate()
     yield ran
     st.deactivate()
+    assert request.param == "compiled" or _strobe.aten_calls() == ran.before
 
 
 def leaves(device, *shape, dtype=torch.bfloat16, count=3):
@@ -83,7 +110,7 @@ def test_modules(calls, device):
     layer(x).sum().backward()
     assert calls == ["attention", "attention_backward"] * 2
     torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum().backward()
-    assert calls[4:] == ["attention", "attention", "attention_backward"]
+    assert calls == ["attention", "attention_backward"] * 3 + ["attention"]
 
 
 @pytest.mark.parametrize("masks", ["none", "padding", "both"])

@@ -14,13 +14,16 @@ from typing import Any
 import torch
 from torch.nn import attention as _torch_attention
 
+from strobe import _strobe
 from strobe._strobe import Error
+from strobe.torch import _compiled
 from strobe.torch._aten import OPERATORS
 
 _REFUSALS = (ValueError, TypeError, NotImplementedError, Error)
 
 _replaced: dict[tuple[str, str], Any] = {}  # (operator, dispatch key): PyTorch's kernel
 _library: torch.library.Library | None = None
+_kept: list[Any] = []  # compiled kernels: a call in another thread may still be in one after deactivate()
 _said: set[str] = set()  # sentences that were warned with since the last activate()
 
 
@@ -54,9 +57,22 @@ class _Handle:
 
     def remove(self) -> None:
         global _library
+        if _compiled.OPEN:
+            _strobe.aten_replace(False)
         if _library is not None:
             _library._destroy()
         _library = None
+
+
+def _take_compiled_places() -> None:
+    """The compiled kernels, which hand what they do not take on to operators in Python, by names that aten.c knows."""
+    for operator in _compiled.REPLACED:
+        name = operator.replace("_scaled_dot_product_flash_attention", "_flash")
+        if not hasattr(torch.ops.strobe, name):
+            function = _or_replaced(operator, "CPU", OPERATORS[operator, "CPU"])
+            _compiled.define_like(operator, name).impl(name, function, "CPU", with_keyset=True)
+    _strobe.aten_replace(True)
+    _kept.extend(torch.library.get_kernel(f"aten::{operator}", "CPU") for operator in _compiled.REPLACED)
 
 
 def _take_places() -> _Handle:
@@ -75,8 +91,12 @@ def _take_places() -> _Handle:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch says of each operator that it is overridden
         for operator, key in present:
+            if key == "CPU" and operator in _compiled.REPLACED:
+                continue
             function = _or_replaced(operator, key, OPERATORS[operator, key])
             _library.impl(operator, function, key, with_keyset=True)
+    if _compiled.REPLACED:
+        _take_compiled_places()  # after one in Python, of which PyTorch has said that it overrides another: it says so once
     return _Handle()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from strobe._attention import MaskLists, sides
 from strobe.torch._fp8 import quantised_attention
-from strobe.torch._run import run
+from strobe.torch._run import heads_last, is_plain, run
 from strobe.torch._score import scored_attention
 
 
@@ -120,6 +120,17 @@ def attention(
         raise TypeError(f"{name} is a {type(x)}; a torch.Tensor is accepted")
     if diagonal not in ("bottom_right", "top_left"):
         raise ValueError(f'diagonal is {diagonal!r}; "bottom_right" or "top_left" is accepted')
+    if (
+        bias is mask is block_mask is mask_lists is alibi_slopes is sinks is cu_seqlens_q is cu_seqlens_k is used_q is None
+        and used_k is max_seqlen_q is max_seqlen_k is block_size is kernel is score is visible is quantise is None
+        and not (softcap or return_lse or arrays or scalars)
+        and is_plain(q, k, v)
+        and dropout == offset == q_start == k_start == 0
+        and (window is None or (type(window) is tuple and window == (-1, -1)))
+    ):
+        out = heads_last(q, k, v, causal, diagonal, scale)
+        if out is not None:
+            return out
     kind = "cuda" if q.is_cuda else q.device.type
     if kind != "meta" and torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)

@@ -16,7 +16,7 @@ from strobe.torch._cache import cache_attention
 
 
 def _call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, probs, **varlen):
-    out, lse = attention(
+    result = attention(
         q,
         k,
         v,
@@ -27,10 +27,10 @@ def _call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi
         dropout=dropout_p,
         scale=softmax_scale,
         deterministic=deterministic,
-        return_lse=True,
+        return_lse=probs,
         **varlen,
     )
-    return (out, lse, None) if probs else out
+    return (*result, None) if probs else result
 
 
 def _parts(name: str, x: Tensor, count: int, layout: str) -> tuple[Tensor, ...]:

@@ -12,40 +12,51 @@ from torch.autograd import forward_ad
 
 from strobe import _strobe
 from strobe.torch import _ops
+from strobe.torch._compiled import efficient as _efficient
 
 PLAIN = (Tensor, torch.nn.Parameter)
 
 _NAMES = tuple(_ops.SHARED)
 _TENSOR_NAMES, _NUMBER_NAMES = _NAMES[: _ops.TENSORS], _NAMES[_ops.TENSORS :]
-_DEFAULTS = {
-    "q_start": 0, "k_start": 0, "offset": 0, "causal": False, "window": (-1, -1), "diagonal": "bottom_right", "dropout": 0.0,
-    "deterministic": False,
-}  # fmt: skip
 _SEED = _NAMES.index("seed")
 _READ_IN_PLACE = (*_ops.READ_IN_PLACE, "dout", "dlse")
 _GRADIENTS = ("q", "k", "v", "bias", "sinks")  # as attention_backward returns them
 
 
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+
+try:
+    # What PyTorch's own functions ask of it, each of which would be a call more.
+    _interpreter, _trace = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
+    _dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+    _profiles, _casts = torch.autograd._profiler_enabled, torch._C._is_any_autocast_enabled
+    _KNOWN = isinstance(forward_ad._current_level, int)
+    _strobe.ask_before_plain(PLAIN, (_trace, _dispatch_modes, _function_modes, _profiles, _interpreter, _casts))
+except AttributeError:  # another version of PyTorch
+    _KNOWN = False
+
+
 def _transformed() -> bool:
-    try:
-        return torch._C._functorch.peek_interpreter_stack() is not None
-    except AttributeError:  # another version of PyTorch
-        return False
+    return _KNOWN and _interpreter() is not None
 
 
 def observed() -> bool:
     """Whether something looks at operators: a compiler, a mode, forward derivatives, a profiler."""
-    try:
-        return (
-            torch.compiler.is_compiling()
-            or torch.jit.is_tracing()
-            or torch._C._len_torch_dispatch_stack() > 0
-            or torch._C._len_torch_function_stack() > 0
-            or forward_ad._current_level >= 0
-            or torch.autograd._profiler_enabled()
-        )
-    except AttributeError:  # another version of PyTorch
-        return True
+    return (
+        not _KNOWN
+        or _is_compiling()
+        or _trace() is not None
+        or _dispatch_modes() > 0
+        or _function_modes() > 0
+        or forward_ad._current_level >= 0
+        or _profiles()
+    )
+
+
+def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether these are tensors of PyTorch's own, and nothing but autograd looks at a call."""
+    return not _is_compiling() and _strobe.is_plain(q, k, v) and forward_ad._current_level < 0
 
 
 def _call(function: Any, options: dict[str, Any]) -> tuple:
@@ -82,7 +93,7 @@ class _Eager(torch.autograd.Function):
         tensors = dict(zip(names, given, strict=True))
         if torch.is_grad_enabled():
             # With create_graph=True the operator is a part of the graph, which refuses when it is asked for its derivative.
-            given = {**_DEFAULTS, **tensors, **numbers}
+            given = {**_ops.DEFAULTS, **tensors, **numbers}
             shared = [given.get(name) for name in _NAMES]
             results = _ops.attention_backward(dout, dlse, out, lse, wants_bias, *shared)
         else:
@@ -110,7 +121,7 @@ class _HeadsFirst(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True, as above
             numbers = {name: x for name, x in ctx.options.items() if name != "heads_first"}
-            numbers = {**_DEFAULTS, **numbers}
+            numbers = {**_ops.DEFAULTS, **numbers}
             q, k, v, out, dout = (x.transpose(1, 2) for x in (q, k, v, out, dout))
             shared = [{"q": q, "k": k, "v": v}.get(name, numbers.get(name)) for name in _NAMES]
             results = _ops.attention_backward(dout, None, out, lse, False, *shared)
@@ -119,15 +130,39 @@ class _HeadsFirst(torch.autograd.Function):
         return None, *_call(_strobe.attention_backward, given)[:3]
 
 
+def compiled(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None) -> Tensor | None:
+    """Attention of plain tensors (batch, heads, seq, dim), causal from the top-left corner, by a compiled kernel of the CPU; None
+    where there is none for them."""
+    if _efficient is None or not q.is_cpu or q.dtype is not k.dtype:
+        return None
+    try:
+        return _efficient(q, k, v, None, _is_grad_enabled(), 0.0, causal, scale=scale)[0]
+    except (RuntimeError, TypeError):  # not for this kernel; what is wrong is said by another way
+        return None
+
+
+def heads_last(q: Tensor, k: Tensor, v: Tensor, causal: bool, diagonal: str, scale: float | None) -> Tensor | None:
+    """Attention of plain tensors (batch, seq, heads, dim); None where it is another way's."""
+    if not all(x.dim() == 4 and (x.is_cpu or x.is_cuda) for x in (q, k, v)):
+        return None
+    if _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        if causal and diagonal != "top_left" and q.shape[1] != k.shape[1]:
+            return None
+        out = compiled(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal, scale)
+        return None if out is None else out.transpose(1, 2)
+    options: dict[str, Any] = {"q": q, "k": k, "v": v}
+    if causal:
+        options |= {"causal": True, "diagonal": diagonal}
+    if scale is not None:
+        options["scale"] = scale
+    return _call(_strobe.attention, options)
+
+
 def heads_first(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None) -> Tensor | None:
     """Attention of plain tensors (batch, heads, seq, dim), causal from the top-left corner; None where it is another way's."""
-    if torch.compiler.is_compiling() or _transformed() or observed():
-        return None
     for x in (q, k, v):
-        if type(x) not in PLAIN or not (x.is_cpu or x.is_cuda):
+        if not (x.is_cpu or x.is_cuda):
             return None
-    if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
-        return None
     options: dict[str, Any] = {"heads_first": True}
     if causal:
         options |= {"causal": True, "diagonal": "top_left"}
@@ -140,7 +175,7 @@ def heads_first(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | No
 
 def run(*shared: Any) -> tuple[Tensor, Tensor]:
     """Out and lse of the operators' arguments, in their order."""
-    if not torch.compiler.is_compiling() and _transformed():
+    if not _is_compiling() and _transformed():
         return _ops.Transformed.apply(*shared)
     tensors = {name: x for name, x in zip(_TENSOR_NAMES, shared, strict=False) if x is not None}
     plain = True
@@ -153,7 +188,7 @@ def run(*shared: Any) -> tuple[Tensor, Tensor]:
     numbers = {
         name: x
         for name, x in zip(_NUMBER_NAMES, shared[_ops.TENSORS :], strict=True)
-        if x is not None and x != _DEFAULTS.get(name)
+        if x is not None and x != _ops.DEFAULTS.get(name)
     }
     if recorded and torch.is_grad_enabled():
         return _Eager.apply(tuple(tensors), numbers, *tensors.values())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strobe.torch._attention import attention
-from strobe.torch._run import heads_first
+from strobe.torch._run import compiled, heads_first, is_plain
 
 
 def _one_batch(x: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -51,10 +51,12 @@ def scaled_dot_product_attention(
     """
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal=True; one of the two is accepted")
-    if attn_mask is None and dropout_p == 0 and query.dim() == key.dim() == value.dim() == 4:
-        batch, heads, heads_kv = query.shape[0], query.shape[1], key.shape[1]
-        if key.shape[0] == value.shape[0] == batch and (enable_gqa or heads == heads_kv):
-            out = heads_first(query, key, value, is_causal, scale)
+    if attn_mask is None and dropout_p == 0 and is_plain(query, key, value):
+        of_query, of_key = query.shape, key.shape
+        if len(of_query) == len(of_key) == 4 and of_query[0] == of_key[0] and (of_query[1] == of_key[1] or enable_gqa):
+            out = compiled(query, key, value, is_causal, scale)
+            if out is None and value.dim() == 4 and value.shape[0] == of_key[0]:
+                out = heads_first(query, key, value, is_causal, scale)
             if out is not None:
                 return out
     added = 0

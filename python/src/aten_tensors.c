@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * aten_tensors.c: tensors of PyTorch's as a problem of the library, for aten.c. No line of Python: PyTorch calls these
+ * without the GIL, from any thread. */
+#include <string.h>
+
+#include "aten.h"
+
+enum { BATCH, HEADS, SEQ, DIM, AXES };
+enum { DTYPES = 4 };
+
+static int32_t dtypes[DTYPES]; /* PyTorch's numbers, in the order of elements[] */
+static int32_t boolean, cpu;
+static const int32_t elements[DTYPES] = {STROBE_FP32, STROBE_FP16, STROBE_BF16, STROBE_FP64};
+
+void aten_dtypes(void) {
+    const int32_t numbers[DTYPES] = {torch_abi.float32(), torch_abi.float16(), torch_abi.bfloat16(), torch_abi.float64()};
+    memcpy(dtypes, numbers, sizeof dtypes);
+    boolean = torch_abi.boolean(), cpu = torch_abi.cpu();
+}
+
+/* -1 for another. */
+static int32_t element_of(int32_t dtype) {
+    for (int n = 0; n < DTYPES; ++n)
+        if (dtypes[n] == dtype) return elements[n];
+    return -1;
+}
+
+static int32_t dtype_of(int32_t element) {
+    int n = 0;
+    while (n + 1 < DTYPES && elements[n] != element) ++n;
+    return dtypes[n];
+}
+
+/* ------------------------------------------------------------------------------------------------------------ results -- */
+
+static bool make(const int64_t *size, const int64_t *stride, int axes, int32_t dtype, struct torch_tensor **made,
+                 void **data) {
+    return torch_abi.empty(axes, size, stride, dtype, cpu, 0, made) == 0 && torch_abi.write_data(*made, data) == 0;
+}
+
+static void place(strobe_tensor *to, void *data, const int64_t stride[AXES]) {
+    to->data = data;
+    to->stride[0] = stride[BATCH], to->stride[1] = stride[SEQ], to->stride[2] = stride[HEADS];
+}
+
+static void seq_before_heads(const int64_t size[AXES], int64_t stride[AXES]) {
+    stride[DIM] = 1, stride[HEADS] = size[DIM];
+    stride[SEQ] = stride[HEADS] * size[HEADS], stride[BATCH] = stride[SEQ] * size[SEQ];
+}
+
+bool aten_new(const struct aten_call *c, const int64_t size[AXES], struct torch_tensor **made, strobe_tensor *to) {
+    int64_t stride[AXES];
+    void *data;
+    seq_before_heads(size, stride);
+    if (!make(size, stride, AXES, c->q.dtype, made, &data)) return false;
+    place(to, data, stride);
+    return true;
+}
+
+/* The axes in the order of q's strides, without gaps, as empty_like has it. */
+bool aten_new_like_q(const struct aten_call *c, struct torch_tensor **made, strobe_tensor *to) {
+    const int64_t *size = c->q.size, *given = c->q.callers_stride;
+    int order[AXES] = {BATCH, HEADS, SEQ, DIM}; /* outermost first */
+    for (int n = 1; n < AXES; ++n)
+        for (int at = n; at > 0 && given[order[at - 1]] < given[order[at]]; --at) {
+            const int outer = order[at];
+            order[at] = order[at - 1], order[at - 1] = outer;
+        }
+    int64_t stride[AXES], elements_below = 1;
+    for (int n = AXES - 1; n >= 0; --n) {
+        const int axis = order[n];
+        if (given[axis] == 0 && size[axis] > 1) return false;
+        stride[axis] = elements_below;
+        elements_below *= size[axis];
+    }
+    void *data;
+    if ((stride[DIM] != 1 && size[DIM] > 1) || !make(size, stride, AXES, c->q.dtype, made, &data)) return false;
+    place(to, data, stride);
+    return true;
+}
+
+bool aten_new_lse(struct aten_call *c, bool heads_last, struct torch_tensor **made) {
+    const int64_t *q = c->q.size, size[3] = {q[BATCH], q[HEADS], q[SEQ]};
+    const int64_t stride[3] = {q[HEADS] * q[SEQ], heads_last ? 1 : q[SEQ], heads_last ? q[HEADS] : 1};
+    const int32_t element = c->a.dtype == STROBE_FP64 ? STROBE_FP64 : STROBE_FP32;
+    void *data;
+    if (!make(size, stride, 3, dtype_of(element), made, &data)) return false;
+    c->a.lse = (strobe_tensor){.data = data, .stride = {stride[0], stride[2], stride[1]}, .dtype = element};
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------------------------- inputs -- */
+
+/* The library reads along the last axis, and takes three strides of zero for a default. */
+static bool is_readable(const struct view *v) {
+    return (v->stride[DIM] == 1 || v->size[DIM] == 1) && (v->stride[BATCH] || v->stride[HEADS] || v->stride[SEQ]);
+}
+
+/* With stride 1 where there is one entry: no axis of more than one has stride 0 on all three. */
+static bool is_one_row(const struct view *v) { return v->size[BATCH] == 1 && v->size[HEADS] == 1 && v->size[SEQ] == 1; }
+
+static bool copy_view(struct view *v, struct torch_tensor *tensor) {
+    seq_before_heads(v->size, v->stride);
+    return make(v->size, v->stride, AXES, v->dtype, &v->copy, &v->data) && torch_abi.copy(v->copy, tensor, 0) == 0;
+}
+
+static bool open_view(struct view *v, struct torch_tensor *tensor) {
+    int64_t axes, *size, *stride;
+    const void *data;
+    if (torch_abi.dim(tensor, &axes) || axes != AXES || torch_abi.sizes(tensor, &size) ||
+        torch_abi.strides(tensor, &stride) || torch_abi.dtype(tensor, &v->dtype))
+        return false;
+    memcpy(v->size, size, sizeof v->size);
+    memcpy(v->stride, stride, sizeof v->stride);
+    memcpy(v->callers_stride, stride, sizeof v->callers_stride);
+    for (int axis = 0; axis < AXES; ++axis)
+        if (v->size[axis] < 1) return false;
+    if (is_one_row(v)) v->stride[BATCH] = 1;
+    if (!is_readable(v)) return copy_view(v, tensor);
+    if (torch_abi.read_data(tensor, &data)) return false;
+    memcpy(&v->data, &data, sizeof data); /* a pointer that the library only reads by */
+    return data != NULL;
+}
+
+bool aten_read(const struct aten_call *c, struct view *v, struct torch_tensor *tensor, strobe_tensor *to) {
+    const int64_t wanted[AXES] = {c->a.batch, c->a.heads_q, c->a.seq_q, c->a.dim_v};
+    if (!open_view(v, tensor) || v->dtype != c->q.dtype || memcmp(v->size, wanted, sizeof wanted) != 0) return false;
+    place(to, v->data, v->stride);
+    return true;
+}
+
+bool aten_read_lse(struct aten_call *c, struct torch_tensor *lse) {
+    int64_t axes, *size, *stride;
+    int32_t dtype;
+    const void *data;
+    const int64_t wanted[3] = {c->a.batch, c->a.heads_q, c->a.seq_q};
+    const int32_t element = c->a.dtype == STROBE_FP64 ? STROBE_FP64 : STROBE_FP32;
+    if (torch_abi.dim(lse, &axes) || axes != 3 || torch_abi.sizes(lse, &size) || torch_abi.strides(lse, &stride) ||
+        torch_abi.dtype(lse, &dtype) || dtype != dtype_of(element) || memcmp(size, wanted, sizeof wanted) != 0 ||
+        torch_abi.read_data(lse, &data))
+        return false;
+    c->a.lse = (strobe_tensor){.stride = {stride[0], stride[2], stride[1]}, .dtype = element};
+    memcpy(&c->a.lse.data, &data, sizeof data);
+    return true;
+}
+
+bool aten_mask(struct aten_call *c, struct torch_tensor *mask) {
+    const int64_t extent[AXES] = {c->a.batch, c->a.heads_q, c->a.seq_q, c->a.seq_k};
+    int64_t axes, *size, *stride, strides[3] = {0};
+    int32_t dtype;
+    const void *data;
+    if (torch_abi.dim(mask, &axes) || axes < 2 || axes > AXES || torch_abi.sizes(mask, &size) ||
+        torch_abi.strides(mask, &stride) || torch_abi.dtype(mask, &dtype) || torch_abi.read_data(mask, &data))
+        return false;
+    for (int64_t axis = 0; axis < axes; ++axis) {
+        const int64_t of = AXES - axes + axis;
+        const bool repeats = size[axis] == 1 && of < DIM;
+        if (!repeats && size[axis] != extent[of]) return false;
+        if (of < DIM) strides[of] = repeats ? 0 : stride[axis];
+    }
+    if (stride[axes - 1] != 1 && extent[DIM] > 1) return false;
+    if (dtype == boolean) {
+        c->mask = (strobe_bool_mask){.struct_size = sizeof c->mask, .data = data};
+        memcpy(c->mask.stride, strides, sizeof strides);
+        c->a.bool_mask = &c->mask;
+        return true;
+    }
+    c->bias = (strobe_bias){.struct_size = sizeof c->bias, .dtype = element_of(dtype)};
+    memcpy(&c->bias.data, &data, sizeof data);
+    memcpy(c->bias.stride, strides, sizeof strides);
+    c->a.bias = &c->bias;
+    return c->bias.dtype >= 0;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- problems -- */
+
+bool aten_describe(struct aten_call *c, struct torch_tensor *q, struct torch_tensor *k, struct torch_tensor *v, bool causal,
+                   const double *scale) {
+    strobe_attention *a = &c->a;
+    if (!open_view(&c->q, q) || !open_view(&c->k, k) || !open_view(&c->v, v)) return false;
+    const int64_t *of_q = c->q.size, *of_k = c->k.size, *of_v = c->v.size;
+    const int32_t element = element_of(c->q.dtype);
+    if (element < 0 || c->k.dtype != c->q.dtype || c->v.dtype != c->q.dtype || of_k[BATCH] != of_q[BATCH] ||
+        of_v[BATCH] != of_q[BATCH] || of_v[HEADS] != of_k[HEADS] || of_v[SEQ] != of_k[SEQ] || of_k[DIM] != of_q[DIM] ||
+        (scale && *scale == 0))
+        return false;
+    a->struct_size = sizeof *a;
+    a->batch = of_q[BATCH], a->heads_q = of_q[HEADS], a->heads_kv = of_k[HEADS];
+    a->seq_q = of_q[SEQ], a->seq_k = of_k[SEQ], a->dim = of_q[DIM], a->dim_v = of_v[DIM];
+    a->dtype = element, a->device = STROBE_CPU;
+    a->mask = causal ? STROBE_MASK_CAUSAL_TOP_LEFT : STROBE_MASK_NONE;
+    a->scale = scale ? *scale : 0;
+    place(&a->q, c->q.data, c->q.stride);
+    place(&a->k, c->k.data, c->k.stride);
+    place(&a->v, c->v.data, c->v.stride);
+    return true;
+}
+
+void aten_close_view(struct view *v) {
+    if (v->copy) torch_abi.tensor_delete(v->copy);
+    v->copy = NULL;
+}
+
+void aten_close(struct aten_call *c) {
+    aten_close_view(&c->q);
+    aten_close_view(&c->k);
+    aten_close_view(&c->v);
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * torch_abi.c: finds the functions of PyTorch's stable C ABI in the process. */
+#define _GNU_SOURCE /* RTLD_NOLOAD */
+
+#include "torch_abi.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+struct torch_abi torch_abi; /* written once, before any kernel is registered */
+
+#define AT(member) offsetof(struct torch_abi, member)
+
+static const struct {
+    size_t member;
+    const char *name;
+} functions[] = {
+    {AT(version), "aoti_torch_abi_version"},
+    {AT(library_new), "aoti_torch_library_init_impl"},
+    {AT(library_impl), "torch_library_impl"},
+    {AT(library_delete), "aoti_torch_delete_library_object"},
+    {AT(call), "torch_call_dispatcher"},
+    {AT(is_defined), "aoti_torch_is_defined"},
+    {AT(dim), "aoti_torch_get_dim"},
+    {AT(sizes), "aoti_torch_get_sizes"},
+    {AT(strides), "aoti_torch_get_strides"},
+    {AT(dtype), "aoti_torch_get_dtype"},
+    {AT(read_data), "torch_get_const_data_ptr"},
+    {AT(write_data), "torch_get_mutable_data_ptr"},
+    {AT(empty), "aoti_torch_empty_strided"},
+    {AT(undefined), "aoti_torch_new_uninitialized_tensor"},
+    {AT(copy), "aoti_torch_copy_"},
+    {AT(tensor_delete), "aoti_torch_delete_tensor_object"},
+    {AT(list_delete), "torch_delete_list"},
+    {AT(grad_mode), "aoti_torch_grad_mode_is_enabled"},
+    {AT(check), "aoti_torch_check"},
+    {AT(cpu), "aoti_torch_device_type_cpu"},
+    {AT(float32), "aoti_torch_dtype_float32"},
+    {AT(float16), "aoti_torch_dtype_float16"},
+    {AT(bfloat16), "aoti_torch_dtype_bfloat16"},
+    {AT(float64), "aoti_torch_dtype_float64"},
+    {AT(boolean), "aoti_torch_dtype_bool"},
+};
+
+/* Objects and functions are converted as POSIX has it. */
+static bool find(void *library, const char *name, void *function) {
+    void *const found = dlsym(library, name);
+    memcpy(function, &found, sizeof found);
+    return found != NULL;
+}
+
+static torch_error (*delete_stable_value)(stable_value *value);
+static void delete_by_torch(stable_value *value) { (void)delete_stable_value(value); }
+
+static bool find_delete(void *library, struct torch_abi *abi) {
+    if (find(library, "torch_delete_stable_ivalue", &delete_stable_value)) {
+        abi->value_delete = delete_by_torch;
+        return true;
+    }
+    return find(library, "_ZdlPv", &abi->value_delete); /* operator delete(void *), as the library itself finds it */
+}
+
+/* The ABI is promised for all of 2; 2.10 is the first with every function and conversion that aten.c needs. */
+static bool is_known(uint64_t version) { return version >> 56 == 2 && version >= TORCH_ABI; }
+
+bool torch_abi_open(const char *path) {
+    if (torch_abi.version) return true;
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    return false; /* aten.c reads a bool out of the first byte */
+#endif
+    struct torch_abi found = {0};
+    void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    if (!library) return false;
+    for (size_t n = 0; n < sizeof functions / sizeof functions[0]; ++n)
+        if (!find(library, functions[n].name, (char *)&found + functions[n].member)) return false;
+    if (!find_delete(library, &found) || !is_known(found.version())) return false;
+    find(library, "torch_exception_get_what_without_backtrace", &found.last_error);
+    torch_abi = found; /* the library stays open */
+    return true;
+}

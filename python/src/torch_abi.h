@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * torch_abi.h: the functions of PyTorch's stable C ABI that the kernels of aten.c need, found at run time. Nothing of
+ * PyTorch is included, linked or built against: one binary works with every PyTorch from 2.10 on, where the ABI has all of
+ * them, and does without where they are not found (torch_abi_open). The headers of its stable ABI document them. */
+#ifndef STROBE_PYTHON_TORCH_ABI_H
+#define STROBE_PYTHON_TORCH_ABI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A value on a kernel's stack: a number's bytes; a tensor or list, owned; of an optional one a pointer to another, or 0. */
+typedef uint64_t stable_value;
+typedef void stable_kernel(stable_value *stack, uint64_t arguments, uint64_t results);
+
+typedef int32_t torch_error; /* 0: none */
+struct torch_tensor;         /* at::Tensor, by a pointer that owns it */
+struct torch_list;
+struct torch_library;
+
+/* The version whose conversions of values the kernels expect: 2.10. */
+#define TORCH_ABI (UINT64_C(2) << 56 | UINT64_C(10) << 48)
+
+struct torch_abi {
+    uint64_t (*version)(void);
+    torch_error (*library_new)(const char *space, const char *key, const char *file, uint32_t line,
+                               struct torch_library **library);
+    torch_error (*library_impl)(struct torch_library *library, const char *name, stable_kernel *kernel, uint64_t version);
+    torch_error (*library_delete)(struct torch_library *library);
+    torch_error (*call)(const char *name, const char *overload, stable_value *stack, uint64_t version);
+
+    torch_error (*is_defined)(struct torch_tensor *tensor, bool *is);
+    torch_error (*dim)(struct torch_tensor *tensor, int64_t *dim);
+    torch_error (*sizes)(struct torch_tensor *tensor, int64_t **sizes); /* borrowed, as are strides and data */
+    torch_error (*strides)(struct torch_tensor *tensor, int64_t **strides);
+    torch_error (*dtype)(struct torch_tensor *tensor, int32_t *dtype);
+    torch_error (*read_data)(struct torch_tensor *tensor, const void **data);
+    torch_error (*write_data)(struct torch_tensor *tensor, void **data);
+    torch_error (*empty)(int64_t dim, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t device_type,
+                         int32_t device_index, struct torch_tensor **tensor);
+    torch_error (*undefined)(struct torch_tensor **tensor);
+    torch_error (*copy)(struct torch_tensor *to, struct torch_tensor *from, int32_t non_blocking);
+    torch_error (*tensor_delete)(struct torch_tensor *tensor);
+    torch_error (*list_delete)(struct torch_list *list);
+
+    bool (*grad_mode)(void);
+    /* Throws PyTorch's exception where it does not hold. */
+    void (*check)(bool holds, const char *function, const char *file, uint32_t line, const char *sentence);
+
+    int32_t (*cpu)(void); /* a device's type; the others are dtypes */
+    int32_t (*float32)(void), (*float16)(void), (*bfloat16)(void), (*float64)(void), (*boolean)(void);
+
+    /* Frees what an optional value points to. From 2.13 on it has a function of its own; before, it is C++'s delete. */
+    void (*value_delete)(stable_value *value);
+    const char *(*last_error)(void); /* from 2.13 on; NULL before */
+};
+
+extern struct torch_abi torch_abi;
+
+/* Finds the functions in the library of PyTorch at this path, which the process has loaded. False where PyTorch is a version
+ * that is not known to keep to this ABI or lacks one of them; then none may be called. */
+bool torch_abi_open(const char *path);
+
+#endif
