@@ -35,11 +35,16 @@ static double as_double(stable_value value) {
 /* What an optional value points to; NULL where there is none. */
 static const stable_value *given(stable_value optional) { return (const stable_value *)(uintptr_t)optional; }
 
+/* A tensor that a formula gives, NULL for an undefined one. */
+static struct torch_tensor *defined(stable_value tensor) {
+    bool is_defined = false;
+    torch_abi.is_defined(as_tensor(tensor), &is_defined);
+    return is_defined ? as_tensor(tensor) : NULL;
+}
+
 /* The tensor that an optional value has; NULL where there is none, as when a formula gives an undefined one. */
 static struct torch_tensor *given_tensor(stable_value optional) {
-    bool is_defined = false;
-    if (given(optional)) torch_abi.is_defined(as_tensor(*given(optional)), &is_defined);
-    return is_defined ? as_tensor(*given(optional)) : NULL;
+    return given(optional) ? defined(*given(optional)) : NULL;
 }
 
 /* Frees arguments by their kinds: t a tensor, T an optional one, l a list of numbers, N an optional number, n a number. */
@@ -80,6 +85,8 @@ static bool describe(struct aten_call *c, const stable_value *qkv, bool causal, 
     if (given(scale)) number = as_double(*given(scale));
     return aten_describe(c, as_tensor(qkv[0]), as_tensor(qkv[1]), as_tensor(qkv[2]), causal, given(scale) ? &number : NULL);
 }
+
+static bool takes_mask(struct aten_call *c, struct torch_tensor *mask) { return !mask || aten_mask(c, mask); }
 
 static void choose_own_threads(struct aten_call *c) {
     use_threads(&c->parallel, threads_of(&c->a));
@@ -128,8 +135,8 @@ static void flash_for_cpu(stable_value *stack, uint64_t arguments, uint64_t resu
     struct torch_tensor *made[2] = {0};
     const bool done = as_double(stack[3]) == 0 && describe(&call, stack, as_bool(stack[4]), stack[6]) &&
                       call.a.dtype != STROBE_FP64 && call.a.dim == call.a.dim_v &&
-                      (!given_tensor(stack[5]) || aten_mask(&call, given_tensor(stack[5]))) &&
-                      aten_new_like_q(&call, &made[0], &call.a.out) && aten_new_lse(&call, true, &made[1]) && forward(&call);
+                      takes_mask(&call, given_tensor(stack[5])) && aten_new_like_q(&call, &made[0], &call.a.out) &&
+                      aten_new_lse(&call, true, &made[1]) && forward(&call);
     aten_close(&call);
     if (done) {
         answer(stack, "tttnnTN", made, 2);
@@ -146,7 +153,7 @@ static void flash_for_cpu_backward(stable_value *stack, uint64_t arguments, uint
     struct aten_call call = {0};
     struct torch_tensor *made[3] = {0};
     const bool done = as_double(stack[6]) == 0 && describe(&call, stack + 1, as_bool(stack[7]), stack[9]) &&
-                      call.a.dtype != STROBE_FP64 && (!given_tensor(stack[8]) || aten_mask(&call, given_tensor(stack[8]))) &&
+                      call.a.dtype != STROBE_FP64 && takes_mask(&call, given_tensor(stack[8])) &&
                       backward(&call, stack, stack[4], stack[5], made);
     aten_close(&call);
     if (done) {
@@ -159,6 +166,12 @@ static void flash_for_cpu_backward(stable_value *stack, uint64_t arguments, uint
 
 /* ------------------------------------------------------------------------------------------------------------ offered -- */
 
+/* Whether the gradient of attn_bias is asked for, the last of grad_input_mask: strobe.torch goes another way for it. */
+static bool wants_bias(stable_value mask) {
+    stable_value wanted = 0;
+    return torch_abi.list_item((struct torch_list *)(uintptr_t)mask, 3, &wanted) || as_bool(wanted);
+}
+
 /* query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal, scale -> output, log_sumexp, philox_seed,
  * philox_offset. The last two are undefined tensors, and so is log_sumexp where it is not asked for. */
 static void efficient(stable_value *stack, uint64_t arguments, uint64_t results) {
@@ -167,7 +180,8 @@ static void efficient(stable_value *stack, uint64_t arguments, uint64_t results)
     struct aten_call call = {0};
     struct torch_tensor *made[4] = {0};
     const bool with_lse = as_bool(stack[4]);
-    bool done = as_double(stack[5]) == 0 && !given_tensor(stack[3]) && describe(&call, stack, as_bool(stack[6]), stack[7]);
+    bool done = as_double(stack[5]) == 0 && describe(&call, stack, as_bool(stack[6]), stack[7]) &&
+                takes_mask(&call, given_tensor(stack[3]));
     if (done) {
         const int64_t size[4] = {call.a.batch, call.a.heads_q, call.a.seq_q, call.a.dim_v};
         done = aten_new(&call, size, &made[0], &call.a.out) &&
@@ -181,7 +195,7 @@ static void efficient(stable_value *stack, uint64_t arguments, uint64_t results)
     } else {
         delete_made(made, 4);
         release(stack, kinds);
-        refuse("Strobe's kernel takes query, key and value of the CPU, with elements and without dropout and attn_bias");
+        refuse("Strobe's kernel takes query, key and value of the CPU, with elements and without dropout");
     }
 }
 
@@ -192,7 +206,8 @@ static void efficient_backward(stable_value *stack, uint64_t arguments, uint64_t
     (void)arguments, (void)results;
     struct aten_call call = {0};
     struct torch_tensor *made[4] = {0};
-    const bool done = as_double(stack[9]) == 0 && describe(&call, stack + 1, as_bool(stack[11]), stack[12]) &&
+    const bool done = as_double(stack[9]) == 0 && !wants_bias(stack[10]) &&
+                      describe(&call, stack + 1, as_bool(stack[11]), stack[12]) && takes_mask(&call, defined(stack[4])) &&
                       backward(&call, stack, stack[5], stack[6], made) && torch_abi.undefined(&made[3]) == 0;
     aten_close(&call);
     if (done) {

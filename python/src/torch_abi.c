@@ -32,6 +32,7 @@ static const struct {
     {AT(undefined), "aoti_torch_new_uninitialized_tensor"},
     {AT(copy), "aoti_torch_copy_"},
     {AT(tensor_delete), "aoti_torch_delete_tensor_object"},
+    {AT(list_item), "torch_list_get_item"},
     {AT(list_delete), "torch_delete_list"},
     {AT(grad_mode), "aoti_torch_grad_mode_is_enabled"},
     {AT(check), "aoti_torch_check"},

@@ -42,6 +42,7 @@ struct torch_abi {
     torch_error (*undefined)(struct torch_tensor **tensor);
     torch_error (*copy)(struct torch_tensor *to, struct torch_tensor *from, int32_t non_blocking);
     torch_error (*tensor_delete)(struct torch_tensor *tensor);
+    torch_error (*list_item)(struct torch_list *list, size_t index, stable_value *item);
     torch_error (*list_delete)(struct torch_list *list);
 
     bool (*grad_mode)(void);

@@ -80,6 +80,48 @@ def test_the_same_bits_as_through_python(through_python, name, dtype):
     assert got[0].stride() == torch.empty_permuted(got[0].shape, (0, 2, 1, 3)).stride() and not got[0]._is_view()
 
 
+MASKS = {
+    "bool": lambda: torch.rand(2, 4, 9, 9) < 0.7,
+    "padding": lambda: torch.rand(2, 1, 1, 9) < 0.7,
+    "float": lambda: torch.randn(2, 4, 9, 9),
+    "two axes": lambda: torch.randn(9, 9),
+    "three axes": lambda: torch.randn(4, 1, 9),
+    "expanded": lambda: torch.randn(1, 1, 1, 9).expand(2, 4, 9, 9),
+    "half": lambda: torch.randn(9, 9).half(),
+    "hides all": lambda: torch.zeros(9, 9, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks(through_python, name):
+    tensors, mask = leaves((2, 4, 9, 16), (2, 4, 9, 16), (2, 4, 9, 16)), MASKS[name]()
+    before = ran()
+    got = with_gradients(*tensors, attn_mask=mask)
+    assert (ran() - before).tolist() == [1, 1]
+    expected = through_python(lambda: with_gradients(*tensors, attn_mask=mask))
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    (gradient,) = torch.autograd.grad(st.scaled_dot_product_attention(*tensors, mask).sum(), tensors[0], create_graph=True)
+    assert torch.equal(gradient, torch.autograd.grad(st.scaled_dot_product_attention(*tensors, mask).sum(), tensors[0])[0])
+
+
+def test_masks_that_go_through_python():
+    tensors = leaves((2, 4, 9, 16), (2, 4, 9, 16), (2, 4, 9, 16))
+    before = ran()
+    bias = torch.randn(9, 9, requires_grad=True)
+    st.scaled_dot_product_attention(*tensors, bias).sum().backward()
+    assert bias.grad.any()
+    for mask in (torch.randn(9, 1), torch.randn(9, 18)[:, ::2]):
+        out = st.scaled_dot_product_attention(*tensors, mask)
+        expected = F.scaled_dot_product_attention(*tensors, mask)
+        torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+    for mask in (torch.ones(9, 9, dtype=torch.int32), torch.randn(8, 8)):
+        with pytest.raises((ValueError, RuntimeError)):
+            st.scaled_dot_product_attention(*tensors, mask)
+    assert (ran() - before).tolist() == [0, 0]
+    with pytest.raises(RuntimeError, match="no gradient for these tensors"):  # of attn_bias, asked of the operator itself
+        torch._scaled_dot_product_efficient_attention(*tensors, bias, True)[0].sum().backward()
+
+
 HEADS_LAST = {
     "attention": (lambda q, k, v: st.attention(q, k, v), [1, 1]),
     "causal": (lambda q, k, v: st.attention(q, k, v, causal=True), [1, 1]),

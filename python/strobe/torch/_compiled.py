@@ -66,6 +66,8 @@ def _efficient_backward(
     """The gradient as a part of a graph: by an operator, which refuses when it is asked for its derivative."""
     dout, q, k, v, out = (x.transpose(1, 2) for x in (grad_out, q, k, v, out))
     given = {"q": q, "k": k, "v": v, "causal": is_causal, "diagonal": "top_left", "scale": scale}
+    if attn_bias is not None:
+        given["mask" if attn_bias.dtype == torch.bool else "bias"] = attn_bias
     shared = [given.get(name, _ops.DEFAULTS.get(name)) for name in _ops.SHARED]
     dq, dk, dv, _, _ = _ops.attention_backward(dout, None, out, lse, False, *shared)
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2), None
@@ -100,5 +102,5 @@ REPLACED = (_FLASH, f"{_FLASH}_backward") if OPEN and _is_expected(_FLASH) and _
 """The operators whose kernels for the CPU are compiled while activate() is in force."""
 
 efficient = getattr(torch, _EFFICIENT) if OPEN and _offer() else None
-"""(query, key, value, None, compute_log_sumexp, 0.0, is_causal, scale=scale) of (batch, heads, seq, dim) on the CPU, its
+"""(query, key, value, attn_bias, compute_log_sumexp, 0.0, is_causal, scale=scale) of (batch, heads, seq, dim) on the CPU, its
 derivative compiled; a RuntimeError for what the kernel does not take. None where there is none."""

@@ -130,13 +130,15 @@ class _HeadsFirst(torch.autograd.Function):
         return None, *_call(_strobe.attention_backward, given)[:3]
 
 
-def compiled(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None) -> Tensor | None:
+def compiled(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None) -> Tensor | None:
     """Attention of plain tensors (batch, heads, seq, dim), causal from the top-left corner, by a compiled kernel of the CPU; None
-    where there is none for them."""
+    where there is none for them. mask: added to scores or, of bool, hides; one with a gradient is another way's."""
     if _efficient is None or not q.is_cpu or q.dtype is not k.dtype:
         return None
+    if mask is not None and (type(mask) not in PLAIN or not mask.is_cpu or mask.requires_grad):
+        return None
     try:
-        return _efficient(q, k, v, None, _is_grad_enabled(), 0.0, causal, scale=scale)[0]
+        return _efficient(q, k, v, mask, _is_grad_enabled(), 0.0, causal, scale=scale)[0]
     except (RuntimeError, TypeError):  # not for this kernel; what is wrong is said by another way
         return None
 
@@ -148,7 +150,7 @@ def heads_last(q: Tensor, k: Tensor, v: Tensor, causal: bool, diagonal: str, sca
     if _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         if causal and diagonal != "top_left" and q.shape[1] != k.shape[1]:
             return None
-        out = compiled(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal, scale)
+        out = compiled(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, causal, scale)
         return None if out is None else out.transpose(1, 2)
     options: dict[str, Any] = {"q": q, "k": k, "v": v}
     if causal:

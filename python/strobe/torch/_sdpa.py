@@ -51,11 +51,11 @@ def scaled_dot_product_attention(
     """
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal=True; one of the two is accepted")
-    if attn_mask is None and dropout_p == 0 and is_plain(query, key, value):
+    if dropout_p == 0 and is_plain(query, key, value):
         of_query, of_key = query.shape, key.shape
         if len(of_query) == len(of_key) == 4 and of_query[0] == of_key[0] and (of_query[1] == of_key[1] or enable_gqa):
-            out = compiled(query, key, value, is_causal, scale)
-            if out is None and value.dim() == 4 and value.shape[0] == of_key[0]:
+            out = compiled(query, key, value, attn_mask, is_causal, scale)
+            if out is None and attn_mask is None and value.dim() == 4 and value.shape[0] == of_key[0]:
                 out = heads_first(query, key, value, is_causal, scale)
             if out is not None:
                 return out
