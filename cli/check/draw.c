@@ -196,9 +196,17 @@ static void draw_functions(stream *r, problem *p, int64_t of) {
                                          "(i+j)%3==0?-inf:score",
                                          "score*(h%2==0?1.0:0.5)+0.25*(j%8)",
                                          "sqrt(score*score+1)"};
-    static const char *const masks[] = {"j<=i",           "i/16==j/16",   "abs(i-j)<40", "(i-j)%4==0||i-j<8&&j<=i",
-                                        "j%64<32||i==j",  "i/128!=j/128", "h%2==0||j>i", "table[h][abs(j)%2]>0",
-                                        "i+j<seq_k&&i>=b"};
+    static const char *const masks[] = {"j<=i",
+                                        "i/16==j/16",
+                                        "abs(i-j)<40",
+                                        "(i-j)%4==0||i-j<8&&j<=i",
+                                        "j%64<32||i==j",
+                                        "i/128!=j/128",
+                                        "h%2==0||j>i",
+                                        "table[h][abs(j)%2]>0",
+                                        "i+j<seq_k&&i>=b",
+                                        "seq_q-i<=seq_k-j",
+                                        "!(j>i+3)&&2*i-2*j<=81"};
     const int64_t far = (int64_t)1 << 24, at = p->seq_k - 1 + p->k_start - p->q_start;
     if (p->q_start > far || p->q_start < -far || p->k_start > far || p->k_start < -far) return;
     if (chance(r, of, 20)) {

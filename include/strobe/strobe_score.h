@@ -32,7 +32,8 @@
  * Gradients     A derivative is that of the formula; of floor, int and comparisons it is 0, of abs at 0 it is 0, of min and
  *               max it goes to the operand that was taken. Where the factor before it is 0 a derivative is 0.
  * Blocks        Of `visible`, blocks that are hidden for certain are skipped, and those that are visible for certain are
- *               not asked pair by pair: the expression is evaluated on ranges of i and j first.
+ *               not asked pair by pair: the expression is evaluated on ranges of i and j first. A conjunction of bounds
+ *               of j - i, as `j <= i && i - j < w`, also with seq_k - seq_q, is computed as the mask that it is.
  *
  * A text has up to 4096 characters, with up to 64 parentheses, brackets or operators inside each other. */
 #ifndef STROBE_SCORE_H

@@ -9,14 +9,16 @@
 
 #include "core/log.h"
 #include "core/plan.h"
+#include "core/score/band.h"
 #include "strobe/strobe_score.h"
 
 static strobe_status prepare(struct problem *problem, struct plan *plan, const strobe_attention *attention,
                              const strobe_gradients *gradients, bool runs) {
     strobe_status status = strobe__problem_read(problem, attention, gradients, runs);
     if (!status) status = strobe__problem_validate(problem);
-    if (!status) status = strobe__plan(problem, plan);
-    return status;
+    if (status) return status;
+    if (!strobe__names_reference(problem)) strobe__score_take_band(problem);
+    return strobe__plan(problem, plan);
 }
 
 /* No output has an element, or none can be reached: legal, and no kernel has to think of it. Keys without rows still have
@@ -101,16 +103,30 @@ static void misplace_data(struct problem *p) {
     strobe__problem_ask(p);
 }
 
+static size_t larger(size_t x, size_t y) { return x > y ? x : y; }
+
+/* What a call would ask for; 0 where no kernel takes it. */
+static size_t needed(const struct problem *p) {
+    struct plan plan;
+    return strobe__plan_found(p, &plan) ? workspace_of(&plan) : 0;
+}
+
 strobe_status strobe_workspace(const strobe_attention *attention, const strobe_gradients *gradients, size_t *bytes) {
     if (!bytes) return strobe__fail(STROBE_INVALID_ARGUMENT, "bytes is NULL; a pointer to a size_t is accepted");
     struct problem problem;
     struct plan plan;
     const strobe_status status = prepare(&problem, &plan, attention, gradients, false);
     if (status) return status;
-    const size_t as_given = workspace_of(&plan);
+    size_t most = workspace_of(&plan);
     misplace_data(&problem);
-    const size_t at_worst = strobe__plan_found(&problem, &plan) ? workspace_of(&plan) : 0;
-    *bytes = as_given > at_worst ? as_given : at_worst;
+    most = larger(most, needed(&problem));
+    if (problem.visible_is_band) { /* with other scalars it may be none */
+        strobe__problem_read(&problem, attention, gradients, false);
+        most = larger(most, needed(&problem));
+        misplace_data(&problem);
+        most = larger(most, needed(&problem));
+    }
+    *bytes = most;
     return STROBE_OK;
 }
 
@@ -144,6 +160,7 @@ strobe_status strobe_explain(const strobe_attention *attention, const strobe_gra
     strobe_status status = strobe__problem_read(&problem, attention, gradients, false);
     if (!status) status = strobe__problem_validate(&problem);
     if (status) return status;
+    if (!strobe__names_reference(&problem)) strobe__score_take_band(&problem);
     const size_t length = strobe__plan_text(&problem, text, capacity);
     if (needed) *needed = length + 1;
     return strobe__plan(&problem, &plan);

@@ -42,7 +42,7 @@ struct problem;
     F(SCORE, "score function", "score.function changes scores; NULL is taken",                                            \
       p->a.score && p->score_call.function->has_score)                                                                    \
     F(VISIBLE, "visible function", "score.function says who sees whom; NULL is taken",                                    \
-      p->a.score && p->score_call.function->has_visible)                                                                  \
+      p->a.score && p->score_call.function->has_visible && !p->visible_is_band)                                           \
     F(DSCORE, "gradients of a score function's arrays", "dscore is given; NULL is taken", p->g.dscore)                    \
     F(DROPOUT, "dropout", "dropout is given; NULL is taken", p->a.dropout)                                                \
     F(LSE, "lse written", "lse is given; NULL is taken", p->operation == STROBE_FORWARD && p->a.lse.data)                 \

@@ -70,6 +70,13 @@ static bool takes(const struct backend *backend, const struct kernel *kernel, st
     return !reason;
 }
 
+bool strobe__names_reference(const struct problem *p) {
+    const struct backend *reference = &strobe__reference_backend;
+    for (size_t n = 0; p->tuning.kernel && n < reference->count; ++n)
+        if (strcmp(reference->kernels[n].name, p->tuning.kernel) == 0) return true;
+    return false;
+}
+
 /* Whether the kernel is better than others for so many rows. */
 static bool is_best(const struct kernel *kernel, const struct problem *p) {
     const int64_t rows = p->a.seq_q * p->group;
@@ -141,11 +148,17 @@ static void __attribute__((format(printf, 2, 3))) append(struct text *t, const c
     va_end(arguments);
 }
 
+static const char *mask_title(const struct problem *p) {
+    const feature_set mask = p->features & BAND_FEATURES & ~FEATURE(STARTS);
+    return mask ? strobe__feature_title(__builtin_ctzll(mask)) : "none";
+}
+
 static void append_chosen(struct text *t, const struct plan *plan) {
     append(t, "chosen");
     if (plan->variant) append(t, ", variant %s", plan->variant->name);
     for (size_t n = 0; n < sizeof plan->more / sizeof plan->more[0]; ++n)
         if (plan->more[n] && plan->more[n] != plan->variant) append(t, " + %s", plan->more[n]->name);
+    if (plan->problem->visible_is_band) append(t, ", visible as the mask: %s", mask_title(plan->problem));
     if (plan->problem->features & FEATURE(SCORE) && plan->kernel->prepare)
         append(t, ", compiled with the score function at the first call or by strobe_prepare()");
 }

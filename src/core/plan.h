@@ -16,6 +16,9 @@ struct reason {
  * unless NULL, gets the reason when they do not. */
 bool strobe__declares(const struct kernel *kernel, const struct problem *problem, struct reason *why);
 
+/* Whether tuning names a kernel of the reference, which computes a problem as it was stated. */
+bool strobe__names_reference(const struct problem *problem);
+
 /* The first kernel of the tables that takes the problem, or the one that tuning names, and its variants. */
 strobe_status strobe__plan(const struct problem *problem, struct plan *plan);
 

@@ -35,6 +35,7 @@ struct problem {
     strobe_attention a;    /* its feature pointers are NULL or lead to the copies below */
     strobe_gradients g;    /* all zero in the forward */
     int64_t group;         /* heads_q / heads_kv */
+    bool visible_is_band;  /* the function's `visible` has become the mask: core/score/band.h */
     bool no_rows, no_keys; /* packed on a GPU and without memory: there are none, whatever bound the caller states */
 
     feature_set features; /* what is asked for, as kernels declare it, worked out once */

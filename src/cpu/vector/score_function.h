@@ -211,7 +211,8 @@ static inline void start_score_function(const struct tile_rows *t, const struct 
     const struct problem *p = t->p;
     const struct score_call *call = &p->score_call;
     const struct strobe_score *f = call->function;
-    const struct score_program *programs[3] = {f->has_visible ? &f->of_visible : NULL, f->has_score ? &f->of_score : NULL,
+    const bool asks = p->features & FEATURE(VISIBLE);
+    const struct score_program *programs[3] = {asks ? &f->of_visible : NULL, f->has_score ? &f->of_score : NULL,
                                                f->has_score && p->operation == STROBE_BACKWARD ? &f->of_gradients : NULL};
     if (t->n <= 0) return;
     for (int n = 0; n < 3; ++n) {
@@ -221,7 +222,7 @@ static inline void start_score_function(const struct tile_rows *t, const struct 
         run_class(&run, OF_ROW, 0, 1);
     }
     const struct score_box box = box_of(t, 0, 1);
-    if (f->has_visible) strobe__score_ranges(call, &f->of_visible, &box, OF_CALL, OF_KEY, m->ranges);
+    if (asks) strobe__score_ranges(call, &f->of_visible, &box, OF_CALL, OF_KEY, m->ranges);
 }
 
 /* What `visible` says of a whole block, conservatively. */
