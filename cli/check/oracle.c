@@ -6,6 +6,7 @@
 #include "check/compare.h"
 #include "check/trial.h"
 #include "problem/element.h"
+#include "problem/visible.h"
 
 #include <math.h>
 
@@ -221,12 +222,28 @@ static bool measure(oracle *o, inputs *in, char *message, size_t capacity) {
     return ok;
 }
 
-/* The rows of out and dQ, and those of dK and dV. */
+static bool sees_a_key(const inputs *in, int64_t b, int64_t h, int64_t i) {
+    for (int64_t j = 0; j < in->sequences[b].keys; ++j)
+        if (visible(in, b, h, i, j)) return true;
+    return false;
+}
+
+static bool is_seen(const inputs *in, int64_t b, int64_t hkv, int64_t j) {
+    const int64_t group = in->problem.heads_q / in->problem.heads_kv;
+    for (int64_t i = in->sequences[b].rows - 1; i >= 0; --i) /* the last row, of a causal mask, sees the most */
+        for (int64_t h = hkv * group; h < (hkv + 1) * group; ++h)
+            if (visible(in, b, h, i, j)) return true;
+    return false;
+}
+
+/* The rows of out and dQ that see a key, and those of dK and dV whose key is seen: of others nothing is computed. */
 static void count_rows(const inputs *in, int64_t *queries, int64_t *keys) {
     *queries = *keys = 0;
     for (int64_t b = 0; b < in->problem.batch; ++b) {
-        *queries += in->sequences[b].rows * in->problem.heads_q;
-        *keys += in->sequences[b].keys * in->problem.heads_kv;
+        for (int64_t h = 0; h < in->problem.heads_q; ++h)
+            for (int64_t i = 0; i < in->sequences[b].rows; ++i) *queries += sees_a_key(in, b, h, i);
+        for (int64_t h = 0; h < in->problem.heads_kv; ++h)
+            for (int64_t j = 0; j < in->sequences[b].keys; ++j) *keys += is_seen(in, b, h, j);
     }
 }
 
