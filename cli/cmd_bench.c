@@ -12,6 +12,7 @@
 #include "io/json.h"
 #include "io/number.h"
 #include "io/options.h"
+#include "io/progress.h"
 #include "io/terminal.h"
 #include "problem/element.h"
 #include "problem/visible.h"
@@ -44,7 +45,8 @@ static const char help[] =
     "         printed below the table\n"
     "check    all: the whole result; rows: windows of rows and everything that depends on them\n"
     "\n"
-    "Exit code: 0 ok, 1 a result is wrong, 2 usage or a problem that no kernel takes, 77 no such device here.\n"
+    "Exit code: 0 ok, 1 a result is wrong, 2 usage or a problem that no kernel takes, 77 no such device here,\n"
+    "130 stopped by Ctrl-C: the rows until then are printed.\n"
     "\n"
     "examples:\n"
     "  strobe bench fwd b=1 h=16 s=512..8k*2 d=64 fp32\n"
@@ -65,6 +67,7 @@ typedef struct bench {
     int threads; /* of the meter */
     report report;
     peak around[2]; /* the last row: before, after */
+    progress progress;
     int code;
 } bench;
 
@@ -234,28 +237,40 @@ static void measure(bench *b, subject *s, const char *outcome) {
         complain(b, EXIT_REFUSED, p, message);
 }
 
+/* Seconds that a row takes, about: the check, or that of windows of rows, and the measurement between two of the peak. */
+static double check_seconds(const problem *p) { return fmin(oracle_seconds(p), whole_check_work * 3e-8); }
+static double measure_seconds(const bench *b) { return b->seconds + 0.2; }
+
 static void bench_problem(bench *b, const problem *p) {
     subject s = {0};
     char text[PROBLEM_TEXT];
     problem_print(p, text);
-    terminal_progress("check    %s", text);
+    progress_show(&b->progress, "check    %s", text);
     if (select_kernel(b, &s, p) && create(b, &s, p)) {
         const char *outcome = check(b, &s);
-        terminal_progress("measure  %s", text);
-        if (outcome) measure(b, &s, outcome);
+        progress_add(&b->progress, check_seconds(p), false);
+        progress_show(&b->progress, "measure  %s", text);
+        if (outcome && !progress_stopped()) measure(b, &s, outcome);
     }
+    if (!progress_stopped()) progress_add(&b->progress, measure_seconds(b), true);
     outputs_free(&s.out);
     inputs_free(&s.in);
 }
 
 static int run(bench *b, const problem_list *list) {
     b->report = report_create();
-    for (size_t i = 0; i < list->count; ++i) bench_problem(b, &list->items[i]);
+    double guessed = 0;
+    for (size_t i = 0; i < list->count; ++i) guessed += check_seconds(&list->items[i]) + measure_seconds(b);
+    b->progress = progress_begin((int64_t)list->count, guessed);
+    for (size_t i = 0; i < list->count && !progress_stopped(); ++i) bench_problem(b, &list->items[i]);
     terminal_progress_end();
+    if (b->progress.done < b->progress.count)
+        snprintf(b->report.stopped, sizeof b->report.stopped, "by Ctrl-C after %lld of %lld problems",
+                 (long long)b->progress.done, (long long)b->progress.count);
     report_print(&b->report, b->format, stdout);
     peak_meter_destroy(b->meter);
     report_free(&b->report);
-    return b->code;
+    return progress_code(&b->progress, "problems", b->code);
 }
 
 /* words: what stands behind --compare old.json. */

@@ -10,6 +10,7 @@
 #include "io/memory.h"
 #include "io/number.h"
 #include "io/options.h"
+#include "io/progress.h"
 #include "io/table.h"
 #include "io/terminal.h"
 
@@ -45,7 +46,7 @@ static const char help[] =
     "give the same bits. \"refused\" counts problems that a kernel does not take. reference_* and standard_*, which the\n"
     "others are compared with, are checked themselves where they are asked for, and by --random.\n"
     "\n"
-    "Exit code: 0 all passed, 1 some failed, 2 usage, 77 no kernel of this machine takes part.\n"
+    "Exit code: 0 all passed, 1 some failed, 2 usage, 77 no kernel of this machine takes part, 130 stopped by Ctrl-C.\n"
     "\n"
     "examples:\n"
     "  strobe check --full\n"
@@ -72,6 +73,7 @@ typedef struct check {
     int32_t kernels;
     int64_t failures_shown;
     table *cases; /* with each */
+    progress progress;
 } check;
 
 static const table_column kernel_columns[] = {{.key = "kernel"},
@@ -202,11 +204,11 @@ static int report(const check *c) {
     if (c->format == TABLE_TEXT) print_totals(c, &sum);
     table_destroy(t);
     if (!printed) return EXIT_REFUSED;
-    if (sum.passed + sum.failed + sum.refused == 0) {
+    if (sum.passed + sum.failed + sum.refused == 0 && !progress_stopped()) {
         fputs("strobe check: no kernel of this machine takes part in these problems\n", stderr);
         return EXIT_SKIPPED;
     }
-    return sum.failed ? EXIT_WRONG : EXIT_OK;
+    return progress_code(&c->progress, "problems", sum.failed ? EXIT_WRONG : EXIT_OK);
 }
 
 static bool is_checked(const check *c, const char *kernel) {
@@ -228,11 +230,15 @@ static bool kernels_are_checked(const check *c, const problem_list *list) {
 
 static bool check_problems(check *c, const problem_list *list) {
     char message[PROBLEM_MESSAGE], text[PROBLEM_TEXT];
+    double guessed = 0;
     bool ok = true;
-    for (size_t i = 0; ok && i < list->count; ++i) {
+    for (size_t i = 0; i < list->count; ++i) guessed += oracle_seconds(&list->items[i]);
+    c->progress = progress_begin((int64_t)list->count, guessed);
+    for (size_t i = 0; ok && i < list->count && !progress_stopped(); ++i) {
         problem_print(&list->items[i], text);
-        terminal_progress("%zu of %zu  %s", i + 1, list->count, text);
+        progress_show(&c->progress, "%s", text);
         ok = check_problem(c, &list->items[i], message, sizeof message);
+        progress_add(&c->progress, oracle_seconds(&list->items[i]), true);
     }
     terminal_progress_end();
     if (!ok) fprintf(stderr, "strobe check: %s: %s\n", text, message);
@@ -318,12 +324,20 @@ static bool read_arguments(arguments *a, int argc, char **argv) {
     return true;
 }
 
+#if defined(_WIN32)
+static int check_random(arguments *a) {
+    (void)a;
+    fputs("strobe check: --random runs its cases in forked processes, which Windows does not have\n", stderr);
+    return EXIT_REFUSED;
+}
+#else
 static int check_random(arguments *a) {
     a->random.draw.device = a->on_gpu ? STROBE_CUDA : STROBE_CPU;
     a->random.draw.only_kernel = a->check.only_kernel;
     a->random.format = a->check.format;
     return random_check(&a->random);
 }
+#endif
 
 static void keep_part(problem_list *list, int64_t part, int64_t parts) {
     size_t kept = 0;

@@ -17,7 +17,10 @@ static const struct {
     {"roofline", lab_roofline, "where each algorithm stands on a device's roofline"},
     {"schedule", lab_schedule_command, "FlashAttention-3's pipeline: timeline, utilisation, what each trick brings"},
     {"fp8", lab_fp8_command, "the error of FP8 attention, with and without scales by blocks and a Hadamard transform"},
+    {"report", lab_report, "the papers' figures as one page in which sliders choose N, d and S"},
+#if !defined(_WIN32) /* it starts another program by POSIX's calls */
     {"plot", lab_plot, "the figures of docs/lab.md, as SVG and PNG (needs python3 with matplotlib)"},
+#endif
 };
 enum { SUBCOMMANDS = sizeof subcommands / sizeof *subcommands };
 

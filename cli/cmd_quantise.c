@@ -7,7 +7,9 @@
 #include "io/memory.h"
 #include "io/number.h"
 #include "io/options.h"
+#include "io/progress.h"
 #include "io/table.h"
+#include "io/terminal.h"
 #include "problem/element.h"
 #include "run/attention_set.h"
 
@@ -32,7 +34,7 @@ static const char help[] =
     "  --seed N            of the signs (0)\n"
     "  --subtract-mean     take the mean of k over its sequence from it, which the softmax does not feel\n"
     "\n"
-    "Exit code: 0 ok, 2 usage or a file that is refused.\n"
+    "Exit code: 0 ok, 2 usage or a file that is refused, 130 stopped by Ctrl-C: the sets until then are written.\n"
     "\n"
     "examples:\n"
     "  strobe quantise examples/data/minilm_qkv.safetensors --hadamard -o fp8.safetensors\n"
@@ -164,8 +166,14 @@ static int quantise_file(const options *o, const safetensors *file) {
     attention_set set;
     table *t = table_create(columns, sizeof columns / sizeof columns[0]);
     bool ok = true;
-    for (size_t at = 0; ok && attention_set_next(file, NULL, &at, &set);)
+    int64_t sets = 0;
+    for (size_t at = 0; attention_set_next(file, NULL, &at, &set);) ++sets;
+    progress p = progress_begin(sets, (double)sets);
+    for (size_t at = 0; ok && !progress_stopped() && attention_set_next(file, NULL, &at, &set); progress_add(&p, 1, true)) {
+        progress_show(&p, "%s", set.prefix);
         ok = quantise_set(o, &set, &kept, t, message, sizeof message);
+    }
+    terminal_progress_end();
     if (ok && kept.count == 0) {
         snprintf(message, sizeof message, "%s has no tensors named ...q, ...k and ...v", o->file);
         ok = false;
@@ -179,7 +187,7 @@ static int quantise_file(const options *o, const safetensors *file) {
     table_destroy(t);
     for (size_t i = 0; i < kept.count; ++i) free((void *)(uintptr_t)kept.arrays[i].data);
     free(kept.arrays);
-    return ok ? EXIT_OK : EXIT_REFUSED;
+    return progress_code(&p, "sets", ok ? EXIT_OK : EXIT_REFUSED);
 }
 
 static bool refuse(const char *option, const char *value, const char *accepted) {

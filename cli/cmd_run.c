@@ -8,6 +8,7 @@
 #include "io/memory.h"
 #include "io/npy.h"
 #include "io/options.h"
+#include "io/progress.h"
 #include "problem/element.h"
 #include "problem/problem_words.h"
 #include "run/attention_set.h"
@@ -30,7 +31,8 @@ static const char help[] =
     "  --prefix P   only this set\n"
     "  -o FILE      write PREFIXout and PREFIXlse there, the whole file or nothing\n"
     "\n"
-    "Exit code: 0 ok, 1 a result is wrong (strobe check --help says when), 2 usage or a file or problem that is refused.\n"
+    "Exit code: 0 ok, 1 a result is wrong (strobe check --help says when), 2 usage or a file or problem that is refused,\n"
+    "130 stopped by Ctrl-C: the sets until then are printed, and written.\n"
     "\n"
     "examples:\n"
     "  strobe run examples/data/minilm_qkv.safetensors\n"
@@ -102,8 +104,15 @@ static int run_file(const options *o, const safetensors *file, const char *name)
     attention_set set;
     char message[PROBLEM_MESSAGE];
     int code = EXIT_OK;
-    size_t found = 0, at = 0;
-    while (code == EXIT_OK && attention_set_next(file, o->prefix, &at, &set)) ++found, code = run_set(o, &set, &kept);
+    size_t at = 0;
+    int64_t found = 0;
+    while (attention_set_next(file, o->prefix, &at, &set)) ++found;
+    progress p = progress_begin(found, (double)found);
+    for (at = 0; code == EXIT_OK && !progress_stopped() && attention_set_next(file, o->prefix, &at, &set);
+         progress_add(&p, 1, true)) {
+        progress_show(&p, "%s", set.prefix);
+        code = run_set(o, &set, &kept);
+    }
     if (!found) {
         fprintf(stderr, "strobe run: %s has no tensors named %sq, %sk and %sv\n", name, o->prefix ? o->prefix : "...",
                 o->prefix ? o->prefix : "...", o->prefix ? o->prefix : "...");
@@ -115,7 +124,7 @@ static int run_file(const options *o, const safetensors *file, const char *name)
     } else if (code == EXIT_OK && o->output)
         printf("written to %s: %zu tensors\n", o->output, kept.count);
     free_results(&kept);
-    return code;
+    return progress_code(&p, "sets", code);
 }
 
 static int run_safetensors(const options *o) {

@@ -7,9 +7,10 @@
 
 enum {
     EXIT_OK = 0,
-    EXIT_WRONG = 1,   /* a result is wrong, or measured wrong */
-    EXIT_REFUSED = 2, /* usage, a bad file, or a problem that is refused */
-    EXIT_SKIPPED = 77 /* this machine lacks what the command needs: automake's and ctest's code for "skipped" */
+    EXIT_WRONG = 1,    /* a result is wrong, or measured wrong */
+    EXIT_REFUSED = 2,  /* usage, a bad file, or a problem that is refused */
+    EXIT_SKIPPED = 77, /* this machine lacks what the command needs: automake's and ctest's code for "skipped" */
+    EXIT_STOPPED = 130 /* by Ctrl-C, with what was done until then: the shell's code for it, 128 + SIGINT */
 };
 
 int cmd_info(int argc, char **argv);

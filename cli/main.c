@@ -2,6 +2,7 @@
  *
  * main.c: the command `strobe`: finds the subcommand and hands over. */
 #include "commands.h"
+#include "portable/posix.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -33,7 +34,8 @@ static void print_usage(FILE *stream) {
     for (const command *c = commands; c < commands + COMMANDS; ++c) fprintf(stream, "  %-9s %s\n", c->name, c->summary);
     fputs("\n"
           "strobe COMMAND --help says more, with examples; strobe --version prints the version.\n"
-          "Exit codes: 0 ok, 1 a result is wrong, 2 usage or refused input, 77 skipped.\n",
+          "Exit codes: 0 ok, 1 a result is wrong, 2 usage or refused input, 77 skipped, 130 stopped by Ctrl-C;\n"
+          "what was done until then is printed.\n",
           stream);
 }
 
@@ -71,6 +73,7 @@ static int run(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    prepare_streams();
     const int code = run(argc, argv);
     if (fflush(stdout) == 0 && !ferror(stdout)) return code;
     fputs("strobe: standard output could not be written to the end\n", stderr); /* a full disk, say */

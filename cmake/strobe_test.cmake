@@ -10,9 +10,14 @@
 # LIBRARY  what it links, default strobe_static, where internal functions are reachable
 # COMMAND  or any command; exit code 77 means skipped
 # NEEDS    programs without which the command is skipped
+# UNIX     it needs what Windows lacks, and is left out there, as is every command but the project's own programs
 # CORES    how many cores it keeps busy, default 1
 function(strobe_test)
-  cmake_parse_arguments(PARSE_ARGV 0 test "" "NAME;LABEL;CORES;LIBRARY" "SOURCES;LINK_OPTIONS;COMMAND;NEEDS;PROPERTIES")
+  cmake_parse_arguments(PARSE_ARGV 0 test "UNIX" "NAME;LABEL;CORES;LIBRARY" "SOURCES;LINK_OPTIONS;COMMAND;NEEDS;PROPERTIES")
+  list(GET test_COMMAND 0 word)
+  if(WIN32 AND (test_UNIX OR (NOT test_SOURCES AND NOT TARGET "${word}")))
+    return()
+  endif()
   if(test_SOURCES)
     list(GET test_SOURCES 0 first)
     get_filename_component(program ${first} NAME_WE)

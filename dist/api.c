@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * api.c: the public calls: a job is read, checked, planned and measured; the ranks agree; then it runs. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "agree.h"
 #include "cost.h"
 #include "engine.h"
 #include "heads.h"
+#include "portable/posix.h"
 
 struct job {
     struct whole w;
@@ -108,7 +108,7 @@ static strobe_status call(const strobe_dist *dist, const strobe_gradients *gradi
     if (!status) status = lay_out(&j, &room); /* nothing is allocated after this */
     if (talks && !(j.w.d.flags & STROBE_DIST_UNCOMPARED)) status = agree(&j, status);
     if (!status) status = run(&j);
-    free(own);
+    aligned_free(own);
     release(&j);
     return status;
 }

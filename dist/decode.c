@@ -4,10 +4,10 @@
  * the parts go to every rank, and each merges them in the order of the ranks, so that all have the same bits. The part is
  * computed before the ranks compare: whatever goes wrong in it is known to all before data move. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "agree.h"
+#include "portable/posix.h"
 #include "tensor.h"
 
 /* The call of one rank. */
@@ -173,7 +173,7 @@ strobe_status strobe_dist_decode(const strobe_attention *part, const strobe_tran
     if (!(flags & STROBE_DIST_UNCOMPARED))
         status = strobe__dist_agree(&d.t, named, status ? 0 : list_fields(&d, named), status);
     if (!status && d.entries > 0 && d.rows > 0) status = exchange_and_merge(&d);
-    free(own);
+    aligned_free(own);
     return status;
 }
 

@@ -3,8 +3,9 @@
  * tensor.c: see tensor.h. Rounding is strobe_merge's, of one part whose lse is 0. */
 #include "tensor.h"
 
-#include <stdlib.h>
 #include <string.h>
+
+#include "portable/posix.h"
 
 void *strobe__room_take(struct room *room, size_t bytes) {
     void *piece = room->base ? room->base + room->used : NULL;

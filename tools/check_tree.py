@@ -14,10 +14,11 @@ CPU_SHARED = ["cpu/level.h", "cpu/scratch.h", "cpu/table.h", "cpu/isa/", "core/"
 CUDA_SHARED = ["cuda/device/", "cuda/host/", "cuda/ptx/", "core/", "math/", "strobe/"]
 INCLUDES = {
     "include": ["strobe/"],
-    "src/core": ["core/", "math/", "strobe/"],
+    "portable": ["portable/"],
+    "src/core": ["core/", "math/", "portable/", "strobe/"],
     "src/math": ["math/"],
     "src/reference": ["reference/", "core/", "math/", "strobe/"],
-    "src/cpu": ["cpu/", "core/", "math/", "strobe/"],
+    "src/cpu": ["cpu/", "core/", "math/", "portable/", "strobe/"],
     "src/cpu/isa": ["cpu/isa/", "math/"],
     "src/cpu/vector": ["cpu/vector/", *CPU_SHARED],
     "src/cpu/decode": ["cpu/decode/", "cpu/vector/", *CPU_SHARED],
@@ -28,8 +29,8 @@ INCLUDES = {
     "src/cuda/ptx": ["cuda/ptx/"],
     "src/cuda/sm80": ["cuda/sm80/", *CUDA_SHARED],
     "src/cuda/sm90": ["cuda/sm90/", *CUDA_SHARED],
-    "dist": ["strobe/"],
-    "cli": ["strobe/", "lab/", "bench/", "check/", "io/", "problem/", "run/"],
+    "dist": ["portable/", "strobe/"],
+    "cli": ["strobe/", "lab/", "bench/", "check/", "io/", "portable/", "problem/", "run/"],
     "cli/bench/cuda_peaks.cu": ["cuda/ptx/"],
     "lab": ["strobe/"],
     "examples": ["strobe/"],
@@ -37,7 +38,7 @@ INCLUDES = {
     "python": ["strobe/"],
     "tests": ["*"],
     "tests/install": ["strobe/"],
-    "tests/abi": ["strobe/"],
+    "tests/abi": ["portable/", "strobe/"],
 }
 
 # Folder -> most lines of a file; the longest folder that matches counts. Above NOTE_LINES a note suggests to split.

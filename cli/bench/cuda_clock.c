@@ -3,9 +3,9 @@
  * cuda_clock.c: clocks of the GPU, from NVML's library if it is here; see cuda_clock.h. */
 #include "bench/cuda_clock.h"
 
+#include "portable/posix.h"
 #include "problem/cuda_driver.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 
 enum { SM_CLOCK = 1, BUS_ID = 32 }; /* NVML_CLOCK_SM; the length of a PCI address with its zero */

@@ -5,6 +5,7 @@
 
 #include "bench/timing.h"
 #include "commands.h"
+#include "portable/posix.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -74,7 +75,7 @@ peak_meter *peak_meter_create(int threads) {
     peak_meter *m = calloc(1, sizeof *m + (size_t)threads * sizeof *m->workers);
     uint64_t *words = aligned_alloc(4096, read_bytes);
     if (!m || !words || pthread_barrier_init(&m->together, NULL, (unsigned)threads)) {
-        free(words);
+        aligned_free(words);
         free(m);
         return NULL;
     }
@@ -91,7 +92,7 @@ peak_meter *peak_meter_create(int threads) {
 void peak_meter_destroy(peak_meter *m) {
     if (!m) return;
     pthread_barrier_destroy(&m->together);
-    free(m->words);
+    aligned_free(m->words);
     free(m);
 }
 

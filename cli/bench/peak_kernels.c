@@ -12,6 +12,8 @@
 #include <strobe/strobe.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#endif
+#if defined(__linux__) && defined(__x86_64__)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -51,7 +53,7 @@ PEAK_LOOP(run_avx2, 8, __attribute__((target("avx2,fma"))))
 PEAK_LOOP(run_avx512, 16, __attribute__((target("avx512f"))))
 #endif
 
-#if defined(__x86_64__)
+#if defined(__linux__) && defined(__x86_64__)
 __attribute__((target("amx-tile,amx-bf16"))) static int64_t run_tiles(int64_t rounds, float *result) {
     static const struct {
         uint8_t palette, start_row, reserved[14];
@@ -101,9 +103,11 @@ __attribute__((target("avx512f,avx512bf16"))) static int64_t run_pairs(int64_t r
 peak_loop peak_bf16_loop(void) {
 #if defined(__x86_64__)
     strobe_device_info device = {.struct_size = sizeof device};
-    const long request = 0x1023, tile_data = 18; /* ARCH_REQ_XCOMP_PERM: a process asks before it uses tiles */
     if (strobe_device_at(STROBE_CPU, 0, &device)) return (peak_loop){0};
+#if defined(__linux__)
+    const long request = 0x1023, tile_data = 18; /* ARCH_REQ_XCOMP_PERM: a process asks before it uses tiles */
     if (!strcmp(device.level, "amx") && !syscall(SYS_arch_prctl, request, tile_data)) return (peak_loop){"amx", run_tiles};
+#endif
     if (!strcmp(device.level, "avx512bf16")) return (peak_loop){"avx512bf16", run_pairs};
 #endif
     return (peak_loop){0};

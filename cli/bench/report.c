@@ -63,6 +63,7 @@ static cJSON *document_of(const report *r) {
     cJSON_AddStringToObject(document, "device", device.name ? device.name : "");
     cJSON_AddStringToObject(document, "build", strobe_build_info());
     cJSON_AddStringToObject(document, "time", when);
+    if (r->stopped[0]) cJSON_AddStringToObject(document, "stopped", r->stopped);
     cJSON_AddNumberToObject(peak_object, "tflops", 1e-12 * r->best.flops);
     cJSON_AddNumberToObject(peak_object, "bf16_tflops", 1e-12 * r->best.bf16);
     cJSON_AddNumberToObject(peak_object, "gbps", 1e-9 * r->best.bytes);
@@ -178,6 +179,7 @@ static void print_page(const report *r, const cJSON *document, FILE *stream) {
     html_fact("device", report_text(document, "device"), stream);
     html_fact("build", report_text(document, "build"), stream);
     html_fact("measured", report_text(document, "time"), stream);
+    if (r->stopped[0]) html_fact("stopped", r->stopped, stream);
     report_peaks(document, text, sizeof text);
     html_fact("peak beside the rows, at best", text, stream);
     const cJSON *clocks = cJSON_GetObjectItemCaseSensitive(document, "clocks");

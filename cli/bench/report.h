@@ -22,6 +22,7 @@ typedef struct report {
     const char *level;     /* of the loop that did best.flops */
     int64_t device;        /* of all rows, a strobe_device; -1 before the first */
     cuda_clocks clocks;    /* of a GPU, while rows were measured */
+    char stopped[96];      /* why rows are missing; "" if none is */
 } report;
 
 /* The columns of report.rows. */

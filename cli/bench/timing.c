@@ -3,6 +3,8 @@
  * timing.c: medians of wall-clock times; see timing.h. */
 #include "bench/timing.h"
 
+#include "io/progress.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
@@ -44,7 +46,7 @@ timing timing_measure(void (*work)(void *context), void *context, double budget)
     work(context);
     const double once = timing_now() - start;
     const int together = once < shortest_sample ? (int)fmin(ceil(shortest_sample / fmax(once, 1e-7)), 10000) : 1;
-    while (count < MOST_SAMPLES && (count < LEAST_SAMPLES || timing_now() - start < budget)) {
+    while (count < MOST_SAMPLES && (count < LEAST_SAMPLES || (timing_now() - start < budget && !progress_stopped()))) {
         const double before = timing_now();
         for (int i = 0; i < together; ++i) work(context);
         samples[count++] = (timing_now() - before) / together;

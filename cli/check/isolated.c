@@ -35,6 +35,7 @@ pid_t fork_worker(void) {
         fputs("strobe: a process could not be started\n", stderr);
         exit(EXIT_REFUSED);
     }
+    if (child == 0) signal(SIGINT, SIG_IGN); /* Ctrl-C reaches all processes of the terminal; the parent decides */
     if (child == 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)) _exit(EXIT_REFUSED);
     return child;
 }

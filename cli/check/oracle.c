@@ -13,6 +13,12 @@
 /* Of refinement: how many rows of each output are enough, how many seeds at most, how many rows of both sides at most. */
 enum { ENOUGH_ROWS = 16384, MOST_RUNS = 2048, MOST_ROWS = 1 << 20 };
 
+double oracle_seconds(const problem *p) {
+    const double pairs = (double)p->batch * (double)p->heads_q * (double)p->seq_q * (double)p->seq_k;
+    const double passes = p->operation == STROBE_BACKWARD ? 10 : 3; /* of plain loops, some 1e8 products a second */
+    return 1e-3 + 1e-8 * passes * pairs * (double)(p->dim + p->dim_v);
+}
+
 /* The same question for the kernels that answer it here: no layout but the plain one, so that two tensors may differ that
  * share memory in the inputs, no pages but where some are missing, and no choices that are another kernel's. */
 static problem with_dtype(const problem *p, strobe_dtype dtype) {

@@ -29,6 +29,9 @@ typedef struct oracle {
     bool refined; /* the allowances were raised after a miss, to what other seeds show */
 } oracle;
 
+/* Seconds, about, that reference and standard attention take for the problem, which are most of a check. */
+double oracle_seconds(const problem *p);
+
 /* Backward: sets in's out and lse to the float64 forward's, rounded. False, with a sentence, when memory is short or a
  * kernel refuses; oracle_free either way. */
 bool oracle_create(oracle *o, inputs *in, char *message, size_t capacity);

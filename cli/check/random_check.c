@@ -6,6 +6,7 @@
 #include "check/random_pool.h"
 #include "check/shrink.h"
 #include "commands.h"
+#include "io/progress.h"
 #include "io/terminal.h"
 
 #include <stdio.h>
@@ -140,6 +141,7 @@ int random_check(const random_request *request) {
     }
     const bool text = request->format == TABLE_TEXT;
     if (text) printf("seed %llu, %d processes\n\n", (unsigned long long)request->draw.seed, pool->workers);
+    progress p = progress_begin(1, 0);
     random_pool_run(pool);
     for (uint32_t n = 0; n < failures_kept(pool); ++n) print_failure(&pool->failure[n]);
     int64_t cases = 0;
@@ -152,6 +154,7 @@ int random_check(const random_request *request) {
         coverage_print(&pool->coverage, &pool->kernels);
     }
     fflush(stdout);
-    make_failures_smaller(pool);
-    return !printed ? EXIT_REFUSED : pool->failures ? EXIT_WRONG : EXIT_OK;
+    if (!progress_stopped()) make_failures_smaller(pool);
+    p.done = !progress_stopped();
+    return progress_code(&p, "runs", !printed ? EXIT_REFUSED : pool->failures ? EXIT_WRONG : EXIT_OK);
 }

@@ -4,6 +4,7 @@
  * shared memory, is reported with it and replaced; so is one that does not end. */
 #include "check/random_pool.h"
 
+#include "io/progress.h"
 #include "io/terminal.h"
 #include "problem/cuda_memory.h"
 
@@ -177,6 +178,7 @@ void random_pool_run(random_pool *pool) {
     for (int i = 0; i < pool->workers; ++i) start(pool, &pool->worker[i]);
     for (int busy = 1; busy;) {
         busy = 0;
+        if (progress_stopped() && pool->end > now()) pool->end = now();
         for (int i = 0; i < pool->workers; ++i)
             if (pool->worker[i].process) look_after(pool, &pool->worker[i]), busy += pool->worker[i].process != 0;
         terminal_progress("%llu cases, %u failed, %.0f seconds left", (unsigned long long)pool->next, pool->failures,

@@ -5,6 +5,7 @@
 
 #include "check/rank_threads.h"
 #include "io/memory.h"
+#include "portable/posix.h"
 #include "problem/element.h"
 #include "problem/problem_ranks.h"
 
@@ -166,7 +167,7 @@ static void run_rank(void *context, const strobe_transport *transport) {
             r->status = STROBE_DEVICE_ERROR;
             snprintf(r->message, sizeof r->message, "memory outside the workspace of %zu bytes was written", bytes);
         }
-    free(block);
+    aligned_free(block);
 }
 
 /* ------------------------------------------------------------------------------------------------------- all of them -- */

@@ -5,13 +5,13 @@
 
 #include "io/json.h"
 #include "io/memory.h"
+#include "portable/posix.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strobe/strobe.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { PREFIX = 8, MOST_HEADER = 1 << 24, MOST_TENSORS = 1 << 16 };
 
@@ -173,16 +173,18 @@ bool safetensors_write(const char *path, const array *arrays, size_t count, char
     char *temporary = memory_zeroed(bytes, 1);
     snprintf(temporary, bytes, "%s.XXXXXX", path);
     const int descriptor = mkstemp(temporary);
+#if !defined(_WIN32)
     const mode_t mask = umask(0); /* mkstemp's file is for its owner alone; the result is an ordinary file */
     umask(mask);
     if (descriptor >= 0) fchmod(descriptor, 0666 & ~mask);
+#endif
     FILE *file = descriptor >= 0 ? fdopen(descriptor, "wb") : NULL;
     bool ok = file && write_all(file, arrays, count);
     if (file)
         ok = fclose(file) == 0 && ok; /* a full disk may show only here */
     else if (descriptor >= 0)
         close(descriptor);
-    ok = ok && rename(temporary, path) == 0;
+    ok = ok && replace_file(temporary, path) == 0;
     if (!ok) snprintf(message, capacity, "%s could not be written: %s", path, strerror(errno));
     if (!ok && descriptor >= 0) unlink(temporary);
     free(temporary);

@@ -3,10 +3,11 @@
  * terminal.c: emphasis and progress on a terminal; see terminal.h. */
 #include "io/terminal.h"
 
+#include "portable/posix.h"
+
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define ERASE_LINE "\r\033[K"
 enum { PROGRESS_WIDTH = 100 }; /* a longer line would wrap, and a wrapped line cannot be overwritten */

@@ -4,6 +4,7 @@
 #include "lab/fp8.h"
 #include "commands.h"
 #include "io/options.h"
+#include "io/progress.h"
 #include "io/terminal.h"
 #include "lab/lab_command.h"
 #include "lab/random.h"
@@ -79,20 +80,25 @@ static double *make_inputs(const fp8_request *r, lab_fp8_input *in, char *messag
 
 static bool is_power_of_two(int64_t d) { return (d & (d - 1)) == 0; }
 
-static int report(const fp8_request *r, const lab_fp8_input *in, table_format format) {
-    char message[LAB_REFUSAL] = "";
-    if (!is_power_of_two(in->d)) {
-        snprintf(message, sizeof message, "d = %lld: the Hadamard transform takes a power of two", (long long)in->d);
-        return lab_complain("fp8", message);
-    }
+int lab_fp8_steps(void) {
+    int variants = 0;
+    while (lab_fp8_variant_at(variants)) ++variants;
+    return variants + 3; /* the oracle, the variants, the library on two devices */
+}
+
+/* NULL with a sentence. */
+static table *measure_all(const fp8_request *r, const lab_fp8_input *in, progress *pace, double seconds, char *message) {
+    progress_show(pace, "float64");
     double *oracle = calloc((size_t)(in->heads * in->m * in->d), sizeof *oracle);
-    bool ok = oracle && lab_fp8_oracle(in, oracle, message), printed = true;
+    snprintf(message, LAB_REFUSAL, "this machine has no memory for the result");
+    bool ok = oracle && lab_fp8_oracle(in, oracle, message);
     table *t = table_create(columns, COLUMNS);
     const bool papers = !r->file && !r->normal;
-    for (int i = 0; ok && lab_fp8_variant_at(i); ++i) {
+    progress_add(pace, seconds, true);
+    for (int i = 0; ok && lab_fp8_variant_at(i) && !progress_stopped(); ++i, progress_add(pace, seconds, true)) {
         const lab_fp8_variant *v = lab_fp8_variant_at(i);
         lab_fp8_result result;
-        terminal_progress("%s", v->name);
+        progress_show(pace, "%s", v->name);
         ok = lab_fp8_measure(v, in, oracle, &result, message);
         if (ok)
             table_add_row(t, (table_cell[COLUMNS]){cell_text(v->name), cell_text(v->summary), cell_real(result.rmse),
@@ -101,21 +107,44 @@ static int report(const fp8_request *r, const lab_fp8_input *in, table_format fo
                                                    v->fp8 ? cell_real(result.scale_q) : cell_none(),
                                                    cell_integer(lab_traffic_bytes(&result.counts))});
     }
-    for (int gpu = 0; ok && gpu < 2; ++gpu) {
+    for (int gpu = 0; ok && gpu < 2 && !progress_stopped(); ++gpu, progress_add(pace, seconds, true)) {
         lab_fp8_result result;
         const char *kernel;
-        terminal_progress("%s", gpu ? "cuda" : "cpu");
+        progress_show(pace, "%s", gpu ? "cuda" : "cpu");
         if (!lab_fp8_library(in, gpu, oracle, &kernel, &result)) continue; /* no GPU, or one without such a kernel */
         table_add_row(t, (table_cell[COLUMNS]){cell_text(gpu ? "strobe_cuda" : "strobe_cpu"), cell_text(kernel),
                                                cell_real(result.rmse), cell_none(), cell_real(result.largest_error),
                                                cell_real(result.scale_q), cell_none()});
     }
-    terminal_progress_end();
-    if (ok) printed = table_print(t, format, stdout);
-    table_destroy(t);
     free(oracle);
-    if (!ok) return lab_complain("fp8", *message ? message : "this machine has no memory for the result");
-    return printed ? EXIT_OK : EXIT_REFUSED;
+    if (ok) return t;
+    table_destroy(t);
+    return NULL;
+}
+
+static const fp8_request defaults = {.n = 4096, .d = 128, .heads = 4, .rows = 256, .block = 128, .seed = 1};
+
+table *lab_fp8_table(progress *pace, double seconds, char *message) {
+    lab_fp8_input in;
+    double *values = progress_stopped() ? NULL : make_inputs(&defaults, &in, message);
+    table *t = values ? measure_all(&defaults, &in, pace, seconds, message) : NULL;
+    free(values);
+    return t;
+}
+
+static int report(const fp8_request *r, const lab_fp8_input *in, table_format format) {
+    char message[LAB_REFUSAL];
+    if (!is_power_of_two(in->d)) {
+        snprintf(message, sizeof message, "d = %lld: the Hadamard transform takes a power of two", (long long)in->d);
+        return lab_complain("fp8", message);
+    }
+    progress pace = progress_begin(lab_fp8_steps(), lab_fp8_steps());
+    table *t = measure_all(r, in, &pace, 1, message);
+    terminal_progress_end();
+    if (!t) return lab_complain("fp8", message);
+    const bool printed = table_print(t, format, stdout);
+    table_destroy(t);
+    return progress_code(&pace, "rows", printed ? EXIT_OK : EXIT_REFUSED);
 }
 
 int lab_fp8_command(int argc, char **argv) {
@@ -126,7 +155,7 @@ int lab_fp8_command(int argc, char **argv) {
         if (option != 'o' || !lab_format("fp8", optarg, &format)) return EXIT_REFUSED;
     }
     char message[LAB_REFUSAL] = "";
-    fp8_request r = {.n = 4096, .d = 128, .heads = 4, .rows = 256, .block = 128, .seed = 1};
+    fp8_request r = defaults;
     for (int i = optind; i < argc; ++i)
         if (!read_word(&r, argv[i], message)) return lab_complain("fp8", message);
     lab_fp8_input in;

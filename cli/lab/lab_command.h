@@ -20,6 +20,7 @@ int lab_roofline(int argc, char **argv);
 int lab_schedule_command(int argc, char **argv);
 int lab_fp8_command(int argc, char **argv);
 int lab_plot(int argc, char **argv);
+int lab_report(int argc, char **argv);
 
 enum { LAB_MOST_ALGORITHMS = 32, LAB_MOST_VALUES = 256, LAB_KEY = 16 };
 
@@ -94,6 +95,16 @@ int lab_complain(const char *name, const char *message);
  * device is not there, or has no kernel for them. */
 bool lab_fp8_library(const lab_fp8_input *input, bool on_gpu, const double *oracle, const char **kernel,
                      lab_fp8_result *result);
+
+/* What `strobe lab schedule` says of each way to overlap. NULL: memory is short. The caller destroys it. */
+struct lab_schedule;
+table *lab_schedule_table(const struct lab_schedule *schedule);
+
+/* What `strobe lab fp8` says without words; each of its lab_fp8_steps() steps is guessed to take so many seconds, and is
+ * added to the progress. NULL with a sentence. The caller destroys it. */
+struct progress;
+int lab_fp8_steps(void);
+table *lab_fp8_table(struct progress *progress, double seconds, char *message);
 
 /* {"name": value, ...} of the problem, for JSON documents. */
 cJSON *lab_request_json(const lab_request *request);

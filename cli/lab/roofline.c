@@ -7,11 +7,11 @@
 #include "lab/cost_model.h"
 #include "lab/device.h"
 #include "lab/lab_command.h"
+#include "portable/posix.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <strobe/strobe.h>
-#include <unistd.h>
 
 static const char help[] =
     "usage: strobe lab roofline [WORD...] [--device h200|h100|a100|this] [-o table|json|csv|md]\n"

@@ -161,21 +161,31 @@ static bool print_document(const lab_schedule *s, const table *t, bool spans) {
     return printed;
 }
 
-static int report(const lab_schedule *asked, int width, bool spans, table_format format) {
+table *lab_schedule_table(const lab_schedule *asked) {
     table *t = table_create(columns, COLUMNS);
-    bool ok = true, printed = true;
+    bool ok = true;
     lab_schedule s = *asked;
     for (int ping_pong = 0; ok && ping_pong < 2; ++ping_pong)
         for (s.depth = 1; ok && s.depth <= 3; ++s.depth) {
             s.ping_pong = ping_pong;
             ok = add_row(t, &s);
         }
+    if (ok) return t;
+    table_destroy(t);
+    return NULL;
+}
+
+static int report(const lab_schedule *asked, int width, bool spans, table_format format) {
+    table *t = lab_schedule_table(asked);
+    lab_schedule s = *asked;
+    bool ok = t != NULL;
+    if (!ok) return lab_complain("schedule", "this machine has no memory for the timeline");
     if (format == TABLE_TEXT)
         printf("%s, %s, d = %lld, n = %lld: a tile of %lld queries on %d warp groups, blocks of %lld keys, %d stages, %g "
                "bytes a clock from L2\n\n",
                s.device->name, lab_type_name(s.elements), (long long)s.d, (long long)s.n, (long long)s.br, s.consumers,
                (long long)s.bc, s.stages, s.device->load);
-    printed = format == TABLE_JSON ? print_document(asked, t, spans) : table_print(t, format, stdout);
+    const bool printed = format == TABLE_JSON ? print_document(asked, t, spans) : table_print(t, format, stdout);
     for (int both = 0; ok && format == TABLE_TEXT && both < 2; ++both) {
         s.ping_pong = both;
         s.depth = 1 + both;

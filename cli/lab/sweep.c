@@ -4,6 +4,8 @@
  * it grows. Counts only: lengths of 100k cost milliseconds. */
 #include "commands.h"
 #include "io/options.h"
+#include "io/progress.h"
+#include "io/terminal.h"
 #include "lab/cost_model.h"
 #include "lab/lab_command.h"
 
@@ -69,11 +71,14 @@ static const table_column slope_columns[] = {{.key = "algorithm"}, {.key = "slop
 
 static int report(const lab_request *asked, table_format format) {
     char message[LAB_REFUSAL] = "";
+    const int points = asked->algorithm_count * asked->value_count;
+    progress pace = progress_begin(points, points);
     table *t = table_create(columns, COLUMNS), *slopes = table_create(slope_columns, 2);
     for (int i = 0; i < asked->algorithm_count; ++i) {
         const lab_algorithm *a = asked->algorithms[i];
         curve c = {.count = 0};
-        for (int v = 0; v < asked->value_count; ++v) {
+        for (int v = 0; v < asked->value_count && !progress_stopped(); ++v, progress_add(&pace, 1, true)) {
+            progress_show(&pace, "%s, %s = %lld", a->name, asked->swept, (long long)asked->values[v]);
             lab_request r = *asked;
             lab_request_set(&r, r.swept, r.values[v], message); /* every value was checked when it was read */
             add_point(t, &r, r.values[v], a, &c);
@@ -82,6 +87,7 @@ static int report(const lab_request *asked, table_format format) {
         table_add_row(slopes, (table_cell[]){cell_text(a->name),
                                              has_slope ? cell_real(lab_log_slope(c.x, c.y, c.count)) : cell_none()});
     }
+    terminal_progress_end();
     bool printed = true;
     if (format == TABLE_JSON) {
         cJSON *more = cJSON_CreateObject();
@@ -96,7 +102,7 @@ static int report(const lab_request *asked, table_format format) {
     }
     table_destroy(t);
     table_destroy(slopes);
-    return printed ? EXIT_OK : EXIT_REFUSED;
+    return progress_code(&pace, "points", printed ? EXIT_OK : EXIT_REFUSED);
 }
 
 static void default_algorithms(lab_request *r) {

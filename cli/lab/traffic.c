@@ -4,6 +4,7 @@
  * its error against float64. */
 #include "commands.h"
 #include "io/options.h"
+#include "io/progress.h"
 #include "io/terminal.h"
 #include "lab/cost_model.h"
 #include "lab/lab_command.h"
@@ -183,12 +184,13 @@ static int report(lab_request *r, bool counts_only, table_format format) {
         h.backward_error = yardstick(r, &h, "standard_backward");
     }
     table *t = table_create(columns, COLUMNS);
-    for (int i = 0; ok && i < r->algorithm_count; ++i) {
+    progress pace = progress_begin(r->algorithm_count, r->algorithm_count);
+    for (int i = 0; ok && i < r->algorithm_count && !progress_stopped(); ++i, progress_add(&pace, 1, true)) {
         lab_problem p;
         lab_result result;
         const lab_algorithm *a = r->algorithms[i];
         if (!r->has_algorithms && !lab_request_takes(r, a)) continue;
-        terminal_progress("%d of %d  %s", i + 1, r->algorithm_count, a->name);
+        progress_show(&pace, "%s", a->name);
         ok = lab_request_blocks(r, a, &p, message) && measure(a, &p, r, &h, &result, message);
         if (ok) add_row(t, a, &p, &result, h.count > 0);
         if (ok && h.count > 0) right = judge(r, &h, a, &p, result.error) && right;
@@ -199,8 +201,7 @@ static int report(lab_request *r, bool counts_only, table_format format) {
     table_destroy(t);
     free_heads(&h);
     if (!ok) return lab_complain("traffic", message);
-    if (!right) return EXIT_WRONG;
-    return printed ? EXIT_OK : EXIT_REFUSED;
+    return progress_code(&pace, "algorithms", !right ? EXIT_WRONG : printed ? EXIT_OK : EXIT_REFUSED);
 }
 
 int lab_traffic(int argc, char **argv) {

@@ -3,6 +3,7 @@
  * buffer.c: memory for tensors between guard bands; see buffer.h. */
 #include "problem/buffer.h"
 
+#include "portable/posix.h"
 #include "problem/element.h"
 
 #include <stdlib.h>
@@ -46,7 +47,7 @@ bool buffer_allocate(buffer *b) {
 }
 
 void buffer_free(buffer *b) {
-    free(b->bytes);
+    aligned_free(b->bytes);
     *b = (buffer){0};
 }
 

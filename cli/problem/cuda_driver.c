@@ -3,7 +3,8 @@
  * cuda_driver.c: opens the CUDA driver; see cuda_driver.h. */
 #include "problem/cuda_driver.h"
 
-#include <dlfcn.h>
+#include "portable/posix.h"
+
 #include <stdio.h>
 #include <string.h>
 

@@ -5,6 +5,7 @@
 #include "problem/inputs.h"
 
 #include "io/memory.h"
+#include "portable/posix.h"
 #include "problem/element.h"
 #include "problem/inputs_shape.h"
 #include "problem/random.h"
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef enum columns { COLUMNS_DIM, COLUMNS_DIM_V, COLUMNS_ONE } columns;
 

@@ -3,6 +3,8 @@
  * manner.c: one call of the library, in several manners; see manner.h. */
 #include "problem/manner.h"
 
+#include "portable/posix.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,7 +85,7 @@ static unsigned char *block_of(size_t bytes, bool fresh) {
     static size_t capacity;
     const size_t wanted = (bytes + 2 * GUARD + GUARD - 1) / GUARD * GUARD;
     if (wanted > capacity) {
-        free(block);
+        aligned_free(block);
         block = aligned_alloc(GUARD, wanted);
         capacity = block ? wanted : 0;
         if (block) memset(block, POISON, wanted);

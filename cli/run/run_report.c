@@ -154,7 +154,6 @@ int run_report(const attention_set *set, inputs *in, outputs *out, char *message
         return EXIT_REFUSED;
     }
     if (trial_run(in, out, ours.kernel, &trial_plain, message, capacity)) return EXIT_REFUSED;
-    terminal_progress("%s", "comparing with float64");
     ours.seconds = time_of(in, out, ours.kernel);
     const bool ok = measure(in, out, &ours, &standard, &v, message, capacity);
     terminal_progress_end();

@@ -2,14 +2,10 @@
  *
  * api.c: the public calls that plan and run attention. Each reads and checks the descriptor, asks plan() once, and runs. */
 #define _DEFAULT_SOURCE /* madvise() */
-#include <stdlib.h>
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "core/log.h"
 #include "core/plan.h"
 #include "core/score/band.h"
+#include "portable/posix.h"
 #include "strobe/strobe_score.h"
 
 static strobe_status prepare(struct problem *problem, struct plan *plan, const strobe_attention *attention,
@@ -59,7 +55,7 @@ static strobe_status run_in(const struct plan *plan, struct execution execution,
                             execution.workspace);
     }
     const strobe_status status = plan->kernel->run(plan, &execution);
-    free(own);
+    aligned_free(own);
     return status;
 }
 

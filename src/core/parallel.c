@@ -10,12 +10,18 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "portable/posix.h"
+
 /* A forked child has none of its parent's threads, and GNU's OpenMP would wait there for those that it remembers. Once this
  * process has started threads, its children run on the calling thread. */
 static atomic_bool left_behind;
 
+#if defined(_WIN32) /* which has no fork(); there this code must not be unloaded while OpenMP's threads wait in it */
+static void watch_forks(void) { stay_loaded(); }
+#else
 static void leave_behind(void) { left_behind = true; }
 static void watch_forks(void) { (void)pthread_atfork(NULL, NULL, leave_behind); }
+#endif
 
 static bool may_start_threads(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -72,7 +72,9 @@ static enum cpu_level machine_level(void) {
 #if defined(STROBE_AMX_EMULATED) /* isa/amx_emulated.h needs no more than AVX-512 */
     return CPU_AMX;
 #else
+#if !defined(_WIN32) /* table.c says why not there */
     if ((edx & LEAF7_EDX_AMX) == LEAF7_EDX_AMX && (state & XCR0_AMX) == XCR0_AMX) return CPU_AMX;
+#endif
     return machine_has_fast_pairs() ? CPU_AVX512BF16 : CPU_AVX512;
 #endif
 }

@@ -5,13 +5,12 @@
  * levels, so that their records are made by a macro. */
 #include "cpu/table.h"
 
-#include <unistd.h>
-
 #include "core/parallel.h"
 #include "cpu/append.h"
 #include "cpu/cpuid.h"
 #include "cpu/merge.h"
 #include "cpu/quantise.h"
+#include "portable/posix.h"
 
 static const char *lacks(int32_t level, int32_t index) {
     (void)index; /* there is one CPU */
@@ -85,15 +84,19 @@ enum {
         .gradients = SAME | FP32, .dbias = STORED,                                                    \
     }
 
-/* The levels above the baseline. */
+/* The levels above the baseline. On Windows GCC's macros for tiles cast strides to long, which has 32 bits there, and the
+ * assembler refuses them. */
 #if defined(__x86_64__) && !defined(STROBE_BASELINE_ONLY)
 #define X86_LEVELS 1
+#if !defined(_WIN32)
+#define TILE_LEVEL 1
+#endif
 #elif defined(__aarch64__) && !defined(STROBE_BASELINE_ONLY)
 #define ARM_LEVELS 1
 #endif
 
 static const struct kernel kernels[] = {
-#if defined(X86_LEVELS)
+#if defined(TILE_LEVEL)
     {
         .name = "cpu_decode_amx",
         .summary = "split-KV decoding of few bf16 query rows on AMX tiles",
@@ -126,7 +129,11 @@ static const struct kernel kernels[] = {
         .workspace = strobe__cpu_decode_workspace_int8_amx,
         .run = strobe__cpu_decode_int8_amx,
     },
+#endif
+#if defined(X86_LEVELS)
     DECODE_LEVEL(avx512, AVX512),
+#endif
+#if defined(TILE_LEVEL)
     {
         .name = "cpu_forward_amx",
         .summary = "FlashAttention-2 forward, bf16 products on AMX tiles under the softmax",
@@ -171,6 +178,8 @@ static const struct kernel kernels[] = {
         .workspace = strobe__cpu_forward_workspace_fp32_amx,
         .run = strobe__cpu_forward_fp32_amx,
     },
+#endif
+#if defined(X86_LEVELS)
     {
         .name = "cpu_forward_avx512bf16",
         .summary = "FlashAttention-2 forward, products of bf16 pairs on AVX-512 vectors",
@@ -192,7 +201,7 @@ static const struct kernel kernels[] = {
 #endif
     DECODE_LEVEL(baseline, BASELINE),
     FORWARD_LEVEL(baseline, BASELINE),
-#if defined(X86_LEVELS)
+#if defined(TILE_LEVEL)
     {
         .name = "cpu_backward_amx",
         .summary = "FlashAttention-2 backward, bf16 products on AMX tiles",
@@ -207,6 +216,8 @@ static const struct kernel kernels[] = {
         .workspace = strobe__cpu_backward_workspace_amx,
         .run = strobe__cpu_backward_amx,
     },
+#endif
+#if defined(X86_LEVELS)
     {
         .name = "cpu_backward_avx512bf16",
         .summary = "FlashAttention-2 backward, products of bf16 pairs on AVX-512 vectors",

@@ -2,11 +2,11 @@
  *
  * unload.c LIBRARY: a plugin's life. The shared library is opened by name, runs on three threads, is closed, and opened
  * again; threads of OpenMP that wait for more work must not wake up in code that is gone. */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
+#include "portable/posix.h"
 #include "strobe/strobe.h"
 
 enum { SEQ = 200, HEADS = 4, DIM = 32 };

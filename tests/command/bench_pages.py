@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 STROBE = sys.argv[1]
-VOID = {"meta", "link"}
+VOID = {"meta", "link", "input"}
 
 
 class Page(HTMLParser):
@@ -91,4 +91,5 @@ def main():
         assert len(same) == 5 and all(line.endswith(",same") for line in same[1:]), same
 
 
-main()
+if __name__ == "__main__":
+    main()

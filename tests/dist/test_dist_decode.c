@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "check/rank_threads.h"
+#include "portable/posix.h"
 #include "unit/test.h"
 
 enum { MOST_RANKS = 5, BATCH = 3, KEYS = 50, HEADS = 4, HEADS_KV = 2, DIM = 16, DIM_V = 8, MOST_ROWS = 6, PAGE = 4 };
@@ -141,7 +142,7 @@ static void decode(void *context, const strobe_transport *transport) {
     statuses[transport->rank] = strobe_dist_decode(&p->a, transport, flags, workspace, workspace ? bytes : 0, NULL);
     snprintf(sentences[transport->rank], sizeof sentences[0], "%s",
              statuses[transport->rank] ? strobe_dist_last_error() : "");
-    free(workspace);
+    aligned_free(workspace);
 }
 
 static void run(int32_t size) {

@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+
+#include "portable/posix.h"
 
 enum { BEFORE = 0xa5 };
 

@@ -3,10 +3,10 @@
  * slot.c: see slot.h. */
 #include "slot.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/element.h"
+#include "portable/posix.h"
 
 enum { GUARD = 256, UNTOUCHED = 0xff };
 
@@ -74,7 +74,7 @@ void slot_free(struct slot *slot) {
     if (slot->fence.pages)
         fenced_free(&slot->fence);
     else
-        free(slot->base);
+        aligned_free(slot->base);
     slot->base = NULL;
 }
 

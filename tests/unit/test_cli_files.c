@@ -7,13 +7,13 @@
 
 #include "io/file.h"
 #include "io/npy.h"
+#include "portable/posix.h"
 #include "problem/element.h"
 #include "run/attention_set.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static char message[PROBLEM_MESSAGE];
 

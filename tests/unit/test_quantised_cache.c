@@ -133,6 +133,9 @@ static void test_without_digits(void **state) {
     static const float values[] = {INFINITY, NAN, INFINITY, 0x1p-125f};
     struct random random = {.state = 5};
     (void)state;
+#if defined(_WIN32) /* which has no kernel on tiles */
+    skip();
+#endif
     for (size_t n = 0; n < COUNT(places); ++n) {
         fill(&layouts[0], &random);
         for (int64_t x = 0; x < DIM && values[n] == 0x1p-125f; ++x) q[x] = values[n]; /* all of row 0 */

@@ -4,10 +4,10 @@
  * every kernel; one byte less, or one that is not aligned, is refused before anything is written. And it is small: a few
  * tiles a thread, however long the sequences. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernel_table.h"
+#include "portable/posix.h"
 #include "test.h"
 
 enum { GUARD = 4096 };
@@ -64,7 +64,7 @@ static void check_exact(struct fixture *f, const struct fixture *expected, strob
             fail_msg("%s: %s depends on what the workspace held", kernel, tensor_names[t]);
     if (!all_are(memory, GUARD, 0xa5) || !all_are(memory + GUARD + bytes, GUARD, 0xa5))
         fail_msg("%s wrote outside its %zu bytes of workspace", kernel, bytes);
-    free(memory);
+    aligned_free(memory);
 }
 
 static void check_refusals(struct fixture *f, strobe_operation operation, size_t bytes, const char *kernel) {
@@ -91,7 +91,7 @@ static void check_refusals(struct fixture *f, strobe_operation operation, size_t
     assert_string_equal(strobe_last_error(), sentence);
     if (!outputs_are_untouched(f, operation) || !all_are(memory, bytes + 64, 0xa5))
         fail_msg("%s wrote, and refused", kernel);
-    free(memory);
+    aligned_free(memory);
 }
 
 /* A caller's threads, of which the last does all the work: the far end of the workspace. */
@@ -153,7 +153,7 @@ static void test_shared_by_calls(void **state) {
                 if (is_output(&f[n], t, (strobe_operation)operation))
                     assert_true(slot_equal(&f[n].slot[t], &expected[n].slot[t]));
         }
-    free(memory);
+    aligned_free(memory);
     for (size_t n = 0; n < COUNT(shapes); ++n) fixture_free(&f[n]), fixture_free(&expected[n]);
 }
 
