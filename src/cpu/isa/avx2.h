@@ -132,7 +132,8 @@ static inline float v_highest(vec a) {
 }
 
 /* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, since a denormal would
- * cost 60 times as much. A NaN passes by the order of max's operands. Arguments are at most 127; those of a softmax are at
+ * cost 60 times as much. A NaN passes by the order of max's operands: the polynomial makes one of it, to which the
+ * conversion of no number adds 0, and no comparison with it is true. Arguments are at most 127; those of a softmax are at
  * most 0. */
 static inline vec v_exp2(vec x) {
     const vec clamped = _mm256_max_ps(v_set(-126.0f), x);
@@ -144,8 +145,7 @@ static inline vec v_exp2(vec x) {
     p = v_fma(p, f, v_set(EXP2_C0));
     const __m256i shift = _mm256_slli_epi32(_mm256_cvtps_epi32(whole), 23);
     const vec power = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), shift));
-    const vec kept = v_select_less(x, v_set(-125.0f), v_set(0.0f), power);
-    return _mm256_blendv_ps(kept, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_and_ps(power, _mm256_cmp_ps(x, v_set(-125.0f), _CMP_NLT_UQ));
 }
 
 /* Transposes 8 x 8. */

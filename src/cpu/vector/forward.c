@@ -21,6 +21,9 @@
 #include "cpu/vector/forward_tasks.h"
 #include "cpu/vector/nonfinite.h"
 
+/* So many vectors of rows pay for a copy of the keys that they attend to. */
+enum { ENOUGH_VECTORS = 3 };
+
 /* The state of a tile's rows. */
 struct tile {
     struct tile_rows rows;
@@ -128,20 +131,30 @@ static void attend_block(const struct forward *f, struct tile *tile, const struc
     if (hidden) add_nonfinite(&b->nonfinite, tile->o, b->v, t->s, at, end < tile->rows.n ? end : tile->rows.n, a->dim_v);
 }
 
+/* Rows of K or V next to each other. In [batch, seq, heads, dim] they may lie 4 KiB apart, and then fall into the same few
+ * sets of L1, and each on a page of its own. */
+static struct rows32 brought_together(float *block, struct rows32 x, int64_t n, int64_t columns) {
+    if (x.stride == columns) return x;
+    for (int64_t j = 0; j < n; ++j) memcpy(block + j * columns, x.data + j * x.stride, (size_t)columns * sizeof *block);
+    return (struct rows32){block, columns};
+}
+
 /* The tiles of a task attend to the block of keys from j0 on. It is loaded only if one of them sees some of it. */
 static void attend_tiles(const struct forward *f, struct scratch *t, int tiles, const struct sequence *s, int64_t kv,
                          int64_t j0) {
     struct visible_block visible[MOST_TILES];
     struct key_block b = {.first = j0, .keys = s->keys - j0 < BLOCK_KEYS ? s->keys - j0 : BLOCK_KEYS};
-    bool any = false;
+    int vectors = 0; /* of rows that see some of it */
     for (int n = 0; n < tiles; ++n) {
         see_block(&visible[n], &t->tile[n].rows, &t->tile[n].features, j0, b.keys);
-        any = any || visible[n].coverage != BLOCK_SKIPPED;
+        if (visible[n].coverage != BLOCK_SKIPPED) vectors += visible[n].end - visible[n].first;
     }
-    if (!any) return;
+    if (vectors == 0) return;
     b.missing = strobe__keys_missing(s, j0, b.keys);
     b.k = true_rows(t->k, f->p, &f->p->a.k, s, kv, j0, b.keys, f->p->a.dim);
+    if (vectors >= ENOUGH_VECTORS) b.k = brought_together(t->k, b.k, b.keys, f->p->a.dim);
     b.v = f->v_in_k ? b.k : true_rows(t->v, f->p, &f->p->a.v, s, kv, j0, b.keys, f->p->a.dim_v);
+    if (vectors >= ENOUGH_VECTORS && !f->v_in_k) b.v = brought_together(t->v, b.v, b.keys, f->p->a.dim_v);
     for (int n = 0; n < tiles; ++n)
         if (visible[n].coverage != BLOCK_SKIPPED) attend_block(f, &t->tile[n], t, &b, &visible[n]);
 }
