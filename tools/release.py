@@ -6,6 +6,8 @@
     strobe-V-linux-ARCH.tar.gz       the libraries, headers, pkg-config, CMake package, to be unpacked anywhere; without
                                      libstrobe_dist_mpi, which belongs to the MPI that it was compiled with
     strobe-V-cp310-abi3-*.whl        the Python package, with the tag of the oldest glibc that it works with
+    strobe-V-cp310-abi3-*aarch64.whl the same for 64-bit ARM, cross-compiled; left out where that compiler or Debian's
+                                     Python for ARM (tools/arm64_python.sh) is not to be had
     strobe-V.spdx.json               the software bill of materials (tools/sbom.py)
     SHA256SUMS                       of all of these
 
@@ -132,10 +134,30 @@ def make_tools(venv):
     return venv / "bin"
 
 
-def build_wheel(folder, work, source, cuda, epoch, tools):
-    """Builds the wheel and gives it the tag of the oldest glibc that it works with. Returns the wheel and the extension."""
+def find_arm(folder):
+    """The folder with ARM's Python, made if need be; None where the wheel for ARM cannot be built, with a line that says why."""
+    if not shutil.which("aarch64-linux-gnu-gcc"):
+        print("without the wheel for ARM: no aarch64-linux-gnu-gcc here (tools/packages/debian.txt)")
+        return None
+    done = subprocess.run([ROOT / "tools/arm64_python.sh", folder], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        print(f"without the wheel for ARM: {done.stdout.strip().splitlines()[-1]}")
+        return None
+    return folder
+
+
+def build_wheel(folder, work, source, cuda, epoch, tools, arm=None):
+    """Builds the wheel, for ARM with the Python in the folder `arm`, and gives it the tag of the oldest glibc that it works
+    with. Returns the wheel and the extension."""
+    work.mkdir(exist_ok=True)
     env = environment(epoch, source, work / "wheel-build")
     env["PATH"] = f"{tools}:{env['PATH']}"
+    options = [f"-Cbuild-dir={work / 'wheel-build'}", f"-Ccmake.define.STROBE_CUDA={cuda}"]
+    if arm:
+        env["_PYTHON_HOST_PLATFORM"] = "linux-aarch64"
+        env["CMAKE_TOOLCHAIN_FILE"] = str(source / "cmake/aarch64-linux-gnu.cmake")
+        env["CFLAGS"] += f" -isystem {arm / 'include'}"
+        options.append(f"-Ccmake.define.Python_INCLUDE_DIR={arm / 'include/python3.11'}")
     run(
         tools / "python",
         "-m",
@@ -146,8 +168,7 @@ def build_wheel(folder, work, source, cuda, epoch, tools):
         "--disable-pip-version-check",
         "-w",
         work / "plain",
-        f"-Cbuild-dir={work / 'wheel-build'}",
-        f"-Ccmake.define.STROBE_CUDA={cuda}",
+        *options,
         source,
         env=env,
     )
@@ -163,6 +184,9 @@ def main():
     parser.add_argument("folder", nargs="?", default="build-release", type=Path)
     parser.add_argument(
         "--cuda", default="OFF", choices=("ON", "OFF"), help="the GPU's kernels too, which takes nvcc and minutes"
+    )
+    parser.add_argument(
+        "--arm", default=ROOT / "build-arm64", type=Path, help="where ARM's Python is kept, which its wheel is built with"
     )
     parser.add_argument(
         "--tools", default=ROOT / "build-release-tools", type=Path, help="where the environment with the tools is kept"
@@ -182,8 +206,12 @@ def main():
         write_source(archive, name)
         run("tar", "-C", work, "-xzf", archive)
         products = {library: build_library(library, work, work / name, options.cuda, epoch)}
-        wheel, extension = build_wheel(folder, work, work / name, options.cuda, epoch, tools)
+        wheel, extension = build_wheel(folder, work / "wheel", work / name, options.cuda, epoch, tools)
         products[wheel] = [extension]
+        arm = find_arm(options.arm.resolve())
+        if arm:
+            wheel, extension = build_wheel(folder, work / "arm", work / name, "OFF", epoch, tools, arm)
+            products[wheel] = [extension]
         compiler = run(os.environ.get("CC", "cc"), "--version").splitlines()[0]
         text = sbom.document(version(), epoch, archive, products, compiler)
         (folder / f"{name}.spdx.json").write_text(json.dumps(text, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -194,4 +222,5 @@ def main():
         print(f"{file.stat().st_size:>10}  {file.name}")
 
 
-main()
+if __name__ == "__main__":
+    main()
