@@ -19,7 +19,7 @@ demo: all  ## exact attention on the queries, keys and values of a real transfor
 	build/strobe run examples/data/minilm_qkv.safetensors
 
 .PHONY: test
-test: packages-test  ## the tests, quick and full: under 15 minutes on two cores
+test: packages-test  ## the tests, quick and full: some 20 minutes on two cores
 	@$(call build,dev,build-dev)
 	$(call tests,build-dev,quick|full); status=$$?; tools/test_totals.sh build-dev/results.xml; exit $$status
 

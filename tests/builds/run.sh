@@ -19,10 +19,11 @@ null=allocator_may_return_null=1
 export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=strict_string_checks=1:$null TSAN_OPTIONS=halt_on_error=1:$null
 set -- ctest --test-dir "build-$preset" -L quick --output-on-failure -j "$(nproc)"
 # Tests with one thread, which take minutes, have nothing for the thread sanitizer to find: the command has no OpenMP here. The
-# tests with threads of their own are what it is for.
-single='command: |lab: |make demo: |strobe check |every kernel |blocks of |expressions of |K and V in |softcap, |tiles that |what is not '
+# tests with threads of their own, of ranks among them, are what it is for.
+single='a row that |any strides |blocks of |command: |every kernel |expressions of |int8 K |K and V in |lab: |make demo: '
+single="$single|problems over |quantising: |softcap, |strobe check |the oracle: |the workspace: |tiles that |what is not "
 case $preset,$all in
-asan,) set -- "$@" -E '^(every kernel past |every kernel where |lab: every algorithm |make demo: |strobe check --quick)' ;;
+asan,) set -- "$@" -E '^(every kernel past |every kernel where |lab: every algorithm |command: what roundings |make demo: |strobe check --quick)' ;;
 tsan,*) set -- setarch -R "$@" -E "^($single)" ;;
 esac
 exec "$@"
