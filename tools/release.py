@@ -29,6 +29,7 @@ import tempfile
 from pathlib import Path
 
 import sbom
+from pinned_tools import make_tools
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -117,23 +118,6 @@ def build_library(target, work, source, cuda, epoch):
     return [file for file in sorted((work / name / "lib").glob("*.so.*.*")) if not file.is_symlink()]
 
 
-def make_tools(venv):
-    """The environment with the pinned tools of python/requirements/release.txt; kept, and made anew when the pins change."""
-    pins = ROOT / "python/requirements/release.txt"
-    stamp = venv / "stamp"
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != pins.read_text(encoding="utf-8"):
-        shutil.rmtree(venv, ignore_errors=True)
-        steps = (
-            [sys.executable, "-m", "venv", venv],
-            [venv / "bin/python", "-m", "pip", "install", "-qq", "--disable-pip-version-check", "-r", pins],
-        )
-        if any(subprocess.run(step, check=False).returncode for step in steps):
-            print("skipped: the packages of python/requirements/release.txt could not be installed")
-            sys.exit(77)
-        shutil.copy(pins, stamp)
-    return venv / "bin"
-
-
 def find_arm(folder):
     """The folder with ARM's Python, made if need be; None where the wheel for ARM cannot be built, with a line that says why."""
     if not shutil.which("aarch64-linux-gnu-gcc"):
@@ -196,7 +180,7 @@ def main():
     if run("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no"):
         print("release.py: changes that are not committed are left out", file=sys.stderr)
     name, machine = f"strobe-{version()}", platform.machine() + ("-cuda" if options.cuda == "ON" else "")
-    tools, folder = make_tools(options.tools.resolve()), options.folder.resolve()
+    tools, folder = make_tools(options.tools.resolve(), "release.txt"), options.folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     os.umask(0o022)

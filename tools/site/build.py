@@ -15,6 +15,10 @@ from pathlib import Path
 import reference
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from pinned_tools import make_tools  # noqa: E402
+
 MOVED = {
     "README.md": "index.md",
     "docs/README.md": "pages.md",
@@ -102,26 +106,9 @@ def gather(pages):
         (pages / name).write_text(text, encoding="utf-8")
 
 
-def make_tools(venv):
-    """The environment with mkdocs; kept, and made anew when the pins change."""
-    pins = ROOT / "python/requirements/site.txt"
-    stamp = venv / "stamp"
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != pins.read_text(encoding="utf-8"):
-        shutil.rmtree(venv, ignore_errors=True)
-        steps = (
-            [sys.executable, "-m", "venv", venv],
-            [venv / "bin/python", "-m", "pip", "install", "-qq", "--disable-pip-version-check", "-r", pins],
-        )
-        if any(subprocess.run(step, check=False).returncode for step in steps):
-            print("skipped: the packages of python/requirements/site.txt could not be installed")
-            sys.exit(77)
-        shutil.copy(pins, stamp)
-    return venv / "bin"
-
-
 def main():
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build-site/site").resolve()
-    tools, pages = make_tools(folder.parent / "tools"), folder.parent / "pages"
+    tools, pages = make_tools(folder.parent / "tools", "site.txt"), folder.parent / "pages"
     shutil.rmtree(pages, ignore_errors=True)
     gather(pages)
     env = {**os.environ, "STROBE_SITE_PAGES": str(pages), "STROBE_SITE_FOLDER": str(folder), "NO_MKDOCS_2_WARNING": "1"}
