@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strobe/strobe.h>
-#include <time.h>
+
+#include "median.h"
 
 enum { HEADS = 8, GROUP = 4, DIM = 128, SIZES = 5, TURNS = 15 };
 static const int64_t sizes[SIZES] = {0, 1, 16, 64, 256}; /* 0: contiguous */
@@ -26,16 +27,6 @@ static const struct problem problems[] = {
     {"cpu_forward_avx2", STROBE_BF16, 128, 2048},       {"cpu_forward_avx2", STROBE_FP32, 128, 2048},
 };
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
 /* Pages in an order that is not that of the keys: a step that is a prime larger than any number of pages has in common. */
 static void shuffle(int32_t *table, int64_t pages) {
     for (int64_t n = 0; n < pages; ++n) table[n] = (int32_t)(pages % 7919 ? n * 7919 % pages : n);
@@ -51,18 +42,18 @@ static double time_of(const struct problem *p, int64_t size, void *const memory[
     a.q.data = memory[0], a.k.data = memory[1], a.v.data = memory[2], a.out.data = memory[3];
     a.parallel = &one, a.tuning = &tuning;
     if (size) paged.pages = p->keys / size, a.paged = &paged, shuffle(table, paged.pages);
-    const double start = seconds();
+    const double start = seconds_by(CLOCK_THREAD_CPUTIME_ID);
     if (strobe_forward(&a, NULL, 0, NULL)) fprintf(stderr, "%s\n", strobe_last_error()), exit(1);
-    return seconds() - start;
+    return seconds_by(CLOCK_THREAD_CPUTIME_ID) - start;
 }
 
 static void measure(const struct problem *p, void *const memory[4]) {
     double times[SIZES][TURNS];
     for (int turn = -1; turn < TURNS; ++turn)
         for (int n = 0; n < SIZES; ++n) times[n][turn < 0 ? 0 : turn] = time_of(p, sizes[n], memory);
-    for (int n = 0; n < SIZES; ++n) qsort(times[n], TURNS, sizeof times[n][0], compare);
-    printf("| %s | %s | %.3f |", p->kernel, p->dtype == STROBE_BF16 ? "bf16" : "fp32", 1e3 * times[0][TURNS / 2]);
-    for (int n = 1; n < SIZES; ++n) printf(" %.2f |", times[n][TURNS / 2] / times[0][TURNS / 2]);
+    const double contiguous = median(times[0], TURNS);
+    printf("| %s | %s | %.3f |", p->kernel, p->dtype == STROBE_BF16 ? "bf16" : "fp32", 1e3 * contiguous);
+    for (int n = 1; n < SIZES; ++n) printf(" %.2f |", median(times[n], TURNS) / contiguous);
     puts("");
 }
 

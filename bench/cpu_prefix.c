@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strobe/strobe.h>
-#include <time.h>
+
+#include "median.h"
 
 enum { SEQUENCES = 64, HEADS = 8, GROUP = 4, DIM = 128, PAGE = 16, OWN = 256, OWN_PAGES = OWN / PAGE, TURNS = 3 };
 enum { HEADS_Q = HEADS * GROUP, ROW = HEADS_Q * DIM };
@@ -94,16 +95,6 @@ static void attend_parts(const struct cache *c) {
     if (strobe_merge(&m, NULL)) stop();
 }
 
-static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
 static void measure(int64_t prefix) {
     struct cache c;
     void (*const ways[2])(const struct cache *) = {attend_whole, attend_parts};
@@ -111,13 +102,12 @@ static void measure(int64_t prefix) {
     make(&c, prefix);
     for (int turn = -1; turn < TURNS; ++turn)
         for (int n = 0; n < 2; ++n) {
-            const double start = seconds();
+            const double start = seconds_by(CLOCK_THREAD_CPUTIME_ID);
             ways[n](&c);
-            times[n][turn < 0 ? 0 : turn] = seconds() - start;
+            times[n][turn < 0 ? 0 : turn] = seconds_by(CLOCK_THREAD_CPUTIME_ID) - start;
         }
-    for (int n = 0; n < 2; ++n) qsort(times[n], TURNS, sizeof times[n][0], compare);
     for (int64_t n = 0; n < SEQUENCES * ROW; ++n) difference = fmax(difference, fabs((double)c.whole[n] - (double)c.out[n]));
-    const double whole = times[0][TURNS / 2], parts = times[1][TURNS / 2];
+    const double whole = median(times[0], TURNS), parts = median(times[1], TURNS);
     printf("| %lld | %.0f | %.0f | %.2f | %.1e |\n", (long long)prefix, 1e3 * whole, 1e3 * parts, whole / parts, difference);
     void *const memory[] = {c.q, c.k, c.v, c.table, c.whole, c.out, c.part[0], c.part[1], c.lse[0], c.lse[1]};
     for (size_t n = 0; n < sizeof memory / sizeof memory[0]; ++n) free(memory[n]);

@@ -11,6 +11,8 @@
 
 #include <strobe/strobe_dist_mpi.h>
 
+#include "median.h"
+
 enum { HEADS = 32, HEADS_KV = 8, DIM = 128, MOST_ROUNDS = 512 };
 
 struct side {
@@ -23,11 +25,7 @@ struct side {
     double seconds[2][MOST_ROUNDS];
 };
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double now(void) { return seconds_by(CLOCK_MONOTONIC); }
 
 static void *numbers(int64_t rows, int64_t heads, int64_t dim) {
     const size_t count = (size_t)(rows * heads * dim);
@@ -89,16 +87,6 @@ static void wait_asleep(MPI_Comm comm) {
         if (done) return;
         nanosleep(&pause, NULL);
     }
-}
-
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, by_size);
-    return values[count / 2];
 }
 
 static void compare(MPI_Comm comm, const strobe_transport *transport, int64_t seq, int32_t scheme, double seconds) {
