@@ -8,13 +8,19 @@
 #include "portable/posix.h"
 #include "strobe/strobe_score.h"
 
-static strobe_status prepare(struct problem *problem, struct plan *plan, const strobe_attention *attention,
-                             const strobe_gradients *gradients, bool runs) {
+/* Reads and checks a problem, and brings it to the form that kernels know best. */
+static strobe_status settle(struct problem *problem, const strobe_attention *attention, const strobe_gradients *gradients,
+                            bool runs) {
     strobe_status status = strobe__problem_read(problem, attention, gradients, runs);
     if (!status) status = strobe__problem_validate(problem);
-    if (status) return status;
-    if (!strobe__names_reference(problem)) strobe__score_take_band(problem);
-    return strobe__plan(problem, plan);
+    if (!status && !strobe__names_reference(problem)) strobe__score_take_band(problem);
+    return status;
+}
+
+static strobe_status prepare(struct problem *problem, struct plan *plan, const strobe_attention *attention,
+                             const strobe_gradients *gradients, bool runs) {
+    const strobe_status status = settle(problem, attention, gradients, runs);
+    return status ? status : strobe__plan(problem, plan);
 }
 
 /* No output has an element, or none can be reached: legal, and no kernel has to think of it. Keys without rows still have
@@ -153,10 +159,8 @@ strobe_status strobe_explain(const strobe_attention *attention, const strobe_gra
     if (!text && capacity > 0) return strobe__fail(STROBE_INVALID_ARGUMENT, "text is NULL; a buffer is accepted");
     struct problem problem;
     struct plan plan;
-    strobe_status status = strobe__problem_read(&problem, attention, gradients, false);
-    if (!status) status = strobe__problem_validate(&problem);
+    const strobe_status status = settle(&problem, attention, gradients, false);
     if (status) return status;
-    if (!strobe__names_reference(&problem)) strobe__score_take_band(&problem);
     const size_t length = strobe__plan_text(&problem, text, capacity);
     if (needed) *needed = length + 1;
     return strobe__plan(&problem, &plan);

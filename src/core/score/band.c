@@ -134,11 +134,10 @@ static bool narrow_by_node(struct bounds *band, const struct score_call *call, u
     case OP_I_AND: return narrow_by_node(band, call, a) && narrow_by_node(band, call, b);
     case OP_I_LESS: return narrow_by_comparison(band, call, a, b, false);
     case OP_I_LESS_EQUAL: return narrow_by_comparison(band, call, a, b, true);
-    case OP_I_NOT: {
-        const struct score_node *not = &call->function->node[a];
-        if (not ->operation == OP_I_LESS) return narrow_by_comparison(band, call, not ->operand[1], not ->operand[0], true);
-        return not ->operation == OP_I_LESS_EQUAL &&
-               narrow_by_comparison(band, call, not ->operand[1], not ->operand[0], false);
+    case OP_I_NOT: { /* of a < b it is b <= a, and the other way round */
+        const struct score_node *other = &call->function->node[a];
+        if (other->operation != OP_I_LESS && other->operation != OP_I_LESS_EQUAL) return false;
+        return narrow_by_comparison(band, call, other->operand[1], other->operand[0], other->operation == OP_I_LESS);
     }
     default: return false;
     }
