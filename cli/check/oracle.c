@@ -242,7 +242,8 @@ static bool is_seen(const inputs *in, int64_t b, int64_t hkv, int64_t j) {
     return false;
 }
 
-/* The rows of out and dQ that see a key, and those of dK and dV whose key is seen: of others nothing is computed. */
+/* The rows of out and dQ that see a key, and those of dK and dV whose key is seen: of others nothing is computed. What a
+ * function of the problem hides is not asked. */
 static void count_rows(const inputs *in, int64_t *queries, int64_t *keys) {
     *queries = *keys = 0;
     for (int64_t b = 0; b < in->problem.batch; ++b) {

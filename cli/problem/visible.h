@@ -15,7 +15,8 @@ bool visible_but_for_bias(const inputs *in, int64_t b, int64_t h, int64_t i, int
 
 /* Pairs of a row and a key inside the mask, summed over batch and query heads, for counting FLOP as publications do: a
  * causal mask is the area left of the diagonal, so a square is exactly half; a window is counted pair by pair; a block mask
- * counts with its share of blocks; a boolean mask is not subtracted, for a kernel has to look at it. */
+ * counts with its share of blocks; a boolean mask is not subtracted, for a kernel has to look at it, and neither is what a
+ * function of the user's hides, so that a share of the peak may pass 100 % there. */
 double visible_pairs(const inputs *in);
 
 #endif
