@@ -50,6 +50,22 @@ static void set_mask(struct params *to, const struct problem *p) {
     to->bottom_right = mask == STROBE_MASK_CAUSAL_BOTTOM_RIGHT || mask == STROBE_MASK_WINDOW_BOTTOM_RIGHT;
 }
 
+struct cache strobe__cuda_cache(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    struct cache to = {0};
+    if (a->paged) {
+        to.page_table = p->paged.page_table, to.table_stride = p->paged.table_stride;
+        to.page_size = (int32_t)(p->paged.page_size < MOST_ROWS ? p->paged.page_size : MOST_ROWS);
+        to.pages = (int32_t)(p->paged.pages < INT32_MAX ? p->paged.pages : INT32_MAX);
+    }
+    if (a->varlen) to.leftpad = p->varlen.leftpad_k;
+    if (!a->scales) return to;
+    to.k_scale = p->scales.k, to.v_scale = p->scales.v, to.scale_block = (int32_t)p->scales.block_k;
+    for (int axis = 0; axis < 3; ++axis)
+        to.k_scale_stride[axis] = p->scales.stride_k[axis], to.v_scale_stride[axis] = p->scales.stride_v[axis];
+    return to;
+}
+
 static void set_features(struct params *to, const struct problem *p) {
     const strobe_attention *a = &p->a;
     if (a->bias) to->bias = strobe__cuda_scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
@@ -167,6 +183,8 @@ strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct 
         {"scales.q", a->scales ? p->scales.q : NULL},
         {"scales.k", a->scales ? p->scales.k : NULL},
         {"scales.v", a->scales ? p->scales.v : NULL},
+        {"varlen.leftpad_k", a->varlen ? p->varlen.leftpad_k : NULL},
+        {"paged.page_table", a->paged ? p->paged.page_table : NULL},
         {"mask_lists.data", a->mask_lists ? p->mask_lists.data : NULL},
         {"workspace", execution->workspace},
     };

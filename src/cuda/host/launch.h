@@ -5,6 +5,7 @@
 #define STROBE_CUDA_LAUNCH_H
 
 #include "core/kernel.h"
+#include "cuda/device/cache.h"
 #include "cuda/device/params.h"
 
 /* Positions inside a sequence, and packed rows, are int on the device, with room for a tile. */
@@ -20,6 +21,9 @@ bool strobe__cuda_needs_features(const struct problem *problem);
 
 /* Everything but tiles, slices, splits and workspace. */
 struct params strobe__cuda_params(const struct problem *problem);
+
+/* Its pages, left padding, and the scales of K and V. scale_block is meaningful where it is 0 or 1. */
+struct cache strobe__cuda_cache(const struct problem *problem);
 
 /* A tensor over scores, strides of batch, head and row. */
 struct view strobe__cuda_scores_view(const void *data, const int64_t stride[3], int32_t dtype);

@@ -223,7 +223,6 @@ static strobe_status visible_by_rows(const struct problem *p, void *memory, stru
 
 strobe_status strobe__sm80_forward(const struct plan *plan, const struct execution *execution) {
     const struct problem *p = plan->problem;
-    const struct forward_variant *variant = variant_of(plan);
     const struct grid grid = grid_of(plan);
     struct params params = strobe__cuda_params(p);
     const struct params whole = params;
