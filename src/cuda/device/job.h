@@ -11,7 +11,7 @@
 
 struct job {
     int b, kv, rows, keys;        /* batch entry, K/V head, the sequence's lengths */
-    int64_t first_row, first_key; /* rows before it in packed tensors; 0 when not packed */
+    int64_t first_row, first_key; /* rows before it in packed tensors, else 0; the keys that are padding also */
     int64_t batch_q, batch_k;     /* b, or 0 where packed: factors of the batch strides */
     struct band band;
     int64_t alibi_diagonal;
@@ -29,6 +29,10 @@ INLINE void job_sequence(struct job *t, const struct params *p) {
     if (p->used_q) rows = entry(p->used_q, p->index64, t->b);
     if (p->used_k) keys = entry(p->used_k, p->index64, t->b);
     t->rows = clamp(rows, p->seq_q), t->keys = clamp(keys, p->seq_k);
+    if (p->cache.leftpad) {
+        const int padding = clamp(entry(p->cache.leftpad, p->index64, t->b), t->keys);
+        t->first_key += padding, t->keys -= padding;
+    }
     t->alibi_diagonal = p->start_shift + t->keys - t->rows;
     t->band.left = p->left, t->band.right = p->right, t->band.keys = t->keys;
     t->band.diagonal = p->bottom_right ? t->alibi_diagonal : p->start_shift;

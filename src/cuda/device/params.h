@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "cuda/device/cache.h"
 #include "math/mask.h"
 #include "math/philox.h"
 
@@ -61,7 +62,7 @@ enum feature_class {
 enum { LAGGING_MAXIMUM_LOG2 = 8 };
 
 /* Numbers of strobe_dtype that kernels see; launch.c checks that they agree. */
-enum cuda_dtype { CUDA_FP32 = 1, CUDA_FP16 = 2, CUDA_BF16 = 3, CUDA_FP64 = 4 };
+enum cuda_dtype { CUDA_FP32 = 1, CUDA_FP16 = 2, CUDA_BF16 = 3, CUDA_FP64 = 4, CUDA_FP8 = 5, CUDA_INT8 = 6 };
 
 /* A factor in twice the digits of a float: high + low. */
 struct two_floats {
@@ -99,6 +100,7 @@ struct params {
 
     const void *cu_q, *cu_k, *used_q, *used_k; /* NULL: absent */
     int32_t index64;
+    struct cache cache;
 
     int32_t batch, heads_kv, group; /* query heads = heads_kv * group */
     int32_t seq_q, seq_k, dim, dim_v;

@@ -12,7 +12,8 @@
 #include <stdio.h>
 
 _Static_assert((int)CUDA_FP32 == (int)STROBE_FP32 && (int)CUDA_FP16 == (int)STROBE_FP16 &&
-                   (int)CUDA_BF16 == (int)STROBE_BF16 && (int)CUDA_FP64 == (int)STROBE_FP64,
+                   (int)CUDA_BF16 == (int)STROBE_BF16 && (int)CUDA_FP64 == (int)STROBE_FP64 &&
+                   (int)CUDA_FP8 == (int)STROBE_FP8_E4M3 && (int)CUDA_INT8 == (int)STROBE_INT8,
                "params.h numbers dtypes as the public header does");
 
 const char *strobe__cuda_reject(const struct problem *p) {
@@ -78,6 +79,7 @@ static void set_features(struct params *to, const struct problem *p) {
     if (a->alibi) to->slopes = p->alibi.slopes, to->slopes_batch = p->alibi.stride_batch;
     if (a->sinks) to->sinks = p->sinks.data;
     if (a->dropout) to->dropout = 1, to->place = strobe__dropout_place(p);
+    to->cache = strobe__cuda_cache(p);
     if (!a->varlen) return;
     to->cu_q = a->varlen->cu_seqlens_q, to->cu_k = a->varlen->cu_seqlens_k;
     to->used_q = a->varlen->used_q, to->used_k = a->varlen->used_k;
