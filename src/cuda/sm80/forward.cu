@@ -20,14 +20,13 @@
 #include "cuda/device/lse.h"
 #include "cuda/sm80/nonfinite.h"
 #include "cuda/sm80/product.h"
+#include "cuda/sm80/softmax.h"
 #include "cuda/sm80/store.h"
-#include "math/exp2.h"
 
 enum {
     BLOCK_M = 16 * M_TILES * WARPS_M,
     BLOCK_N = 8 * N_TILES * WARPS_N,
     THREADS = 32 * WARPS_M * WARPS_N,
-    COLUMN_TILES = DIM_V / 8,
     PARTS = (N_TILES + 7) / 8, /* of a warp's keys, whose bits fit a word */
     PART_TILES = N_TILES / PARTS,
     Q_BYTES = BLOCK_M * DIM * ELEMENT_BYTES,
@@ -36,12 +35,6 @@ enum {
 };
 
 static_assert(BLOCK_M * STAGE_ROW(DIM_V) * 4 <= Q_BYTES + STAGES * (K_BYTES + V_BYTES), "results are staged in this memory");
-
-/* What a warp keeps of its rows: O, not normalised; this lane's part of l; m, the maximum, of rows (m, half). */
-struct state {
-    float o[M_TILES * COLUMN_TILES][4];
-    float m[M_TILES * 2], l[M_TILES * 2];
-};
 
 INLINE int warp_m(int warp) { return warp % WARPS_M; }
 INLINE int warp_n(int warp) { return warp / WARPS_M; }
@@ -53,50 +46,6 @@ INLINE void load_block(const struct params *p, const struct job *t, unsigned cha
     load_rows(stage, t->k, p->k.row, j0, BLOCK_N, t->keys, DIM, p->dim, p->k.aligned, THREADS);
     load_rows(stage + K_BYTES, t->v + column, p->v.row, j0, BLOCK_N, t->keys, DIM_V, p->dim_v - column, p->v.aligned,
               THREADS);
-}
-
-/* The weight of a score where the row's maximum is m; 0 stands for m where the row has seen no key. The difference is taken before
- * it is multiplied, so that the greatest weight is exactly 1, and a row that sees one key has its V. */
-INLINE float weight_of(float score, float m, float c) { return ex2((score - (m == -INFINITY ? 0 : m)) * c); }
-
-/* S becomes P in place; m and l follow, and O is rescaled; a warp none of whose maxima has grown skips that. */
-INLINE void online_softmax(float (*s)[4], struct state *state, float c) {
-    float m[2 * M_TILES];
-    bool any = false;
-#pragma unroll
-    for (int row = 0; row < 2 * M_TILES; ++row) {
-        const int at = row / 2 * N_TILES, x = row % 2 * 2;
-        m[row] = state->m[row];
-#pragma unroll
-        for (int n = 0; n < N_TILES; ++n) m[row] = fmaxf(m[row], fmaxf(s[at + n][x], s[at + n][x + 1]));
-        m[row] = fmaxf(m[row], __shfl_xor_sync(0xffffffffu, m[row], 1));
-        m[row] = fmaxf(m[row], __shfl_xor_sync(0xffffffffu, m[row], 2));
-        any = any || m[row] != state->m[row];
-    }
-    if (__any_sync(0xffffffffu, any)) {
-#pragma unroll
-        for (int row = 0; row < 2 * M_TILES; ++row) {
-            const float correction = weight_of(state->m[row], m[row], c);
-            state->m[row] = m[row];
-            state->l[row] *= correction;
-#pragma unroll
-            for (int n = 0; n < COLUMN_TILES; ++n) {
-                state->o[row / 2 * COLUMN_TILES + n][row % 2 * 2] *= correction;
-                state->o[row / 2 * COLUMN_TILES + n][row % 2 * 2 + 1] *= correction;
-            }
-        }
-    }
-#pragma unroll
-    for (int row = 0; row < 2 * M_TILES; ++row) {
-        const int at = row / 2 * N_TILES, x = row % 2 * 2;
-#pragma unroll
-        for (int n = 0; n < N_TILES; ++n)
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                s[at + n][x + e] = weight_of(s[at + n][x + e], state->m[row], c);
-                state->l[row] += s[at + n][x + e];
-            }
-    }
 }
 
 /* Part n of the warp's patch: parts of the keys are counted first, then 16-row tiles. */
