@@ -44,7 +44,7 @@ endforeach()
 list(JOIN codes "," codes)
 # One front-end pass over the text; then one of ptxas for each architecture.
 set(STROBE_CUDA_CODE -gencode=arch=compute_80,code=[${codes}])
-# Kernels whose atomics are wider from sm_90 on have a pass of their own for those GPUs.
+# Kernels whose atomics are wider from sm_90 on, or that convert to e4m3, an instruction there, have a pass of their own.
 set(codes_80 compute_80)
 set(codes_90)
 foreach(architecture IN LISTS STROBE_CUDA_ARCHITECTURES)
@@ -340,9 +340,9 @@ cuda_object(NAME merge_few SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PAR
 cuda_object(NAME merge_most SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=MOST_MERGE_PARTS)
 foreach(columns 64 128 256)
   math(EXPR lanes "${columns} / 8")
-  cuda_object(NAME quantise_rows_${columns}_plain SOURCE device/quantise_rows.cu DEFINES ELEMENT_FP32 LANES=${lanes} PLAIN=1)
-  cuda_object(NAME quantise_rows_${columns}_general SOURCE device/quantise_rows.cu DEFINES ELEMENT_FP32 LANES=${lanes} PLAIN=0)
-  cuda_object(NAME quantise_block_${columns} SOURCE device/quantise_block.cu DEFINES ELEMENT_FP32 COLUMNS=${columns})
+  cuda_object(NAME quantise_rows_${columns}_plain SOURCE device/quantise_rows.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 LANES=${lanes} PLAIN=1)
+  cuda_object(NAME quantise_rows_${columns}_general SOURCE device/quantise_rows.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 LANES=${lanes} PLAIN=0)
+  cuda_object(NAME quantise_block_${columns} SOURCE device/quantise_block.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 COLUMNS=${columns})
 endforeach()
 cuda_object(NAME quantise_scales SOURCE device/quantise_scales.cu DEFINES ELEMENT_FP32)
 cuda_object(NAME quantise_mean SOURCE device/quantise_mean.cu DEFINES ELEMENT_FP32)
