@@ -76,7 +76,7 @@ class Scales(Structure):
 
 class Rotary(Structure):
     _fields_ = [("struct_size", c_size_t), ("cos", c_void_p), ("sin", c_void_p), ("positions", c_int64), ("dim", c_int64),
-                ("interleaved", c_int32), ("reserved", c_int32)]
+                ("interleaved", c_int32), ("reserved", c_int32), ("base", c_double)]
 
 
 class Quantiser(Structure):
@@ -85,6 +85,29 @@ class Quantiser(Structure):
         + [(name, Tensor) for name in ("q", "k", "v")]
         + [("dtype", c_int32), ("hadamard", c_int32), ("seed", c_uint64), ("rotary", c_void_p), ("k_mean", c_void_p)]
         + [("lse_shift", Tensor)]
+    )
+
+
+class Varlen(Structure):
+    _fields_ = (
+        [("struct_size", c_size_t)]
+        + [(name, c_void_p) for name in ("cu_seqlens_q", "cu_seqlens_k", "used_q", "used_k")]
+        + [("total_q", c_int64), ("total_k", c_int64), ("index_bits", c_int32), ("reserved", c_int32), ("leftpad_k", c_void_p)]
+    )
+
+
+class Paged(Structure):
+    _fields_ = [("struct_size", c_size_t), ("page_table", c_void_p), ("table_stride", c_int64), ("page_size", c_int64),
+                ("pages", c_int64)]
+
+
+class Appender(Structure):
+    _fields_ = (
+        [("struct_size", c_size_t)]
+        + [(name, Tensor) for name in ("q", "k", "v")]
+        + [("dtype", c_int32), ("hadamard", c_int32), ("seed", c_uint64), ("seq_new", c_int64), ("total_new", c_int64)]
+        + [(name, c_void_p) for name in ("cu_seqlens_new", "used_new", "lengths", "positions", "slots", "rotary")]
+        + [("index_bits", c_int32), ("flags", c_int32)]
     )
 
 
@@ -99,6 +122,8 @@ def load(path):
         library.strobe_mask_lists_make.argtypes = [c_void_p, c_void_p, c_void_p]
     if hasattr(library, "strobe_quantise"):
         library.strobe_quantise.argtypes = [c_void_p, c_void_p, c_void_p]
+    if hasattr(library, "strobe_append"):
+        library.strobe_append.argtypes = [c_void_p, c_void_p, c_void_p]
     return library
 
 
