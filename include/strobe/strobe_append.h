@@ -51,8 +51,12 @@ enum { STROBE_Q_AT_LENGTH = 1 };
  * written beside; with 0 one a sequence or less, which is read, positive numbers; others are not accepted. So for a q of
  * e4m3 or int8, with block_q. Numbers beyond the range of a given scale saturate. What is not finite becomes e4m3's NaN; for
  * int8 it makes a written scale a NaN and saturates with a given one, a NaN downwards. Where nothing is to be done on the
- * way a row is copied; a GPU stores the bytes of the CPU. No two tokens of a call may have one slot, nor may sequences share
- * a page that is written. It takes head dims up to 256 with a Hadamard transform, and runs on the CPU.
+ * way a row is copied. No two tokens of a call may have one slot, nor may sequences share a page that is written. It takes
+ * head dims up to 256 with a Hadamard transform.
+ * A GPU stores the bytes of the CPU, but that a NaN of fp32, fp16 or bf16 may be another NaN. There the call is one launch,
+ * waits for nothing and may be captured in a graph, whose replays read the lengths, slots and tables that lie in device
+ * memory then. What only the device knows is not refused: keys at lengths outside of the cache are not written, positions
+ * outside of rotary.positions make NaN. Packed tensors need total_new, and total_q or total_k, there.
  *     // One decoding step: lengths.used_k counts the new token already, so both calls are given one descriptor.
  *     strobe_appender n = {.struct_size = sizeof n, .dtype = STROBE_BF16, .seq_new = 1, .rotary = &rotary};
  *     n.q.data = q, n.k.data = k, n.v.data = v;                             // of this step

@@ -197,6 +197,11 @@ static strobe_status check_side(const struct appending *w, int which) {
                                        .dtypes = SOURCE_DTYPES};
     TRY(strobe__check_tensor(&check, true));
     if (q->batch == 0 || q->rows == 0) return STROBE_OK;
+    if (t->cached && w->p.a.varlen && w->p.varlen.cu_seqlens_k &&
+        strobe__packed_total(&w->p, w->p.varlen.cu_seqlens_k, w->p.varlen.total_k) < 0)
+        return strobe__fail(STROBE_UNSUPPORTED,
+                            "varlen.total_k is 0 with cumulative lengths in device memory, which the host cannot read; the "
+                            "rows of the packed cache are taken");
     const bool none = t->cached && w->cache.entries == 0; /* a cache without slots: nothing is written */
     if (!none) TRY(strobe__check_pointer(name->target, q->to, strobe__dtype_bytes(t->to_dtype)));
     if (!none) TRY(check_scales(w, t, name));

@@ -2,6 +2,7 @@
  *
  * table.c: the table of the GPU's kernels, and GPUs as devices. A record names all that its kernel takes; what it does not
  * name is refused (core/declare.c). */
+#include "cuda/host/append.h"
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/merge.h"
@@ -220,5 +221,6 @@ const struct backend strobe__cuda_backend = {
     .describe = strobe__cuda_describe,
     .merge = strobe__cuda_merge,
     .quantise = strobe__cuda_quantise,
+    .append = strobe__cuda_append,
     .mask_lists = &strobe__cuda_mask_lists,
 };

@@ -346,6 +346,9 @@ foreach(columns 64 128 256)
 endforeach()
 cuda_object(NAME quantise_scales SOURCE device/quantise_scales.cu DEFINES ELEMENT_FP32)
 cuda_object(NAME quantise_mean SOURCE device/quantise_mean.cu DEFINES ELEMENT_FP32)
+cuda_object(NAME append_copies SOURCE device/append.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 VARIANT=APPEND_COPIES CTAS=9)
+cuda_object(NAME append_floats SOURCE device/append.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 VARIANT=APPEND_FLOATS CTAS=7)
+cuda_object(NAME append_all SOURCE device/append.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 VARIANT=APPEND_ALL CTAS=6)
 cuda_object(NAME visible_units SOURCE device/visible.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32)
 cuda_object(NAME visible_function_units SOURCE device/visible_function.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32)
 cuda_object(NAME array_gradients SOURCE device/array_gradients.cu DEFINES ELEMENT_FP32)
@@ -354,7 +357,7 @@ cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} D
 # ---- the host's part, and all of it in one object
 
 add_library(strobe_cuda_host OBJECT cuda/table.c
-  cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
+  cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
   cuda/host/visible_function.c
   cuda/sm80/backward_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c)

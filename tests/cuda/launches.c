@@ -42,7 +42,7 @@ STAND_IN(visible_units)
 STAND_IN(visible_function_units)
 STAND_IN(array_gradients)
 
-/* Linked and not launched by the problems below: the FP8 forward and the quantiser. */
+/* Linked and not launched by the problems below: the FP8 forward, the quantiser and strobe_append. */
 #define VARIANT(name, ...) STAND_IN(name)
 #include "sm90_fp8_variants.h"
 #undef VARIANT
@@ -57,6 +57,9 @@ STAND_IN(quantise_block_128)
 STAND_IN(quantise_block_256)
 STAND_IN(quantise_scales)
 STAND_IN(quantise_mean)
+STAND_IN(append_copies)
+STAND_IN(append_floats)
+STAND_IN(append_all)
 
 #define KERNEL(kernel, its_threads, hopper) \
     {.name = #kernel, .function = (const void *)(uintptr_t)strobe__##kernel, .threads = its_threads, .is_hopper = hopper},

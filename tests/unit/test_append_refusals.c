@@ -76,6 +76,19 @@ static void test_refused_numbers(void **state) {
     assert_int_equal(strobe_append(&c.a, &c.w, &c), STROBE_INVALID_ARGUMENT);
 }
 
+/* What the host cannot read there it is told, whatever the device would find. */
+static void test_totals_on_a_gpu(void **state) {
+    (void)state;
+    reset(), c.a.device = STROBE_CUDA, c.w.cu_seqlens_new = lengths;
+    refuses(STROBE_UNSUPPORTED,
+            "appender.total_new is 0 with cumulative lengths in device memory, which the host cannot read; the rows of the "
+            "packed tensor are taken");
+    reset(), c.a.device = STROBE_CUDA, c.a.varlen = &c.n, c.n.cu_seqlens_k = lengths;
+    refuses(STROBE_UNSUPPORTED,
+            "varlen.total_k is 0 with cumulative lengths in device memory, which the host cannot read; the rows of the "
+            "packed cache are taken");
+}
+
 static void test_refused_tensors(void **state) {
     (void)state;
     static const float bad[] = {-1};
@@ -117,6 +130,7 @@ static void test_refused_tensors(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused_numbers), cmocka_unit_test(test_refused_tensors)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused_numbers), cmocka_unit_test(test_totals_on_a_gpu),
+                                       cmocka_unit_test(test_refused_tensors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
  *
  * The order of every operation is that of math/quantise.h, so that the bytes are the CPU's. A head dim that is no power of
  * two takes a second transform, which ends with the row; between the two it goes through shared memory. */
+#include "cuda/device/hadamard.h"
 #include "cuda/device/quantise_load.h"
 
 enum { THREADS = QUANTISE_GROUPS * LANES, ROWS = QUANTISE_CHUNK / QUANTISE_GROUPS, COLUMNS = 8 * LANES };
@@ -33,27 +34,6 @@ struct place {
     bool there;
 };
 
-/* The butterflies of `columns` columns, of which lanes [0, columns / 8) of the group hold eight each; and the norm. */
-INLINE void transform(float (&x)[8], int lane, int columns, float norm) {
-#pragma unroll
-    for (int step = 1; step < 8; step *= 2)
-#pragma unroll
-        for (int n = 0; n < 8; ++n)
-            if (!(n & step) && step < columns) {
-                const float a = x[n], b = x[n + step];
-                x[n] = a + b, x[n + step] = a - b;
-            }
-#pragma unroll
-    for (int step = 1; step < LANES; step *= 2)
-        if (8 * step < columns) {
-            const float sign = lane & step ? -1 : 1; /* a product by it is exact: one rounding, as of a sum */
-#pragma unroll
-            for (int n = 0; n < 8; ++n) x[n] = fmaf(sign, x[n], __shfl_xor_sync(0xffffffffu, x[n], step));
-        }
-#pragma unroll
-    for (int n = 0; n < 8; ++n) x[n] *= norm;
-}
-
 INLINE int padded(int column) { return column + column / 8; }
 
 /* The second transform: of the last `columns` columns of a row of dim. */
@@ -65,7 +45,7 @@ INLINE void transform_end(float *row, float (&x)[8], int lane, int columns, floa
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < 8; ++n) y[n] = 8 * lane + n < columns ? row[padded(first + 8 * lane + n)] : 0;
-    transform(y, lane, columns, norm);
+    hadamard_lanes(y, lane, LANES, columns, norm);
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < 8; ++n)
@@ -83,13 +63,13 @@ INLINE void incoherent(const struct quantise_params *p, float *row, float (&x)[8
 #pragma unroll
     for (int n = 0; n < 8; ++n) x[n] = __uint_as_float(__float_as_uint(x[n]) ^ (signs << (31 - n) & 0x80000000u));
     if (columns == dim) {
-        transform(x, lane, columns, p->norm);
+        hadamard_lanes(x, lane, LANES, columns, p->norm);
         return;
     }
     float y[8];
 #pragma unroll
     for (int n = 0; n < 8; ++n) y[n] = 8 * lane + n < columns ? x[n] : 0;
-    transform(y, lane, columns, p->norm);
+    hadamard_lanes(y, lane, LANES, columns, p->norm);
 #pragma unroll
     for (int n = 0; n < 8; ++n) x[n] = 8 * lane + n < columns ? y[n] : x[n];
     transform_end(row, x, lane, columns, p->norm, dim);
