@@ -52,6 +52,7 @@ problems=(
     "fwd b=1 h=2 s=150 d=128 bf16 dropout=0.2 softcap=15" "fwd b=3 h=2 s=200 d=128 bf16 varlen=packed causal"
     "fwd b=2 h=2 s=300 d=64 bf16 mask" "bwd b=2 h=2 s=300 d=64 bf16 mask"
     "fwd b=2 h=2 sq=40 sk=0 d=64 bf16 mask" "fwd b=1 h=2 sq=40 sk=0 d=64 bf16 block=128,128"
+    "fwd b=3 h=4/2 sq=9 sk=53 d=64 bf16 append=9 causal varlen=packed"
     "bwd h=1 sq=2 sk=1 d=1 fp32 varlen lengths=none mask bias=bqk dbias"
 )
 sanitized=0 dirty=0

@@ -2,9 +2,10 @@
  *
  * inputs_append.c: the inputs of a problem with `append=N`: the last keys of every sequence, up to N of them, come into K
  * and V by strobe_append, and with them all of q; see inputs_append.h. What is written is compared with what was there
- * before, so that every check of such a problem is one of strobe_append too. */
+ * before, so that every check of such a problem is one of strobe_append too, on the device of the problem. */
 #include "problem/inputs_append.h"
 
+#include "problem/append_trial.h"
 #include "problem/element.h"
 #include "problem/inputs_shape.h"
 #include "problem/random.h"
@@ -246,7 +247,6 @@ static bool set_sources(appended *a) {
     if (!a->source[0]) a->scales.q = NULL;
     a->n.q.data = a->source[0], a->n.k.data = a->source[1], a->n.v.data = a->source[2];
     a->c.attention.scales = a->scales.q || a->scales.k ? &a->scales : NULL;
-    a->c.attention.device = STROBE_CPU;
     return true;
 }
 
@@ -296,10 +296,10 @@ static bool append_all(appended *a, inputs *was, char *message, size_t capacity)
     each_row(a, take_row, values);
     free(values);
     each_row(a, wipe_row, NULL);
-    if (strobe_append(&a->c.attention, &a->n, NULL)) {
-        snprintf(message, capacity, "strobe_append: %s", strobe_last_error());
-        return false;
-    }
+    const int64_t rows_q = a->in->problem.varlen & VARLEN_CU_Q ? a->in->total_q
+                                                               : a->in->problem.batch * a->in->problem.seq_q;
+    const int64_t count[3] = {rows_q, a->tokens, a->tokens};
+    if (append_trial_run(a->in, &a->c, &a->n, count, message, capacity)) return false;
     return compare_all(a, was, message, capacity);
 }
 
