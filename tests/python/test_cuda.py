@@ -156,3 +156,74 @@ def test_devices_do_not_mix():
     with pytest.raises(ValueError, match="k is on the CPU 0; q's, CUDA device 0, is accepted"):
         strobe.attention(q, k.cpu(), v)
     assert "cuda_" in strobe.explain(q, k, v)
+
+
+def new_tokens(q_dtype=torch.bfloat16, tokens=5):
+    torch.manual_seed(1)
+    return [torch.randn(3, tokens, heads, 64).to(q_dtype) for heads in (4, 2, 2)]
+
+
+def appended(where, dtype, options):
+    """Cache, scales and q after a call, brought to the CPU; `where` takes tensors to the device."""
+    q, k, v = (where(x) for x in new_tokens())
+    caches = [where(torch.full((20, 8, 2, 64), 3).to(dtype)) for _ in "kv"]
+    scales = [where(torch.full((20, 8, 2), 7.0)) for _ in "kv"] if dtype.itemsize == 1 else []
+    given = dict(zip(("k_scale", "v_scale"), scales, strict=False))
+    table = where(torch.arange(15, dtype=torch.int32).view(3, 5))
+    lengths = where(torch.tensor([0, 35, 11], dtype=torch.int32))
+    call = st.append if "rotary" in options else strobe.append
+    rotary = {name: tuple(map(where, x)) if isinstance(x, tuple) else x for name, x in options.items()}
+    turned = call(*caches, k, v, q=q, lengths=lengths, page_table=table, **given, **rotary)
+    return [x.cpu() for x in (*caches, *scales, turned)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.int8, torch.float8_e4m3fn])
+def test_append_leaves_the_bytes_of_the_cpu(dtype):
+    angles = torch.arange(40)[:, None] * 10000.0 ** -(torch.arange(32) / 32)
+    for options in (
+        {},
+        {"rotary": (angles.cos(), angles.sin())},
+        {"rotary": 10000.0, "interleaved": True, "hadamard": True},
+    ):
+        for here, there in zip(appended(lambda x: x, dtype, options), appended(on_gpu, dtype, options), strict=True):
+            assert torch.equal(here.view(torch.uint8), there.view(torch.uint8)), (dtype, options)
+
+
+def test_new_keys_with_rotary_before_attention_over_a_cache():
+    q, k, v = new_tokens()
+    angles = torch.arange(40)[:, None] * 10000.0 ** -(torch.arange(32) / 32)
+    results = []
+    for where in (lambda x: x, on_gpu):
+        caches = [where(torch.zeros(3, 40, 2, 64, dtype=q.dtype)) for _ in "kv"]
+        lengths = where(torch.tensor([0, 35, 11], dtype=torch.int32))
+        out = st.flash_attn_with_kvcache(
+            where(q), *caches, where(k), where(v), rotary_cos=where(angles.cos()), rotary_sin=where(angles.sin()),
+            cache_seqlens=lengths, causal=True,
+        )  # fmt: skip
+        results.append([x.cpu() for x in (*caches, out)])
+    assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
+    assert (results[0][2].float() - results[1][2].float()).abs().max() <= 2**-6 * results[0][2].float().abs().max()
+
+
+def test_a_captured_append_reads_the_lengths_that_are_there():
+    q, k, v = (on_gpu(x) for x in new_tokens(tokens=1))
+    caches = torch.zeros(2, 3, 40, 2, 64, device="cuda", dtype=q.dtype)
+    lengths = torch.zeros(3, dtype=torch.int32, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        st.append(*caches, k, v, lengths=lengths)
+    for step in range(4):
+        graph.replay()
+        lengths += 1
+        assert torch.equal(caches[0][:, step], k[:, 0]) and torch.equal(caches[1][:, step], v[:, 0])
+    assert not caches[:, :, 4:].any()
+
+
+def test_indices_out_of_range_write_nothing():
+    q, k, v = (on_gpu(x) for x in new_tokens())
+    caches = torch.zeros(2, 3, 40, 2, 64, device="cuda", dtype=q.dtype)
+    lengths = torch.tensor([-1, 38, 1 << 30], dtype=torch.int32, device="cuda")
+    strobe.append(*caches, k, v, lengths=lengths)
+    assert torch.equal(caches[0][1, 38:], k[1, :2])
+    caches[:, 1, 38:] = 0
+    assert not caches.any()
