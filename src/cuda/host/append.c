@@ -44,7 +44,7 @@ static bool takes_columns(const struct appending *call, const struct append_tens
            is_aligned(t->to, t->to_stride, to, to_bytes, stored);
 }
 
-static enum append_way way_of(const struct appending *call, const struct append_tensor *at) {
+static int32_t way_of(const struct appending *call, const struct append_tensor *at) {
     const struct quantise_tensor *t = &at->t;
     const struct quantise_choices *c = &call->choices;
     const int64_t columns = APPEND_MOST_COLUMNS;
