@@ -54,6 +54,8 @@ problems=(
     "fwd b=2 h=2 sq=40 sk=0 d=64 bf16 mask" "fwd b=1 h=2 sq=40 sk=0 d=64 bf16 block=128,128"
     "fwd b=3 h=4/2 sq=9 sk=53 d=64 bf16 append=9 causal varlen=packed"
     "bwd h=1 sq=2 sk=1 d=1 fp32 varlen lengths=none mask bias=bqk dbias"
+    "fwd b=2 h=2/1 sq=130 sk=300 d=128 bf16 paged=16 missing varlen=used_k causal"
+    "fwd b=2 h=2/1 sq=130 sk=300 d=96 bf16 paged=24 missing varlen=used_k" "fwd b=2 h=2 sq=130 sk=300 d=64 bf16 leftpad causal"
 )
 sanitized=0 dirty=0
 [ -n "${RACECHECK_BUILD:-}" ] || echo "gpu_check: no RACECHECK_BUILD, so racecheck leaves out the Hopper backward"

@@ -152,7 +152,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("nvcc")
     parser.add_argument("list", type=Path, help="a line a variant: its name, then nvcc's options and the source")
-    parser.add_argument("--match", default="plain,mask", help="only variants whose name has one of these words; empty: all")
+    parser.add_argument("--match", default="plain,mask,128_pages", help="only variants whose name has one of these words; empty: all")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     if not shutil.which(options.nvcc) or not options.list.exists():

@@ -151,7 +151,7 @@ typedef struct strobe_tensor {
  * used_*: NULL, or batch lengths: the first used[b] rows of the sequence count, the others do not exist: they are not read,
  *   and out, lse and gradients are not written there.
  * leftpad_k: NULL, or batch numbers: the first leftpad_k[b] keys of the sequence, which its length counts, do not exist
- *   either, and key 0 is the one behind them (flash-attn's cache_leftpad). Taken by the CPU's forward kernels.
+ *   either, and key 0 is the one behind them (flash-attn's cache_leftpad). In forwards.
  * seq_q and seq_k of the descriptor are upper bounds of the lengths (flash-attn's max_seqlen).
  * total_*: rows of a packed tensor; total_q is also the default head stride of lse. The default is cu_seqlens[batch], which
  *   the host cannot read on CUDA: there total_q is required where cu_seqlens_q is given, without total_k fewer kernels will
@@ -171,7 +171,7 @@ typedef struct strobe_varlen {
  * table_stride + j / page_size]. Where that is no number of a page, in [0, pages), nothing is read and its keys are
  * invisible. Entries beyond a sequence's length are not read. table_stride: default ceil(seq_k / page_size), and at least
  * that. Lengths are varlen's used_k; cu_seqlens_k is not accepted beside. Scales with block_k = 1 are [pages, page_size,
- * heads_kv] too; with 0 they are a sequence's, others are not accepted. Taken by the CPU's forward and decode kernels.
+ * heads_kv] too; with 0 they are a sequence's, others are not accepted. Taken by forwards; docs/support.md says which.
  * A cache [entries, slots, heads_kv, dim] of more sequences than the call has: page_size = slots, pages = entries, and the
  * table has the entry of each sequence. */
 typedef struct strobe_paged {

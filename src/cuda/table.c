@@ -41,7 +41,7 @@ static const struct kernel kernels[] = {
         .operation = STROBE_FORWARD,
         .device = STROBE_CUDA,
         .needs = CUDA_SM90,
-        .features = FORWARD,
+        .features = FORWARD | FEATURE(PAGED) | FEATURE(LEFTPAD_K),
         .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME, .lse = FP32, .bias = SAME | FP32, .sinks = FP32},
         .dim = 256,
         .dim_v = 256,
@@ -49,7 +49,8 @@ static const struct kernel kernels[] = {
         .seq_k = {1, 1 << 28},
         .rows = ROWS_31,
         .reject = strobe__sm90_forward_reject,
-        .limits = COPIED_28 "q, k and v at ascending multiples of 16 bytes; block_mask.block_k a multiple of 8",
+        .limits = COPIED_28 "q, k and v at ascending multiples of 16 bytes; block_mask.block_k a multiple of 8; pages of "
+                            "multiples of 8 slots, without masks, bias, dropout and leftpad_k; leftpad_k without masks",
         .choose = strobe__sm90_forward_choose,
         .variants = strobe__sm90_forward_variants,
         .workspace = strobe__sm90_forward_workspace,

@@ -261,6 +261,13 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 score forward_sm90_${dtype}_128_score)
     cuda_forward_sm90(${dtype} 192  64 2 2 3 1   -1   -1 score forward_sm90_${dtype}_192_score)
     cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 score forward_sm90_${dtype}_256_score)
+    cuda_forward_sm90(${dtype}  64 128 3 2 6 1   -1   -1 pages forward_sm90_${dtype}_64_pages)
+    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 pages forward_sm90_${dtype}_128_pages)
+    cuda_forward_sm90(${dtype} 192  96 2 2 3 1   -1   -1 pages forward_sm90_${dtype}_192_pages)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 pages forward_sm90_${dtype}_256_pages)
+    cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 pages_score forward_sm90_${dtype}_64_pages_score)
+    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 pages_score forward_sm90_${dtype}_128_pages_score)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 pages_score forward_sm90_${dtype}_256_pages_score)
     cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 mask  forward_sm90_${dtype}_64_mask)
     cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 mask  forward_sm90_${dtype}_128_mask)
     cuda_forward_sm90(${dtype} 192  64 2 2 3 1   -1   -1 mask  forward_sm90_${dtype}_192_mask)
@@ -360,7 +367,8 @@ add_library(strobe_cuda_host OBJECT cuda/table.c
   cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
   cuda/host/visible_function.c
   cuda/sm80/backward_host.c cuda/sm80/forward_host.c
-  cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c)
+  cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c
+  cuda/sm90/forward/pages.c)
 if(STROBE_TRACE)
   target_compile_definitions(strobe_cuda_host PRIVATE STROBE_TRACE)
 endif()

@@ -20,6 +20,13 @@ bool strobe__can_be_copied(const strobe_tensor *tensor, int64_t batch, int64_t h
 bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,
                         int64_t batch, int64_t rows);
 
+/* A tensor of 16-bit elements in whole eights of slots, {64 columns, 8 slots, slabs of columns, eights, heads} with boxes of
+ * 64 columns, 8 slots, box_slabs and box_eights, so that eights lie one behind the other, 128-byte swizzle; where columns
+ * are no whole slabs {columns, 8, 1, eights, heads}. The stride between slots is the tensor's. False if the driver refuses.
+ */
+bool strobe__encode_eights_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t columns, int64_t eights, int64_t heads,
+                               int64_t head_stride, int64_t box_slabs, int64_t box_eights);
+
 /* Whether the copy engine takes a tensor over scores [batch, head, row, key]: of the elements' type, with rows as above. An
  * axis that is broadcast has an extent of 1, but rows, which are not. */
 bool strobe__scores_can_be_copied(const struct problem *problem, const strobe_bias *scores);

@@ -7,6 +7,7 @@
 #include "cuda/device/softcap.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/host/visible.h"
+#include "cuda/sm90/forward/params.h"
 
 #define LARGE_SCALE (double)(1 << 20)
 
@@ -17,6 +18,7 @@ static int32_t general_class(const struct problem *p) {
     const feature_set changes = FEATURE(SOFTCAP) | FEATURE(ALIBI);
     const bool masks = p->features & VISIBLE_FEATURES;
     const bool scores = p->features & (p->operation == STROBE_FORWARD ? changes | FEATURE(NEGATIVE_SCALE) : changes);
+    if (p->a.paged) return scores || p->features & FEATURE(SCORE) ? FEATURES_PAGES_SCORE : FEATURES_PAGES;
     if (p->features & (FEATURE(BIAS) | FEATURE(DROPOUT))) return FEATURES_ALL;
     if (masks) return scores || !strobe__cuda_blocks_are_units(p) ? FEATURES_ALL : FEATURES_MASK;
     return scores || p->features & FEATURE(SCORE) ? FEATURES_SCORE : FEATURES_NONE;
@@ -25,8 +27,9 @@ static int32_t general_class(const struct problem *p) {
 const char *strobe__sm90_compiled_class(const struct problem *p, int32_t features) {
     if (features == FEATURES_ALL) return "FEATURE_CLASS=FEATURES_ALL";
     if (features == FEATURES_MASK) return "FEATURE_CLASS=FEATURES_MASK";
-    return p->features & (FEATURE(SOFTCAP) | FEATURE(ALIBI)) ? "FEATURE_CLASS=FEATURES_SCORE"
-                                                             : "FEATURE_CLASS=FEATURES_NONE";
+    const bool scores = p->features & (FEATURE(SOFTCAP) | FEATURE(ALIBI));
+    if (p->a.paged) return scores ? "FEATURE_CLASS=FEATURES_PAGES_SCORE" : "FEATURE_CLASS=FEATURES_PAGES";
+    return scores ? "FEATURE_CLASS=FEATURES_SCORE" : "FEATURE_CLASS=FEATURES_NONE";
 }
 
 struct sm90_classes strobe__sm90_classes(const struct problem *p) {
@@ -36,6 +39,7 @@ struct sm90_classes strobe__sm90_classes(const struct problem *p) {
     const bool usual = scale >= 1 / LARGE_SCALE && scale <= LARGE_SCALE;
     struct sm90_classes classes;
     classes.alone = classes.general = general_class(p);
+    if (p->a.paged) return classes;
     if (asked == FEATURE(ALIBI) && usual) classes.alone = FEATURES_ALIBI;
     if (asked == FEATURE(SOFTCAP) && usual && softcap >= LEAST_POLYNOMIAL_SOFTCAP && softcap <= LARGE_SCALE)
         classes.alone = FEATURES_SOFTCAP;

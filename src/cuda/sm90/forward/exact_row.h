@@ -10,6 +10,7 @@
 
 #include "cuda/device/lanes.h"
 #include "cuda/device/score_terms.h"
+#include "cuda/sm90/forward/pages.h"
 #include "cuda/sm90/forward/schedule.h"
 #include "cuda/sm90/forward/score_terms.h"
 #include "cuda/sm90/forward/shared.h"
@@ -28,6 +29,18 @@ INLINE float element_at(const void *data, int64_t at) { return element_to_float(
 #define SCORE_SCALE(p, t, i, j) 1
 #define VALUE_SCALE(p, t, j)    1
 #endif
+
+/* Elements from the tensor's data to key j of head 0; false if the key has no page. */
+INLINE bool find_key(const struct sm90_forward_params *p, const struct tile *t, const int64_t stride[3], int j,
+                     int64_t *at) {
+    if (HAS_PAGES) {
+        const int page = page_of_number(p, number_of_key(p, t->batch, j));
+        *at = page * stride[0] + slot_of_key(p, j) * stride[1];
+        return page != NO_PAGE;
+    }
+    *at = (p->cu_seqlens_k ? 0 : t->batch * stride[0]) + (t->first_key + j) * stride[1];
+    return true;
+}
 
 /* The score of row i and key j, in natural units; -inf where masks hide it. All lanes share the dot product. */
 INLINE float exact_score(const struct sm90_forward_params *p, const struct tile *t, int64_t q, int64_t k, int64_t i,
@@ -55,8 +68,7 @@ INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t,
     const bool has_dropout = HAS_DROPOUT && p->dropout;
     const int64_t q = (p->cu_seqlens_q ? 0 : t->batch * p->q_stride[0]) + (t->first_row + i) * p->q_stride[1] +
                       t->head * p->q_stride[2];
-    const int64_t k = (p->cu_seqlens_k ? 0 : t->batch * p->k_stride[0]) + kv * p->k_stride[2];
-    const int64_t v = (p->cu_seqlens_k ? 0 : t->batch * p->v_stride[0]) + kv * p->v_stride[2];
+    int64_t k, v;
     const uint64_t dropped = has_dropout ? dropout_row(&p->place, t->batch, t->head, i) : 0;
     const float keep_scale = has_dropout ? p->place.keep_scale : 1;
     float o[8] = {0}, maximum = p->sinks ? p->sinks[t->head] : -INFINITY, sum = p->sinks ? 1 : 0;
@@ -66,12 +78,14 @@ INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t,
             j = j / UNIT * UNIT + UNIT - 1; /* the unit's last key */
             continue;
         }
-        const float s = exact_score(p, t, q, k + (t->first_key + j) * p->k_stride[1], i, j);
+        if (!find_key(p, t, p->k_stride, j, &k)) continue;
+        const float s = exact_score(p, t, q, k + kv * p->k_stride[2], i, j);
         if (s == -INFINITY) continue;
+        find_key(p, t, p->v_stride, j, &v);
         const float higher = fmaxf(maximum, s), rescale = maximum == -INFINITY ? 0 : expf(maximum - higher);
         const float weight = expf(s - higher);
         const bool kept = !has_dropout || dropout_keeps(&p->place, dropped, j);
-        const int64_t row = v + (t->first_key + j) * p->v_stride[1];
+        const int64_t row = v + kv * p->v_stride[2];
         sum = sum * rescale + weight;
         maximum = higher;
 #pragma unroll

@@ -29,7 +29,8 @@
  *     consumer 0  | QK0 softmax0 | QK1 PV0, softmax1 | ... | PVlast QK0', O / l -> global | softmax0' | QK1' PV0', ...
  *     consumer 1  |     QK0 softmax0 | QK1 PV0, softmax1 | ...
  *
- * Shared memory: Q [slab][64][64], stages of K and V [slab][KEYS][64], slabs of 64 columns, 128-byte swizzle.
+ * Shared memory: Q [slab][64][64], stages of K and V [slab][KEYS][64], slabs of 64 columns, 128-byte swizzle; with
+ * pages [KEYS / 8][slab][8][64], see pages.h.
  * Registers of a consumer: S KEYS/2, P KEYS/4, O HEAD_DIM/2. Figures: docs/benchmarks.md; tuning:
  * docs/kernels/sm90_forward.md; tools/sass_guard.py watches what ptxas makes of this. */
 #include "cuda/device/element.h"
@@ -39,6 +40,7 @@
 #include "cuda/sm90/forward/dropout.h"
 #include "cuda/sm90/forward/exact_row.h"
 #include "cuda/sm90/forward/load.h"
+#include "cuda/sm90/forward/pages.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/score_terms.h"
 #include "cuda/sm90/forward/shared.h"
@@ -47,10 +49,19 @@
 #include "cuda/sm90/forward/store.h"
 #include "cuda/sm90/trace.h"
 
+static_assert(sizeof(struct shared) <=
+                  sizeof(shared::q) + sizeof(shared::k) + sizeof(shared::v) + sizeof(shared::bias) + 1024,
+              "host.c asks for so much behind the stages");
+
 #define JOIN_(a, b)     a##b
 #define JOIN(a, b)      JOIN_(a, b)
 #define SCORES_STEP     JOIN(wgmma_ss_, KEYS)
 #define ACCUMULATE_STEP JOIN(wgmma_rs_, HEAD_DIM)
+
+/* The descriptor of stage 0 of K or V, whose eights of rows are KV_EIGHT bytes apart. */
+INLINE uint64_t kv_operand(const unsigned char *stage, uint32_t slab_bytes) {
+    return wgmma_operand(shared_address(stage), slab_bytes) + ((uint64_t)((KV_EIGHT - 8 * ROW_BYTES) / 16) << 32);
+}
 
 /* Issues S = Q K^T. */
 INLINE void issue_scores(float (&s)[SCORES], uint64_t q, uint64_t k) {
@@ -58,7 +69,7 @@ INLINE void issue_scores(float (&s)[SCORES], uint64_t q, uint64_t k) {
 #pragma unroll
     for (int step = 0; step < HEAD_DIM / 16; ++step) {
         const int columns = step % 4 * 2;
-        SCORES_STEP(s, q + step / 4 * (Q_SLAB / 16) + columns, k + step / 4 * (KV_SLAB / 16) + columns, step > 0);
+        SCORES_STEP(s, q + step / 4 * (Q_SLAB / 16) + columns, k + step / 4 * (SLAB_STEP / 16) + columns, step > 0);
     }
     wgmma_commit();
 }
@@ -67,7 +78,7 @@ INLINE void issue_scores(float (&s)[SCORES], uint64_t q, uint64_t k) {
 INLINE void issue_accumulate(float (&o)[OUTPUTS], const uint32_t (&packed)[SCORES / 2], uint64_t v) {
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < KEYS / 16; ++step) ACCUMULATE_STEP(o, &packed[4 * step], v + step * (16 * ROW_BYTES / 16));
+    for (int step = 0; step < KEYS / 16; ++step) ACCUMULATE_STEP(o, &packed[4 * step], v + step * (2 * KV_EIGHT / 16));
     wgmma_commit();
 }
 
@@ -92,7 +103,7 @@ struct consumer_state {
     uint32_t q_slot;            /* of the tile in hand */
     int first_block, end_block; /* of the tile in hand; none after the last tile */
     int last_block;             /* that its walk ends with */
-    uint32_t note;              /* with masks: of the block whose scores are being computed */
+    uint32_t note;              /* with masks or pages: of the block whose scores are being computed */
     uint2 bits;                 /* the thread's bits of it */
     struct keys shown;          /* to all rows of the warp */
     float slope;                /* with ALiBi alone, in units of raw dot products */
@@ -116,16 +127,18 @@ INLINE void wait_full(struct consumer_state *g, uint64_t *full, uint32_t parity,
     mbarrier_wait(full, parity);
 }
 
-/* With masks: reads the note of the block whose K has come, and the mask's bits, which the scores' product hides. */
+/* With masks or pages: reads the note of the block whose K has come, and the mask's bits, which the scores' product hides.
+ */
 INLINE void read_note(const struct sm90_forward_params *p, const struct shared *shared, struct consumer_state *g,
                       const struct tile *t) {
-    if (!HAS_MASKS) return;
+    if (!HAS_MASKS && !HAS_PAGES) return;
     g->note = __shfl_sync(0xffffffffu, shared->note[stage_of(g->count)], 0);
-    g->bits = bits_of_note(p, t, g->note);
+    if (HAS_MASKS) g->bits = bits_of_note(p, t, g->note);
 }
 
 /* Reads the next tile's description and issues its first scores. After the last tile there is nothing to wait for, its
- * description has a number and no blocks alone, and the product is of stale data: ptxas would serialise all products if this one stood behind a condition. */
+ * description has a number and no blocks alone, and the product is of stale data: ptxas would serialise all products if this
+ * one stood behind a condition. */
 INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                        float (&s)[SCORES]) {
     const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, group_index()), stage = stage_of(g->count);
@@ -170,6 +183,7 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
     if (HAS_BIAS_TILES) add_bias_tile(p, shared, s, group_index(), g->count);
     if (HAS_ROW_OFFSETS) add_alibi_of_columns(p, t, g->slope, s, offset, warp_row(), n * KEYS);
     if (HAS_MASKS) apply_masks(p, t, s, warp_row(), n * KEYS, g->note, g->bits);
+    if (HAS_PAGES) hide_missing(s, g->note);
     mask_band(t, g->shown, s, warp_row(), n * KEYS);
     const struct lag lag = lag_of(p, g->end_block - 1 - n);
     online_softmax(s, &g->rows, exponent_factor(p), &lag, offset);
@@ -257,8 +271,8 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
     uint32_t packed[SCORES / 2]; /* P */
     int32_t *chain = &shared->chain[threadIdx.x / 32 - 4];
     g.count = g.tiles = 0;
-    g.q = wgmma_operand(shared_address(shared->q), 0), g.k = wgmma_operand(shared_address(shared->k), 0);
-    g.v = wgmma_operand(shared_address(shared->v), KV_SLAB);
+    g.q = wgmma_operand(shared_address(shared->q), 0), g.k = kv_operand(shared->k[0], 0);
+    g.v = kv_operand(shared->v[0], SLAB_STEP);
     g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);
     if (GROUPS > 1 && index == GROUPS - 1) named_barrier_arrive(PING_PONG_BARRIER, 256);
 
@@ -299,6 +313,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
             mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_empty[slot], 4 * GROUPS + PRODUCERS);
         for (int i = 0; i < BIAS_STAGES * GROUPS; ++i)
             mbarrier_init(&shared->bias_full[0][i], 1), mbarrier_init(&shared->bias_empty[0][i], 4);
+        if (HAS_PAGES) mbarrier_init(&shared->v_arrived, 1);
         for (int warp = 0; warp < 4 * GROUPS; ++warp) shared->chain[warp] = -1;
         mbarrier_init_fence();
     }
@@ -308,12 +323,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
     const int group = threadIdx.x / 128 - 1;
     if (group < 0) {
         registers_release(PRODUCER_REGISTERS);
-        if (threadIdx.x == 0) producer_kv(&p, shared);
+        if (!HAS_PAGES && threadIdx.x == 0) producer_kv(&p, shared);
         if (threadIdx.x == 64) producer_q(&p, shared);
         if (threadIdx.x == 96) open_tile_counter(&p);
         if (HAS_BIAS_TILES && threadIdx.x == 96) producer_bias(&p, shared);
+        if (HAS_PAGES && threadIdx.x / 32 == 0) producer_pages(&p, shared, false);
         if (threadIdx.x / 32 == 1) scheduler(&p, shared);
         if (threadIdx.x == 32) trace_moment(&p, false);
+        if (HAS_PAGES && threadIdx.x >= 96) producer_pages(&p, shared, true);
     } else {
         registers_claim(CONSUMER_REGISTERS);
         consumer(&p, shared, group);

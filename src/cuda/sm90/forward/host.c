@@ -13,6 +13,7 @@
 #include "cuda/host/visible.h"
 #include "cuda/sm90/band.h"
 #include "cuda/sm90/feature_class.h"
+#include "cuda/sm90/forward/pages_host.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/trace_host.h"
 #include "math/exp2.h"
@@ -129,10 +130,13 @@ const char *strobe__sm90_forward_reject(const struct problem *p) {
         return "varlen.total_q or total_k is above 2^31; less is taken";
     if (strobe__product(strobe__product(a->batch, a->heads_q), ceil_div(a->seq_q, LEAST_TILE)) > INT32_MAX)
         return "there are more than 2^31 tiles of rows; fewer are taken";
-    const int64_t batch_q = p->varlen.cu_seqlens_q ? 1 : a->batch, batch_k = p->varlen.cu_seqlens_k ? 1 : a->batch;
+    const int64_t batch_q = p->varlen.cu_seqlens_q ? 1 : a->batch;
+    const int64_t batch_k = a->paged ? p->paged.pages : p->varlen.cu_seqlens_k ? 1 : a->batch;
     if (!strobe__can_be_copied(&a->q, batch_q, a->heads_q) || !strobe__can_be_copied(&a->k, batch_k, a->heads_kv) ||
         !strobe__can_be_copied(&a->v, batch_k, a->heads_kv))
         return "rows of q, k or v do not start at ascending multiples of 16 bytes; rows that do are taken";
+    const char *refused = strobe__sm90_cache_reject(p);
+    if (refused) return refused;
     return strobe__cuda_reject(p);
 }
 
@@ -153,8 +157,9 @@ static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, 
     const int64_t rows = v->cu_seqlens_q ? v->total_q : a->seq_q, keys = v->cu_seqlens_k ? v->total_k : a->seq_k;
     const int64_t batch_q = v->cu_seqlens_q ? 1 : a->batch, batch_k = v->cu_seqlens_k ? 1 : a->batch;
     if (variant->features == FEATURES_BIAS && !strobe__encode_scores_map(&m->bias_map, p, &p->bias, 64, 64)) return false;
-    return strobe__encode_map(&m->q, &a->q, a->dim, rows, a->heads_q, batch_q, 64) &&
-           strobe__encode_map(&m->k, &a->k, a->dim, keys, a->heads_kv, batch_k, variant->keys) &&
+    if (!strobe__encode_map(&m->q, &a->q, a->dim, rows, a->heads_q, batch_q, 64)) return false;
+    if (a->paged) return strobe__sm90_encode_pages(m, p, variant->dim);
+    return strobe__encode_map(&m->k, &a->k, a->dim, keys, a->heads_kv, batch_k, variant->keys) &&
            strobe__encode_map(&m->v, &a->v, a->dim_v, keys, a->heads_kv, batch_k, variant->keys);
 }
 
@@ -246,6 +251,7 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
         memcpy(to->q_stride, s->stride_q, sizeof to->q_stride), memcpy(to->k_stride, s->stride_k, sizeof to->k_stride);
         memcpy(to->v_stride, s->stride_v, sizeof to->v_stride);
     }
+    strobe__sm90_set_cache(m, p, variant->keys);
     m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch, m->sinks = p->sinks.data;
 }
 

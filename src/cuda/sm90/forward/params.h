@@ -7,10 +7,17 @@
 #include <cuda.h>
 #include <stdint.h>
 
+#include "cuda/device/cache.h"
+#include "cuda/device/params.h"
 #include "cuda/device/philox.h"
 #include "cuda/device/softcap.h"
 #include "cuda/device/visible.h"
 #include "strobe/strobe_trace.h"
+
+/* Feature classes of this kernel alone: K and V in pages, with what class NONE or class SCORE has. */
+#define FEATURES_PAGES       128
+#define FEATURES_PAGES_SCORE (FEATURES_PAGES | (int)FEATURES_SCORE)
+#define HAS_PAGES            (((FEATURE_CLASS)&FEATURES_PAGES) != 0)
 
 /* The workspace may hold anything before a launch: a memset of a few bytes would take as long as a launch. */
 struct sm90_workspace {
@@ -32,9 +39,16 @@ struct sm90_scales {
     int32_t block_q, block_k;
 };
 
+/* K or V in pages, as a tensor {64 columns, 8 slots, slabs, eights of slots, heads}: its fourth or fifth axis goes on from
+ * page to page, by so many. Where columns are no whole slabs, it is {dim, 8, 1, ...}, and each slab of eight slots is copied
+ * by itself. */
+struct page_map {
+    int32_t page_eights, page_heads, slabs; /* slabs: of a copy */
+};
+
 struct sm90_forward_params {
     /* {dim, seq, heads, batch}; boxes of 64 columns and the rows of a tile, 128-byte swizzle. Packed tensors have batch 1.
-     */
+     * With pages see struct page_map. */
     CUtensorMap q, k, v, bias_map;
 
     void *out;                            /* [batch][seq_q][heads_q][dim_v] by strides */
@@ -81,6 +95,12 @@ struct sm90_forward_params {
     int64_t alibi_stride;
     const float *sinks;        /* [heads_q], NULL: none */
     struct sm90_scales scales; /* of sm90/fp8 alone */
+    struct cache cache;
+    /* With pages, see pages.h: keys of a piece; pieces of a block; blocks whose pieces a warp holds, a power of two; with
+     * what keys are divided by page_size. */
+    int32_t piece_keys, block_pieces, window_blocks, page_shift;
+    uint32_t page_factor;
+    struct page_map k_pages, v_pages;
 #if defined(STROBE_TRACE)
     strobe_trace *trace;
 #endif

@@ -58,6 +58,11 @@ INLINE int length(const struct sm90_forward_params *p, const void *used, const v
     return clamp(length, most);
 }
 
+/* The first keys of a sequence that are padding, which its length counts. */
+INLINE int padding_of(const struct sm90_forward_params *p, int batch, int keys) {
+    return p->cache.leftpad ? clamp(entry(p->cache.leftpad, p->index_bits == 64, batch), keys) : 0;
+}
+
 INLINE int rows_of(const struct sm90_forward_params *p, int batch) {
     return length(p, p->used_q, p->cu_seqlens_q, batch, p->seq_q);
 }
@@ -124,12 +129,12 @@ INLINE bool describe_tile(const struct sm90_forward_params *p, int number, struc
     const int left = all.heads - first_head, heads = left < p->section_heads ? left : p->section_heads;
     const int head = first_head + in_section % heads, row = (all.row_tiles - 1 - in_section / heads) * TILE_ROWS;
     const bool inner = FEATURE_CLASS == FEATURES_BIAS && p->batch_is_inner;
-    const int batch = inner ? head % p->batch : all.batch + head / p->heads_q, rows = rows_of(p, batch),
-              keys = keys_of(p, batch);
+    const int batch = inner ? head % p->batch : all.batch + head / p->heads_q, rows = rows_of(p, batch);
+    const int stored = keys_of(p, batch), padding = padding_of(p, batch, stored), keys = stored - padding;
     t->row = row, t->rows = rows, t->keys = keys;
     t->head = inner ? head / p->batch : head % p->heads_q, t->kv_head = t->head / p->group, t->batch = batch;
     t->first_row = p->cu_seqlens_q ? entry(p->cu_seqlens_q, p->index_bits == 64, batch) : 0;
-    t->first_key = p->cu_seqlens_k ? entry(p->cu_seqlens_k, p->index_bits == 64, batch) : 0;
+    t->first_key = (p->cu_seqlens_k ? entry(p->cu_seqlens_k, p->index_bits == 64, batch) : 0) + padding;
     const int diagonal = p->bottom_right ? keys - rows : 0;
     t->first_shift = p->first_shift + diagonal, t->end_shift = p->end_shift + diagonal;
     const int last = row + TILE_ROWS < rows ? row + TILE_ROWS - 1 : rows - 1;

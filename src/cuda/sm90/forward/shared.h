@@ -22,21 +22,24 @@ enum {
     Q_SLAB = 64 * ROW_BYTES, /* of one group */
     GROUP_BYTES = SLABS * Q_SLAB,
     KV_SLAB = KEYS * ROW_BYTES,
-    VT_BYTES = (HEAD_DIM + 8) * ROW_BYTES, /* of V^T and its row of ones */
-    SCORES = KEYS / 2,                     /* accumulators of a thread */
+    KV_EIGHT = HAS_PAGES ? SLABS * 8 * ROW_BYTES : 8 * ROW_BYTES, /* from eight keys to the next in a stage of K or V */
+    SLAB_STEP = HAS_PAGES ? 8 * ROW_BYTES : KV_SLAB,              /* from slab to slab */
+    VT_BYTES = (HEAD_DIM + 8) * ROW_BYTES,                        /* of V^T and its row of ones */
+    SCORES = KEYS / 2,                                            /* accumulators of a thread */
     OUTPUTS = HEAD_DIM / 2,
     PING_PONG_BARRIER = 1, /* named barrier PING_PONG_BARRIER + g: group g may issue its products */
     TILES = 4,             /* slots of tile descriptions; at most so many tiles are known at a time */
     HAS_BIAS_TILES = FEATURE_CLASS == FEATURES_BIAS,
     BIAS_BYTES = 64 * KEYS * 2, /* of one group */
     BIAS_STAGES = HEAD_DIM <= 64 ? 2 : 1,
-    PRODUCERS = 2 + HAS_BIAS_TILES, /* roles that read tile descriptions, beside the consumers */
+    PRODUCERS = 2 + HAS_BIAS_TILES + HAS_PAGES, /* roles that read tile descriptions, beside the consumers */
 };
 
 /* Of a thread: at launch, and after the producer has released some and the consumers have claimed them. PRODUCER_REGISTERS
  * is the least with which ptxas does not spill the producers. */
-#define REGISTERS          (65536 / (THREADS * CTAS) / 8 * 8)
-#define PRODUCER_REGISTERS (HAS_MASKS ? 40 : SLAB_COLUMNS == 128 ? 40 : REGISTERS == 168 ? 24 : 32)
+#define REGISTERS (65536 / (THREADS * CTAS) / 8 * 8)
+#define PRODUCER_REGISTERS \
+    (HAS_MASKS || (HAS_PAGES && REGISTERS == 168) ? 40 : SLAB_COLUMNS == 128 ? 40 : REGISTERS == 168 ? 24 : 32)
 #define MOVED_REGISTERS    ((REGISTERS * (GROUPS + 1) - PRODUCER_REGISTERS) / GROUPS / 8 * 8)
 #define CONSUMER_REGISTERS (MOVED_REGISTERS < 240 ? MOVED_REGISTERS : 240)
 
@@ -56,8 +59,10 @@ struct shared {
     uint64_t tile_full[TILES], tile_empty[TILES];
     uint64_t bias_full[BIAS_STAGES][GROUPS], bias_empty[BIAS_STAGES][GROUPS];
     struct tile tile[TILES];
-    uint32_t note[STAGES];     /* with masks: which block a stage of K has, see walk.h */
+    uint32_t note[STAGES]; /* with masks: which block a stage of K has, see walk.h; with pages: which eights have none, see
+                              pages.h */
     int32_t chain[4 * GROUPS]; /* of each warp: the last tile of which it has to recompute rows, or -1 */
+    uint64_t v_arrived;        /* with pages: a block of V, whose last rows are still to be set to zero */
 };
 
 /* Every role counts blocks and tiles from the kernel's start. The count tells the stage and the parity of its barrier's
