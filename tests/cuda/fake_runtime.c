@@ -191,10 +191,11 @@ static CUresult CUDAAPI encode(CUtensorMap *map, CUtensorMapDataType type, cuuin
                                const cuuint32_t *step, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
     (void)type, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
-    bool ok = fake_thread.current != NONE && data && (uintptr_t)data % 16 == 0 && rank == 4;
-    for (unsigned n = 0; n < 4; ++n)
+    bool ok = fake_thread.current != NONE && data && (uintptr_t)data % 16 == 0 && rank >= 4 && rank <= 5;
+    for (unsigned n = 0; n < rank; ++n)
         ok = ok && extent[n] > 0 && extent[n] <= (cuuint64_t)1 << 32 && box[n] > 0 && box[n] <= 256 && step[n] == 1;
-    for (unsigned n = 0; n < 3; ++n) ok = ok && stride[n] % 16 == 0 && stride[n] > 0 && stride[n] < (cuuint64_t)1 << 40;
+    for (unsigned n = 0; n + 1 < rank; ++n)
+        ok = ok && stride[n] % 16 == 0 && stride[n] > 0 && stride[n] < (cuuint64_t)1 << 40;
     memset(map, 0, sizeof *map);
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

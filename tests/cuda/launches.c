@@ -297,10 +297,25 @@ static void run_all(int device) {
                     }
 }
 
+/* Many rows over K and V in pages, by the Hopper forward. */
+static void run_prefill(int device) {
+    static const int64_t columns[][2] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {192, 192}, {256, 256}},
+                         size[4] = {2, 512, 4096, 4};
+    strobe_paged paged = {.struct_size = sizeof paged, .page_table = place(device), .page_size = 16, .pages = 9999};
+    struct call c;
+    for (size_t d = 0; d < sizeof columns / sizeof columns[0]; ++d)
+        for (int n = 0; n < 4; ++n) {
+            make(&c, device, n % 2 ? STROBE_BF16 : STROBE_FP16, columns[d], size, n < 2 ? CAUSAL : SOFTCAP | ALIBI);
+            c.a.paged = &paged;
+            run(&c, false, -1);
+        }
+}
+
 int main(void) {
     int kernels = 0, unused = 0;
     for (int device = 0; device < FAKE_GPUS; ++device) {
         run_all(device);
+        if (fake_gpus[device].major == 9) run_prefill(device);
         for (int before = -1; before < FAKE_GPUS; ++before) run_merge(device, 2, before), run_merge(device, 40, before);
     }
     for (const struct fake_kernel *k = fake_kernels; k->name; ++k, ++kernels)
