@@ -19,6 +19,9 @@
 #define FORWARD  (COMMON | FEATURE(LSE))
 #define BACKWARD (COMMON | FEATURE(DSCORE) | FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
 
+/* What a cache of K and V may be, beside its lengths. */
+#define CACHES (FEATURE(PAGED) | FEATURE(LEFTPAD_K) | FEATURE(SCALES))
+
 #define STORED (FP32 | FP16 | BF16 | FP64) /* one element at a time */
 
 /* Bounds of kernels that count positions in int (sm80), and of those that add distances of two to them (sm90). */
@@ -87,10 +90,11 @@ static const struct kernel kernels[] = {
         .operation = STROBE_FORWARD,
         .device = STROBE_CUDA,
         .needs = CUDA_SM80,
-        .features = FORWARD | FEATURE(SPLIT_KEYS),
-        .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME | FP32, .lse = FP32, .bias = STORED, .sinks = FP32},
-        .dim = 512,
-        .dim_v = 512,
+        .features = FORWARD | CACHES | FEATURE(SPLIT_KEYS),
+        .dtypes =
+            {.q = FP16 | BF16, .kv = SAME | FP8 | INT8, .out = SAME | FP32, .lse = FP32, .bias = STORED, .sinks = FP32},
+        .dim = DIM_LIMIT,
+        .dim_v = DIM_V_LIMIT,
         .seq_q = POSITIONS_31,
         .seq_k = POSITIONS_31,
         .rows = ROWS_31,
@@ -108,10 +112,11 @@ static const struct kernel kernels[] = {
         .operation = STROBE_FORWARD,
         .device = STROBE_CUDA,
         .needs = CUDA_SM80,
-        .features = FORWARD | FEATURE(SPLIT_KEYS),
-        .dtypes = {.q = FP32, .kv = SAME, .out = FP32, .lse = FP32, .bias = STORED, .sinks = FP32},
-        .dim = 512,
-        .dim_v = 512,
+        .features = FORWARD | CACHES | FEATURE(SPLIT_KEYS),
+        .dtypes =
+            {.q = FP32, .kv = SAME | FP16 | BF16 | FP8 | INT8, .out = FP32, .lse = FP32, .bias = STORED, .sinks = FP32},
+        .dim = DIM_LIMIT,
+        .dim_v = DIM_V_LIMIT,
         .seq_q = POSITIONS_31,
         .seq_k = POSITIONS_31,
         .rows = ROWS_31,

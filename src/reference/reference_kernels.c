@@ -43,7 +43,7 @@ static const struct kernel kernels[] = {
         .operation = STROBE_FORWARD,
         .by_name_only = true,
         .features = FORWARD,
-        .dtypes = {.q = FP16 | BF16, .kv = ALL | INT8, .out = ALL, .lse = LSES, .bias = ALL, .sinks = LSES},
+        .dtypes = {.q = FP16 | BF16, .kv = ALL | FP8 | INT8, .out = ALL, .lse = LSES, .bias = ALL, .sinks = LSES},
         ANY_SIZE,
         .workspace = strobe__tensor_core_forward_workspace,
         .run = strobe__tensor_core_forward,

@@ -110,7 +110,11 @@ enum {
     WIDE = 8192,
     CAUSAL = 16384,
     BROADCAST = 32768,
-    VISIBLE = 65536
+    VISIBLE = 65536,
+    PAGED = 1 << 17, /* of the forward alone, as the others that follow */
+    INT8_CACHE = 1 << 18,
+    FP8_CACHE = 1 << 19,
+    CACHES = PAGED | INT8_CACHE | FP8_CACHE
 };
 
 static const unsigned features[] = {0,
@@ -137,9 +141,14 @@ static const unsigned features[] = {0,
                                     VISIBLE | BOOL | BROADCAST,
                                     VISIBLE | BLOCK | USED,
                                     VISIBLE | FIXED_ORDER | SOFTCAP,
-                                    BIAS | SINKS | ODD | FIXED_ORDER | NEGATIVE};
-static const int64_t dims[][2] = {{1, 1},     {40, 24},   {64, 64},   {65, 65},   {96, 96},   {128, 128}, {160, 160},
-                                  {192, 128}, {192, 192}, {256, 256}, {257, 257}, {512, 512}, {64, 512},  {512, 1}};
+                                    BIAS | SINKS | ODD | FIXED_ORDER | NEGATIVE,
+                                    PAGED,
+                                    PAGED | CAUSAL | ODD,
+                                    INT8_CACHE | SPLIT,
+                                    FP8_CACHE | PAGED | USED | SINKS};
+static const int64_t dims[][2] = {{1, 1},     {40, 24},   {64, 64},   {65, 65},   {96, 96},
+                                  {128, 128}, {160, 160}, {192, 128}, {192, 192}, {256, 256},
+                                  {257, 257}, {512, 512}, {64, 512},  {512, 1},   {576, 512}};
 static const int64_t sizes[][4] = {/* batch, seq_q, seq_k, group */
                                    {1, 1, 1, 1},      {2, 1, 4096, 8},     {1, 16, 300, 1}, {3, 64, 64, 2},
                                    {1, 1000, 700, 1}, {16, 4096, 4096, 1}, {2, 0, 5, 2},    {2, 5, 0, 2}};
@@ -149,6 +158,8 @@ struct call {
     strobe_attention a;
     strobe_gradients g;
     strobe_varlen varlen;
+    strobe_paged paged;
+    strobe_scales scales;
     strobe_bias bias, dbias;
     strobe_bool_mask bool_mask;
     strobe_block_mask block_mask;
@@ -193,6 +204,17 @@ static void add_lengths(struct call *c, int device, unsigned with) {
     if (with & (PACKED | USED)) c->a.varlen = &c->varlen;
 }
 
+/* K and V in pages, or in a byte a number. */
+static void add_cache(struct call *c, int device, unsigned with) {
+    c->paged = (strobe_paged){.struct_size = sizeof c->paged, .page_table = place(device), .page_size = 16, .pages = 9999};
+    c->scales = (strobe_scales){.struct_size = sizeof c->scales, .k = place(device), .v = place(device), .block_k = 1};
+    c->scales.stride_k[1] = c->scales.stride_v[1] = 1;
+    if (with & PAGED) c->a.paged = &c->paged;
+    if (!(with & (INT8_CACHE | FP8_CACHE))) return;
+    c->a.scales = &c->scales;
+    c->a.k.dtype = c->a.v.dtype = with & INT8_CACHE ? STROBE_INT8 : STROBE_FP8_E4M3;
+}
+
 /* A function of who sees whom, with an array that is read at rows and keys. */
 static void add_function(struct call *c, int device) {
     static strobe_score *function;
@@ -222,7 +244,7 @@ static void make(struct call *c, int device, int32_t dtype, const int64_t dim[2]
     c->dsinks = c->sinks, c->dsinks.data = place(device);
     c->dropout = (strobe_dropout){.struct_size = sizeof c->dropout, .p = 0.1};
     c->tuning = (strobe_tuning){.struct_size = sizeof c->tuning, .split_keys = 256};
-    add_scores(c, device, with), add_lengths(c, device, with);
+    add_scores(c, device, with), add_lengths(c, device, with), add_cache(c, device, with);
     if (with & ALIBI) c->a.alibi = &c->alibi;
     if (with & SINKS) c->a.sinks = &c->sinks, c->g.dsinks = &c->dsinks;
     if (with & DROPOUT) c->a.dropout = &c->dropout;
@@ -290,7 +312,7 @@ static void run_all(int device) {
             for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; ++s)
                 for (size_t f = 0; f < sizeof features / sizeof features[0]; ++f)
                     for (int backward = 0; backward < 2; ++backward) {
-                        if (backward && features[f] & SPLIT) continue;
+                        if (backward && (features[f] & (SPLIT | CACHES) || dims[d][0] > 512)) continue;
                         make(&c, device, dtypes[t], dims[d], sizes[s], features[f]);
                         if (f == 0) run(&c, backward, device), run(&c, backward, (device + 1) % FAKE_GPUS);
                         run(&c, backward, -1);

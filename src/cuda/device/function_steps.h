@@ -42,8 +42,9 @@ INLINE int length_of(const struct visible_function *f, const void *used, const v
 }
 
 INLINE struct function_place function_place_of(const struct visible_function *f, int batch, int head) {
-    const struct function_place at = {batch, head, head / f->group, length_of(f, f->used_q, f->cu_q, batch, f->pass.seq_q),
-                                      length_of(f, f->used_k, f->cu_k, batch, f->pass.seq_k)};
+    struct function_place at = {batch, head, head / f->group, length_of(f, f->used_q, f->cu_q, batch, f->pass.seq_q),
+                                length_of(f, f->used_k, f->cu_k, batch, f->pass.seq_k)};
+    if (f->leftpad) at.keys -= clamp(entry(f->leftpad, f->index64, batch), at.keys);
     return at;
 }
 

@@ -41,8 +41,9 @@ struct function_array {
 enum { CUDA_INT32 = 32, CUDA_UINT8 = 33 };
 
 struct visible_function {
-    struct visible_pass pass;                  /* its mask is combined with the function by "and" */
-    const void *cu_q, *cu_k, *used_q, *used_k; /* NULL: all sequences have the same lengths, or these do not matter */
+    struct visible_pass pass; /* its mask is combined with the function by "and" */
+    /* NULL: all sequences have the same lengths, or these do not matter */
+    const void *cu_q, *cu_k, *used_q, *used_k, *leftpad;
     int32_t index64;
     int32_t q_start, k_start, group;
     int32_t count[4]; /* steps of each class */

@@ -61,7 +61,8 @@ struct cache strobe__cuda_cache(const struct problem *p) {
     }
     if (a->varlen) to.leftpad = p->varlen.leftpad_k;
     if (!a->scales) return to;
-    to.k_scale = p->scales.k, to.v_scale = p->scales.v, to.scale_block = (int32_t)p->scales.block_k;
+    to.k_scale = p->scales.k, to.v_scale = p->scales.v;
+    to.scale_block = (int32_t)(p->scales.block_k < MOST_ROWS ? p->scales.block_k : MOST_ROWS);
     for (int axis = 0; axis < 3; ++axis)
         to.k_scale_stride[axis] = p->scales.stride_k[axis], to.v_scale_stride[axis] = p->scales.stride_v[axis];
     return to;
@@ -113,8 +114,9 @@ struct params strobe__cuda_params(const struct problem *p) {
                         .splits = 1,
                         .slices = 1};
     to.q = tensor_view(&a->q, a->batch, all_rows(p), a->heads_q);
-    to.k = tensor_view(&a->k, a->batch, all_keys(p), a->heads_kv);
-    to.v = tensor_view(&a->v, a->batch, all_keys(p), a->heads_kv);
+    const int64_t entries = a->paged ? p->paged.pages : a->batch, keys = a->paged ? p->paged.page_size : all_keys(p);
+    to.k = tensor_view(&a->k, entries, keys, a->heads_kv);
+    to.v = tensor_view(&a->v, entries, keys, a->heads_kv);
     to.out = tensor_view(&a->out, a->batch, all_rows(p), a->heads_q);
     to.lse = tensor_view(&a->lse, a->batch, all_rows(p), a->heads_q);
     /* With nothing between the product and softmax, scale is part of the exponent, where it costs nothing; a negative one

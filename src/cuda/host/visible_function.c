@@ -132,7 +132,7 @@ strobe_status strobe__visible_function(const struct problem *p, const struct vis
     f.pass = *pass;
     if (reads_lengths(p)) {
         f.cu_q = p->varlen.cu_seqlens_q, f.cu_k = p->varlen.cu_seqlens_k;
-        f.used_q = p->varlen.used_q, f.used_k = p->varlen.used_k;
+        f.used_q = p->varlen.used_q, f.used_k = p->varlen.used_k, f.leftpad = p->varlen.leftpad_k;
         f.index64 = p->varlen.index_bits == 64;
     }
     f.q_start = (int32_t)p->a.q_start, f.k_start = (int32_t)p->a.k_start, f.group = (int32_t)p->group;

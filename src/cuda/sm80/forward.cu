@@ -13,11 +13,14 @@
  *   time ->   | load K1 V1        | load K2 V2        |          a warp owns 16 M_TILES rows and keeps S, P, O in registers,
  *             | S0 softmax0 P0 V0 | S1 softmax1 P1 V1 |          one barrier a block of keys
  *
- * Memory map: Q [BLOCK_M][DIM], then STAGES x (K [BLOCK_N][DIM], V [BLOCK_N][DIM_V]), swizzled (load.h).
+ * Memory map: Q [BLOCK_M][DIM], then STAGES x (K [BLOCK_N][DIM], V [BLOCK_N][DIM_V]), swizzled (load.h). Of a DIM above 512
+ * the columns beyond are tiles of their own, behind the others'. Over a cache (cache.h), where rows of keys lie follows; with
+ * two stages, numbers that are widened lie in the second one's place, in two halves, and the first has the elements.
  * With WARPS_N > 1 (few rows: decoding) warps share the rows and split each block's keys; their parts are merged at the end.
  * With splits > 1 (split-KV) blocks of threads share the rows and split the keys; device/merge.cu merges their parts.
  * Tiles, registers and measured figures of each variant: docs/kernels/cuda.md. */
 #include "cuda/device/lse.h"
+#include "cuda/sm80/load.h"
 #include "cuda/sm80/nonfinite.h"
 #include "cuda/sm80/product.h"
 #include "cuda/sm80/softmax.h"
@@ -29,23 +32,61 @@ enum {
     THREADS = 32 * WARPS_M * WARPS_N,
     PARTS = (N_TILES + 7) / 8, /* of a warp's keys, whose bits fit a word */
     PART_TILES = N_TILES / PARTS,
+    MAIN = DIM > 512 ? 512 : DIM, /* columns of the tiles of Q and K; addresses want a power of two */
+    TAIL = DIM - MAIN,            /* and of those behind them */
     Q_BYTES = BLOCK_M * DIM * ELEMENT_BYTES,
     K_BYTES = BLOCK_N * DIM * ELEMENT_BYTES,
     V_BYTES = BLOCK_N * DIM_V * ELEMENT_BYTES,
+    STAGE_BYTES = K_BYTES + V_BYTES,
 };
 
-static_assert(BLOCK_M * STAGE_ROW(DIM_V) * 4 <= Q_BYTES + STAGES * (K_BYTES + V_BYTES), "results are staged in this memory");
+#include "cuda/sm80/cache.h"
+
+static_assert(BLOCK_M * STAGE_ROW(DIM_V) * 4 <= Q_BYTES + STAGES * STAGE_BYTES, "results are staged in this memory");
 
 INLINE int warp_m(int warp) { return warp % WARPS_M; }
 INLINE int warp_n(int warp) { return warp / WARPS_M; }
 INLINE int warp_row(const struct job *t, int warp) { return t->tile * BLOCK_M + warp_m(warp) * 16 * M_TILES; }
 
+/* The packed rows of the tile. */
+INLINE void load_q(const struct params *p, const struct job *t, unsigned char *memory) {
+    load_packed(memory, p, t, &p->q, t->q, t->tile * BLOCK_M, BLOCK_M, MAIN, p->dim, THREADS);
+    if (TAIL > 0)
+        load_packed(memory + BLOCK_M * MAIN * ELEMENT_BYTES, p, t, &p->q, t->q + MAIN, t->tile * BLOCK_M, BLOCK_M, TAIL,
+                    p->dim - MAIN, THREADS);
+}
+
 /* K and V of the block at j0. */
-INLINE void load_block(const struct params *p, const struct job *t, unsigned char *stage, int j0) {
+INLINE void load_block(const struct params *p, const struct job *t, unsigned char *stage, int j0, bool wants_v) {
     const int column = t->slice * DIM_V;
-    load_rows(stage, t->k, p->k.row, j0, BLOCK_N, t->keys, DIM, p->dim, p->k.aligned, THREADS);
-    load_rows(stage + K_BYTES, t->v + column, p->v.row, j0, BLOCK_N, t->keys, DIM_V, p->dim_v - column, p->v.aligned,
-              THREADS);
+    load_rows(stage, t->k, p->k.row, j0, BLOCK_N, t->keys, MAIN, p->dim, p->k.aligned, THREADS);
+    if (TAIL > 0)
+        load_rows(stage + BLOCK_N * MAIN * ELEMENT_BYTES, t->k + MAIN, p->k.row, j0, BLOCK_N, t->keys, TAIL, p->dim - MAIN,
+                  p->k.aligned, THREADS);
+    if (wants_v)
+        load_rows(stage + K_BYTES, t->v + column, p->v.row, j0, BLOCK_N, t->keys, DIM_V, p->dim_v - column, p->v.aligned,
+                  THREADS);
+}
+
+/* The same of a block of a cache, or the next step of it. stored: numbers that are widened, in this order too. */
+INLINE void gather_block(enum stored_step step, const struct params *p, const struct job *t, unsigned char *stage,
+                         unsigned char *stored, const struct key_rows *rows, int j0, bool wants_v) {
+    const int dtype = p->k.dtype, bytes = stored_bytes(dtype);
+    const bool whole = j0 + BLOCK_N <= t->keys && !any_missing(rows);
+    const struct gathered k = {rows->k, 0, p->dim, p->k.aligned != 0, whole};
+    const struct gathered rest = {rows->k, MAIN, p->dim, p->k.aligned != 0, whole};
+    const struct gathered v = {rows->v, t->slice * DIM_V, p->dim_v, p->v.aligned != 0, whole};
+    gather_tile(step, stage, stored, &k, MAIN, dtype);
+    if (TAIL > 0)
+        gather_tile(step, stage + BLOCK_N * MAIN * ELEMENT_BYTES, stored + BLOCK_N * MAIN * bytes, &rest, TAIL, dtype);
+    if (wants_v) gather_tile(step, stage + K_BYTES, stored + BLOCK_N * DIM * bytes, &v, DIM_V, dtype);
+}
+
+/* Whether V is the first columns of K, whose tile then serves for both: multi-head latent attention. */
+INLINE bool v_lies_in_k(const struct params *p) {
+    const struct view *k = &p->k, *v = &p->v;
+    return TAIL > 0 && v->data == k->data && v->dtype == k->dtype && v->batch == k->batch && v->row == k->row &&
+           v->head == k->head;
 }
 
 /* Part n of the warp's patch: parts of the keys are counted first, then 16-row tiles. */
@@ -67,23 +108,39 @@ INLINE void apply_dropout(const struct params *p, const struct job *t, struct pa
     }
 }
 
-/* One block of keys, at j0: scores, mask, online softmax, O += P V. Causal skip: not if no row of the warp sees a key. */
+/* S += Q K^T of a warp's rows and keys. */
+INLINE void multiply_q_k(float (*s)[4], const unsigned char *q, const unsigned char *k, int row, int key) {
+    product_rows(s, M_TILES, N_TILES, MAIN, q, row, k, key, MAIN);
+    if (TAIL > 0)
+        product_rows(s, M_TILES, N_TILES, TAIL, q + BLOCK_M * MAIN * ELEMENT_BYTES, row, k + BLOCK_N * MAIN * ELEMENT_BYTES,
+                     key, TAIL);
+}
+
+/* One block of keys, at j0: scores, mask, online softmax, O += P V. Causal skip: not if no row of the warp sees a key. rows:
+ * of a cache, else NULL. v_in_k: K's tile is V's too. */
 INLINE void process_block(const struct params *p, const struct job *t, const unsigned char *q, const unsigned char *stage,
-                          const struct visible_range *visible, int warp, int j0, int pass, struct state *state) {
-    const struct patch at = {warp_row(t, warp), j0 + warp_n(warp) * 8 * N_TILES};
-    const enum coverage coverage =
+                          const struct key_rows *rows, bool v_in_k, const struct visible_range *visible, int warp, int j0,
+                          int pass, struct state *state) {
+    const int key = warp_n(warp) * 8 * N_TILES;
+    const struct patch at = {warp_row(t, warp), j0 + key};
+    enum coverage coverage =
         less_masked(p, t, range_covers(visible, at.key, 8 * N_TILES), false, at.row, 16 * M_TILES, at.key);
     if (coverage == BLOCK_SKIPPED) return;
+    const bool missing = CACHE && rows && any_missing(rows);
+    if (missing) coverage = BLOCK_PARTIAL;
     uint32_t bits[M_TILES * PARTS], any = 0;
 #pragma unroll
-    for (int n = 0; n < M_TILES * PARTS; ++n)
-        any |= bits[n] = coverage == BLOCK_FULL ? 0xffffffffu
-                                                : visible_bits(p, t, part_of(at, n), false, n / PARTS, PART_TILES);
+    for (int n = 0; n < M_TILES * PARTS; ++n) {
+        bits[n] = coverage == BLOCK_FULL ? 0xffffffffu : visible_bits(p, t, part_of(at, n), false, n / PARTS, PART_TILES);
+        if (missing) bits[n] &= ~missing_bits(rows, key + n % PARTS * 8 * PART_TILES, PART_TILES);
+        any |= bits[n];
+    }
     if (!__any_sync(0xffffffffu, any != 0)) return;
 
     float s[M_TILES * N_TILES][4];
     clear(s, M_TILES * N_TILES);
-    product_rows(s, M_TILES, N_TILES, DIM, q, warp_m(warp) * 16 * M_TILES, stage, warp_n(warp) * 8 * N_TILES, DIM);
+    multiply_q_k(s, q, stage, warp_m(warp) * 16 * M_TILES, key);
+    if (CACHE && rows && p->cache.k_scale && pass <= FINITE) scale_scores(rows, key, M_TILES, N_TILES, s);
     if (coverage != BLOCK_FULL || (FEATURES && p->scaled)) {
 #pragma unroll
         for (int n = 0; n < M_TILES * PARTS; ++n)
@@ -92,8 +149,12 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     }
     online_softmax(s, state, p->exponent);
     if (FEATURES && p->dropout) apply_dropout(p, t, at, s);
-    product_registers(state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage + K_BYTES, warp_n(warp) * 8 * N_TILES, 0,
-                      DIM_V);
+    if (CACHE && rows && p->cache.v_scale && pass <= FINITE)
+        scale_weights(rows, key, M_TILES, N_TILES, weight_unit(p), s);
+    if (TAIL > 0 && v_in_k)
+        product_registers(state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage, key, t->slice * DIM_V, MAIN);
+    else
+        product_registers(state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage + K_BYTES, key, 0, DIM_V);
 }
 
 /* The keys that the loop goes over: those that some row of the tile sees, in whole blocks, cut to this split (split-KV). */
@@ -112,42 +173,78 @@ INLINE int next_seen(const struct params *p, const struct job *t, int j, int64_t
     return next_keys(p, t, t->tile * BLOCK_M, BLOCK_M, j, (int)end);
 }
 
+/* Copies the block at j0 to stage number `stage`; over a cache, numbers that are widened to their half of the second one. */
+INLINE void copy_block(const struct params *p, const struct job *t, unsigned char *stages, int stage,
+                       const struct key_rows *rows, bool wants_v, int j0) {
+    if (!is_cache(p))
+        load_block(p, t, stages + stage * STAGE_BYTES, j0, wants_v);
+    else if (STAGES == 1)
+        gather_block(COPY_AND_WIDEN, p, t, stages, NULL, rows, j0, wants_v);
+    else
+        gather_block(COPY_STORED, p, t, stages + stage * STAGE_BYTES, stages + STAGE_BYTES + stage * (STAGE_BYTES / 2), rows,
+                     j0, wants_v);
+}
+
+/* A block of keys that is there for all threads, changed for a pass after the first. */
+INLINE void rewrite_block(unsigned char *tile, int pass, int *found) {
+    if (pass == AS_IT_IS) return;
+    rewrite_tile(tile + K_BYTES, BLOCK_N * DIM_V, pass, found, THREADS);
+    if (pass > FINITE) rewrite_tile(tile, BLOCK_N * DIM, NOTHING, NULL, THREADS); /* scores of 0: all weights are equal */
+}
+
 INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, int pass, int *found,
                 struct state *state) {
     unsigned char *stages = memory + Q_BYTES;
+    struct key_rows *all_rows = (struct key_rows *)(stages + STAGES * STAGE_BYTES);
     const int warp = (int)threadIdx.x / 32;
     const struct visible_range visible = visible_range_of(p, t, warp_row(t, warp), 16 * M_TILES);
+    const bool cache = is_cache(p), widens = STAGES > 1 && cache && is_stored(p);
+    const uint32_t reciprocal = cache ? reciprocal_of_page(p) : 0;
+    const bool v_in_k = pass == AS_IT_IS && v_lies_in_k(p);
     int64_t first, end;
     key_range(p, t, &first, &end);
     first = next_seen(p, t, (int)first, end);
+    int next = CACHE ? next_seen(p, t, (int)first + BLOCK_N, end) : 0;
     clear(state->o, M_TILES * COLUMN_TILES);
 #pragma unroll
     for (int row = 0; row < 2 * M_TILES; ++row) state->m[row] = pass <= FINITE ? -INFINITY : 0, state->l[row] = 0;
-    load_packed(memory, p, t, &p->q, t->q, t->tile * BLOCK_M, BLOCK_M, DIM, p->dim, THREADS);
-    if (STAGES > 1 && first < end) load_block(p, t, stages, (int)first);
+    if (cache) {
+        put_rows(all_rows, p, t, (int)first, find_page(p, t, (int)first, reciprocal), reciprocal);
+        put_rows(all_rows + 1, p, t, next, find_page(p, t, next, reciprocal), reciprocal);
+        __syncthreads();
+    }
+    load_q(p, t, memory);
+    if (STAGES > 1 && first < end) copy_block(p, t, stages, 0, all_rows, !v_in_k, (int)first);
     cp_async_commit();
-    int stage = 0;
-    for (int j0 = (int)first, next; j0 < end; j0 = next) {
-        unsigned char *at = stages + stage * (K_BYTES + V_BYTES);
-        next = next_seen(p, t, j0 + BLOCK_N, end);
+    int stage = 0, slot = 0;
+    for (int j0 = (int)first, after; j0 < end; j0 = next, next = after) {
+        unsigned char *tile = stages + (widens ? 0 : stage * STAGE_BYTES);
+        const struct key_rows *rows = cache ? all_rows + slot : NULL;
+        if (!CACHE) next = next_seen(p, t, j0 + BLOCK_N, end);
+        after = CACHE ? next_seen(p, t, next + BLOCK_N, end) : next;
+        const int page = cache ? find_page(p, t, after, reciprocal) : 0;
+        slot = (slot + 1) % KEY_ROWS_SLOTS;
         if (STAGES == 1) {
             __syncthreads(); /* all are done with the block before */
-            load_block(p, t, at, j0);
+            copy_block(p, t, stages, 0, rows, !v_in_k, j0);
             cp_async_commit();
         }
         cp_async_wait(0);
         __syncthreads(); /* this block is there for all, and all are done with the one before */
         if (STAGES > 1) {
+            if (widens)
+                gather_block(WIDEN_COPIED, p, t, tile, stages + STAGE_BYTES + stage * (STAGE_BYTES / 2), rows, j0, !v_in_k);
             stage = (stage + 1) % STAGES;
-            if (next < end) load_block(p, t, stages + stage * (K_BYTES + V_BYTES), next);
+            if (next < end) copy_block(p, t, stages, stage, all_rows + slot, !v_in_k, next);
+            cp_async_commit();
+            if (widens) __syncthreads(); /* elements are there for all */
+        }
+        rewrite_block(tile, pass, found);
+        process_block(p, t, memory, tile, rows, v_in_k, &visible, warp, j0, pass, state);
+        if (cache) {
+            put_rows(all_rows + (slot + 1) % KEY_ROWS_SLOTS, p, t, after, page, reciprocal);
             cp_async_commit();
         }
-        if (pass != AS_IT_IS) {
-            rewrite_tile(at + K_BYTES, BLOCK_N * DIM_V, pass, found, THREADS);
-            if (pass > FINITE)
-                rewrite_tile(at, BLOCK_N * DIM, NOTHING, NULL, THREADS); /* scores of 0: all weights are equal */
-        }
-        process_block(p, t, memory, at, &visible, warp, j0, pass, state);
     }
     cp_async_wait(0);
     __syncthreads();
@@ -196,6 +293,7 @@ INLINE struct row_end finish_row(const struct params *p, float m, float l, int h
     const float shift = m == -INFINITY ? 0 : m * p->exponent, rest = m == -INFINITY ? 0 : fmaf(m, p->exponent, -shift);
     struct row_end end = end_of_row(shift, rest * (float)LN_2, p->to_natural, l, sink);
     if (p->dropout) end.factor *= p->place.keep_scale;
+    if (CACHE && p->cache.v_scale) end.factor /= weight_unit(p);
     return end;
 }
 

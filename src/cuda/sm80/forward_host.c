@@ -10,8 +10,9 @@
 #include "cuda/host/launch.h"
 #include "cuda/host/merge.h"
 #include "cuda/host/visible.h"
+#include "cuda/sm80/key_rows.h"
 
-#define VARIANT(name, dtype, dim, dim_v, m, n, warps_m, warps_n, stages, blocks, features, small) \
+#define VARIANT(name, dtype, dim, dim_v, m, n, warps_m, warps_n, stages, blocks, features, cache, small) \
     void strobe__##name(struct params p);
 #include "cuda_forward_variants.h"
 #undef VARIANT
@@ -21,6 +22,7 @@ struct forward_variant {
     struct variant base;
     int32_t dtype, dim, dim_v;
     int32_t features;   /* 0: takes problems with nothing but a band */
+    int32_t cache;      /* CACHE of cache.h: for caches in pages, with scales, of another dtype; 0 not, 1 for nothing else */
     int32_t few_rows;   /* for 16 packed rows at most */
     int32_t small;      /* beside it there is one of larger tiles, better for long sequences */
     int32_t rows, keys; /* of a block of threads */
@@ -31,13 +33,14 @@ struct forward_variant {
 
 /* Bytes of shared memory as sm80/forward.cu lays it out: Q, and stages of K and V. */
 #define SHARED(bytes, dim, dim_v, rows, keys, stages) ((bytes) * ((rows) * (dim) + (stages) * (keys) * ((dim) + (dim_v))))
-#define VARIANT(name, dtype_, dim_, dim_v_, m, n, warps_m, warps_n, stages, blocks, features_, small_)                   \
+#define VARIANT(name, dtype_, dim_, dim_v_, m, n, warps_m, warps_n, stages, blocks, features_, cache_, small_)           \
     {.base = {#name},                                                                                                    \
      .dtype = STROBE_##dtype_,                                                                                           \
      .dim = dim_,                                                                                                        \
      .dim_v = dim_v_,                                                                                                    \
      .features = features_,                                                                                              \
      .few_rows = (warps_n) > 1,                                                                                          \
+     .cache = cache_,                                                                                                    \
      .small = small_,                                                                                                    \
      .rows = 16 * (m) * (warps_m),                                                                                       \
      .keys = 8 * (n) * (warps_n),                                                                                        \
@@ -48,7 +51,7 @@ struct forward_variant {
      .text = {.source = "cuda/sm80/forward.cu",                                                                          \
               .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "DIM=" #dim_, "DIM_V=" #dim_v_, "M_TILES=" #m,     \
                           "N_TILES=" #n, "WARPS_M=" #warps_m, "WARPS_N=" #warps_n, "STAGES=" #stages, "BLOCKS=" #blocks, \
-                          "FEATURES=" #features_},                                                                       \
+                          "FEATURES=" #features_, "CACHE=" #cache_},                                                     \
               .names = {"strobe__score"}}},
 
 static const struct forward_variant variants[] = {
@@ -75,6 +78,17 @@ const char strobe__sm80_forward_variants_fp32[] =
     "";
 #undef VARIANT
 
+enum { OWN_SHARED_BYTES = 1024 }; /* of a kernel's variables, beside what a launch asks for */
+
+static bool is_cache(const struct problem *p) {
+    return p->features & (FEATURE(PAGED) | FEATURE(SCALES)) || p->a.k.dtype != p->a.q.dtype;
+}
+
+/* Shared memory of a launch: over a cache also for where keys lie (sm80/cache.h). */
+static int32_t shared_bytes_for(const struct problem *p, const struct forward_variant *v) {
+    return v->shared_bytes + (is_cache(p) ? KEY_ROWS_SLOTS * KEY_ROWS_BYTES(v->keys) : 0);
+}
+
 /* Whether small tiles are better than large ones, which read shared memory less: the mask's edge, of which whole blocks are
  * multiplied, is a large part of short sequences, and few rows leave multiprocessors without a tile. With a fixed size of
  * splits the batch has no say. */
@@ -94,8 +108,9 @@ bool strobe__sm80_forward_choose(struct plan *plan) {
     const bool features = strobe__cuda_needs_features(p), many_rows = a->seq_q * p->group > 16, small = wants_small(p);
     for (const struct forward_variant *v = variants; v->symbol; ++v) {
         if (v->dtype != a->q.dtype || v->dim < a->dim || (v->dim_v < a->dim_v && v->dim_v < 256)) continue;
+        if (is_cache(p) ? !v->cache || (small && !v->features) : v->cache == 1) continue;
         if ((features && !v->features) || (many_rows && v->few_rows) || (v->small && !small) ||
-            v->shared_bytes > shared_bytes)
+            shared_bytes_for(p, v) + OWN_SHARED_BYTES > shared_bytes)
             continue;
         plan->variant = &v->base;
         if (strobe__cuda_asks_what_is_visible(p)) strobe__cuda_visible_choose(plan);
@@ -206,15 +221,16 @@ strobe_status strobe__sm80_forward_prepare(const struct plan *plan) {
 
 static strobe_status launch(const struct plan *plan, const struct params *params, int64_t blocks, void *stream) {
     const struct forward_variant *v = variant_of(plan);
+    const int32_t shared_bytes = shared_bytes_for(plan->problem, v);
     if (plan->problem->features & FEATURE(SCORE)) {
         const struct score_values values = strobe__score_values(plan->problem);
         compiled_kernel kernels[MOST_COMPILED_KERNELS];
         const strobe_status status = strobe__compiled(plan->problem, &v->text, stream, kernels);
         return status ? status
-                      : strobe__compiled_launch(kernels[0], blocks, v->threads, v->shared_bytes, params, sizeof *params,
+                      : strobe__compiled_launch(kernels[0], blocks, v->threads, shared_bytes, params, sizeof *params,
                                                 &values, stream, false);
     }
-    return strobe__cuda_launch((void (*)(void))v->symbol, blocks, v->threads, v->shared_bytes, params, stream);
+    return strobe__cuda_launch((void (*)(void))v->symbol, blocks, v->threads, shared_bytes, params, stream);
 }
 
 static strobe_status visible_by_rows(const struct problem *p, void *memory, struct visible *visible, void *stream) {
