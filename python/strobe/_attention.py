@@ -50,8 +50,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
         float32, float16, bfloat16, float64 (through the reference kernels), or float8_e4m3fn with scales (strobe.quantise).
         Any strides, but a contiguous last axis.
     k : tensor, (batch, seq_k, heads_kv, dim)
-        heads_q is a multiple of heads_kv; query head h reads head h // (heads_q // heads_kv). Of q's dtype, or, on the CPU,
-        k and v together of another: float16, bfloat16, or float8_e4m3fn or int8 with scales.
+        heads_q is a multiple of heads_kv; query head h reads head h // (heads_q // heads_kv). Of q's dtype, or
+        k and v together of another: float8_e4m3fn or int8 with scales, float16 or bfloat16 (on a GPU beside float32).
     v : tensor, (batch, seq_k, heads_kv, dim_v)
     causal : bool
         Row i sees keys up to the diagonal. The same as ``window=(-1, 0)``.
@@ -106,11 +106,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
     scalars : dict of numbers, optional
         By name; an int is an integer in the expressions.
     leftpad_k : int32 or int64 tensor, (batch,), optional
-        How many first keys of each sequence are padding, which its length counts. On the CPU.
+        How many first keys of each sequence are padding, which its length counts.
     page_table : int32 tensor, (batch, pages a sequence), optional
         K and V are a cache of pages, (pages, page_size, heads_kv, dim), with any strides: key j of sequence b lies in slot
         j % page_size of page page_table[b, j // page_size]. Where that is the number of no page, its keys are invisible.
-        Lengths are used_k, their bound max_seqlen_k; without them all slots count. On the CPU.
+        Lengths are used_k, their bound max_seqlen_k; without them all slots count.
     q_scale, k_scale, v_scale : float32 tensor, (batch, blocks, heads), or packed (blocks, heads), optional
         What a float8_e4m3fn or int8 tensor is multiplied with, a number a block of rows and head; extents of 1 repeat. With
         0 in scale_block a packed side has (batch, heads).

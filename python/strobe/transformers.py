@@ -87,7 +87,7 @@ def _over_paged_cache(
     cu_k, longest = (options[name][allocator.layer_type] for name in ("cu_seq_lens_k", "max_length_k"))
     same |= {"cu_seqlens_q": options["cu_seq_lens_q"], "max_seqlen_q": options["max_length_q"], "max_seqlen_k": longest}
     q, key, value = (x[0].transpose(0, 1) for x in (query, key, value))
-    in_place = q.device.type == "cpu" and allocator.supports_block_table and len(read) > 0
+    in_place = allocator.supports_block_table and len(read) > 0
     key, value = allocator.update(key, value, layer, read[:0] if in_place else read, write)
     if in_place:
         out = cache_attention(q, **_read_pages(allocator, layer, read, cu_k, longest), **same)[0]

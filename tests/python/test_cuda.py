@@ -2,12 +2,14 @@
 """CUDA tensors of PyTorch: the same calls on the GPU, on the caller's stream, with memory of the caller's allocator. Skipped
 without a GPU, or where the wheel was built without the CUDA backend."""
 
+import cache
 import pytest
 import strobe
 import strobe.torch as st
 import torch
 from hypothesis import given
 from test_attention import DTYPES, compare, problems
+from test_flash_attn_cache import KEYS, ROWS, assert_as_contiguous
 
 import reference
 
@@ -227,3 +229,53 @@ def test_indices_out_of_range_write_nothing():
     assert torch.equal(caches[0][1, 38:], k[1, :2])
     caches[:, 1, 38:] = 0
     assert not caches.any()
+
+
+def paged(dtype, size, dim=64, dim_v=48):
+    """Sequences of queries, keys and values, and those in pages on the GPU, with NaN in every slot that is not in use."""
+    q = cache.sequences(ROWS, 4, dim, dtype=dtype)
+    k, v = cache.sequences(KEYS, 2, dim, dtype=dtype, seed=1), cache.sequences(KEYS, 2, dim_v, dtype=dtype, seed=2)
+    table = cache.page_table(KEYS, size)
+    pages = [cache.in_pages(x, size, table, heads_outside=size == 16).cuda() for x in (k, v)]
+    return (q, k, v), pages, table.cuda()
+
+
+@pytest.mark.parametrize("size", [1, 16, 256])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_chunks_of_prompts_and_tokens_over_pages(dtype, size):
+    (q, k, v), pages, table = paged(dtype, size)
+    out, lse, _ = st.flash_attn_varlen_func(
+        torch.cat(q).cuda(), *pages, cache.cumulative(ROWS).cuda(), None, 64, 300, causal=True, block_table=table,
+        seqused_k=cache.used(KEYS).cuda(), return_attn_probs=True,
+    )  # fmt: skip
+    assert_as_contiguous(out.cpu().split(ROWS), lse.cpu().split(ROWS, 1), q, k, v, causal=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_int8_cache_of_more_sequences_with_left_padding(dtype):
+    torch.manual_seed(0)
+    q = torch.randn(3, 2, 4, 64).to(dtype)
+    k, v = (torch.randint(-127, 128, (5, 90, 2, 64), dtype=torch.int8) for _ in range(2))
+    options = {
+        "cache_seqlens": cache.used([90, 40, 7]), "cache_leftpad": cache.used([0, 33, 7]),
+        "cache_batch_idx": cache.used([4, 0, 2]), "k_descale": torch.rand(3, 2) / 40, "v_descale": torch.rand(3, 2) / 40,
+    }  # fmt: skip
+    there = st.flash_attn_with_kvcache(
+        on_gpu(q), on_gpu(k), on_gpu(v), causal=True, **{n: on_gpu(x) for n, x in options.items()}
+    )
+    here = st.flash_attn_with_kvcache(q.float(), k, v, causal=True, **options)
+    torch.testing.assert_close(there.cpu().float(), here, rtol=0, atol=max(8 * torch.finfo(dtype).eps, 1e-5))
+
+
+def test_a_graph_reads_table_and_lengths_when_it_runs():
+    (q, _, _), pages, table = paged(torch.bfloat16, 16)
+    tokens = torch.stack([x[:1] if len(x) else torch.zeros(1, 4, 64) for x in q]).bfloat16().cuda()
+    table, lengths = table.clone(), cache.used(KEYS).cuda()
+    call = lambda: st.flash_attn_with_kvcache(tokens, *pages, page_table=table, cache_seqlens=lengths, causal=True)  # noqa: E731
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = call()
+    table.copy_(table.flip(0)), lengths.copy_(lengths.flip(0))
+    graph.replay()
+    assert torch.equal(captured, call())

@@ -136,7 +136,7 @@ def flash_attn_varlen_func(
 
     With block_table (or page_table, version 3's name), int32, (batch, pages a sequence), k and v are a cache in pages, (pages,
     page_size, heads_kv, dim) of any page size and strides: chunked prefill, and batches that mix it with decoding. Lengths of
-    the keys are then seqused_k, or the differences of cu_seqlens_k, which may be None. No dropout and no gradient; on the CPU.
+    the keys are then seqused_k, or the differences of cu_seqlens_k, which may be None. No dropout and no gradient.
     """
     table = one_of("block_table", block_table, "page_table", page_table)
     lengths = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "used_q": seqused_q}

@@ -121,7 +121,7 @@ def flash_attn_with_kvcache(
     scheduler_metadata, pack_gqa, sm_margin
         Tune flash-attn's kernels, and change nothing here.
 
-    qv and attention_chunk are refused. There is no gradient. Pages, and so cache_batch_idx, and padding are the CPU's. A refusal
+    qv and attention_chunk are refused. There is no gradient. A refusal
     leaves the cache as it was; only under torch.compile may the attention refuse what has been appended.
 
     Returns
