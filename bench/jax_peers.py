@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""strobe.jax.dot_product_attention beside jax.nn's, both compiled by jax.jit, on this CPU.
+"""strobe.jax.dot_product_attention beside jax.nn's, both compiled by jax.jit, on this CPU, or on a GPU beside jax.nn's by cuDNN.
 
-    python bench/jax_peers.py [--rounds 9] [--json FILE]
+    python bench/jax_peers.py [--device cuda] [--rounds 9] [--json FILE]
 
 Each figure is the least of rounds in which the two take turns; JAX's threads are its own choice, Strobe's are as many as JAX has.
-The largest difference of the results stands beside the times.
+On a GPU a round is twenty calls before the program waits. The largest difference of the results stands beside the times.
 """
 
 import argparse
 import json
 import sys
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +22,18 @@ import strobe.jax
 # batch, heads of q, heads of k and v, tokens, dim
 SHAPES = ((1, 1, 1, 16, 64), (1, 8, 8, 128, 64), (4, 8, 8, 512, 64), (1, 16, 4, 2048, 128))
 DTYPES = (jnp.float32, jnp.bfloat16)
+CUDA_SHAPES = ((1, 8, 8, 128, 64), (8, 12, 12, 1024, 64), (2, 16, 4, 4096, 128), (1, 16, 16, 16384, 128))
 
 
-def milliseconds(call, arguments) -> float:
+def milliseconds(call, arguments, count: int) -> float:
     start = time.perf_counter_ns()
-    jax.block_until_ready(call(*arguments))
-    return (time.perf_counter_ns() - start) / 1e6
+    for _ in range(count):
+        result = call(*arguments)
+    jax.block_until_ready(result)
+    return (time.perf_counter_ns() - start) / count / 1e6
 
 
-def row(shape: tuple, dtype, causal: bool, rounds: int) -> dict:
+def row(shape: tuple, dtype, causal: bool, rounds: int, device: str) -> dict:
     batch, heads, heads_kv, tokens, dim = shape
     random = np.random.default_rng(0)
     q, k, v = (
@@ -37,7 +41,10 @@ def row(shape: tuple, dtype, causal: bool, rounds: int) -> dict:
         for n in (heads, heads_kv, heads_kv)
     )
     calls = {}
-    for name, attention in (("strobe", strobe.jax.dot_product_attention), ("jax.nn", jax.nn.dot_product_attention)):
+    peer = jax.nn.dot_product_attention
+    if device == "cuda":
+        peer = partial(peer, implementation="cudnn")
+    for name, attention in (("strobe", strobe.jax.dot_product_attention), ("jax.nn", peer)):
 
         def forward(q, k, v, attention=attention):
             return attention(q, k, v, is_causal=causal)
@@ -54,7 +61,8 @@ def row(shape: tuple, dtype, causal: bool, rounds: int) -> dict:
     least = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):
         for key, call in calls.items():
-            least[key] = min(least[key], *(milliseconds(call, (q, k, v)) for _ in range(3)))
+            count = 20 if device == "cuda" else 1
+            least[key] = min(least[key], *(milliseconds(call, (q, k, v), count) for _ in range(3)))
     return {
         "shape": shape,
         "dtype": jnp.dtype(dtype).name,
@@ -66,19 +74,23 @@ def row(shape: tuple, dtype, causal: bool, rounds: int) -> dict:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", metavar="FILE", help="write the numbers; - instead of the table")
     a = parser.parse_args()
+    jax.config.update("jax_platforms", "cuda,cpu" if a.device == "cuda" else "cpu")
+    shapes, dtypes = (CUDA_SHAPES, DTYPES[1:]) if a.device == "cuda" else (SHAPES, DTYPES)
     rows = []
     if a.json != "-":
         print(
-            f"JAX {jax.__version__}, {strobe.get_num_threads()} threads; ms of Strobe / jax.nn, and jax.nn's over Strobe's"
+            f"JAX {jax.__version__}, {jax.devices()[0]}, {strobe.get_num_threads()} threads; ms of Strobe / jax.nn, "
+            "and jax.nn's over Strobe's"
         )
         print(f"{'batch heads kv tokens dim':<27}{'':>16}{'forward':>22}{'':>8}{'and backward':>22}{'':>8}   difference")
-    for shape in SHAPES:
-        for dtype in DTYPES:
+    for shape in shapes:
+        for dtype in dtypes:
             for causal in (False, True):
-                made = row(shape, dtype, causal, a.rounds)
+                made = row(shape, dtype, causal, a.rounds, a.device)
                 rows.append(made)
                 if a.json == "-":
                     continue

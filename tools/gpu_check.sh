@@ -114,6 +114,17 @@ else
     echo "gpu_check: no PyTorch with a GPU here, graph capture and speed left out"
 fi
 
+# The Python package of the same build: calls of PyTorch's and JAX's.
+if PYTHONPATH=$build/package python3 -c 'import strobe, pytest, torch' 2>/dev/null; then
+    PYTHONPATH=$build/package python3 -m pytest -q -p no:cacheprovider "$here/tests/python/test_cuda.py" \
+        "$here/tests/python/test_cuda_kernels.py" "$here/tests/python/test_activate.py" || failed=1
+    status=0
+    PYTHONPATH=$build/package python3 "$here/tests/python/jax_on_gpu.py" || status=$?
+    [ $status = 0 ] || [ $status = 77 ] || failed=1
+else
+    echo "gpu_check: no Python package in the build (STROBE_PYTHON=ON), or no pytest or PyTorch here: calls from Python left out"
+fi
+
 echo
 for kernel in $kernels; do
     tail -3 "$work/grid_$kernel" | sed -n "s/^\([0-9]* cases run.*\)/$kernel: \1/p"

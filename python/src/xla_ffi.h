@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * xla_ffi.h: the part of XLA's foreign function interface that this extension speaks, version 0, declared from its
- * description: what a handler is called with, and the two calls back that it makes. Layouts are an ABI of plain structures:
+ * description: what a handler is called with, and the calls back that it makes. Layouts are an ABI of plain structures:
  * each begins with its size, and what is added goes to the end, or behind a new extension.
  *
  * The declarations are our own so that a build needs no jaxlib, of 100 MB, and works with all of them.
@@ -70,13 +70,51 @@ struct xla_error_arguments {
     int code; /* an enum xla_error_code */
 };
 
-/* The table of the interface's functions, as far as they are called. */
+struct xla_stream_arguments {
+    size_t struct_size;
+    struct xla_extension *extensions;
+    struct xla_context *context;
+    void *stream; /* written: a CUstream */
+};
+
+struct xla_allocate_arguments {
+    size_t struct_size;
+    struct xla_extension *extensions;
+    struct xla_context *context;
+    size_t size, alignment; /* in bytes; up to 16 */
+    void *data;             /* written */
+};
+
+struct xla_free_arguments {
+    size_t struct_size;
+    struct xla_extension *extensions;
+    struct xla_context *context;
+    size_t size;
+    void *data;
+};
+
+struct xla_device_arguments {
+    size_t struct_size;
+    struct xla_extension *extensions;
+    struct xla_context *context;
+    int32_t index; /* written */
+};
+
+/* The table of the interface's functions. Those without a type here are not called. */
 struct xla_api {
     size_t struct_size;
     struct xla_extension *extensions;
     struct xla_version version;
     const void *internal;
     struct xla_error *(*error_create)(struct xla_error_arguments *arguments);
+    void (*error_message)(void), (*error_destroy)(void), (*handler_register)(void);
+    struct xla_error *(*stream_get)(struct xla_stream_arguments *arguments);
+    void (*type_register)(void), (*context_get)(void), (*state_set)(void), (*state_get)(void);
+    struct xla_error *(*memory_allocate)(struct xla_allocate_arguments *arguments);
+    struct xla_error *(*memory_free)(struct xla_free_arguments *arguments);
+    void (*pool_schedule)(void), (*pool_threads)(void), (*future_create)(void), (*future_set)(void), (*future_fail)(void);
+    void (*run_id_get)(void);
+    struct xla_error *(*device_get)(struct xla_device_arguments *arguments); /* not in all versions: by struct_size */
 };
 
 /* Contiguous, the last axis innermost, as jax.ffi asks for by default. */

@@ -4,6 +4,7 @@ each of JAX's transformations."""
 
 import shutil
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -333,7 +334,16 @@ LAYOUTS = {
     "xla_metadata": ("XLA_FFI_Metadata", "version:api_version traits"),
     "xla_metadata_extension": ("XLA_FFI_Metadata_Extension", "base:extension_base metadata"),
     "xla_error_arguments": ("XLA_FFI_Error_Create_Args", "extensions:extension_start message code:errc"),
-    "xla_api": ("XLA_FFI_Api", "version:api_version internal:internal_api error_create:XLA_FFI_Error_Create"),
+    "xla_api": (
+        "XLA_FFI_Api",
+        "version:api_version internal:internal_api error_create:XLA_FFI_Error_Create stream_get:XLA_FFI_Stream_Get "
+        "memory_allocate:XLA_FFI_DeviceMemory_Allocate memory_free:XLA_FFI_DeviceMemory_Free "
+        "device_get:XLA_FFI_DeviceOrdinal_Get",
+    ),
+    "xla_stream_arguments": ("XLA_FFI_Stream_Get_Args", "context:ctx stream"),
+    "xla_allocate_arguments": ("XLA_FFI_DeviceMemory_Allocate_Args", "context:ctx size alignment data"),
+    "xla_free_arguments": ("XLA_FFI_DeviceMemory_Free_Args", "context:ctx size data"),
+    "xla_device_arguments": ("XLA_FFI_DeviceOrdinal_Get_Args", "context:ctx index:device_ordinal"),
     "xla_buffer": ("XLA_FFI_Buffer", "dtype data rank dims"),
     "xla_array": ("XLA_FFI_Array", "dtype size data"),
     "xla_text": ("XLA_FFI_ByteSpan", "start:ptr length:len"),
@@ -371,3 +381,10 @@ def test_layouts_are_those_of_the_installed_header(tmp_path):
         ["cc", "-std=c11", "-fsyntax-only", f"-I{jax.ffi.include_dir()}", str(source)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_on_a_gpu():
+    done = subprocess.run([sys.executable, str(Path(__file__).with_name("jax_on_gpu.py"))], capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip(done.stdout.strip())
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr

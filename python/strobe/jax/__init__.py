@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Strobe for JAX: attention with its gradient, under jit, grad, vmap, scan and shard_map, on the CPU.
+"""Strobe for JAX: attention with its gradient, under jit, grad, vmap, scan and shard_map, on the CPU and on CUDA.
 
 ======================  =========================================================================================
 attention               as :func:`strobe.attention`, shapes (batch, seq, heads, dim)

@@ -64,7 +64,7 @@ def attention(
     seed : int, a key of jax.random, or uint32 Array of two entries, optional
         Of dropout. A key or an array may be traced, so that each step of a compiled program has its own.
     kernel, split_keys : optional
-        Of the forward; the gradient's kernel is the library's choice.
+        Of the forward on the CPU; the gradient's kernel is the library's choice.
     others
         As in :func:`strobe.attention`. The arrays among them may be traced; the numbers are constants of the traced function.
 
@@ -80,8 +80,8 @@ def attention(
     Raises
     ------
     ValueError, NotImplementedError, TypeError
-        As :func:`strobe.attention`, while the call is traced. What only the arrays' elements show, such as offsets that
-        decrease, is an error of JAX's runtime with the library's sentence.
+        As :func:`strobe.attention` of arrays of the CPU, while the call is traced. What only the arrays' elements show, such as
+        offsets that decrease, and what a GPU's kernels refuse, dropout among it, is an error of JAX's runtime with a sentence.
     """
     left, right = sides(window)
     numbers = {

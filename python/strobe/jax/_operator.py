@@ -22,7 +22,8 @@ _OFFSETS = {"cu_seqlens_q": "q", "cu_seqlens_k": "k"}
 @functools.cache
 def _register() -> None:
     for target in (_FORWARD, _BACKWARD):
-        jax.ffi.register_ffi_target(target, _strobe.xla_handler(), platform="cpu")
+        jax.ffi.register_ffi_target(target, _strobe.xla_handler(False), platform="cpu")
+        jax.ffi.register_ffi_target(target, _strobe.xla_handler(True), platform="CUDA")
 
 
 def _stand_in(name: str, given: dict[str, Any]) -> Any:
