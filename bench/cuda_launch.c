@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cuda_launch.c: what a call of strobe_forward costs the host, which checks, plans, describes the tensors and launches, and
- * does not wait: microseconds a call, least and median of rounds of calls that the GPU is ready for. Beside it a call of
- * cudaMemsetAsync, the least that anything on a stream costs. Exit code 77: no GPU.
+ * cuda_launch.c: what a call costs the host: strobe_forward and strobe_backward, which check, plan, describe the tensors and
+ * launch, and do not wait; strobe_workspace and strobe_check of the same problem. Microseconds a call, least and median of
+ * rounds of calls that the GPU is ready for. Beside them a call of cudaMemsetAsync, the least that anything on a stream
+ * costs. Exit code 77: no GPU.
  *
- *     bench_cuda_launch [KERNEL] */
+ *     bench_cuda_launch [KERNEL]      the forward's */
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -36,37 +38,64 @@ static void report(const char *name, double times[ROUNDS]) {
     printf("%-28s %6.2f us a call, median %6.2f\n", name, times[0], times[ROUNDS / 2]);
 }
 
-static void time_forward(int64_t dim, int32_t mask, const char *kernel) {
-    const size_t bytes = (size_t)(SEQ * HEADS * dim * 2);
-    strobe_tuning tuning = {.struct_size = sizeof tuning, .kernel = kernel};
-    strobe_attention a = {.struct_size = sizeof a, .batch = 1, .seq_q = SEQ, .seq_k = SEQ, .heads_q = HEADS, .dim = dim};
-    a.dtype = STROBE_BF16, a.device = STROBE_CUDA, a.mask = mask;
-    if (kernel) a.tuning = &tuning;
-    void **const data[4] = {&a.q.data, &a.k.data, &a.v.data, &a.out.data};
-    for (int i = 0; i < 4; ++i) require(cudaMalloc(data[i], bytes) || cudaMemset(*data[i], 0, bytes), "cudaMalloc");
-    require(cudaMalloc(&a.lse.data, (size_t)(SEQ * HEADS) * sizeof(float)) != cudaSuccess, "cudaMalloc");
-    size_t need;
-    void *work = NULL;
-    require(strobe_workspace(&a, NULL, &need) != STROBE_OK, "strobe_workspace");
-    require(cudaMalloc(&work, need ? need : 1) != cudaSuccess, "cudaMalloc");
+/* A problem, its gradients, and memory for both directions; the GPU's fills are small. */
+struct problem {
+    strobe_attention a;
+    strobe_gradients g;
+    strobe_tuning tuning;
+    void *work;
+    size_t need[2]; /* of the forward, of the backward */
+};
 
-    double calls[ROUNDS], least[ROUNDS];
-    for (int round = -1; round < ROUNDS; ++round) {
-        double start = microseconds();
-        for (int i = 0; i < CALLS; ++i) require(strobe_forward(&a, work, need, NULL) != STROBE_OK, "strobe_forward");
-        if (round >= 0) calls[round] = (microseconds() - start) / CALLS;
-        cudaDeviceSynchronize();
-        start = microseconds();
-        for (int i = 0; i < CALLS; ++i) cudaMemsetAsync(a.lse.data, 0, 64, NULL);
-        if (round >= 0) least[round] = (microseconds() - start) / CALLS;
-        cudaDeviceSynchronize();
+enum way { FORWARD, BACKWARD, FORWARD_WORKSPACE, BACKWARD_WORKSPACE, BACKWARD_CHECK, MEMSET, WAYS };
+static const char *const names[WAYS] = {"strobe_forward",           "strobe_backward",      "  strobe_workspace",
+                                        "  strobe_workspace of it", "  strobe_check of it", "  cudaMemsetAsync"};
+
+static void call(enum way way, struct problem *p) {
+    size_t need;
+    bool failed = false;
+    switch (way) {
+    case FORWARD: failed = strobe_forward(&p->a, p->work, p->need[0], NULL) != STROBE_OK; break;
+    case BACKWARD: failed = strobe_backward(&p->a, &p->g, p->work, p->need[1], NULL) != STROBE_OK; break;
+    case FORWARD_WORKSPACE: failed = strobe_workspace(&p->a, NULL, &need) != STROBE_OK; break;
+    case BACKWARD_WORKSPACE: failed = strobe_workspace(&p->a, &p->g, &need) != STROBE_OK; break;
+    case BACKWARD_CHECK: failed = strobe_check(&p->a, &p->g) != STROBE_OK; break;
+    default: failed = cudaMemsetAsync(p->a.lse.data, 0, 64, NULL) != cudaSuccess;
     }
-    char name[64];
-    snprintf(name, sizeof name, "strobe_forward d=%d%s", (int)dim, mask ? " causal" : "");
-    report(name, calls);
-    report("  cudaMemsetAsync", least);
-    for (int i = 0; i < 4; ++i) cudaFree(*data[i]);
-    cudaFree(a.lse.data), cudaFree(work);
+    require(failed, names[way]);
+}
+
+static void allocate(void **data, size_t bytes) {
+    require(cudaMalloc(data, bytes) || cudaMemset(*data, 0, bytes), "cudaMalloc");
+}
+
+static void time_calls(int64_t dim, int32_t mask, const char *kernel) {
+    const size_t bytes = (size_t)(SEQ * HEADS * dim * 2);
+    struct problem p = {.tuning = {.struct_size = sizeof p.tuning, .kernel = kernel}, .g = {.struct_size = sizeof p.g}};
+    strobe_attention *const a = &p.a;
+    a->struct_size = sizeof *a, a->batch = 1, a->seq_q = SEQ, a->seq_k = SEQ, a->heads_q = HEADS, a->dim = dim;
+    a->dtype = STROBE_BF16, a->device = STROBE_CUDA, a->mask = mask;
+    void **const data[8] = {&a->q.data,     &a->k.data,   &a->v.data,   &a->out.data,
+                            &p.g.dout.data, &p.g.dq.data, &p.g.dk.data, &p.g.dv.data};
+    for (int i = 0; i < 8; ++i) allocate(data[i], bytes);
+    allocate(&a->lse.data, (size_t)(SEQ * HEADS) * sizeof(float));
+    for (int backward = 0; backward < 2; ++backward)
+        require(strobe_workspace(a, backward ? &p.g : NULL, &p.need[backward]) != STROBE_OK, "strobe_workspace");
+    allocate(&p.work, (p.need[0] > p.need[1] ? p.need[0] : p.need[1]) + 1);
+
+    double times[WAYS][ROUNDS];
+    for (int round = -1; round < ROUNDS; ++round)
+        for (int way = 0; way < WAYS; ++way) {
+            a->tuning = kernel && way == FORWARD ? &p.tuning : NULL;
+            const double start = microseconds();
+            for (int i = 0; i < CALLS; ++i) call((enum way)way, &p);
+            if (round >= 0) times[way][round] = (microseconds() - start) / CALLS;
+            cudaDeviceSynchronize();
+        }
+    printf("d=%d%s\n", (int)dim, mask ? " causal" : "");
+    for (int way = 0; way < WAYS; ++way) report(names[way], times[way]);
+    for (int i = 0; i < 8; ++i) cudaFree(*data[i]);
+    cudaFree(a->lse.data), cudaFree(p.work);
 }
 
 int main(int argc, char **argv) {
@@ -74,6 +103,6 @@ int main(int argc, char **argv) {
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return 77;
     for (int64_t dim = 64; dim <= 128; dim *= 2)
         for (int causal = 0; causal < 2; ++causal)
-            time_forward(dim, causal ? STROBE_MASK_CAUSAL_BOTTOM_RIGHT : STROBE_MASK_NONE, argc > 1 ? argv[1] : NULL);
+            time_calls(dim, causal ? STROBE_MASK_CAUSAL_BOTTOM_RIGHT : STROBE_MASK_NONE, argc > 1 ? argv[1] : NULL);
     return 0;
 }

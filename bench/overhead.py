@@ -9,7 +9,7 @@ extension, a unit that other machines share.
 
 A second table has scaled_dot_product_attention, PyTorch's own, strobe.torch's, and PyTorch's after strobe.torch.activate(), of
 one head of 16, 64 and 128 rows, 64 wide, in fp32 and bf16, on one thread: forward, and forward with backward. With --device cuda
-that table alone: what a call costs the host, the GPU being faster than it.
+that table alone, of 16, 128 and 1024 rows, with strobe.torch.attention too: what a call costs the host, the GPU being faster.
 """
 
 import argparse
@@ -81,25 +81,27 @@ def callers(device: str, dtype: str, rows: int, rounds: int) -> dict:
 
     torch.set_num_threads(1)
     options = {"dtype": getattr(torch, dtype), "device": device, "requires_grad": True}
-    q, k, v = (torch.randn(1, 1, rows, 64, **options) for _ in range(3))
-    dout = torch.ones_like(q)
+    heads_first = [torch.randn(1, 1, rows, 64, **options) for _ in range(3)]
+    heads_last = [torch.randn(1, rows, 1, 64, **options) for _ in range(3)]
 
-    def both(attention):
-        torch.autograd.grad(attention(q, k, v), (q, k, v), dout)
+    def both(attention, tensors, dout):
+        torch.autograd.grad(attention(*tensors), tensors, dout)
 
     ways = {
-        "PyTorch": (F.scaled_dot_product_attention, False),
-        "strobe.torch": (st.scaled_dot_product_attention, False),
-        "PyTorch, activate()": (F.scaled_dot_product_attention, True),
+        "PyTorch": (F.scaled_dot_product_attention, heads_first, False),
+        "strobe.torch": (st.scaled_dot_product_attention, heads_first, False),
+        "strobe.torch.attention": (st.attention, heads_last, False),
+        "PyTorch, activate()": (F.scaled_dot_product_attention, heads_first, True),
     }
     least = {name: [float("inf")] * 2 for name in ways}
     for _ in range(rounds):
-        for name, (attention, active) in ways.items():
+        for name, (attention, tensors, active) in ways.items():
+            dout = torch.ones_like(tensors[0])
             if active:
                 st.activate()
             with torch.no_grad():
-                forward = microseconds(lambda a=attention: a(q, k, v), 30)
-            backward = microseconds(lambda a=attention: both(a), 15)
+                forward = microseconds(lambda a=attention, t=tensors: a(*t), 30)
+            backward = microseconds(lambda a=attention, t=tensors, d=dout: both(a, t, d), 15)
             if device != "cpu":
                 torch.cuda.synchronize()
             st.deactivate()
@@ -125,7 +127,7 @@ def main() -> int:
         ways = {
             f"{dtype}, {n} rows": callers(a.device, dtype, n, a.rounds)
             for dtype in ("float32", "bfloat16")
-            for n in (16, 64, 128)
+            for n in ((16, 64, 128) if a.device == "cpu" else (16, 128, 1024))
         }
     except ImportError:
         ways = {}
