@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * aten_tensors.c: tensors of PyTorch's as a problem of the library, for aten.c. No line of Python: PyTorch calls these
- * without the GIL, from any thread. */
+ * aten_tensors.c: tensors of PyTorch's as a problem of the library; see aten.h. */
+#include <math.h>
 #include <string.h>
 
 #include "aten.h"
@@ -10,13 +10,13 @@ enum { BATCH, HEADS, SEQ, DIM, AXES };
 enum { DTYPES = 4 };
 
 static int32_t dtypes[DTYPES]; /* PyTorch's numbers, in the order of elements[] */
-static int32_t boolean, cpu;
+static int32_t boolean, cpu, cuda;
 static const int32_t elements[DTYPES] = {STROBE_FP32, STROBE_FP16, STROBE_BF16, STROBE_FP64};
 
-void aten_dtypes(void) {
+void aten_numbers(void) {
     const int32_t numbers[DTYPES] = {torch_abi.float32(), torch_abi.float16(), torch_abi.bfloat16(), torch_abi.float64()};
     memcpy(dtypes, numbers, sizeof dtypes);
-    boolean = torch_abi.boolean(), cpu = torch_abi.cpu();
+    boolean = torch_abi.boolean(), cpu = torch_abi.cpu(), cuda = torch_abi.cuda();
 }
 
 /* -1 for another. */
@@ -32,11 +32,21 @@ static int32_t dtype_of(int32_t element) {
     return dtypes[n];
 }
 
+static bool find_place(struct torch_tensor *tensor, struct place *place) {
+    return torch_abi.device_type(tensor, &place->device) == 0 && torch_abi.device_index(tensor, &place->index) == 0;
+}
+
+static bool is_at(struct torch_tensor *tensor, const struct place *place) {
+    struct place own;
+    return find_place(tensor, &own) && own.device == place->device && own.index == place->index;
+}
+
 /* ------------------------------------------------------------------------------------------------------------ results -- */
 
-static bool make(const int64_t *size, const int64_t *stride, int axes, int32_t dtype, struct torch_tensor **made,
-                 void **data) {
-    return torch_abi.empty(axes, size, stride, dtype, cpu, 0, made) == 0 && torch_abi.write_data(*made, data) == 0;
+static bool make(const int64_t *size, const int64_t *stride, int axes, int32_t dtype, const struct place *place,
+                 struct torch_tensor **made, void **data) {
+    return torch_abi.empty(axes, size, stride, dtype, place->device, place->index, made) == 0 &&
+           torch_abi.write_data(*made, data) == 0;
 }
 
 static void place(strobe_tensor *to, void *data, const int64_t stride[AXES]) {
@@ -53,14 +63,15 @@ bool aten_new(const struct aten_call *c, const int64_t size[AXES], struct torch_
     int64_t stride[AXES];
     void *data;
     seq_before_heads(size, stride);
-    if (!make(size, stride, AXES, c->q.dtype, made, &data)) return false;
+    if (!make(size, stride, AXES, c->q.dtype, &c->q.place, made, &data)) return false;
     place(to, data, stride);
     return true;
 }
 
-/* The axes in the order of q's strides, without gaps, as empty_like has it. */
-bool aten_new_like_q(const struct aten_call *c, struct torch_tensor **made, strobe_tensor *to) {
-    const int64_t *size = c->q.size, *given = c->q.callers_stride;
+/* The axes in the order of the other's strides, without gaps. */
+bool aten_new_like(const struct aten_call *c, const struct view *like, const int64_t size[AXES], struct torch_tensor **made,
+                   strobe_tensor *to) {
+    const int64_t *given = like->callers_stride;
     int order[AXES] = {BATCH, HEADS, SEQ, DIM}; /* outermost first */
     for (int n = 1; n < AXES; ++n)
         for (int at = n; at > 0 && given[order[at - 1]] < given[order[at]]; --at) {
@@ -75,19 +86,26 @@ bool aten_new_like_q(const struct aten_call *c, struct torch_tensor **made, stro
         elements_below *= size[axis];
     }
     void *data;
-    if ((stride[DIM] != 1 && size[DIM] > 1) || !make(size, stride, AXES, c->q.dtype, made, &data)) return false;
+    if ((stride[DIM] != 1 && size[DIM] > 1) || !make(size, stride, AXES, c->q.dtype, &c->q.place, made, &data)) return false;
     place(to, data, stride);
     return true;
 }
 
-bool aten_new_lse(struct aten_call *c, bool heads_last, struct torch_tensor **made) {
-    const int64_t *q = c->q.size, size[3] = {q[BATCH], q[HEADS], q[SEQ]};
-    const int64_t stride[3] = {q[HEADS] * q[SEQ], heads_last ? 1 : q[SEQ], heads_last ? q[HEADS] : 1};
+bool aten_new_lse(struct aten_call *c, enum lse_layout layout, int64_t rows, struct torch_tensor **made) {
+    const int64_t *q = c->q.size, size[4] = {q[BATCH], q[HEADS], rows, 1};
+    const bool last = layout == LSE_HEADS_LAST;
+    const int64_t stride[4] = {q[HEADS] * rows, last ? 1 : rows, last ? q[HEADS] : 1, 1};
     const int32_t element = c->a.dtype == STROBE_FP64 ? STROBE_FP64 : STROBE_FP32;
     void *data;
-    if (!make(size, stride, 3, dtype_of(element), made, &data)) return false;
+    if (!make(size, stride, layout == LSE_COLUMN ? 4 : 3, dtype_of(element), &c->q.place, made, &data)) return false;
     c->a.lse = (strobe_tensor){.data = data, .stride = {stride[0], stride[2], stride[1]}, .dtype = element};
-    return true;
+    return rows == q[SEQ] || (torch_abi.fill && torch_abi.fill(*made, (double)INFINITY) == 0);
+}
+
+bool aten_new_empty(const struct aten_call *c, int32_t dtype, const int64_t *size, struct torch_tensor **made) {
+    static const int64_t one = 1;
+    const struct place *at = &c->q.place;
+    return torch_abi.empty(size ? 1 : 0, size ? size : &one, &one, dtype, at->device, at->index, made) == 0;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- inputs -- */
@@ -102,14 +120,15 @@ static bool is_one_row(const struct view *v) { return v->size[BATCH] == 1 && v->
 
 static bool copy_view(struct view *v, struct torch_tensor *tensor) {
     seq_before_heads(v->size, v->stride);
-    return make(v->size, v->stride, AXES, v->dtype, &v->copy, &v->data) && torch_abi.copy(v->copy, tensor, 0) == 0;
+    return make(v->size, v->stride, AXES, v->dtype, &v->place, &v->copy, &v->data) &&
+           torch_abi.copy(v->copy, tensor, 0) == 0;
 }
 
 static bool open_view(struct view *v, struct torch_tensor *tensor) {
     int64_t axes, *size, *stride;
     const void *data;
     if (torch_abi.dim(tensor, &axes) || axes != AXES || torch_abi.sizes(tensor, &size) ||
-        torch_abi.strides(tensor, &stride) || torch_abi.dtype(tensor, &v->dtype))
+        torch_abi.strides(tensor, &stride) || torch_abi.dtype(tensor, &v->dtype) || !find_place(tensor, &v->place))
         return false;
     memcpy(v->size, size, sizeof v->size);
     memcpy(v->stride, stride, sizeof v->stride);
@@ -125,7 +144,9 @@ static bool open_view(struct view *v, struct torch_tensor *tensor) {
 
 bool aten_read(const struct aten_call *c, struct view *v, struct torch_tensor *tensor, strobe_tensor *to) {
     const int64_t wanted[AXES] = {c->a.batch, c->a.heads_q, c->a.seq_q, c->a.dim_v};
-    if (!open_view(v, tensor) || v->dtype != c->q.dtype || memcmp(v->size, wanted, sizeof wanted) != 0) return false;
+    if (!is_at(tensor, &c->q.place) || !open_view(v, tensor) || v->dtype != c->q.dtype ||
+        memcmp(v->size, wanted, sizeof wanted) != 0)
+        return false;
     place(to, v->data, v->stride);
     return true;
 }
@@ -134,10 +155,10 @@ bool aten_read_lse(struct aten_call *c, struct torch_tensor *lse) {
     int64_t axes, *size, *stride;
     int32_t dtype;
     const void *data;
-    const int64_t wanted[3] = {c->a.batch, c->a.heads_q, c->a.seq_q};
     const int32_t element = c->a.dtype == STROBE_FP64 ? STROBE_FP64 : STROBE_FP32;
-    if (torch_abi.dim(lse, &axes) || axes != 3 || torch_abi.sizes(lse, &size) || torch_abi.strides(lse, &stride) ||
-        torch_abi.dtype(lse, &dtype) || dtype != dtype_of(element) || memcmp(size, wanted, sizeof wanted) != 0 ||
+    if (!is_at(lse, &c->q.place) || torch_abi.dim(lse, &axes) || (axes != 3 && axes != 4) || torch_abi.sizes(lse, &size) ||
+        torch_abi.strides(lse, &stride) || torch_abi.dtype(lse, &dtype) || dtype != dtype_of(element) ||
+        size[0] != c->a.batch || size[1] != c->a.heads_q || size[2] < c->a.seq_q || (axes == 4 && size[3] != 1) ||
         torch_abi.read_data(lse, &data))
         return false;
     c->a.lse = (strobe_tensor){.stride = {stride[0], stride[2], stride[1]}, .dtype = element};
@@ -150,7 +171,8 @@ bool aten_mask(struct aten_call *c, struct torch_tensor *mask) {
     int64_t axes, *size, *stride, strides[3] = {0};
     int32_t dtype;
     const void *data;
-    if (torch_abi.dim(mask, &axes) || axes < 2 || axes > AXES || torch_abi.sizes(mask, &size) ||
+    if (!mask) return true;
+    if (!is_at(mask, &c->q.place) || torch_abi.dim(mask, &axes) || axes < 2 || axes > AXES || torch_abi.sizes(mask, &size) ||
         torch_abi.strides(mask, &stride) || torch_abi.dtype(mask, &dtype) || torch_abi.read_data(mask, &data))
         return false;
     for (int64_t axis = 0; axis < axes; ++axis) {
@@ -181,6 +203,8 @@ bool aten_describe(struct aten_call *c, struct torch_tensor *q, struct torch_ten
     if (!open_view(&c->q, q) || !open_view(&c->k, k) || !open_view(&c->v, v)) return false;
     const int64_t *of_q = c->q.size, *of_k = c->k.size, *of_v = c->v.size;
     const int32_t element = element_of(c->q.dtype);
+    const struct place *at = &c->q.place;
+    if ((at->device != cpu && at->device != cuda) || !is_at(k, at) || !is_at(v, at)) return false;
     if (element < 0 || c->k.dtype != c->q.dtype || c->v.dtype != c->q.dtype || of_k[BATCH] != of_q[BATCH] ||
         of_v[BATCH] != of_q[BATCH] || of_v[HEADS] != of_k[HEADS] || of_v[SEQ] != of_k[SEQ] || of_k[DIM] != of_q[DIM] ||
         (scale && *scale == 0))
@@ -188,7 +212,8 @@ bool aten_describe(struct aten_call *c, struct torch_tensor *q, struct torch_ten
     a->struct_size = sizeof *a;
     a->batch = of_q[BATCH], a->heads_q = of_q[HEADS], a->heads_kv = of_k[HEADS];
     a->seq_q = of_q[SEQ], a->seq_k = of_k[SEQ], a->dim = of_q[DIM], a->dim_v = of_v[DIM];
-    a->dtype = element, a->device = STROBE_CPU;
+    a->dtype = element, a->device = at->device == cpu ? STROBE_CPU : STROBE_CUDA;
+    a->device_index = at->device == cpu ? 0 : at->index;
     a->mask = causal ? STROBE_MASK_CAUSAL_TOP_LEFT : STROBE_MASK_NONE;
     a->scale = scale ? *scale : 0;
     place(&a->q, c->q.data, c->q.stride);

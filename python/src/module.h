@@ -12,7 +12,7 @@
  *     merge.c      merge                                           info.c      kernels, devices, versions
  *     freeze.c     a call without its tensors, as bytes            xla_handler.c  what JAX's programs call
  *     shards.c     a call over many processes                      plain.c     whether anything looks at a call of PyTorch's
- *     aten.c       kernels of PyTorch's operators, without Python: aten_tensors.c, torch_abi.c */
+ *     aten.c       kernels of PyTorch's operators, without Python: aten_*.c, torch_abi.c */
 #ifndef STROBE_PYTHON_MODULE_H
 #define STROBE_PYTHON_MODULE_H
 
@@ -92,8 +92,10 @@ FUNCTION(py_set_num_threads); /* threads.c */
 FUNCTION(py_get_num_threads); /* threads.c */
 FUNCTION(py_share_threads);   /* team.c */
 FUNCTION(py_aten_open);       /* aten.c */
-FUNCTION(py_aten_replace);
-FUNCTION(py_aten_offer);
+FUNCTION(py_aten_open_cuda);
+FUNCTION(py_aten_deterministic);
+FUNCTION(py_aten_register);
+FUNCTION(py_aten_unregister);
 FUNCTION(py_aten_calls);
 FUNCTION(py_ask_before_plain); /* plain.c */
 FUNCTION(py_is_plain);

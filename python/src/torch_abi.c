@@ -26,22 +26,29 @@ static const struct {
     {AT(sizes), "aoti_torch_get_sizes"},
     {AT(strides), "aoti_torch_get_strides"},
     {AT(dtype), "aoti_torch_get_dtype"},
+    {AT(device_type), "aoti_torch_get_device_type"},
+    {AT(device_index), "aoti_torch_get_device_index"},
     {AT(read_data), "torch_get_const_data_ptr"},
     {AT(write_data), "torch_get_mutable_data_ptr"},
     {AT(empty), "aoti_torch_empty_strided"},
     {AT(undefined), "aoti_torch_new_uninitialized_tensor"},
     {AT(copy), "aoti_torch_copy_"},
+    {AT(fill), "aoti_torch_aten_fill__Scalar"},
     {AT(tensor_delete), "aoti_torch_delete_tensor_object"},
     {AT(list_item), "torch_list_get_item"},
     {AT(list_delete), "torch_delete_list"},
     {AT(grad_mode), "aoti_torch_grad_mode_is_enabled"},
     {AT(check), "aoti_torch_check"},
     {AT(cpu), "aoti_torch_device_type_cpu"},
+    {AT(cuda), "aoti_torch_device_type_cuda"},
     {AT(float32), "aoti_torch_dtype_float32"},
     {AT(float16), "aoti_torch_dtype_float16"},
     {AT(bfloat16), "aoti_torch_dtype_bfloat16"},
     {AT(float64), "aoti_torch_dtype_float64"},
     {AT(boolean), "aoti_torch_dtype_bool"},
+    {AT(uint8), "aoti_torch_dtype_uint8"},
+    {AT(int64), "aoti_torch_dtype_int64"},
+    {AT(uint64), "aoti_torch_dtype_uint64"},
 };
 
 /* Objects and functions are converted as POSIX has it. */
@@ -62,13 +69,13 @@ static bool find_delete(void *library, struct torch_abi *abi) {
     return find(library, "_ZdlPv", &abi->value_delete); /* operator delete(void *), as the library itself finds it */
 }
 
-/* The ABI is promised for all of 2; 2.10 is the first with every function and conversion that aten.c needs. */
+/* The ABI is promised for all of 2; 2.10 is the first with every function and conversion that the kernels need. */
 static bool is_known(uint64_t version) { return version >> 56 == 2 && version >= TORCH_ABI; }
 
 bool torch_abi_open(const char *path) {
     if (torch_abi.version) return true;
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-    return false; /* aten.c reads a bool out of the first byte */
+    return false; /* a bool is read out of the first byte */
 #endif
     struct torch_abi found = {0};
     void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
@@ -78,5 +85,17 @@ bool torch_abi_open(const char *path) {
     if (!find_delete(library, &found) || !is_known(found.version())) return false;
     find(library, "torch_exception_get_what_without_backtrace", &found.last_error);
     torch_abi = found; /* the library stays open */
+    return true;
+}
+
+bool torch_abi_open_cuda(const char *path) {
+    struct torch_abi found = torch_abi;
+    void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    if (!library || !torch_abi.version) return false;
+    if (!find(library, "aoti_torch_get_current_cuda_stream", &found.current_stream) ||
+        !find(library, "_ZN2at13globalContextEv", &found.settings) || /* of libtorch_cpu.so, which this one needs */
+        !find(library, "_ZNK2at7Context23deterministicAlgorithmsEv", &found.deterministic))
+        return false;
+    torch_abi = found;
     return true;
 }

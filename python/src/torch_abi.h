@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * torch_abi.h: the functions of PyTorch's stable C ABI that the kernels of aten.c need, found at run time. Nothing of
- * PyTorch is included, linked or built against: one binary works with every PyTorch from 2.10 on, where the ABI has all of
- * them, and does without where they are not found (torch_abi_open). The headers of its stable ABI document them. */
+ * torch_abi.h: the functions of PyTorch's stable C ABI that the kernels of aten_cpu.c and aten_cuda.c need, found at run
+ * time. Nothing of PyTorch is included, linked or built against: one binary works with every PyTorch from 2.10 on, where the
+ * ABI has all of them, and does without where they are not found (torch_abi_open). The headers of its stable ABI document
+ * them. */
 #ifndef STROBE_PYTHON_TORCH_ABI_H
 #define STROBE_PYTHON_TORCH_ABI_H
 
@@ -35,12 +36,15 @@ struct torch_abi {
     torch_error (*sizes)(struct torch_tensor *tensor, int64_t **sizes); /* borrowed, as are strides and data */
     torch_error (*strides)(struct torch_tensor *tensor, int64_t **strides);
     torch_error (*dtype)(struct torch_tensor *tensor, int32_t *dtype);
+    torch_error (*device_type)(struct torch_tensor *tensor, int32_t *type);
+    torch_error (*device_index)(struct torch_tensor *tensor, int32_t *index);
     torch_error (*read_data)(struct torch_tensor *tensor, const void **data);
     torch_error (*write_data)(struct torch_tensor *tensor, void **data);
     torch_error (*empty)(int64_t dim, const int64_t *sizes, const int64_t *strides, int32_t dtype, int32_t device_type,
                          int32_t device_index, struct torch_tensor **tensor);
     torch_error (*undefined)(struct torch_tensor **tensor);
     torch_error (*copy)(struct torch_tensor *to, struct torch_tensor *from, int32_t non_blocking);
+    torch_error (*fill)(struct torch_tensor *tensor, double value);
     torch_error (*tensor_delete)(struct torch_tensor *tensor);
     torch_error (*list_item)(struct torch_list *list, size_t index, stable_value *item);
     torch_error (*list_delete)(struct torch_list *list);
@@ -49,12 +53,21 @@ struct torch_abi {
     /* Throws PyTorch's exception where it does not hold. */
     void (*check)(bool holds, const char *function, const char *file, uint32_t line, const char *sentence);
 
-    int32_t (*cpu)(void); /* a device's type; the others are dtypes */
+    int32_t (*cpu)(void); /* a device's type, as the next; the others are dtypes */
+    int32_t (*cuda)(void);
     int32_t (*float32)(void), (*float16)(void), (*bfloat16)(void), (*float64)(void), (*boolean)(void);
+    int32_t (*uint8)(void), (*int64)(void), (*uint64)(void);
 
     /* Frees what an optional value points to. From 2.13 on it has a function of its own; before, it is C++'s delete. */
     void (*value_delete)(stable_value *value);
     const char *(*last_error)(void); /* from 2.13 on; NULL before */
+
+    /* torch_abi_open_cuda: NULL before. */
+    torch_error (*current_stream)(int32_t device_index, void **stream);
+    /* Whether torch.use_deterministic_algorithms is in force, of PyTorch's settings. The ABI does not tell: these are two
+     * functions of C++, by their mangled names, that take and return what C has too. */
+    void *(*settings)(void);
+    bool (*deterministic)(const void *settings);
 };
 
 extern struct torch_abi torch_abi;
@@ -62,5 +75,8 @@ extern struct torch_abi torch_abi;
 /* Finds the functions in the library of PyTorch at this path, which the process has loaded. False where PyTorch is a version
  * that is not known to keep to this ABI or lacks one of them; then none may be called. */
 bool torch_abi_open(const char *path);
+
+/* The same for what calls on GPUs need besides, in the library of PyTorch's that has its CUDA backend. */
+bool torch_abi_open_cuda(const char *path);
 
 #endif

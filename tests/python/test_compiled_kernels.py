@@ -15,7 +15,7 @@ from strobe import _strobe
 from strobe.torch import _compiled, _run
 
 pytestmark = pytest.mark.skipif(
-    _compiled.efficient is None or not _compiled.REPLACED, reason="a PyTorch without the stable C ABI of 2.10"
+    _compiled.efficient is None or not _compiled.REPLACED["CPU"], reason="a PyTorch without the stable C ABI of 2.10"
 )
 
 
@@ -447,7 +447,7 @@ import torch, torch.nn.functional as F
 import strobe.torch as st
 from strobe import _strobe
 from strobe.torch import _compiled, _run
-assert not _compiled.OPEN and _compiled.efficient is None and _compiled.REPLACED == ()
+assert not _compiled.OPEN and _compiled.efficient is None and _compiled.REPLACED == {"CPU": (), "CUDA": ()}
 q = torch.randn(1, 2, 9, 16, requires_grad=True)
 expected = F.scaled_dot_product_attention(q, q, q, is_causal=True)
 (gradient,) = torch.autograd.grad(expected.sum(), q)
@@ -460,7 +460,7 @@ st.deactivate()
 assert _strobe.aten_calls() == (0, 0)
 for other in ("/nowhere/libtorch_cpu.so", "libc.so.6"):  # not loaded; loaded, but not PyTorch's
     assert not _strobe.aten_open(other)
-for use in (lambda: _strobe.aten_replace(True), _strobe.aten_offer):
+for use in (lambda: _strobe.aten_register("replaced CPU"), lambda: _strobe.aten_register("offered CPU")):
     try:
         use()
     except RuntimeError as refusal:
@@ -497,12 +497,12 @@ def test_declarations_are_pytorchs():
     """Result and parameters of each function that torch_abi.h declares, against the headers that come with PyTorch."""
     source = Path(__file__).parents[2] / "python" / "src"
     names = dict(re.findall(r'\{AT\((\w+)\), "(\w+)"\}', (source / "torch_abi.c").read_text(encoding="utf-8")))
+    names["current_stream"] = "aoti_torch_get_current_cuda_stream"  # of the library with the CUDA backend
     ours = (source / "torch_abi.h").read_text(encoding="utf-8")
-    ours = re.sub(r"int32_t \(\*float32\).*;", "", re.sub(r"/\*.*?\*/", "", ours, flags=re.DOTALL))
+    ours = re.sub(r"int32_t \(\*(float32|uint8)\).*;", "", re.sub(r"/\*.*?\*/", "", ours, flags=re.DOTALL))
     include = Path(torch.__file__).parent / "include" / "torch" / "csrc"
-    theirs = "".join(
-        (include / name).read_text(encoding="utf-8") for name in ("stable/c/shim.h", "inductor/aoti_torch/c/shim.h")
-    )
+    headers = [path for name in ("shim.h", "c_shim_aten.h") for path in sorted(include.rglob(name))]
+    theirs = "".join(path.read_text(encoding="utf-8") for path in headers)
     theirs = re.sub(r"//.*", "", theirs)
     compared = 0
     for result, member, parameters in re.findall(r"(\w+) \(\*(\w+)\)\(([^;]*)\);", ours):
@@ -518,4 +518,4 @@ def test_declarations_are_pytorchs():
         expected = [normal(x) for x in declared[2].split(",")] if declared[2].strip() else ["void"]
         assert [normal(x) for x in parameters.split(",")] == expected, names[member]
         compared += 1
-    assert compared == len(names) - 5  # the dtypes, on one line
+    assert compared == len(names) - 8  # the dtypes, on two lines

@@ -57,22 +57,20 @@ class _Handle:
 
     def remove(self) -> None:
         global _library
-        if _compiled.OPEN:
-            _strobe.aten_replace(False)
+        for key in _compiled.REPLACED:
+            _strobe.aten_unregister(f"replaced {key}")
         if _library is not None:
             _library._destroy()
         _library = None
 
 
-def _take_compiled_places() -> None:
-    """The compiled kernels, which hand what they do not take on to operators in Python, by names that aten.c knows."""
-    for operator in _compiled.REPLACED:
-        name = operator.replace("_scaled_dot_product_flash_attention", "_flash")
-        if not hasattr(torch.ops.strobe, name):
-            function = _or_replaced(operator, "CPU", OPERATORS[operator, "CPU"])
-            _compiled.define_like(operator, name).impl(name, function, "CPU", with_keyset=True)
-    _strobe.aten_replace(True)
-    _kept.extend(torch.library.get_kernel(f"aten::{operator}", "CPU") for operator in _compiled.REPLACED)
+def _take_compiled_places(key: str) -> None:
+    """The compiled kernels, which hand what they do not take on to operators in Python of the same names."""
+    for operator in _compiled.REPLACED[key]:
+        if not hasattr(torch.ops.strobe, operator):
+            _compiled.define_handed_on(operator, key, _or_replaced(operator, key, OPERATORS[operator, key]))
+    _strobe.aten_register(f"replaced {key}")
+    _kept.extend(torch.library.get_kernel(f"aten::{operator}", key) for operator in _compiled.REPLACED[key])
 
 
 def _take_places() -> _Handle:
@@ -91,12 +89,13 @@ def _take_places() -> _Handle:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch says of each operator that it is overridden
         for operator, key in present:
-            if key == "CPU" and operator in _compiled.REPLACED:
+            if operator in _compiled.REPLACED[key]:
                 continue
             function = _or_replaced(operator, key, OPERATORS[operator, key])
             _library.impl(operator, function, key, with_keyset=True)
-    if _compiled.REPLACED:
-        _take_compiled_places()  # after one in Python, of which PyTorch has said that it overrides another: it says so once
+    for key, operators in _compiled.REPLACED.items():
+        if operators and set(operators) <= {operator for operator, _ in present}:
+            _take_compiled_places(key)  # after one in Python, of which PyTorch has said that it overrides: it says so once
     return _Handle()
 
 

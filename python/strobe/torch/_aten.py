@@ -68,11 +68,12 @@ def _dense_options(is_causal: bool, bias: Tensor | None, scale: float | None, ke
     return options
 
 
-def _dense(query, key, value, bias, dropout_p, is_causal, scale) -> tuple[Tensor, Tensor]:
-    """out, laid out as query is, and lse (batch, heads, seq)."""
+def _dense(query, key, value, bias, dropout_p, is_causal, scale, out=None) -> tuple[Tensor, Tensor]:
+    """out, the caller's or laid out as query is, and lse (batch, heads, seq)."""
     _no_dropout(dropout_p)
-    same = query.shape[-1] == value.shape[-1]
-    out = torch.empty_like(query) if same else query.new_empty((*query.shape[:-1], value.shape[-1]))
+    if out is None:
+        same = query.shape[-1] == value.shape[-1]
+        out = torch.empty_like(query) if same else query.new_empty((*query.shape[:-1], value.shape[-1]))
     options = _dense_options(is_causal, bias, scale, key.shape[2])
     return out, _forward(*_swapped(query, key, value, out), **options)[1]
 
@@ -111,7 +112,8 @@ def _cuda_backward(
     grad_out, query, key, value, out, lse, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, seed, offset, *,
     scale=None,
 ):  # fmt: skip
-    return _dense_backward(grad_out, query, key, value, out, lse, None, dropout_p, is_causal, scale)
+    gradients = [torch.empty_like(x) for x in (query, key, value)]  # torch.compile counts on this layout
+    return _dense_backward(grad_out, query, key, value, out, lse, None, dropout_p, is_causal, scale, gradients)
 
 
 def _cudnn(
@@ -133,7 +135,9 @@ def _cudnn_backward(
 
 
 def _efficient(query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None):
-    out, lse = _dense(query, key, value, attn_bias, dropout_p, is_causal, scale)
+    shape = (*query.shape[:-1], value.shape[-1])
+    out = torch.empty_permuted(shape, (0, 2, 1, 3), dtype=query.dtype, device=query.device)
+    lse = _dense(query, key, value, attn_bias, dropout_p, is_causal, scale, out)[1]
     rows = query.shape[2]  # PyTorch's own kernel makes them whole 32s
     lse = torch.nn.functional.pad(lse, (0, -rows % 32), value=math.inf) if compute_log_sumexp else lse.new_empty(0)
     return out, lse, *_no_random_numbers(query, torch.int64)

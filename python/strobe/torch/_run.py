@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from strobe import _strobe
 from strobe.torch import _ops
 from strobe.torch._compiled import efficient as _efficient
+from strobe.torch._compiled import flash as _flash
 
 PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -131,13 +132,15 @@ class _HeadsFirst(torch.autograd.Function):
 
 
 def compiled(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None) -> Tensor | None:
-    """Attention of plain tensors (batch, heads, seq, dim), causal from the top-left corner, by a compiled kernel of the CPU; None
-    where there is none for them. mask: added to scores or, of bool, hides; one with a gradient is another way's."""
-    if _efficient is None or not q.is_cpu or q.dtype is not k.dtype:
-        return None
-    if mask is not None and (type(mask) not in PLAIN or not mask.is_cpu or mask.requires_grad):
+    """Attention of plain tensors (batch, heads, seq, dim), causal from the top-left corner, by a compiled kernel; None where
+    there is none for them. mask: added to scores or, of bool, hides; one with a gradient is another way's."""
+    if mask is not None and (type(mask) not in PLAIN or mask.device != q.device or mask.requires_grad):
         return None
     try:
+        if q.is_cuda:
+            return None if _flash is None else _flash(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)[0]
+        if _efficient is None or not q.is_cpu or q.dtype is not k.dtype:
+            return None
         return _efficient(q, k, v, mask, _is_grad_enabled(), 0.0, causal, scale=scale)[0]
     except (RuntimeError, TypeError):  # not for this kernel; what is wrong is said by another way
         return None
