@@ -164,6 +164,7 @@ def same_bits(x, y):
     [("contiguous", 1, torch.float32), ("entries", 7, torch.bfloat16), (16, 1, torch.bfloat16), (1, 3, torch.float16)],
 )
 def test_append_and_attend(layout, rows, dtype, case, rotary):
+    torch.manual_seed(0)  # else the tests before it would choose the numbers
     case, same = meant(case, 4)
     same.pop("num_splits", None)
     k, v, (k_cache, v_cache), where, table = a_cache(layout, dtype)
