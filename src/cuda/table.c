@@ -150,9 +150,10 @@ static const struct kernel kernels[] = {
         .seq_k = POSITIONS_28,
         .rows = ROWS_31,
         .reject = strobe__sm90_backward_reject,
-        .limits = COPIED_28 "q, k, v and dout at ascending multiples of 16 bytes; block_mask.block_q a multiple of 8; "
-                            "packed k: total_k is given; score functions: columns up to 128, softcap 0, no dscore or "
-                            "broadcast dbias with STROBE_DETERMINISTIC",
+        .limits = COPIED_28
+        "q, k, v and dout at ascending multiples of 16 bytes; block_mask.block_q a multiple of 8; "
+        "softcap 0 or from 8 on; packed k: total_k is given; score functions: columns up to 128, softcap 0, no dscore or "
+        "broadcast dbias with STROBE_DETERMINISTIC",
         .choose = strobe__sm90_backward_choose,
         .variants = strobe__sm90_backward_variants,
         .workspace = strobe__sm90_backward_workspace,

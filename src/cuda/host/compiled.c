@@ -59,6 +59,7 @@ static void find_driver(void) {
 
 const char *strobe__compiled_reject(const struct problem *p) {
     if (!(p->features & FEATURE(SCORE))) return NULL;
+    if (strobe__cuda_lacks(CUDA_SM80, p->a.device_index)) return NULL; /* nothing runs here; the planner says why */
     pthread_once(&once, find_driver);
     if (!has_driver)
         return "score.function changes scores, for which the driver is too old; one of CUDA 12.0 or later is taken";

@@ -60,6 +60,7 @@ static int at_once(const struct problem *p) {
 
 const char *strobe__visible_function_reject(const struct problem *p) {
     if (!(p->features & FEATURE(VISIBLE)) || at_once(p) > 0) return NULL;
+    if (strobe__cuda_lacks(CUDA_SM80, p->a.device_index)) return NULL; /* nothing runs here; the planner says why */
     return "visible has more operations than fit the shared memory of a multiprocessor; fewer are taken";
 }
 
