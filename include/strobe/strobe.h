@@ -242,11 +242,11 @@ typedef struct strobe_dropout {
     int64_t batch_start, head_start, row_start, key_start;
 } strobe_dropout;
 
-/* Scales of quantised q, k, v: the true value is scale * stored, whatever the dtype; NULL: none, not accepted for int8 and
- * e4m3. stride: elements between batch entries, blocks of rows and heads, 0 = broadcast. block_*: rows that share a scale,
- * 1 = a scale a token and head, as for an int8 cache; 0 = the whole sequence. Blocks of a packed side are those of the
- * packed tensor's rows, and stride[0] is then read for whole sequences only. Scales of invisible keys are not read. In
- * forwards; q's on the CPU, on Hopper where all are e4m3. Of an int8 cache with a float for each token and head:
+/* Scales of quantised q, k, v: the true value is scale * stored, whatever the dtype; NULL: none, for int8 and e4m3 where
+ * there are no rows. stride: elements between batch entries, blocks of rows and heads, 0 = broadcast. block_*: rows that
+ * share a scale, 1 = a scale a token and head, as for an int8 cache; 0 = the whole sequence. Blocks of a packed side are
+ * those of the packed tensor's rows, and stride[0] is then read for whole sequences only. Scales of invisible keys are not
+ * read. In forwards; q's on the CPU, on Hopper where all are e4m3. Of an int8 cache with a float for each token and head:
  *     strobe_scales s = {.struct_size = sizeof s, .k = k_scale, .v = v_scale, .block_k = 1};   // [batch][seq_k][heads_kv]
  *     s.stride_k[0] = s.stride_v[0] = seq_k * heads_kv;
  *     s.stride_k[1] = s.stride_v[1] = heads_kv, s.stride_k[2] = s.stride_v[2] = 1; */

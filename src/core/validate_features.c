@@ -185,6 +185,7 @@ struct scales_check {
     int64_t seq, heads, block;
     const void *cu_seqlens, *used;
     int64_t total;
+    bool none; /* of packed ones whose number is not known: there are none */
 };
 
 /* e4m3 with a scale a sequence or a tensor: where the host can see them, those of sequences that have rows are positive
@@ -215,13 +216,13 @@ static strobe_status check_scales_of(const struct problem *p, const struct scale
                quantised = c->dtype == STROBE_INT8 || c->dtype == STROBE_FP8_E4M3;
     int64_t rows = c->seq;
     if (packed) rows = strobe__packed_total(p, c->cu_seqlens, c->total);
-    if (rows < 0) rows = 1; /* nothing can be said of a second row */
-    if (!c->data && quantised && p->runs && a->batch > 0 && rows > 0 && !(p->stores && !c->given))
+    if (rows < 0) rows = !c->none; /* nothing can be said of a second row */
+    const bool in_pages = a->paged && c->tensor[0] != 'q', nothing = rows == 0 || (in_pages && p->paged.pages == 0);
+    if (!c->data && quantised && p->runs && a->batch > 0 && !nothing && !(p->stores && !c->given))
         return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is NULL and %s.dtype is %s; %s with its scales is accepted",
                             c->name, c->tensor, strobe__dtype_name(c->dtype), strobe__dtype_name(c->dtype));
     if (!c->data) return STROBE_OK;
-    const bool in_pages = a->paged && c->tensor[0] != 'q' && !whole;
-    if (in_pages && c->block != 1)
+    if (in_pages && !whole && c->block != 1)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "scales.block_k is %lld beside paged; 0 or 1 is accepted",
                             (long long)c->block);
     if (in_pages) rows = p->paged.page_size;
@@ -231,7 +232,7 @@ static strobe_status check_scales_of(const struct problem *p, const struct scale
     const struct tensor_check check = {
         .name = c->name,
         .tensor = &view,
-        .extent = {in_pages           ? p->paged.pages
+        .extent = {in_pages && !whole ? p->paged.pages
                    : packed && !whole ? a->batch > 0
                                       : a->batch,
                    blocks, c->heads},
@@ -250,11 +251,11 @@ static strobe_status check_scales(const struct problem *p) {
     TRY(strobe__check_range("scales.block_k", s->block_k, 0, LARGEST_EXTENT));
     const struct scales_check checks[] = {
         {"scales.q", "q", s->q, s->stride_q, a->q.dtype, a->q.data, a->seq_q, a->heads_q, s->block_q, v.cu_seqlens_q,
-         v.used_q, v.total_q},
+         v.used_q, v.total_q, p->no_rows},
         {"scales.k", "k", s->k, s->stride_k, a->k.dtype, a->k.data, a->seq_k, a->heads_kv, s->block_k, v.cu_seqlens_k,
-         v.used_k, v.total_k},
+         v.used_k, v.total_k, p->no_keys},
         {"scales.v", "v", s->v, s->stride_v, a->v.dtype, a->v.data, a->seq_k, a->heads_kv, s->block_k, v.cu_seqlens_k,
-         v.used_k, v.total_k},
+         v.used_k, v.total_k, p->no_keys},
     };
     for (size_t n = 0; n < sizeof checks / sizeof checks[0]; ++n) TRY(check_scales_of(p, &checks[n]));
     return STROBE_OK;

@@ -135,3 +135,20 @@ def test_packed(device, lengths_q, lengths_k, bound):
         qkv = torch.randn(sum(lengths_q), 3, HEADS, DIM, device=device, requires_grad=True)
         out = st.flash_attn_varlen_qkvpacked_func(qkv, cu(lengths_q), longest[0], causal=True)
         assert torch.autograd.grad(out.sum(), qkv)[0].shape == qkv.shape
+
+
+@pytest.mark.parametrize("where", ["packed", "pages"])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_an_empty_quantised_cache(device, dtype, where):
+    """There is nothing to scale, and an empty tensor of scales has no memory."""
+    slots = (0,) if where == "packed" else (0, 8)
+    k, v = (torch.zeros(*slots, HEADS_KV, DIM, device=device).to(dtype) for _ in "kv")
+    scales = torch.ones(*slots, HEADS_KV, device=device)
+    options = {"k_scale": scales, "v_scale": scales, "scale_block": (1, 1), "return_lse": True}
+    if where == "packed":
+        options |= {"cu_seqlens_k": torch.zeros(3, dtype=torch.int32, device=device), "max_seqlen_k": 5}
+    else:
+        options |= {"page_table": torch.zeros(2, 1, dtype=torch.int32, device=device)}
+        options |= {"used_k": torch.zeros(2, dtype=torch.int32, device=device)}
+    out, lse = strobe.attention(torch.randn(2, 3, HEADS, DIM, device=device), k, v, **options)
+    assert out.shape == (2, 3, HEADS, DIM) and (out == 0).all() and (lse == -torch.inf).all()

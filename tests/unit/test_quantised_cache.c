@@ -148,8 +148,54 @@ static void test_without_digits(void **state) {
     }
 }
 
+/* Where a cache has no slot there is nothing to scale: k, v and their scales may be NULL, as those of an empty tensor are in
+ * other libraries. No row sees a key. block_k: 0 or 1. */
+static const struct empty_cache {
+    const char *name;
+    bool packed, paged;
+    int64_t seq_k;
+} empty_caches[] = {
+    {"no keys", .seq_k = 0},
+    {"packed sequences without keys", .packed = true, .seq_k = 8},
+    {"no pages", .paged = true, .seq_k = 8},
+};
+
+static void check_empty(const struct empty_cache *c, const char *kernel, int64_t seq_q, int32_t dtype, int64_t block) {
+    static const int32_t none[BATCH + 1] = {0}, table[BATCH] = {0};
+    const strobe_tuning tuning = {.struct_size = sizeof tuning, .kernel = kernel};
+    const strobe_varlen varlen = {.struct_size = sizeof varlen, .cu_seqlens_k = c->packed ? none : NULL};
+    const strobe_paged paged = {.struct_size = sizeof paged, .page_table = table, .page_size = 8};
+    const strobe_scales scales = {.struct_size = sizeof scales, .block_k = block};
+    strobe_attention a = {.struct_size = sizeof a, .batch = BATCH, .seq_q = seq_q, .seq_k = c->seq_k, .heads_q = HEADS};
+    a.dim = DIM, a.dim_v = DIM_V, a.k.dtype = a.v.dtype = dtype, a.scales = &scales, a.tuning = &tuning;
+    a.q.data = q, a.out.data = out[0], a.lse.data = lse[0];
+    if (c->packed) a.varlen = &varlen;
+    if (c->paged) a.paged = &paged;
+    memset(out[0], 0xff, sizeof out[0]), memset(lse[0], 0xff, sizeof lse[0]);
+    if (strobe_forward(&a, NULL, 0, NULL)) fail_msg("%s, %d rows: %s", kernel, (int)seq_q, strobe_last_error());
+    for (int64_t e = 0; e < BATCH * seq_q * HEADS * DIM_V; ++e) assert_true(out[0][e] == 0);
+    for (int64_t e = 0; e < BATCH * seq_q * HEADS; ++e) assert_true(lse[0][e] == -INFINITY);
+}
+
+static void test_nothing_to_scale(void **state) {
+    strobe_kernel_info info = {.struct_size = sizeof info};
+    int ran = 0;
+    for (int32_t n = 0; strobe_kernel_at(n, &info) == STROBE_OK; ++n) {
+        if (info.operation != STROBE_FORWARD || info.device != STROBE_CPU || info.unavailable) continue;
+        for (int32_t dtype = STROBE_FP8_E4M3; dtype <= STROBE_INT8; ++dtype)
+            for (int64_t block = 0; block <= 1; ++block)
+                for (int64_t seq_q = 1; info.dtypes[1] >> dtype & 1 && info.dtypes[0] >> STROBE_FP32 & 1 && seq_q <= MOST_Q;
+                     seq_q += 4, ++ran)
+                    if (seq_q <= info.rows[1]) check_empty(*state, info.name, seq_q, dtype, block);
+    }
+    assert_true(ran >= 3 * 2 * 2 * 3);
+}
+
 int main(void) {
-    struct CMUnitTest tests[COUNT(layouts) + 1] = {[COUNT(layouts)] = cmocka_unit_test(test_without_digits)};
+    struct CMUnitTest tests[COUNT(layouts) + COUNT(empty_caches) + 1];
+    tests[COUNT(layouts) + COUNT(empty_caches)] = (struct CMUnitTest)cmocka_unit_test(test_without_digits);
+    for (size_t n = 0; n < COUNT(empty_caches); ++n)
+        tests[COUNT(layouts) + n] = test_of_row(empty_caches[n].name, test_nothing_to_scale, &empty_caches[n]);
     for (size_t n = 0; n < COUNT(layouts); ++n) tests[n] = test_of_row(layouts[n].name, test_same_bits, &layouts[n]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
