@@ -11,12 +11,15 @@ build = cmake --preset $(1) >/dev/null && cmake --build $(2)
 tests = ctest --test-dir $(1) -L '$(2)' -j $(CORES) --output-on-failure --output-junit results.xml
 
 .PHONY: all
-all: packages  ## build the library and the command into build/ (the default)
-	@$(call build,release,build)
+all: packages  ## build the library and the command into build/ (the default); CUDA=OFF leaves the GPU's kernels out
+	@cmake --preset release $(if $(CUDA),-DSTROBE_CUDA=$(CUDA)) >/dev/null && cmake --build build
 
+# What a GPU would need takes minutes to compile, and nothing here could show it.
 .PHONY: demo
+demo: CUDA ?= $(if $(wildcard /dev/nvidiactl /proc/driver/nvidia/version /dev/dxg),AUTO,OFF)
 demo: all  ## exact attention on the queries, keys and values of a real transformer
 	build/strobe run examples/data/minilm_qkv.safetensors
+	@$(if $(filter OFF,$(CUDA)),echo "built without the GPU's kernels; make demo CUDA=ON builds them",:)
 
 .PHONY: test
 test: packages-test  ## the tests, quick and full: some 20 minutes on two cores
