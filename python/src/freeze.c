@@ -5,6 +5,7 @@
  */
 #include "frozen.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "xla_ffi.h"
@@ -18,6 +19,7 @@ static int32_t xla_dtype(int32_t element) {
     case STROBE_FP8_E4M3: return XLA_FLOAT8_E4M3FN;
     case STROBE_INT8: return XLA_INT8;
     case ELEMENT_BOOL: return XLA_BOOL;
+    case ELEMENT_UINT8: return XLA_UINT8;
     case ELEMENT_INT64: return XLA_INT64;
     default: return XLA_INT32;
     }
@@ -53,13 +55,15 @@ static void add_inputs(struct frozen *p, const struct call *c) {
     add_given(p, FROZEN_Q_SCALE, &c->q_scale);
     add_given(p, FROZEN_K_SCALE, &c->k_scale);
     add_given(p, FROZEN_V_SCALE, &c->v_scale);
+    for (int n = 0; c->score && n < c->score->array_count; ++n)
+        add_given(p, (enum frozen_tensor)(FROZEN_ARRAY_0 + n), &c->score->tensors[n]);
     if (c->a.dropout) add(p, FROZEN_SEED, XLA_UINT32, 1, (const int64_t[]){2});
 }
 
 static bool add_gradients(struct frozen *p, struct call *c) {
     const int32_t element = xla_dtype(c->q.element);
     const int with_bias = PyObject_IsTrue(c->args[ARG_BIAS_GRADIENT]);
-    if (with_bias < 0) return false;
+    if (with_bias < 0 || !read_score_gradients(c, &p->g)) return false;
     p->backward = 1;
     p->g.struct_size = sizeof p->g;
     add(p, FROZEN_DOUT, p->dtype[FROZEN_OUT], 1, &p->elements[FROZEN_OUT]);
@@ -75,6 +79,8 @@ static bool add_gradients(struct frozen *p, struct call *c) {
         add(p, FROZEN_DSINKS, p->dtype[FROZEN_SINKS], 1, &p->elements[FROZEN_SINKS]);
         p->dsinks = c->sinks;
     }
+    for (int n = 0; c->score && n < c->score->array_count; ++n)
+        add_given(p, (enum frozen_tensor)(FROZEN_DARRAY_0 + n), &c->score->dtensors[n]);
     return true;
 }
 
@@ -85,7 +91,7 @@ static void copy(struct frozen *p, const struct call *c) {
     p->a = c->a;
     p->a.varlen = NULL, p->a.paged = NULL, p->a.bias = NULL, p->a.bool_mask = NULL, p->a.block_mask = NULL;
     p->a.alibi = NULL, p->a.sinks = NULL, p->a.dropout = NULL, p->a.scales = NULL, p->a.parallel = NULL;
-    p->a.tuning = NULL;
+    p->a.tuning = NULL, p->a.score = NULL, p->g.dscore = NULL;
     p->varlen = c->varlen, p->paged = c->paged, p->bias = c->bias, p->bool_mask = c->bool_mask;
     p->block_mask = c->block_mask, p->alibi = c->alibi, p->sinks = c->sinks, p->dropout = c->dropout;
     p->scales = c->scales, p->tuning = c->tuning;
@@ -95,9 +101,8 @@ static void copy(struct frozen *p, const struct call *c) {
 }
 
 static bool refuse_others(const struct call *c) {
-    if (!c->a.score && !c->a.mask_lists && c->a.device == STROBE_CPU) return true;
-    PyErr_SetString(PyExc_NotImplementedError,
-                    "score, visible and mask_lists are not accepted in a compiled program of JAX");
+    if (!c->a.mask_lists && c->a.device == STROBE_CPU) return true;
+    PyErr_SetString(PyExc_NotImplementedError, "mask_lists are not accepted in a compiled program of JAX");
     return false;
 }
 
@@ -137,13 +142,28 @@ static PyObject *names_of(const struct frozen *p, bool results) {
     return names;
 }
 
+/* The call, and behind it the function of a score that it has. */
+static PyObject *bytes_of(struct frozen *p, const struct score *score) {
+    size_t behind = 0;
+    struct frozen_score *function = score ? freeze_score(score, &behind) : NULL;
+    if (score && !function) return PyErr_NoMemory();
+    p->score_bytes = (int64_t)behind;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof *p + behind));
+    if (bytes) {
+        memcpy(PyBytes_AsString(bytes), p, sizeof *p);
+        if (behind) memcpy(PyBytes_AsString(bytes) + sizeof *p, function, behind);
+    }
+    free(function);
+    return bytes;
+}
+
 static PyObject *freeze(struct call *c, bool backward) {
     struct frozen p;
     memset(&p, 0, sizeof p); /* padding too */
     p.size = sizeof p;
     strncpy(p.version, strobe_version(), sizeof p.version - 1);
     if (!read_frozen(&p, c, backward)) return NULL;
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)&p, sizeof p);
+    PyObject *bytes = bytes_of(&p, c->score);
     PyObject *operands = names_of(&p, false), *results = names_of(&p, true);
     PyObject *answer = bytes && operands && results ? PyTuple_Pack(3, bytes, operands, results) : NULL;
     Py_XDECREF(bytes);

@@ -2,23 +2,10 @@
  *
  * score.c: the user's function of a score: texts, dictionaries of scalars and arrays, and of tensors for the arrays'
  * gradients. The function is made anew for each call, which takes less time than to look for it. */
-#include "arguments.h"
-#include "strobe/strobe_score.h"
+#include "score.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-enum { MOST_SCALARS = 32, MOST_ARRAYS = 16, MOST_RANK = 4 };
-
-struct score {
-    strobe_score *function;
-    strobe_score_arguments arguments;
-    strobe_score_gradients gradients;
-    strobe_score_scalar scalars[MOST_SCALARS];
-    strobe_score_array arrays[MOST_ARRAYS];
-    strobe_score_elements elements[MOST_ARRAYS], delements[MOST_ARRAYS];
-    struct tensor tensors[MOST_ARRAYS], dtensors[MOST_ARRAYS];
-    int32_t scalar_count, array_count;
-};
 
 static bool read_text(PyObject *from, const char *name, const char **to) {
     if (from == Py_None) return true;
@@ -99,14 +86,14 @@ bool read_score(struct call *c) {
     struct score *s = c->score = calloc(1, sizeof *s);
     if (!s) return PyErr_NoMemory() != NULL;
     if (!read_score_scalars(s, c->args[ARG_SCALARS]) || !read_arrays(c, s, c->args[ARG_ARRAYS])) return false;
-    const strobe_score_source source = {.struct_size = sizeof source,
-                                        .score = score,
-                                        .visible = visible,
-                                        .scalars = s->scalars,
-                                        .arrays = s->arrays,
-                                        .scalar_count = s->scalar_count,
-                                        .array_count = s->array_count};
-    const strobe_status status = strobe_score_create(&source, &s->function);
+    s->source = (strobe_score_source){.struct_size = sizeof s->source,
+                                      .score = score,
+                                      .visible = visible,
+                                      .scalars = s->scalars,
+                                      .arrays = s->arrays,
+                                      .scalar_count = s->scalar_count,
+                                      .array_count = s->array_count};
+    const strobe_status status = strobe_score_create(&s->source, &s->function);
     if (status) return raise_status(c->state, status) != NULL;
     s->arguments = (strobe_score_arguments){
         .struct_size = sizeof s->arguments, .function = s->function, .arrays = s->elements, .array_count = s->array_count};

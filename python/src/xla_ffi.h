@@ -28,6 +28,7 @@ enum xla_dtype {
     XLA_INT8 = 2,
     XLA_INT32 = 4,
     XLA_INT64 = 5,
+    XLA_UINT8 = 6,
     XLA_UINT32 = 8,
     XLA_FLOAT16 = 10,
     XLA_FLOAT32 = 11,

@@ -39,15 +39,19 @@ static void describe(const struct xla_call *call) {
 }
 
 /* The only attribute, "frozen", an array of 64-bit integers. */
-static bool read_attribute(const struct xla_attributes *attributes, struct frozen *p) {
+static bool read_attribute(const struct xla_attributes *attributes, struct frozen *p, const struct frozen_score **score) {
     for (int64_t n = 0; n < attributes->size; ++n) {
         const struct xla_text *name = attributes->names[n];
         if (attributes->types[n] != XLA_ATTRIBUTE_ARRAY || name->length != 6 || memcmp(name->start, "frozen", 6) != 0)
             continue;
         const struct xla_array *array = attributes->values[n];
-        if (array->dtype != XLA_INT64 || array->size * 8 != sizeof *p) return false;
+        if (array->dtype != XLA_INT64 || array->size * 8 < sizeof *p) return false;
         memcpy(p, array->data, sizeof *p);
-        return p->size == sizeof *p && strcmp(p->version, strobe_version()) == 0;
+        if (p->size != sizeof *p || strcmp(p->version, strobe_version()) != 0) return false;
+        const size_t behind = array->size * 8 - sizeof *p;
+        if (behind != (size_t)p->score_bytes) return false;
+        *score = behind ? (const void *)((const char *)array->data + sizeof *p) : NULL;
+        return !behind || is_frozen_score(*score, behind);
     }
     return false;
 }
@@ -160,7 +164,7 @@ static bool fill_spare_rows(struct frozen *p, const struct xla_buffers *results,
         if (!frozen_has(p, (enum frozen_tensor)n) || !frozen_is_result(p, (enum frozen_tensor)n)) continue;
         const struct xla_buffer *b = results->buffers[at++];
         const bool is_k = n == FROZEN_DK || n == FROZEN_DV, is_q = n == FROZEN_OUT || n == FROZEN_LSE || n == FROZEN_DQ;
-        if ((is_k && !of_k) || (is_q && !of_q) || n == FROZEN_DSINKS || p->elements[n] == 0) continue;
+        if ((is_k && !of_k) || (is_q && !of_q) || n >= FROZEN_DSINKS || p->elements[n] == 0) continue;
         const size_t size = b->dtype == XLA_FLOAT64 ? 8 : b->dtype == XLA_FLOAT32 ? 4 : 2;
         if (on_gpu)
             done = done && fill_on_gpu(b, p->elements[n], size, n == FROZEN_LSE, stream);
@@ -228,13 +232,18 @@ static struct xla_error *handle(struct xla_call *call, bool on_gpu) {
         return NULL;
     }
     struct frozen p;
-    if (call->stage != XLA_STAGE_EXECUTE || !read_attribute(&call->attributes, &p))
+    const struct frozen_score *score = NULL;
+    if (call->stage != XLA_STAGE_EXECUTE || !read_attribute(&call->attributes, &p, &score))
         return refuse(call, XLA_INVALID_ARGUMENT,
                       "the program was compiled with another build of Strobe; this one's is accepted");
     if (!take_buffers(&p, &call->arguments, false) || !take_buffers(&p, &call->results, true))
         return refuse(call, XLA_INVALID_ARGUMENT, "the program's buffers are not those that it was compiled for");
     join(&p);
-    return on_gpu ? run_on_gpu(call, &p) : run_on_cpu(call, &p);
+    struct thawed_score function = {.function = NULL};
+    const strobe_status status = score ? thaw_score(&function, score, p.arrays, p.darrays, &p.a, &p.g) : STROBE_OK;
+    struct xla_error *error = status ? refuse_status(call, status) : on_gpu ? run_on_gpu(call, &p) : run_on_cpu(call, &p);
+    strobe_score_destroy(function.function);
+    return error;
 }
 
 static struct xla_error *handle_on_cpu(struct xla_call *call) { return handle(call, false); }

@@ -80,6 +80,21 @@ def features():
     compare(lambda q, k, v, **o: sj.attention(q, k, v, used_q=used, used_k=used, **o), q, k, v)
 
 
+def functions():
+    """Of a score: `visible` is a pass before the kernel, `score` is compiled by NVRTC and has a gradient of its array."""
+    q, k, v = arrays((2, 150, 4, 64), (2, 200, 2, 64), (2, 200, 2, 64))
+    documents = {"doc": (jnp.arange(200) // 64).astype(jnp.int32)}
+    compare(lambda q, k, v, **o: sj.attention(q, k, v, visible="doc[i] == doc[j]", arrays=documents, **o), q, k, v)
+    (table,) = arrays((4, 349), dtype=jnp.float32)
+
+    def relative(q, k, v, table, **options):
+        return sj.attention(
+            q, k, v, score="w * score + table[h][i - j + 199]", arrays={"table": table}, scalars={"w": 0.5}, **options
+        )
+
+    compare(relative, q, k, v, table, wanted=(0, 1, 2, 3))
+
+
 def packed():
     q, k, v = arrays((210, 4, 64), (210, 2, 64), (210, 2, 64))
     cu = jnp.array([0, 5, 69, 200], jnp.int32)  # ten rows of no sequence
@@ -129,7 +144,7 @@ def main() -> int:
     if why:
         print(f"skipped: {why}")
         return 77
-    for part in (features, packed, transforms, decoding, refusals):
+    for part in (features, functions, packed, transforms, decoding, refusals):
         try:
             part()
         except Exception:

@@ -107,6 +107,84 @@ def test_the_bits_of_strobe_attention(name, dtype):
         assert (name not in others) if y is None else same_bits(others[name], y)
 
 
+TABLE = np.random.default_rng(4).standard_normal((4, 19), dtype=np.float32)
+# A function of a score and its arrays: of floats, with gradients, and of integers and truths, without.
+FUNCTIONS = {
+    "a table": {"score": "score + table[h][i - j + 10]", "arrays": {"table": TABLE}},
+    "scalars, documents": {
+        "score": "cap * tanh(score / cap) + slope[h] * min(i, n)", "visible": "doc[b][j] == doc[b][i] || open[j]",
+        "arrays": {
+            "slope": TABLE[:, 0].copy(), "doc": np.arange(22, dtype=np.uint8).reshape(2, 11) // 4, "open": np.arange(11) % 5 == 0,
+        },
+        "scalars": {"cap": 3, "n": 4},
+    },
+    "visible alone, causal": {"visible": "abs(i - j) % step < 3", "scalars": {"step": 5}, "causal": True},
+    "used": {"score": "score * table[0][j]", "arrays": {"table": TABLE}, "used_q": np.int32([9, 4]), "used_k": np.int32([3, 0])},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_a_score_have_the_bits_of_strobe_attention(name):
+    given = dict(FUNCTIONS[name])
+    arrays = given.pop("arrays", {})
+    floats = {n: x for n, x in arrays.items() if x.dtype == np.float32}
+    tensors = inputs({})
+    out, lse = strobe.attention(*tensors, **given, arrays=arrays, return_lse=True)
+    dout = np.random.default_rng(2).standard_normal(out.shape, dtype=np.float32)
+    expected = {n: np.empty_like(x) for n, x in floats.items()}
+    gradients = strobe.attention_backward(dout, *tensors, out, lse, **given, arrays=arrays, array_gradients=expected)
+
+    @jax.jit
+    def run(tensors, arrays, dout):
+        def ours(tensors, own):
+            return sj.attention(*tensors, **given, arrays=arrays | own, return_lse=True)
+
+        own = {n: arrays[n] for n in floats}
+        results, back = jax.vjp(ours, tensors, own)
+        return results, back((dout, jnp.zeros_like(results[1])))
+
+    results, (of_tensors, of_arrays) = run(tensors, arrays, dout)
+    assert same_bits(results[0], out) and same_bits(results[1], lse)
+    for x, y in zip(of_tensors, gradients, strict=False):
+        assert same_bits(x, y)
+    assert of_arrays.keys() == expected.keys()
+    for n, y in expected.items():
+        assert same_bits(of_arrays[n], y)
+
+
+def test_functions_of_a_score_under_vmap_and_refused():
+    q, k, v = (jnp.stack([x, 2 * x, -x]) for x in inputs({}))
+    rows = jnp.float32([[0, 1], [2, 3], [4, 5]])
+    for text, arrays, axes in (
+        ("score - 0.5 * abs(i - j)", {}, {}),
+        ("score + row[b] * i", {"row": rows}, {"row": 0}),
+        ("score + row[b] * i", {"row": rows[1]}, {"row": None}),
+    ):
+
+        def one(q, k, v, arrays, text=text):
+            def loss(q, arrays):
+                return (sj.attention(q, k, v, score=text, arrays=arrays) ** 2).sum()
+
+            return jax.value_and_grad(loss, (0, 1))(q, arrays)
+
+        got, single = jax.jit(jax.vmap(one, (0, 0, 0, axes)))(q, k, v, arrays), jax.jit(one)
+        for n in range(3):
+            own = {name: x if axes[name] is None else x[n] for name, x in arrays.items()}
+            for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(single(q[n], k[n], v[n], own)), strict=True):
+                np.testing.assert_allclose(x[n], y, rtol=1e-5, atol=1e-4)
+    q, k, v = q[0], k[0], v[0]
+    with pytest.raises(ValueError, match='score has "tabel" at column 9'):
+        jax.jit(partial(sj.attention, score="score + tabel[i]"))(q, k, v)
+    with pytest.raises(ValueError, match="arrays or scalars are given without score and visible"):
+        sj.attention(q, k, v, scalars={"x": 1})
+    with pytest.raises(TypeError, match="arrays is 3; a dictionary from names is accepted"):
+        sj.attention(q, k, v, score="score", arrays=3)
+    with pytest.raises(TypeError, match=r"scalars\['x'\] is .*; a number is accepted, and what is traced in arrays"):
+        jax.jit(lambda x: sj.attention(q, k, v, score="x * score", scalars={"x": x}))(2.0)
+    integer, number = (sj.attention(q, k, v, score="score * (x / 2)", scalars={"x": x}) for x in (1, 1.0))
+    assert not np.array_equal(integer, number)
+
+
 def test_pages_and_quantised_caches():
     random = np.random.default_rng(3)
     q = random.standard_normal((2, 1, 4, 16), dtype=np.float32)
@@ -356,7 +434,8 @@ VALUES = {
     "XLA_UNIMPLEMENTED": "Error_Code_UNIMPLEMENTED", "XLA_INTERNAL": "Error_Code_INTERNAL",
     "XLA_EXTENSION_METADATA": "Extension_Metadata", "XLA_STAGE_EXECUTE": "ExecutionStage_EXECUTE",
     "XLA_ATTRIBUTE_ARRAY": "AttrType_ARRAY", "XLA_BUFFER": "ArgType_BUFFER", "XLA_BOOL": "DataType_PRED",
-    "XLA_INT8": "DataType_S8", "XLA_INT32": "DataType_S32", "XLA_INT64": "DataType_S64", "XLA_UINT32": "DataType_U32",
+    "XLA_INT8": "DataType_S8", "XLA_INT32": "DataType_S32", "XLA_INT64": "DataType_S64", "XLA_UINT8": "DataType_U8",
+    "XLA_UINT32": "DataType_U32",
     "XLA_FLOAT16": "DataType_F16", "XLA_FLOAT32": "DataType_F32", "XLA_FLOAT64": "DataType_F64",
     "XLA_BFLOAT16": "DataType_BF16", "XLA_FLOAT8_E4M3FN": "DataType_F8E4M3FN", "XLA_MAJOR": "API_MAJOR",
 }  # fmt: skip

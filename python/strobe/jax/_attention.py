@@ -46,6 +46,10 @@ def attention(
     kernel: str | None = None,
     split_keys: int | None = None,
     threads: int | None = None,
+    score: str | None = None,
+    visible: str | None = None,
+    arrays: dict[str, jax.Array] | None = None,
+    scalars: dict[str, float] | None = None,
     leftpad_k: jax.Array | None = None,
     page_table: jax.Array | None = None,
     q_scale: jax.Array | None = None,
@@ -54,7 +58,7 @@ def attention(
     scale_block: tuple[int, int] = (1, 1),
     return_lse: bool = False,
 ) -> Any:
-    """Return softmax(scale * Q K^T) V, differentiable in q, k, v, bias and sinks, through out and lse.
+    """Return softmax(scale * Q K^T) V, differentiable in q, k, v, bias, sinks and arrays, through out and lse.
 
     Parameters
     ----------
@@ -65,11 +69,13 @@ def attention(
         Of dropout. A key or an array may be traced, so that each step of a compiled program has its own.
     kernel, split_keys : optional
         Of the forward on the CPU; the gradient's kernel is the library's choice.
+    score, visible, arrays, scalars : optional
+        A function of a score; the arrays may be traced and are differentiable, where `score` reads them.
     others
         As in :func:`strobe.attention`. The arrays among them may be traced; the numbers are constants of the traced function.
 
-    Under jax.vmap the axis becomes a part of the batch; with dropout, packed sequences, pages, scales, sinks of their own, and
-    for the gradient with any sinks, it is one call after the other.
+    Under jax.vmap the axis becomes a part of the batch; with dropout, packed sequences, pages, scales, sinks of their own,
+    functions that read b or arrays, and for the gradient with any sinks, it is one call after the other.
 
     Returns
     -------
@@ -90,15 +96,32 @@ def attention(
         "max_seqlen_k": max_seqlen_k, "q_start": q_start, "k_start": k_start, "kernel": kernel, "split_keys": split_keys,
         "threads": threads, "scale_block": tuple(scale_block),
     }  # fmt: skip
-    arrays = {
+    arrays = _dictionary(arrays, "arrays")
+    function = _operator.Function(score, visible, tuple(arrays), _scalars(_dictionary(scalars, "scalars")))
+    given = {
         "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "block_mask": block_mask, "alibi_slopes": alibi_slopes,
         "sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "used_q": used_q, "used_k": used_k,
         "leftpad_k": leftpad_k, "page_table": page_table, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
         "seed": _halves(seed) if dropout else None,
     }  # fmt: skip
-    given = _varying.alike({name: jnp.asarray(x) for name, x in arrays.items() if x is not None})
-    out, lse = _attention(tuple(numbers.items()), given)
+    given |= zip(_operator.array_names(len(arrays)), arrays.values(), strict=True)
+    given = _varying.alike({name: jnp.asarray(x) for name, x in given.items() if x is not None})
+    out, lse = _attention((tuple(numbers.items()), function), given)
     return (out, lse) if return_lse else out
+
+
+def _dictionary(given: Any, name: str) -> dict[str, Any]:
+    if given is not None and not isinstance(given, dict):
+        raise TypeError(f"{name} is {given!r}; a dictionary from names is accepted")
+    return given or {}
+
+
+def _scalars(given: dict[str, Any]) -> tuple[tuple[str, float, bool], ...]:
+    """Name, value, and whether it is an integer, which 1 and 1.0 do not tell where they are compared."""
+    for name, x in given.items():
+        if not isinstance(x, (int, float, np.number)):
+            raise TypeError(f"scalars[{name!r}] is {x!r}; a number is accepted, and what is traced in arrays")
+    return tuple((name, float(x), isinstance(x, (int, np.integer))) for name, x in given.items())
 
 
 def _halves(seed: Any) -> Any:
@@ -120,19 +143,19 @@ def _halves(seed: Any) -> Any:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _differentiable(numbers: tuple, given: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    return _operator.forward(tuple(given), numbers)(*given.values())
+def _differentiable(constants: tuple, given: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return _operator.forward(tuple(given), *constants)(*given.values())
 
 
-def _forward(numbers: tuple, given: dict[str, Any]) -> tuple:
+def _forward(constants: tuple, given: dict[str, Any]) -> tuple:
     arrays = {name: x.value for name, x in given.items()}
-    out, lse = _differentiable(numbers, arrays)
+    out, lse = _differentiable(constants, arrays)
     # Which arrays have a gradient is a part of the structure, since a residual's leaves are arrays.
     wanted = {name: () for name, x in given.items() if x.perturbed}
     return (out, lse), (arrays, out, lse, wanted)
 
 
-def _backward(numbers: tuple, saved: tuple, cotangents: tuple) -> tuple:
+def _backward(constants: tuple, saved: tuple, cotangents: tuple) -> tuple:
     arrays, out, lse, wanted = saved
     for name in _WITHOUT_GRADIENT:
         if name in arrays:
@@ -143,10 +166,13 @@ def _backward(numbers: tuple, saved: tuple, cotangents: tuple) -> tuple:
     given = arrays | {"out": out, "lse": lse, "dout": dout}
     if not isinstance(dlse, jax.custom_derivatives.SymbolicZero):
         given["dlse"] = dlse
+    numbers, function = constants
     numbers = tuple((name, x) for name, x in numbers if name not in _OF_FORWARD)
     with_bias = "bias" in wanted
-    results = iter(_operator.backward(tuple(given), numbers, with_bias)(*given.values()))
+    of_arrays = tuple(name for name in _operator.array_names(len(function.arrays)) if name in wanted)
+    results = iter(_operator.backward(tuple(given), numbers, function, with_bias, of_arrays)(*given.values()))
     gradients = {name: next(results) for name in _FLOAT if name in arrays and (name != "bias" or with_bias)}
+    gradients |= zip(of_arrays, results, strict=True)
     return ({name: gradients.get(name) for name in arrays},)
 
 

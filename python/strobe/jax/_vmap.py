@@ -3,6 +3,7 @@
 than one call after the other, or is not to be said in one call, it is one after the other."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,9 @@ class _Folded:
         self.is_mapped = dict(zip(names, is_mapped, strict=True))
         self.batch = self.given["q"].shape[1 if self.is_mapped["q"] else 0]
 
-    def is_foldable(self) -> bool:
+    def is_foldable(self, function: Any) -> bool:
+        if any(text and re.search(r"\bb\b", text) for text in (function.score, function.visible)):
+            return False
         known = {*_OF_A_BATCH, *_OVER_SCORES, "alibi_slopes", "sinks"}
         return self.given.keys() <= known and not self.is_mapped.get("sinks", False)
 
@@ -76,10 +79,10 @@ class _Folded:
         return list(folded.values())
 
 
-def forward_rule(operator: Callable, names: tuple[str, ...]) -> Callable:
+def forward_rule(operator: Callable, names: tuple[str, ...], function: Any) -> Callable:
     def rule(extent, is_mapped, *arrays):
         folded = _Folded(names, arrays, is_mapped, extent)
-        if not folded.is_foldable():
+        if not folded.is_foldable(function):
             return _one_by_one(operator, is_mapped, arrays)
         results = tuple(folded.unfolded(x) for x in operator(*folded.arrays()))
         return results, (True,) * len(results)
@@ -87,10 +90,10 @@ def forward_rule(operator: Callable, names: tuple[str, ...]) -> Callable:
     return rule
 
 
-def backward_rule(operator: Callable, names: tuple[str, ...], bias_gradient: bool) -> Callable:
+def backward_rule(operator: Callable, names: tuple[str, ...], function: Any, bias_gradient: bool) -> Callable:
     def rule(extent, is_mapped, *arrays):
         folded = _Folded(names, arrays, is_mapped, extent)
-        if not folded.is_foldable() or "sinks" in folded.given:  # their gradients would be one sum
+        if not folded.is_foldable(function) or "sinks" in folded.given:  # their gradients would be one sum
             return _one_by_one(operator, is_mapped, arrays)
         dq, dk, dv, *dbias = operator(*folded.arrays(("bias",) if bias_gradient else ()))
         results = [folded.unfolded(x) for x in (dq, dk, dv)]

@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Attention with a function of a score, as text: an operator, differentiable in q, k, v and in the arrays that the text reads."""
 
-import functools
-import os
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from strobe import _strobe
+from strobe._compiler import name_compiler
 from strobe.torch import _ops
 
 # The function's arguments, behind those of attention; the last three are the scalars.
@@ -24,18 +22,6 @@ _FUNCTION = {
 }
 _SCHEMA = ", ".join(f"{kind} {name}" for name, kind in (_ops.SHARED | _FUNCTION).items())
 _ARRAYS = len(_ops.SHARED) + list(_FUNCTION).index("arrays")
-
-
-@functools.cache
-def _name_compiler() -> None:
-    """Tell the library where NVRTC is, which compiles functions of a score for GPUs: PyTorch comes with it."""
-    if "STROBE_NVRTC" in os.environ:
-        return
-    for name in ("libnvrtc.so.13", "libnvrtc.so.12"):
-        for folder in sorted(Path(torch.__file__).parents[1].glob("nvidia/*/lib")):
-            if (folder / name).exists():
-                os.environ["STROBE_NVRTC"] = str(folder / name)
-                return
 
 
 def _options(given: tuple) -> dict[str, Any]:
@@ -53,7 +39,7 @@ def _options(given: tuple) -> dict[str, Any]:
 
 def _scored(*given):
     if given[0].is_cuda:
-        _name_compiler()
+        name_compiler(torch.__file__)
     with torch.no_grad():
         return _strobe.attention(**_options(given), return_lse=True)
 
