@@ -57,12 +57,13 @@ def generated(model, implementation, prompts, **sizes):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_tokens_are_those_of_eager(name, monkeypatch):
+def test_tokens_are_those_of_eager(name, device, monkeypatch):
     strobe.transformers.register()
     strobe.transformers.register()  # a second time changes nothing
     model = fresh(name)
     if name == "Llama":
         teach(model)
+    model = model.to(device)
     calls = []
     real = strobe.transformers.cache_attention
     monkeypatch.setattr(
@@ -72,7 +73,9 @@ def test_tokens_are_those_of_eager(name, monkeypatch):
     sizes = {"page_size": 16, "num_blocks": 64, "max_batch_tokens": 40, "max_requests_per_batch": 4}
     model.set_attn_implementation("eager")
     options = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
-    expected = [model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist() for prompt in prompts]
+    expected = [
+        model.generate(torch.tensor([prompt], device=device), **options)[0, len(prompt) :].tolist() for prompt in prompts
+    ]
     got = generated(model, "strobe", prompts, **sizes)
     assert got == expected
     if name == "Llama":

@@ -279,3 +279,147 @@ def test_a_graph_reads_table_and_lengths_when_it_runs():
     table.copy_(table.flip(0)), lengths.copy_(lengths.flip(0))
     graph.replay()
     assert torch.equal(captured, call())
+
+
+@pytest.mark.parametrize("size", [8, 16, 5])
+@pytest.mark.parametrize("rows", [1, 3, 70])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kept", [None, torch.int8])
+def test_what_only_the_gpu_knows_is_never_followed(dtype, kept, rows, size):
+    """Pages that are none and lengths beyond the bound: those keys do not exist, and outside of the output no byte changes.
+    NaN lies in every slot that no table names."""
+    torch.manual_seed(0)
+    last = 2**31 - 1
+    table = torch.tensor([[3, -1, 5, 9], [2, 9, last, 0], [-last - 1, 7, 8, 10], [10, -9, last, 999]], dtype=torch.int32)
+    there = torch.tensor([4 * size, 2 * size + 3, 10**6, -5], dtype=torch.int32)
+    q, k, v = torch.randn(4, rows, 4, 64).to(dtype), *torch.randn(2, 10, size, 2, 64).to(dtype)
+    options = {}
+    if kept:
+        z = strobe.quantise(k.float(), k.float(), v.float(), dtype="int8", scale_block=(1, 1))
+        k, v, options = z.k, z.v, dict(z.cache_scales)
+        for name in ("k_scale", "v_scale"):
+            options[name][[1, 4, 6]] = torch.nan
+    else:
+        k[[1, 4, 6]] = v[[1, 4, 6]] = torch.nan
+    options |= {"causal": True, "max_seqlen_k": 4 * size, "return_lse": True}
+    expected = strobe.attention(q.float(), k if kept else k.float(), v if kept else v.float(), page_table=table,
+                                used_k=there.clamp(0, 4 * size), **options)  # fmt: skip
+    given = [on_gpu(x) for x in (q, k, v, table, there)]
+    before = [x.clone().view(torch.uint8) for x in given]
+    guarded = torch.full((q.numel() + 8192,), 7, device="cuda", dtype=dtype)
+    out = guarded[4096:-4096].view(q.shape)
+    _, lse = strobe.attention(
+        *given[:3], page_table=given[3], used_k=given[4], out=out, **{n: on_gpu(x) for n, x in options.items()}
+    )
+    assert (guarded[:4096] == 7).all() and (guarded[-4096:] == 7).all()
+    assert all(torch.equal(x, y.view(torch.uint8)) for x, y in zip(before, given, strict=True))
+    torch.testing.assert_close(out.cpu().float(), expected[0], rtol=0, atol=max(6 * torch.finfo(dtype).eps, 1e-5))
+    torch.testing.assert_close(lse.cpu(), expected[1], rtol=0, atol=max(torch.finfo(dtype).eps, 1e-5))
+
+
+def test_new_tokens_of_pages_that_are_none_are_written_nowhere():
+    """Guard pages on both sides of a cache, and NaN everywhere."""
+    torch.manual_seed(0)
+    last = 2**31 - 1
+    memory = torch.full((2, 9, 4, 2, 64), torch.nan, device="cuda", dtype=torch.bfloat16)
+    caches = memory[:, 2:-2]  # five pages of four slots
+    k, v = torch.randn(2, 3, 6, 2, 64, device="cuda", dtype=torch.bfloat16)
+    table = torch.tensor([[4, 5, 1], [-1, 2, last], [-last - 1, 999, 5]], dtype=torch.int32, device="cuda")
+    lengths = torch.tensor([1, 3, 10**6], dtype=torch.int32, device="cuda")
+    strobe.append(*caches, k, v, lengths=lengths, page_table=table, max_seqlen_k=12)
+    for x, new in zip(memory, (k, v), strict=True):
+        assert torch.equal(x[6, 1:4], new[0, :3]) and torch.equal(x[4], new[1, 1:5])
+        x[6, 1:4] = x[4] = torch.nan
+    assert memory.isnan().all()
+    slots = torch.tensor(
+        [[0, 21, -1, 20, 19, 10**12], [-7, 24, 1, 2, 3, -(10**12)], [20, 30, 36, -8, -9, 10**9]], device="cuda"
+    )
+    strobe.append(*caches, k, v, slots=slots, page_table=table, max_seqlen_k=12)
+    inside = (slots >= 0) & (slots < 20)
+    for x, new in zip(caches, (k, v), strict=True):
+        assert torch.equal(x.flatten(0, 1)[slots[inside]], new[inside])
+        x.flatten(0, 1)[slots[inside]] = torch.nan
+    assert memory.isnan().all()
+
+
+def a_step(size=16):
+    """q, new k and v of a step, caches in pages, their table and lengths."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 1, heads, 64, device="cuda", dtype=torch.bfloat16) for heads in (4, 2, 2))
+    caches = torch.randn(2, 3 * 8, size, 2, 64, device="cuda").bfloat16()
+    table = torch.randperm(3 * 8, device="cuda").view(3, 8).int()
+    return q, k, v, caches, table, torch.tensor([0, 37, 100], dtype=torch.int32, device="cuda")
+
+
+def test_compiled_steps_over_a_cache():
+    angles = torch.arange(128, device="cuda")[:, None] * 10000.0 ** -(torch.arange(32, device="cuda") / 32)
+
+    def step(q, k, v, k_cache, v_cache, table, lengths):
+        return st.flash_attn_with_kvcache(
+            q * 2, k_cache, v_cache, k, v, rotary_cos=angles.cos(), rotary_sin=angles.sin(), cache_seqlens=lengths,
+            page_table=table, causal=True,
+        )  # fmt: skip
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    q, k, v, caches, table, lengths = a_step()
+    others = caches.clone()
+    for _ in range(3):
+        assert torch.equal(compiled(q, k, v, *caches, table, lengths), step(q, k, v, *others, table, lengths))
+        assert torch.equal(caches, others)
+        lengths += 1
+
+    def attend(q, k_cache, v_cache, table, cu, lengths):
+        return st.flash_attn_varlen_func(
+            q, k_cache, v_cache, cu, None, 4, 128, causal=True, block_table=table, seqused_k=lengths
+        )
+
+    rows, cu = torch.randn(7, 4, 64, device="cuda").bfloat16(), cache.cumulative([4, 1, 2]).cuda()
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    lengths += 4
+    assert torch.equal(compiled(rows, *caches, table, cu, lengths), attend(rows, *caches, table, cu, lengths))
+
+    def append(k, v, k_cache, v_cache, table, lengths):
+        st.append(k_cache, v_cache, k, v, lengths=lengths, page_table=table)
+        return lengths + 1
+
+    compiled = torch.compile(append, fullgraph=True, backend="aot_eager")
+    lengths = append(k, v, *others, table, compiled(k, v, *caches, table, lengths) - 1)
+    assert torch.equal(caches, others)
+
+
+def test_one_graph_of_a_step_serves_all_steps():
+    q, k, v, caches, table, lengths = a_step()
+    others, first = caches.clone(), lengths.clone()
+
+    def step(k_cache, v_cache, lengths):
+        return st.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=lengths, page_table=table, causal=True)
+
+    step(*caches.clone(), lengths)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step(*caches, lengths)
+    for n in range(20):
+        q.copy_(torch.randn_like(q)), k.copy_(torch.randn_like(k)), v.copy_(torch.randn_like(v))
+        lengths.copy_(first + n)
+        graph.replay()
+        assert torch.equal(captured, step(*others, first + n)) and torch.equal(caches, others)
+
+
+def test_a_shared_prefix_in_three_calls():
+    """docs/serving.md: the rows of all sequences over the prefix, each over its own keys, merged; as the one call over all."""
+    torch.manual_seed(0)
+    q = torch.randn(64, 1, 4, 64, device="cuda").bfloat16()
+    k, v = torch.randn(2, 200, 16, 2, 64, device="cuda").bfloat16()
+    order = torch.randperm(200, device="cuda").int()
+    table = torch.cat([order[:50].expand(64, -1), order[50:178].view(64, 2)], 1).contiguous()
+    own = torch.randint(0, 33, (64,), dtype=torch.int32, device="cuda")
+    whole, lse = strobe.attention(q, k, v, page_table=table, used_k=800 + own, return_lse=True, max_seqlen_k=832)
+    over_prefix = strobe.attention(q.transpose(0, 1), k, v, page_table=table[:1, :50].contiguous(), return_lse=True)
+    over_own = strobe.attention(q, k, v, page_table=table[:, 50:].contiguous(), used_k=own, max_seqlen_k=32, return_lse=True)
+    parts = over_prefix[0].transpose(0, 1), over_own[0]
+    out, merged = strobe.merge(parts, (over_prefix[1].permute(2, 1, 0), over_own[1]))
+    assert out.is_cuda
+    torch.testing.assert_close(
+        out.float(), whole.float(), rtol=0, atol=4 * torch.finfo(torch.bfloat16).eps * whole.abs().max().item()
+    )
+    torch.testing.assert_close(merged, lse, rtol=0, atol=1e-4)
