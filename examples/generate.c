@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * generate.c: text from the GPT that train_gpt.py trains, several prompts at a time, as an inference engine does it. K and V
- * lie in pages. A step takes all the rows that there are, a whole prompt of one sequence beside the last character of
- * another, in one packed batch; a sequence that is done leaves its place and its pages to the next prompt (continuous
- * batching).
+ * generate.c: text from the GPT that train_gpt.py trains, several prompts at a time, as an inference engine does it, on the
+ * CPU or a GPU. K and V lie in pages. A step takes all the rows that there are, a whole prompt of one sequence beside the
+ * last character of another, in one packed batch; a sequence that is done leaves its place and its pages to the next prompt
+ * (continuous batching). Of the device the engine sees generate_device.h alone.
  *
  *     python examples/train_gpt.py --save gpt.safetensors
  *     example_generate gpt.safetensors 60 "typedef struct" "/" "Mr. Bennet"         60 characters behind each of three
- * prompts
+ *     example_generate --device cuda --at-once 64 gpt.safetensors 60 ...            64 sequences at a time, on a GPU
  */
-#include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +17,15 @@
 
 #include <strobe/strobe_append.h>
 
-enum { PAGE = 16, AT_ONCE = 2, LAYERS = 32 };
+#include "generate_device.h"
 
-static void stop(const char *why, const char *what) {
+enum { PAGE = 16, MOST_AT_ONCE = 256, LAYERS = 32 };
+
+static const struct device *device = &on_cpu;
+static void *stream;
+static int at_once = 2;
+
+void stop(const char *why, const char *what) {
     fprintf(stderr, "%s: %s\n", why, what);
     exit(1);
 }
@@ -31,7 +37,7 @@ static struct layer {
 } layers[LAYERS];
 
 static struct {
-    const float *embed, *place, *norm[2], *head;
+    const float *embed, *place, *norm[2], *head[2];
     const int32_t *alphabet;
     int layers, width, heads, context, characters;
 } model;
@@ -75,6 +81,14 @@ static const float *weight(const char *name, int *count) {
     return found;
 }
 
+/* The same in the device's memory. */
+static const float *weight_there(const char *name, int *count) {
+    const float *here = weight(name, count);
+    float *there = device->zeros((size_t)*count * sizeof *there);
+    device->put(there, here, (size_t)*count * sizeof *there);
+    return there;
+}
+
 static void weight_and_bias(const float *to[2], const char *name, int layer) {
     static const char *const parts[2] = {"weight", "bias"};
     for (int part = 0; part < 2; ++part) {
@@ -82,7 +96,7 @@ static void weight_and_bias(const float *to[2], const char *name, int layer) {
         int count;
         const int at = layer < 0 ? 0 : snprintf(full, sizeof full, "blocks.%d.", layer);
         snprintf(full + at, sizeof full - (size_t)at, "%s.%s", name, parts[part]);
-        to[part] = weight(full, &count);
+        to[part] = weight_there(full, &count);
     }
 }
 
@@ -91,9 +105,9 @@ static void read_model(const char *path) {
     read_file(path);
     model.alphabet = (const void *)weight("alphabet", &model.characters);
     model.heads = *(const int32_t *)(const void *)weight("heads", &count);
-    model.embed = weight("embed.weight", &count), model.width = count / model.characters;
-    model.place = weight("place.weight", &count), model.context = count / model.width;
-    model.head = weight("head.weight", &count);
+    model.embed = weight_there("embed.weight", &count), model.width = count / model.characters;
+    model.place = weight_there("place.weight", &count), model.context = count / model.width;
+    model.head[0] = weight_there("head.weight", &count); /* without a bias */
     weight_and_bias(model.norm, "norm", -1);
     for (char name[64]; snprintf(name, sizeof name, "blocks.%d.qkv.bias", model.layers), tensor(name, &count);) {
         if (model.layers == LAYERS) stop("too many layers", path);
@@ -106,42 +120,6 @@ static void read_model(const char *path) {
     if (model.width % 16 || model.width % model.heads) stop("the width is not a multiple of 16 and of the heads", path);
 }
 
-/* ------------------------------------------------------------------------------------- the model, but for its attention --
- */
-
-static float dot(const float *x, const float *y, int n) { /* sixteen sums, which compilers keep in vectors */
-    float sums[16] = {0}, sum = 0;
-    for (int i = 0; i < n; i += 16)
-        for (int j = 0; j < 16; ++j) sums[j] += x[i + j] * y[i + j];
-    for (int j = 0; j < 16; ++j) sum += sums[j];
-    return sum;
-}
-
-/* to[rows][outs] = x[rows][ins] weight^T + bias; added: to += */
-static void linear(float *to, const float *x, const float *const weight_bias[2], int rows, int ins, int outs, int added) {
-    for (int o = 0; o < outs; ++o) /* a row of the weight serves all rows */
-        for (int r = 0; r < rows; ++r) {
-            float *y = to + r * outs + o;
-            *y = dot(x + r * ins, weight_bias[0] + o * ins, ins) + weight_bias[1][o] + (added ? *y : 0);
-        }
-}
-
-static void norm(float *to, const float *x, const float *const weight_bias[2], int rows) {
-    const int n = model.width;
-    for (int r = 0; r < rows; ++r, x += n, to += n) {
-        double mean = 0, square = 0;
-        for (int i = 0; i < n; ++i) mean += x[i];
-        mean /= n;
-        for (int i = 0; i < n; ++i) square += (x[i] - mean) * (x[i] - mean);
-        const double scale = 1 / sqrt(square / n + 1e-5);
-        for (int i = 0; i < n; ++i) to[i] = (float)((x[i] - mean) * scale) * weight_bias[0][i] + weight_bias[1][i];
-    }
-}
-
-static void gelu(float *x, size_t count) {
-    for (size_t i = 0; i < count; ++i) x[i] *= 0.5f * (1 + erff(x[i] * 0.70710678f));
-}
-
 /* ---------------------------------------------------------------------------------------------- sequences and the cache --
  */
 
@@ -150,28 +128,42 @@ struct sequence {
     int number, length, cached, last; /* which prompt, characters so far, those in the cache, where it ends */
 };
 
-static struct sequence running[AT_ONCE];
-static float *k_pages, *v_pages; /* [layers][pages][PAGE][heads][dim] */
-static int32_t *table;           /* [AT_ONCE][pages a sequence] */
+static struct sequence running[MOST_AT_ONCE];
+static float *k_pages, *v_pages; /* [layers][pages][PAGE][heads][dim], the device's */
 static int32_t *free_pages;
 static int pages, pages_each, pages_free;
 
-static void *array(size_t count, size_t size) {
-    void *made = calloc(count ? count : 1, size);
-    if (!made) stop("out of memory", "calloc");
-    return made;
+/* What a step is told in numbers, here and on the device: cu[at_once + 1], used[at_once]: rows of each sequence in the
+ * batch, keys that it has with them; last[at_once]: its last row; table[at_once][pages_each]; ids and places of the rows. */
+static struct numbers { int32_t *cu, *used, *last, *table, *ids, *places; } here, there;
+static size_t numbers_bytes;
+static float *x, *y, *wide, *logits; /* rows of the model: [rows][width], [rows][4 width], [at_once][characters] */
+static int32_t *chosen;              /* [at_once], the likeliest characters */
+
+static struct numbers numbers_in(int32_t *all, size_t rows) {
+    const size_t n = (size_t)at_once, table = n * (size_t)pages_each;
+    struct numbers to = {.cu = all, .used = all + n + 1, .last = all + 2 * n + 1, .table = all + 3 * n + 1};
+    to.ids = to.table + table, to.places = to.ids + rows;
+    numbers_bytes = (3 * n + 1 + table + 2 * rows) * sizeof *all;
+    return to;
 }
 
 static void make_cache(void) {
-    pages_each = (model.context + PAGE - 1) / PAGE, pages = AT_ONCE * pages_each;
+    pages_each = (model.context + PAGE - 1) / PAGE, pages = at_once * pages_each;
     const size_t count = (size_t)model.layers * (size_t)pages * PAGE * (size_t)model.width;
-    k_pages = array(count, sizeof *k_pages), v_pages = array(count, sizeof *v_pages);
-    table = array((size_t)pages, sizeof *table), free_pages = array((size_t)pages, sizeof *free_pages);
+    const size_t rows = (size_t)at_once * (size_t)model.context, row = (size_t)model.width * sizeof *x;
+    k_pages = device->zeros(count * sizeof *k_pages), v_pages = device->zeros(count * sizeof *v_pages);
+    x = device->zeros(rows * row), y = device->zeros(rows * row), wide = device->zeros(rows * 4 * row);
+    logits = device->zeros((size_t)(at_once * model.characters) * sizeof *logits);
+    chosen = device->zeros((size_t)at_once * sizeof *chosen);
+    numbers_in(NULL, rows); /* how large they are */
+    here = numbers_in(on_cpu.zeros(numbers_bytes), rows), there = numbers_in(device->zeros(numbers_bytes), rows);
+    free_pages = on_cpu.zeros((size_t)pages * sizeof *free_pages);
     while (pages_free < pages) free_pages[pages_free] = pages_free, ++pages_free;
 }
 
 static void start(struct sequence *s, int number, const char *prompt, int count) {
-    *s = (struct sequence){.ids = array((size_t)model.context, sizeof *s->ids), .number = number};
+    *s = (struct sequence){.ids = on_cpu.zeros((size_t)model.context * sizeof *s->ids), .number = number};
     for (; *prompt; ++prompt)
         for (int c = 0; c < model.characters; ++c)
             if (model.alphabet[c] == (unsigned char)*prompt && s->length < model.context) s->ids[s->length++] = c;
@@ -179,7 +171,7 @@ static void start(struct sequence *s, int number, const char *prompt, int count)
     s->last = s->length + count < model.context ? s->length + count : model.context;
 }
 
-static void finish(struct sequence *s, int32_t *row) {
+static void finish(struct sequence *s, const int32_t *row) {
     printf("%d: ", s->number);
     for (int i = 0; i < s->length; ++i) putchar(model.alphabet[s->ids[i]]);
     putchar('\n');
@@ -193,28 +185,38 @@ static void finish(struct sequence *s, int32_t *row) {
 
 /* What the library is told of a step: the same for each layer but for the pages. */
 static struct step {
-    int32_t cu[AT_ONCE + 1], used[AT_ONCE]; /* rows of each sequence in the batch; keys that it has with them */
     strobe_varlen varlen;
     strobe_paged paged;
     strobe_attention attention;
     strobe_appender appender;
+    void *workspace;
+    size_t workspace_bytes;
 } step;
 
-static void describe(float *qkv, float *out, int longest) {
+static void check(strobe_status status) {
+    if (status) stop(strobe_status_name(status), strobe_last_error());
+}
+
+static void describe(int rows, int longest) {
     const int width = model.width, dim = width / model.heads;
     struct step *s = &step;
-    s->varlen = (strobe_varlen){.struct_size = sizeof s->varlen, .cu_seqlens_q = s->cu, .used_k = s->used};
-    s->paged = (strobe_paged){.struct_size = sizeof s->paged, .page_table = table, .table_stride = pages_each};
+    s->varlen = (strobe_varlen){.struct_size = sizeof s->varlen, .cu_seqlens_q = there.cu, .used_k = there.used};
+    s->varlen.total_q = rows; /* offsets that lie on a GPU are read there alone */
+    s->paged = (strobe_paged){.struct_size = sizeof s->paged, .page_table = there.table, .table_stride = pages_each};
     s->paged.page_size = PAGE, s->paged.pages = pages;
     strobe_attention *a = &s->attention;
-    *a = (strobe_attention){.struct_size = sizeof *a, .batch = AT_ONCE, .seq_q = longest, .seq_k = pages_each * PAGE};
-    a->heads_q = model.heads, a->dim = dim, a->mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
+    *a = (strobe_attention){.struct_size = sizeof *a, .batch = at_once, .seq_q = longest, .seq_k = pages_each * PAGE};
+    a->heads_q = model.heads, a->dim = dim, a->mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT, a->device = device->kind;
     a->varlen = &s->varlen, a->paged = &s->paged;
-    a->q = (strobe_tensor){.data = qkv, .stride = {0, 3 * width, dim}}; /* [rows][3][heads][dim], read where it lies */
-    a->out.data = out;
+    a->q = (strobe_tensor){.data = wide, .stride = {0, 3 * width, dim}}; /* [rows][3][heads][dim], read where it lies */
+    a->out.data = y;
     strobe_appender *n = &s->appender;
-    *n = (strobe_appender){.struct_size = sizeof *n, .seq_new = longest, .cu_seqlens_new = s->cu};
-    n->k = n->v = a->q, n->k.data = qkv + width, n->v.data = qkv + 2 * width;
+    *n = (strobe_appender){.struct_size = sizeof *n, .seq_new = longest, .total_new = rows, .cu_seqlens_new = there.cu};
+    n->k = n->v = a->q, n->k.data = wide + width, n->v.data = wide + 2 * width;
+    size_t bytes;
+    check(strobe_workspace(a, NULL, &bytes));
+    if (bytes > s->workspace_bytes) /* the ones before stay: graphs have them */
+        s->workspace = device->zeros(bytes), s->workspace_bytes = bytes;
 }
 
 /* The new keys and values into the layer's pages, and attention of the new rows over them: all that an engine calls. */
@@ -224,82 +226,103 @@ static void attend(int layer) {
     strobe_tensor q = a->q;
     a->k.data = k_pages + at, a->v.data = v_pages + at;
     a->q.data = NULL; /* this model turns no q */
-    strobe_status status = strobe_append(a, &step.appender, NULL);
+    check(strobe_append(a, &step.appender, stream));
     a->q = q;
-    if (!status) status = strobe_forward(a, NULL, 0, NULL);
-    if (status) stop(strobe_status_name(status), strobe_last_error());
+    check(strobe_forward(a, step.workspace, step.workspace_bytes, stream));
 }
 
-/* x[rows][width]: what embeds the characters that are not in the cache, for which pages are found; returns the rows. */
-static int gather(float *x, int *longest) {
+/* The characters that are not in the cache, for which pages are found; how many, and the most of a sequence. */
+static int gather(int *longest) {
     int rows = 0;
     *longest = 0;
-    for (int b = 0; b < AT_ONCE; ++b) {
-        struct sequence *s = &running[b];
+    for (int b = 0; b < at_once; ++b) {
+        const struct sequence *s = &running[b];
         for (int i = s->cached; s->ids && i < s->length; ++i, ++rows) {
-            if (i % PAGE == 0) table[b * pages_each + i / PAGE] = free_pages[--pages_free];
-            for (int c = 0; c < model.width; ++c)
-                x[rows * model.width + c] = model.embed[s->ids[i] * model.width + c] + model.place[i * model.width + c];
+            if (i % PAGE == 0) here.table[b * pages_each + i / PAGE] = free_pages[--pages_free];
+            here.ids[rows] = s->ids[i], here.places[rows] = i;
         }
-        step.cu[b + 1] = rows, step.used[b] = s->ids ? s->length : 0;
-        if (rows - step.cu[b] > *longest) *longest = rows - step.cu[b];
+        here.cu[b + 1] = rows, here.used[b] = s->ids ? s->length : 0, here.last[b] = rows ? rows - 1 : 0;
+        if (rows - here.cu[b] > *longest) *longest = rows - here.cu[b];
     }
+    device->put(there.cu, here.cu, numbers_bytes);
     return rows;
 }
 
-/* The likeliest character behind a row. */
-static int32_t next(const float *x) {
-    int32_t best = 0;
-    float most = -INFINITY;
-    for (int32_t c = 0; c < model.characters; ++c) {
-        const float logit = dot(x, model.head + c * model.width, model.width);
-        if (logit > most) most = logit, best = c;
+static void run_layers(int rows) {
+    const int width = model.width;
+    device->look_up(x, model.embed, model.place, there.ids, there.places, rows, width);
+    for (int n = 0; n < model.layers; ++n) {
+        const struct layer *l = &layers[n];
+        device->norm(y, x, NULL, l->norm1, rows, width);
+        device->linear(wide, y, l->qkv, rows, width, 3 * width, 0);
+        attend(n);
+        device->linear(x, y, l->out, rows, width, width, 1);
+        device->norm(y, x, NULL, l->norm2, rows, width);
+        device->linear(wide, y, l->up, rows, width, 4 * width, 0);
+        device->gelu(wide, 4 * (size_t)rows * (size_t)width);
+        device->linear(x, wide, l->down, rows, 4 * width, width, 1);
     }
-    return best;
+    device->norm(y, x, there.last, model.norm, at_once, width);
+    device->linear(logits, y, model.head, at_once, width, model.characters, 0);
+    device->largest(chosen, logits, at_once, model.characters);
 }
 
 static int run_step(void) {
-    static float *x, *y, *wide;
-    const int width = model.width;
-    const size_t most = (size_t)AT_ONCE * (size_t)model.context * (size_t)width;
-    if (!x) x = array(most, sizeof *x), y = array(most, sizeof *y), wide = array(4 * most, sizeof *wide);
-    int longest;
-    const int rows = gather(x, &longest);
-    describe(wide, y, longest);
-    for (int n = 0; n < model.layers; ++n) {
-        const struct layer *l = &layers[n];
-        norm(y, x, l->norm1, rows);
-        linear(wide, y, l->qkv, rows, width, 3 * width, 0);
-        attend(n);
-        linear(x, y, l->out, rows, width, width, 1);
-        norm(y, x, l->norm2, rows);
-        linear(wide, y, l->up, rows, width, 4 * width, 0);
-        gelu(wide, 4 * (size_t)rows * (size_t)width);
-        linear(x, wide, l->down, rows, 4 * width, width, 1);
+    static int32_t next[MOST_AT_ONCE];
+    int longest, made = 0;
+    const int rows = gather(&longest);
+    const bool again = longest == 1 && device->replay; /* a row a sequence: what differs from step to step is in `there` */
+    if (!again || !device->replay(rows)) {
+        describe(rows, longest);
+        if (again) device->record(rows);
+        run_layers(rows);
+        if (again) device->end_record();
     }
-    norm(y, x, model.norm, rows);
-    int made = 0;
-    for (int b = 0; b < AT_ONCE; ++b) {
+    device->get(next, chosen, (size_t)at_once * sizeof *next);
+    for (int b = 0; b < at_once; ++b) {
         struct sequence *s = &running[b];
         if (!s->ids) continue;
         s->cached = s->length;
-        if (s->length < s->last) s->ids[s->length++] = next(y + (step.cu[b + 1] - 1) * width), ++made;
-        if (s->length == s->last) finish(s, table + b * pages_each);
+        if (s->length < s->last) s->ids[s->length++] = next[b], ++made;
+        if (s->length == s->last) finish(s, here.table + b * pages_each);
     }
     return made;
 }
 
+/* The options, which come first; the number of words that they take. */
+static int read_options(int count, char **words) {
+    int at = 1;
+    for (; at + 1 < count && strncmp(words[at], "--", 2) == 0; at += 2)
+        if (strcmp(words[at], "--at-once") == 0) {
+            at_once = atoi(words[at + 1]);
+            if (at_once < 1 || at_once > MOST_AT_ONCE) stop("--at-once takes 1 to 256, not", words[at + 1]);
+        } else if (strcmp(words[at], "--device") == 0 && strcmp(words[at + 1], "cpu") == 0) {
+            device = &on_cpu;
+#if defined(WITH_CUDA)
+        } else if (strcmp(words[at], "--device") == 0 && strcmp(words[at + 1], "cuda") == 0) {
+            device = &on_cuda;
+#endif
+        } else {
+            stop("this build does not know the option", words[at]);
+        }
+    return at;
+}
+
 int main(int count, char **words) {
-    if (count < 4) stop("usage", "example_generate WEIGHTS.safetensors CHARACTERS PROMPT...");
-    read_model(words[1]);
+    const int first = read_options(count, words);
+    if (count < first + 3)
+        stop("usage", "example_generate [--device cpu|cuda] [--at-once N] WEIGHTS.safetensors CHARACTERS PROMPT...");
+    stream = device->open();
+    read_model(words[first]);
     make_cache();
     struct timespec from, to;
     timespec_get(&from, TIME_UTC);
     int made = 0;
-    for (int prompt = 3, busy = 1; busy;) {
+    for (int prompt = first + 2, busy = 1; busy;) {
         busy = 0;
-        for (int b = 0; b < AT_ONCE; ++b) {
-            if (!running[b].ids && prompt < count) start(&running[b], prompt - 2, words[prompt], atoi(words[2])), ++prompt;
+        for (int b = 0; b < at_once; ++b) {
+            if (!running[b].ids && prompt < count)
+                start(&running[b], prompt - first - 1, words[prompt], atoi(words[first + 1])), ++prompt;
             busy |= running[b].ids != NULL;
         }
         if (busy) made += run_step();

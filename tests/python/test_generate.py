@@ -58,10 +58,15 @@ def test_generate_in_python(gpt):
     assert ["".join(alphabet[n] for n in row) for row in rows] == texts
 
 
-def written(program, path, *prompts):
+def written(program, path, *prompts, **environment):
     """What a program writes of each prompt, in the prompts' order."""
     done = subprocess.run(
-        [*program, str(path), str(CHARACTERS), *prompts], capture_output=True, text=True, timeout=120, check=False
+        [*program, str(path), str(CHARACTERS), *prompts],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | environment,
     )
     assert done.returncode == 0 and "a second" in done.stderr, done.stderr
     return [line.split(": ", 1)[1] for line in sorted(done.stdout.splitlines())]
@@ -77,6 +82,25 @@ def test_programs(gpt):
     assert len(shown) >= 3
     for program in programs:
         assert written(program, path, *(PROMPTS[n] for n in shown)) == [texts[n] for n in shown]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("at_once", ["2", "4"])
+def test_generate_on_a_gpu(gpt, at_once):
+    """With cuBLAS where PyTorch has it. With four places sequences of one row each are there for graphs of every size."""
+    binary = os.environ.get("STROBE_EXAMPLE_GENERATE")
+    if not binary:
+        pytest.skip("STROBE_EXAMPLE_GENERATE names no program: ctest says where it has built it")
+    torch.ones(1, 1, device="cuda") @ torch.ones(1, 1, device="cuda")
+    maps = Path("/proc/self/maps").read_text().split()
+    cublas = next(Path(word).parent for word in maps if "/libcublas.so" in word)
+    path, texts = gpt
+    shown = [n for n, text in enumerate(texts) if "\n" not in text]
+    program = [binary, "--device", "cuda", "--at-once", at_once]
+    found = written(
+        program, path, *(PROMPTS[n] for n in shown), LD_LIBRARY_PATH=f"{cublas}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    )
+    assert found == [texts[n] for n in shown]
 
 
 def test_generate_in_c_refuses(gpt, tmp_path):
