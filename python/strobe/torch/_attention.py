@@ -123,7 +123,7 @@ def attention(
     if (
         bias is mask is block_mask is mask_lists is alibi_slopes is sinks is cu_seqlens_q is cu_seqlens_k is used_q is None
         and used_k is max_seqlen_q is max_seqlen_k is block_size is kernel is score is visible is quantise is None
-        and not (softcap or return_lse or arrays or scalars)
+        and not (softcap or return_lse or arrays or scalars or (deterministic and q.is_cuda))
         and is_plain(q, k, v)
         and dropout == offset == q_start == k_start == 0
         and (window is None or (type(window) is tuple and window == (-1, -1)))
