@@ -110,13 +110,12 @@ static void join(struct frozen *p) {
     }
 }
 
+static void set_seed(struct frozen *p, const uint32_t halves[2]) { p->dropout.seed = (uint64_t)halves[1] << 32 | halves[0]; }
+
 /* What only memory of the CPU tells: the seed, and the longest sequence; and the threads. */
 static void join_on_cpu(struct frozen *p, strobe_parallel *parallel) {
     strobe_attention *a = &p->a;
-    if (a->dropout) {
-        const uint32_t *halves = p->seed;
-        p->dropout.seed = (uint64_t)halves[1] << 32 | halves[0];
-    }
+    if (a->dropout) set_seed(p, p->seed);
     if (p->longest_q) a->seq_q = longest(p->varlen.cu_seqlens_q, p->varlen.index_bits, a->batch);
     if (p->longest_k) a->seq_k = longest(p->varlen.cu_seqlens_k, p->varlen.index_bits, a->batch);
     use_threads(parallel, p->threads ? p->threads : threads_of(a));
@@ -126,6 +125,8 @@ static void join_on_cpu(struct frozen *p, strobe_parallel *parallel) {
 /* Functions of the CUDA driver, which XLA has loaded. */
 typedef int set_bytes(unsigned long long data, unsigned char value, size_t count, void *stream);
 typedef int set_words(unsigned long long data, unsigned value, size_t count, void *stream);
+typedef int copy_to_host(void *to, unsigned long long from, size_t count, void *stream);
+typedef int wait_for(void *stream);
 
 static bool find_in_driver(const char *name, void *function) {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -133,6 +134,17 @@ static bool find_in_driver(const char *name, void *function) {
     memcpy(function, &found, sizeof found); /* POSIX converts objects to functions so */
     if (driver) dlclose(driver);            /* XLA holds it */
     return found != NULL;
+}
+
+/* The seed lies in the GPU's memory, where the program has made it: the host waits for the stream to come here. */
+static bool read_seed_on_gpu(struct frozen *p, void *stream) {
+    uint32_t halves[2];
+    copy_to_host *copy;
+    wait_for *wait;
+    if (!find_in_driver("cuMemcpyDtoHAsync_v2", &copy) || !find_in_driver("cuStreamSynchronize", &wait)) return false;
+    if (copy(halves, (uintptr_t)p->seed, sizeof halves, stream) != 0 || wait(stream) != 0) return false;
+    set_seed(p, halves);
+    return true;
 }
 
 static bool fill_on_gpu(const struct xla_buffer *b, int64_t elements, size_t size, bool is_lse, void *stream) {
@@ -213,9 +225,8 @@ static struct xla_error *run_on_gpu(const struct xla_call *call, struct frozen *
     if (!error && call->api->struct_size >= sizeof *call->api) error = call->api->device_get(&device);
     if (error) return error;
     p->a.device = STROBE_CUDA, p->a.device_index = device.index;
-    if (p->a.dropout)
-        return refuse(call, XLA_UNIMPLEMENTED,
-                      "dropout is given in a program for the GPU, in whose memory its seed is; 0 is accepted there");
+    if (p->a.dropout && !read_seed_on_gpu(p, stream.stream))
+        return refuse(call, XLA_INTERNAL, "the seed could not be read by the CUDA driver");
     size_t bytes;
     strobe_status status = strobe_workspace(&p->a, p->backward ? &p->g : NULL, &bytes);
     if (status) return refuse_status(call, status);

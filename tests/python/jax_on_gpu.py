@@ -95,6 +95,21 @@ def functions():
     compare(relative, q, k, v, table, wanted=(0, 1, 2, 3))
 
 
+def dropout():
+    """What is dropped is the CPU's choice; keys of the program, one a step."""
+    q, k, v = arrays((2, 150, 4, 64), (2, 200, 2, 64), (2, 200, 2, 64))
+    compare(partial(sj.attention, dropout=0.3, seed=2**40 + 7), q, k, v)
+
+    def steps(q, keys):
+        return jax.lax.scan(lambda x, key: (sj.attention(x, k, v, dropout=0.3, seed=key), None), q, keys)[0]
+
+    keys = jax.random.split(jax.random.key(5), 3)
+    expected = q
+    for low, high in np.asarray(jax.random.key_data(keys)).tolist():
+        expected = sj.attention(expected, k, v, dropout=0.3, seed=high << 32 | low)
+    close(jax.jit(steps)(q, keys), expected, 1e-6)
+
+
 def packed():
     q, k, v = arrays((210, 4, 64), (210, 2, 64), (210, 2, 64))
     cu = jnp.array([0, 5, 69, 200], jnp.int32)  # ten rows of no sequence
@@ -128,7 +143,7 @@ def decoding():
 def refusals():
     q, k, v = arrays((1, 16, 2, 64), (1, 16, 2, 64), (1, 16, 2, 64))
     for call, sentence in (
-        (lambda: sj.attention(q, k, v, dropout=0.5, seed=1), "dropout is given in a program for the GPU"),
+        (lambda: sj.attention(q, k, v, kernel="cpu_forward_avx2"), "cpu_forward_avx2"),
         (lambda: sj.attention(*(x.astype(jnp.float32)[..., :63] for x in (q, k, v)), softcap=1e-3), ""),
     ):
         try:
@@ -144,7 +159,7 @@ def main() -> int:
     if why:
         print(f"skipped: {why}")
         return 77
-    for part in (features, functions, packed, transforms, decoding, refusals):
+    for part in (features, functions, dropout, packed, transforms, decoding, refusals):
         try:
             part()
         except Exception:

@@ -87,7 +87,7 @@ def attention(
     ------
     ValueError, NotImplementedError, TypeError
         As :func:`strobe.attention` of arrays of the CPU, while the call is traced. What only the arrays' elements show, such as
-        offsets that decrease, and what a GPU's kernels refuse, dropout among it, is an error of JAX's runtime with a sentence.
+        offsets that decrease, and what a GPU's kernels refuse, is an error of JAX's runtime with a sentence.
     """
     left, right = sides(window)
     numbers = {
