@@ -11,6 +11,7 @@ called one only where it is larger than that of a contestant to itself (bench/ti
 """
 
 import argparse
+import io
 import json
 import os
 import platform
@@ -18,6 +19,7 @@ import sys
 import warnings
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 import strobe
 import timing
@@ -235,9 +237,11 @@ def plot(answer: dict, path: str) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    plt.rcParams["svg.hashsalt"] = "strobe"  # the same numbers give the same bytes
+
     rows = [row for row in answer["rows"] if row["operation"] != "decode" and row["contestants"]]
     panels = sorted({(r["operation"], r["dim"], r["causal"]) for r in rows}, key=lambda p: (p[0] != "forward", p[1], p[2]))
-    columns = min(4, len(panels))
+    columns = 2 if len(panels) == 4 else min(4, len(panels))
     lines = -(-len(panels) // columns)
     figure, axes = plt.subplots(lines, columns, figsize=(3.6 * columns, 3.0 * lines), squeeze=False, sharex=True)
     for panel, axis in zip(panels, axes.flat, strict=False):
@@ -267,7 +271,13 @@ def plot(answer: dict, path: str) -> None:
     about = answer["machine"]
     figure.suptitle(f"{about['device']}, {answer['rows'][0]['dtype']}, PyTorch {about['torch']}", fontsize=10)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    if not str(path).endswith(".svg"):
+        figure.savefig(path, dpi=110)
+        return
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    lines = (line.rstrip() for line in text.getvalue().splitlines())
+    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def arguments() -> argparse.Namespace:
@@ -287,7 +297,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1.0, help="for a row, beyond the nine rounds that each takes")
     parser.add_argument("--threads", type=int, default=strobe.get_num_threads(), help="of both, on the CPU")
     parser.add_argument("--json", metavar="FILE", help="write all numbers; - instead of the table")
-    parser.add_argument("--plot", metavar="FILE", help="write a PNG")
+    parser.add_argument("--plot", metavar="FILE", help="write a chart, as SVG or PNG by the name's end")
+    parser.add_argument("--draw", metavar="JSON", help="measure nothing, and plot what an earlier call has written")
     a = parser.parse_args()
     cpu = a.device == "cpu"
     a.lengths = a.lengths or ([256, 1024, 4096] if cpu else [512, 1024, 2048, 4096, 8192, 16384])
@@ -299,6 +310,9 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     a = arguments()
+    if a.draw:
+        plot(json.loads(Path(a.draw).read_text(encoding="utf-8")), a.plot)
+        return 0
     if a.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device here")
         return 77
@@ -322,7 +336,7 @@ def main() -> int:
         print(f"the machine's speed changed by {100 * drift:.0f} % meanwhile: compare within rows only", file=sys.stderr)
     if a.json:
         with sys.stdout if a.json == "-" else open(a.json, "w", encoding="utf-8") as file:
-            json.dump(answer, file, indent=1)
+            print(json.dumps(answer, indent=1), file=file)
     if a.plot:
         plot(answer, a.plot)
     return 1 if any("wrong" in reason for row in answer["rows"] for reason in row["refused"].values()) else 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""build.py [FOLDER]: docs/ as a site in FOLDER (default: build-site/site): README.md first, the pages, a reference of the
+"""build.py [FOLDER]: docs/ as a site in FOLDER (default: build-site/site): index.md beside this first, the pages, a reference of the
 headers and of the Python package made of their own texts (reference.py), and each source file that a page links to. Links and
 headings are checked by mkdocs, whose warnings are errors. Needs what python/requirements/site.txt names, which is installed into an
 environment beside FOLDER; exits with 77 where that cannot be had."""
@@ -19,8 +19,10 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from pinned_tools import make_tools  # noqa: E402
 
+FIRST = "tools/site/index.md"
 MOVED = {
-    "README.md": "index.md",
+    FIRST: "index.md",
+    "README.md": "readme.md",
     "docs/README.md": "pages.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
@@ -55,6 +57,28 @@ def relink(text, path, wanted):
     return "".join(pieces)
 
 
+def section(page, heading):
+    """What a page says above its first heading of the second level; its first program under one; or, of one whose only heading is
+    its title, everything, with the title as a heading of the second level."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if heading:
+        under = re.search(rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", text, flags=re.S | re.M)
+        return re.search(r"^```.*?^```$", under[1], flags=re.S | re.M)[0]
+    above = text.split("\n## ")[0].strip()
+    return above.split("\n", 1)[1].strip() if "\n## " in text else f"#{above}"
+
+
+def first_page():
+    """index.md, with what it takes from other pages and their links as they are from its folder."""
+    text = (ROOT / FIRST).read_text(encoding="utf-8")
+
+    def taken(match):
+        folder = os.path.relpath((ROOT / match[1]).parent, (ROOT / FIRST).parent)
+        return re.sub(r"\]\((?![a-z]+:)", f"]({folder}/", section(match[1], match[2]))
+
+    return re.sub(r"<!-- from (\S+?)(?:: (.*?))? -->", taken, text)
+
+
 def source_page(path):
     """A page that shows a file, or lists a folder."""
     file = ROOT / path
@@ -77,6 +101,7 @@ def gather(pages):
     originals = [*MOVED, *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md") if p != ROOT / "docs/README.md")]
     wanted, done = set(), set(originals)
     texts = {page_of(path): relink((ROOT / path).read_text(encoding="utf-8"), path, wanted) for path in originals}
+    texts["index.md"] = relink(first_page(), FIRST, wanted)
     for header in sorted((ROOT / "include/strobe").glob("*.h")):
         path = str(header.relative_to(ROOT))
         if page_of(path).startswith("api/"):
