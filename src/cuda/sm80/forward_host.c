@@ -108,7 +108,7 @@ bool strobe__sm80_forward_choose(struct plan *plan) {
     const bool features = strobe__cuda_needs_features(p), many_rows = a->seq_q * p->group > 16, small = wants_small(p);
     for (const struct forward_variant *v = variants; v->symbol; ++v) {
         if (v->dtype != a->q.dtype || v->dim < a->dim || (v->dim_v < a->dim_v && v->dim_v < 256)) continue;
-        if (is_cache(p) ? !v->cache || (small && !v->features && v->rows > 64) : v->cache == 1) continue;
+        if (is_cache(p) ? !v->cache || (small && !v->features) : v->cache == 1) continue;
         if ((features && !v->features) || (many_rows && v->few_rows) || (v->small && !small) ||
             shared_bytes_for(p, v) + OWN_SHARED_BYTES > shared_bytes)
             continue;
