@@ -141,10 +141,9 @@ static float *x, *y, *wide, *logits; /* rows of the model: [rows][width], [rows]
 static int32_t *chosen;              /* [at_once], the likeliest characters */
 
 static struct numbers numbers_in(int32_t *all, size_t rows) {
-    const size_t n = (size_t)at_once, table = n * (size_t)pages_each;
+    const size_t n = (size_t)at_once;
     struct numbers to = {.cu = all, .used = all + n + 1, .last = all + 2 * n + 1, .table = all + 3 * n + 1};
-    to.ids = to.table + table, to.places = to.ids + rows;
-    numbers_bytes = (3 * n + 1 + table + 2 * rows) * sizeof *all;
+    to.ids = to.table + n * (size_t)pages_each, to.places = to.ids + rows;
     return to;
 }
 
@@ -156,7 +155,7 @@ static void make_cache(void) {
     x = device->zeros(rows * row), y = device->zeros(rows * row), wide = device->zeros(rows * 4 * row);
     logits = device->zeros((size_t)(at_once * model.characters) * sizeof *logits);
     chosen = device->zeros((size_t)at_once * sizeof *chosen);
-    numbers_in(NULL, rows); /* how large they are */
+    numbers_bytes = (3 * (size_t)at_once + 1 + (size_t)pages + 2 * rows) * sizeof *here.cu;
     here = numbers_in(on_cpu.zeros(numbers_bytes), rows), there = numbers_in(device->zeros(numbers_bytes), rows);
     free_pages = on_cpu.zeros((size_t)pages * sizeof *free_pages);
     while (pages_free < pages) free_pages[pages_free] = pages_free, ++pages_free;
