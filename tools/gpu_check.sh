@@ -59,6 +59,7 @@ problems=(
     "fwd b=3 h=4/2 sq=37 sk=153 d=64 bf16 causal varlen=used_k paged=16 missing leftpad" "fwd $small fp16 kv=int8 paged=5 missing"
     "fwd b=3 h=4/1 sq=1 sk=300 d=128 bf16 kv=fp8 varlen=used_k paged=1" "fwd $small fp32 kv=int8 leftpad softcap=15"
     "fwd b=2 h=4/1 sq=9 sk=70 d=576 dv=512 bf16 v_in_k paged=64 varlen=used_k"
+    "fwd b=1 h=1 s=1 d=1 fp32 kv=int8 varlen=packed_used lengths=no_keys"
 )
 sanitized=0 dirty=0
 [ -n "${RACECHECK_BUILD:-}" ] || echo "gpu_check: no RACECHECK_BUILD, so racecheck leaves out the Hopper backward"

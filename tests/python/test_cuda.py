@@ -403,23 +403,3 @@ def test_one_graph_of_a_step_serves_all_steps():
         lengths.copy_(first + n)
         graph.replay()
         assert torch.equal(captured, step(*others, first + n)) and torch.equal(caches, others)
-
-
-def test_a_shared_prefix_in_three_calls():
-    """docs/serving.md: the rows of all sequences over the prefix, each over its own keys, merged; as the one call over all."""
-    torch.manual_seed(0)
-    q = torch.randn(64, 1, 4, 64, device="cuda").bfloat16()
-    k, v = torch.randn(2, 200, 16, 2, 64, device="cuda").bfloat16()
-    order = torch.randperm(200, device="cuda").int()
-    table = torch.cat([order[:50].expand(64, -1), order[50:178].view(64, 2)], 1).contiguous()
-    own = torch.randint(0, 33, (64,), dtype=torch.int32, device="cuda")
-    whole, lse = strobe.attention(q, k, v, page_table=table, used_k=800 + own, return_lse=True, max_seqlen_k=832)
-    over_prefix = strobe.attention(q.transpose(0, 1), k, v, page_table=table[:1, :50].contiguous(), return_lse=True)
-    over_own = strobe.attention(q, k, v, page_table=table[:, 50:].contiguous(), used_k=own, max_seqlen_k=32, return_lse=True)
-    parts = over_prefix[0].transpose(0, 1), over_own[0]
-    out, merged = strobe.merge(parts, (over_prefix[1].permute(2, 1, 0), over_own[1]))
-    assert out.is_cuda
-    torch.testing.assert_close(
-        out.float(), whole.float(), rtol=0, atol=4 * torch.finfo(torch.bfloat16).eps * whole.abs().max().item()
-    )
-    torch.testing.assert_close(merged, lse, rtol=0, atol=1e-4)
