@@ -3,9 +3,11 @@
 """cuda_prefix.py: a step of decoding of many sequences that share a prefix, on a GPU: one call over all keys of each, and the
 three calls of docs/serving.md, which read the prefix once, on the same page table and in one process.
 
-    python3 bench/cuda_prefix.py LIBSTROBE [--sequences 64] [--own 256] [--prefix 1k,4k,16k,64k] [--page 16] [--ms 20]
+    python3 bench/cuda_prefix.py LIBSTROBE [--sequences 64] [--own 256] [--prefix 1k,4k,16k,64k] [--page 16]
+                                   [--together 64] [--ms 20]
 
-bf16, 32 heads on 8, d 128; pages in random order; partial results in fp32. Calls take turns, L2 is flushed before each,
+together: sequences whose rows are one batch entry of the call over the prefix, all by default; kernels for few rows want
+fewer. bf16, 32 heads on 8, d 128; pages in random order; partial results in fp32. Calls take turns, L2 is flushed before each,
 medians. Behind the times: how many times as fast the three calls are, then the error of either (2-norm over sequence 0, against
 float64). Needs PyTorch with a GPU (exit 77 otherwise)."""
 
@@ -30,7 +32,7 @@ def tensor(x, *stride, dtype=0):
 class Step:
     """Rows, cache and descriptors of a step; whole() and shared() do it."""
 
-    def __init__(self, strobe, sequences, prefix, own, page):
+    def __init__(self, strobe, sequences, prefix, own, page, together):
         self.strobe, self.sequences = strobe, sequences
         prefix_pages, own_pages = prefix // page, own // page
         pages = prefix_pages + sequences * own_pages
@@ -50,13 +52,15 @@ class Step:
         self.varlen = [Varlen(struct_size=C.sizeof(Varlen), used_k=x.data_ptr()) for x in lengths]
         stride = self.table.shape[1]
         first = self.table.data_ptr()
-        self.paged = [Paged(C.sizeof(Paged), at, stride, page, pages) for at in (first, first + 4 * prefix_pages)]
+        self.paged = [
+            Paged(C.sizeof(Paged), at, step, page, pages)
+            for at, step in ((first, stride), (first + 4 * prefix_pages, stride), (first, stride * together))
+        ]
         self.one = self.attention(sequences, 1, prefix + own, self.out, self.varlen[0], self.paged[0])
-        self.over_prefix = self.attention(1, sequences, prefix, self.part[0], None, self.paged[0], self.lse[0])
+        self.over_prefix = self.attention(sequences // together, together, prefix, self.part[0], None, self.paged[2], self.lse[0])
         self.over_own = self.attention(sequences, 1, own, self.part[1], self.varlen[1], self.paged[1], self.lse[1])
         self.parts = (Partial * 2)(
-            Partial(tensor(self.part[0]), tensor(self.lse[0], 1, sequences, sequences)),
-            Partial(tensor(self.part[1]), tensor(self.lse[1])),
+            *(Partial(tensor(part), tensor(lse)) for part, lse in zip(self.part, self.lse, strict=True))
         )
         self.partials = Partials(
             struct_size=C.sizeof(Partials),
@@ -86,8 +90,8 @@ class Step:
         a.q, a.k, a.v = tensor(self.q), tensor(self.k), tensor(self.v)
         a.out = tensor(out, dtype=FP32 if lse is not None else BF16)
         a.varlen, a.paged = varlen and C.addressof(varlen), C.addressof(paged)
-        if lse is not None:
-            a.lse = tensor(lse)
+        if lse is not None:  # [sequences][HEADS * GROUP]
+            a.lse = tensor(lse, rows * HEADS * GROUP, HEADS * GROUP, 1)
         return a
 
     def whole(self):
@@ -122,6 +126,7 @@ def main():
     parser.add_argument("--own", type=number, default=256)
     parser.add_argument("--prefix", default="1k,4k,16k,64k", type=lambda text: list(map(number, text.split(","))))
     parser.add_argument("--page", type=int, default=16)
+    parser.add_argument("--together", type=int)
     parser.add_argument("--ms", type=float, default=20)
     o = parser.parse_args()
     strobe = Strobe(o.library, None)
@@ -130,7 +135,7 @@ def main():
         f"{o.sequences} sequences, {o.own} keys of their own, pages of {o.page}: us of one call, of three (prefix, own, merge)"
     )
     for prefix in o.prefix:
-        step = Step(strobe, o.sequences, prefix, o.own, o.page)
+        step = Step(strobe, o.sequences, prefix, o.own, o.page, o.together or o.sequences)
         times = [1e3 * t for t in medians_ms([step.whole, step.shared, step.prefix, step.own, step.merge], o.ms)]
         errors = step.errors()
         parts = ", ".join(f"{t:.0f}" for t in times[2:])

@@ -99,9 +99,11 @@ def test_bad_arguments_are_refused(changes, kind, sentence):
         strobe.attention(torch.randn(BATCH, 1, 4, DIM), k, v, **{"page_table": table, "max_seqlen_k": 90} | changes)
 
 
+@pytest.mark.parametrize("together", [64, 16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_shared_prefix_in_three_calls(device, dtype):
-    """docs/serving.md: the rows of all sequences over the prefix, each over its own keys, merged; as the one call over all."""
+def test_a_shared_prefix_in_three_calls(device, dtype, together):
+    """docs/serving.md: the rows of all sequences over the prefix, each over its own keys, merged; as the one call over all. Or
+    those of some at a time, for kernels of few rows."""
     torch.manual_seed(0)
     q = torch.randn(64, 1, 4, 64).to(device, dtype)
     k, v = torch.randn(2, 200, 16, 2, 64).to(device, dtype)
@@ -109,10 +111,12 @@ def test_a_shared_prefix_in_three_calls(device, dtype):
     table = torch.cat([order[:50].expand(64, -1), order[50:178].view(64, 2)], 1).contiguous()
     own = torch.randint(0, 33, (64,)).int().to(device)
     whole, lse = strobe.attention(q, k, v, page_table=table, used_k=800 + own, return_lse=True, max_seqlen_k=832)
-    over_prefix = strobe.attention(q.transpose(0, 1), k, v, page_table=table[:1, :50].contiguous(), return_lse=True)
+    over_prefix = strobe.attention(
+        q.view(-1, together, 4, 64), k, v, page_table=table[::together, :50].contiguous(), return_lse=True
+    )
     over_own = strobe.attention(q, k, v, page_table=table[:, 50:].contiguous(), used_k=own, max_seqlen_k=32, return_lse=True)
-    parts = over_prefix[0].transpose(0, 1), over_own[0]
-    out, merged = strobe.merge(parts, (over_prefix[1].permute(2, 1, 0), over_own[1]))
+    lses = over_prefix[1].transpose(1, 2).reshape(64, 4, 1), over_own[1]
+    out, merged = strobe.merge((over_prefix[0].view(64, 1, 4, 64), over_own[0]), lses)
     assert out.device == q.device and (own == 0).any()
     allowed = 4 * torch.finfo(dtype).eps * whole.abs().max().item()  # of the parts' roundings, and the result's
     torch.testing.assert_close(out.float(), whole.float(), rtol=0, atol=max(allowed, 1e-6))
