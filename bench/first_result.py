@@ -6,7 +6,8 @@ of its own of the last commit, made in a temporary folder and removed.
     python3 bench/first_result.py [C] [Python] [PyTorch] [JAX] [--cores 0,1] [--folder FOLDER]
 
 Prints seconds of the clock, processor seconds of all processes, and the last line that the block printed. What pip downloads is
-a part of it, as far as pip has not kept it. Processor seconds divided by the cores are what an idle machine takes at best."""
+a part of it, as far as pip has not kept it; exits with 77 where it cannot be had. Processor seconds divided by the cores are
+what an idle machine takes at best."""
 
 import argparse
 import os
@@ -40,6 +41,9 @@ def measure(commands: str, folder: str | None) -> tuple[float, float, str]:
         subprocess.run(["git", "clone", "-q", str(ROOT), clone], check=True)
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=clone, env=environment, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)  # fmt: skip
+        if done.returncode and re.search("No matching distribution found|Could not find a version", done.stdout):
+            print("skipped: what the page installs cannot be had here")
+            sys.exit(77)
         if done.returncode:
             sys.exit(f"{commands}ended with {done.returncode}:\n{done.stdout}")
         return time.monotonic() - start, processor_seconds() - before, done.stdout.strip().splitlines()[-1]
