@@ -3,18 +3,20 @@
 
     python examples/train_gpt.py --save gpt.safetensors
     python examples/generate.py gpt.safetensors 60 "typedef struct" "/" "Mr. Bennet"        60 characters behind each prompt
+    python examples/generate.py --plot pages.png gpt.safetensors 60 ...                     and whose the pages were, step by step
 
 Prompts of different lengths are one packed batch, and so are the single characters of the later steps. A sequence that is done
 leaves its place and its pages to the next prompt.
 """
 
+import argparse
 import sys
 import time
 
 import strobe.torch
 import torch
+from gpt import GPT, SIZE
 from safetensors.torch import load_file
-from train_gpt import GPT, SIZE
 
 PAGE, AT_ONCE = 16, 2
 
@@ -30,10 +32,9 @@ def load(path: str) -> tuple[GPT, str]:
 
 
 @torch.inference_mode()
-def generate(model: GPT, prompts: list[list[int]], count: int) -> list[list[int]]:
-    """The prompts with so many characters behind each, or as many as the model's context takes."""
-    width, heads = model.head.in_features, model.blocks[0].heads
-    each = -(-model.context // PAGE)
+def generate(model: GPT, prompts: list[list[int]], count: int, owners: list | None = None) -> list[list[int]]:
+    """The prompts with so many characters behind each, or as many as the model's context takes; in owners each step's pages."""
+    width, heads, each = model.head.in_features, model.blocks[0].heads, -(-model.context // PAGE)
     caches = torch.zeros(len(model.blocks), 2, AT_ONCE * each, PAGE, heads, width // heads)  # k and v of each layer
     free, table = list(range(AT_ONCE * each)), torch.zeros(AT_ONCE, each, dtype=torch.int32)
     texts, waiting = [p[: model.context] for p in prompts], list(range(len(prompts)))
@@ -66,6 +67,10 @@ def generate(model: GPT, prompts: list[list[int]], count: int) -> list[list[int]
         x = model.embed(torch.tensor(rows)) + model.place(torch.tensor(places))
         logits = model.head(model.norm(model.blocks(x[None])[0]))
         cached += cu.diff()
+        if owners is not None:
+            owners.append(
+                {n: table[b, : -(-int(cached[b]) // PAGE)].tolist() for b, n in enumerate(running) if n is not None}
+            )
         for b, n in enumerate(running):
             if n is None:
                 continue
@@ -78,18 +83,36 @@ def generate(model: GPT, prompts: list[list[int]], count: int) -> list[list[int]
     return texts
 
 
+def plot(owners: list[dict[int, list[int]]], path: str) -> None:
+    import matplotlib.pyplot as plt
+
+    axis = plt.figure(figsize=(8, 3.5)).gca()
+    for n in sorted(set().union(*owners)):
+        points = [(step, page) for step, pages in enumerate(owners) for page in pages.get(n, [])]
+        axis.scatter(*zip(*points, strict=True), marker="s", s=9, label=f"prompt {n + 1}")
+    axis.set(title=f"Whose each page of {PAGE} slots is, {AT_ONCE} prompts at a time", xlabel="step", ylabel="page")
+    axis.legend()
+    plt.savefig(path, dpi=110, bbox_inches="tight")
+
+
 def main() -> None:
-    path, count, *prompts = sys.argv[1:]
-    model, alphabet = load(path)
-    start = time.perf_counter()
-    asked = [[alphabet.index(c) for c in prompt if c in alphabet] for prompt in prompts]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("path")
+    parser.add_argument("count", type=int)
+    parser.add_argument("prompts", nargs="+")
+    parser.add_argument("--plot", metavar="PNG")
+    a = parser.parse_args()
+    model, alphabet = load(a.path)
+    asked = [[alphabet.index(c) for c in prompt if c in alphabet] for prompt in a.prompts]
     if not all(asked):
         sys.exit("a prompt has no character that the model knows")
-    texts = generate(model, asked, int(count))
-    for number, text in enumerate(texts, 1):
-        print(f"{number}: {''.join(alphabet[n] for n in text)}")
+    start, owners = time.perf_counter(), [] if a.plot else None
+    texts = generate(model, asked, a.count, owners)
+    print("\n".join(f"{number}: {''.join(alphabet[n] for n in text)}" for number, text in enumerate(texts, 1)))
     made = sum(map(len, texts)) - sum(map(len, asked))
     print(f"{made} characters, {made / (time.perf_counter() - start):.0f} a second", file=sys.stderr)
+    if owners:
+        plot(owners, a.plot)
 
 
 if __name__ == "__main__":

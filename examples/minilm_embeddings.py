@@ -57,13 +57,24 @@ def embed(model, batches) -> torch.Tensor:
     return torch.nn.functional.normalize(torch.cat(means), dim=-1)
 
 
+def plot(vectors: torch.Tensor, of_novel: torch.Tensor, path: str) -> None:
+    """The sentences in the plane in which they lie furthest apart."""
+    import matplotlib.pyplot as plt
+
+    apart, extent, _ = torch.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    for which, label in ((of_novel, "Pride and Prejudice"), (~of_novel, "comments of the C sources")):
+        plt.scatter(*(apart[:, :2] * extent[:2])[which].T, s=12, label=label)
+    plt.legend(title="all-MiniLM-L6-v2, principal components")
+    plt.savefig(path, dpi=110, bbox_inches="tight")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sentences", type=int, default=300, help="how many, from the first")
     parser.add_argument("--batch", type=int, default=32, help="sentences at a time, padded to the longest")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds; the three take turns")
+    parser.add_argument("--plot", metavar="PNG", help="write a picture of the sentences")
     a = parser.parse_args()
-
     strobe.transformers.register()
     chosen = sentences()[: a.sentences]
     tokenizer = AutoTokenizer.from_pretrained(get_model_path())
@@ -98,6 +109,9 @@ def main() -> int:
     same = nearest == (embeddings["eager"] @ embeddings["eager"].T).fill_diagonal_(-1).argmax(-1)
     print(f"nearest other sentence: the same as with eager attention for {int(same.sum())} of {len(chosen)}")
     print(f'for example "{chosen[0]}"\n        and "{chosen[int(nearest[0])]}"')
+    if a.plot:
+        novel = " ".join((ROOT / "examples/data/text.txt").read_text(encoding="utf-8").split())
+        plot(embeddings["strobe"], torch.tensor([sentence in novel for sentence in chosen]), a.plot)
     return 0 if least > LEAST_COSINE else 1
 
 

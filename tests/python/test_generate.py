@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """examples/generate.py and generate.c: the characters that PyTorch finds without a cache, for weights trained here."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 import generate  # noqa: E402
+import gpt as gpt_model  # noqa: E402
 import train_gpt  # noqa: E402
 
 CHARACTERS = 70
@@ -30,16 +32,16 @@ PROMPTS = [
 def gpt(tmp_path_factory):
     """A small model's weights in a file, and the text that it has for each prompt when all rows are computed anew."""
     path = tmp_path_factory.mktemp("gpt") / "gpt.safetensors"
-    text = train_gpt.text()
+    text = gpt_model.text()
     alphabet = sorted(set(text))
     ids = torch.tensor([alphabet.index(c) for c in text])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(train_gpt.SIZE, "cpu", train_gpt.Size(96, 64, 4, 2, 8, 5e-3, torch.float32))
+        patch.setitem(gpt_model.SIZE, "cpu", gpt_model.Size(96, 64, 4, 2, 8, 5e-3, torch.float32))
         losses, _, model = train_gpt.train("torch math", ids, len(alphabet), 120)
     assert (
         sum(losses[-20:]) / 20 < 3.2
     )  # it has learnt: a guess among 93 characters costs 4.5; what is left differs by processor
-    train_gpt.save(model, alphabet, path)
+    gpt_model.save(model, alphabet, path)
     texts = []
     with torch.inference_mode():
         for prompt in PROMPTS:
@@ -51,10 +53,17 @@ def gpt(tmp_path_factory):
     return path, texts
 
 
-def test_generate_in_python(gpt):
+def test_generate_in_python(gpt, tmp_path):
     path, texts = gpt
     model, alphabet = generate.load(path)
-    rows = generate.generate(model, [[alphabet.index(c) for c in prompt] for prompt in PROMPTS], CHARACTERS)
+    owners = []
+    rows = generate.generate(model, [[alphabet.index(c) for c in prompt] for prompt in PROMPTS], CHARACTERS, owners)
+    for step in owners:
+        pages = [page for own in step.values() for page in own]
+        assert len(set(pages)) == len(pages) and len(step) <= generate.AT_ONCE
+    if importlib.util.find_spec("matplotlib"):
+        generate.plot(owners, tmp_path / "pages.png")
+        assert (tmp_path / "pages.png").read_bytes().startswith(b"\x89PNG")
     assert ["".join(alphabet[n] for n in row) for row in rows] == texts
 
 
