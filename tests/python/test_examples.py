@@ -133,7 +133,20 @@ def test_overhead():
     assert answer["rows"]["numpy"]["overhead_us"] > 0
 
 
-PAGES = ("README.md", "docs/python.md", "docs/serving.md")
+PAGES = ("README.md", "docs/python.md", "docs/serving.md docs/fp8.md docs/scores.md docs/distributed.md")
+# What programs of pages count on that show a few lines alone.
+BEFORE = {
+    "docs/fp8.md": "import torch, strobe, strobe.torch\nq, k, v = torch.randn(3, 1, 64, 2, 32)\n",
+    "docs/scores.md": """import numpy as np, strobe
+q, k, v = np.random.default_rng(0).standard_normal((3, 1, 512, 2, 16), dtype=np.float32)
+table, doc = np.ones((2, 1023), np.float32), np.arange(512, dtype=np.int32) // 100
+""",
+    "docs/distributed.md": """import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+text = torch.arange(34).view(2, 17)
+q, k, v = torch.randn(3, 2, 16, 2, 8)
+""",
+}
 
 # Runs the programs that are its arguments, each as if alone but for what has been imported.
 RUN_ALL = """
@@ -147,10 +160,13 @@ for program in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_manual(page):
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
-    assert programs
+@pytest.mark.parametrize("pages", PAGES)
+def test_the_manual(pages):
+    programs = []
+    for page in pages.split():
+        shown = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
+        assert shown, page
+        programs += [BEFORE.get(page, "") + program for program in shown]
     if any("transformers" in program for program in programs):
         pytest.importorskip("transformers")
     if any("jax" in program for program in programs):
