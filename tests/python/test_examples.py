@@ -60,6 +60,7 @@ def test_train_gpt_over_ranks():
 SMALL = {
     "vision_windows": (["--steps", 2], r"by PyTorch's masks within \d\.\de-0[678]"),
     "diffusion_joint": (["--steps", 2], r"\d+ of the sixteen drawings"),
+    "fp8_length": (["--lengths", 64, 128], r"Hadamard, scales by blocks +\d\.\d\de-02"),
     "alibi_extrapolation": (["--steps", 1, "--lengths", 64, 128], r"alibi +\d\.\d+ +\d\.\d+"),
 }
 
