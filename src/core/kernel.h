@@ -49,6 +49,7 @@ struct kernel {
     struct range seq_q, seq_k; /* lengths, upper bounds under varlen */
     struct range rows;         /* query rows that share a K/V head: seq_q * heads_q / heads_kv */
     struct range best_rows; /* and for how many it is chosen before others; {0}: for any. By name it takes all of `rows` */
+    int64_t best_seq_k;     /* as best_rows, of keys: from how many on */
 
     /* Further limits of numbers: NULL, or a sentence why it does not take a problem that the record lets pass. Touches no
      * data. limits: the same in words, for docs/support.md. */

@@ -77,9 +77,10 @@ bool strobe__names_reference(const struct problem *p) {
     return false;
 }
 
-/* Whether the kernel is better than others for so many rows. */
+/* Whether the kernel is better than others for so many rows and keys. */
 static bool is_best(const struct kernel *kernel, const struct problem *p) {
     const int64_t rows = p->a.seq_q * p->group;
+    if (p->a.seq_k < kernel->best_seq_k) return false;
     return kernel->best_rows.most == 0 || (rows >= kernel->best_rows.least && rows <= kernel->best_rows.most);
 }
 
@@ -173,6 +174,9 @@ static void append_reason(struct text *t, const struct backend *backend, const s
         append(t, "only chosen by name, a yardstick");
     else if (!takes(backend, kernel, &plan, &why))
         append(t, "%s", why.sentence);
+    else if (p->a.seq_k < kernel->best_seq_k)
+        append(t, "seq_k is %lld; it is chosen from %lld on, or by name", (long long)p->a.seq_k,
+               (long long)kernel->best_seq_k);
     else if (!is_best(kernel, p) && kernel->best_rows.most == INT64_MAX)
         append(t, "%lld query rows share a K/V head; it is chosen from %lld on, or by name",
                (long long)(p->a.seq_q * p->group), (long long)kernel->best_rows.least);

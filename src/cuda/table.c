@@ -9,6 +9,7 @@
 #include "cuda/host/quantise.h"
 #include "cuda/host/visible.h"
 #include "cuda/sm80/backward_host.h"
+#include "cuda/sm80/decode_host.h"
 #include "cuda/sm80/forward_host.h"
 #include "cuda/sm90/backward/host.h"
 #include "cuda/sm90/forward/host.h"
@@ -36,6 +37,10 @@
 #define PACKED_TOTALS "packed tensors: total_q and total_k are given"
 #define COPIED_28 \
     PACKED_TOTALS "; dropout.key_start a multiple of 4; q_start and k_start at most 2^28 apart with ALiBi; rows of "
+
+/* From so many keys on sharing out blocks of keys is thought to pay for the merge; 1024 is the least that was measured
+ * (docs/kernels/cuda.md). */
+enum { KEYS_WORTH_SHARING = 512 };
 
 static const struct kernel kernels[] = {
     {
@@ -83,6 +88,28 @@ static const struct kernel kernels[] = {
         .workspace = strobe__sm90_forward_workspace,
         .prepare = strobe__sm90_forward_prepare,
         .run = strobe__sm90_forward,
+    },
+    {
+        .name = "cuda_decode_sm80",
+        .summary = "few rows to a cache, blocks of keys shared out evenly on the device, mma.sync, any GPU from sm_80",
+        .operation = STROBE_FORWARD,
+        .device = STROBE_CUDA,
+        .needs = CUDA_SM80,
+        .features = SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) |
+                    FEATURE(ALIBI) | FEATURE(SINKS) | FEATURE(LSE) | FEATURE(PAGED) | FEATURE(LEFTPAD_K),
+        .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
+        .dim = 256,
+        .dim_v = 256,
+        .seq_q = POSITIONS_31,
+        .seq_k = POSITIONS_31,
+        .rows = {1, 64},
+        .best_seq_k = KEYS_WORTH_SHARING,
+        .reject = strobe__sm80_decode_reject,
+        .limits = "rows of k and v at multiples of 16 bytes; " PACKED_TOTAL "; chosen by itself from seq_k 512 on",
+        .choose = strobe__sm80_decode_choose,
+        .variants = strobe__sm80_decode_variants,
+        .workspace = strobe__sm80_decode_workspace,
+        .run = strobe__sm80_decode,
     },
     {
         .name = "cuda_forward_sm80",

@@ -80,7 +80,7 @@ function(cuda_object)
   endif()
   separate_arguments(words UNIX_COMMAND "${STROBE_CUDA_ONLY}")
   foreach(word IN LISTS words)
-    if(NOT object_NAME MATCHES "(^|_)${word}(_|$)" AND object_NAME MATCHES "forward|backward")
+    if(NOT object_NAME MATCHES "(^|_)${word}(_|$)" AND object_NAME MATCHES "forward|backward|decode")
       set(cuda_object_built OFF)
     endif()
   endforeach()
@@ -151,6 +151,32 @@ cuda_forward(general         fp32     512 256    1 2  1  1  1  2 1 0)
 cuda_forward(cache_general   fp32     512 256    1 2  1  1  1  2 1 1)
 cuda_forward(general         fp32     576 256    1 2  1  1  1  2 1 2)
 file(CONFIGURE OUTPUT cuda/cuda_forward_variants.h CONTENT "${forward_lines}" @ONLY)
+
+# ---- decode: 16 WARPS_M rows and blocks of 8 N x WARPS_N keys; the first that takes a problem's rows and fits the GPU is chosen
+set(decode_lines)
+function(cuda_decode kind dtype dim n warps_m warps_n stages ctas)
+  string(TOUPPER ${dtype} element)
+  set(name decode_${dtype}_${dim}_${kind})
+  cuda_object(NAME ${name} SOURCE sm80/decode.cu DEFINES ELEMENT_${element} DIM=${dim} N_TILES=${n} WARPS_M=${warps_m}
+    WARPS_N=${warps_n} STAGES=${stages} CTAS=${ctas})
+  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
+  if(cuda_object_built)
+    set(decode_lines "${decode_lines}VARIANT(${name}, ${element}, ${dim}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${ctas})\n" PARENT_SCOPE)
+  endif()
+endfunction()
+
+foreach(dtype bf16 fp16)
+  #                              n wm wn st ct
+  cuda_decode(rows16 ${dtype}  64 4 1  4  3  2)
+  cuda_decode(rows32 ${dtype}  64 4 2  2  5  2)
+  cuda_decode(rows64 ${dtype}  64 4 4  2  5  1)
+  cuda_decode(rows16 ${dtype} 128 2 1  4  3  2)
+  cuda_decode(rows32 ${dtype} 128 4 2  2  3  2)
+  cuda_decode(rows64 ${dtype} 128 4 4  2  5  1)
+  cuda_decode(rows16 ${dtype} 256 2 1  4  3  1)
+  cuda_decode(rows64 ${dtype} 256 2 4  2  5  1)
+endforeach()
+file(CONFIGURE OUTPUT cuda/cuda_decode_variants.h CONTENT "${decode_lines}" @ONLY)
 
 # ---- backward: BLOCK = 16 WARPS rows (keys) against 8 TILES keys (rows), head dims as in forward, slices of 256 columns
 function(cuda_backward kind dtype dim slice tiles warps stages blocks features)
@@ -383,7 +409,7 @@ cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} D
 add_library(strobe_cuda_host OBJECT cuda/table.c
   cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
   cuda/host/visible_function.c
-  cuda/sm80/backward_host.c cuda/sm80/forward_host.c
+  cuda/sm80/backward_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c
   cuda/sm90/forward/pages.c)
 if(STROBE_TRACE)

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * decode_host.c: chooses among the compiled variants of sm80/decode.cu and launches. The grid and the workspace follow from
+ * bounds alone; who attends to what is decided on the device, by lengths that lie there. */
+#include "cuda/sm80/decode_host.h"
+
+#include "cuda/device/decode.h"
+#include "cuda/host/device.h"
+#include "cuda/host/launch.h"
+#include "math/mask.h"
+
+#define VARIANT(name, dtype, dim, n, warps_m, warps_n, stages, ctas) void strobe__##name(struct decode_params d);
+#include "cuda_decode_variants.h"
+#undef VARIANT
+
+/* A compiled form of decode.cu; the build writes the list. */
+struct decode_variant {
+    struct variant base;
+    int32_t dtype, dim;
+    int32_t rows, keys; /* of a CTA, and of a block */
+    int32_t threads, shared_bytes, ctas;
+    void (*symbol)(struct decode_params d);
+};
+
+#define VARIANT(name, dtype_, dim_, n, warps_m, warps_n, stages, ctas_)                \
+    {.base = {#name},                                                                  \
+     .dtype = STROBE_##dtype_,                                                         \
+     .dim = dim_,                                                                      \
+     .rows = 16 * (warps_m),                                                           \
+     .keys = 8 * (n) * (warps_n),                                                      \
+     .threads = 32 * (warps_m) * (warps_n),                                            \
+     .shared_bytes = 2 * (dim_) * (16 * (warps_m) + 2 * (stages)*8 * (n) * (warps_n)), \
+     .ctas = ctas_,                                                                    \
+     .symbol = strobe__##name},
+
+static const struct decode_variant variants[] = {
+#include "cuda_decode_variants.h"
+    {.symbol = NULL},
+};
+#undef VARIANT
+
+#define VARIANT(name, ...) " " #name
+const char strobe__sm80_decode_variants[] =
+#include "cuda_decode_variants.h"
+    "";
+#undef VARIANT
+
+static const struct decode_variant *variant_of(const struct plan *plan) {
+    return (const struct decode_variant *)plan->variant;
+}
+
+const char *strobe__sm80_decode_reject(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const struct params params = strobe__cuda_params(p);
+    if (!params.k.aligned || !params.v.aligned)
+        return "k or v has rows that do not begin at multiples of 16 bytes; others are taken";
+    if (a->batch * a->heads_kv > INT32_MAX / (a->seq_k / 16 + 1))
+        return "the blocks of all keys are above 2^31; less is taken";
+    return strobe__cuda_reject(p);
+}
+
+/* The first that takes the columns and the rows, and fits the GPU. */
+bool strobe__sm80_decode_choose(struct plan *plan) {
+    const strobe_attention *a = &plan->problem->a;
+    const int64_t columns = a->dim > a->dim_v ? a->dim : a->dim_v, rows = a->seq_q * plan->problem->group;
+    const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
+    for (const struct decode_variant *v = variants; v->symbol; ++v) {
+        if (v->dtype != a->q.dtype || v->dim < columns || v->rows < rows || v->shared_bytes > shared_bytes) continue;
+        plan->variant = &v->base;
+        return true;
+    }
+    return false;
+}
+
+/* Blocks of keys of an item where no array tells the lengths, as decode_schedule.h counts them; else 0. */
+static int64_t even_blocks(const struct params *p, int64_t keys) {
+    if (p->cu_q || p->cu_k || p->used_q || p->used_k || p->cache.leftpad) return 0;
+    const int64_t end_to_end = p->start_shift + p->seq_k - p->seq_q;
+    const struct band band = {p->left, p->right, p->bottom_right ? end_to_end : p->start_shift, p->seq_k};
+    const int64_t first = band_first(&band, 0), end = band_end(&band, p->seq_q - 1);
+    const int64_t blocks = ceil_div(end, keys) - (first < p->seq_k ? first : p->seq_k) / keys;
+    return blocks > 0 ? blocks : 1;
+}
+
+/* As many as stay on the GPU together, and no more than there can be blocks of keys. */
+static int64_t ctas_of(const struct plan *plan) {
+    const strobe_attention *a = &plan->problem->a;
+    const struct decode_variant *v = variant_of(plan);
+    const int64_t most = (int64_t)strobe__cuda_limits(a->device_index).multiprocessors * v->ctas;
+    const int64_t blocks = a->batch * a->heads_kv * (a->seq_k / v->keys + 1);
+    return blocks < most ? blocks : most;
+}
+
+/* An even number, so that all parts begin at multiples of 16 bytes. */
+static int64_t rows_of_part(const struct problem *p) { return ceil_div(p->a.seq_q * p->group, 2) * 2; }
+
+/* Bytes of the parts, in front of the counts. */
+static size_t parts_bytes(const struct plan *plan) {
+    const struct problem *p = plan->problem;
+    const size_t row = (size_t)(variant_of(plan)->dim + 2) * sizeof(float);
+    return 2 * (size_t)ctas_of(plan) * (size_t)rows_of_part(p) * row;
+}
+
+size_t strobe__sm80_decode_workspace(const struct plan *plan) {
+    return parts_bytes(plan) + (size_t)ctas_of(plan) * sizeof(uint32_t);
+}
+
+strobe_status strobe__sm80_decode(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
+    const struct decode_variant *v = variant_of(plan);
+    const int64_t ctas = ctas_of(plan);
+    struct decode_params params = {.p = strobe__cuda_params(p),
+                                   .parts = execution->workspace,
+                                   .arrived = (uint32_t *)((char *)execution->workspace + parts_bytes(plan)),
+                                   .rows_most = (int32_t)rows_of_part(p)};
+    params.even_blocks = (int32_t)even_blocks(&params.p, v->keys);
+    params.even_units = (uint32_t)(params.even_blocks * p->a.heads_kv);
+    struct cuda_visit visit;
+    strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
+    if (!status) status = strobe__cuda_check_pointers(p, execution);
+    if (!status)
+        status = strobe__cuda_check(cudaMemsetAsync(params.arrived, 0, (size_t)ctas * sizeof(uint32_t), execution->stream),
+                                    "cudaMemsetAsync");
+    if (!status)
+        status = strobe__cuda_launch((void (*)(void))v->symbol, ctas, v->threads, v->shared_bytes, &params,
+                                     execution->stream);
+    strobe__cuda_leave(&visit);
+    return status;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * decode_schedule.h: which CTA attends to which keys. An item is a K/V head of a sequence, with all query rows that share
+ * it; its units are blocks of BLOCK_N keys that some row sees, at least one. All units of a call in a row are cut into even
+ * shares, one for each CTA, by lengths that are read here, on the device: one long sequence beside many short ones keeps all
+ * multiprocessors busy. (The "stream-K" division of work: Osama et al., 2023.) A CTA's share of one item is a segment.
+ *
+ *      item 0        item 1  item 2
+ *      |. . . . . . .|. . . .|. . . . .|
+ *      CTA 0   | CTA 1   | CTA 2   |       CTA 1 has the end of item 0, item 1 but for its end, ... */
+#ifndef STROBE_CUDA_SM80_DECODE_SCHEDULE_H
+#define STROBE_CUDA_SM80_DECODE_SCHEDULE_H
+
+#include "cuda/device/decode.h"
+#include "cuda/device/job.h"
+
+/* Segments that are known at a time, a power of two: those of the blocks that are on their way, and two more. */
+enum { SEGMENTS = 8 };
+
+struct segment {
+    struct job t;             /* its sequence and head; K and V of pages: of page 0 */
+    int first, blocks;        /* the key at which it begins, and its blocks; 0: there is none */
+    int full_first, full_end; /* all rows see the keys between */
+    int begins;               /* the item begins in this CTA */
+    int first_cta, ctas;      /* that have parts of the item */
+};
+
+/* The share of a CTA, and where its next segment begins. */
+struct walk {
+    uint32_t units;      /* of the CTA */
+    uint32_t each, more; /* units of a CTA; the first `more` CTAs have one more */
+    uint32_t at, end;    /* the next segment's first unit, and the end of the share, of all units */
+    uint32_t unit;       /* `at`, counted from the first unit of sequence t */
+    int blocks;          /* of an item of the sequence */
+    struct job t;
+};
+
+/* Reads the lengths of sequence t->b; returns the blocks of each of its items. */
+INLINE int blocks_of_sequence(struct job *t, const struct params *p) {
+    job_sequence(t, p);
+    const int64_t first = clamp(band_first(&t->band, 0), t->keys) / BLOCK_N, end = band_end(&t->band, t->rows - 1);
+    const int64_t blocks = (end + BLOCK_N - 1) / BLOCK_N - first;
+    return t->rows == 0 ? 0 : blocks > 0 ? (int)blocks : 1;
+}
+
+/* The CTA that has a unit. */
+INLINE int cta_of_unit(const struct walk *w, uint32_t unit) {
+    const uint32_t larger = w->more * (w->each + 1);
+    const bool among = unit < larger;
+    return (int)((among ? unit : unit - larger) / (among ? w->each + 1 : w->each) + (among ? 0 : w->more));
+}
+
+/* Writes down the next segment of the CTA. One thread. Not inlined: instructions that are fetched for the first time cost a
+ * short call more than all else, so that nothing here is there twice. */
+static __device__ __noinline__ void next_segment(struct segment *s, struct walk *walk, const struct params *p) {
+    const uint32_t at = walk->at, left = walk->end - at;
+    s->blocks = 0;
+    if (left == 0) return;
+    struct job t = walk->t;
+    int blocks = walk->blocks;
+    uint32_t unit = walk->unit;
+    while (unit >= (uint32_t)(blocks * p->heads_kv)) {
+        unit -= (uint32_t)(blocks * p->heads_kv);
+        ++t.b;
+        walk->blocks = blocks = blocks_of_sequence(&t, p);
+        walk->t = t;
+    }
+    t.kv = (int)(unit / (uint32_t)blocks);
+    const uint32_t block = unit - (uint32_t)(t.kv * blocks), rest = (uint32_t)blocks - block, item = at - block;
+    const uint32_t own = rest < left ? rest : left;
+    const struct place head = {0, t.kv * p->group};
+    const int64_t batch = p->cache.page_table ? 0 : t.batch_k;
+    t.q = (const element *)p->q.data + row_offset(&p->q, &t, head);
+    t.k = (const element *)p->k.data + batch * p->k.batch + t.kv * p->k.head;
+    t.v = (const element *)p->v.data + batch * p->v.batch + t.kv * p->v.head;
+    s->t = t;
+    s->blocks = (int)own;
+    s->first = (clamp(band_first(&t.band, 0), t.keys) / BLOCK_N + (int)block) * BLOCK_N;
+    s->full_first = clamp(band_first(&t.band, t.rows - 1), t.keys), s->full_end = (int)band_end(&t.band, 0);
+    s->begins = block == 0;
+    s->ctas = 1;
+    if (own < (uint32_t)blocks) {
+        s->first_cta = cta_of_unit(walk, item);
+        s->ctas = cta_of_unit(walk, item + (uint32_t)blocks - 1) - s->first_cta + 1;
+    } else {
+        s->first_cta = (int)blockIdx.x;
+    }
+    walk->at = at + own, walk->unit = unit + own;
+}
+
+/* The CTA's share of `total` units. */
+INLINE void share_out(struct walk *w, uint32_t total) {
+    const uint32_t ctas = total < gridDim.x ? total : gridDim.x, cta = blockIdx.x;
+    w->units = 0;
+    if (cta >= ctas) return;
+    w->each = total / ctas, w->more = total - w->each * ctas;
+    w->units = w->each + (cta < w->more);
+    w->at = cta * w->each + (cta < w->more ? cta : w->more), w->end = w->at + w->units;
+}
+
+/* find_share() where no array tells the lengths: one thread, which reads nothing from memory. */
+INLINE void find_even_share(struct walk *w, const struct decode_params *d) {
+    const struct params *p = &d->p;
+    share_out(w, d->even_units * (uint32_t)p->batch);
+    const uint32_t b = w->at / d->even_units;
+    w->unit = w->at - b * d->even_units, w->blocks = d->even_blocks;
+    w->t.b = (int)b;
+    job_sequence(&w->t, p);
+}
+
+/* Finds the CTA's share and its first segment. Threads add up the blocks of some neighbouring sequences each; the one among
+ * whose is the CTA's first unit begins there. All threads; sums: [THREADS / 32] in shared memory. */
+INLINE void find_share(struct walk *walk, struct segment *segment, uint32_t *sums, const struct decode_params *d) {
+    const struct params *p = &d->p;
+    const int thread = (int)threadIdx.x, lane = thread % 32;
+    struct walk w;
+    bool mine = thread == 0;
+    if (d->even_blocks > 0) {
+        if (mine) find_even_share(&w, d);
+    } else {
+        const int each = (p->batch + THREADS - 1) / THREADS;
+        const int first = thread * each, end = first + each < p->batch ? first + each : p->batch;
+        uint32_t sum = 0;
+#pragma unroll 1
+        for (int b = end - 1; b >= first; --b) {
+            w.t.b = b;
+            w.blocks = blocks_of_sequence(&w.t, p);
+            sum += (uint32_t)(w.blocks * p->heads_kv);
+        }
+        uint32_t last = sum; /* the last unit of the thread's, and one more */
+#pragma unroll
+        for (int n = 1; n < 32; n *= 2) {
+            const uint32_t other = __shfl_up_sync(0xffffffffu, last, n);
+            if (lane >= n) last += other;
+        }
+        if (lane == 31) sums[thread / 32] = last;
+        __syncthreads();
+        uint32_t total = 0;
+#pragma unroll
+        for (int n = 0; n < THREADS / 32; ++n) {
+            if (n < thread / 32) last += sums[n];
+            total += sums[n];
+        }
+        share_out(&w, total);
+        w.unit = w.at - (last - sum);
+        mine = w.units > 0 ? last - sum <= w.at && w.at < last : mine;
+    }
+    if (mine) {
+        *walk = w;
+        if (w.units > 0) next_segment(segment, walk, p);
+    }
+    __syncthreads();
+}
+
+#endif
