@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""release.py [FOLDER] [--cuda ON|OFF]: what a release consists of, made of the last commit into FOLDER (build-release):
+"""release.py [FOLDER] [--cuda OFF|ON|80|90]: what a release consists of, made of the last commit into FOLDER (build-release):
 
     strobe-V.tar.gz                  the sources
     strobe-V-linux-ARCH.tar.gz       the libraries, headers, pkg-config, CMake package, to be unpacked anywhere; without
@@ -32,6 +32,13 @@ import sbom
 from pinned_tools import make_tools
 
 ROOT = Path(__file__).resolve().parent.parent
+# The build's options for each answer to --cuda.
+CUDA = {
+    "OFF": ["STROBE_CUDA=OFF"],
+    "ON": ["STROBE_CUDA=ON"],
+    "80": ["STROBE_CUDA=ON", "STROBE_CUDA_ARCHITECTURES=80"],
+    "90": ["STROBE_CUDA=ON", "STROBE_CUDA_ARCHITECTURES=90", "STROBE_CUDA_PTX=OFF"],
+}
 
 
 def run(*command, **options):
@@ -109,7 +116,7 @@ def build_library(target, work, source, cuda, epoch):
         "-DSTROBE_BENCH=OFF",
         "-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON",
         "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
-        f"-DSTROBE_CUDA={cuda}",
+        *(f"-D{option}" for option in CUDA[cuda]),
         env=env,
     )  # that of a build is as long as its path
     run("cmake", "--build", build, env=env)
@@ -136,7 +143,7 @@ def build_wheel(folder, work, source, cuda, epoch, tools, arm=None):
     work.mkdir(exist_ok=True)
     env = environment(epoch, source, work / "wheel-build")
     env["PATH"] = f"{tools}:{env['PATH']}"
-    options = [f"-Cbuild-dir={work / 'wheel-build'}", f"-Ccmake.define.STROBE_CUDA={cuda}"]
+    options = [f"-Cbuild-dir={work / 'wheel-build'}", *(f"-Ccmake.define.{option}" for option in CUDA[cuda])]
     if arm:
         env["_PYTHON_HOST_PLATFORM"] = "linux-aarch64"
         env["CMAKE_TOOLCHAIN_FILE"] = str(source / "cmake/aarch64-linux-gnu.cmake")
@@ -167,7 +174,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default="build-release", type=Path)
     parser.add_argument(
-        "--cuda", default="OFF", choices=("ON", "OFF"), help="the GPU's kernels too, which takes nvcc and minutes"
+        "--cuda",
+        default="OFF",
+        choices=CUDA,
+        help="the GPU's kernels too, which takes nvcc and minutes: for all GPUs, or smaller"
+        " ones for GPUs from sm_80 on without Hopper's own (80), or for Hopper alone (90)",
     )
     parser.add_argument(
         "--arm", default=ROOT / "build-arm64", type=Path, help="where ARM's Python is kept, which its wheel is built with"
@@ -179,7 +190,10 @@ def main():
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or run("git", "-C", ROOT, "log", "-1", "--format=%ct"))
     if run("git", "-C", ROOT, "status", "--porcelain", "--untracked-files=no"):
         print("release.py: changes that are not committed are left out", file=sys.stderr)
-    name, machine = f"strobe-{version()}", platform.machine() + ("-cuda" if options.cuda == "ON" else "")
+    name, machine = (
+        f"strobe-{version()}",
+        platform.machine() + {"OFF": "", "ON": "-cuda"}.get(options.cuda, f"-cuda{options.cuda}"),
+    )
     tools, folder = make_tools(options.tools.resolve(), "release.txt"), options.folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

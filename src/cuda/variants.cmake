@@ -5,11 +5,13 @@
 #
 #   STROBE_CUDA                 AUTO (where there is nvcc), ON, OFF
 #   STROBE_CUDA_ARCHITECTURES   machine code, such as 80;90; code for later GPUs is made by their driver from PTX of 80
+#   STROBE_CUDA_PTX             OFF leaves that PTX out: smaller, and for GPUs of these architectures alone
 #   STROBE_CUDA_ONLY            for developers: only kernels whose name has all these words, such as "forward bf16 128"
 #   STROBE_TRACE                Hopper kernels record what they do when, for `strobe trace`; some percent slower
 #   STROBE_CUDA_FLAGS           for developers: more options for nvcc, such as -lineinfo
 set(STROBE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set(STROBE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPUs to make machine code for; others from 8.0 on get PTX")
+option(STROBE_CUDA_PTX "PTX for GPUs without machine code of their own" ON)
 set(STROBE_CUDA_ONLY "" CACHE STRING "Words that a CUDA kernel's name must have to be built, for developers")
 option(STROBE_TRACE "Hopper kernels record what they do when, for strobe trace" OFF)
 set(STROBE_CUDA_FLAGS "" CACHE STRING "More options for nvcc, for developers, such as -lineinfo")
@@ -37,7 +39,13 @@ if(NOT STROBE_NVCC OR NOT STROBE_CUDA_INCLUDE OR NOT STROBE_CUDART OR NOT CMAKE_
 endif()
 set(STROBE_CUDA_BUILT ON)
 
-set(codes compute_80)
+set(ptx)
+set(ptx_text)
+if(STROBE_CUDA_PTX)
+  set(ptx compute_80)
+  set(ptx_text ", PTX of 8.0")
+endif()
+set(codes ${ptx})
 foreach(architecture IN LISTS STROBE_CUDA_ARCHITECTURES)
   list(APPEND codes sm_${architecture})
 endforeach()
@@ -45,7 +53,7 @@ list(JOIN codes "," codes)
 # One front-end pass over the text; then one of ptxas for each architecture.
 set(STROBE_CUDA_CODE -gencode=arch=compute_80,code=[${codes}])
 # Kernels whose atomics are wider from sm_90 on, or that convert to e4m3, an instruction there, have a pass of their own.
-set(codes_80 compute_80)
+set(codes_80 ${ptx})
 set(codes_90)
 foreach(architecture IN LISTS STROBE_CUDA_ARCHITECTURES)
   if(architecture LESS 90)
@@ -54,8 +62,11 @@ foreach(architecture IN LISTS STROBE_CUDA_ARCHITECTURES)
     list(APPEND codes_90 sm_${architecture})
   endif()
 endforeach()
-list(JOIN codes_80 "," codes_80)
-set(STROBE_CUDA_CODE_ATOMICS -gencode=arch=compute_80,code=[${codes_80}])
+set(STROBE_CUDA_CODE_ATOMICS)
+if(codes_80)
+  list(JOIN codes_80 "," codes_80)
+  list(APPEND STROBE_CUDA_CODE_ATOMICS -gencode=arch=compute_80,code=[${codes_80}])
+endif()
 if(codes_90)
   list(JOIN codes_90 "," codes_90)
   list(APPEND STROBE_CUDA_CODE_ATOMICS -gencode=arch=compute_90,code=[${codes_90}])
@@ -412,6 +423,10 @@ add_library(strobe_cuda_host OBJECT cuda/table.c
   cuda/sm80/backward_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c
   cuda/sm90/forward/pages.c)
+if(NOT STROBE_CUDA_PTX)
+  list(JOIN STROBE_CUDA_ARCHITECTURES "," machine_code)
+  target_compile_definitions(strobe_cuda_host PRIVATE STROBE_CUDA_MACHINE_CODE=${machine_code})
+endif()
 if(STROBE_TRACE)
   target_compile_definitions(strobe_cuda_host PRIVATE STROBE_TRACE)
 endif()
@@ -442,4 +457,4 @@ foreach(library strobe strobe_static)
 endforeach()
 set_source_files_properties(${strobe_cuda_object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
 list(JOIN STROBE_CUDA_ARCHITECTURES " sm_" cuda_text)
-target_compile_definitions(strobe_objects PRIVATE STROBE_CUDA_BUILD="sm_${cuda_text}, PTX of 8.0")
+target_compile_definitions(strobe_objects PRIVATE STROBE_CUDA_BUILD="sm_${cuda_text}${ptx_text}")

@@ -89,12 +89,26 @@ static void look(void) {
     if (!any) lack = "no GPU here has compute capability 8.0 or later";
 }
 
+/* Whether this build has code for the GPU: PTX of 8.0, or machine code of its major version and no later a minor one. */
+static bool has_code(int architecture) {
+#if defined(STROBE_CUDA_MACHINE_CODE)
+    static const int built[] = {STROBE_CUDA_MACHINE_CODE};
+    for (size_t n = 0; n < sizeof built / sizeof built[0]; ++n)
+        if (built[n] / 10 == architecture / 10 && built[n] <= architecture) return true;
+    return false;
+#else
+    return architecture >= 80;
+#endif
+}
+
 const char *strobe__cuda_lacks(int32_t need, int32_t index) {
     pthread_once(&once, look);
     if (lack) return lack;
     if (index < 0 || index >= device_count) return "device_index names no GPU of this machine; strobe_device_at lists them";
     const int major = devices[index].limits.major;
     if (major < LEAST_MAJOR) return "this GPU's compute capability is below 8.0; 8.0 or later is taken";
+    if (!has_code(devices[index].limits.architecture))
+        return "this build has no code for this GPU (STROBE_CUDA_ARCHITECTURES)";
     return need == CUDA_SM90 && major != 9 ? "this GPU's compute capability is not 9.0; 9.0 is taken" : NULL;
 }
 
