@@ -23,6 +23,7 @@ const struct backend strobe__reference_backend = {.device = STROBE_CPU};
 #define VARIANT(name, ...) STAND_IN(name)
 #include "cuda_backward_dbias_variants.h"
 #include "cuda_backward_fused_variants.h"
+#include "cuda_decode_variants.h"
 #include "cuda_forward_variants.h"
 #include "sm90_forward_variants.h"
 #undef VARIANT
@@ -65,6 +66,9 @@ STAND_IN(append_all)
     {.name = #kernel, .function = (const void *)(uintptr_t)strobe__##kernel, .threads = its_threads, .is_hopper = hopper},
 
 const struct fake_kernel fake_kernels[] = {
+#define VARIANT(name, dtype, dim, n, warps_m, warps_n, ...) KERNEL(name, 32 * (warps_m) * (warps_n), false)
+#include "cuda_decode_variants.h"
+#undef VARIANT
 #define VARIANT(name, dtype, dim, dim_v, m, n, warps_m, warps_n, ...) KERNEL(name, 32 * (warps_m) * (warps_n), false)
 #include "cuda_forward_variants.h"
 #undef VARIANT
@@ -150,8 +154,8 @@ static const int64_t dims[][2] = {{1, 1},     {40, 24},   {64, 64},   {65, 65}, 
                                   {128, 128}, {160, 160}, {192, 128}, {192, 192}, {256, 256},
                                   {257, 257}, {512, 512}, {64, 512},  {512, 1},   {576, 512}};
 static const int64_t sizes[][4] = {/* batch, seq_q, seq_k, group */
-                                   {1, 1, 1, 1},      {2, 1, 4096, 8},     {1, 16, 300, 1}, {3, 64, 64, 2},
-                                   {1, 1000, 700, 1}, {16, 4096, 4096, 1}, {2, 0, 5, 2},    {2, 5, 0, 2}};
+                                   {1, 1, 1, 1},        {2, 1, 4096, 8}, {1, 16, 300, 1}, {3, 64, 64, 2},  {1, 1000, 700, 1},
+                                   {16, 4096, 4096, 1}, {2, 0, 5, 2},    {2, 5, 0, 2},    {2, 4, 2000, 8}, {2, 8, 2000, 8}};
 static const int32_t dtypes[] = {STROBE_FP32, STROBE_FP16, STROBE_BF16};
 
 struct call {
