@@ -50,7 +50,7 @@ static const struct kernel kernels[] = {
         .device = STROBE_CUDA,
         .needs = CUDA_SM90,
         .features = FORWARD | FEATURE(PAGED) | FEATURE(LEFTPAD_K),
-        .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME, .lse = FP32, .bias = SAME | FP32, .sinks = FP32},
+        .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME | FP32, .lse = FP32, .bias = SAME | FP32, .sinks = FP32},
         .dim = 256,
         .dim_v = 256,
         .seq_q = {64, 1 << 28}, /* from a tile's rows on */
@@ -58,7 +58,8 @@ static const struct kernel kernels[] = {
         .rows = ROWS_31,
         .reject = strobe__sm90_forward_reject,
         .limits = COPIED_28 "q, k and v at ascending multiples of 16 bytes; block_mask.block_k a multiple of 8; pages of "
-                            "multiples of 8 slots, without masks, bias, dropout and leftpad_k; leftpad_k without masks",
+                            "multiples of 8 slots, without masks, bias, dropout, leftpad_k and an out in fp32; leftpad_k "
+                            "without masks",
         .choose = strobe__sm90_forward_choose,
         .variants = strobe__sm90_forward_variants,
         .workspace = strobe__sm90_forward_workspace,
@@ -169,7 +170,7 @@ static const struct kernel kernels[] = {
                    .bias = SAME | FP32,
                    .sinks = FP32,
                    .dout = SAME,
-                   .gradients = SAME,
+                   .gradients = SAME | FP32,
                    .dbias = STORED},
         .dim = 256,
         .dim_v = 256,
@@ -178,7 +179,8 @@ static const struct kernel kernels[] = {
         .rows = ROWS_31,
         .reject = strobe__sm90_backward_reject,
         .limits = COPIED_28
-        "q, k, v and dout at ascending multiples of 16 bytes; block_mask.block_q a multiple of 8; "
+        "q, k, v and dout at ascending multiples of 16 bytes; dq, dk and dv of one dtype; block_mask.block_q a multiple of "
+        "8; "
         "softcap 0 or from 8 on; packed k: total_k is given; score functions: columns up to 128, softcap 0, no dscore or "
         "broadcast dbias with STROBE_DETERMINISTIC",
         .choose = strobe__sm90_backward_choose,

@@ -280,6 +280,8 @@ static void check_tensor(const struct kernel *k, int32_t q, const struct tensor_
     for (size_t n = 0; n < COUNT(asked); ++n)
         if (asked[n].bit == t->bit) apply_pokes(asked[n].poke, COUNT(asked[n].poke));
     memcpy((char *)&call + t->at, &dtype, sizeof dtype);
+    if (t->taken == KIND(gradients) && k->limits && strstr(k->limits, "dq, dk and dv of one dtype"))
+        call.g.dq.dtype = call.g.dk.dtype = call.g.dv.dtype = dtype;
     memcpy(&taken, (const char *)k + t->taken, sizeof taken);
     snprintf(what, sizeof what, "%s in %s with q in %s", t->name, strobe__dtype_name(dtype), strobe__dtype_name(q));
     check(k, takes(taken, dtype, q), what);

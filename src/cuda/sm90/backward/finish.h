@@ -13,7 +13,7 @@
 
 #define FINISH_(name) name##_finish
 #define FINISH(name)  FINISH_(name)
-
+#if !defined(GRADIENTS_FP32)
 extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
     FINISH(KERNEL)(const __grid_constant__ struct sm90_backward_params p) {
     __shared__ __align__(128) unsigned char staging[BLOCK_ELEMENTS * 2];
@@ -53,5 +53,50 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
     const int warps = 4 * DQ_TILES;
     if (p.may_hide) exact_keys(&p, (int64_t)blockIdx.x * warps + threadIdx.x / 32, (int64_t)gridDim.x * warps);
 }
+
+#else
+
+/* The same into fp32: nothing is rounded, and a thread stores its pairs of columns itself. */
+extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
+    FINISH(KERNEL)(const __grid_constant__ struct sm90_backward_params p) {
+    __shared__ int not_finite[ROWS / 16];
+    const struct row_block block = row_block_of_cta(&p);
+    const int tile = (int)threadIdx.x / 128, thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+    const float *sum = p.dq_sum + block.number * BLOCK_ELEMENTS + tile * DQ_TILE;
+    const int first_row = (ROW_PARTS == 2 ? 64 * tile : 0), first_column = (ROW_PARTS == 1 ? 64 * tile : 0);
+    const int row = first_row + 16 * warp + lane / 4, part_of_warp = first_row / 16 + warp;
+    const bool summed = p.tiles > 0; /* else the main kernel has not run, and the sums hold anything */
+    float4 dq[8];
+    float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
+    wait_for_previous();
+#pragma unroll
+    for (int n = 0; n < 8; ++n) dq[n] = summed ? *(const float4 *)(sum + n * 512 + thread * 4) : make_float4(0, 0, 0, 0);
+    if (threadIdx.x < ROWS / 16) not_finite[threadIdx.x] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < 8; ++n) nothing = fmaf(dq[n].x, 0, fmaf(dq[n].y, 0, fmaf(dq[n].z, 0, fmaf(dq[n].w, 0, nothing))));
+    if (p.may_hide && nothing != 0) not_finite[part_of_warp] = 1;
+    __syncthreads();
+    const struct pair_of_spans in = spans_of(&p, block.batch);
+    if (!not_finite[part_of_warp]) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int i = block.m * ROWS + row + 8 * half;
+            float *to = (float *)p.dq_rows.data + row_start(&p.dq_rows, &in.rows, i, block.head);
+#pragma unroll
+            for (int n = 0; n < 8; ++n)
+                store_two(&p.dq_rows, to, i < in.rows.count, first_column + 8 * n + 2 * (lane % 4),
+                          (half ? dq[n].z : dq[n].x) * p.scale, (half ? dq[n].w : dq[n].y) * p.scale);
+        }
+    }
+    for (int part = (int)threadIdx.x / 32; part < ROWS / 16; part += 4 * DQ_TILES) {
+        const int i = block.m * ROWS + 16 * part;
+        for (int n = 0; not_finite[part] && n < 16 && i + n < in.rows.count; ++n)
+            exact_row(&p, &in, block.batch, block.head, i + n);
+    }
+    const int warps = 4 * DQ_TILES;
+    if (p.may_hide) exact_keys(&p, (int64_t)blockIdx.x * warps + threadIdx.x / 32, (int64_t)gridDim.x * warps);
+}
+#endif
 
 #endif

@@ -40,7 +40,7 @@ void strobe__sink_sums(struct params);
  * from few columns to many. rows, keys: of a block; features: an enum feature_class. */
 struct backward_variant {
     struct variant base;
-    int32_t dtype, features;
+    int32_t dtype, gradients, features;
     int64_t dim, rows, keys, ctas;
     void (*prepare)(struct sm90_backward_params);
     void (*symbol)(struct sm90_backward_params);
@@ -48,9 +48,10 @@ struct backward_variant {
     struct compiled_text text; /* with a user's function; its feature class is still to be added */
 };
 
-#define VARIANT(name, dtype_, dim_, rows_, keys_, ctas_, features_, file, stored, parts, lag)                \
+#define VARIANT(name, dtype_, gradients_, dim_, rows_, keys_, ctas_, features_, file, stored, parts, lag)    \
     {.base = {#name},                                                                                        \
      .dtype = STROBE_##dtype_,                                                                               \
+     .gradients = STROBE_##gradients_,                                                                       \
      .features = features_,                                                                                  \
      .dim = dim_,                                                                                            \
      .rows = rows_,                                                                                          \
@@ -81,7 +82,8 @@ enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28, LEAST_SOF
 static const struct variant *variant_of_class(const struct problem *p, int32_t features) {
     const int64_t dim = p->a.dim > p->a.dim_v ? p->a.dim : p->a.dim_v;
     for (const struct backward_variant *v = variants; v->symbol; ++v)
-        if (v->dtype == p->a.q.dtype && v->features == features && v->dim >= dim) return &v->base;
+        if (v->dtype == p->a.q.dtype && v->gradients == p->g.dq.dtype && v->features == features && v->dim >= dim)
+            return &v->base;
     return NULL;
 }
 
@@ -89,6 +91,7 @@ bool strobe__sm90_backward_choose(struct plan *plan) {
     const struct sm90_classes classes = strobe__sm90_classes(plan->problem);
     plan->variant = variant_of_class(plan->problem, classes.alone);
     if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.general);
+    if (!plan->variant) plan->variant = variant_of_class(plan->problem, FEATURES_ALL);
     strobe__cuda_visible_choose(plan);
     return plan->variant && strobe__cuda_dbias_choose(plan);
 }
@@ -103,6 +106,8 @@ enum { LEAST_BLOCK = 64 };
 const char *strobe__sm90_backward_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t rows = strobe__product(a->batch, a->heads_q), keys = strobe__product(a->batch, a->heads_kv);
+    if (p->g.dk.dtype != p->g.dq.dtype || p->g.dv.dtype != p->g.dq.dtype)
+        return "dq, dk and dv differ in dtype; one dtype for all is taken";
     if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0)
         return "varlen.total_k is 0; the keys of the packed tensors are taken";
     if (p->varlen.cu_seqlens_q && p->varlen.total_q == 0 && a->seq_q > 0)
@@ -320,7 +325,8 @@ static struct compiled_text text_of(const struct plan *plan) {
     struct compiled_text text = variant_of(plan)->text;
     int count = 0;
     while (text.options[count]) ++count;
-    text.options[count] = strobe__sm90_compiled_class(plan->problem, variant_of(plan)->features);
+    text.options[count++] = strobe__sm90_compiled_class(plan->problem, variant_of(plan)->features);
+    if (variant_of(plan)->gradients == STROBE_FP32) text.options[count] = "GRADIENTS_FP32";
     return text;
 }
 

@@ -83,4 +83,14 @@ struct sm90_backward_params {
 #endif
 };
 
+/* What the elements of dQ, dK and dV are, by -D: fp32, or those of Q, K and V; and what makes one of the first of two
+ * numbers. */
+#if defined(GRADIENTS_FP32)
+#define GRADIENT      float
+#define PACK_GRADIENT first_of
+#else
+#define GRADIENT      element
+#define PACK_GRADIENT pack
+#endif
+
 #endif

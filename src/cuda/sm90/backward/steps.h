@@ -351,7 +351,7 @@ INLINE void store_sums(const struct sm90_backward_params *p, const struct sm90_r
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int j = key + (int)threadIdx.x % 32 / 4 + 8 * half;
-        element *row = (element *)to->data + row_start(to, &t->in.keys, j, t->head_kv);
+        GRADIENT *row = (GRADIENT *)to->data + row_start(to, &t->in.keys, j, t->head_kv);
 #pragma unroll
         for (int n = 0; n < SUM_PARTS; ++n)
             if (whole)

@@ -209,4 +209,8 @@ INLINE void store_warp_rows(const struct sm90_rows *rows, const unsigned char *s
     }
 }
 
+#if defined(GRADIENTS_FP32)
+#include "cuda/sm90/backward/store_fp32.h"
+#endif
+
 #endif

@@ -95,11 +95,11 @@ INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t,
                 if (kept) o[n] += weight * keep_scale * VALUE_SCALE(p, t, j) * element_at(p->v_data, row + lane + 32 * n);
             }
     }
-    uint16_t *out = (uint16_t *)p->out + (p->cu_seqlens_q ? 0 : t->batch * p->out_stride[0]) +
+    OUT_TYPE *out = (OUT_TYPE *)p->out + (p->cu_seqlens_q ? 0 : t->batch * p->out_stride[0]) +
                     (t->first_row + i) * p->out_stride[1] + t->head * p->out_stride[2];
 #pragma unroll
     for (int n = 0; n < 8; ++n)
-        if (lane + 32 * n < p->dim_v) out[lane + 32 * n] = (uint16_t)pack(sum > 0 || sum != sum ? o[n] / sum : 0, 0);
+        if (lane + 32 * n < p->dim_v) out[lane + 32 * n] = (OUT_TYPE)PACK_OUT(sum > 0 || sum != sum ? o[n] / sum : 0, 0);
     if (HAS_BIAS_TILES && p->lse && lane == 0)
         p->lse[(p->cu_seqlens_q ? 0 : t->batch * p->lse_stride[0]) + (t->first_row + i) * p->lse_stride[1] +
                t->head * p->lse_stride[2]] = sum > 0 || sum != sum ? maximum + logf(sum) : -INFINITY;

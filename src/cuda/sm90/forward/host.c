@@ -94,6 +94,7 @@ bool strobe__sm90_forward_choose(struct plan *plan) {
     const struct sm90_classes classes = strobe__sm90_classes(plan->problem);
     plan->variant = variant_of_class(plan->problem, classes.alone);
     if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.general);
+    if (!plan->variant && !plan->problem->a.paged) plan->variant = variant_of_class(plan->problem, FEATURES_ALL);
     strobe__cuda_visible_choose(plan);
     return plan->variant;
 }
@@ -102,10 +103,11 @@ static int64_t row_tiles(const strobe_attention *a, const struct forward_variant
     return ceil_div(a->seq_q, 64 * variant->groups);
 }
 
-/* Four columns of a row are 8 bytes at a multiple of 8. */
+/* Four columns of a row, or two of fp32, are 8 bytes at a multiple of 8. */
 static bool has_aligned_columns(const strobe_tensor *t, int64_t columns) {
-    return (uintptr_t)t->data % 8 == 0 && t->stride[0] % 4 == 0 && t->stride[1] % 4 == 0 && t->stride[2] % 4 == 0 &&
-           columns % 4 == 0;
+    const int64_t some = 8 / (int64_t)strobe__dtype_bytes(t->dtype);
+    return (uintptr_t)t->data % 8 == 0 && t->stride[0] % some == 0 && t->stride[1] % some == 0 && t->stride[2] % some == 0 &&
+           columns % some == 0;
 }
 
 enum {
@@ -135,6 +137,7 @@ const char *strobe__sm90_forward_reject(const struct problem *p) {
     if (!strobe__can_be_copied(&a->q, batch_q, a->heads_q) || !strobe__can_be_copied(&a->k, batch_k, a->heads_kv) ||
         !strobe__can_be_copied(&a->v, batch_k, a->heads_kv))
         return "rows of q, k or v do not start at ascending multiples of 16 bytes; rows that do are taken";
+    if (a->paged && a->out.dtype == STROBE_FP32) return "out is fp32 with pages; q's dtype is taken";
     const char *refused = strobe__sm90_cache_reject(p);
     if (refused) return refused;
     return strobe__cuda_reject(p);
@@ -290,7 +293,8 @@ static struct compiled_text text_of(const struct plan *plan) {
     struct compiled_text text = variant->text;
     int count = 0;
     while (text.options[count]) ++count;
-    text.options[count] = strobe__sm90_compiled_class(plan->problem, variant->features);
+    text.options[count++] = strobe__sm90_compiled_class(plan->problem, variant->features);
+    if (variant->out == STROBE_FP32) text.options[count] = "OUT_FP32";
     return text;
 }
 

@@ -69,7 +69,7 @@ struct sm90_forward_params {
     int32_t section_heads; /* heads of a section: they are worked on at a time, so that their K and V stay in the L2 cache */
     struct sm90_workspace *workspace;
     int32_t may_hide; /* a tile may load keys that are hidden from some of its rows: O is searched for what 0 * NaN did */
-    int32_t out_is_aligned;         /* four columns of out are 8 bytes, aligned */
+    int32_t out_is_aligned;         /* four columns of out, two of fp32, are 8 bytes, aligned */
     int32_t bottom_right;           /* the last row stands at the last key */
     int32_t first_shift, end_shift; /* the band, see struct band32, before what bottom_right adds */
     int32_t start;                  /* q_start - k_start, for ALiBi */
@@ -108,5 +108,16 @@ struct sm90_forward_params {
     struct score_values score;
 #endif
 };
+
+/* What out's elements are, by -D: fp32, or those of Q, K and V; and what makes one of the first of two numbers. */
+#if defined(OUT_FP32)
+#define OUT_TYPE   float
+#define PACK_OUT   first_of
+#define STORE_ROWS store_rows_fp32
+#else
+#define OUT_TYPE   uint16_t
+#define PACK_OUT   pack
+#define STORE_ROWS store_rows
+#endif
 
 #endif

@@ -79,7 +79,7 @@ INLINE bool epilogue(const struct sm90_forward_params *p, const struct tile *t, 
     float factor[2];
     float nothing[4] = {0}; /* 0 x = 0 unless x is an infinity or a NaN; four sums, which do not wait for each other */
     finish_rows(p, t, first, r->shift, r->sum, factor);
-    store_rows(p, t, o, factor, first);
+    STORE_ROWS(p, t, o, factor, first);
     if (!p->may_hide) return true;
 #pragma unroll
     for (int v = 0; v < HEAD_DIM / 2; ++v) nothing[v % 4] = fmaf(o[v], 0, nothing[v % 4]);

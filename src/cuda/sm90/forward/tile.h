@@ -76,4 +76,8 @@ INLINE void mask_band(const struct tile *t, struct keys shown, float (&s)[KEYS /
     if (key < shown.begin) mask_before(t, s, first, key);
 }
 
+#if defined(OUT_FP32)
+#include "cuda/sm90/forward/store_fp32.h"
+#endif
+
 #endif
