@@ -14,16 +14,18 @@
 
 static const char help[] =
     "usage: strobe explain PROBLEM... [--flops X] [--bandwidth X] [--latency X] [--call X]\n"
+    "                         [--memory X]\n"
     "\n"
     "Prints for each problem which kernel the library chooses, and why not each of the others. Nothing is\n"
     "computed or allocated. Exit code: 0 every problem has a kernel, 2 some have none, or usage.\n"
     "\n"
     "With ranks=N it prints which scheme libstrobe_dist chooses, with the time that its cost model predicts for each,\n"
     "from what it believes of a rank and of the links (docs/distributed.md; strobe bench measures the first):\n"
-    "  --flops X      of attention, a second, by one rank (5e10)\n"
-    "  --bandwidth X  bytes a second that a rank sends while it receives as many (4e9)\n"
+    "  --flops X      of attention, a second, by one rank (5e10; on a GPU 5e14)\n"
+    "  --bandwidth X  bytes a second that a rank sends while it receives as many (4e9; 2e11)\n"
     "  --latency X    seconds of an exchange without bytes (20e-6)\n"
     "  --call X       seconds of a call of attention without work (10e-6)\n"
+    "  --memory X     bytes a second of a rank's own memory (1e10; 3e12)\n"
     "\n"
     "examples:\n"
     "  strobe explain fwd b=1 h=32/8 sq=1 sk=8192 d=96 bf16\n"
@@ -100,15 +102,16 @@ static bool read_rate(const char *name, double *rate) {
 }
 
 int cmd_explain(int argc, char **argv) {
-    enum { FLOPS, BANDWIDTH, LATENCY, CALL, RATES };
+    enum { FLOPS, BANDWIDTH, LATENCY, CALL, MEMORY, RATES };
     static const struct option options[] = {{"flops", required_argument, NULL, FLOPS},
                                             {"bandwidth", required_argument, NULL, BANDWIDTH},
                                             {"latency", required_argument, NULL, LATENCY},
                                             {"call", required_argument, NULL, CALL},
+                                            {"memory", required_argument, NULL, MEMORY},
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
     strobe_dist_rates rates = {.struct_size = sizeof rates};
-    double *const rate[] = {&rates.flops, &rates.bandwidth, &rates.latency, &rates.call};
+    double *const rate[] = {&rates.flops, &rates.bandwidth, &rates.latency, &rates.call, &rates.memory};
     for (int option; (option = next_option("explain", argc, argv, "h", options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
         if (option < 0 || option >= RATES || !read_rate(options[option].name, rate[option])) return EXIT_REFUSED;

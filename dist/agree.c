@@ -74,9 +74,10 @@ static strobe_status hear(struct exchange *x, const struct record *own, struct v
     return STROBE_OK;
 }
 
-strobe_status strobe__dist_agree(const strobe_transport *t, const struct named *named, int count, strobe_status status) {
+strobe_status strobe__dist_agree(const strobe_transport *t, void *stream, const struct named *named, int count,
+                                 strobe_status status) {
     strobe_message sends[AT_A_TIME], receives[AT_A_TIME];
-    struct exchange x = {.t = t, .sends = sends, .receives = receives};
+    struct exchange x = {.t = t, .stream = stream, .sends = sends, .receives = receives};
     struct record own = {.status = (int32_t)status};
     struct verdict v = {.refused = -1, .differs = -1};
     if (t->size == 1) return status;

@@ -22,8 +22,9 @@ int64_t strobe__dist_bits(double number);
 int64_t strobe__dist_hash(const void *data, size_t bytes); /* of nothing where data is NULL */
 
 /* status: what this rank has found out about its own call, with its sentence set; it then needs no fields. Returns the same
- * status and sentence on every rank: the first rank's that refuses, or a field in which one differs from rank 0. Allocates
- * nothing. */
-strobe_status strobe__dist_agree(const strobe_transport *t, const struct named *named, int count, strobe_status status);
+ * status and sentence on every rank: the first rank's that refuses, or a field in which one differs from rank 0. t: for
+ * memory of the host. Allocates nothing. */
+strobe_status strobe__dist_agree(const strobe_transport *t, void *stream, const struct named *named, int count,
+                                 strobe_status status);
 
 #endif

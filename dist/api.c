@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * api.c: the public calls: a job is read, checked, planned and measured; the ranks agree; then it runs. */
-#include <string.h>
-
 #include "agree.h"
 #include "cost.h"
 #include "engine.h"
@@ -39,8 +37,8 @@ static strobe_status lay_out(struct job *j, struct room *room) {
         w->dsinks.data = j->own_dsinks;
     }
     strobe__heads_free(&j->h);
-    if (j->s.group > 1 && !strobe__heads_make(&j->h, &j->s, &j->x, room)) return strobe__dist_no_memory();
-    return strobe__engine_make(&j->e, &j->s, &j->schedule, &j->x, room);
+    if (j->s.group > 1 && !strobe__heads_make(&j->h, &j->s, &w->place, &j->x, room)) return strobe__dist_no_memory();
+    return strobe__engine_make(&j->e, &j->s, &w->place, &j->schedule, &j->x, room);
 }
 
 /* Everything but the workspace and the data. */
@@ -57,11 +55,11 @@ static strobe_status plan(struct job *j, bool runs, struct room *room) {
 
 /* The gradient of the sinks is a sum over all rows: each rank's part goes to every other. */
 static strobe_status sum_dsinks(struct job *j) {
-    const struct whole *w = &j->w;
+    struct whole *w = &j->w;
     const int64_t heads = w->a.heads_q;
     const size_t bytes = (size_t)heads * sizeof(float);
     if (!w->g.dsinks) return STROBE_OK;
-    memcpy(j->all_dsinks + w->t.rank * heads, j->own_dsinks, bytes);
+    strobe__copy(&w->place, j->all_dsinks + w->t.rank * heads, j->own_dsinks, bytes);
     for (int32_t rank = 0; rank < w->t.size; ++rank) {
         if (rank == w->t.rank) continue;
         strobe__exchange_send(&j->x, rank, j->own_dsinks, bytes);
@@ -69,46 +67,51 @@ static strobe_status sum_dsinks(struct job *j) {
     }
     TRY(strobe__exchange_start(&j->x));
     TRY(strobe__exchange_wait(&j->x));
-    for (int64_t h = 0; h < heads; ++h) {
-        double sum = 0;
-        for (int32_t rank = 0; rank < w->t.size; ++rank) sum += j->all_dsinks[rank * heads + h];
-        j->dsinks[h] = (float)sum;
-    }
+    strobe__sum_parts(&w->place, j->dsinks, j->all_dsinks, heads, w->t.size);
     return STROBE_OK;
 }
 
 static strobe_status run(struct job *j) {
-    if (j->w.g.dsinks) memset(j->own_dsinks, 0, (size_t)j->w.a.heads_q * sizeof *j->own_dsinks);
+    if (j->w.g.dsinks) strobe__zero(&j->w.place, j->own_dsinks, (size_t)j->w.a.heads_q * sizeof *j->own_dsinks);
     if (j->s.group > 1) TRY(strobe__heads_scatter(&j->h));
     TRY(j->w.backward ? strobe__dist_run_backward(&j->e) : strobe__dist_run_forward(&j->e));
     if (j->s.group > 1) TRY(strobe__heads_gather(&j->h, j->e.zeros));
     TRY(sum_dsinks(j));
-    return j->e.status;
+    if (j->e.status || !j->w.place.status) return j->e.status;
+    return strobe__dist_fail(j->w.place.status, "the device failed to move data: %s", j->w.place.sentence);
 }
 
 static strobe_status agree(const struct job *j, strobe_status status) {
     struct named named[MOST_NAMED];
     const int count = status ? 0 : strobe__dist_fields(&j->w, j->scheme, named);
-    return strobe__dist_agree(&j->w.t, named, count, status);
+    return strobe__dist_agree(&j->w.records, j->w.place.stream, named, count, status);
+}
+
+/* Everything that may go wrong on one rank alone. */
+static strobe_status prepare(struct job *j, void *workspace, size_t given, void **own) {
+    struct room room = {0};
+    struct whole *w = &j->w;
+    if (!strobe__exchange_make(&j->x, &w->t, w->place.stream, 2 * (int64_t)w->t.size + 2)) return strobe__dist_no_memory();
+    TRY(plan(j, true, &room));
+    TRY(strobe__room_find(&room, &w->place, room.used, workspace, given, own));
+    return lay_out(j, &room); /* nothing is allocated after this */
 }
 
 static strobe_status call(const strobe_dist *dist, const strobe_gradients *gradients, bool backward, void *workspace,
                           size_t given, void *stream) {
     struct job j = {.scheme = STROBE_DIST_AUTOMATIC};
-    struct room room = {0};
     void *own = NULL;
+    int previous = -1;
     strobe_status status = strobe__dist_read(&j.w, dist, gradients, backward);
-    const bool talks = j.w.t.start && j.w.t.wait && j.w.t.rank >= 0 &&
-                       j.w.t.rank < j.w.t.size; /* else there is nobody to tell */
-    if (!status && stream)
-        status = strobe__dist_fail(STROBE_INVALID_ARGUMENT, "stream is %p; NULL is accepted on the CPU", stream);
-    if (!status && !strobe__exchange_make(&j.x, &j.w.t, 2 * (int64_t)j.w.t.size + 2)) status = strobe__dist_no_memory();
-    if (!status) status = plan(&j, true, &room);
-    if (!status) status = strobe__room_find(&room, room.used, workspace, given, &own);
-    if (!status) status = lay_out(&j, &room); /* nothing is allocated after this */
-    if (talks && !(j.w.d.flags & STROBE_DIST_UNCOMPARED)) status = agree(&j, status);
+    bool compares = !(j.w.d.flags & STROBE_DIST_UNCOMPARED) && j.w.records.size > 0; /* else there is nobody to tell */
+    j.w.place.stream = stream;
+    if (!status) status = strobe__place_enter(&j.w.place, &previous);
+    if (!status && compares && j.w.t.size > 1) status = strobe__place_may_wait(&j.w.place), compares = !status;
+    if (!status) status = prepare(&j, workspace, given, &own);
+    if (compares) status = agree(&j, status);
     if (!status) status = run(&j);
     aligned_free(own);
+    strobe__place_leave(&j.w.place, previous);
     release(&j);
     return status;
 }
@@ -123,14 +126,12 @@ strobe_status strobe_dist_backward(const strobe_dist *dist, const strobe_gradien
 }
 
 strobe_status strobe_dist_refuse(const strobe_transport *transport, strobe_status status, const char *sentence) {
-    strobe_transport t;
-    TRY(strobe__dist_read_transport(&t, transport));
+    strobe_transport t, records;
+    TRY(strobe__dist_read_transport(&t, &records, transport));
     if (status == STROBE_OK) return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "status is 0; an error is accepted");
-    if (t.size > 1 && (!t.start || !t.wait))
-        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "transport.%s is NULL; a pointer is accepted",
-                                 t.start ? "wait" : "start");
+    TRY(strobe__dist_check_transport(&t, &records, true));
     strobe__dist_fail(status, "%s", sentence ? sentence : "it does not say why");
-    return strobe__dist_agree(&t, NULL, 0, status);
+    return strobe__dist_agree(&records, NULL, NULL, 0, status);
 }
 
 strobe_status strobe_dist_workspace(const strobe_dist *dist, const strobe_gradients *gradients, size_t *bytes) {

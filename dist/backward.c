@@ -3,8 +3,6 @@
  * backward.c: a schedule's backward. With lse and out of the whole problem each call gives its part of dQ, dK and dV, in
  * fp32. Parts of dQ add up here; those of dK and dV go to the rank that has the keys, and add up there, in the order of the
  * steps. All are rounded once, at the end. */
-#include <string.h>
-
 #include "describe.h"
 #include "engine.h"
 
@@ -23,15 +21,15 @@ static strobe_status run_call(const struct engine *e, const struct call *c, cons
     g.dq = c->rows_fresh ? dq : strobe__tensor_of(e->part_dq.data, STROBE_FP32, c->rows, heads, s->a.dim);
     g.dk = c->keys_fresh ? dk : strobe__tensor_of(e->part.k.data, STROBE_FP32, c->keys, heads_kv, s->a.dim);
     g.dv = c->keys_fresh ? dv : strobe__tensor_of(e->part.v.data, STROBE_FP32, c->keys, heads_kv, s->a.dim_v);
-    TRY(strobe_backward(&d.a, &g, e->kernel, e->kernel_bytes, NULL));
+    TRY(strobe_backward(&d.a, &g, e->kernel, e->kernel_bytes, e->on->stream));
     struct extent extent = {.entries = s->w->entries, .rows = c->rows, .heads = heads, .dim = s->a.dim};
     extent.to_step = extent.from_step = 1;
-    if (!c->rows_fresh) strobe__add_rows(dq, g.dq, extent);
+    if (!c->rows_fresh) strobe__add_rows(e->on, dq, g.dq, extent);
     if (c->keys_fresh) return STROBE_OK;
     extent.rows = c->keys, extent.heads = heads_kv;
-    strobe__add_rows(dk, g.dk, extent);
+    strobe__add_rows(e->on, dk, g.dk, extent);
     extent.dim = s->a.dim_v;
-    strobe__add_rows(dv, g.dv, extent);
+    strobe__add_rows(e->on, dv, g.dv, extent);
     return STROBE_OK;
 }
 
@@ -58,11 +56,12 @@ static strobe_status run_sinks(const struct engine *e) {
     strobe_attention a;
     strobe_gradients g;
     describe_sinks(e, &a, &g);
-    return strobe_backward(&a, &g, e->kernel, e->kernel_bytes, NULL);
+    return strobe_backward(&a, &g, e->kernel, e->kernel_bytes, e->on->stream);
 }
 
 /* Scores that no call has computed have no gradient. */
-static void zero_dbias(const struct whole *w) {
+static void zero_dbias(const struct engine *e) {
+    const struct whole *w = e->s->w;
     const strobe_bias *b = w->g.dbias;
     if (!b || !b->data) return;
     const int64_t bytes = b->dtype == STROBE_FP64 ? 8 : (int64_t)strobe__dist_bytes(b->dtype);
@@ -70,42 +69,43 @@ static void zero_dbias(const struct whole *w) {
                   rows = b->stride[2] ? w->d.rows_q : 1;
     for (int64_t n = 0; n < entries; ++n)
         for (int64_t h = 0; h < heads; ++h)
-            for (int64_t i = 0; i < rows; ++i)
-                memset((char *)b->data + (n * b->stride[0] + h * b->stride[1] + i * b->stride[2]) * bytes, 0,
-                       (size_t)(w->total_k * bytes));
+            strobe__zero_rows(e->on, (char *)b->data + (n * b->stride[0] + h * b->stride[1]) * bytes, b->stride[2] * bytes,
+                              rows, w->total_k * bytes);
 }
 
 static void zero_sums(const struct engine *e) {
     const struct shard *s = e->s;
     const size_t entry = (size_t)s->w->entries * sizeof(float), q = (size_t)(s->rows * s->a.heads_q);
     const size_t k = (size_t)(s->keys * s->a.heads_kv);
-    memset(e->zeros, 0, (size_t)(s->a.heads_q + s->a.heads_kv + s->a.dim_v) * sizeof *e->zeros);
-    memset(e->sum_dq.data, 0, q * (size_t)s->a.dim * entry);
-    memset(e->sum_dk.data, 0, k * (size_t)s->a.dim * entry);
-    memset(e->sum_dv.data, 0, k * (size_t)s->a.dim_v * entry);
-    zero_dbias(s->w);
+    strobe__zero(e->on, e->zeros, (size_t)(s->a.heads_q + s->a.heads_kv + s->a.dim_v) * sizeof *e->zeros);
+    strobe__zero(e->on, e->sum_dq.data, q * (size_t)s->a.dim * entry);
+    strobe__zero(e->on, e->sum_dk.data, k * (size_t)s->a.dim * entry);
+    strobe__zero(e->on, e->sum_dv.data, k * (size_t)s->a.dim_v * entry);
+    zero_dbias(e);
 }
 
 static strobe_status finish(const struct engine *e) {
     const struct shard *s = e->s;
     struct extent extent = {.entries = s->w->entries, .rows = s->rows, .heads = s->a.heads_q, .dim = s->a.dim};
-    TRY(strobe__round_rows(s->w, s->g.dq, e->sum_dq, extent, e->zeros));
+    TRY(strobe__round_rows(e->on, s->w, s->g.dq, e->sum_dq, extent, e->zeros));
     extent.rows = s->keys, extent.heads = s->a.heads_kv;
-    TRY(strobe__round_rows(s->w, s->g.dk, e->sum_dk, extent, e->zeros));
+    TRY(strobe__round_rows(e->on, s->w, s->g.dk, e->sum_dk, extent, e->zeros));
     extent.dim = s->a.dim_v;
-    return strobe__round_rows(s->w, s->g.dv, e->sum_dv, extent, e->zeros);
+    return strobe__round_rows(e->on, s->w, s->g.dv, e->sum_dv, extent, e->zeros);
 }
 
 strobe_status strobe__dist_run_backward(struct engine *e) {
     const struct shard *s = e->s;
     zero_sums(e);
+    strobe__engine_upload(e);
     for (int64_t t = 0; t <= e->schedule->count; ++t) {
         TRY(strobe__engine_start(e, t));
         if (t < e->schedule->count) {
             const struct step *step = &e->schedule->steps[t];
             const struct block block = strobe__engine_block(e, t), gradients = strobe__engine_gradients(e, t);
             if (!step->own && step->grad_rows > 0)
-                memset(e->grad_block[t % 2], 0, strobe__block_bytes(&s->a, s->w->entries, step->grad_rows, STROBE_FP32));
+                strobe__zero(e->on, e->grad_block[t % 2],
+                             strobe__block_bytes(&s->a, s->w->entries, step->grad_rows, STROBE_FP32));
             for (int64_t c = 0; c < step->calls.count && s->w->entries > 0; ++c)
                 strobe__engine_note(e, run_call(e, &step->calls.at[c], &block, &gradients));
         }

@@ -48,6 +48,9 @@ static strobe_status check_whole(const struct whole *w) {
     strobe_gradients g = w->g;
     strobe_bias bias = w->bias, dbias = w->dbias;
     strobe_bool_mask mask = w->bool_mask;
+    strobe_varlen varlen = w->varlen;
+    varlen.total_q = w->total_q, varlen.total_k = w->total_k; /* which the core library cannot read on CUDA */
+    if (w->cu_q) a.varlen = &varlen;
     strobe_tensor *const tensors[] = {&a.q, &a.k, &a.v, &a.out, &a.lse, &g.dout, &g.dlse, &g.dq, &g.dk, &g.dv};
     const bool dlse = g.dlse.data;
     for (size_t t = 0; t < sizeof tensors / sizeof tensors[0]; ++t) {
@@ -83,8 +86,6 @@ static strobe_status check_features(const struct whole *w) {
         return strobe__dist_fail(STROBE_UNSUPPORTED, "bias is given with packed sequences; one of them is accepted");
     if (w->cu_q && a->bool_mask)
         return strobe__dist_fail(STROBE_UNSUPPORTED, "bool_mask is given with packed sequences; one of them is accepted");
-    if (a->device != STROBE_CPU)
-        return strobe__dist_fail(STROBE_UNSUPPORTED, "device is %d; 0 (the CPU) is accepted over many processes", a->device);
     return STROBE_OK;
 }
 
@@ -156,9 +157,7 @@ static strobe_status check_pointers(const struct whole *w) {
                    {"bool_mask.data", w->bool_mask.data, rows && w->a.bool_mask && w->total_k > 0},
                    {"alibi.slopes", w->alibi.slopes, w->a.alibi && w->a.batch > 0},
                    {"sinks.data", w->sinks.data, w->a.sinks != NULL},
-                   {"dsinks.data", w->dsinks.data, w->g.dsinks != NULL},
-                   {"transport.start", w->t.start ? "" : NULL, w->t.size > 1},
-                   {"transport.wait", w->t.wait ? "" : NULL, w->t.size > 1}};
+                   {"dsinks.data", w->dsinks.data, w->g.dsinks != NULL}};
     for (size_t t = 0; t < sizeof tensors / sizeof tensors[0]; ++t)
         if (tensors[t].needed && !tensors[t].data)
             return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "%s is NULL; a pointer is accepted", tensors[t].name);
@@ -178,8 +177,8 @@ static strobe_status check_dist(const struct whole *w) {
         (d->group == 0 && d->scheme == STROBE_DIST_TWO_LEVELS))
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "group is %d; a divisor of transport.size, %d, is accepted",
                                  d->group, w->t.size);
-    const double rates[] = {w->rates.flops, w->rates.bandwidth, w->rates.latency, w->rates.call};
-    for (size_t r = 0; r < 4; ++r)
+    const double rates[] = {w->rates.flops, w->rates.bandwidth, w->rates.latency, w->rates.call, w->rates.memory};
+    for (size_t r = 0; r < sizeof rates / sizeof rates[0]; ++r)
         if (!(rates[r] > 0 && rates[r] < 1e30))
             return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "a number of rates is %g; positive ones are accepted",
                                      rates[r]);
@@ -193,7 +192,9 @@ strobe_status strobe__dist_check(const struct whole *w, bool runs) {
     TRY(check_dtypes(w));
     TRY(check_shards(w));
     TRY(check_strides(w));
-    return runs ? check_pointers(w) : STROBE_OK;
+    if (!runs) return STROBE_OK;
+    TRY(strobe__dist_check_transport(&w->t, &w->records, !(w->d.flags & STROBE_DIST_UNCOMPARED)));
+    return check_pointers(w);
 }
 
 /* Whether a mask that begins top-left has other positions than ALiBi, which ends bottom-right. */

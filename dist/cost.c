@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * cost.c: the cost model. A step of a ring lasts as long as the slowest rank computes or the largest block travels,
- * whichever is more; an all-gather and an all-to-all hide nothing. Pairs that see each other and rows that travel are
+ * whichever is more; parts that merge, and messages that are packed, take their bytes of memory; an all-gather and an
+ * all-to-all hide nothing. Pairs that see each other and rows that travel are
  * counted from the same lists as the schedule's. All ranks come to the same numbers, and so to the same choice. */
 #include "cost.h"
 
@@ -45,6 +46,7 @@ struct unit {
     double pair, call; /* seconds */
     double kv_row, grad_row;
     double latency;
+    double merge, merge_row; /* of parts of out, or dQ, of all rows once; of a row of dK and dV */
 };
 
 static struct unit unit_of(const struct shard *s) {
@@ -53,17 +55,22 @@ static struct unit unit_of(const struct shard *s) {
                  dim_v = (double)s->a.dim_v;
     const double flops = w->backward ? 6 * dim + 4 * dim_v : 2 * dim + 2 * dim_v;
     const double elements = entries * (double)s->a.heads_kv * (dim + dim_v);
+    const double rows = entries * (double)strobe__runs_rows(&s->q[0]) * heads * (w->backward ? dim : dim_v);
+    const double passes = 4 * sizeof(float); /* a part is written and read, the sum read and written */
     return (struct unit){.pair = entries * heads * flops / w->rates.flops,
                          .call = w->rates.call * (double)s->q[0].count,
                          .kv_row = elements * (double)strobe__dist_bytes(s->a.k.dtype) / w->rates.bandwidth,
                          .grad_row = w->backward ? elements * sizeof(float) / w->rates.bandwidth : 0,
-                         .latency = w->rates.latency};
+                         .latency = w->rates.latency,
+                         .merge = rows * passes / w->rates.memory,
+                         .merge_row = w->backward ? elements * passes / w->rates.memory : 0};
 }
 
 static struct cost cost_of_ring(const struct tally *y, int32_t n, struct unit u, bool backward) {
     struct cost c = {0};
     for (int32_t t = 0; t <= (backward ? n : n - 1); ++t) { /* a backward's last gradients travel when all is computed */
-        const double compute = t < n ? y->pairs[t] * u.pair + u.call : 0;
+        const double merges = t > 0 && t < n && y->pairs[t] > 0 ? u.merge + y->grad_rows[t] * u.merge_row : 0;
+        const double compute = t < n ? y->pairs[t] * u.pair + u.call + merges : 0;
         const double travel = (t + 1 < n ? y->kv_rows[t + 1] * u.kv_row : 0) +
                               (t > 1 ? y->grad_rows[t - 1] * u.grad_row : 0);
         const double step = larger(compute, travel > 0 ? travel + u.latency : 0);
@@ -76,7 +83,7 @@ static struct cost cost_of_gather(const struct tally *y, int32_t n, struct unit 
     struct cost c = {0};
     double pairs = 0, rows = 0;
     for (int32_t p = 0; p < n; ++p) pairs = larger(pairs, y->sum_pairs[p]), rows = larger(rows, y->sum_rows[p]);
-    c.compute = pairs * u.pair + u.call;
+    c.compute = pairs * u.pair + u.call + rows * u.merge_row;
     c.seconds = c.compute + (rows > 0 ? u.latency + rows * u.kv_row : 0) + (backward ? u.latency + rows * u.grad_row : 0);
     return c;
 }
@@ -91,7 +98,8 @@ static double cost_of_heads(const struct shard *s) {
     const double in = (double)strobe__dist_bytes(w->a.q.dtype), out = (double)strobe__dist_bytes(w->a.out.dtype);
     double bytes = (q * dim + k * (dim + dim_v)) * in + q * (dim_v * out + sizeof(float));
     if (w->backward) bytes += q * (dim_v * out + dim * in + sizeof(float)) + k * (dim + dim_v) * sizeof(float);
-    return s->group == 1 ? 0 : bytes * (parts - 1) / parts / w->rates.bandwidth + 2 * w->rates.latency;
+    const double packed = 4 * bytes / w->rates.memory; /* read and written before, and behind */
+    return s->group == 1 ? 0 : bytes * (parts - 1) / parts / w->rates.bandwidth + packed + 2 * w->rates.latency;
 }
 
 bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost) {

@@ -11,7 +11,8 @@ static void describe_packed(const struct call *c, struct described *d) {
         if (c->cu_k[n + 1] - c->cu_k[n] > longest_k) longest_k = c->cu_k[n + 1] - c->cu_k[n];
     }
     d->varlen = (strobe_varlen){.struct_size = sizeof d->varlen, .index_bits = 64};
-    d->varlen.cu_seqlens_q = c->cu_q, d->varlen.cu_seqlens_k = c->cu_k;
+    d->varlen.cu_seqlens_q = c->device_cu ? c->device_cu : c->cu_q;
+    d->varlen.cu_seqlens_k = c->device_cu ? c->device_cu + c->documents + 1 : c->cu_k;
     d->varlen.total_q = c->rows, d->varlen.total_k = c->keys;
     d->a.varlen = &d->varlen;
     d->a.batch = c->documents, d->a.seq_q = longest_q, d->a.seq_k = longest_k;

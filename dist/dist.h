@@ -23,6 +23,14 @@ __attribute__((format(printf, 2, 3))) strobe_status strobe__dist_fail(strobe_sta
 strobe_status strobe__dist_core(strobe_status status);
 strobe_status strobe__dist_no_memory(void);
 
+/* Where a call works: tensors and workspace lie in the memory of a device, and work on them is put on its stream. */
+struct place {
+    int32_t device, index; /* a strobe_device, and which */
+    void *stream;          /* NULL on the CPU */
+    strobe_status status;  /* of work on memory, the first that failed */
+    char sentence[256];
+};
+
 /* Positions first, first + step, ..., of which there are count; they lie side by side in a tensor, from row on. grad: where
  * they lie in the tensors of gradients. */
 struct run {
@@ -45,7 +53,8 @@ int64_t strobe__runs_rows(const struct runs *runs);
 /* The whole problem after reading: defaults filled in, structures copied. */
 struct whole {
     strobe_dist d;
-    strobe_transport t;
+    strobe_transport t, records; /* records: what the ranks compare by, size 0: nothing */
+    struct place place;
     strobe_dist_rates rates;
     strobe_attention a;
     strobe_gradients g;
@@ -69,7 +78,9 @@ struct whole {
 
 /* Copies a structure of the caller's version; what this version does not know must be zero. */
 strobe_status strobe__dist_copy(void *target, size_t target_bytes, const void *source, const char *name);
-strobe_status strobe__dist_read_transport(strobe_transport *t, const strobe_transport *transport);
+strobe_status strobe__dist_read_transport(strobe_transport *t, strobe_transport *records, const strobe_transport *transport);
+strobe_status strobe__dist_check_transport(const strobe_transport *t, const strobe_transport *records, bool compares);
+strobe_status strobe__dist_check_device(const strobe_attention *a, const strobe_transport *t);
 strobe_status strobe__dist_read(struct whole *w, const strobe_dist *dist, const strobe_gradients *gradients, bool backward);
 strobe_status strobe__dist_check(const struct whole *w, bool runs);
 void strobe__dist_release(struct whole *w);
@@ -96,7 +107,8 @@ struct call {
     bool whole;                  /* whole sequences, as the caller describes them */
     bool rows_fresh, keys_fresh; /* results are written, not merged or added: nothing was there before */
     double pairs;                /* that see each other */
-    int64_t *cu_q, *cu_k;        /* whole packed sequences: offsets from the first row and key */
+    int64_t *cu_q, *cu_k;        /* whole packed sequences: offsets from the first row and key, neighbours in memory */
+    int64_t *device_cu;          /* on CUDA: the same in the workspace, cu_q first */
 };
 struct calls {
     struct call *at;

@@ -54,8 +54,14 @@ static void *take_rows(const struct engine *e, struct room *room, int64_t rows, 
     return strobe__room_take(room, (size_t)elements * sizeof(float));
 }
 
+bool strobe__engine_is_one_call(const struct engine *e) {
+    const struct calls *calls = &e->schedule->steps[0].calls;
+    return e->schedule->count == 1 && calls->count == 1 && calls->at[0].whole && calls->at[0].rows == e->s->rows;
+}
+
 static void take_forward(struct engine *e, struct room *room, const struct sizes *z) {
     const struct shard *s = e->s;
+    if (strobe__engine_is_one_call(e)) return;
     const int64_t heads = s->a.heads_q;
     e->sum_out = strobe__tensor_of(take_rows(e, room, s->rows, heads, s->a.dim_v), STROBE_FP32, s->rows, heads, s->a.dim_v);
     e->sum_lse = strobe__lse_of(take_rows(e, room, s->rows, heads, 1), s->rows, heads);
@@ -91,7 +97,10 @@ static strobe_status measure_calls(struct engine *e) {
             strobe_gradients g = e->s->g;
             g.dq = g.dk = g.dv = fp32, g.dsinks = NULL;
             if (g.dbias) g.dbias = &d.dbias;
-            if (!e->s->w->backward) d.a.out = d.a.lse = fp32;
+            if (!e->s->w->backward && strobe__engine_is_one_call(e))
+                d.a.sinks = e->s->a.sinks;
+            else if (!e->s->w->backward)
+                d.a.out = d.a.lse = fp32;
             TRY(strobe__dist_core(strobe_workspace(&d.a, e->s->w->backward ? &g : NULL, &bytes)));
             keep_larger(&e->kernel_bytes, bytes);
         }
@@ -99,9 +108,28 @@ static strobe_status measure_calls(struct engine *e) {
     return STROBE_OK;
 }
 
-strobe_status strobe__engine_make(struct engine *e, const struct shard *s, const struct schedule *schedule,
+/* Offsets of packed sequences, which a GPU's kernels read from its memory. */
+static void take_offsets(struct schedule *schedule, struct room *room) {
+    for (int64_t t = 0; t < schedule->count; ++t)
+        for (int64_t c = 0; c < schedule->steps[t].calls.count; ++c) {
+            struct call *call = &schedule->steps[t].calls.at[c];
+            if (call->cu_q)
+                call->device_cu = strobe__room_take(room, (size_t)(2 * call->documents + 2) * sizeof *call->cu_q);
+        }
+}
+
+void strobe__engine_upload(const struct engine *e) {
+    for (int64_t t = 0; t < e->schedule->count && e->on->device == STROBE_CUDA; ++t)
+        for (int64_t c = 0; c < e->schedule->steps[t].calls.count; ++c) {
+            const struct call *call = &e->schedule->steps[t].calls.at[c];
+            if (call->cu_q) strobe__upload(e->on, call->device_cu, call->cu_q, 2 * call->documents + 2);
+        }
+}
+
+strobe_status strobe__engine_make(struct engine *e, const struct shard *s, struct place *on, struct schedule *schedule,
                                   struct exchange *x, struct room *room) {
-    *e = (struct engine){.s = s, .schedule = schedule, .x = x};
+    *e = (struct engine){.s = s, .on = on, .schedule = schedule, .x = x};
+    if (on->device == STROBE_CUDA) take_offsets(schedule, room);
     const struct sizes z = measure(e);
     for (int n = 0; n < 2; ++n) e->block[n] = strobe__room_take(room, z.block[n]);
     e->staging = strobe__room_take(room, z.staging), e->landing = strobe__room_take(room, z.landing);
@@ -138,14 +166,14 @@ static void move_run(const struct engine *e, struct block to, int64_t to_row, st
     struct extent extent = {.entries = e->s->w->entries, .rows = rows, .heads = e->s->a.heads_kv, .dim = e->s->a.dim};
     extent.to_first = to_row, extent.to_step = 1, extent.from_first = from_row, extent.from_step = 1;
     if (adds)
-        strobe__add_rows(to.k, from.k, extent);
+        strobe__add_rows(e->on, to.k, from.k, extent);
     else
-        strobe__copy_rows(to.k, from.k, extent);
+        strobe__copy_rows(e->on, to.k, from.k, extent);
     extent.dim = e->s->a.dim_v;
     if (adds)
-        strobe__add_rows(to.v, from.v, extent);
+        strobe__add_rows(e->on, to.v, from.v, extent);
     else
-        strobe__copy_rows(to.v, from.v, extent);
+        strobe__copy_rows(e->on, to.v, from.v, extent);
 }
 
 /* Sends runs of a block: the block itself where they are all of it, else a copy in `staging`, which moves on. */

@@ -10,6 +10,7 @@
 
 struct engine {
     const struct shard *s;
+    struct place *on; /* the whole's */
     const struct schedule *schedule;
     struct exchange *x;
     strobe_status status; /* of this rank's own calls; the first that failed */
@@ -29,8 +30,9 @@ struct engine {
     strobe_tensor part_dq;
 };
 
-/* Hands out memory; without a base it counts. Fails where the core library refuses a call. */
-strobe_status strobe__engine_make(struct engine *e, const struct shard *s, const struct schedule *schedule,
+/* Hands out memory, the calls' offsets on a GPU too; without a base it counts. Fails where the core library refuses a call.
+ */
+strobe_status strobe__engine_make(struct engine *e, const struct shard *s, struct place *on, struct schedule *schedule,
                                   struct exchange *x, struct room *room);
 
 /* The shard's results into its tensors, the gradients too. Returns how the transport did; e->status says how the calls did.
@@ -38,8 +40,14 @@ strobe_status strobe__engine_make(struct engine *e, const struct shard *s, const
 strobe_status strobe__dist_run_forward(struct engine *e);
 strobe_status strobe__dist_run_backward(struct engine *e);
 
+/* The calls' offsets to the GPU. */
+void strobe__engine_upload(const struct engine *e);
+
 /* What the call that computes dsinks wants. */
 strobe_status strobe__dist_sinks_workspace(const struct engine *e, size_t *bytes);
+
+/* Whether one call is the whole shard's forward: nothing merges, and it writes the caller's out and lse itself. */
+bool strobe__engine_is_one_call(const struct engine *e);
 
 /* The block of a step, and its gradients. */
 struct block strobe__engine_block(const struct engine *e, int64_t t);

@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-bool strobe__exchange_make(struct exchange *x, const strobe_transport *t, int64_t capacity) {
-    *x = (struct exchange){.t = t};
+bool strobe__exchange_make(struct exchange *x, const strobe_transport *t, void *stream, int64_t capacity) {
+    *x = (struct exchange){.t = t, .stream = stream};
     x->sends = malloc((size_t)capacity * sizeof *x->sends);
     x->receives = malloc((size_t)capacity * sizeof *x->receives);
     return x->sends && x->receives;
@@ -34,12 +34,12 @@ static strobe_status failed(const struct exchange *x) {
 
 strobe_status strobe__exchange_start(struct exchange *x) {
     if (x->send_count == 0 && x->receive_count == 0) return STROBE_OK;
-    const int code = x->t->start(x->t->self, x->sends, x->send_count, x->receives, x->receive_count, NULL);
+    const int code = x->t->start(x->t->self, x->sends, x->send_count, x->receives, x->receive_count, x->stream);
     return code ? failed(x) : STROBE_OK;
 }
 
 strobe_status strobe__exchange_wait(struct exchange *x) {
     if (x->send_count == 0 && x->receive_count == 0) return STROBE_OK;
     x->send_count = x->receive_count = 0;
-    return x->t->wait(x->t->self, NULL) ? failed(x) : STROBE_OK;
+    return x->t->wait(x->t->self, x->stream) ? failed(x) : STROBE_OK;
 }

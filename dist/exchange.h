@@ -8,12 +8,13 @@
 
 struct exchange {
     const strobe_transport *t;
+    void *stream;                     /* the call's */
     strobe_message *sends, *receives; /* as many as were made room for */
     int64_t send_count, receive_count;
 };
 
 /* Room for so many messages each way; false where memory has run out. */
-bool strobe__exchange_make(struct exchange *x, const strobe_transport *t, int64_t capacity);
+bool strobe__exchange_make(struct exchange *x, const strobe_transport *t, void *stream, int64_t capacity);
 void strobe__exchange_free(struct exchange *x);
 
 /* A message; none where bytes is 0. Its memory must not move until strobe__exchange_wait. */

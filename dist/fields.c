@@ -24,6 +24,7 @@ int64_t strobe__dist_hash(const void *data, size_t bytes) {
 static int64_t hash_slopes(const struct whole *w) {
     uint64_t h = 14695981039346656037u;
     const int64_t entries = w->alibi.stride_batch ? w->a.batch : 1;
+    if (w->a.device != STROBE_CPU) return w->a.alibi != NULL; /* the host does not read what lies on a device */
     for (int64_t b = 0; w->a.alibi && b < entries; ++b)
         h = hash_on(h, w->alibi.slopes + b * w->alibi.stride_batch, (size_t)w->a.heads_q * sizeof(float));
     return (int64_t)(h >> 1);
@@ -37,6 +38,7 @@ int strobe__dist_fields(const struct whole *w, int32_t scheme, struct named *nam
     const struct named all[] = {
         {"transport.size", w->t.size},
         {OPERATION, w->backward ? OPERATION_BACKWARD : OPERATION_FORWARD},
+        {"device", a->device},
         {"batch", a->batch},
         {"seq_q", a->seq_q},
         {"seq_k", a->seq_k},
@@ -67,7 +69,9 @@ int strobe__dist_fields(const struct whole *w, int32_t scheme, struct named *nam
         {"bias (1 is given)", a->bias != NULL},
         {"bool_mask (1 is given)", a->bool_mask != NULL},
         {"alibi.slopes (a hash)", hash_slopes(w)},
-        {"sinks (a hash)", a->sinks ? strobe__dist_hash(w->sinks.data, (size_t)heads * sizeof(float)) : 0},
+        {"sinks (a hash)", !a->sinks                 ? 0
+                           : a->device != STROBE_CPU ? 1
+                                                     : strobe__dist_hash(w->sinks.data, (size_t)heads * sizeof(float))},
         {"dropout.p (its bits)", a->dropout ? strobe__dist_bits(w->dropout.p) : 0},
         {"dropout.seed", a->dropout ? (int64_t)w->dropout.seed : 0},
         {"dropout.offset", a->dropout ? (int64_t)w->dropout.offset : 0},

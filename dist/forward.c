@@ -4,7 +4,6 @@
  * those before; the first call of a row writes the sum itself. At the end sinks join, as a part without a value, and out is
  * rounded, once. */
 #include <math.h>
-#include <string.h>
 
 #include "describe.h"
 #include "engine.h"
@@ -23,8 +22,10 @@ static strobe_status merge_part(const struct engine *e, const struct call *c, st
                                .parts = parts,
                                .out = sum_out,
                                .lse = sum_lse,
+                               .device = e->on->device,
+                               .device_index = e->on->index,
                                .parallel = s->a.parallel};
-    return strobe_merge(&m, NULL);
+    return strobe_merge(&m, e->on->stream);
 }
 
 static strobe_status run_call(const struct engine *e, const struct call *c, const struct block *block) {
@@ -33,11 +34,11 @@ static strobe_status run_call(const struct engine *e, const struct call *c, cons
     strobe__dist_describe(e->s, c, block, &d);
     if (c->rows_fresh) {
         d.a.out = strobe__tensor_from(e->sum_out, c->q_row, 0), d.a.lse = strobe__tensor_from(e->sum_lse, c->q_row, 0);
-        return strobe_forward(&d.a, e->kernel, e->kernel_bytes, NULL);
+        return strobe_forward(&d.a, e->kernel, e->kernel_bytes, e->on->stream);
     }
     d.a.out = strobe__tensor_of(e->part_out.data, STROBE_FP32, c->rows, heads, e->s->a.dim_v);
     d.a.lse = strobe__lse_of(e->part_lse.data, c->rows, heads);
-    const strobe_status status = strobe_forward(&d.a, e->kernel, e->kernel_bytes, NULL);
+    const strobe_status status = strobe_forward(&d.a, e->kernel, e->kernel_bytes, e->on->stream);
     return status ? status : merge_part(e, c, d.a.out, d.a.lse);
 }
 
@@ -56,16 +57,30 @@ static strobe_status finish(const struct engine *e) {
                                .parts = parts,
                                .out = s->a.out,
                                .lse = s->a.lse,
+                               .device = e->on->device,
+                               .device_index = e->on->index,
                                .parallel = s->a.parallel};
-    return s->w->entries > 0 && s->rows > 0 ? strobe_merge(&m, NULL) : STROBE_OK;
+    return s->w->entries > 0 && s->rows > 0 ? strobe_merge(&m, e->on->stream) : STROBE_OK;
+}
+
+static strobe_status run_whole(const struct engine *e) {
+    const struct block block = strobe__engine_block(e, 0);
+    struct described d;
+    strobe__dist_describe(e->s, &e->schedule->steps[0].calls.at[0], &block, &d);
+    d.a.sinks = e->s->a.sinks;
+    return strobe_forward(&d.a, e->kernel, e->kernel_bytes, e->on->stream);
 }
 
 strobe_status strobe__dist_run_forward(struct engine *e) {
     const struct shard *s = e->s;
-    const int64_t lses = s->w->entries * s->rows * s->a.heads_q;
-    float *lse = e->sum_lse.data;
-    for (int64_t n = 0; n < lses; ++n) lse[n] = -INFINITY; /* a part of no keys */
-    memset(e->zeros, 0, (size_t)(s->a.heads_q + s->a.heads_kv + s->a.dim_v) * sizeof *e->zeros);
+    if (strobe__engine_is_one_call(e)) {
+        strobe__engine_upload(e);
+        strobe__engine_note(e, run_whole(e));
+        return STROBE_OK;
+    }
+    strobe__fill(e->on, e->sum_lse.data, s->w->entries * s->rows * s->a.heads_q, -INFINITY); /* parts of no keys */
+    strobe__zero(e->on, e->zeros, (size_t)(s->a.heads_q + s->a.heads_kv + s->a.dim_v) * sizeof *e->zeros);
+    strobe__engine_upload(e);
     for (int64_t t = 0; t < e->schedule->count; ++t) {
         const struct block block = strobe__engine_block(e, t);
         const struct calls *calls = &e->schedule->steps[t].calls;

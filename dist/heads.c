@@ -5,7 +5,6 @@
 #include "heads.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static int32_t member_rank(const struct heads *h, int32_t member) { return h->s->index * h->s->group + member; }
 static int32_t self(const struct heads *h) { return h->s->w->t.rank % h->s->group; }
@@ -111,9 +110,9 @@ static void take_features(struct heads *h) {
     if (a->dropout) a->dropout = &h->dropout;
 }
 
-bool strobe__heads_make(struct heads *h, struct shard *s, struct exchange *x, struct room *room) {
+bool strobe__heads_make(struct heads *h, struct shard *s, struct place *on, struct exchange *x, struct room *room) {
     const struct whole *w = s->w;
-    *h = (struct heads){.s = s, .x = x};
+    *h = (struct heads){.s = s, .on = on, .x = x};
     h->q = calloc((size_t)s->group, sizeof *h->q), h->k = calloc((size_t)s->group, sizeof *h->k);
     bool ok = h->q && h->k;
     for (int32_t m = 0; ok && m < s->group; ++m)
@@ -154,31 +153,32 @@ static void move_shard(const struct heads *h, const struct item *item, int32_t m
         struct extent e = {.entries = h->s->w->entries, .rows = run->count, .heads = heads, .dim = item->dim};
         e.to_first = run->first, e.to_step = run->step, e.from_first = run->row, e.from_step = 1;
         if (!to_message) {
-            strobe__copy_rows(item->shard, message, e);
+            strobe__copy_rows(h->on, item->shard, message, e);
             continue;
         }
         e.to_first = run->row, e.to_step = 1, e.from_first = run->first, e.from_step = run->step;
-        strobe__copy_rows(message, item->shard, e);
+        strobe__copy_rows(h->on, message, item->shard, e);
     }
 }
 
-/* One tensor between a message and the rank's own: its rows, the heads of a member. */
+/* One tensor between a message and the rank's own: its rows, the heads of a member, as many at a time as are neighbours. */
 static void move_whole(const struct heads *h, const struct item *item, int32_t member, unsigned char *data,
                        bool to_message) {
     const int64_t slots = slots_of(h, item), rows = strobe__runs_rows(rows_of(h, item, self(h)));
     const strobe_tensor message = strobe__tensor_of(data, item->shard.dtype, rows, slots, item->dim);
-    struct extent e = {
-        .entries = h->s->w->entries, .rows = rows, .heads = 1, .dim = item->dim, .to_step = 1, .from_step = 1};
-    for (int64_t slot = 0; slot < slots; ++slot) {
-        const strobe_tensor own = strobe__tensor_from(item->whole, 0, head_of(h, item, member, slot));
+    struct extent e = {.entries = h->s->w->entries, .rows = rows, .dim = item->dim, .to_step = 1, .from_step = 1};
+    for (int64_t slot = 0; slot < slots; slot += e.heads) {
+        const int64_t head = head_of(h, item, member, slot);
+        for (e.heads = 1; slot + e.heads < slots && head_of(h, item, member, slot + e.heads) == head + e.heads;) ++e.heads;
+        const strobe_tensor own = strobe__tensor_from(item->whole, 0, head);
         const strobe_tensor there = strobe__tensor_from(message, 0, slot);
         if (!own.data) continue; /* lse that nobody wants, dlse that is zero */
         if (to_message)
-            strobe__copy_rows(there, own, e);
+            strobe__copy_rows(h->on, there, own, e);
         else if (item->adds)
-            strobe__add_rows(own, there, e);
+            strobe__add_rows(h->on, own, there, e);
         else
-            strobe__copy_rows(own, there, e);
+            strobe__copy_rows(h->on, own, there, e);
     }
 }
 
@@ -195,7 +195,7 @@ static strobe_status all_to_all(struct heads *h, const struct item *items, int c
         const int32_t sends_rows_of = scatters ? self(h) : m, receives_rows_of = scatters ? m : self(h);
         const size_t out = message_bytes(h, items, count, sends_rows_of),
                      in = message_bytes(h, items, count, receives_rows_of);
-        memset(at, 0, scatters ? out : 0);
+        strobe__zero(h->on, at, scatters ? out : 0);
         for (int n = 0; n < count; ++n) {
             pack(h, &items[n], m, at, true);
             at += item_bytes(h, &items[n], sends_rows_of);
@@ -225,11 +225,12 @@ strobe_status strobe__heads_gather(struct heads *h, float *zeros) {
     struct extent e = {.entries = w->entries, .rows = w->d.rows_k, .heads = w->a.heads_kv, .dim = w->a.dim};
     if (w->backward) {
         const size_t elements = (size_t)(e.entries * e.rows * e.heads) * sizeof(float);
-        memset(h->sum_k.data, 0, elements * (size_t)w->a.dim), memset(h->sum_v.data, 0, elements * (size_t)w->a.dim_v);
+        strobe__zero(h->on, h->sum_k.data, elements * (size_t)w->a.dim);
+        strobe__zero(h->on, h->sum_v.data, elements * (size_t)w->a.dim_v);
     }
     TRY(all_to_all(h, h->results, h->result_count, false));
     if (!w->backward) return STROBE_OK;
-    TRY(strobe__round_rows(w, w->g.dk, h->sum_k, e, zeros));
+    TRY(strobe__round_rows(h->on, w, w->g.dk, h->sum_k, e, zeros));
     e.dim = w->a.dim_v;
-    return strobe__round_rows(w, w->g.dv, h->sum_v, e, zeros);
+    return strobe__round_rows(h->on, w, w->g.dv, h->sum_v, e, zeros);
 }

@@ -19,6 +19,7 @@ enum { MOST_ITEMS = 8 };
 
 struct heads {
     struct shard *s;
+    struct place *on;
     struct exchange *x;
     struct item inputs[MOST_ITEMS], results[MOST_ITEMS];
     int input_count, result_count;
@@ -31,7 +32,7 @@ struct heads {
 };
 
 /* Sets the shard's tensors and features. Without a base the room counts. False: no host memory. */
-bool strobe__heads_make(struct heads *h, struct shard *s, struct exchange *x, struct room *room);
+bool strobe__heads_make(struct heads *h, struct shard *s, struct place *on, struct exchange *x, struct room *room);
 void strobe__heads_free(struct heads *h);
 
 strobe_status strobe__heads_scatter(struct heads *h);              /* inputs, before */

@@ -138,29 +138,62 @@ static strobe_status read_documents(struct whole *w) {
     return STROBE_OK;
 }
 
-/* The defaults are one core's of a server, and processes of one host that exchange through shared memory. */
-static void fill_rates(strobe_dist_rates *r) {
-    if (r->flops == 0) r->flops = 5e10;
-    if (r->bandwidth == 0) r->bandwidth = 4e9;
+/* The defaults of a CPU are one core's of a server, and processes of one host that exchange through shared memory; those of
+ * a GPU are a Hopper's, and links such as NVLink's between two of a host. */
+static void fill_rates(strobe_dist_rates *r, bool gpu) {
+    if (r->flops == 0) r->flops = gpu ? 5e14 : 5e10;
+    if (r->bandwidth == 0) r->bandwidth = gpu ? 2e11 : 4e9;
     if (r->latency == 0) r->latency = 20e-6;
     if (r->call == 0) r->call = 10e-6;
+    if (r->memory == 0) r->memory = gpu ? 3e12 : 1e10;
 }
 
-strobe_status strobe__dist_read_transport(strobe_transport *t, const strobe_transport *transport) {
+strobe_status strobe__dist_read_transport(strobe_transport *t, strobe_transport *records,
+                                          const strobe_transport *transport) {
+    *records = (strobe_transport){.size = 0};
     if (!transport) return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "transport is NULL; a transport is accepted");
     TRY(strobe__dist_copy(t, sizeof *t, transport, "transport"));
     if (t->size < 1 || t->size > 65536)
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "transport.size is %d; 1 to 65536 is accepted", t->size);
     if (t->rank < 0 || t->rank >= t->size)
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "transport.rank is %d; 0 to %d is accepted", t->rank, t->size - 1);
+    if (t->records) TRY(strobe__dist_copy(records, sizeof *records, t->records, "transport.records"));
+    if (!t->records && t->device == STROBE_CPU) *records = *t;
+    if (!records->start || !records->wait || records->rank != t->rank || records->size != t->size)
+        records->size = 0; /* refused by strobe__dist_check_transport */
     return STROBE_OK;
+}
+
+strobe_status strobe__dist_check_transport(const strobe_transport *t, const strobe_transport *records, bool compares) {
+    if (t->size > 1 && (!t->start || !t->wait))
+        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "transport.%s is NULL; a pointer is accepted",
+                                 t->start ? "wait" : "start");
+    if (t->device != STROBE_CPU && t->device != STROBE_CUDA)
+        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "transport.device is %d; 0 or 1 is accepted", t->device);
+    if (t->reserved != 0)
+        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "transport.reserved is %d; 0 is accepted", t->reserved);
+    if (t->size == 1 || !compares || records->size > 0) return STROBE_OK;
+    if (!t->records)
+        return strobe__dist_fail(
+            STROBE_INVALID_ARGUMENT,
+            "transport.records is NULL with device 1 (CUDA); a transport for memory of the host is accepted, "
+            "or STROBE_DIST_UNCOMPARED");
+    return strobe__dist_fail(STROBE_INVALID_ARGUMENT,
+                             "transport.records is of other ranks or lacks start or wait; one of rank %d of %d is accepted",
+                             t->rank, t->size);
+}
+
+strobe_status strobe__dist_check_device(const strobe_attention *a, const strobe_transport *t) {
+    if ((a->device != STROBE_CPU && a->device != STROBE_CUDA) || a->device == t->device || t->size == 1) return STROBE_OK;
+    return strobe__dist_fail(STROBE_INVALID_ARGUMENT,
+                             "device is %d with a transport whose device is %d; the same is accepted", a->device, t->device);
 }
 
 /* The transport first: with it the ranks can agree on what else is wrong. */
 static strobe_status read_transport(struct whole *w, const strobe_dist *dist) {
     if (!dist) return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "dist is NULL; a descriptor is accepted");
     TRY(strobe__dist_copy(&w->d, sizeof w->d, dist, "dist"));
-    return strobe__dist_read_transport(&w->t, w->d.transport);
+    return strobe__dist_read_transport(&w->t, &w->records, w->d.transport);
 }
 
 strobe_status strobe__dist_read(struct whole *w, const strobe_dist *dist, const strobe_gradients *gradients, bool backward) {
@@ -168,11 +201,13 @@ strobe_status strobe__dist_read(struct whole *w, const strobe_dist *dist, const 
     TRY(read_transport(w, dist));
     if (!w->d.attention) return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "attention is NULL; a descriptor is accepted");
     TRY(strobe__dist_copy(&w->a, sizeof w->a, w->d.attention, "attention"));
+    w->place.device = w->a.device, w->place.index = w->a.device_index;
+    TRY(strobe__dist_check_device(&w->a, &w->t));
     if (backward && !gradients)
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "gradients is NULL; a descriptor is accepted");
     if (backward) TRY(strobe__dist_copy(&w->g, sizeof w->g, gradients, "gradients"));
     COPY(w->d, rates, w->rates, "rates");
-    fill_rates(&w->rates);
+    fill_rates(&w->rates, w->a.device == STROBE_CUDA);
     TRY(read_features(w));
     fill_defaults(w);
     set_band(w);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tensor.c: see tensor.h. Rounding is strobe_merge's, of one part whose lse is 0. */
+ * tensor.c: see tensor.h; what moves is in memory.c. Rounding is strobe_merge's, of one part whose lse is 0. */
 #include "tensor.h"
 
 #include <string.h>
@@ -13,8 +13,9 @@ void *strobe__room_take(struct room *room, size_t bytes) {
     return piece;
 }
 
-strobe_status strobe__room_find(struct room *room, size_t needed, void *workspace, size_t given, void **own) {
-    if (!workspace && given == 0) {
+strobe_status strobe__room_find(struct room *room, const struct place *place, size_t needed, void *workspace, size_t given,
+                                void **own) {
+    if (!workspace && given == 0 && place->device == STROBE_CPU) {
         *own = needed ? aligned_alloc(64, needed) : NULL;
         if (needed && !*own)
             return strobe__dist_fail(STROBE_OUT_OF_MEMORY, "a workspace of %zu bytes could not be allocated", needed);
@@ -44,32 +45,8 @@ strobe_tensor strobe__tensor_from(strobe_tensor t, int64_t row, int64_t head) {
     return t;
 }
 
-static unsigned char *at(const strobe_tensor *t, int64_t entry, int64_t row, int64_t head) {
-    const int64_t element = entry * t->stride[0] + row * t->stride[1] + head * t->stride[2];
-    return (unsigned char *)t->data + element * (int64_t)strobe__dist_bytes(t->dtype);
-}
-
-void strobe__copy_rows(strobe_tensor to, strobe_tensor from, struct extent e) {
-    if (to.stride[2] == e.dim && from.stride[2] == e.dim) e.dim *= e.heads, e.heads = 1; /* heads lie side by side */
-    const size_t bytes = (size_t)e.dim * strobe__dist_bytes(to.dtype);
-    for (int64_t b = 0; b < e.entries; ++b)
-        for (int64_t i = 0; i < e.rows; ++i)
-            for (int64_t h = 0; h < e.heads; ++h)
-                memcpy(at(&to, b, e.to_first + i * e.to_step, h), at(&from, b, e.from_first + i * e.from_step, h), bytes);
-}
-
-void strobe__add_rows(strobe_tensor to, strobe_tensor from, struct extent e) {
-    for (int64_t b = 0; b < e.entries; ++b)
-        for (int64_t i = 0; i < e.rows; ++i)
-            for (int64_t h = 0; h < e.heads; ++h) {
-                float *sum = (float *)(void *)at(&to, b, e.to_first + i * e.to_step, h);
-                const float *part = (const float *)(void *)at(&from, b, e.from_first + i * e.from_step, h);
-                for (int64_t x = 0; x < e.dim; ++x) sum[x] += part[x];
-            }
-}
-
-strobe_status strobe__round_rows(const struct whole *w, strobe_tensor to, strobe_tensor from, struct extent e,
-                                 float *zeros) {
+strobe_status strobe__round_rows(const struct place *on, const struct whole *w, strobe_tensor to, strobe_tensor from,
+                                 struct extent e, float *zeros) {
     const strobe_partial part = {.out = from, .lse = {.data = zeros, .stride = {0, 0, 1}, .dtype = STROBE_FP32}};
     const strobe_partials m = {.struct_size = sizeof m,
                                .batch = e.entries,
@@ -79,9 +56,11 @@ strobe_status strobe__round_rows(const struct whole *w, strobe_tensor to, strobe
                                .count = 1,
                                .parts = &part,
                                .out = to,
+                               .device = on->device,
+                               .device_index = on->index,
                                .parallel = w->a.parallel};
     if (e.entries == 0 || e.rows == 0) return STROBE_OK;
-    return strobe__dist_core(strobe_merge(&m, NULL));
+    return strobe__dist_core(strobe_merge(&m, on->stream));
 }
 
 static size_t part_bytes(int64_t entries, int64_t rows, int64_t heads, int64_t dim, int32_t dtype) {

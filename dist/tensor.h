@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tensor.h: what happens to tensors outside of attention: rows are copied, added and rounded. All of it is the host's work;
- * a device would need its own. */
+ * tensor.h: what happens to tensors outside of attention: rows are copied, added and rounded. On CUDA all of it goes on the
+ * place's stream; what fails there is noted in the place, whose status the call returns at its end. */
 #ifndef STROBE_DIST_TENSOR_H
 #define STROBE_DIST_TENSOR_H
 
@@ -13,8 +13,9 @@ struct room {
     size_t used;
 };
 void *strobe__room_take(struct room *room, size_t bytes);
-/* The caller's workspace, or where it has none memory of our own, which *own then holds, to be freed. */
-strobe_status strobe__room_find(struct room *room, size_t needed, void *workspace, size_t given, void **own);
+/* The caller's workspace, or where it has none on the CPU memory of our own, which *own then holds, to be freed. */
+strobe_status strobe__room_find(struct room *room, const struct place *place, size_t needed, void *workspace, size_t given,
+                                void **own);
 
 /* A tensor [entries][rows][heads][dim] in memory of its own, and one of lse, [entries][heads][rows]. */
 strobe_tensor strobe__tensor_of(void *data, int32_t dtype, int64_t rows, int64_t heads, int64_t dim);
@@ -27,11 +28,29 @@ struct extent {
     int64_t entries, rows, heads, dim;
     int64_t to_first, to_step, from_first, from_step;
 };
-void strobe__copy_rows(strobe_tensor to, strobe_tensor from, struct extent e); /* of one dtype */
-void strobe__add_rows(strobe_tensor to, strobe_tensor from, struct extent e);  /* fp32 */
+void strobe__copy_rows(struct place *on, strobe_tensor to, strobe_tensor from, struct extent e); /* of one dtype */
+void strobe__add_rows(struct place *on, strobe_tensor to, strobe_tensor from, struct extent e);  /* fp32 */
+
+void strobe__zero(struct place *on, void *to, size_t bytes);
+void strobe__zero_rows(struct place *on, void *to, int64_t stride_bytes, int64_t rows, int64_t row_bytes);
+void strobe__fill(struct place *on, float *to, int64_t count, float value);
+void strobe__copy(struct place *on, void *to, const void *from, size_t bytes);
+/* to[x] = sum of parts[rank][x] over the ranks in their order, in double. */
+void strobe__sum_parts(struct place *on, float *to, const float *parts, int64_t count, int32_t ranks);
+/* Words of the host to the place's memory; they may change when this has returned. */
+void strobe__upload(struct place *on, int64_t *to, const int64_t *words, int64_t count);
+
+/* Makes the device of a place the thread's current one, where the place is a GPU; the one before into *previous. Fails with
+ * a sentence where this build or machine has none. */
+strobe_status strobe__place_enter(const struct place *on, int *previous);
+void strobe__place_leave(const struct place *on, int previous);
+
+/* Refuses a stream that is being captured, in which ranks cannot wait for each other. */
+strobe_status strobe__place_may_wait(const struct place *on);
 
 /* Rounds fp32 rows to the dtype of `to`. zeros: as many as there are heads. */
-strobe_status strobe__round_rows(const struct whole *w, strobe_tensor to, strobe_tensor from, struct extent e, float *zeros);
+strobe_status strobe__round_rows(const struct place *on, const struct whole *w, strobe_tensor to, strobe_tensor from,
+                                 struct extent e, float *zeros);
 
 /* K and V, or dK and dV, of some rows, one behind the other: a message, and a block to compute on. */
 struct block {

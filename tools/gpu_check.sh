@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# gpu_check.sh BUILD [--quick]: what CI cannot see, on a machine with an NVIDIA GPU: the check grid on every CUDA kernel, ten
+# gpu_check.sh BUILD [--quick] [--ranks N]: what CI cannot see, on a machine with an NVIDIA GPU: the check grid on every CUDA kernel, ten
 # minutes of random problems (with --quick one), the
 # four tools of compute-sanitizer on small problems, 1000 repeats of the deterministic backward beside a busy stream and 100 of
 # two at once, calls from any thread and with any device current, capture in a CUDA graph, and speed beside PyTorch's
@@ -10,13 +10,22 @@
 # BUILD/tests, for their parts; says what it left out. racecheck cannot follow how warps
 # of the Hopper backward release memory: it sees that kernel in RACECHECK_BUILD alone, a folder built with
 # -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK. --quick: the quick grid, two of the tools on a third of the problems, a corner of the
-# table of speeds; two minutes on 16 cores.
+# table of speeds; two minutes on 16 cores. --ranks N: attention over N processes and nothing else: streams of one GPU as ranks, NCCL
+# with 1 to N processes (several share a GPU, through sockets, where there are fewer), the Python package's over torchrun, and where
+# there are N GPUs the speeds of bench/dist_peers.py.
 set -u
-build=${1:?usage: gpu_check.sh BUILD [--quick]}
+usage="usage: gpu_check.sh BUILD [--quick] [--ranks N]"
+build=${1:?$usage} ranks=
+shift
 tier=--full random=600 tools="memcheck racecheck initcheck synccheck" every=1 speed="--ms 40" repeats=1000
-if [ "${2:-}" = --quick ]; then
-    tier=--quick random=60 tools="memcheck racecheck" every=3 speed="--ms 10 --seq 512,8k" repeats=50
-fi
+while [ $# -gt 0 ]; do
+    case $1 in
+    --quick) tier=--quick random=60 tools="memcheck racecheck" every=3 speed="--ms 10 --seq 512,8k" repeats=50 ;;
+    --ranks) ranks=${2:?$usage} && shift ;;
+    *) echo "$usage" && exit 2 ;;
+    esac
+    shift
+done
 here=$(cd "$(dirname "$0")/.." && pwd)
 strobe=$build/strobe
 work=$(mktemp -d)
@@ -26,6 +35,42 @@ if ! "$strobe" info | grep -q '^cuda  *[0-9]'; then
     exit 77
 fi
 failed=0
+
+# Attention over processes.
+if [ -n "$ranks" ]; then
+    size="s=1003 h=8/2 d=128 bf16" few="b=3 h=8/2 s=700 d=64 fp16"
+    problems=()
+    for way in 3:ring:zigzag "$ranks:ring:contiguous" "$ranks:ring:striped" "$ranks:all_gather:zigzag" 4:ulysses:zigzag 8:ulysses \
+        4/2:two_levels:zigzag 9:automatic; do
+        for operation in fwd bwd; do
+            problems+=("$operation $size causal=topleft ranks=$way" "$operation $size window=100,0 ranks=$way")
+            case $way in
+            *striped*) ;;
+            *) problems+=("$operation $few varlen causal sinks ranks=$way" "$operation $few alibi dropout=0.2 softcap=20 ranks=$way") ;;
+            esac
+        done
+    done
+    # shellcheck disable=SC2086 # the problems are words
+    "$strobe" check --device cuda ${problems[*]} || failed=1
+    "$strobe" check --device cuda fwd $size wide bwd $size wide || failed=1
+    LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH
+    for ((n = 1; n <= ranks; ++n)); do
+        status=0
+        "$build/tests/test_dist_nccl" $n || status=$?
+        [ $status = 0 ] || echo "gpu_check: test_dist_nccl $n ends with $status"
+        [ $status = 0 ] || [ $status = 77 ] || failed=1
+    done
+    if PYTHONPATH=$build/package python3 -c 'import strobe, pytest, torch' 2>/dev/null; then
+        PYTHONPATH=$build/package python3 -m pytest -q -p no:cacheprovider "$here/tests/python/test_context_parallel.py" || failed=1
+        if [ "$(nvidia-smi -L | wc -l)" -ge "$ranks" ]; then
+            PYTHONPATH=$build/package torchrun --nproc-per-node "$ranks" "$here/bench/dist_peers.py" || failed=1
+        else
+            echo "gpu_check: fewer than $ranks GPUs here, speeds over processes left out"
+        fi
+    fi
+    exit $failed
+fi
 
 # The grid, a process a kernel: the oracle runs on the CPU and takes most of the time.
 kernels=$("$strobe" info | awk '$1 ~ /^cuda_(forward|backward)_/ { print $1 }')

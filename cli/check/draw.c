@@ -280,6 +280,7 @@ static void draw_rest(stream *r, problem *p, int64_t of) {
     if (chance(r, of, 12)) *(backward ? &p->dlse : &p->no_lse) = 1;
     if (backward && chance(r, of, 8)) p->deterministic = 1;
     if (!backward && chance(r, of, 12)) p->split_keys = PICK(r, splits);
+    if ((p->dtype == STROBE_FP16 || p->dtype == STROBE_BF16) && chance(r, of, 8)) p->wide = 1;
     p->threads = PICK(r, threads); /* never the default: the cores are the other workers' */
     p->seed = random_below(r, chance(r, 1, 16) ? INT64_MAX : 1000);
 }
@@ -305,7 +306,7 @@ static void draw_call(stream *r, int32_t operation, int64_t device, problem *p) 
     draw_functions(r, p, of); /* when sizes are settled */
     draw_cache(r, p, of);
     draw_append(r, p, of);
-    if (device == STROBE_CPU && chance(r, 1, 10)) draw_ranks(r, p);
+    if (chance(r, 1, 10)) draw_ranks(r, p);
 }
 
 /* Whether the kernel that the problem names, or any, takes it; its name into the problem. */

@@ -123,6 +123,7 @@ static const feature features[] = {
     {"no rows in any sequence", IS(lengths, LENGTHS_NO_ROWS)},
     {"only empty sequences", IS(lengths, LENGTHS_NONE)},
     {"split_keys", IS(split_keys, ANY), .forward = true},
+    {"results in fp32", IS(wide, ANY)},
     {"K and V in pages", IS(page_size, ANY), .forward = true},
     {"pages that are none", IS(missing, ANY), .forward = true},
     {"v in the columns of k", IS(v_in_k, ANY), .forward = true},

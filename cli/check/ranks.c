@@ -3,9 +3,11 @@
  * ranks.c: see ranks.h. */
 #include "check/ranks.h"
 
-#include "check/rank_threads.h"
+#include "check/rank_streams.h"
 #include "io/memory.h"
 #include "portable/posix.h"
+#include "problem/cuda_driver.h"
+#include "problem/cuda_memory.h"
 #include "problem/element.h"
 #include "problem/problem_ranks.h"
 
@@ -17,6 +19,9 @@ enum { GUARD = 256, POISON = 0xFF, MOST_THREADS = 64 };
 
 typedef struct rank {
     buffer tensor[TENSOR_COUNT];
+    unsigned char *on_gpu[TENSOR_COUNT]; /* copies of these, where calls are made on a GPU */
+    unsigned char *block;                /* there: guard, workspace, guard */
+    size_t workspace_bytes;
     strobe_attention attention;
     strobe_gradients gradients;
     strobe_bias bias, dbias;
@@ -33,6 +38,8 @@ typedef struct job {
     const outputs *out;
     const call *c;
     const manner *how;
+    bool gpu;
+    struct streams *streams;
     rank *ranks;
     strobe_attention whole; /* the caller's, its offsets counted from 0 */
     strobe_varlen varlen;
@@ -95,9 +102,15 @@ static void move_rows(const job *j, const rank *r, tensor_id id, bool back) {
         }
 }
 
+/* Where a call finds the tensor. */
+static unsigned char *address(const rank *r, tensor_id id) {
+    const buffer *b = &r->tensor[id];
+    return r->on_gpu[id] && b->data ? r->on_gpu[id] + (b->data - b->bytes) : b->data;
+}
+
 static strobe_tensor view(const rank *r, tensor_id id) {
     const buffer *b = &r->tensor[id];
-    strobe_tensor t = {.data = b->data, .dtype = (int32_t)b->dtype};
+    strobe_tensor t = {.data = address(r, id), .dtype = (int32_t)b->dtype};
     if (b->extent[0] == 0 || b->extent[1] == 0) t.data = NULL;
     if (r->nowhere.rank % 2 && t.data) memcpy(t.stride, b->stride, sizeof t.stride); /* the others' are the default */
     return t;
@@ -105,7 +118,7 @@ static strobe_tensor view(const rank *r, tensor_id id) {
 
 static void set_scores(const rank *r, tensor_id id, void **data, int64_t stride[3]) {
     const buffer *b = &r->tensor[id];
-    *data = b->data, stride[0] = b->stride[0], stride[1] = b->stride[2], stride[2] = b->stride[1];
+    *data = address(r, id), stride[0] = b->stride[0], stride[1] = b->stride[2], stride[2] = b->stride[1];
 }
 
 static void describe(const job *j, rank *r) {
@@ -125,7 +138,14 @@ static void describe(const job *j, rank *r) {
     g->dout = view(r, T_DOUT), g->dlse = view(r, T_DLSE);
     g->dq = view(r, T_DQ), g->dk = view(r, T_DK), g->dv = view(r, T_DV);
     if (g->dbias) r->dbias = c->dbias, g->dbias = &r->dbias, set_scores(r, T_DBIAS, &r->dbias.data, r->dbias.stride);
-    if (g->dsinks) r->dsinks = c->dsinks, r->dsinks.data = r->tensor[T_DSINKS].data, g->dsinks = &r->dsinks;
+    if (g->dsinks) r->dsinks = c->dsinks, r->dsinks.data = address(r, T_DSINKS), g->dsinks = &r->dsinks;
+}
+
+/* On a GPU, where the library has none of its own. A call that is refused says so by itself. */
+static bool make_workspace(const job *j, rank *r) {
+    if (strobe_dist_workspace(&r->dist, j->c->backward ? &r->gradients : NULL, &r->workspace_bytes)) r->workspace_bytes = 0;
+    r->block = cuda_memory_copied(NULL, r->workspace_bytes + 2 * GUARD);
+    return r->block != NULL;
 }
 
 static bool make_rank(const job *j, int32_t number) {
@@ -140,9 +160,11 @@ static bool make_rank(const job *j, int32_t number) {
         if (!own || !is_there(j, (tensor_id)id)) continue;
         if (!make_tensor(j, r, (tensor_id)id)) return false;
         if (!tensor_is_output(&j->in->problem, (tensor_id)id)) move_rows(j, r, (tensor_id)id, false);
+        if (j->gpu) r->on_gpu[id] = cuda_memory_copied(r->tensor[id].bytes, r->tensor[id].size);
+        if (j->gpu && !r->on_gpu[id]) return false;
     }
     describe(j, r);
-    return true;
+    return !j->gpu || make_workspace(j, r);
 }
 
 /* ---------------------------------------------------------------------------------------------------- on its thread -- */
@@ -151,11 +173,28 @@ static strobe_status run_in(const strobe_dist *d, const strobe_gradients *g, voi
     return g ? strobe_dist_backward(d, g, workspace, bytes, NULL) : strobe_dist_forward(d, workspace, bytes, NULL);
 }
 
+static void run_rank_on_gpu(const job *j, rank *r, const strobe_transport *host) {
+    const strobe_transport transport = streams_transport(j->streams, host);
+    void *stream = streams_of_rank(j->streams, host->rank), *workspace = r->block + GUARD;
+    r->dist.transport = &transport;
+    if (!cuda_driver_enter())
+        r->status = STROBE_DEVICE_ERROR;
+    else if (j->c->backward)
+        r->status = strobe_dist_backward(&r->dist, &r->gradients, workspace, r->workspace_bytes, stream);
+    else
+        r->status = strobe_dist_forward(&r->dist, workspace, r->workspace_bytes, stream);
+    snprintf(r->message, sizeof r->message, "%s", r->status ? strobe_dist_last_error() : "");
+}
+
 static void run_rank(void *context, const strobe_transport *transport) {
     const job *j = context;
     rank *r = &j->ranks[transport->rank];
     const strobe_gradients *g = j->c->backward ? &r->gradients : NULL;
     size_t bytes = 0;
+    if (j->gpu) {
+        run_rank_on_gpu(j, r, transport);
+        return;
+    }
     r->dist.transport = transport;
     const bool own = j->how->workspace != WORKSPACE_LIBRARY && strobe_dist_workspace(&r->dist, g, &bytes) == STROBE_OK;
     unsigned char *block = own ? aligned_alloc(64, bytes + 2 * GUARD) : NULL;
@@ -221,17 +260,53 @@ static int64_t *offsets_from_0(const void *cu, int32_t bits, int64_t batch, int6
     return offsets;
 }
 
-/* libstrobe_dist has no rows before the first sequence. */
+/* libstrobe_dist has no rows before the first sequence, and reads offsets on the host. */
 static void read_offsets(job *j) {
     j->whole = j->c->attention;
     if (!j->whole.varlen) return;
     strobe_varlen *v = &j->varlen;
     *v = *j->whole.varlen, j->whole.varlen = v;
+    v->cu_seqlens_q = j->in->varlen_arrays[0], v->cu_seqlens_k = j->in->varlen_arrays[1];
     j->cu[0] = offsets_from_0(v->cu_seqlens_q, v->index_bits, j->whole.batch, &j->first[0]);
     j->cu[1] = offsets_from_0(v->cu_seqlens_k, v->index_bits, j->whole.batch, &j->first[1]);
     v->cu_seqlens_q = j->cu[0], v->cu_seqlens_k = j->cu[1];
     v->total_q = v->total_k = 0;
     if (j->cu[0] && j->cu[1]) v->index_bits = 64;
+}
+
+/* Waits for the GPU; results and their guard bands to the host. */
+static strobe_status bring_back(job *j, int32_t count, char *message, size_t capacity) {
+    unsigned char guard[GUARD];
+    if (!cuda_memory_wait(message, capacity)) return STROBE_DEVICE_ERROR;
+    for (int32_t n = 0; n < count; ++n) {
+        rank *r = &j->ranks[n];
+        for (int id = 0; id < TENSOR_COUNT; ++id)
+            if (r->on_gpu[id] && tensor_is_output(&j->in->problem, (tensor_id)id) &&
+                !cuda_memory_copy_back(r->tensor[id].bytes, r->on_gpu[id], r->tensor[id].size))
+                return STROBE_DEVICE_ERROR;
+        for (int side = 0; side < 2; ++side) {
+            const unsigned char *at = r->block + (side ? GUARD + r->workspace_bytes : 0);
+            if (!cuda_memory_copy_back(guard, at, GUARD)) return STROBE_DEVICE_ERROR;
+            for (size_t b = 0; b < GUARD && !r->status; ++b)
+                if (guard[b] != POISON) {
+                    snprintf(message, capacity, "rank %d: memory outside the workspace was written", n);
+                    return STROBE_DEVICE_ERROR;
+                }
+        }
+    }
+    return STROBE_OK;
+}
+
+static strobe_status run_all(job *j, int32_t count, char *message, size_t capacity) {
+    struct world *world = world_make(count);
+    strobe_status status = STROBE_OK;
+    if (j->gpu) j->streams = streams_make(world, count, message, capacity);
+    if (j->gpu && !j->streams) status = STROBE_UNSUPPORTED;
+    if (!status) world_run(world, run_rank, j);
+    if (!status && j->gpu) status = bring_back(j, count, message, capacity);
+    streams_free(j->streams);
+    world_free(world);
+    return status ? status : judge(j, count, message, capacity);
 }
 
 strobe_status ranks_run(const inputs *in, const outputs *out, const call *c, const manner *how, char *message,
@@ -243,19 +318,22 @@ strobe_status ranks_run(const inputs *in, const outputs *out, const call *c, con
         return STROBE_UNSUPPORTED;
     }
     job j = {.in = in, .out = out, .c = c, .how = how, .ranks = memory_zeroed((size_t)count, sizeof *j.ranks)};
+    j.gpu = c->attention.device == STROBE_CUDA;
     read_offsets(&j);
     bool made = true;
     strobe_status status = STROBE_OUT_OF_MEMORY;
     for (int32_t n = 0; made && n < count; ++n) made = make_rank(&j, n);
-    if (made) {
-        struct world *world = world_make(count);
-        world_run(world, run_rank, &j);
-        world_free(world);
-        status = judge(&j, count, message, capacity);
-    } else
+    if (made)
+        status = run_all(&j, count, message, capacity);
+    else
         snprintf(message, capacity, "the shards of %d ranks could not be allocated", count);
-    for (int32_t n = 0; n < count; ++n)
-        for (int id = 0; id < TENSOR_COUNT; ++id) buffer_free(&j.ranks[n].tensor[id]);
+    for (int32_t n = 0; n < count; ++n) {
+        for (int id = 0; id < TENSOR_COUNT; ++id) {
+            buffer_free(&j.ranks[n].tensor[id]);
+            if (j.gpu) cuda_memory_free(j.ranks[n].on_gpu[id]);
+        }
+        if (j.gpu) cuda_memory_free(j.ranks[n].block);
+    }
     free(j.ranks), free(j.cu[0]), free(j.cu[1]);
     return status;
 }

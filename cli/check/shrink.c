@@ -58,6 +58,7 @@ static const step features[] = {
     {{F(no_lse)}},
     {{F(deterministic)}},
     {{F(split_keys)}},
+    {{F(wide)}},
     {{F(ranks), F(rank_group), F(rank_scheme), F(rank_layout)}},
     {{F(rank_layout)}},
     {{F(threads)}},

@@ -59,7 +59,8 @@ static strobe_status run_on_gpu(const inputs *in, const outputs *out, const char
     if (device_copies_create(&copies, in, out, message, capacity)) {
         call_prepare(&c, &copies.in, &copies.out);
         set_manner(&c, kernel, how);
-        status = device_copies_run(&copies, &c, out, how, message, capacity);
+        status = in->problem.ranks ? ranks_run(in, out, &c, how, message, capacity)
+                                   : device_copies_run(&copies, &c, out, how, message, capacity);
     }
     device_copies_free(&copies);
     return status;

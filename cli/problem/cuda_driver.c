@@ -10,6 +10,7 @@
 
 static cuda_driver driver;
 static int device;
+static void *context;
 
 bool cuda_driver_find(void *library, void *function, const char *name) {
     void *found = dlsym(library, name);
@@ -31,6 +32,7 @@ static bool find_all(void *library) {
                   {&driver.release, "cuMemFree_v2"},
                   {&driver.to_device, "cuMemcpyHtoD_v2"},
                   {&driver.to_host, "cuMemcpyDtoH_v2"},
+                  {&driver.copy_async, "cuMemcpyAsync"},
                   {&driver.fill, "cuMemsetD8_v2"},
                   {&driver.fill_async, "cuMemsetD8Async"},
                   {&driver.wait, "cuCtxSynchronize"},
@@ -41,6 +43,7 @@ static bool find_all(void *library) {
                   {&driver.create_event, "cuEventCreate"},
                   {&driver.record_event, "cuEventRecord"},
                   {&driver.wait_event, "cuEventSynchronize"},
+                  {&driver.stream_wait_event, "cuStreamWaitEvent"},
                   {&driver.elapsed, "cuEventElapsedTime"},
                   {&driver.destroy_event, "cuEventDestroy_v2"},
                   {&driver.create_stream, "cuStreamCreate"},
@@ -60,7 +63,7 @@ static bool find_all(void *library) {
 const cuda_driver *cuda_driver_open(char *message, size_t capacity) {
     static bool is_open;
     if (is_open) return &driver;
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
     if (!library || !find_all(library))
         snprintf(message, capacity, "there is no NVIDIA driver here");
     else if (driver.init(0) || driver.get_device(&device, 0) || driver.retain_context(&context, device) ||
@@ -70,6 +73,8 @@ const cuda_driver *cuda_driver_open(char *message, size_t capacity) {
         is_open = true;
     return is_open ? &driver : NULL;
 }
+
+bool cuda_driver_enter(void) { return context && !driver.set_context(context); }
 
 int cuda_driver_attribute(int attribute) {
     int value = 0;

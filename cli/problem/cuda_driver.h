@@ -24,6 +24,7 @@ typedef struct cuda_driver {
     int (*release)(device_address memory);
     int (*to_device)(device_address to, const void *from, size_t bytes);
     int (*to_host)(void *to, device_address from, size_t bytes);
+    int (*copy_async)(device_address to, device_address from, size_t bytes, void *stream);
     int (*fill)(device_address to, unsigned char byte, size_t bytes);
     int (*fill_async)(device_address to, unsigned char byte, size_t bytes, void *stream);
     int (*wait)(void);
@@ -35,6 +36,7 @@ typedef struct cuda_driver {
     int (*create_event)(void **event, unsigned flags);
     int (*record_event)(void *event, void *stream);
     int (*wait_event)(void *event);
+    int (*stream_wait_event)(void *stream, void *event, unsigned flags);
     int (*elapsed)(float *milliseconds, void *from, void *to);
     int (*destroy_event)(void *event);
     int (*create_stream)(void **stream, unsigned flags);
@@ -50,6 +52,9 @@ typedef struct cuda_driver {
 
 /* The driver, with its first device current. NULL, with a sentence, if there is none. */
 const cuda_driver *cuda_driver_open(char *message, size_t capacity);
+
+/* Makes that device current on another thread, too. */
+bool cuda_driver_enter(void);
 
 /* An attribute of that device, 0 if unknown. */
 int cuda_driver_attribute(int attribute);

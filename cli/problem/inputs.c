@@ -76,6 +76,9 @@ static int64_t dtype_of(const problem *p, tensor_id id) {
     if (id == T_SLOPES || (is_statistic[id] && p->dtype != STROBE_FP64)) return STROBE_FP32;
     if (id == T_BIAS && p->bias_dtype) return p->bias_dtype;
     if (id == T_DBIAS && p->bias_dtype && p->dtype != STROBE_FP64) return p->bias_dtype;
+    const bool result = id == (p->operation == STROBE_FORWARD ? T_OUT : T_DQ) ||
+                        (p->operation == STROBE_BACKWARD && (id == T_DK || id == T_DV));
+    if (p->wide && result && p->dtype != STROBE_FP64) return STROBE_FP32;
     return problem_wide_dtype(p);
 }
 

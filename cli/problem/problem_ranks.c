@@ -75,6 +75,7 @@ static int64_t positions(const strobe_attention *a, bool keys) {
 void problem_ranks_describe(const problem *p, const strobe_attention *whole, int32_t rank, strobe_transport *transport,
                             strobe_dist *dist) {
     *transport = (strobe_transport){.struct_size = sizeof *transport, .rank = rank, .size = (int32_t)p->ranks};
+    transport->device = whole->device;
     *dist = (strobe_dist){.struct_size = sizeof *dist, .attention = whole, .transport = transport};
     dist->layout = (int32_t)p->rank_layout, dist->scheme = (int32_t)p->rank_scheme, dist->group = (int32_t)p->rank_group;
     dist->rows_q = strobe_dist_rows(dist->layout, positions(whole, false), transport->size, rank);

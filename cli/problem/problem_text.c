@@ -186,7 +186,6 @@ static bool is_consistent(const problem *p, const refusal *r) {
         return refuse(r, "layout is packed with varlen=packed_q; q, k and v side by side have the same rows");
     if (p->layout == LAYOUT_PACKED && p->varlen && (p->lengths == LENGTHS_NO_KEYS || p->lengths == LENGTHS_NO_ROWS))
         return refuse(r, "layout is packed with rows or keys alone; q, k and v side by side have the same rows");
-    if (p->ranks && p->device == STROBE_CUDA) return refuse(r, "ranks is given with device=cuda; cpu is accepted");
     const struct {
         const char *name;
         int64_t given, needed;

@@ -95,6 +95,7 @@ typedef struct problem {
     int64_t q_scales;                 /* flag: q has scales as well; fp8 has them anyway */
     int64_t shard;                    /* flag: dropout as of a part of a larger problem */
     int64_t split_keys;               /* 0: the library's default */
+    int64_t wide;                     /* flag: out, or dq, dk and dv, in fp32 whatever the inputs are */
     int64_t threads;                  /* 0: the library's default */
     int64_t dscore;                   /* flag of backward: the gradient of the table */
     int64_t table_heads, table_width; /* of the table; 0: heads_q, seq_q + seq_k */

@@ -137,6 +137,7 @@ const word problem_words[] = {
     {.key = "kstart", .kind = WORD_INTEGER, FIELD(k_start), .least = -MOST_START, .most = MOST_START},
     {.key = "split", .kind = WORD_INTEGER, FIELD(split_keys), .least = 0, .most = MOST_SEQ},
     {.key = "deterministic", .kind = WORD_FLAG, FIELD(deterministic)},
+    {.key = "wide", .kind = WORD_FLAG, FIELD(wide)},
     {.key = "device", .kind = WORD_CHOICE, FIELD(device), .choice = devices},
     {.key = "threads", .kind = WORD_INTEGER, FIELD(threads), .least = 0, .most = MOST_THREADS},
     {.key = "kernel", .kind = WORD_NAME, FIELD(kernel)},
@@ -190,7 +191,7 @@ const char problem_help[] =
     "  sinks[=hidden|large]         one sink a head; hidden: -inf in every second\n"
     "  score=\"EXPR\"                 a function of a score: score - 0.5*abs(i-j); table[h][x] is random, x < SQ + SK\n"
     "  visible=\"EXPR\"               who sees whom: j <= i && i/64 == j/64 (strobe_score.h)\n"
-    "  nolse                        forward without lse\n"
+    "  nolse  wide                  no lse; results in fp32\n"
     "  dlse  dbias  dsinks  dscore  backward: lse's gradient is given; those of bias, sinks and table are wanted\n"
     "  layout=NAME                  bshd (default), bhsd, packed (qkv in one tensor), gaps (unused elements between rows),\n"
     "                               reversed (rows in descending order), sbhd, backwards (all axes),\n"

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * mpi.c: strobe_dist_mpi.h. MPI counts in int, so that a large message is several. */
+#include <dlfcn.h>
 #include <mpi.h>
+#if defined(OPEN_MPI)
+#include <mpi-ext.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +17,8 @@ struct state {
     MPI_Comm comm;
     MPI_Request *requests;
     int count, capacity;
+    int (*wait_stream)(void *stream); /* the CUDA driver's */
+    strobe_transport records;         /* of a transport for a GPU */
     char text[MPI_MAX_ERROR_STRING];
 };
 
@@ -69,6 +75,17 @@ static int wait_for(void *self, void *stream) {
     return failed(s, MPI_Waitall(s->count, s->requests, MPI_STATUSES_IGNORE));
 }
 
+/* What is sent must have been computed, and what is received may overwrite what work before reads. */
+static int start_on_gpu(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
+                        int64_t receive_count, void *stream) {
+    struct state *s = self;
+    if (s->wait_stream(stream)) {
+        strcpy(s->text, "the CUDA driver reports an error of the stream");
+        return 1;
+    }
+    return start(self, sends, send_count, receives, receive_count, NULL);
+}
+
 static const char *text_of(void *self) { return ((struct state *)self)->text; }
 
 strobe_status strobe_dist_mpi_create(const void *communicator, strobe_transport *transport) {
@@ -89,6 +106,36 @@ strobe_status strobe_dist_mpi_create(const void *communicator, strobe_transport 
                                     .start = start,
                                     .wait = wait_for,
                                     .error = text_of};
+    return STROBE_OK;
+}
+
+static int reads_gpus(void) {
+#if defined(MPIX_CUDA_AWARE_SUPPORT)
+    return MPIX_Query_cuda_support();
+#elif defined(MPIX_GPU_SUPPORT_CUDA)
+    int is_there = 0;
+    return MPIX_GPU_query_support(MPIX_GPU_SUPPORT_CUDA, &is_there) == MPI_SUCCESS && is_there;
+#else
+    return 0;
+#endif
+}
+
+strobe_status strobe_dist_mpi_create_cuda(const void *communicator, strobe_transport *transport) {
+    strobe_transport host;
+    const strobe_status status = transport ? strobe_dist_mpi_create(communicator, &host) : STROBE_INVALID_ARGUMENT;
+    if (status) return status;
+    struct state *s = host.self;
+    void *const driver = reads_gpus() ? dlopen("libcuda.so.1", RTLD_NOW) : NULL;
+    void *const found = driver ? dlsym(driver, "cuStreamSynchronize") : NULL;
+    if (!found) {
+        strobe_dist_mpi_destroy(&host);
+        return STROBE_UNSUPPORTED;
+    }
+    memcpy(&s->wait_stream, &found, sizeof found);
+    s->records = host;
+    *transport = host;
+    transport->start = start_on_gpu;
+    transport->device = STROBE_CUDA, transport->records = &s->records;
     return STROBE_OK;
 }
 

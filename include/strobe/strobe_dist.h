@@ -3,7 +3,7 @@
  * strobe_dist.h: attention of one problem over many processes (context parallelism): each rank holds a shard of the queries
  * and one of the keys and values, and gets its shard of the result. A library of its own, libstrobe_dist, beside libstrobe,
  * whose public calls it makes. It knows neither NCCL nor MPI: what moves data is the caller's strobe_transport;
- * strobe_dist_mpi.h has one over MPI. Tensors lie in the memory of the CPU; there is no transport for GPUs yet.
+ * strobe_dist_mpi.h has one over MPI, strobe_dist_nccl.h one over NCCL for tensors on GPUs.
  *
  *     strobe_attention a = {.struct_size = sizeof a};       // the whole problem, as one process would describe it ...
  *     a.batch = 1, a.seq_q = 1000, a.seq_k = 1000, a.heads_q = 8, a.dim = 64, a.mask = STROBE_MASK_CAUSAL_TOP_LEFT;
@@ -26,6 +26,9 @@
  *   then.
  * - Structures, statuses and workspaces follow strobe.h, section 1. Lists of who needs what are host memory of the call's
  *   own.
+ * - On CUDA a call puts its work on the stream and returns: the calls of attention, merges, copies and the transport's
+ *   exchanges, in the stream's order. It waits for the peers' arguments alone, and with STROBE_DIST_UNCOMPARED for nothing,
+ *   so that a graph can capture it. The workspace is the device's and required. The device's primary context is used.
  *
  * 2. Layouts: which positions of a sequence of n a rank holds, in the order of its rows
  * -------------------------------------------------------------------------------------
@@ -69,7 +72,12 @@ typedef struct strobe_message {
  *   for the peers: all may send first.
  * wait: returns when all messages of the exchange have been sent and received.
  * error: the text of the last failure; may be NULL.
- * stream is the call's, NULL on the CPU. */
+ * stream is the call's, NULL on the CPU.
+ * With device = STROBE_CUDA messages lie in the device's memory, and all goes by the stream's order: data are ready when the
+ * stream has come to where start was called, and what is put on the stream after wait comes after all messages have been
+ * sent and received. Neither need wait on the host. records: how the ranks compare their calls, a transport of the same
+ * ranks for memory of the host, whose wait returns when they have arrived; it is given the same stream. Required but with
+ * STROBE_DIST_UNCOMPARED, as is one process alone. */
 typedef struct strobe_transport {
     size_t struct_size;
     int32_t rank, size; /* 0 <= rank < size */
@@ -78,6 +86,9 @@ typedef struct strobe_transport {
                  int64_t receive_count, void *stream);
     int (*wait)(void *self, void *stream);
     const char *(*error)(void *self);
+    int32_t device; /* a strobe_device: that of the tensors; default the CPU */
+    int32_t reserved;
+    const struct strobe_transport *records;
 } strobe_transport;
 
 typedef enum strobe_dist_layout {
@@ -99,25 +110,26 @@ enum {
     STROBE_DIST_UNCOMPARED = 1 /* the caller knows that all ranks make the same sound call: they do not compare */
 };
 
-/* What the cost model believes of a rank and of the links; 0: a default, which docs/distributed.md has. */
+/* What the cost model believes of a rank and of the links; 0: a default of the device, which docs/distributed.md has. */
 typedef struct strobe_dist_rates {
     size_t struct_size;
     double flops;     /* of attention, a second, by one rank */
     double bandwidth; /* bytes a second that one rank sends while it receives as many */
     double latency;   /* seconds of an exchange without bytes */
     double call;      /* seconds of a call of attention without work */
+    double memory;    /* bytes a second of the rank's own memory: partial results merge there, and messages are packed */
 } strobe_dist_rates;
 
 /* A call over many processes.
  * attention: the whole problem, the same on every rank, but for its tensors: q, k, v, out and lse, and in strobe_gradients
  *   dout, dlse, dq, dk, dv, are the rank's shards, of rows_q rows and rows_k keys. Default strides follow from these. Rows
  * of a bias, its gradient and a boolean mask are those of the rank, their last axis is the whole sequence of keys. A default
- * head stride of lse is rows_q. varlen's offsets are those of the whole, read by the host. Not taken: STROBE_FP64, e4m3,
- * int8, used_q, used_k, leftpad_k, paged, block_mask, scales, score, mask_lists; a bias or a boolean mask with packed
- * sequences. dsinks is the whole problem's on every rank. Schemes and layouts refuse by name, further: striped with ring,
- * all_gather and two_levels: ALiBi, dropout, packed sequences, bias, boolean masks; ulysses and two_levels: bias, boolean
- * masks; two_levels: striped; ring, all_gather and two_levels: ALiBi under a top-left mask of sequences with seq_q other
- * than seq_k; a dbias whose rows are summed. */
+ * head stride of lse is rows_q. varlen's offsets are those of the whole, in memory of the host, on CUDA too. Not taken:
+ * STROBE_FP64, e4m3, int8, used_q, used_k, leftpad_k, paged, block_mask, scales, score, mask_lists; a bias or a boolean mask
+ * with packed sequences. dsinks is the whole problem's on every rank. Schemes and layouts refuse by name, further: striped
+ * with ring, all_gather and two_levels: ALiBi, dropout, packed sequences, bias, boolean masks; ulysses and two_levels: bias,
+ * boolean masks; two_levels: striped; ring, all_gather and two_levels: ALiBi under a top-left mask of sequences with seq_q
+ * other than seq_k; a dbias whose rows are summed. */
 typedef struct strobe_dist {
     size_t struct_size;
     const strobe_attention *attention;
@@ -149,8 +161,9 @@ STROBE_API strobe_status strobe_dist_backward(const strobe_dist *dist, const str
  * seq_k and what belongs to them (lengths, pages, scales, k_start) differ between ranks, queries and their number do not.
  * The result is that of strobe_merge over all ranks' parts in fp32, in the order of the ranks, with the sinks joining once.
  * So a mask that is not to count from the end of each part goes by positions: top left, with q_start and k_start. A rank may
- * have no keys. Not taken: fp64, varlen.used_q, STROBE_CUDA. flags: STROBE_DIST_UNCOMPARED, which saves a token the
- * comparison. Workspace and stream as in strobe_forward; errors as strobe_dist_forward. */
+ * have no keys. Not taken: fp64, varlen.used_q; on CUDA more than 255 ranks. There packed queries' total_q is required.
+ * flags: STROBE_DIST_UNCOMPARED, which saves a token the comparison. Workspace and stream as in strobe_forward; errors as
+ * strobe_dist_forward. */
 STROBE_API strobe_status strobe_dist_decode(const strobe_attention *part, const strobe_transport *transport, uint64_t flags,
                                             void *workspace, size_t workspace_bytes, void *stream);
 

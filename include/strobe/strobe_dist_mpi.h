@@ -25,6 +25,12 @@ enum { STROBE_DIST_MPI_TAG = 20805 };
  *     strobe_dist_mpi_destroy(&transport); */
 STROBE_API strobe_status strobe_dist_mpi_create(const void *communicator, strobe_transport *transport);
 
+/* The same for tensors of a GPU, by an MPI that is built to read and write a GPU's memory, as it says itself
+ * (MPIX_Query_cuda_support, MPIX_GPU_query_support): UNSUPPORTED where it does not, or where there is no CUDA driver. MPI
+ * knows no streams: an exchange waits on the host for the call's stream before it sends, and for its messages; what the call
+ * has put on the stream meanwhile goes on. Calls are compared over the same communicator. */
+STROBE_API strobe_status strobe_dist_mpi_create_cuda(const void *communicator, strobe_transport *transport);
+
 /* Frees what the transport holds; the communicator stays. */
 STROBE_API void strobe_dist_mpi_destroy(strobe_transport *transport);
 

@@ -313,7 +313,7 @@ FIELD(strobe_message, bytes, 8, 8);
 FIELD(strobe_message, peer, 16, 4);
 FIELD(strobe_message, reserved, 20, 4);
 
-GROWS(strobe_transport, 48);
+GROWS(strobe_transport, 64);
 FIELD(strobe_transport, struct_size, 0, 8);
 FIELD(strobe_transport, rank, 8, 4);
 FIELD(strobe_transport, size, 12, 4);
@@ -321,13 +321,17 @@ FIELD(strobe_transport, self, 16, 8);
 FIELD(strobe_transport, start, 24, 8);
 FIELD(strobe_transport, wait, 32, 8);
 FIELD(strobe_transport, error, 40, 8);
+FIELD(strobe_transport, device, 48, 4);
+FIELD(strobe_transport, reserved, 52, 4);
+FIELD(strobe_transport, records, 56, 8);
 
-GROWS(strobe_dist_rates, 40);
+GROWS(strobe_dist_rates, 48);
 FIELD(strobe_dist_rates, struct_size, 0, 8);
 FIELD(strobe_dist_rates, flops, 8, 8);
 FIELD(strobe_dist_rates, bandwidth, 16, 8);
 FIELD(strobe_dist_rates, latency, 24, 8);
 FIELD(strobe_dist_rates, call, 32, 8);
+FIELD(strobe_dist_rates, memory, 40, 8);
 
 GROWS(strobe_dist, 72);
 FIELD(strobe_dist, struct_size, 0, 8);

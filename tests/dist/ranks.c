@@ -37,6 +37,9 @@ struct job {
 
 static void (*run_elsewhere)(void (*body)(void *context, const strobe_transport *transport), void *context);
 static void (*share)(void *data, size_t bytes, int32_t rank);
+static void *gpu_stream;
+
+void ranks_run_on_gpu(void *stream) { gpu_stream = stream; }
 
 void ranks_run_by(void (*run)(void (*body)(void *context, const strobe_transport *transport), void *context),
                   void (*share_with)(void *data, size_t bytes, int32_t rank)) {
@@ -163,6 +166,9 @@ static void run_rank(void *context, const strobe_transport *transport) {
     const struct job *j = context;
     struct rank *r = &j->ranks[transport->rank];
     const strobe_gradients *g = j->operation == STROBE_BACKWARD ? &r->g : NULL;
+    strobe_transport of_gpu = *transport;
+    of_gpu.device = STROBE_CUDA, of_gpu.records = transport;
+    if (gpu_stream) r->a.device = STROBE_CUDA, transport = &of_gpu;
     strobe_dist d = {
         .struct_size = sizeof d, .attention = &r->a, .transport = transport, .rows_q = r->rows, .rows_k = r->keys};
     d.layout = j->way->layout, d.scheme = j->way->scheme, d.group = j->way->group;
@@ -172,7 +178,7 @@ static void run_rank(void *context, const strobe_transport *transport) {
     struct fenced workspace = fenced_make(bytes);
     if (bytes) memset(workspace.data, 0xff, bytes);
     void *data = bytes ? workspace.data : NULL;
-    r->status = g ? strobe_dist_backward(&d, g, data, bytes, NULL) : strobe_dist_forward(&d, data, bytes, NULL);
+    r->status = g ? strobe_dist_backward(&d, g, data, bytes, gpu_stream) : strobe_dist_forward(&d, data, bytes, gpu_stream);
     if (r->status) snprintf(r->sentence, sizeof r->sentence, "%s", strobe_dist_last_error());
     r->whole = fenced_is_whole(&workspace);
     fenced_free(&workspace);

@@ -22,4 +22,7 @@ strobe_status ranks_run(struct fixture *f, strobe_operation operation, const str
 void ranks_run_by(void (*run)(void (*body)(void *context, const strobe_transport *transport), void *context),
                   void (*share)(void *data, size_t bytes, int32_t rank));
 
+/* Calls are of device = STROBE_CUDA, on this stream; its memory is the host's (pretend.h). For the whole process. */
+void ranks_run_on_gpu(void *stream);
+
 #endif

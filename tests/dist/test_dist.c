@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "pretend.h"
 #include "ranks.h"
 #include "unit/against_oracle.h"
 #include "unit/test.h"
@@ -147,6 +148,17 @@ static void run_over_mpi(void (*body)(void *context, const strobe_transport *tra
     strobe_dist_mpi_destroy(&transport);
 }
 
+/* A transport for tensors of GPUs is there, or refused. */
+static bool says_whether_it_reads_gpus(void) {
+    MPI_Comm comm = MPI_COMM_WORLD;
+    strobe_transport transport = {.size = -1};
+    const strobe_status status = strobe_dist_mpi_create_cuda(&comm, &transport);
+    if (status) return status == STROBE_UNSUPPORTED && transport.size == -1;
+    const bool sound = transport.device == STROBE_CUDA && transport.records && transport.size == ranks_here;
+    strobe_dist_mpi_destroy(&transport);
+    return sound;
+}
+
 static void share(void *data, size_t bytes, int32_t rank) { MPI_Bcast(data, (int)bytes, MPI_BYTE, rank, MPI_COMM_WORLD); }
 #endif
 
@@ -157,6 +169,10 @@ int main(int count, char **arguments) {
     MPI_Init(&count, &arguments);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks_here);
     ranks_run_by(run_over_mpi, share);
+    if (!says_whether_it_reads_gpus()) return 1;
+#endif
+#if defined(STROBE_PRETENDED)
+    ranks_run_on_gpu(pretend_stream());
 #endif
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
 #if defined(STROBE_OVER_MPI)

@@ -230,7 +230,7 @@ static void test_refusals(void **state) {
     assert_string_equal(ranks[0].sentence, "dist.struct_size is 3; sizeof the structure, 72, is accepted");
     set_up(2, STROBE_DIST_CONTIGUOUS, STROBE_DIST_RING, 30);
     ranks[0].a.device = STROBE_CUDA;
-    expect(2, STROBE_UNSUPPORTED, "rank 0: device is 1; 0 (the CPU) is accepted over many processes");
+    expect(2, STROBE_INVALID_ARGUMENT, "rank 0: device is 1 with a transport whose device is 0; the same is accepted");
     set_up(2, STROBE_DIST_CONTIGUOUS, STROBE_DIST_RING, 30);
     ranks[1].a.out.stride[0] = 0, ranks[1].a.out.stride[1] = 0, ranks[1].a.out.stride[2] = 4;
     expect(2, STROBE_INVALID_ARGUMENT,

@@ -214,7 +214,7 @@ static void test_refusals(void **state) {
     expect(3, STROBE_UNSUPPORTED, "rank 0: dtype is 4; any but fp64 is accepted where partial results merge");
     make_three();
     parts[1].a.device = STROBE_CUDA;
-    expect(3, STROBE_UNSUPPORTED, "rank 1: device is 1; 0 (the CPU) is accepted over many processes");
+    expect(3, STROBE_INVALID_ARGUMENT, "rank 1: device is 1 with a transport whose device is 0; the same is accepted");
     const strobe_transport bad = {.struct_size = sizeof bad, .rank = 2, .size = 2};
     assert_int_equal(strobe_dist_decode(&parts[0].a, &bad, 0, NULL, 0, NULL), STROBE_INVALID_ARGUMENT);
     assert_string_equal(strobe_dist_last_error(), "transport.rank is 2; 0 to 1 is accepted");

@@ -28,7 +28,9 @@ def tensors(seq_q, seq_k, heads=(4, 2), dims=(16, 8), batch=2, dtype=torch.float
     )
 
 
-def compare(q, k, v, dout, *, layout, scheme="automatic", group_size=0, tolerance=2e-5, bias=None, sinks=None, **options):
+def compare(
+    q, k, v, dout, *, layout, scheme="automatic", group_size=0, tolerance=2e-5, bias=None, sinks=None, total=None, **options
+):
     """The same call over the processes and in this one alone; dlse is the sum of all lse."""
     packed = "cu_seqlens_q" in options
     dim, lse_dim = (0, 1) if packed else (1, 2)
@@ -44,7 +46,7 @@ def compare(q, k, v, dout, *, layout, scheme="automatic", group_size=0, toleranc
     if bias is not None:
         mine["bias"] = st.shard(bias, -2, layout=layout).requires_grad_()
     own, own_lse = st.context_parallel_attention(
-        *parts, layout=layout, scheme=scheme, group_size=group_size, return_lse=True, **mine, **options
+        *parts, layout=layout, scheme=scheme, group_size=group_size, return_lse=True, total=total, **mine, **options
     )
     (own * st.shard(dout, dim, layout=layout)).sum().add(own_lse[own_lse.isfinite()].sum()).backward()
     near = {"rtol": tolerance, "atol": tolerance}
@@ -65,6 +67,7 @@ def results(rank, size):
         compare(*square, layout=layout, causal=True)
         compare(*square, layout=layout, scheme="ring", window=(7, 2), softcap=9.0)
     compare(*tensors(29, 37), layout="zigzag", scheme="all_gather", causal=True, diagonal="top_left")
+    compare(*tensors(29, 37), layout="zigzag", total=(29, 37))
     compare(*square, layout="zigzag", sinks=torch.tensor([0.5, -1.0, 2.0, 0.0]), causal=True)
     compare(*square, layout="contiguous", dropout=0.3, seed=11, alibi_slopes=torch.tensor([0.5, 0.25, 0.1, 0.05]))
     generator = torch.Generator().manual_seed(5)
@@ -161,3 +164,51 @@ def test_a_group_of_one(tmp_path):
         compare(*tensors(19, 19), layout="zigzag", causal=True)
     finally:
         dist.destroy_process_group()
+
+
+def on_gpu(*tensors):
+    return tuple(x.cuda() for x in tensors)
+
+
+@pytest.fixture
+def nccl(tmp_path):
+    if not torch.cuda.is_available() or not dist.is_nccl_available():
+        pytest.skip("there is no GPU here, or this PyTorch has no NCCL")
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_a_gpu(nccl):
+    lengths = torch.tensor([0, 90, 90, 300, 410], dtype=torch.int32)
+    for total in (None, (410, 410)):
+        near = {"tolerance": 3e-2, "total": total, "causal": True}
+        compare(*on_gpu(*tensors(410, 410, dims=(64, 64), dtype=torch.bfloat16)), layout="zigzag", **near)
+        compare(*on_gpu(*tensors(410, 410, dims=(128, 64), dtype=torch.float16)), layout="striped", scheme="ring", **near)
+    packed = on_gpu(*tensors(410, 410, dims=(64, 64), dtype=torch.bfloat16, packed=True))
+    parts = [st.shard(x, 0).requires_grad_() for x in packed[:3]]
+    whole = [x.detach().clone().requires_grad_() for x in packed[:3]]
+    out = st.context_parallel_attention(*parts, causal=True, cu_seqlens_q=lengths, cu_seqlens_k=lengths)
+    cu = lengths.cuda()
+    right = st.attention(*whole, causal=True, cu_seqlens_q=cu, cu_seqlens_k=cu, max_seqlen_q=210, max_seqlen_k=210)
+    torch.testing.assert_close(out, right, rtol=2e-2, atol=2e-2)
+    out.backward(packed[3]), right.backward(packed[3])
+    for part, x in zip(parts, whole, strict=True):
+        torch.testing.assert_close(part.grad, x.grad, rtol=3e-2, atol=3e-2)
+
+
+def test_what_a_group_of_nccl_does_not_move(nccl):
+    q, k, v, _ = tensors(33, 33)
+    with pytest.raises(TypeError, match=r"q is on cpu; a torch\.Tensor on a GPU is accepted"):
+        st.context_parallel_attention(q, k, v)
+
+
+def test_a_captured_graph(nccl):
+    q, k, v, _ = on_gpu(*tensors(300, 300, dims=(64, 64), dtype=torch.bfloat16))
+    right = st.context_parallel_attention(q, k, v, causal=True, total=(300, 300))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = st.context_parallel_attention(q, k, v, causal=True, total=(300, 300))
+    out.fill_(float("nan"))
+    graph.replay()
+    assert torch.equal(out, right)

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cuda_memory.c: the launches of cuda_memory.cu; see cuda_memory.h. The runtime is linked in, as it is in libstrobe, and its
+ * calls work on the device that is current. */
+#include "cuda_memory.h"
+
+#include <cuda_runtime_api.h>
+#include <string.h>
+
+#include "cuda_params.h"
+
+void strobe__dist_move_rows(struct move_params);
+void strobe__dist_fill_floats(float *to, int64_t count, float value);
+void strobe__dist_sum_ranks(float *to, const float *parts, int64_t count, int32_t ranks);
+void strobe__dist_store_words(struct upload_params);
+
+enum { THREADS = 256, MOST_BLOCKS = 4096, MOST_PARTS = 64, MOST_UNITS = 1 << 30 };
+
+/* Launches a kernel by its symbol, whose address the runtime wants as one of an object. */
+static const char *launch(void (*kernel)(void), dim3 blocks, dim3 threads, void **arguments, void *stream) {
+    const void *symbol;
+    memcpy(&symbol, &kernel, sizeof symbol);
+    const cudaError_t error = cudaLaunchKernel(symbol, blocks, threads, arguments, 0, stream);
+    return error == cudaSuccess ? NULL : cudaGetErrorString(error);
+}
+
+static const char *text_of(cudaError_t error) { return error == cudaSuccess ? NULL : cudaGetErrorString(error); }
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* The most bytes, up to 16, at whose multiples every head of every row begins and ends. */
+static int32_t unit_of(const struct moved_rows *m, bool adds) {
+    uint64_t together = (uint64_t)(uintptr_t)m->to | (uint64_t)(uintptr_t)m->from |
+                        (uint64_t)m->count[3] * (uint64_t)m->element_bytes;
+    for (int axis = 0; axis < 3; ++axis)
+        if (m->count[axis] > 1)
+            together |= (uint64_t)(m->to_stride[axis] * m->element_bytes) |
+                        (uint64_t)(m->from_stride[axis] * m->element_bytes);
+    int32_t unit = 16;
+    while (together % (uint64_t)unit) unit /= 2;
+    return adds && unit < 16 ? 4 : unit;
+}
+
+/* Numbers a row and head, such as lse, of which those of neighbouring rows lie side by side: heads are rows, rows elements.
+ */
+static struct moved_rows turned(struct moved_rows m) {
+    if (m.count[3] != 1 || m.to_stride[1] != 1 || m.from_stride[1] != 1) return m;
+    m.count[3] = m.count[1], m.count[1] = m.count[2], m.count[2] = 1;
+    m.to_stride[1] = m.to_stride[2], m.from_stride[1] = m.from_stride[2];
+    return m;
+}
+
+const char *strobe__dist_cuda_move(const struct moved_rows *given, bool adds, void *stream) {
+    const struct moved_rows m = turned(*given);
+    const int32_t unit = unit_of(&m, adds);
+    const int64_t units = m.count[3] * m.element_bytes / unit, inner = units * m.count[2];
+    if (inner > MOST_UNITS) return "rows of 2^30 and more units are not moved";
+    struct move_params p = {.to = m.to, .from = m.from, .entries = m.count[0], .rows = m.count[1], .adds = adds};
+    p.units = (uint32_t)units, p.inner = (uint32_t)inner, p.unit_bytes = unit;
+    for (int axis = 0; axis < 3; ++axis) {
+        p.to_stride[axis] = m.to_stride[axis] * m.element_bytes;
+        p.from_stride[axis] = m.from_stride[axis] * m.element_bytes;
+    }
+    unsigned across = 16;
+    while (across < THREADS && across < inner) across *= 2;
+    const unsigned down = THREADS / across;
+    const dim3 threads = {across, down, 1};
+    const dim3 blocks = {(unsigned)smaller(ceil_div(p.entries * p.rows, down), MOST_BLOCKS),
+                         (unsigned)smaller(ceil_div(inner, across), MOST_PARTS), 1};
+    void *arguments[] = {&p};
+    return launch((void (*)(void))strobe__dist_move_rows, blocks, threads, arguments, stream);
+}
+
+const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream) {
+    if (rows == 1) return text_of(cudaMemsetAsync(to, 0, (size_t)row_bytes, stream));
+    if (stride >= row_bytes)
+        return text_of(cudaMemset2DAsync(to, (size_t)stride, 0, (size_t)row_bytes, (size_t)rows, stream));
+    for (int64_t i = 0; i < rows; ++i) {
+        const char *failure = text_of(cudaMemsetAsync((char *)to + i * stride, 0, (size_t)row_bytes, stream));
+        if (failure) return failure;
+    }
+    return NULL;
+}
+
+static dim3 blocks_for(int64_t count) {
+    const dim3 blocks = {(unsigned)smaller(ceil_div(count, THREADS), MOST_BLOCKS), 1, 1};
+    return blocks;
+}
+
+static const dim3 all_threads = {THREADS, 1, 1};
+
+const char *strobe__dist_cuda_fill(float *to, int64_t count, float value, void *stream) {
+    void *arguments[] = {&to, &count, &value};
+    return launch((void (*)(void))strobe__dist_fill_floats, blocks_for(count), all_threads, arguments, stream);
+}
+
+const char *strobe__dist_cuda_copy(void *to, const void *from, size_t bytes, void *stream) {
+    return text_of(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
+}
+
+const char *strobe__dist_cuda_sum(float *to, const float *parts, int64_t count, int32_t ranks, void *stream) {
+    void *arguments[] = {&to, &parts, &count, &ranks};
+    return launch((void (*)(void))strobe__dist_sum_ranks, blocks_for(count), all_threads, arguments, stream);
+}
+
+const char *strobe__dist_cuda_upload(int64_t *to, const int64_t *words, int64_t count, void *stream) {
+    const dim3 one = {1, 1, 1};
+    for (int64_t at = 0; at < count; at += UPLOADED_WORDS) {
+        struct upload_params p = {.to = to + at, .count = (int32_t)smaller(count - at, UPLOADED_WORDS)};
+        void *arguments[] = {&p};
+        memcpy(p.word, words + at, (size_t)p.count * sizeof *p.word);
+        const char *failure = launch((void (*)(void))strobe__dist_store_words, one, all_threads, arguments, stream);
+        if (failure) return failure;
+    }
+    return NULL;
+}
+
+const char *strobe__dist_cuda_enter(int32_t index, int *previous) {
+    int devices = 0;
+    cudaError_t error = cudaGetDeviceCount(&devices);
+    if (error == cudaSuccess && (index < 0 || index >= devices)) return "device_index is none of this machine's GPUs";
+    if (error == cudaSuccess) error = cudaGetDevice(previous);
+    if (error == cudaSuccess) error = cudaSetDevice(index);
+    if (error != cudaSuccess) (void)cudaGetLastError(); /* the next call is not to find it */
+    return text_of(error);
+}
+
+void strobe__dist_cuda_leave(int previous) { (void)cudaSetDevice(previous); }
+
+bool strobe__dist_cuda_is_captured(void *stream) {
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cuda_memory.h: what memory.c needs of a GPU. Functions return NULL or why they failed; work goes on the stream, and
+ * nothing is waited for. In builds without CUDA cuda_none.c has them, and each fails. */
+#ifndef STROBE_DIST_CUDA_MEMORY_H
+#define STROBE_DIST_CUDA_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Rows [entries][rows][heads][elements] of 2 or 4 bytes each, strides in elements; elements lie side by side. */
+struct moved_rows {
+    void *to;
+    const void *from;
+    int64_t count[4], to_stride[3], from_stride[3];
+    int32_t element_bytes;
+};
+
+const char *strobe__dist_cuda_move(const struct moved_rows *m, bool adds, void *stream); /* adds: fp32 */
+const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream);
+const char *strobe__dist_cuda_fill(float *to, int64_t count, float value, void *stream);
+const char *strobe__dist_cuda_copy(void *to, const void *from, size_t bytes, void *stream);
+const char *strobe__dist_cuda_sum(float *to, const float *parts, int64_t count, int32_t ranks, void *stream);
+const char *strobe__dist_cuda_upload(int64_t *to, const int64_t *words, int64_t count, void *stream);
+
+/* Makes a device current, of which *previous is the one before. */
+const char *strobe__dist_cuda_enter(int32_t index, int *previous);
+void strobe__dist_cuda_leave(int previous);
+bool strobe__dist_cuda_is_captured(void *stream);
+
+#endif

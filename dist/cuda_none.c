@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cuda_none.c: builds without CUDA: no device can be entered, and so nothing else is asked for. */
+#include "cuda_memory.h"
+
+static const char nothing[] = "this build has no CUDA; 0 (the CPU) is accepted";
+
+const char *strobe__dist_cuda_move(const struct moved_rows *m, bool adds, void *stream) {
+    (void)m, (void)adds, (void)stream;
+    return nothing;
+}
+const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream) {
+    (void)to, (void)stride, (void)rows, (void)row_bytes, (void)stream;
+    return nothing;
+}
+const char *strobe__dist_cuda_fill(float *to, int64_t count, float value, void *stream) {
+    (void)to, (void)count, (void)value, (void)stream;
+    return nothing;
+}
+const char *strobe__dist_cuda_copy(void *to, const void *from, size_t bytes, void *stream) {
+    (void)to, (void)from, (void)bytes, (void)stream;
+    return nothing;
+}
+const char *strobe__dist_cuda_sum(float *to, const float *parts, int64_t count, int32_t ranks, void *stream) {
+    (void)to, (void)parts, (void)count, (void)ranks, (void)stream;
+    return nothing;
+}
+const char *strobe__dist_cuda_upload(int64_t *to, const int64_t *words, int64_t count, void *stream) {
+    (void)to, (void)words, (void)count, (void)stream;
+    return nothing;
+}
+const char *strobe__dist_cuda_enter(int32_t index, int *previous) {
+    (void)index, (void)previous;
+    return nothing;
+}
+void strobe__dist_cuda_leave(int previous) { (void)previous; }
+bool strobe__dist_cuda_is_captured(void *stream) {
+    (void)stream;
+    return false;
+}

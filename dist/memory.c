@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * memory.c: what tensor.h does to memory: on the CPU here, on a GPU by cuda_memory.c, which is part of builds with CUDA. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda_memory.h"
+#include "tensor.h"
+
+static unsigned char *at(const strobe_tensor *t, int64_t entry, int64_t row, int64_t head) {
+    const int64_t element = entry * t->stride[0] + row * t->stride[1] + head * t->stride[2];
+    return (unsigned char *)t->data + element * (int64_t)strobe__dist_bytes(t->dtype);
+}
+
+/* Heads that lie side by side are one. */
+static struct extent joined(const strobe_tensor *to, const strobe_tensor *from, struct extent e) {
+    if (to->stride[2] == e.dim && from->stride[2] == e.dim) e.dim *= e.heads, e.heads = 1;
+    return e;
+}
+
+/* Keeps the first failure, with its sentence. */
+static void note(struct place *on, const char *failure) {
+    if (!failure || on->status) return;
+    on->status = STROBE_DEVICE_ERROR;
+    snprintf(on->sentence, sizeof on->sentence, "%s", failure);
+}
+
+static struct moved_rows moved(const strobe_tensor *to, const strobe_tensor *from, struct extent e) {
+    struct moved_rows m = {.element_bytes = (int32_t)strobe__dist_bytes(to->dtype)};
+    m.to = at(to, 0, e.to_first, 0), m.from = at(from, 0, e.from_first, 0);
+    m.count[0] = e.entries, m.count[1] = e.rows, m.count[2] = e.heads, m.count[3] = e.dim;
+    m.to_stride[0] = to->stride[0], m.to_stride[1] = to->stride[1] * e.to_step, m.to_stride[2] = to->stride[2];
+    m.from_stride[0] = from->stride[0], m.from_stride[1] = from->stride[1] * e.from_step, m.from_stride[2] = from->stride[2];
+    return m;
+}
+
+static bool is_empty(struct extent e) { return e.entries <= 0 || e.rows <= 0 || e.heads <= 0 || e.dim <= 0; }
+
+void strobe__copy_rows(struct place *on, strobe_tensor to, strobe_tensor from, struct extent e) {
+    if (is_empty(e)) return;
+    e = joined(&to, &from, e);
+    if (on->device == STROBE_CUDA) {
+        const struct moved_rows m = moved(&to, &from, e);
+        note(on, strobe__dist_cuda_move(&m, false, on->stream));
+        return;
+    }
+    const size_t bytes = (size_t)e.dim * strobe__dist_bytes(to.dtype);
+    for (int64_t b = 0; b < e.entries; ++b)
+        for (int64_t i = 0; i < e.rows; ++i)
+            for (int64_t h = 0; h < e.heads; ++h)
+                memcpy(at(&to, b, e.to_first + i * e.to_step, h), at(&from, b, e.from_first + i * e.from_step, h), bytes);
+}
+
+void strobe__add_rows(struct place *on, strobe_tensor to, strobe_tensor from, struct extent e) {
+    if (is_empty(e)) return;
+    e = joined(&to, &from, e);
+    if (on->device == STROBE_CUDA) {
+        const struct moved_rows m = moved(&to, &from, e);
+        note(on, strobe__dist_cuda_move(&m, true, on->stream));
+        return;
+    }
+    for (int64_t b = 0; b < e.entries; ++b)
+        for (int64_t i = 0; i < e.rows; ++i)
+            for (int64_t h = 0; h < e.heads; ++h) {
+                float *sum = (float *)(void *)at(&to, b, e.to_first + i * e.to_step, h);
+                const float *part = (const float *)(void *)at(&from, b, e.from_first + i * e.from_step, h);
+                for (int64_t x = 0; x < e.dim; ++x) sum[x] += part[x];
+            }
+}
+
+void strobe__zero(struct place *on, void *to, size_t bytes) {
+    if (bytes == 0) return;
+    if (on->device == STROBE_CUDA)
+        note(on, strobe__dist_cuda_zero(to, (int64_t)bytes, 1, (int64_t)bytes, on->stream));
+    else
+        memset(to, 0, bytes);
+}
+
+void strobe__zero_rows(struct place *on, void *to, int64_t stride_bytes, int64_t rows, int64_t row_bytes) {
+    if (rows <= 0 || row_bytes <= 0) return;
+    if (on->device == STROBE_CUDA) {
+        note(on, strobe__dist_cuda_zero(to, stride_bytes, rows, row_bytes, on->stream));
+        return;
+    }
+    for (int64_t i = 0; i < rows; ++i) memset((unsigned char *)to + i * stride_bytes, 0, (size_t)row_bytes);
+}
+
+void strobe__fill(struct place *on, float *to, int64_t count, float value) {
+    if (count <= 0) return;
+    if (on->device == STROBE_CUDA)
+        note(on, strobe__dist_cuda_fill(to, count, value, on->stream));
+    else
+        for (int64_t n = 0; n < count; ++n) to[n] = value;
+}
+
+void strobe__copy(struct place *on, void *to, const void *from, size_t bytes) {
+    if (bytes == 0) return;
+    if (on->device == STROBE_CUDA)
+        note(on, strobe__dist_cuda_copy(to, from, bytes, on->stream));
+    else
+        memcpy(to, from, bytes);
+}
+
+void strobe__sum_parts(struct place *on, float *to, const float *parts, int64_t count, int32_t ranks) {
+    if (on->device == STROBE_CUDA) {
+        note(on, strobe__dist_cuda_sum(to, parts, count, ranks, on->stream));
+        return;
+    }
+    for (int64_t x = 0; x < count; ++x) {
+        double sum = 0;
+        for (int32_t rank = 0; rank < ranks; ++rank) sum += parts[rank * count + x];
+        to[x] = (float)sum;
+    }
+}
+
+void strobe__upload(struct place *on, int64_t *to, const int64_t *words, int64_t count) {
+    if (on->device == STROBE_CUDA)
+        note(on, strobe__dist_cuda_upload(to, words, count, on->stream));
+    else
+        memcpy(to, words, (size_t)count * sizeof *to);
+}
+
+strobe_status strobe__place_enter(const struct place *on, int *previous) {
+    if (on->device != STROBE_CUDA) {
+        if (!on->stream || on->device != STROBE_CPU) return STROBE_OK;
+        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "stream is %p; NULL is accepted on the CPU", on->stream);
+    }
+    const char *failure = strobe__dist_cuda_enter(on->index, previous);
+    return failure ? strobe__dist_fail(STROBE_UNSUPPORTED, "device is %d; %s", on->device, failure) : STROBE_OK;
+}
+
+void strobe__place_leave(const struct place *on, int previous) {
+    if (on->device == STROBE_CUDA && previous >= 0) strobe__dist_cuda_leave(previous);
+}
+
+strobe_status strobe__place_may_wait(const struct place *on) {
+    if (on->device != STROBE_CUDA || !strobe__dist_cuda_is_captured(on->stream)) return STROBE_OK;
+    return strobe__dist_fail(STROBE_INVALID_ARGUMENT,
+                             "the stream is being captured; with STROBE_DIST_UNCOMPARED that is accepted, since ranks that "
+                             "compare their calls wait for each other");
+}

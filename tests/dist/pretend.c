@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * pretend.c: a GPU that is none, so that what libstrobe_dist does for tensors of a device is tested where there is none:
+ * calls of the core library with device = STROBE_CUDA are the CPU's, and memory of the device is the host's. What a GPU is
+ * not given is not read either: offsets in the workspace, by a query. A stream is a number, which every call must bring. */
+#include "pretend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "dist/cuda_memory.h"
+#include "portable/posix.h"
+
+strobe_status __real_strobe_forward(const strobe_attention *a, void *workspace, size_t bytes, void *stream);
+strobe_status __real_strobe_backward(const strobe_attention *a, const strobe_gradients *g, void *workspace, size_t bytes,
+                                     void *stream);
+strobe_status __real_strobe_workspace(const strobe_attention *a, const strobe_gradients *g, size_t *bytes);
+strobe_status __real_strobe_merge(const strobe_partials *p, void *stream);
+strobe_status __wrap_strobe_forward(const strobe_attention *a, void *workspace, size_t bytes, void *stream);
+strobe_status __wrap_strobe_backward(const strobe_attention *a, const strobe_gradients *g, void *workspace, size_t bytes,
+                                     void *stream);
+strobe_status __wrap_strobe_workspace(const strobe_attention *a, const strobe_gradients *g, size_t *bytes);
+strobe_status __wrap_strobe_merge(const strobe_partials *p, void *stream);
+
+static int number; /* whose address the stream is */
+void *pretend_stream(void) { return &number; }
+
+static void check_stream(const void *stream) {
+    if (stream != &number) abort();
+}
+
+strobe_status __wrap_strobe_forward(const strobe_attention *a, void *workspace, size_t bytes, void *stream) {
+    if (a->device != STROBE_CUDA) return __real_strobe_forward(a, workspace, bytes, stream);
+    strobe_attention cpu = *a;
+    check_stream(stream);
+    cpu.device = STROBE_CPU;
+    return __real_strobe_forward(&cpu, NULL, 0, NULL);
+}
+
+strobe_status __wrap_strobe_backward(const strobe_attention *a, const strobe_gradients *g, void *workspace, size_t bytes,
+                                     void *stream) {
+    if (a->device != STROBE_CUDA) return __real_strobe_backward(a, g, workspace, bytes, stream);
+    strobe_attention cpu = *a;
+    check_stream(stream);
+    cpu.device = STROBE_CPU;
+    return __real_strobe_backward(&cpu, g, NULL, 0, NULL);
+}
+
+strobe_status __wrap_strobe_workspace(const strobe_attention *a, const strobe_gradients *g, size_t *bytes) {
+    if (a->device != STROBE_CUDA) return __real_strobe_workspace(a, g, bytes);
+    strobe_attention cpu = *a;
+    cpu.device = STROBE_CPU, cpu.varlen = NULL;
+    const strobe_status status = __real_strobe_workspace(&cpu, g, bytes);
+    *bytes = 192; /* of which nothing is used */
+    return status;
+}
+
+strobe_status __wrap_strobe_merge(const strobe_partials *p, void *stream) {
+    if (p->device != STROBE_CUDA) return __real_strobe_merge(p, stream);
+    strobe_partials cpu = *p;
+    check_stream(stream);
+    cpu.device = STROBE_CPU;
+    return __real_strobe_merge(&cpu, NULL);
+}
+
+/* ---- memory */
+
+const char *strobe__dist_cuda_move(const struct moved_rows *m, bool adds, void *stream) {
+    const size_t bytes = (size_t)m->element_bytes;
+    check_stream(stream);
+    for (int64_t b = 0; b < m->count[0]; ++b)
+        for (int64_t i = 0; i < m->count[1]; ++i)
+            for (int64_t h = 0; h < m->count[2]; ++h) {
+                const int64_t there = b * m->to_stride[0] + i * m->to_stride[1] + h * m->to_stride[2];
+                const int64_t here = b * m->from_stride[0] + i * m->from_stride[1] + h * m->from_stride[2];
+                char *to = (char *)m->to + there * (int64_t)bytes;
+                const char *from = (const char *)m->from + here * (int64_t)bytes;
+                for (int64_t x = 0; adds && x < m->count[3]; ++x)
+                    ((float *)(void *)to)[x] += ((const float *)(const void *)from)[x];
+                if (!adds) memcpy(to, from, (size_t)m->count[3] * bytes);
+            }
+    return NULL;
+}
+
+const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream) {
+    check_stream(stream);
+    for (int64_t i = 0; i < rows; ++i) memset((char *)to + i * stride, 0, (size_t)row_bytes);
+    return NULL;
+}
+
+const char *strobe__dist_cuda_fill(float *to, int64_t count, float value, void *stream) {
+    check_stream(stream);
+    for (int64_t n = 0; n < count; ++n) to[n] = value;
+    return NULL;
+}
+
+const char *strobe__dist_cuda_copy(void *to, const void *from, size_t bytes, void *stream) {
+    check_stream(stream);
+    memcpy(to, from, bytes);
+    return NULL;
+}
+
+const char *strobe__dist_cuda_sum(float *to, const float *parts, int64_t count, int32_t ranks, void *stream) {
+    check_stream(stream);
+    for (int64_t n = 0; n < count; ++n) {
+        double sum = 0;
+        for (int32_t rank = 0; rank < ranks; ++rank) sum += parts[rank * count + n];
+        to[n] = (float)sum;
+    }
+    return NULL;
+}
+
+const char *strobe__dist_cuda_upload(int64_t *to, const int64_t *words, int64_t count, void *stream) {
+    check_stream(stream);
+    memcpy(to, words, (size_t)count * sizeof *to);
+    return NULL;
+}
+
+const char *strobe__dist_cuda_enter(int32_t index, int *previous) {
+    *previous = 0;
+    return index == 0 ? NULL : "device_index is none of this machine's GPUs";
+}
+
+void strobe__dist_cuda_leave(int previous) { (void)previous; }
+
+bool strobe__dist_cuda_is_captured(void *stream) {
+    (void)stream;
+    return false;
+}
