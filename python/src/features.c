@@ -19,7 +19,10 @@ bool open_integers(struct call *c, struct tensor *t, enum argument argument, con
         return refuse_dtype(t, own == 32 ? "int64, as in the lengths before it," : "int32, as in the lengths before it,");
     *bits = own;
     *to = t->data;
-    return tensor_is_on(t, &c->q);
+    if (!c->shards) return tensor_is_on(t, &c->q);
+    if (t->device == STROBE_CPU) return true; /* read by libstrobe_dist, whatever the device of q is */
+    PyErr_Format(PyExc_ValueError, "%s is on a GPU; a tensor of the CPU is accepted over many processes", name);
+    return false;
 }
 
 static bool open_lengths(struct call *c, struct tensor *t, enum argument argument, const char *name, const void **to) {

@@ -1,19 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * shards.c: calls over many processes, by libstrobe_dist: q, k and v are shards, and what moves data is Python's: two
- * functions that start an exchange of messages and wait for it. They run on the thread of the call, with the GIL, which the
- * call itself runs without. An exception of theirs ends the call and is raised from it. */
+ * functions that start an exchange of messages and wait for it, and two more for the records that ranks compare, which lie
+ * in the host's memory where tensors are a GPU's. They run on the thread of the call, with the GIL, which the call itself
+ * runs without. An exception of theirs ends the call and is raised from it. */
 #include <stdlib.h>
 #include <string.h>
 #include <strobe/strobe_dist.h>
 
-#include "arguments.h"
+#include "results.h"
+
+/* Two functions of Python's, borrowed from the argument. */
+struct mover {
+    struct shards *shards;
+    PyObject *start, *wait;
+};
 
 struct shards {
     strobe_dist dist;
-    strobe_transport transport;
+    strobe_transport transport, records;
+    struct mover messages, compared;
     int64_t seq_q, seq_k;   /* of all ranks together, of sequences that are not packed; else their rows */
-    PyObject *start, *wait; /* borrowed from the argument */
     PyThreadState *thread;  /* while the GIL is not held */
     PyObject *exception[3]; /* what start or wait has raised */
     bool called;            /* the ranks have compared */
@@ -44,21 +51,22 @@ static int leave(struct shards *s, PyObject *answer) {
 
 static int start(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
                  int64_t receive_count, void *stream) {
-    struct shards *s = self;
-    (void)stream;
+    const struct mover *m = self;
+    struct shards *s = m->shards;
+    (void)stream; /* Python's functions work on the framework's own, which is the call's */
     PyEval_RestoreThread(s->thread);
     PyObject *sent = list_of(sends, send_count), *received = list_of(receives, receive_count);
-    PyObject *answer = sent && received ? PyObject_CallFunctionObjArgs(s->start, sent, received, NULL) : NULL;
+    PyObject *answer = sent && received ? PyObject_CallFunctionObjArgs(m->start, sent, received, NULL) : NULL;
     Py_XDECREF(sent);
     Py_XDECREF(received);
     return leave(s, answer);
 }
 
 static int wait_for(void *self, void *stream) {
-    struct shards *s = self;
+    const struct mover *m = self;
     (void)stream;
-    PyEval_RestoreThread(s->thread);
-    return leave(s, PyObject_CallFunctionObjArgs(s->wait, NULL));
+    PyEval_RestoreThread(m->shards->thread);
+    return leave(m->shards, PyObject_CallFunctionObjArgs(m->wait, NULL));
 }
 
 /* ------------------------------------------------------------------------------------------------------------- call -- */
@@ -68,15 +76,24 @@ bool open_shards(struct call *c) {
     if (given == Py_None) return true;
     struct shards *s = c->shards = calloc(1, sizeof *s);
     if (!s) return PyErr_NoMemory() != NULL;
-    int rank, size, layout, scheme, group;
+    int rank, size, layout, scheme, group, compares;
     long long seq_q, seq_k;
-    if (!PyArg_ParseTuple(given, "iiiiiLLOO;shards is (rank, size, layout, scheme, group, seq_q, seq_k, start, wait)", &rank,
-                          &size, &layout, &scheme, &group, &seq_q, &seq_k, &s->start, &s->wait))
+    if (!PyArg_ParseTuple(
+            given,
+            "iiiiiLLOOOOp;shards is (rank, size, layout, scheme, group, seq_q, seq_k, start, wait, start and wait "
+            "of records, whether calls are compared)",
+            &rank, &size, &layout, &scheme, &group, &seq_q, &seq_k, &s->messages.start, &s->messages.wait,
+            &s->compared.start, &s->compared.wait, &compares))
         return false;
-    s->transport = (strobe_transport){.struct_size = sizeof s->transport, .rank = rank, .size = size, .self = s};
+    s->messages.shards = s->compared.shards = s;
+    s->transport = (strobe_transport){.struct_size = sizeof s->transport, .rank = rank, .size = size};
     s->transport.start = start, s->transport.wait = wait_for;
+    s->records = s->transport;
+    s->transport.self = &s->messages, s->records.self = &s->compared;
+    s->transport.records = &s->records;
     s->dist = (strobe_dist){.struct_size = sizeof s->dist, .transport = &s->transport};
     s->dist.layout = layout, s->dist.scheme = scheme, s->dist.group = group;
+    s->dist.flags = compares ? 0 : STROBE_DIST_UNCOMPARED;
     s->seq_q = seq_q, s->seq_k = seq_k;
     return true;
 }
@@ -99,16 +116,35 @@ static bool raise_kept(struct shards *s) {
     return true;
 }
 
+/* As in call.c: the device's memory comes from the framework. */
+static bool open_workspace(struct call *c, const strobe_gradients *g, struct result *r, size_t *bytes, void **stream) {
+    *bytes = 0, *stream = NULL;
+    if (c->a.device == STROBE_CPU) return true;
+    if (!tensor_stream(&c->q, stream)) return false;
+    if (strobe_dist_workspace(&c->shards->dist, g, bytes)) return true; /* the call says so, to all ranks */
+    const int64_t shape[1] = {(int64_t)*bytes};
+    return *bytes == 0 || open_result(c, r, Py_None, "workspace", ELEMENT_UINT8, 1, shape);
+}
+
 bool run_shards(struct call *c, const strobe_gradients *g) {
     struct shards *s = c->shards;
+    struct result workspace = {0};
+    size_t bytes;
+    void *stream;
     strobe_attention whole = c->a;
     if (!is_packed_q(c)) whole.seq_q = s->seq_q;
     s->dist.attention = &whole;
+    s->transport.device = whole.device;
+    if (!open_workspace(c, g, &workspace, &bytes, &stream)) {
+        close_result(&workspace);
+        return false;
+    }
     s->called = true;
     s->thread = PyEval_SaveThread();
-    const strobe_status status = g ? strobe_dist_backward(&s->dist, g, NULL, 0, NULL)
-                                   : strobe_dist_forward(&s->dist, NULL, 0, NULL);
+    const strobe_status status = g ? strobe_dist_backward(&s->dist, g, workspace.tensor.data, bytes, stream)
+                                   : strobe_dist_forward(&s->dist, workspace.tensor.data, bytes, stream);
     PyEval_RestoreThread(s->thread);
+    close_result(&workspace);
     if (raise_kept(s)) return false;
     if (status) raise_sentence(c->state, status, strobe_dist_last_error());
     return !status;
@@ -123,7 +159,7 @@ static void tell(struct shards *s) {
     PyErr_Clear();
     if (!sentence) sentence = "an exception without a text";
     s->thread = PyEval_SaveThread();
-    strobe_dist_refuse(&s->transport, STROBE_INVALID_ARGUMENT, sentence);
+    strobe_dist_refuse(&s->records, STROBE_INVALID_ARGUMENT, sentence);
     PyEval_RestoreThread(s->thread);
     Py_XDECREF(text);
     PyErr_Restore(exception[0], exception[1], exception[2]);
@@ -132,7 +168,7 @@ static void tell(struct shards *s) {
 void close_shards(struct call *c) {
     struct shards *s = c->shards;
     if (!s) return;
-    if (s->transport.start && !s->called && PyErr_Occurred()) tell(s);
+    if (s->transport.start && !s->called && !s->dist.flags && PyErr_Occurred()) tell(s);
     for (int n = 0; n < 3; ++n) Py_XDECREF(s->exception[n]);
     free(s);
     c->shards = NULL;

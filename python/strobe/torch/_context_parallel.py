@@ -24,6 +24,13 @@ def _bytes(address: int, count: int) -> Tensor:
     return torch.frombuffer((ctypes.c_char * count).from_address(address), dtype=torch.uint8)
 
 
+class _OnGpu:
+    """Memory of a GPU, as tensors are made of it without a copy."""
+
+    def __init__(self, address: int, count: int):
+        self.__cuda_array_interface__ = {"data": (address, False), "shape": (count,), "typestr": "|u1", "version": 3}
+
+
 class _Transport:
     """Messages between the ranks of a group, by isend and irecv."""
 
@@ -38,6 +45,41 @@ class _Transport:
         for work in self.works:
             work.wait()
         self.works = []
+
+
+class _GpuTransport(_Transport):
+    """The same of memory of a GPU, all messages in one group of NCCL's: its stream and the current one wait for each other, and
+    the host for neither."""
+
+    def __init__(self, group: Any, device: torch.device):
+        super().__init__(group)
+        self.device = device
+
+    def exchange(self, sends: list, receives: list) -> None:
+        messages = [dist.P2POp(dist.irecv, x, self.ranks[peer], group=self.group) for x, peer in receives]
+        messages += [dist.P2POp(dist.isend, x, self.ranks[peer], group=self.group) for x, peer in sends]
+        self.works = dist.batch_isend_irecv(messages) if messages else []
+
+    def start(self, sends: list, receives: list) -> None:
+        def view(messages: list) -> list:
+            return [(torch.as_tensor(_OnGpu(at, n), device=self.device), peer) for at, n, peer in messages]
+
+        self.exchange(view(sends), view(receives))
+
+
+class _Records(_GpuTransport):
+    """What ranks compare lies in memory of the host, and goes through the GPU where the group moves nothing else."""
+
+    def start(self, sends: list, receives: list) -> None:
+        sent = [(_bytes(at, n).to(self.device), peer) for at, n, peer in sends]
+        landed = [(torch.empty(n, dtype=torch.uint8, device=self.device), peer) for _, n, peer in receives]
+        self.landed = [(at, n, x) for (at, n, _), (x, _) in zip(receives, landed, strict=True)]
+        self.exchange(sent, landed)
+
+    def wait(self) -> None:
+        super().wait()
+        for at, n, x in self.landed:
+            _bytes(at, n).copy_(x)
 
 
 class _ContextParallel(torch.autograd.Function):
@@ -87,9 +129,26 @@ def _group_of(group: Any) -> Any:
     return group
 
 
+def _devices(group: Any) -> set[str]:
+    """The kinds of devices whose tensors a group moves."""
+    moved = {device.type for device in getattr(group, "_device_types", ())}
+    return moved or ({"cuda"} if "nccl" in dist.get_backend(group) else {"cpu"})
+
+
+def _check_device(name: str, x: Any, q: Any, devices: set[str]) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x)}; a torch.Tensor is accepted")
+    if x.device.type not in devices or x.device.type not in ("cpu", "cuda"):
+        places = " or ".join({"cpu": "on the CPU", "cuda": "on a GPU"}[kind] for kind in sorted(devices & {"cpu", "cuda"}))
+        raise TypeError(f"{name} is on {x.device}; a torch.Tensor {places} is accepted, which is what the group moves")
+    if x.device != q.device:
+        raise TypeError(f"{name} is on {x.device} and q on {q.device}; the same device is accepted")
+
+
 def _settle(group: Any, rows: tuple[int, int], refusal: Exception | None) -> tuple[int, int]:
     """The rows of all ranks. Where one has refused its arguments, none goes on."""
-    sums = torch.tensor([*rows, refusal is not None], dtype=torch.int64)
+    device = "cpu" if "cpu" in _devices(group) else torch.device("cuda", torch.cuda.current_device())
+    sums = torch.tensor([*rows, refusal is not None], dtype=torch.int64, device=device)
     dist.all_reduce(sums, group=group)
     if refusal is not None:
         raise refusal
@@ -129,6 +188,7 @@ def context_parallel_attention(
     deterministic: bool = False,
     kernel: str | None = None,
     return_lse: bool = False,
+    total: tuple[int, int] | None = None,
 ) -> Any:
     """Return the process's shard of the attention of sequences that lie over the processes of a group; differentiable.
 
@@ -137,9 +197,9 @@ def context_parallel_attention(
     Parameters
     ----------
     q, k, v : Tensor, (batch, rows, heads, dim), or (rows, heads, dim) with cu_seqlens
-        The process's rows of the whole, on the CPU: those that :func:`shard` gives. float32, float16 or bfloat16.
+        The process's rows of the whole: those that :func:`shard` gives. float32, float16 or bfloat16.
     group : ProcessGroup, optional
-        One that moves tensors of the CPU, such as gloo's. Default: all processes.
+        One that moves tensors of q's device: gloo's those of the CPU, NCCL's those of GPUs. Default: all processes.
     layout : {"zigzag", "contiguous", "striped"}
         Who has which rows; zigzag gives all the same work under a causal mask.
     scheme : {"automatic", "ring", "all_gather", "ulysses", "two_levels"}
@@ -148,7 +208,10 @@ def context_parallel_attention(
         Of two_levels: how many neighbouring ranks exchange heads, a divisor of the group's size.
     bias, mask : Tensor, broadcasts to (batch, heads_q, rows of the process, keys of all), optional
     cu_seqlens_q, cu_seqlens_k : int32 or int64 Tensor, (batch + 1,), optional
-        Of the whole, and both: sequences are cut wherever a shard ends.
+        Of the whole, and both: sequences are cut wherever a shard ends. The host reads them: those on a GPU are copied first.
+    total : (int, int), optional
+        Queries and keys of all processes together. With it the processes ask each other nothing: on GPUs no call then waits on
+        the host, and a CUDA graph can capture it. Processes whose arguments differ hear nothing of it, and may wait for ever.
     seed : int
         Required with dropout, the same on every process. What is dropped is what one process drops.
     others
@@ -172,18 +235,17 @@ def context_parallel_attention(
     rows = (_rows(q, cu_seqlens_q is not None), _rows(k, cu_seqlens_k is not None))
     try:
         choices = (_choice("layout", layout, LAYOUTS), _choice("scheme", scheme, SCHEMES), int(group_size))
-        if torch.is_autocast_enabled("cpu"):
-            dtype = torch.get_autocast_dtype("cpu")
+        kind = q.device.type if isinstance(q, Tensor) else "cpu"
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-        given = {
-            "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks,
-            "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
-        }  # fmt: skip
+        given = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
         tensors = {name: x for name, x in given.items() if x is not None}
         for name, x in tensors.items():
-            if not isinstance(x, Tensor) or not x.is_cpu:
-                what = f"on {x.device}" if isinstance(x, Tensor) else f"a {type(x)}"
-                raise TypeError(f"{name} is {what}; a torch.Tensor on the CPU is accepted")
+            _check_device(name, x, q, _devices(group))
+        for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+            if x is not None:
+                tensors[name] = x.cpu() if isinstance(x, Tensor) else x
         numbers = {
             "causal": causal, "window": sides(window), "diagonal": diagonal, "softcap": softcap, "dropout": dropout,
             "seed": seed, "offset": offset, "scale": scale, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k,
@@ -191,15 +253,20 @@ def context_parallel_attention(
         }  # fmt: skip
     except Exception as caught:
         refusal = caught
-    seq_q, seq_k = _settle(group, rows, refusal)
+    if total is not None and refusal is not None:
+        raise refusal
+    seq_q, seq_k = _settle(group, rows, refusal) if total is None else (int(total[0]), int(total[1]))
     for name in ("bias", "mask"):
         if name in tensors:
             tensors[name] = _over_keys(tensors[name], seq_k)
-    transport = _Transport(group)
+    messages = records = _Transport(group)
+    if q.is_cuda:
+        messages = _GpuTransport(group, q.device)
+        records = records if "cpu" in _devices(group) else _Records(group, q.device)
     layout_number, scheme_number, size = choices
     shards = (
-        dist.get_rank(group), dist.get_world_size(group), layout_number, scheme_number, size, seq_q, seq_k, transport.start,
-        transport.wait,
+        dist.get_rank(group), dist.get_world_size(group), layout_number, scheme_number, size, seq_q, seq_k, messages.start,
+        messages.wait, records.start, records.wait, total is None,
     )  # fmt: skip
     out, lse = _ContextParallel.apply(shards, tuple(tensors), numbers, *tensors.values())
     return (out, lse) if return_lse else out
