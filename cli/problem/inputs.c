@@ -248,7 +248,7 @@ static bool fits_in_memory(const inputs *in, char *message, size_t capacity) {
 }
 
 static void lend(buffer *tensors, tensor_id first, const problem *p) {
-    const int64_t bytes = (int64_t)element_bytes(p->dtype);
+    const int64_t bytes = (int64_t)element_bytes(tensors[first].dtype);
     if (!tensors[first].data) return; /* no elements */
     tensors[first + 1].data = tensors[first].data + p->heads_q * p->dim * bytes;
     tensors[first + 2].data = tensors[first + 1].data + p->heads_kv * p->dim * bytes;
