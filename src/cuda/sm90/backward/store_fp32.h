@@ -24,12 +24,13 @@ INLINE void store_pieces(const struct sm90_rows *rows, float *to, bool there, co
     const int odd = threadIdx.x % 2, from = column + 8 * odd + (int)threadIdx.x % 4 / 2 * 4;
 #pragma unroll
     for (int v = 2 * half; v < count; v += 8) {
-        const float x = __shfl_xor_sync(0xffffffffu, odd ? sums[v] : sums[v + 4], 1);
-        const float y = __shfl_xor_sync(0xffffffffu, odd ? sums[v + 1] : sums[v + 5], 1);
-        const float4 four = odd ? make_float4(x, y, sums[v + 4], sums[v + 5]) : make_float4(sums[v], sums[v + 1], x, y);
+        const float2 low = make_float2(sums[v] * factor, sums[v + 1] * factor);
+        const float2 high = make_float2(sums[v + 4] * factor, sums[v + 5] * factor);
+        const float x = __shfl_xor_sync(0xffffffffu, odd ? low.x : high.x, 1);
+        const float y = __shfl_xor_sync(0xffffffffu, odd ? low.y : high.y, 1);
+        const float4 four = odd ? make_float4(x, y, high.x, high.y) : make_float4(low.x, low.y, x, y);
         const int at = from + 2 * (v - 2 * half);
-        if (there && at < rows->columns)
-            *(float4 *)(to + at) = make_float4(four.x * factor, four.y * factor, four.z * factor, four.w * factor);
+        if (there && at < rows->columns) *(float4 *)(to + at) = four;
     }
 }
 
