@@ -139,6 +139,7 @@ static const unsigned features[] = {0,
                                     FIXED_ORDER,
                                     SPLIT,
                                     WIDE,
+                                    WIDE | BIAS | ALIBI | SOFTCAP,
                                     CAUSAL | PACKED | FIXED_ORDER,
                                     BIAS | BOOL | BLOCK | ALIBI | DROPOUT | SINKS | SOFTCAP | USED | CAUSAL,
                                     VISIBLE,
@@ -319,6 +320,9 @@ static void run_all(int device) {
                         if (backward && (features[f] & (SPLIT | CACHES) || dims[d][0] > 512)) continue;
                         make(&c, device, dtypes[t], dims[d], sizes[s], features[f]);
                         if (f == 0) run(&c, backward, device), run(&c, backward, (device + 1) % FAKE_GPUS);
+                        run(&c, backward, -1);
+                        if (!backward || !(features[f] & WIDE)) continue;
+                        c.a.out.dtype = dtypes[t]; /* gradients alone are fp32 */
                         run(&c, backward, -1);
                     }
 }
