@@ -2,6 +2,7 @@
 """The examples and the benchmarks, shortened, and those of README.md and two pages of docs/, each in a fresh interpreter."""
 
 import json
+import math
 import os
 import random
 import re
@@ -131,7 +132,7 @@ def test_overhead():
     """The numbers are promises for a quiet machine; here only that they come."""
     answer = json.loads(run(ROOT / "bench/overhead.py", "--json", "-", "--rounds", 3, expect=(0, 1)))
     assert set(answer["rows"]) >= {"numpy", "torch"}
-    assert answer["rows"]["numpy"]["overhead_us"] > 0
+    assert math.isfinite(answer["rows"]["numpy"]["overhead_us"])
 
 
 PAGES = ("README.md", "docs/python.md", "docs/serving.md docs/fp8.md docs/scores.md docs/distributed.md")
