@@ -122,7 +122,7 @@ INLINE void clear_sums(const struct sm90_rows *to, const struct tile *t) {
     for (int at = (int)threadIdx.x; at < KEYS * HEAD_DIM; at += THREADS) {
         const int j = t->key + at / HEAD_DIM, column = at % HEAD_DIM;
         if (j < t->in.keys.count && column < to->columns)
-            ((element *)to->data)[row_start(to, &t->in.keys, j, t->head_kv) + column] = 0;
+            ((GRADIENT *)to->data)[row_start(to, &t->in.keys, j, t->head_kv) + column] = 0;
     }
 }
 
