@@ -29,6 +29,7 @@ INCLUDES = {
     "src/cuda/ptx": ["cuda/ptx/"],
     "src/cuda/sm80": ["cuda/sm80/", *CUDA_SHARED],
     "src/cuda/sm90": ["cuda/sm90/", *CUDA_SHARED],
+    "src/cuda/emulated": ["cuda/emulated/", "cuda/ptx/", "math/"],
     "dist": ["portable/", "strobe/"],
     "cli": ["strobe/", "lab/", "bench/", "check/", "io/", "portable/", "problem/", "run/"],
     "cli/bench/cuda_peaks.cu": ["cuda/ptx/"],

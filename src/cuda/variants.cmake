@@ -9,10 +9,12 @@
 #   STROBE_CUDA_ONLY            for developers: only kernels whose name has all these words, such as "forward bf16 128"
 #   STROBE_TRACE                Hopper kernels record what they do when, for `strobe trace`; some percent slower
 #   STROBE_CUDA_FLAGS           for developers: more options for nvcc, such as -lineinfo
+#   STROBE_CUDA_EMULATED        for tests: the kernels on a GPU that the host plays (emulated/emulated.cmake), without nvcc
 set(STROBE_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO, ON or OFF")
 set(STROBE_CUDA_ARCHITECTURES "80;90" CACHE STRING "GPUs to make machine code for; others from 8.0 on get PTX")
 option(STROBE_CUDA_PTX "PTX for GPUs without machine code of their own" ON)
 set(STROBE_CUDA_ONLY "" CACHE STRING "Words that a CUDA kernel's name must have to be built, for developers")
+option(STROBE_CUDA_EMULATED "Test the CUDA kernels without a GPU: its threads and instructions are played by the host" OFF)
 option(STROBE_TRACE "Hopper kernels record what they do when, for strobe trace" OFF)
 set(STROBE_CUDA_FLAGS "" CACHE STRING "More options for nvcc, for developers, such as -lineinfo")
 
@@ -23,14 +25,18 @@ if(NOT STROBE_CUDA OR STROBE_SANITIZE OR STROBE_FUZZ OR CMAKE_CROSSCOMPILING)
 endif()
 find_program(STROBE_NVCC nvcc PATHS /usr/local/cuda/bin)
 find_program(STROBE_LD NAMES ld.bfd ld)
-if(STROBE_NVCC)
+if(STROBE_CUDA_EMULATED)
+  include(cuda/emulated/emulated.cmake)
+  set(STROBE_NVCC ${STROBE_CXX})
+  set(STROBE_CUDART "")
+elseif(STROBE_NVCC)
   get_filename_component(cuda_root "${STROBE_NVCC}" REALPATH)
   get_filename_component(cuda_root "${cuda_root}" DIRECTORY)
   find_path(STROBE_CUDA_INCLUDE cuda_runtime_api.h PATHS ${cuda_root}/../include /usr/local/cuda/include)
   find_library(STROBE_CUDART libcudart_static.a PATHS ${cuda_root}/../lib64 /usr/local/cuda/lib64
     PATH_SUFFIXES ../targets/x86_64-linux/lib)
 endif()
-if(NOT STROBE_NVCC OR NOT STROBE_CUDA_INCLUDE OR NOT STROBE_CUDART OR NOT CMAKE_OBJCOPY OR NOT STROBE_LD)
+if(NOT STROBE_NVCC OR NOT STROBE_CUDA_INCLUDE OR NOT (STROBE_CUDART OR STROBE_CUDA_EMULATED) OR NOT CMAKE_OBJCOPY OR NOT STROBE_LD)
   if(STROBE_CUDA STREQUAL AUTO)
     message(STATUS "CUDA: left out, no nvcc with its static runtime was found")
     return()
@@ -99,9 +105,13 @@ function(cuda_object)
     set(output ${CMAKE_CURRENT_BINARY_DIR}/cuda/${object_NAME}.o)
     set(source ${CMAKE_CURRENT_SOURCE_DIR}/cuda/${object_SOURCE})
     list(TRANSFORM object_DEFINES PREPEND -D)
-    add_custom_command(OUTPUT ${output}
-      COMMAND ${STROBE_NVCC} ${nvcc_options} ${object_CODE} -DKERNEL=strobe__${object_NAME} ${object_DEFINES} -MD -MF ${output}.d -c ${source}
-        -o ${output}
+    if(STROBE_CUDA_EMULATED)
+      emulated_command(command ${output} ${object_SOURCE} ${object_NAME} ${object_DEFINES})
+    else()
+      set(command ${STROBE_NVCC} ${nvcc_options} ${object_CODE} -DKERNEL=strobe__${object_NAME} ${object_DEFINES} -MD -MF
+        ${output}.d -c ${source} -o ${output})
+    endif()
+    add_custom_command(OUTPUT ${output} COMMAND ${command}
       DEPENDS ${source} DEPFILE ${output}.d COMMENT "CUDA ${object_NAME}" VERBATIM)
     set(cuda_objects ${cuda_objects} ${output} PARENT_SCOPE)
   endif()
@@ -479,6 +489,10 @@ add_custom_command(OUTPUT ${strobe_cuda_object}
 add_custom_target(strobe_cuda_combined DEPENDS ${strobe_cuda_object})
 foreach(library strobe strobe_static)
   target_sources(${library} PRIVATE ${strobe_cuda_object})
+  if(STROBE_CUDA_EMULATED)
+    target_link_libraries(${library} PRIVATE $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/libcuda.so.1>)
+    add_dependencies(${library} strobe_emulated_gpu)
+  endif()
   add_dependencies(${library} strobe_cuda_combined)
 endforeach()
 set_source_files_properties(${strobe_cuda_object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * driver.h: what the emulated runtime takes from the emulated driver. */
+#ifndef STROBE_CUDA_EMULATED_DRIVER_H
+#define STROBE_CUDA_EMULATED_DRIVER_H
+
+#include <cuda.h>
+
+#include "cuda/emulated/machine.h"
+
+#undef cuEventElapsedTime /* programs ask for the older one by name */
+#define SEEN __attribute__((visibility("default")))
+
+/* The environment's number of that name. */
+long emulated_setting(const char *name, long by_default);
+
+int emulated_device_count(void);
+struct CUctx_st *emulated_primary_context(int device);
+/* The thread's, NULL if it has none. */
+struct CUctx_st *emulated_current_context(void);
+void emulated_set_context(struct CUctx_st *context);
+/* As the runtime does it: a thread without a context gets the primary one of the device that it has chosen. */
+int emulated_current_device(void);
+extern __thread int emulated_chosen_device;
+
+/* NULL without memory. */
+void *emulated_allocate(size_t bytes, int device);
+bool emulated_release(void *data);
+/* Whose memory it is, -1 for nobody's. */
+int emulated_device_of(const void *pointer);
+
+struct step {
+    enum { LAUNCH, FILL, COPY } what;
+    const struct emulated_kernel *kernel;
+    void *arguments[EMULATED_MOST_ARGUMENTS];
+    struct emulated_index ctas, threads;
+    size_t shared_bytes;
+    unsigned char *to;
+    const unsigned char *from;
+    size_t bytes, pitch, rows;
+    int byte;
+    struct step *next;
+};
+
+/* Does a step at once, or when the graph runs for which the stream is captured. 0, or an error's number. */
+int emulated_submit(struct CUstream_st *stream, const struct step *s);
+bool emulated_is_capturing(const struct CUstream_st *stream);
+
+#endif
