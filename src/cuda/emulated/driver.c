@@ -264,6 +264,16 @@ int emulated_submit(struct CUstream_st *stream, const struct step *s) {
     return 0;
 }
 
+int emulated_launch(const struct emulated_kernel *kernel, struct emulated_index ctas, struct emulated_index threads,
+                    void **arguments, size_t shared_bytes, struct CUstream_st *stream) {
+    if (!ctas.x || !ctas.y || !ctas.z || !threads.x || !threads.y || !threads.z ||
+        shared_bytes > (size_t)kernel->most_shared_bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct step s = {.what = LAUNCH, .kernel = kernel, .ctas = ctas, .threads = threads, .shared_bytes = shared_bytes};
+    memcpy(s.arguments, arguments, kernel->arguments * sizeof arguments[0]);
+    return emulated_submit(stream, &s);
+}
+
 bool emulated_is_capturing(const struct CUstream_st *stream) { return (uintptr_t)stream > 2 && stream->capture; }
 
 SEEN CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
@@ -271,6 +281,10 @@ SEEN CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
     *stream = calloc(1, sizeof **stream);
     if (*stream) (*stream)->device = emulated_current_context() ? emulated_current_context()->device : 0;
     return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+SEEN CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+    *status = emulated_is_capturing(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return emulated_current_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 SEEN CUresult cuStreamDestroy_v2(CUstream stream) { return free(stream), CUDA_SUCCESS; }
 SEEN CUresult cuStreamSynchronize(CUstream stream) { return (void)stream, CUDA_SUCCESS; }
@@ -324,21 +338,6 @@ SEEN CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to) 
     return (void)from, (void)to, *milliseconds = 1, CUDA_SUCCESS;
 }
 SEEN CUresult cuEventDestroy_v2(CUevent event) { return free(event), CUDA_SUCCESS; }
-
-/* Machine code of a GPU is not understood. */
-SEEN CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-    return (void)module, (void)image, CUDA_ERROR_NO_BINARY_FOR_GPU;
-}
-SEEN CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
-    return (void)function, (void)module, (void)name, CUDA_ERROR_NOT_FOUND;
-}
-SEEN CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                             unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **arguments,
-                             void **extra) {
-    (void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y, (void)block_z;
-    (void)shared_bytes, (void)stream, (void)arguments, (void)extra;
-    return CUDA_ERROR_INVALID_HANDLE;
-}
 
 SEEN CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
                                      const cuuint64_t *extent, const cuuint64_t *stride, const cuuint32_t *box,

@@ -44,6 +44,9 @@ struct step {
 
 /* Does a step at once, or when the graph runs for which the stream is captured. 0, or an error's number. */
 int emulated_submit(struct CUstream_st *stream, const struct step *s);
+/* The same of a launch, if the device takes it. */
+int emulated_launch(const struct emulated_kernel *kernel, struct emulated_index ctas, struct emulated_index threads,
+                    void **arguments, size_t shared_bytes, struct CUstream_st *stream);
 bool emulated_is_capturing(const struct CUstream_st *stream);
 
 #endif

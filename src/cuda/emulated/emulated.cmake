@@ -9,7 +9,7 @@ set(emulated_options -std=gnu++17 -O2 -g1 -march=native -fPIC -fvisibility=hidde
   -I${PROJECT_SOURCE_DIR}/include -isystem ${STROBE_CUDA_INCLUDE})
 
 add_library(strobe_emulated_gpu SHARED cuda/emulated/barriers.c cuda/emulated/coroutines.c cuda/emulated/driver.c
-  cuda/emulated/machine.c cuda/emulated/runtime.c)
+  cuda/emulated/machine.c cuda/emulated/modules.c cuda/emulated/runtime.c)
 set_target_properties(strobe_emulated_gpu PROPERTIES OUTPUT_NAME cuda SOVERSION 1
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}) # where the loader looks for libraries of this build
 target_include_directories(strobe_emulated_gpu PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
@@ -18,9 +18,8 @@ target_compile_definitions(strobe_emulated_gpu PRIVATE _GNU_SOURCE)
 target_compile_options(strobe_emulated_gpu PRIVATE -march=native -ftls-model=initial-exec)
 target_link_libraries(strobe_emulated_gpu PRIVATE pthread ${CMAKE_DL_LIBS})
 
-# emulated_command(VARIABLE object text kernel defines...): what compiles cuda/<text>, KERNEL being `kernel`. The kernels that
-# the machine is told of are those of the text and of the headers beside it.
-function(emulated_command result object text kernel)
+# emulated_kernels(VARIABLE text): what registers the kernels of cuda/<text> and of the headers beside it.
+function(emulated_kernels result text)
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR}/cuda/${text} DIRECTORY)
   file(GLOB files ${folder}/*.h)
   set(registered)
@@ -39,7 +38,40 @@ function(emulated_command result object text kernel)
   endforeach()
   list(REMOVE_DUPLICATES registered) # of two kernels of a name one is compiled
   list(JOIN registered " " registered)
+  set(${result} "${registered}" PARENT_SCOPE)
+endfunction()
+
+# emulated_command(VARIABLE object text kernel defines...): what compiles cuda/<text>, KERNEL being `kernel`.
+function(emulated_command result object text kernel)
+  emulated_kernels(registered ${text})
   set(${result} ${STROBE_CXX} ${emulated_options} -DKERNEL=strobe__${kernel} "-DEMULATED_TEXT=\"cuda/${text}\""
     "-DEMULATED_KERNELS=${registered}" ${ARGN} -MD -MF ${object}.d -c
     ${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulated/kernel.cpp -o ${object} PARENT_SCOPE)
 endfunction()
+
+# What compiles users' functions at run time: libnvrtc.so.13, found where libcuda.so.1 is.
+set(compiler_texts)
+file(GLOB_RECURSE texts RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/cuda cuda/sm80/*.cu cuda/sm90/*.cu)
+foreach(text IN LISTS texts)
+  emulated_kernels(registered ${text})
+  string(APPEND compiler_texts "    {\"cuda/${text}\", \"${registered}\"},\n")
+endforeach()
+set(compiler_options ${STROBE_CXX} ${emulated_options} -O1) # sooner compiled, and hardly slower
+list(REMOVE_ITEM compiler_options -g1 -O2)
+list(JOIN compiler_options "\", \"" compiler_options)
+file(CONFIGURE OUTPUT cuda/emulated/emulated_compiler.h CONTENT [[
+/* made by emulated.cmake */
+#define COMPILER_FILES   "@CMAKE_CURRENT_SOURCE_DIR@/cuda/emulated"
+#define COMPILER_LIBRARY "@PROJECT_BINARY_DIR@/libcuda.so.1"
+static const char *const compiler[] = {"@compiler_options@"};
+static const struct {
+    const char *name, *kernels;
+} texts[] = {
+@compiler_texts@};
+]] @ONLY)
+add_library(strobe_emulated_nvrtc SHARED cuda/emulated/compiler.c)
+set_target_properties(strobe_emulated_nvrtc PROPERTIES OUTPUT_NAME nvrtc SOVERSION 13
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+target_include_directories(strobe_emulated_nvrtc PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/cuda/emulated)
+target_compile_definitions(strobe_emulated_nvrtc PRIVATE _GNU_SOURCE)
+add_dependencies(strobe_emulated_gpu strobe_emulated_nvrtc)

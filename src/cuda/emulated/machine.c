@@ -216,6 +216,8 @@ void emulated_register(struct emulated_kernel *kernel) {
     kernels = kernel;
 }
 
+const struct emulated_kernel *emulated_kernels(void) { return kernels; }
+
 struct emulated_kernel *emulated_find(const void *function) {
     for (struct emulated_kernel *k = kernels; k; k = k->next)
         if (k->function == function) return k;

@@ -82,6 +82,8 @@ struct emulated_kernel {
     struct emulated_kernel *next;
 };
 void emulated_register(struct emulated_kernel *kernel);
+/* The last one that was registered; the others follow. */
+const struct emulated_kernel *emulated_kernels(void);
 struct emulated_kernel *emulated_find(const void *function);
 
 /* Runs all CTAs, and returns when they have ended. */

@@ -122,16 +122,8 @@ SEEN cudaError_t cudaLaunchKernel(const void *function, dim3 ctas, dim3 threads,
     const struct emulated_kernel *kernel = emulated_find(function);
     (void)emulated_current_device();
     if (!kernel) return failed(cudaErrorInvalidDeviceFunction);
-    if (!ctas.x || !ctas.y || !ctas.z || !threads.x || !threads.y || !threads.z ||
-        shared_bytes > (size_t)kernel->most_shared_bytes)
-        return failed(cudaErrorInvalidValue);
-    struct step s = {.what = LAUNCH,
-                     .kernel = kernel,
-                     .ctas = {ctas.x, ctas.y, ctas.z},
-                     .threads = {threads.x, threads.y, threads.z},
-                     .shared_bytes = shared_bytes};
-    memcpy(s.arguments, arguments, kernel->arguments * sizeof arguments[0]);
-    return failed((cudaError_t)emulated_submit(stream, &s));
+    const struct emulated_index grid = {ctas.x, ctas.y, ctas.z}, block = {threads.x, threads.y, threads.z};
+    return failed((cudaError_t)emulated_launch(kernel, grid, block, arguments, shared_bytes, stream));
 }
 SEEN cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments) {
     return cudaLaunchKernel(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes,
