@@ -4,7 +4,7 @@
 register or a wait that moved; neither a test nor a warning tells. Compiles the variants named in a list that the build writes
 and checks the compiler's report and the machine code itself.
 
-    tools/sass_guard.py NVCC LIST [--match WORDS] [--jobs 2]        # LIST: build/src/cuda/sm90_defines.txt
+    tools/sass_guard.py NVCC LIST [--match WORDS] [--dtype bf16] [--jobs 2]        # LIST: build/src/cuda/sm90_defines.txt
 
 Rules: no remark of ptxas about serialised wgmma (C75xx) and no warning; all matrix products are there and are HGMMA.
 Forward: no spills, no stack frame, no local memory; in the main loop both products are issued between the two barriers of ping-pong, scores are
@@ -153,15 +153,17 @@ def main():
     parser.add_argument("nvcc")
     parser.add_argument("list", type=Path, help="a line a variant: its name, then nvcc's options and the source")
     parser.add_argument("--match", default="plain,mask,128_pages", help="only variants whose name has one of these words; empty: all")
+    parser.add_argument("--dtype", default="", help="only variants of this dtype: bf16 or fp16, default both")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     if not shutil.which(options.nvcc) or not options.list.exists():
         sys.exit(77)
     words, lines = options.match.split(","), options.list.read_text().splitlines()
     variants = [line.split() for line in lines if any(word in line.split()[0] for word in words)]
+    variants = [v for v in variants if options.dtype in v[0]]
     variants = [v for v in variants if "/fp8/" not in v[-1]]  # its products are other instructions, without rules here
     if not variants:
-        sys.exit(f"sass_guard: {options.list} has no variant that matches {options.match!r}")
+        sys.exit(f"sass_guard: {options.list} has no variant that matches {options.match!r} {options.dtype}")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda v: (v[0], guard(options.nvcc, v[0], v[1:], Path(folder))), variants))
     for name, findings in results:

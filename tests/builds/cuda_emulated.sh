@@ -1,0 +1,33 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-3-Clause
+#
+# cuda_emulated.sh SOURCE BUILD VARIANTS SECONDS: builds the CUDA kernels whose names have the words of VARIANTS (STROBE_CUDA_ONLY) for
+# a GPU that the host plays (docs/kernels/emulator.md), and runs there what needs a GPU elsewhere: the tests in C, with two devices too,
+# and SECONDS of random problems for each kernel. It needs CUDA's headers, not nvcc; 77 where they are not.
+set -eu
+source=$1 build=$2 variants=$3 seconds=$4
+if [ ! -e /usr/local/cuda/include/cuda_runtime_api.h ] && ! echo '#include <cuda_runtime_api.h>' | cc -E - >/dev/null 2>&1; then
+    echo "skipped: no headers of CUDA here"
+    exit 77
+fi
+tests='cuda_threads test_cuda_append test_cuda_merge test_cuda_quantise'
+cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_FLAGS_RELWITHDEBINFO='-O1 -g1' -DSTROBE_CUDA=ON \
+    -DSTROBE_CUDA_EMULATED=ON -DSTROBE_CUDA_ONLY="$variants" -DSTROBE_BASELINE_ONLY=ON -DSTROBE_BENCH=OFF >/dev/null
+# shellcheck disable=SC2086 # a list of targets
+cmake --build "$build" --target strobe_command $tests -- --quiet
+
+for test in $tests; do
+    if ! STROBE_EMULATED_DEVICES=2 "$build/tests/$test" >"$build/test.txt" 2>&1; then
+        cat "$build/test.txt"
+        exit 1
+    fi
+    echo "$test: passed"
+done
+# Kernels of which a variant was built: the others have their own name in the column of variants.
+for kernel in $("$build/strobe" info -o csv | awk -F, '$3 == "cuda" && $4 == "yes" && $5 != $1 { print $1 }'); do
+    if ! "$build/strobe" check --device cuda --random "$seconds" --seed 3 --kernel "$kernel" >"$build/random.txt" 2>&1; then
+        grep -v 'never given\|refused each' "$build/random.txt"
+        exit 1
+    fi
+    echo "$kernel: $(grep 'cases run' "$build/random.txt")"
+done
