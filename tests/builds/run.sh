@@ -21,7 +21,7 @@ set -- ctest --test-dir "build-$preset" -L quick --output-on-failure -j "$(nproc
 # Tests with one thread, which take minutes, have nothing for the thread sanitizer to find: the command has no OpenMP here. The
 # tests with threads of their own, of ranks among them, are what it is for.
 single='a row that |any strides |blocks of |command: |every kernel |expressions of |int8 K |K and V in |lab: |make demo: '
-single="$single|problems over |quantising: |softcap, |strobe check |the oracle: |the workspace: |tiles that |what is not "
+single="$single|STROBE_ISA |problems over |quantising: |softcap, |strobe check |the oracle: |the workspace: |tiles that |what is not "
 text='README: |command: pages |each header |libstrobe_dist exports|strobe.hpp |the library ' # no compiler's matter
 case $preset,$all in
 clang,) set -- "$@" -E "^(lab: every algorithm |$text)" ;;

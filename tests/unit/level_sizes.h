@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 extern const int64_t strobe__cpu_tile_rows_baseline;
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(STROBE_BASELINE_ONLY)
 extern const int64_t strobe__cpu_tile_rows_avx2, strobe__cpu_tile_rows_avx512, strobe__cpu_tile_rows_amx;
 #endif
 
@@ -17,7 +17,7 @@ extern const int64_t strobe__cpu_tile_rows_avx2, strobe__cpu_tile_rows_avx512, s
 static inline int64_t most_tile_rows(void) {
     const int64_t rows[] = {
         strobe__cpu_tile_rows_baseline,
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(STROBE_BASELINE_ONLY)
         strobe__cpu_tile_rows_avx2,
         strobe__cpu_tile_rows_avx512,
         strobe__cpu_tile_rows_amx
