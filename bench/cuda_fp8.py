@@ -3,7 +3,7 @@
 """cuda_fp8.py: the FP8 forward and its quantiser on a GPU: speed beside cuDNN's and Strobe's own bf16, in one process and on the
 same numbers; bandwidth of the quantiser beside a copy's; and accuracy against float64.
 
-    python3 bench/cuda_fp8.py LIBSTROBE [accuracy] [quantise] [fwd] [--bf16 LIBSTROBE] [--seq 512,8k] [--dim 64,128] [--ms 30]
+    python3 bench/cuda_fp8.py LIBSTROBE [accuracy] [quantise] [fwd] [--bf16 LIBSTROBE] [--seq 512,8k] [--dim 64,256] [--ms 30]
 
 Grid: 16384 tokens, hidden size 2048, e4m3 with a scale for each block of 128 rows and head, Hadamard, bf16 out. TFLOP/s by the
 formula of publications; medians, L2 is flushed before each call. Needs PyTorch with a GPU (exit 77 otherwise)."""
@@ -252,7 +252,7 @@ def main():
     parser.add_argument("what", nargs="*", default=["accuracy", "quantise", "fwd"])
     parser.add_argument("--bf16")
     parser.add_argument("--seq", default="512,1k,2k,4k,8k,16k")
-    parser.add_argument("--dim", default="64,128")
+    parser.add_argument("--dim", default="64,128,192,256")
     parser.add_argument("--ms", type=float, default=30)
     o = parser.parse_args()
     if not torch.cuda.is_available():

@@ -105,6 +105,7 @@ problems=(
     "fwd b=3 h=4/1 sq=1 sk=300 d=128 bf16 kv=fp8 varlen=used_k paged=1" "fwd $small fp32 kv=int8 leftpad softcap=15"
     "fwd b=2 h=4/1 sq=9 sk=70 d=576 dv=512 bf16 v_in_k paged=64 varlen=used_k"
     "fwd b=1 h=1 s=1 d=1 fp32 kv=int8 varlen=packed_used lengths=no_keys"
+    "fwd b=1 h=4/2 sq=200 sk=300 d=256 fp8 scales=blocks causal" "fwd b=1 h=2 sq=200 sk=300 d=192 dv=80 fp8 scales=blocks softcap=15"
     "fwd b=1 h=2 sq=200 sk=300 d=128 dv=80 fp8 scales=blocks softcap=15"
     "fwd b=3 h=2 s=300 d=128 fp8 scales=sequence varlen=packed causal" "fwd b=2 h=2/1 s=300 d=64 fp8 scales=blocks window=90,3 sinks"
 )

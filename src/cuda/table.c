@@ -75,8 +75,8 @@ static const struct kernel kernels[] = {
         .features = SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) |
                     FEATURE(ALIBI) | FEATURE(SINKS) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q),
         .dtypes = {.q = FP8, .kv = FP8, .out = FP16 | BF16, .lse = FP32, .sinks = FP32},
-        .dim = 128,
-        .dim_v = 128,
+        .dim = 256,
+        .dim_v = 256,
         .seq_q = {1, 1 << 28},
         .seq_k = {1, 1 << 28},
         .rows = ROWS_31,

@@ -18,7 +18,7 @@ def generator():
 
 
 def dims(device):
-    return (64, 80, 128) if device == "cuda" else (128,)
+    return (64, 80, 128, 192, 256) if device == "cuda" else (128,)
 
 
 def normal(generator, *shape):

@@ -261,8 +261,10 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
 /* Q, stages of K and V, of a bias, barriers, and what it takes to align to 1024 bytes. */
 static int32_t shared_bytes(const struct forward_variant *v) {
     const int64_t slabs = (v->dim + 63) / 64, bias_stages = v->features != FEATURES_BIAS ? 0 : v->dim <= 64 ? 2 : 1;
-    if (v->dtype == STROBE_FP8_E4M3) /* rows of 128 bytes; V twice, the second time transposed with a row of ones */
-        return (int32_t)(128 * (64 * v->q_slots + v->stages * (2 * v->keys + v->dim + 8))) + 1024 + 1024;
+    const int64_t slabs_e4m3 = (v->dim + 127) / 128, behind = v->dim % 128 == 0 ? 8 : 0; /* rows behind V^T */
+    if (v->dtype == STROBE_FP8_E4M3)
+        return (int32_t)(128 * (slabs_e4m3 * 64 * v->q_slots + v->stages * (2 * slabs_e4m3 * v->keys + behind))) + 1024 +
+               1024;
     return (int32_t)(slabs * 128 * (64 * v->q_slots + 2 * v->stages * v->keys) +
                      bias_stages * v->groups * 64 * v->keys * 2) +
            1024 + 1024;

@@ -8,11 +8,13 @@
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/sm90/forward/tile.h"
 
-/* e4m3 Q, K and V: a slab is 128 columns, and V is transposed on the way. */
+/* e4m3 Q, K and V: a slab is 128 columns, and V is transposed in place. Behind V^T lie eight rows more (fp8/transpose.h). */
 #if defined(FP8_INPUTS)
 #define SLAB_COLUMNS 128
+#define V_BYTES      (SLABS * KV_SLAB + (HEAD_DIM % 128 == 0 ? 8 * ROW_BYTES : 0))
 #else
 #define SLAB_COLUMNS 64
+#define V_BYTES      (SLABS * KV_SLAB)
 #endif
 
 enum {
@@ -24,7 +26,6 @@ enum {
     KV_SLAB = KEYS * ROW_BYTES,
     KV_EIGHT = HAS_PAGES ? SLABS * 8 * ROW_BYTES : 8 * ROW_BYTES, /* from eight keys to the next in a stage of K or V */
     SLAB_STEP = HAS_PAGES ? 8 * ROW_BYTES : KV_SLAB,              /* from slab to slab */
-    VT_BYTES = (HEAD_DIM + 8) * ROW_BYTES,                        /* of V^T and its row of ones */
     SCORES = KEYS / 2,                                            /* accumulators of a thread */
     OUTPUTS = HEAD_DIM / 2,
     PING_PONG_BARRIER = 1, /* named barrier PING_PONG_BARRIER + g: group g may issue its products */
@@ -39,20 +40,18 @@ enum {
  * is the least with which ptxas does not spill the producers. */
 #define REGISTERS (65536 / (THREADS * CTAS) / 8 * 8)
 #define PRODUCER_REGISTERS \
-    (HAS_MASKS || (HAS_PAGES && REGISTERS == 168) ? 40 : SLAB_COLUMNS == 128 ? 40 : REGISTERS == 168 ? 24 : 32)
+    (HAS_MASKS || ((HAS_PAGES || SLAB_COLUMNS == 128) && REGISTERS == 168) ? 40 : REGISTERS == 168 ? 24 : 32)
 #define MOVED_REGISTERS    ((REGISTERS * (GROUPS + 1) - PRODUCER_REGISTERS) / GROUPS / 8 * 8)
 #define CONSUMER_REGISTERS (MOVED_REGISTERS < 240 ? MOVED_REGISTERS : 240)
 
 struct shared {
     unsigned char q[Q_SLOTS][GROUP_BYTES];
     unsigned char k[STAGES][SLABS * KV_SLAB];
-    unsigned char v[STAGES][SLABS * KV_SLAB];
+    unsigned char v[STAGES][V_BYTES];
     unsigned char bias[HAS_BIAS_TILES ? BIAS_STAGES : NO_ELEMENTS][GROUPS][HAS_BIAS_TILES || !NO_ELEMENTS ? BIAS_BYTES : 64];
 #if defined(FP8_INPUTS)
-    unsigned char vt[STAGES][VT_BYTES];
-    uint64_t vt_full[STAGES], vt_empty[STAGES];
+    uint64_t vt_full[STAGES];
     float2 scales[STAGES]; /* of K and of V in the block of a stage of K */
-    float zero;            /* 0, which the compiler does not know */
 #endif
     uint64_t q_full[Q_SLOTS], q_empty[Q_SLOTS];
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];

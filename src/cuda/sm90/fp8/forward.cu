@@ -5,24 +5,24 @@
  * sm90/forward/forward.cu, whose headers it takes; what is different:
  *
  *     S = Q K^T                         raw sums of e4m3; a row's c is scale log2 e, times Q's and K's scales
- *     P = 2^(S c - m + 8)               in e4m3's range                                                  softmax.h
+ *     P = 2^(S c - m + 6)               in e4m3's range                                                  softmax.h
  *     T = P [V | 1]                     anew for each block: the accumulator of an FP8 product keeps about 14 bits, over one
  *                                       block of keys and not over the sequence
  *     O = (O + T scale_v) a, l alike    fp32; l is the product's column of ones, so that V = ones gives exactly 1
- *     V^T                               made of V by two producer warps                                  transpose.h
+ *     V^T                               made of V in its place by two producer warps                     transpose.h
  *
  *     loader       | Q | Q' | K0 | K1 V0 | K2 V1 | ...        one thread
  *     scheduler    | tile 0 | tile 1 |            | tile 2 |  one warp
  *     transposers  |              V0^T   V1^T   ...           two warps
- *     consumer 0   | maxima0 | P0 | PV0 QK1, O += T0, maxima1 | P1 | PV1 QK2 ... | PVlast QK0', O / l -> global | ...
- *     consumer 1   |    ...      | P0 | PV0 QK1, O += T0, maxima1 | P1 | ...
+ *     consumers    | S0 P0 T0 T0 ... | S1 P1 T1 T1 ... | ... | O / l -> global | S0' ...
  *
- * In ping-pong the exponentials of one consumer (P) run under everything else of the other. The block after a tile's last is
- * the next tile's first.
+ * A consumer does one thing after the other, and the others fill the time: three of them to 128 columns, two beyond. S, and
+ * then P and T, take the same registers, since T is worked out a few columns at a time and added to O under the product of
+ * the next few. Nothing orders the consumers.
  *
- * Shared memory: Q [64][128 bytes], stages of K and V [KEYS][128], of V^T [HEAD_DIM + 8][128], 128-byte swizzle; narrower
- * rows arrive with zeros behind them. Registers of a consumer: S KEYS/2, P KEYS/8, T HEAD_DIM/2 + 4, O HEAD_DIM/2 + 2.
- * Notebook: docs/kernels/sm90_fp8.md. */
+ * Shared memory: Q [slab][64][128 bytes], stages of K and V [slab][KEYS][128], slabs of 128 columns, 128-byte swizzle;
+ * narrower rows arrive with zeros behind them. Registers of a consumer: S KEYS/2, O HEAD_DIM/2 + 2. Notebook:
+ * docs/kernels/sm90_fp8.md. */
 #include "cuda/device/element.h"
 #include "cuda/ptx/warp_group.h"
 #include "cuda/ptx/wgmma_fp8.h"
@@ -37,24 +37,48 @@
 #include "cuda/sm90/fp8/transpose.h"
 #include "cuda/sm90/trace.h"
 
-enum { PARTS = HEAD_DIM / 2 + 4 }; /* accumulators of T: with the column of ones and seven of zeros */
-
-#if HEAD_DIM == 64
-#define ACCUMULATE_STEP wgmma_e4m3_rs_72
+/* P V is worked out PART columns at a time, so that its sums take the registers that S has left. */
+#if GROUPS > 2 && HEAD_DIM > 64
+enum { PART = 32 };
+#define PART_STEP       wgmma_e4m3_rs_32
+#define PART_START      wgmma_e4m3_rs_32_start
+#define LAST_PART_STEP  wgmma_e4m3_rs_40
+#define LAST_PART_START wgmma_e4m3_rs_40_start
 #else
-#define ACCUMULATE_STEP wgmma_e4m3_rs_136
+enum { PART = 64 };
+#define PART_STEP       wgmma_e4m3_rs_64
+#define PART_START      wgmma_e4m3_rs_64_start
+#define LAST_PART_STEP  wgmma_e4m3_rs_72
+#define LAST_PART_START wgmma_e4m3_rs_72_start
 #endif
+enum { PARTS = HEAD_DIM / PART, SUMS = PART / 2 };
 
 /* Issues S = Q K^T. */
 INLINE void issue_scores(float (&s)[SCORES], uint64_t q, uint64_t k) {
+    wgmma_fence();
+    wgmma_e4m3_ss_128_start(s, q, k);
 #pragma unroll
-    for (int step = 0; step < HEAD_DIM / 32; ++step) wgmma_e4m3_ss_128(s, q + 2 * step, k + 2 * step, step > 0);
+    for (int step = 1; step < HEAD_DIM / 32; ++step)
+        wgmma_e4m3_ss_128(s, q + step / 4 * (Q_SLAB / 16) + step % 4 * 2, k + step / 4 * (KV_SLAB / 16) + step % 4 * 2);
+    wgmma_commit();
 }
 
-/* Issues T = P [V | 1]. */
-INLINE void issue_accumulate(float (&t)[PARTS], const uint32_t (&packed)[KEYS / 8], uint64_t vt) {
+/* Issues T = P V of PART columns. */
+INLINE void issue_part(float (&t)[SUMS], const uint32_t (&packed)[KEYS / 8], uint64_t vt) {
+    wgmma_fence();
+    PART_START(t, &packed[0], vt);
 #pragma unroll
-    for (int step = 0; step < KEYS / 32; ++step) ACCUMULATE_STEP(t, &packed[4 * step], vt + 2 * step, step > 0);
+    for (int step = 1; step < KEYS / 32; ++step) PART_STEP(t, &packed[4 * step], vt + 2 * step);
+    wgmma_commit();
+}
+
+/* Issues T = P [V | 1] of the last PART columns. */
+INLINE void issue_last_part(float (&t)[SUMS + 4], const uint32_t (&packed)[KEYS / 8], uint64_t vt) {
+    wgmma_fence();
+    LAST_PART_START(t, &packed[0], vt);
+#pragma unroll
+    for (int step = 1; step < KEYS / 32; ++step) LAST_PART_STEP(t, &packed[4 * step], vt + 2 * step);
+    wgmma_commit();
 }
 
 INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
@@ -67,8 +91,8 @@ INLINE void release(uint64_t *empty) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
 }
 
-#define K_STEP      (KV_SLAB / 16) /* from stage to stage in a descriptor */
-#define VT_STEP     (VT_BYTES / 16)
+#define K_STEP      (SLABS * KV_SLAB / 16) /* from stage to stage in a descriptor */
+#define V_STEP      (V_BYTES / 16)
 #define Q_SLOT_STEP (GROUP_BYTES / 16)
 
 /* What a thread of a consumer warp group keeps beside its registers of S, P, T and O. */
@@ -83,44 +107,32 @@ struct consumer_state {
     struct tracer tracer;
 };
 
-/* Ping-pong: one group's exponentials run at a time, under everything else of the other group. */
-INLINE void ping_pong_wait(void) { named_barrier_wait(PING_PONG_BARRIER + group_index(), 256); }
-INLINE void ping_pong_arrive(void) { named_barrier_arrive(PING_PONG_BARRIER + (group_index() + 1) % GROUPS, 256); }
-
 INLINE uint64_t queries_of(struct shared *shared, uint32_t tiles) {
     return wgmma_operand(shared_address(shared->q), 0) + q_slot_of(piece_of(tiles, group_index())) * Q_SLOT_STEP;
 }
 
-INLINE uint64_t keys_of_stage(struct shared *shared, uint32_t count) {
-    return wgmma_operand(shared_address(shared->k), 0) + stage_of(count) * K_STEP;
+INLINE uint64_t keys_of_stage(struct shared *shared, uint32_t stage) {
+    return wgmma_operand(shared_address(shared->k), 0) + stage * K_STEP;
 }
 
-/* Waits for the first operands of tile number `tiles` of this CTA: Q, and K of block `count`. After the last tile there is
- * nothing to wait for, and its scores are of stale data: ptxas would serialise all products if these stood behind a
- * condition. */
-INLINE void wait_for_tile(struct shared *shared, uint32_t tiles, uint32_t count) {
-    const uint32_t slot = slot_of(tiles), piece = piece_of(tiles, group_index());
-    const struct tile *t = &shared->tile[slot];
-    mbarrier_wait(&shared->tile_full[slot], slot_parity(tiles));
-    if (t->end_block <= t->first_block) return;
-    mbarrier_wait(&shared->q_full[q_slot_of(piece)], q_parity(piece));
-    mbarrier_wait(&shared->k_full[stage_of(count)], full_parity(count));
-}
-
-/* Takes over the description of the tile that comes next, whose first scores are there. */
-INLINE void begin_tile(const struct sm90_forward_params *p, const struct shared *shared, struct consumer_state *g,
+/* Takes over the description of the next tile, and waits for its Q; false after the last. */
+INLINE bool begin_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                        float (&o)[OUTPUTS]) {
     const struct tile *tile = &shared->tile[slot_of(g->tiles)];
-    const int row = tile->row + warp_row() + (int)threadIdx.x % 32 / 4;
+    const uint32_t piece = piece_of(g->tiles, group_index());
     const float factor = HAS_SCORE_TERMS ? 1 : p->exponent;
+    mbarrier_wait(&shared->tile_full[slot_of(g->tiles)], slot_parity(g->tiles));
+    if (tile->number == NO_TILE) return false;
+    const int row = tile->row + warp_row() + (int)threadIdx.x % 32 / 4;
     g->first_block = tile->first_block, g->end_block = tile->end_block;
-    if (g->end_block <= g->first_block) return;
     g->shown = keys_of_warp(tile, warp_row());
     g->row_scale[0] = scale_of_row(p, tile, row) * factor, g->row_scale[1] = scale_of_row(p, tile, row + 8) * factor;
     g->rows = (struct rows)NO_ROWS;
     g->l[0] = g->l[1] = 0;
 #pragma unroll
     for (int v = 0; v < OUTPUTS; ++v) o[v] = 0;
+    mbarrier_wait(&shared->q_full[q_slot_of(piece)], q_parity(piece));
+    return true;
 }
 
 /* The scores of block n become P; m, l and O follow. */
@@ -140,27 +152,42 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, const struct s
     follow_maxima(s, &g->rows, c);
     rescale(o, &g->rows);
     if (g->rows.grown) g->l[0] *= g->rows.factor[0], g->l[1] *= g->rows.factor[1];
-    trace(&g->tracer, STROBE_TRACE_WAIT_PING_PONG, g->count);
-    ping_pong_wait();
     trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
-    exponentials_fp8(s, &g->rows, c, *(volatile const float *)&shared->zero);
-    ping_pong_arrive();
+    exponentials_fp8(s, &g->rows, c);
 }
 
-/* O += T scale_v, l += T's column of ones, which the first lane of four holds. */
-INLINE void promote(struct consumer_state *g, float (&o)[OUTPUTS], float (&t)[PARTS], float v_scale) {
+/* O += T scale_v for the sums of one part. */
+template <int COUNT> INLINE void promote(float (&o)[OUTPUTS], float (&t)[COUNT], int part, float v_scale) {
 #pragma unroll
-    for (int v = 0; v < PARTS; ++v) wgmma_keep(t[v]);
+    for (int v = 0; v < COUNT; ++v) wgmma_keep(t[v]);
 #pragma unroll
-    for (int v = 0; v < OUTPUTS; ++v) o[v] = fmaf(t[v], v_scale, o[v]);
-    g->l[0] += t[OUTPUTS], g->l[1] += t[OUTPUTS + 2];
+    for (int v = 0; v < SUMS; ++v) o[part * SUMS + v] = fmaf(t[v], v_scale, o[part * SUMS + v]);
+}
+
+/* O += P V scale_v, l += the column of ones, which the first lane of four holds. A part's sums are added while the tensor
+ * cores have the next part. */
+INLINE void accumulate(struct consumer_state *g, const uint32_t (&packed)[KEYS / 8], float (&o)[OUTPUTS], uint64_t vt,
+                       float v_scale) {
+    float t[2][SUMS], last[SUMS + 4];
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        const uint64_t columns = vt + part * (PART * ROW_BYTES / 16);
+        if (part < PARTS - 1) issue_part(t[part % 2], packed, columns);
+        if (part == PARTS - 1) issue_last_part(last, packed, columns);
+        if (part == 0) continue;
+        wgmma_wait(1);
+        promote(o, t[(part - 1) % 2], part - 1, v_scale);
+    }
+    wgmma_wait(0);
+    promote(o, last, PARTS - 1, v_scale);
+    g->l[0] += last[SUMS], g->l[1] += last[SUMS + 2];
 }
 
 /* lse takes the sum of the weights as they were, O that of the rounded ones, which V has been multiplied with: the epilogue
  * divides by the first, so O is multiplied by their ratio. The first lane of four holds the column of ones. */
 INLINE void normalise(struct consumer_state *g, float (&o)[OUTPUTS]) {
     float ratio[2];
-    const float unit = 1.0f / (1 << WEIGHTS_LOG2); /* weights of 1 at the maximum again: lse then has no logarithm of 2^8 */
+    const float unit = 1.0f / (1 << WEIGHTS_LOG2); /* weights of 1 at the maximum again: lse then has no logarithm of that */
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const float rounded = __shfl_sync(0xffffffffu, g->l[i], (int)threadIdx.x % 32 & 28);
@@ -174,62 +201,49 @@ INLINE void normalise(struct consumer_state *g, float (&o)[OUTPUTS]) {
     for (int v = 0; v < OUTPUTS; ++v) o[v] *= ratio[v / 2 % 2];
 }
 
-/* Block n of the tile in hand, whose scores are there: its P V, and the scores of the next block or of the next tile's
- * first. */
+/* Block n of the tile in hand: its scores, their softmax, P V. */
 INLINE void process_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
-                          float (&s)[SCORES], uint32_t (&packed)[KEYS / 8], float (&t)[PARTS], float (&o)[OUTPUTS], int n) {
-    const uint32_t now = stage_of(g->count), next = g->count + 1, last = n == g->first_block;
-    const uint64_t vt = wgmma_operand(shared_address(shared->vt), 0) + now * VT_STEP;
-    const float2 scales = shared->scales[now];
+                          float (&o)[OUTPUTS], int n) {
+    const uint32_t stage = stage_of(g->count), parity = full_parity(g->count), last = n == g->first_block;
+    float s[SCORES];
+    uint32_t packed[KEYS / 8]; /* P */
+    trace(&g->tracer, STROBE_TRACE_WAIT_K, g->count);
+    mbarrier_wait(&shared->k_full[stage], parity);
+    const float2 scales = shared->scales[stage];
+    trace(&g->tracer, STROBE_TRACE_QK, g->count);
+    issue_scores(s, queries_of(shared, g->tiles), keys_of_stage(shared, stage));
+    trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
+    wgmma_wait(0);
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
-    release(&shared->k_empty[now]);
+    release(&shared->k_empty[stage]);
     if (last) release(&shared->q_empty[q_slot_of(piece_of(g->tiles, group_index()))]);
     softmax_of_block(p, shared, g, s, o, n, scales.x);
     pack_weights(packed, s);
     trace(&g->tracer, STROBE_TRACE_WAIT_V, g->count);
-    mbarrier_wait(&shared->vt_full[now], full_parity(g->count));
-    trace(&g->tracer, STROBE_TRACE_WAIT_K, g->count);
-    if (last)
-        wait_for_tile(shared, g->tiles + 1, next);
-    else
-        mbarrier_wait(&shared->k_full[stage_of(next)], full_parity(next));
-    trace(&g->tracer, STROBE_TRACE_QK, g->count);
-    wgmma_fence();
-    issue_accumulate(t, packed, vt);
-    issue_scores(s, queries_of(shared, g->tiles + last), keys_of_stage(shared, next));
-    wgmma_commit();
-    trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
-    wgmma_wait(0);
-    release(&shared->vt_empty[now]);
-    promote(g, o, t, scales.y);
-    g->count = next;
+    mbarrier_wait(&shared->vt_full[stage], parity);
+    trace(&g->tracer, STROBE_TRACE_PV, g->count);
+    accumulate(g, packed, o, wgmma_operand(shared_address(shared->v), 0) + stage * V_STEP, scales.y);
+    release(&shared->v_empty[stage]);
+    ++g->count;
 }
 
 /* One warp group: tile after tile, then the exact rows. */
 INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared, int index) {
     struct consumer_state g;
-    float s[SCORES], t[PARTS], o[OUTPUTS];
-    uint32_t packed[KEYS / 8]; /* P */
+    float o[OUTPUTS];
     int32_t *chain = &shared->chain[threadIdx.x / 32 - 4];
     g.count = g.tiles = 0;
     g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);
-    if (index == GROUPS - 1) named_barrier_arrive(PING_PONG_BARRIER, 256);
 
-    wait_for_tile(shared, 0, 0);
-    wgmma_fence();
-    issue_scores(s, queries_of(shared, 0), keys_of_stage(shared, 0));
-    wgmma_commit();
-    wgmma_wait(0);
-    for (begin_tile(p, shared, &g, o); g.end_block > g.first_block; begin_tile(p, shared, &g, o)) {
+    for (; begin_tile(p, shared, &g, o); ++g.tiles) {
         const uint32_t slot = slot_of(g.tiles);
-        for (int n = g.end_block - 1; n >= g.first_block; --n) process_block(p, shared, &g, s, packed, t, o, n);
+        for (int n = g.end_block - 1; n >= g.first_block; --n) process_block(p, shared, &g, o, n);
         trace(&g.tracer, STROBE_TRACE_EPILOGUE, g.count);
         normalise(&g, o);
         const bool finite = epilogue(p, &shared->tile[slot], o, &g.rows, warp_row());
         __syncwarp();
         if (!finite) mark_for_recompute(p->workspace, shared->tile[slot].number, chain, warp_row());
         release(&shared->tile_empty[slot]);
-        ++g.tiles;
     }
     trace(&g.tracer, STROBE_TRACE_END, g.count);
     recompute_marked(p, *chain, warp_row());
@@ -239,13 +253,12 @@ INLINE void init_barriers(struct shared *s) {
     for (int slot = 0; slot < Q_SLOTS; ++slot) mbarrier_init(&s->q_full[slot], 1), mbarrier_init(&s->q_empty[slot], 4);
     for (int stage = 0; stage < STAGES; ++stage) {
         mbarrier_init(&s->k_full[stage], 1), mbarrier_init(&s->k_empty[stage], 4 * GROUPS);
-        mbarrier_init(&s->v_full[stage], 1), mbarrier_init(&s->v_empty[stage], TRANSPOSERS);
-        mbarrier_init(&s->vt_full[stage], TRANSPOSERS), mbarrier_init(&s->vt_empty[stage], 4 * GROUPS);
+        mbarrier_init(&s->v_full[stage], 1), mbarrier_init(&s->v_empty[stage], 4 * GROUPS);
+        mbarrier_init(&s->vt_full[stage], TRANSPOSERS);
     }
     for (int slot = 0; slot < TILES; ++slot)
         mbarrier_init(&s->tile_full[slot], 1), mbarrier_init(&s->tile_empty[slot], 4 * GROUPS + 1 + TRANSPOSERS);
     for (int warp = 0; warp < 4 * GROUPS; ++warp) s->chain[warp] = -1;
-    s->zero = 0;
     mbarrier_init_fence();
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * softmax.h (fp8): online softmax on scores of e4m3 products. P is 2^WEIGHTS_LOG2 times what it is elsewhere, up to 2^8 and
+ * softmax.h (fp8): online softmax on scores of e4m3 products. P is 2^WEIGHTS_LOG2 times what it is elsewhere, up to 2^6 and
  * with the lagging maximum up to 2^8.8 = 446, so that it fills the range of e4m3, whose largest number is 448; the row's
  * shift is lower by as much, and with it lse is right. Scores are raw sums: what a row's are multiplied with follows from
  * the scales of Q's row and of K's block. The sum of this file is lse's; O is divided by that of the rounded weights, for
@@ -10,8 +10,10 @@
 
 #include "cuda/sm90/forward/softmax.h"
 
-#define WEIGHTS_LOG2      8
-#define WEIGHTS_GROW_LOG2 0.8f /* before O and l are rescaled */
+/* Their sum is the logarithm of e4m3's largest number. A long lag saves rescales of O, for which all warps of a group wait;
+ * a weight below 2^-6 has fewer bits, and is then 2^-12 of the largest or less. */
+#define WEIGHTS_LOG2      6
+#define WEIGHTS_GROW_LOG2 2.8f /* before O and l are rescaled */
 
 /* Moves m of both rows to the maxima of this block; c: log2 of a weight per unit of score, of each row. */
 INLINE void raise_weights(const float (&s)[KEYS / 2], struct rows *r, const float (&c)[2]) {
@@ -56,17 +58,13 @@ INLINE void follow_maxima(float (&s)[KEYS / 2], struct rows *r, const float (&c)
     if (r->grown) raise_weights(s, r, c);
 }
 
-/* S becomes P in place, and lse's sum follows. `zero`: a 0 that ptxas does not know, lest it move exponentials up to where
- * it was not there yet. */
-INLINE void exponentials_fp8(float (&s)[KEYS / 2], struct rows *r, const float (&c)[2], float zero) {
-    const float shift[2] = {zero - r->shift[0], zero - r->shift[1]};
+/* S becomes P in place, and lse's sum follows. */
+INLINE void exponentials_fp8(float (&s)[KEYS / 2], struct rows *r, const float (&c)[2]) {
 #pragma unroll
     for (int v = 0; v < KEYS / 2; ++v) {
-        s[v] = ex2(fmaf(s[v], c[v / 2 % 2], shift[v / 2 % 2]));
+        s[v] = ex2(fmaf(s[v], c[v / 2 % 2], -r->shift[v / 2 % 2]));
         r->sum[v / 2 % 2] += s[v];
     }
-    /* Never: but ptxas would move exponentials down to where they are used, if nothing asked for their sum here. */
-    if (r->sum[0] + r->sum[1] < -1) __nanosleep(0);
 }
 
 /* P rounded to e4m3, as the A operand of P V: sixteen keys of a row are a register of the lane's four columns 2 q, 2 q + 1,
