@@ -37,6 +37,9 @@
 #include "cuda/sm90/fp8/transpose.h"
 #include "cuda/sm90/trace.h"
 
+static_assert(sizeof(struct shared) <= sizeof(shared::q) + sizeof(shared::k) + sizeof(shared::v) + 1024,
+              "host.c asks for so much behind the stages");
+
 /* P V is worked out PART columns at a time, so that its sums take the registers that S has left. */
 #if GROUPS > 2 && HEAD_DIM > 64
 enum { PART = 32 };
