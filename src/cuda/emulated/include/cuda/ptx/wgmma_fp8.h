@@ -26,17 +26,15 @@ static inline float emulated_coarse_sum(const double *product, double before) {
     return (float)(sum * unit);
 }
 
-static inline void emulated_run_wgmma_fp8(void *arguments[EMULATED_LANES]) {
+static inline void emulated_run_wgmma_fp8(const emulated_wgmma (&of)[EMULATED_LANES]) {
     static thread_local double a[16][EMULATED_WGMMA_FP8_K], b[EMULATED_WGMMA_MOST_N][EMULATED_WGMMA_FP8_K];
-    for (int lane = 0; lane < EMULATED_LANES; ++lane)
-        if (!arguments[lane]) emulated_fault("wgmma without lane %d", lane);
-    const emulated_wgmma *m = (const emulated_wgmma *)arguments[0];
+    const emulated_wgmma *m = &of[0];
     const int first_row = (int)threadIdx.x / EMULATED_LANES % 4 * 16;
     for (int row = 0; row < 16; ++row)
         for (int k = 0; k < EMULATED_WGMMA_FP8_K; ++k)
             if (m->a_registers) {
                 const int lane = row % 8 * 4 + k % 16 / 4, number = row / 8 + k / 16 * 2;
-                const uint32_t four = ((const emulated_wgmma *)arguments[lane])->a_registers[number];
+                const uint32_t four = of[lane].a_registers[number];
                 a[row][k] = (double)e4m3_to_float((uint8_t)(four >> 8 * (k % 4)));
             } else {
                 a[row][k] = (double)e4m3_to_float(
@@ -47,8 +45,7 @@ static inline void emulated_run_wgmma_fp8(void *arguments[EMULATED_LANES]) {
             b[column][k] = (double)e4m3_to_float(*emulated_operand_byte(m->b, emulated_offset_in_row(m->b, column, k)));
     for (int row = 0; row < 16; ++row)
         for (int column = 0; column < m->n; ++column) {
-            float *d = &((const emulated_wgmma *)arguments[row % 8 * 4 + column % 8 / 2])
-                            ->d[column / 8 * 4 + row / 8 * 2 + column % 2];
+            float *d = &of[row % 8 * 4 + column % 8 / 2].d[column / 8 * 4 + row / 8 * 2 + column % 2];
             double product[EMULATED_WGMMA_FP8_K];
             for (int k = 0; k < EMULATED_WGMMA_FP8_K; ++k) product[k] = a[row][k] * b[column][k];
             *d = emulated_coarse_sum(product, m->add ? (double)*d : 0);
@@ -56,20 +53,28 @@ static inline void emulated_run_wgmma_fp8(void *arguments[EMULATED_LANES]) {
 }
 
 static inline void emulated_wgmma_fp8_of(emulated_wgmma mine) {
-    emulated_converge(0xffffffffu, emulated_run_wgmma_fp8, &mine, "wgmma in FP8");
+    emulated_converge(0xffffffffu, emulated_issue_wgmma<emulated_run_wgmma_fp8>, &mine, "wgmma in FP8");
 }
 
-#define EMULATED_WGMMA_FP8_SS(n)                                                              \
-    static inline void wgmma_e4m3_ss_##n(float(&d)[n / 2], uint64_t a, uint64_t b, int add) { \
-        emulated_wgmma_fp8_of({d, nullptr, a, b, n, add, false, false, false});               \
+#define EMULATED_WGMMA_FP8_SS(n)                                                             \
+    static inline void wgmma_e4m3_ss_##n(float(&d)[n / 2], uint64_t a, uint64_t b) {         \
+        emulated_wgmma_fp8_of({d, nullptr, a, b, n, 1, false, false, false});                \
+    }                                                                                        \
+    static inline void wgmma_e4m3_ss_##n##_start(float(&d)[n / 2], uint64_t a, uint64_t b) { \
+        emulated_wgmma_fp8_of({d, nullptr, a, b, n, 0, false, false, false});                \
     }
 EMULATED_WGMMA_FP8_SS(128)
 
-#define EMULATED_WGMMA_FP8_RS(n)                                                                     \
-    static inline void wgmma_e4m3_rs_##n(float(&d)[n / 2], const uint32_t *a, uint64_t b, int add) { \
-        emulated_wgmma_fp8_of({d, a, 0, b, n, add, false, false, false});                            \
+#define EMULATED_WGMMA_FP8_RS(n)                                                                    \
+    static inline void wgmma_e4m3_rs_##n(float(&d)[n / 2], const uint32_t *a, uint64_t b) {         \
+        emulated_wgmma_fp8_of({d, a, 0, b, n, 1, false, false, false});                             \
+    }                                                                                               \
+    static inline void wgmma_e4m3_rs_##n##_start(float(&d)[n / 2], const uint32_t *a, uint64_t b) { \
+        emulated_wgmma_fp8_of({d, a, 0, b, n, 0, false, false, false});                             \
     }
+EMULATED_WGMMA_FP8_RS(32)
+EMULATED_WGMMA_FP8_RS(40)
+EMULATED_WGMMA_FP8_RS(64)
 EMULATED_WGMMA_FP8_RS(72)
-EMULATED_WGMMA_FP8_RS(136)
 
 #endif
