@@ -15,6 +15,19 @@
 #define WEIGHTS_LOG2      6
 #define WEIGHTS_GROW_LOG2 2.8f /* before O and l are rescaled */
 
+/* Scales may be negative, 0 and NaN: the scores take over what their products would be spoilt by, and hidden ones, -inf,
+ * stay what they are. */
+INLINE void make_positive(float (&s)[KEYS / 2], float (&c)[2]) {
+    float factor[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        factor[i] = c[i] > 0 ? 1 : c[i] < 0 ? -1 : c[i];
+        c[i] = c[i] > 0 || c[i] < 0 ? fabsf(c[i]) : 1;
+    }
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; ++v) s[v] = s[v] == -INFINITY ? -INFINITY : s[v] * factor[v / 2 % 2];
+}
+
 /* Moves m of both rows to the maxima of this block; c: log2 of a weight per unit of score, of each row. */
 INLINE void raise_weights(const float (&s)[KEYS / 2], struct rows *r, const float (&c)[2]) {
     float seen[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
@@ -49,13 +62,16 @@ INLINE int largest_bits(const float (&s)[KEYS / 2], int i) {
 /* Moves m to where scores that pass their row's bound ask for it. A row's largest score is found as an integer: where some
  * score is positive, the order of the bits is that of the numbers; where the bound, which is in base 2, is negative, the
  * maximum is looked for in any case. */
-INLINE void follow_maxima(float (&s)[KEYS / 2], struct rows *r, const float (&c)[2]) {
+INLINE void follow_maxima(float (&s)[KEYS / 2], struct rows *r, float (&c)[2]) {
 #pragma unroll
     for (int v = 0; v < KEYS / 2; ++v) wgmma_keep(s[v]);
     const float most[2] = {__int_as_float(largest_bits(s, 0)) * c[0], __int_as_float(largest_bits(s, 1)) * c[1]};
     const bool above = (r->bound[0] < 0) | (r->bound[1] < 0) | (most[0] > r->bound[0]) | (most[1] > r->bound[1]);
-    r->grown = __any_sync(0xffffffffu, above);
-    if (r->grown) raise_weights(s, r, c);
+    const bool odd = !HAS_SCORE_TERMS && !(fminf(c[0], c[1]) > 0); /* a NaN of one row alone is one of all its scores */
+    r->grown = __any_sync(0xffffffffu, above | odd);
+    if (!r->grown) return;
+    if (odd) make_positive(s, c);
+    raise_weights(s, r, c);
 }
 
 /* S becomes P in place, and lse's sum follows. */
