@@ -101,17 +101,17 @@ static strobe_status call(const strobe_dist *dist, const strobe_gradients *gradi
                           size_t given, void *stream) {
     struct job j = {.scheme = STROBE_DIST_AUTOMATIC};
     void *own = NULL;
-    int previous = -1;
+    int entered = 0;
     strobe_status status = strobe__dist_read(&j.w, dist, gradients, backward);
     bool compares = !(j.w.d.flags & STROBE_DIST_UNCOMPARED) && j.w.records.size > 0; /* else there is nobody to tell */
     j.w.place.stream = stream;
-    if (!status) status = strobe__place_enter(&j.w.place, &previous);
+    if (!status) status = strobe__place_enter(&j.w.place, &entered);
     if (!status && compares && j.w.t.size > 1) status = strobe__place_may_wait(&j.w.place), compares = !status;
     if (!status) status = prepare(&j, workspace, given, &own);
     if (compares) status = agree(&j, status);
     if (!status) status = run(&j);
     aligned_free(own);
-    strobe__place_leave(&j.w.place, previous);
+    strobe__place_leave(&j.w.place, entered);
     release(&j);
     return status;
 }

@@ -133,6 +133,7 @@ static strobe_status check_strides(const struct whole *w) {
     a.batch = w->entries, a.seq_q = w->d.rows_q, a.seq_k = w->d.rows_k, a.mask = STROBE_MASK_NONE;
     a.varlen = NULL, a.bias = NULL, a.bool_mask = NULL, a.alibi = NULL, a.sinks = NULL, a.dropout = NULL;
     g.dbias = NULL, g.dsinks = NULL;
+    a.tuning = NULL; /* a kernel that is asked for may take the calls, which are of other rows than the shard */
     size_t bytes;
     return strobe__dist_core(strobe_workspace(&a, w->backward ? &g : NULL, &bytes));
 }

@@ -116,18 +116,6 @@ const char *strobe__dist_cuda_upload(int64_t *to, const int64_t *words, int64_t 
     return NULL;
 }
 
-const char *strobe__dist_cuda_enter(int32_t index, int *previous) {
-    int devices = 0;
-    cudaError_t error = cudaGetDeviceCount(&devices);
-    if (error == cudaSuccess && (index < 0 || index >= devices)) return "device_index is none of this machine's GPUs";
-    if (error == cudaSuccess) error = cudaGetDevice(previous);
-    if (error == cudaSuccess) error = cudaSetDevice(index);
-    if (error != cudaSuccess) (void)cudaGetLastError(); /* the next call is not to find it */
-    return text_of(error);
-}
-
-void strobe__dist_cuda_leave(int previous) { (void)cudaSetDevice(previous); }
-
 bool strobe__dist_cuda_is_captured(void *stream) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;

@@ -24,9 +24,10 @@ const char *strobe__dist_cuda_copy(void *to, const void *from, size_t bytes, voi
 const char *strobe__dist_cuda_sum(float *to, const float *parts, int64_t count, int32_t ranks, void *stream);
 const char *strobe__dist_cuda_upload(int64_t *to, const int64_t *words, int64_t count, void *stream);
 
-/* Makes a device current, of which *previous is the one before. */
-const char *strobe__dist_cuda_enter(int32_t index, int *previous);
-void strobe__dist_cuda_leave(int previous);
+/* Makes a device current: its primary context, unless a context of that device is current. *entered is what leaving undoes.
+ */
+const char *strobe__dist_cuda_enter(int32_t index, int *entered);
+void strobe__dist_cuda_leave(int32_t index, int entered);
 bool strobe__dist_cuda_is_captured(void *stream);
 
 #endif

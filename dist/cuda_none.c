@@ -29,11 +29,11 @@ const char *strobe__dist_cuda_upload(int64_t *to, const int64_t *words, int64_t 
     (void)to, (void)words, (void)count, (void)stream;
     return nothing;
 }
-const char *strobe__dist_cuda_enter(int32_t index, int *previous) {
-    (void)index, (void)previous;
+const char *strobe__dist_cuda_enter(int32_t index, int *entered) {
+    (void)index, (void)entered;
     return nothing;
 }
-void strobe__dist_cuda_leave(int previous) { (void)previous; }
+void strobe__dist_cuda_leave(int32_t index, int entered) { (void)index, (void)entered; }
 bool strobe__dist_cuda_is_captured(void *stream) {
     (void)stream;
     return false;

@@ -164,7 +164,7 @@ static strobe_status exchange_and_merge(struct decode *d) {
 
 /* Up to the comparison: everything that may go wrong on one rank alone. */
 static strobe_status prepare(struct decode *d, const strobe_attention *part, uint64_t flags, void *workspace, size_t given,
-                             void **own, int *previous) {
+                             void **own, int *entered) {
     struct room room = {0};
     if (flags & ~(uint64_t)STROBE_DIST_UNCOMPARED)
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "flags is %llu; 0 or 1 is accepted", (unsigned long long)flags);
@@ -172,7 +172,7 @@ static strobe_status prepare(struct decode *d, const strobe_attention *part, uin
     TRY(strobe__dist_copy(&d->a, sizeof d->a, part, "part"));
     d->place.device = d->a.device, d->place.index = d->a.device_index;
     TRY(strobe__dist_check_device(&d->a, &d->t));
-    TRY(strobe__place_enter(&d->place, previous));
+    TRY(strobe__place_enter(&d->place, entered));
     TRY(check(d));
     TRY(make_lists(d));
     TRY(lay_out(d, &room));
@@ -187,7 +187,7 @@ strobe_status strobe_dist_decode(const strobe_attention *part, const strobe_tran
     struct named named[MOST_NAMED];
     const bool compares = !(flags & STROBE_DIST_UNCOMPARED);
     void *own = NULL;
-    int previous = -1;
+    int entered = 0;
     TRY(strobe__dist_read_transport(&d.t, &d.records, transport));
     TRY(strobe__dist_check_transport(&d.t, &d.records, compares));
     d.place.stream = stream;
@@ -195,13 +195,13 @@ strobe_status strobe_dist_decode(const strobe_attention *part, const strobe_tran
         const struct place gpu = {.device = STROBE_CUDA, .stream = stream};
         TRY(strobe__place_may_wait(&gpu));
     }
-    strobe_status status = prepare(&d, part, flags, workspace, workspace_bytes, &own, &previous);
+    strobe_status status = prepare(&d, part, flags, workspace, workspace_bytes, &own, &entered);
     if (compares && d.t.size > 1)
         status = strobe__dist_agree(&d.records, stream, named, status ? 0 : list_fields(&d, named), status);
     if (!status && d.entries > 0 && d.rows > 0) status = exchange_and_merge(&d);
     aligned_free(own);
     free(d.partials);
-    strobe__place_leave(&d.place, previous);
+    strobe__place_leave(&d.place, entered);
     return status;
 }
 

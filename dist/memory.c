@@ -120,17 +120,17 @@ void strobe__upload(struct place *on, int64_t *to, const int64_t *words, int64_t
         memcpy(to, words, (size_t)count * sizeof *to);
 }
 
-strobe_status strobe__place_enter(const struct place *on, int *previous) {
+strobe_status strobe__place_enter(const struct place *on, int *entered) {
     if (on->device != STROBE_CUDA) {
         if (!on->stream || on->device != STROBE_CPU) return STROBE_OK;
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "stream is %p; NULL is accepted on the CPU", on->stream);
     }
-    const char *failure = strobe__dist_cuda_enter(on->index, previous);
+    const char *failure = strobe__dist_cuda_enter(on->index, entered);
     return failure ? strobe__dist_fail(STROBE_UNSUPPORTED, "device is %d; %s", on->device, failure) : STROBE_OK;
 }
 
-void strobe__place_leave(const struct place *on, int previous) {
-    if (on->device == STROBE_CUDA && previous >= 0) strobe__dist_cuda_leave(previous);
+void strobe__place_leave(const struct place *on, int entered) {
+    if (on->device == STROBE_CUDA) strobe__dist_cuda_leave(on->index, entered);
 }
 
 strobe_status strobe__place_may_wait(const struct place *on) {

@@ -40,10 +40,10 @@ void strobe__sum_parts(struct place *on, float *to, const float *parts, int64_t 
 /* Words of the host to the place's memory; they may change when this has returned. */
 void strobe__upload(struct place *on, int64_t *to, const int64_t *words, int64_t count);
 
-/* Makes the device of a place the thread's current one, where the place is a GPU; the one before into *previous. Fails with
- * a sentence where this build or machine has none. */
-strobe_status strobe__place_enter(const struct place *on, int *previous);
-void strobe__place_leave(const struct place *on, int previous);
+/* Makes the device of a place the thread's current one, where the place is a GPU, until leave undoes *entered. Fails with a
+ * sentence where this build or machine has none. */
+strobe_status strobe__place_enter(const struct place *on, int *entered);
+void strobe__place_leave(const struct place *on, int entered);
 
 /* Refuses a stream that is being captured, in which ranks cannot wait for each other. */
 strobe_status strobe__place_may_wait(const struct place *on);

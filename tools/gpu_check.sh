@@ -10,7 +10,7 @@
 # BUILD/tests, for their parts; says what it left out. racecheck cannot follow how warps
 # of the Hopper backward release memory: it sees that kernel in RACECHECK_BUILD alone, a folder built with
 # -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK. --quick: the quick grid, two of the tools on a third of the problems, a corner of the
-# table of speeds; two minutes on 16 cores. --ranks N: attention over N processes and nothing else: streams of one GPU as ranks, NCCL
+# table of speeds; two minutes on 16 cores. --ranks N: attention over N processes and nothing else: streams of the GPUs as ranks, NCCL
 # with 1 to N processes (several share a GPU, through sockets, where there are fewer), the Python package's over torchrun, and where
 # there are N GPUs the speeds of bench/dist_peers.py.
 set -u

@@ -120,6 +120,11 @@ static int wait_for(void *self, void *stream) {
 
 static const char *text_of(void *self) { return ((struct lane *)self)->text; }
 
+int streams_device(int32_t rank) {
+    const int devices = cuda_driver_devices();
+    return devices > 0 ? rank % devices : 0;
+}
+
 struct streams *streams_make(struct world *world, int32_t size, char *message, size_t capacity) {
     const cuda_driver *driver = cuda_driver_open(message, capacity);
     if (!driver) return NULL;
@@ -129,12 +134,13 @@ struct streams *streams_make(struct world *world, int32_t size, char *message, s
     for (int32_t r = 0; r < size; ++r) {
         struct lane *l = &s->lanes[r];
         l->driver = driver, l->host = world_transport(world, r);
-        error = error || driver->create_stream(&l->stream, NON_BLOCKING) || driver->create_stream(&l->copies, NON_BLOCKING);
+        error = error || !cuda_driver_use(streams_device(r)) || driver->create_stream(&l->stream, NON_BLOCKING) ||
+                driver->create_stream(&l->copies, NON_BLOCKING);
         for (int e = 0; e < EVENTS; ++e)
             error = error || driver->create_event(&l->ready[e], DISABLE_TIMING) ||
                     driver->create_event(&l->done[e], DISABLE_TIMING);
     }
-    if (!error) return s;
+    if (!error && cuda_driver_enter()) return s;
     snprintf(message, capacity, "the driver refused streams or events");
     streams_free(s);
     return NULL;

@@ -26,7 +26,9 @@ typedef struct rank {
     strobe_gradients gradients;
     strobe_bias bias, dbias;
     strobe_bool_mask bool_mask;
-    strobe_sinks dsinks;
+    strobe_sinks sinks, dsinks;
+    strobe_alibi alibi;
+    void *heads[2];           /* sinks and slopes, where the rank's GPU is not the first */
     strobe_transport nowhere; /* replaced by that of the threads */
     strobe_dist dist;
     strobe_status status;
@@ -72,7 +74,8 @@ static bool make_tensor(const job *j, rank *r, tensor_id id) {
     *b = (buffer){.dtype = whole->dtype};
     memcpy(b->extent, whole->extent, sizeof b->extent);
     if (!keeps_rows) b->extent[1] = rows_of_rank(r, id);
-    const int64_t gap = r->nowhere.rank % 2 && tensor_side_of(id) != OVER_HEADS ? 3 : 0;
+    const int64_t odd = j->gpu && j->whole.seq_q % 4 ? 8 : 3; /* where Hopper's kernels take the strides, and where not */
+    const int64_t gap = r->nowhere.rank % 2 && tensor_side_of(id) != OVER_HEADS ? odd : 0;
     const int inner = outside || tensor_side_of(id) == OVER_SCORES ? 1 : 2, outer = 3 - inner;
     b->stride[inner] = b->extent[3] + (outside ? 0 : gap);
     b->stride[outer] = b->extent[inner] * b->stride[inner] + gap;
@@ -141,10 +144,32 @@ static void describe(const job *j, rank *r) {
     if (g->dsinks) r->dsinks = c->dsinks, r->dsinks.data = address(r, T_DSINKS), g->dsinks = &r->dsinks;
 }
 
+/* What is not of the rank's own lies on the first GPU: a copy for another one. */
+static void *copy_heads(const job *j, tensor_id id, int device, void **data) {
+    const buffer *b = &j->in->tensor[id];
+    unsigned char *copy = cuda_memory_copied_to(device, b->bytes, b->size);
+    *data = copy ? copy + (b->data - b->bytes) : NULL;
+    return copy;
+}
+
+static bool copy_features(const job *j, rank *r, int device) {
+    strobe_attention *a = &r->attention;
+    void *data;
+    if (a->sinks) {
+        r->sinks = *a->sinks, a->sinks = &r->sinks;
+        r->heads[0] = copy_heads(j, T_SINKS, device, &r->sinks.data);
+    }
+    if (a->alibi && a->alibi->slopes) {
+        r->alibi = *a->alibi, a->alibi = &r->alibi;
+        r->heads[1] = copy_heads(j, T_SLOPES, device, &data), r->alibi.slopes = data;
+    }
+    return (!a->sinks || r->heads[0]) && (!a->alibi || !a->alibi->slopes || r->heads[1]);
+}
+
 /* On a GPU, where the library has none of its own. A call that is refused says so by itself. */
 static bool make_workspace(const job *j, rank *r) {
     if (strobe_dist_workspace(&r->dist, j->c->backward ? &r->gradients : NULL, &r->workspace_bytes)) r->workspace_bytes = 0;
-    r->block = cuda_memory_copied(NULL, r->workspace_bytes + 2 * GUARD);
+    r->block = cuda_memory_copied_to(r->attention.device_index, NULL, r->workspace_bytes + 2 * GUARD);
     return r->block != NULL;
 }
 
@@ -153,6 +178,9 @@ static bool make_rank(const job *j, int32_t number) {
     r->attention = j->whole, r->gradients = j->c->gradients;
     problem_ranks_describe(&j->in->problem, &j->whole, number, &r->nowhere, &r->dist);
     r->dist.attention = &r->attention;
+    const int device = j->gpu ? streams_device(number) : 0;
+    r->attention.device_index = device;
+    if (device > 0 && !copy_features(j, r, device)) return false;
     for (int id = 0; id < TENSOR_COUNT; ++id) {
         const tensor_side side = tensor_side_of((tensor_id)id);
         const bool own = side == OVER_ROWS || side == OVER_KEYS || id == T_BIAS || id == T_DBIAS || id == T_MASK ||
@@ -160,7 +188,7 @@ static bool make_rank(const job *j, int32_t number) {
         if (!own || !is_there(j, (tensor_id)id)) continue;
         if (!make_tensor(j, r, (tensor_id)id)) return false;
         if (!tensor_is_output(&j->in->problem, (tensor_id)id)) move_rows(j, r, (tensor_id)id, false);
-        if (j->gpu) r->on_gpu[id] = cuda_memory_copied(r->tensor[id].bytes, r->tensor[id].size);
+        if (j->gpu) r->on_gpu[id] = cuda_memory_copied_to(device, r->tensor[id].bytes, r->tensor[id].size);
         if (j->gpu && !r->on_gpu[id]) return false;
     }
     describe(j, r);
@@ -177,13 +205,20 @@ static void run_rank_on_gpu(const job *j, rank *r, const strobe_transport *host)
     const strobe_transport transport = streams_transport(j->streams, host);
     void *stream = streams_of_rank(j->streams, host->rank), *workspace = r->block + GUARD;
     r->dist.transport = &transport;
-    if (!cuda_driver_enter())
-        r->status = STROBE_DEVICE_ERROR;
-    else if (j->c->backward)
+    const cuda_driver *driver = cuda_driver_open(r->message, sizeof r->message);
+    void *before = NULL, *after = NULL;
+    /* A thread may have its own device current, nothing, or another device. */
+    if (host->rank % 3 != 1 && !cuda_driver_use(streams_device(host->rank + host->rank % 3 / 2))) abort();
+    (void)driver->get_context(&before);
+    if (j->c->backward)
         r->status = strobe_dist_backward(&r->dist, &r->gradients, workspace, r->workspace_bytes, stream);
     else
         r->status = strobe_dist_forward(&r->dist, workspace, r->workspace_bytes, stream);
     snprintf(r->message, sizeof r->message, "%s", r->status ? strobe_dist_last_error() : "");
+    (void)driver->get_context(&after);
+    if (before == after || (!before && r->attention.device_index == 0)) return;
+    r->status = STROBE_DEVICE_ERROR;
+    snprintf(r->message, sizeof r->message, "rank %d: the call has changed the thread's current context", host->rank);
 }
 
 static void run_rank(void *context, const strobe_transport *transport) {
@@ -277,7 +312,8 @@ static void read_offsets(job *j) {
 /* Waits for the GPU; results and their guard bands to the host. */
 static strobe_status bring_back(job *j, int32_t count, char *message, size_t capacity) {
     unsigned char guard[GUARD];
-    if (!cuda_memory_wait(message, capacity)) return STROBE_DEVICE_ERROR;
+    for (int32_t n = count - 1; n >= 0; --n) /* the first device is current at last */
+        if (!cuda_driver_use(streams_device(n)) || !cuda_memory_wait(message, capacity)) return STROBE_DEVICE_ERROR;
     for (int32_t n = 0; n < count; ++n) {
         rank *r = &j->ranks[n];
         for (int id = 0; id < TENSOR_COUNT; ++id)
@@ -333,6 +369,7 @@ strobe_status ranks_run(const inputs *in, const outputs *out, const call *c, con
             if (j.gpu) cuda_memory_free(j.ranks[n].on_gpu[id]);
         }
         if (j.gpu) cuda_memory_free(j.ranks[n].block);
+        for (int h = 0; h < 2; ++h) cuda_memory_free(j.ranks[n].heads[h]);
     }
     free(j.ranks), free(j.cu[0]), free(j.cu[1]);
     return status;

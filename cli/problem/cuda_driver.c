@@ -11,6 +11,8 @@
 static cuda_driver driver;
 static int device;
 static void *context;
+enum { MOST_DEVICES = 64 };
+static void *contexts[MOST_DEVICES]; /* of the others, once they were asked for */
 
 bool cuda_driver_find(void *library, void *function, const char *name) {
     void *found = dlsym(library, name);
@@ -23,11 +25,13 @@ static bool find_all(void *library) {
         void *function;
         const char *name;
     } wanted[] = {{&driver.init, "cuInit"},
+                  {&driver.count_devices, "cuDeviceGetCount"},
                   {&driver.get_device, "cuDeviceGet"},
                   {&driver.get_attribute, "cuDeviceGetAttribute"},
                   {&driver.get_bus_id, "cuDeviceGetPCIBusId"},
                   {&driver.retain_context, "cuDevicePrimaryCtxRetain"},
                   {&driver.set_context, "cuCtxSetCurrent"},
+                  {&driver.get_context, "cuCtxGetCurrent"},
                   {&driver.allocate, "cuMemAlloc_v2"},
                   {&driver.release, "cuMemFree_v2"},
                   {&driver.to_device, "cuMemcpyHtoD_v2"},
@@ -75,6 +79,21 @@ const cuda_driver *cuda_driver_open(char *message, size_t capacity) {
 }
 
 bool cuda_driver_enter(void) { return context && !driver.set_context(context); }
+
+int cuda_driver_devices(void) {
+    int count = 0;
+    if (!context || driver.count_devices(&count)) return 0;
+    return count < MOST_DEVICES ? count : MOST_DEVICES;
+}
+
+bool cuda_driver_use(int ordinal) {
+    int other;
+    if (ordinal == 0) return cuda_driver_enter();
+    if (ordinal < 0 || ordinal >= cuda_driver_devices()) return false;
+    if (!contexts[ordinal] && (driver.get_device(&other, ordinal) || driver.retain_context(&contexts[ordinal], other)))
+        return false;
+    return !driver.set_context(contexts[ordinal]);
+}
 
 int cuda_driver_attribute(int attribute) {
     int value = 0;

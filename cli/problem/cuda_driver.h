@@ -15,11 +15,13 @@ enum { DEVICE_CLOCK_KHZ = 13, DEVICE_MULTIPROCESSORS = 16, DEVICE_L2_BYTES = 38,
 
 typedef struct cuda_driver {
     int (*init)(unsigned flags);
+    int (*count_devices)(int *count);
     int (*get_device)(int *device, int ordinal);
     int (*get_attribute)(int *value, int attribute, int device);
     int (*get_bus_id)(char *text, int capacity, int device);
     int (*retain_context)(void **context, int device);
     int (*set_context)(void *context);
+    int (*get_context)(void **context);
     int (*allocate)(device_address *memory, size_t bytes);
     int (*release)(device_address memory);
     int (*to_device)(device_address to, const void *from, size_t bytes);
@@ -55,6 +57,10 @@ const cuda_driver *cuda_driver_open(char *message, size_t capacity);
 
 /* Makes that device current on another thread, too. */
 bool cuda_driver_enter(void);
+
+/* How many devices there are, and any of them current on the calling thread; 0 is that of cuda_driver_open. */
+int cuda_driver_devices(void);
+bool cuda_driver_use(int ordinal);
 
 /* An attribute of that device, 0 if unknown. */
 int cuda_driver_attribute(int attribute);

@@ -52,6 +52,15 @@ void *cuda_memory_copied(const void *from, size_t bytes) {
     return (void *)(uintptr_t)memory;
 }
 
+void *cuda_memory_copied_to(int device, const void *from, size_t bytes) {
+    device_address memory = 0;
+    if (device == 0) return cuda_memory_copied(from, bytes);
+    bool made = cuda_driver_use(device) && !driver->allocate(&memory, bytes ? bytes : 1);
+    if (made && bytes) made = !(from ? driver->to_device(memory, from, bytes) : driver->fill(memory, 0xFF, bytes));
+    if (!made && memory) driver->release(memory);
+    return cuda_driver_enter() && made ? (void *)(uintptr_t)memory : NULL;
+}
+
 bool cuda_memory_copy_back(void *to, const void *from, size_t bytes) {
     return bytes == 0 || driver->to_host(to, (uintptr_t)from, bytes) == 0;
 }

@@ -17,6 +17,9 @@ void cuda_memory_use_arena(size_t bytes);
 /* Bytes of device memory outside of the arena, with anything in them. NULL if there is none to be had. */
 void *cuda_memory_allocated(size_t bytes);
 
+/* As cuda_memory_copied, on the device of that number; the first is current afterwards. */
+void *cuda_memory_copied_to(int device, const void *from, size_t bytes);
+
 /* Bytes of device memory with a copy of the host's in them; from NULL: bytes 0xFF. NULL if there is none to be had. */
 void *cuda_memory_copied(const void *from, size_t bytes);
 bool cuda_memory_copy_back(void *to, const void *from, size_t bytes);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dist/cuda_memory.h"
 #include "nccl.h"
 #include "strobe/strobe_dist_nccl.h"
 
@@ -23,8 +24,9 @@ struct state {
     int device;
     cudaStream_t side;
     cudaEvent_t ready, done;
-    unsigned char *host, *staged;          /* STAGED_BYTES each, pinned and the device's */
-    strobe_message receives[MOST_RECORDS]; /* of records under way, behind those sent in `host` */
+    unsigned char *host, *staged;           /* STAGED_BYTES each, pinned and the device's */
+    strobe_message receives[MOST_RECORDS];  /* of records under way, behind those sent in `host` */
+    strobe_message on_device[MOST_RECORDS]; /* the same exchange in `staged`, what is sent first */
     int64_t receive_count, sent_count;
     strobe_transport records;
     char text[512];
@@ -35,6 +37,16 @@ static _Thread_local char last_error[512];
 static int cuda_failed(struct state *s, cudaError_t error) {
     if (error != cudaSuccess) snprintf(s->text, sizeof s->text, "CUDA: %s", cudaGetErrorString(error));
     return error != cudaSuccess;
+}
+
+/* With the communicator's device current, whatever the thread had. */
+static int on_device(struct state *s, int (*work)(struct state *s)) {
+    int entered;
+    const char *failure = strobe__dist_cuda_enter(s->device, &entered);
+    if (failure) snprintf(s->text, sizeof s->text, "CUDA: %s", failure);
+    const int failed = failure ? 1 : work(s);
+    strobe__dist_cuda_leave(s->device, entered);
+    return failed;
 }
 
 static int nccl_failed(struct state *s, int error) {
@@ -85,10 +97,19 @@ static const char *text_of(void *self) { return ((struct state *)self)->text; }
 
 /* ---- records */
 
+static int exchange_records(struct state *s) {
+    const size_t sent = (size_t)s->sent_count * RECORD_BYTES, received = (size_t)s->receive_count * RECORD_BYTES;
+    return is_broken(s) ||
+           (sent && cuda_failed(s, cudaMemcpyAsync(s->staged, s->host, sent, cudaMemcpyHostToDevice, s->side))) ||
+           send_and_receive(s, s->on_device, s->sent_count, s->on_device + s->sent_count, s->receive_count) ||
+           (received &&
+            cuda_failed(s, cudaMemcpyAsync(s->host + sent, s->staged + sent, received, cudaMemcpyDeviceToHost, s->side))) ||
+           cuda_failed(s, cudaEventRecord(s->done, s->side));
+}
+
 static int start_records(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
                          int64_t receive_count, void *stream) {
     struct state *s = self;
-    strobe_message staged[MOST_RECORDS];
     (void)stream;
     if (send_count + receive_count > MOST_RECORDS) {
         snprintf(s->text, sizeof s->text, "an exchange has more than %d records", MOST_RECORDS);
@@ -100,18 +121,12 @@ static int start_records(void *self, const strobe_message *sends, int64_t send_c
             snprintf(s->text, sizeof s->text, "a record has more than %d bytes", RECORD_BYTES);
             return 1;
         }
-        staged[n] = *message, staged[n].data = s->staged + n * RECORD_BYTES;
+        s->on_device[n] = *message, s->on_device[n].data = s->staged + n * RECORD_BYTES;
         if (n < send_count) memcpy(s->host + n * RECORD_BYTES, message->data, message->bytes);
     }
     memcpy(s->receives, receives, (size_t)receive_count * sizeof *receives);
     s->receive_count = receive_count, s->sent_count = send_count;
-    const size_t sent = (size_t)send_count * RECORD_BYTES, received = (size_t)receive_count * RECORD_BYTES;
-    return is_broken(s) ||
-           (sent && cuda_failed(s, cudaMemcpyAsync(s->staged, s->host, sent, cudaMemcpyHostToDevice, s->side))) ||
-           send_and_receive(s, staged, send_count, staged + send_count, receive_count) ||
-           (received &&
-            cuda_failed(s, cudaMemcpyAsync(s->host + sent, s->staged + sent, received, cudaMemcpyDeviceToHost, s->side))) ||
-           cuda_failed(s, cudaEventRecord(s->done, s->side));
+    return on_device(s, exchange_records); /* a rank that refuses has no device current */
 }
 
 static int wait_for_records(void *self, void *stream) {
@@ -144,7 +159,7 @@ static void release(struct state *s) {
     free(s);
 }
 
-/* On the communicator's device, which is current. The stream goes before others, whose blocks it would wait for. */
+/* The stream goes before others, whose blocks it would wait for. */
 static int make(struct state *s) {
     int least = 0, greatest = 0;
     return cuda_failed(s, cudaDeviceGetStreamPriorityRange(&least, &greatest)) ||
@@ -157,7 +172,7 @@ static int make(struct state *s) {
 
 strobe_status strobe_dist_nccl_create(const void *communicator, strobe_transport *transport) {
     const struct nccl *nccl = strobe__nccl();
-    int rank = 0, count = 0, before = 0;
+    int rank = 0, count = 0;
     if (!communicator || !transport)
         return refuse(STROBE_INVALID_ARGUMENT, communicator
                                                    ? "transport is NULL; a pointer is accepted"
@@ -171,10 +186,8 @@ strobe_status strobe_dist_nccl_create(const void *communicator, strobe_transport
         free(s);
         return refuse(STROBE_INVALID_ARGUMENT, "*communicator is NULL; an ncclComm_t is accepted");
     }
-    int failed = nccl_failed(s, nccl->rank(s->comm, &rank)) || nccl_failed(s, nccl->count(s->comm, &count)) ||
-                 nccl_failed(s, nccl->device(s->comm, &s->device)) || cuda_failed(s, cudaGetDevice(&before)) ||
-                 cuda_failed(s, cudaSetDevice(s->device));
-    if (!failed) failed = make(s), (void)cudaSetDevice(before);
+    const int failed = nccl_failed(s, nccl->rank(s->comm, &rank)) || nccl_failed(s, nccl->count(s->comm, &count)) ||
+                       nccl_failed(s, nccl->device(s->comm, &s->device)) || on_device(s, make);
     if (failed) {
         refuse(STROBE_DEVICE_ERROR, s->text);
         release(s);

@@ -59,6 +59,8 @@ static strobe_status run_in(const struct plan *plan, struct execution execution,
     } else if ((uintptr_t)execution.workspace % 64 != 0) {
         return strobe__fail(STROBE_INVALID_ARGUMENT, "workspace is %p; a multiple of 64 bytes is accepted",
                             execution.workspace);
+    } else if (needed == 0) {
+        execution.workspace = NULL; /* of no bytes: it may point to the end of what the caller has */
     }
     const strobe_status status = plan->kernel->run(plan, &execution);
     aligned_free(own);

@@ -106,7 +106,7 @@ function(cuda_object)
     set(source ${CMAKE_CURRENT_SOURCE_DIR}/cuda/${object_SOURCE})
     list(TRANSFORM object_DEFINES PREPEND -D)
     if(STROBE_CUDA_EMULATED)
-      emulated_command(command ${output} ${object_SOURCE} ${object_NAME} ${object_DEFINES})
+      emulated_command(command ${output} cuda/${object_SOURCE} ${object_NAME} ${object_DEFINES})
     else()
       set(command ${STROBE_NVCC} ${nvcc_options} ${object_CODE} -DKERNEL=strobe__${object_NAME} ${object_DEFINES} -MD -MF
         ${output}.d -c ${source} -o ${output})

@@ -116,12 +116,12 @@ const char *strobe__dist_cuda_upload(int64_t *to, const int64_t *words, int64_t 
     return NULL;
 }
 
-const char *strobe__dist_cuda_enter(int32_t index, int *previous) {
-    *previous = 0;
+const char *strobe__dist_cuda_enter(int32_t index, int *entered) {
+    *entered = 0;
     return index == 0 ? NULL : "device_index is none of this machine's GPUs";
 }
 
-void strobe__dist_cuda_leave(int previous) { (void)previous; }
+void strobe__dist_cuda_leave(int32_t index, int entered) { (void)index, (void)entered; }
 
 bool strobe__dist_cuda_is_captured(void *stream) {
     (void)stream;

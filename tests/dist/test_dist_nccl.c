@@ -4,7 +4,8 @@
  * backward in bf16: the error against fp32 on the CPU is at most 1.1 times that of one process on the GPU; a captured graph
  * gives the same bits; ranks that disagree all hear of it; a cache that is split over ranks. Where there are fewer GPUs than
  * ranks, several ranks have the same one: each then tells NCCL that it is a host of its own (NCCL_HOSTID), and messages go
- * through sockets. That proves results, not speed. Exit codes: 0 passed, 1 failed, 77 no GPU or no NCCL. */
+ * through sockets. That proves results, not speed. Rank r has GPU number r, counted around. Exit codes: 0 passed, 1 failed,
+ * 77 no GPU or no NCCL. */
 #include <dlfcn.h>
 #include <math.h>
 #include <sched.h>
@@ -46,7 +47,7 @@ struct shared {
 };
 
 static struct shared *shared;
-static int32_t ranks, rank;
+static int32_t ranks, rank, device; /* device: of this rank */
 static const cuda_driver *driver;
 static strobe_transport transport;
 static void *stream;
@@ -121,6 +122,7 @@ static void make(struct problem_of_rank *p, const struct way *way) {
     const int64_t rows = strobe_dist_rows(layout, shared->seq, of, number);
     p->a = (strobe_attention){.struct_size = sizeof p->a, .batch = 1, .seq_q = shared->seq, .seq_k = shared->seq};
     p->a.heads_q = HEADS, p->a.heads_kv = HEADS_KV, p->a.dim = DIM, p->a.dtype = STROBE_BF16, p->a.device = STROBE_CUDA;
+    p->a.device_index = device;
     p->a.mask = STROBE_MASK_CAUSAL_TOP_LEFT;
     for (int n = 0; n < 4; ++n) p->tensor[n] = to_gpu(input(n), heads_of(n), layout, of, number, rows);
     for (int n = 0; n < 4; ++n) p->result[n] = device_memory((size_t)(rows * result_heads(n) * DIM) * 2);
@@ -199,7 +201,7 @@ static void disagree(void) {
 static void decode(void) {
     const int64_t keys = strobe_dist_rows(STROBE_DIST_CONTIGUOUS, shared->seq, ranks, rank), row = HEADS * DIM;
     strobe_attention a = {.struct_size = sizeof a, .batch = 1, .seq_q = 1, .seq_k = keys, .heads_q = HEADS};
-    a.heads_kv = HEADS_KV, a.dim = DIM, a.dtype = STROBE_BF16, a.device = STROBE_CUDA;
+    a.heads_kv = HEADS_KV, a.dim = DIM, a.dtype = STROBE_BF16, a.device = STROBE_CUDA, a.device_index = device;
     void *q = to_gpu(input(0), HEADS, 0, 1, 0, shared->seq);
     a.q.data = (uint16_t *)q + (shared->seq - 1) * row, a.out.data = device_memory((size_t)row * 2);
     a.k.data = to_gpu(input(1), HEADS_KV, 0, ranks, rank, keys), a.v.data = to_gpu(input(2), HEADS_KV, 0, ranks, rank, keys);
@@ -224,12 +226,26 @@ static void run_alone(void) {
     take(&p, NULL, WAYS);
 }
 
+/* Before NCCL is loaded, which reads the environment. */
+static void choose_device(void) {
+    char name[64];
+    const int devices = cuda_driver_devices();
+    if (devices <= 0) _exit(SKIPPED);
+    device = rank % devices;
+    must(!cuda_driver_use(device), "its device");
+    if (devices >= ranks) return;
+    snprintf(name, sizeof name, "strobe-rank-%d", rank);
+    setenv("NCCL_HOSTID", name, 0), setenv("NCCL_SOCKET_IFNAME", "lo", 0), setenv("NCCL_IB_DISABLE", "1", 0);
+}
+
 static void run_rank(void) {
     char text[256];
     int (*unique)(struct unique_id *), (*init)(void **, int, struct unique_id, int), (*destroy)(void *);
-    void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL), *communicator = NULL;
     driver = cuda_driver_open(text, sizeof text);
-    if (!nccl || !driver) _exit(SKIPPED);
+    if (!driver) _exit(SKIPPED);
+    choose_device();
+    void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_GLOBAL), *communicator = NULL;
+    if (!nccl) _exit(SKIPPED);
     if (!cuda_driver_find(nccl, &unique, "ncclGetUniqueId") || !cuda_driver_find(nccl, &init, "ncclCommInitRank") ||
         !cuda_driver_find(nccl, &destroy, "ncclCommDestroy"))
         _exit(SKIPPED);
@@ -325,13 +341,8 @@ int main(int argc, char **argv) {
     shared->seq = seq;
     fill_inputs();
     int code = 0;
-    for (rank = 0; rank < ranks; ++rank) {
-        char name[32];
-        snprintf(name, sizeof name, "strobe-rank-%d", rank);
-        if (fork() != 0) continue;
-        setenv("NCCL_HOSTID", name, 0), setenv("NCCL_SOCKET_IFNAME", "lo", 0), setenv("NCCL_IB_DISABLE", "1", 0);
-        run_rank();
-    }
+    for (rank = 0; rank < ranks; ++rank)
+        if (fork() == 0) run_rank();
     for (int32_t n = 0; n < ranks; ++n) {
         int status = 0;
         wait(&status);

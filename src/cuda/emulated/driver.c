@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * driver.c: the calls of the CUDA driver that the library, the command and the tests open, for devices of which the host
- * plays the threads (machine.h). Work is done when it is asked for, or kept in a graph where a stream is captured; so that
- * events have nothing to tell.
+ * plays the threads (machine.h): devices, contexts, memory. Streams are in streams.c.
  *
  * Memory of a device ends where a page begins that nobody may touch, and is NaN at first; bytes between its end and the page
  * are watched. Memory that was given back may not be touched either.
@@ -67,6 +66,8 @@ int emulated_current_device(void) {
     return emulated_current_context()->device;
 }
 
+int emulated_device_of_context(const struct CUctx_st *context) { return context->device; }
+
 SEEN CUresult cuInit(unsigned flags) {
     return flags ? CUDA_ERROR_INVALID_VALUE : emulated_device_count() ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
@@ -118,7 +119,6 @@ SEEN CUresult cuCtxPopCurrent_v2(CUcontext *context) {
     if (context) *context = stack[depth];
     return CUDA_SUCCESS;
 }
-SEEN CUresult cuCtxSynchronize(void) { return CUDA_SUCCESS; }
 SEEN CUresult cuGetErrorName(CUresult error, const char **name) {
     return *name = error ? "an error of the emulated driver" : "CUDA_SUCCESS", CUDA_SUCCESS;
 }
@@ -177,6 +177,7 @@ void *emulated_allocate(size_t bytes, int device) {
 }
 
 bool emulated_release(void *data) {
+    emulated_drain(NULL, emulated_device_of(data), false);
     pthread_mutex_lock(&lock);
     struct allocation **place = &allocations;
     while (*place && (*place)->data != data) place = &(*place)->next;
@@ -195,7 +196,7 @@ bool emulated_release(void *data) {
 int emulated_device_of(const void *pointer) {
     pthread_mutex_lock(&lock);
     const struct allocation *a = find(pointer);
-    const int device = a ? a->device : -1;
+    const int device = a ? a->device : EMULATED_NOBODY;
     pthread_mutex_unlock(&lock);
     return device;
 }
@@ -213,7 +214,7 @@ SEEN CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *wanted
     const int device = emulated_device_of((const void *)(uintptr_t)pointer);
     for (unsigned n = 0; n < count; ++n)
         if (wanted[n] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
-            *(unsigned *)answers[n] = device < 0 ? 0 : CU_MEMORYTYPE_DEVICE;
+            *(unsigned *)answers[n] = device == EMULATED_NOBODY ? 0 : device < 0 ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
         else if (wanted[n] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
             *(int *)answers[n] = device < 0 ? -2 : device;
         else
@@ -221,123 +222,14 @@ SEEN CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *wanted
     return CUDA_SUCCESS;
 }
 SEEN CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
-    return memcpy((void *)(uintptr_t)to, from, bytes), CUDA_SUCCESS;
+    return emulated_drain_blocking(), memcpy((void *)(uintptr_t)to, from, bytes), CUDA_SUCCESS;
 }
 SEEN CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
-    return memcpy(to, (const void *)(uintptr_t)from, bytes), CUDA_SUCCESS;
+    return emulated_drain_blocking(), memcpy(to, (const void *)(uintptr_t)from, bytes), CUDA_SUCCESS;
 }
 SEEN CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char byte, size_t bytes) {
-    return memset((void *)(uintptr_t)to, byte, bytes), CUDA_SUCCESS;
+    return emulated_drain_blocking(), memset((void *)(uintptr_t)to, byte, bytes), CUDA_SUCCESS;
 }
-
-/* ---- streams, graphs and events */
-
-struct CUgraph_st {
-    struct step *first, **last;
-};
-struct CUstream_st {
-    int device;
-    struct CUgraph_st *capture;
-};
-
-static void run_step(const struct step *s) {
-    switch (s->what) {
-    case LAUNCH: emulated_run(s->kernel, s->arguments, s->ctas, s->threads, s->shared_bytes); break;
-    case FILL:
-        for (size_t row = 0; row < s->rows; ++row) memset(s->to + row * s->pitch, s->byte, s->bytes);
-        break;
-    case COPY: memcpy(s->to, s->from, s->bytes); break;
-    }
-}
-
-int emulated_submit(struct CUstream_st *stream, const struct step *s) {
-    if ((uintptr_t)stream <= 2 || !stream->capture) return run_step(s), 0; /* 1 and 2 name the default streams */
-    struct step *kept = malloc(sizeof *kept);
-    if (!kept) return 2;
-    *kept = *s, kept->next = NULL;
-    for (unsigned n = 0; s->kernel && n < s->kernel->arguments; ++n) {
-        kept->arguments[n] = malloc(s->kernel->argument_bytes[n]);
-        if (kept->arguments[n]) memcpy(kept->arguments[n], s->arguments[n], s->kernel->argument_bytes[n]);
-    }
-    *stream->capture->last = kept;
-    stream->capture->last = &kept->next;
-    return 0;
-}
-
-int emulated_launch(const struct emulated_kernel *kernel, struct emulated_index ctas, struct emulated_index threads,
-                    void **arguments, size_t shared_bytes, struct CUstream_st *stream) {
-    if (!ctas.x || !ctas.y || !ctas.z || !threads.x || !threads.y || !threads.z ||
-        shared_bytes > (size_t)kernel->most_shared_bytes)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct step s = {.what = LAUNCH, .kernel = kernel, .ctas = ctas, .threads = threads, .shared_bytes = shared_bytes};
-    memcpy(s.arguments, arguments, kernel->arguments * sizeof arguments[0]);
-    return emulated_submit(stream, &s);
-}
-
-bool emulated_is_capturing(const struct CUstream_st *stream) { return (uintptr_t)stream > 2 && stream->capture; }
-
-SEEN CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
-    (void)flags;
-    *stream = calloc(1, sizeof **stream);
-    if (*stream) (*stream)->device = emulated_current_context() ? emulated_current_context()->device : 0;
-    return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-SEEN CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
-    *status = emulated_is_capturing(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-    return emulated_current_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}
-SEEN CUresult cuStreamDestroy_v2(CUstream stream) { return free(stream), CUDA_SUCCESS; }
-SEEN CUresult cuStreamSynchronize(CUstream stream) { return (void)stream, CUDA_SUCCESS; }
-SEEN CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
-    return (void)stream, (void)event, (void)flags, CUDA_SUCCESS;
-}
-SEEN CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    const struct step s = {
-        .what = COPY, .to = (unsigned char *)(uintptr_t)to, .from = (const unsigned char *)(uintptr_t)from, .bytes = bytes};
-    return (CUresult)emulated_submit(stream, &s);
-}
-SEEN CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char byte, size_t bytes, CUstream stream) {
-    const struct step s = {.what = FILL, .to = (unsigned char *)(uintptr_t)to, .bytes = bytes, .rows = 1, .byte = byte};
-    return (CUresult)emulated_submit(stream, &s);
-}
-SEEN CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-    (void)mode;
-    if ((uintptr_t)stream <= 2 || stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
-    struct CUgraph_st *graph = calloc(1, sizeof *graph);
-    if (!graph) return CUDA_ERROR_OUT_OF_MEMORY;
-    graph->last = &graph->first;
-    return stream->capture = graph, CUDA_SUCCESS;
-}
-SEEN CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-    if ((uintptr_t)stream <= 2 || !stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
-    return *graph = stream->capture, stream->capture = NULL, CUDA_SUCCESS;
-}
-SEEN CUresult cuGraphInstantiateWithFlags(CUgraphExec *runnable, CUgraph graph, unsigned long long flags) {
-    return (void)flags, *runnable = (CUgraphExec)(void *)graph, CUDA_SUCCESS;
-}
-SEEN CUresult cuGraphLaunch(CUgraphExec runnable, CUstream stream) {
-    (void)stream;
-    for (const struct step *s = ((struct CUgraph_st *)(void *)runnable)->first; s; s = s->next) run_step(s);
-    return CUDA_SUCCESS;
-}
-SEEN CUresult cuGraphExecDestroy(CUgraphExec runnable) { return (void)runnable, CUDA_SUCCESS; }
-SEEN CUresult cuGraphDestroy(CUgraph graph) {
-    for (struct step *s = graph->first, *next; s; s = next) {
-        next = s->next;
-        for (unsigned n = 0; s->kernel && n < s->kernel->arguments; ++n) free(s->arguments[n]);
-        free(s);
-    }
-    return free(graph), CUDA_SUCCESS;
-}
-SEEN CUresult cuEventCreate(CUevent *event, unsigned flags) {
-    return (void)flags, *event = malloc(1), *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-SEEN CUresult cuEventRecord(CUevent event, CUstream stream) { return (void)event, (void)stream, CUDA_SUCCESS; }
-SEEN CUresult cuEventSynchronize(CUevent event) { return (void)event, CUDA_SUCCESS; }
-SEEN CUresult cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to) {
-    return (void)from, (void)to, *milliseconds = 1, CUDA_SUCCESS;
-}
-SEEN CUresult cuEventDestroy_v2(CUevent event) { return free(event), CUDA_SUCCESS; }
 
 SEEN CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
                                      const cuuint64_t *extent, const cuuint64_t *stride, const cuuint32_t *box,

@@ -62,13 +62,16 @@ SEEN cudaError_t cudaFree(void *data) {
     return !data || emulated_release(data) ? cudaSuccess : failed(cudaErrorInvalidValue);
 }
 SEEN cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned flags) {
-    return (void)flags, *data = malloc(bytes), *data ? cudaSuccess : failed(cudaErrorMemoryAllocation);
+    *data = emulated_allocate(bytes, EMULATED_PINNED);
+    return (void)flags, *data ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
-SEEN cudaError_t cudaFreeHost(void *data) { return free(data), cudaSuccess; }
+SEEN cudaError_t cudaFreeHost(void *data) { return cudaFree(data); }
 SEEN cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer) {
     const int device = emulated_device_of(pointer);
     memset(attributes, 0, sizeof *attributes);
-    attributes->type = device < 0 ? cudaMemoryTypeUnregistered : cudaMemoryTypeDevice;
+    attributes->type = device == EMULATED_NOBODY ? cudaMemoryTypeUnregistered
+                       : device < 0              ? cudaMemoryTypeHost
+                                                 : cudaMemoryTypeDevice;
     attributes->device = device < 0 ? -2 : device;
     return cudaSuccess;
 }
@@ -93,21 +96,25 @@ SEEN cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned fla
     return failed((cudaError_t)cuStreamCreate(stream, flags));
 }
 SEEN cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { return *least = *greatest = 0, cudaSuccess; }
-SEEN cudaError_t cudaStreamDestroy(cudaStream_t stream) { return free(stream), cudaSuccess; }
-SEEN cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return (void)stream, cudaSuccess; }
+SEEN cudaError_t cudaStreamDestroy(cudaStream_t stream) { return failed((cudaError_t)cuStreamDestroy(stream)); }
+SEEN cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return failed((cudaError_t)cuStreamSynchronize(stream)); }
 SEEN cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
     *status = emulated_is_capturing(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
 SEEN cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
-    return (void)stream, (void)event, (void)flags, cudaSuccess;
+    return failed((cudaError_t)cuStreamWaitEvent(stream, event, flags));
 }
 SEEN cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    (void)emulated_current_device();
     return failed((cudaError_t)cuEventCreate(event, flags));
 }
-SEEN cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return (void)event, (void)stream, cudaSuccess; }
-SEEN cudaError_t cudaEventQuery(cudaEvent_t event) { return (void)event, cudaSuccess; }
-SEEN cudaError_t cudaEventDestroy(cudaEvent_t event) { return free(event), cudaSuccess; }
+SEEN cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    (void)emulated_current_device();
+    return failed((cudaError_t)cuEventRecord(event, stream));
+}
+SEEN cudaError_t cudaEventQuery(cudaEvent_t event) { return failed((cudaError_t)cuEventQuery(event)); }
+SEEN cudaError_t cudaEventDestroy(cudaEvent_t event) { return failed((cudaError_t)cuEventDestroy(event)); }
 
 SEEN cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value) {
     struct emulated_kernel *kernel = emulated_find(function);

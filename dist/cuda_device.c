@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * cuda_device.c: a device made current for a call, as libstrobe does it, so that the thread has what it had before: its own
+ * context, another device, or nothing. cudaSetDevice() would replace a context that the caller has made, and to give back
+ * what was chosen before would make a context on a GPU that the caller does not use. */
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "cuda_memory.h"
+
+enum { NOTHING, PUSHED, RETAINED };
+
+static struct {
+    PFN_cuDeviceGet_v2000 get_device;
+    PFN_cuCtxGetCurrent_v4000 current_context;
+    PFN_cuCtxGetDevice_v2000 current_device;
+    PFN_cuCtxPushCurrent_v4000 push;
+    PFN_cuCtxPopCurrent_v4000 pop;
+    PFN_cuDevicePrimaryCtxRetain_v7000 retain;
+    PFN_cuDevicePrimaryCtxRelease_v11000 release;
+    PFN_cuDevicePrimaryCtxGetState_v7000 state;
+} driver;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int devices;
+static const char *lack;
+
+static bool find(void *function, const char *name, unsigned version) {
+    void *found = NULL;
+    enum cudaDriverEntryPointQueryResult result;
+    if (cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result) != cudaSuccess ||
+        result != cudaDriverEntryPointSuccess)
+        return false;
+    memcpy(function, &found, sizeof found); /* ISO C has no cast from an object to a function pointer */
+    return true;
+}
+
+static void look(void) {
+    const cudaError_t error = cudaGetDeviceCount(&devices);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError(); /* the next call is not to find it */
+        lack = cudaGetErrorString(error);
+    } else if (!find(&driver.get_device, "cuDeviceGet", 2000) || !find(&driver.current_context, "cuCtxGetCurrent", 4000) ||
+               !find(&driver.current_device, "cuCtxGetDevice", 2000) || !find(&driver.push, "cuCtxPushCurrent", 4000) ||
+               !find(&driver.pop, "cuCtxPopCurrent", 4000) || !find(&driver.retain, "cuDevicePrimaryCtxRetain", 7000) ||
+               !find(&driver.release, "cuDevicePrimaryCtxRelease", 11000) ||
+               !find(&driver.state, "cuDevicePrimaryCtxGetState", 7000)) {
+        lack = "the NVIDIA driver is older than the CUDA this was built with";
+    }
+}
+
+/* A primary context that nobody holds yet stays, for kernels run in it. */
+static const char *push_primary(CUdevice device, int *entered) {
+    CUcontext context;
+    unsigned flags;
+    int active = 0;
+    if (driver.state(device, &flags, &active) || driver.retain(&context, device) || driver.push(context))
+        return "the primary context of the device cannot be made current";
+    *entered = active ? RETAINED : PUSHED;
+    return NULL;
+}
+
+const char *strobe__dist_cuda_enter(int32_t index, int *entered) {
+    CUcontext context = NULL;
+    CUdevice device, current;
+    int chosen;
+    *entered = NOTHING;
+    pthread_once(&once, look);
+    if (lack) return lack;
+    if (index < 0 || index >= devices) return "device_index is none of this machine's GPUs";
+    if (driver.get_device(&device, index)) return "the driver does not know the device";
+    if (driver.current_context(&context) == CUDA_SUCCESS && context) {
+        if (driver.current_device(&current) == CUDA_SUCCESS && current == device) return NULL;
+    } else if (cudaGetDevice(&chosen) == cudaSuccess && chosen == index) {
+        const cudaError_t error = cudaSetDevice(index); /* as the thread's first call of the runtime would */
+        if (error != cudaSuccess) (void)cudaGetLastError();
+        return error == cudaSuccess ? NULL : cudaGetErrorString(error);
+    }
+    return push_primary(device, entered);
+}
+
+void strobe__dist_cuda_leave(int32_t index, int entered) {
+    CUcontext context;
+    CUdevice device;
+    if (entered == NOTHING) return;
+    (void)driver.pop(&context);
+    if (entered == RETAINED && driver.get_device(&device, index) == CUDA_SUCCESS) (void)driver.release(device);
+}
