@@ -87,13 +87,41 @@ static strobe_status agree(const struct job *j, strobe_status status) {
     return strobe__dist_agree(&j->w.records, j->w.place.stream, named, count, status);
 }
 
+/* Kernels of ours move these before the core library looks at them. */
+static strobe_status check_memory(const struct whole *w, const void *workspace) {
+    const strobe_attention *a = &w->a;
+    const strobe_gradients *g = &w->g;
+    const bool rows = w->entries > 0 && w->d.rows_q > 0, keys = w->entries > 0 && w->d.rows_k > 0;
+    const struct {
+        const char *name;
+        const void *data;
+    } all[] = {{"workspace", workspace},
+               {"q", rows ? a->q.data : NULL},
+               {"k", keys ? a->k.data : NULL},
+               {"v", keys ? a->v.data : NULL},
+               {"out", rows ? a->out.data : NULL},
+               {"lse", rows ? a->lse.data : NULL},
+               {"sinks", a->sinks ? a->sinks->data : NULL},
+               {"dout", rows ? g->dout.data : NULL},
+               {"dlse", rows ? g->dlse.data : NULL},
+               {"dq", rows ? g->dq.data : NULL},
+               {"dk", keys ? g->dk.data : NULL},
+               {"dv", keys ? g->dv.data : NULL},
+               {"dbias", rows && g->dbias ? g->dbias->data : NULL}};
+    for (size_t n = 0; n < sizeof all / sizeof all[0]; ++n) TRY(strobe__place_check(&w->place, all[n].name, all[n].data));
+    return STROBE_OK;
+}
+
 /* Everything that may go wrong on one rank alone. */
 static strobe_status prepare(struct job *j, void *workspace, size_t given, void **own) {
     struct room room = {0};
     struct whole *w = &j->w;
     if (!strobe__exchange_make(&j->x, &w->t, w->place.stream, 2 * (int64_t)w->t.size + 2)) return strobe__dist_no_memory();
     TRY(plan(j, true, &room));
-    TRY(strobe__room_find(&room, &w->place, room.used, workspace, given, own));
+    const size_t needed = room.used;
+    TRY(strobe__room_find(&room, &w->place, needed, workspace, given, own));
+    TRY(check_memory(w, needed ? workspace : NULL));
+    TRY(strobe__place_check(&w->place, "dsinks", j->dsinks));
     return lay_out(j, &room); /* nothing is allocated after this */
 }
 

@@ -87,3 +87,13 @@ void strobe__dist_cuda_leave(int32_t index, int entered) {
     (void)driver.pop(&context);
     if (entered == RETAINED && driver.get_device(&device, index) == CUDA_SUCCESS) (void)driver.release(device);
 }
+
+int strobe__dist_cuda_owner(const void *data) {
+    struct cudaPointerAttributes attributes;
+    if (cudaPointerGetAttributes(&attributes, data) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return MEMORY_OF_THE_HOST;
+    }
+    if (attributes.type == cudaMemoryTypeUnregistered) return MEMORY_OF_THE_HOST;
+    return attributes.type == cudaMemoryTypeDevice ? attributes.device : MEMORY_OF_ANY;
+}

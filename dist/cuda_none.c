@@ -34,6 +34,10 @@ const char *strobe__dist_cuda_enter(int32_t index, int *entered) {
     return nothing;
 }
 void strobe__dist_cuda_leave(int32_t index, int entered) { (void)index, (void)entered; }
+int strobe__dist_cuda_owner(const void *data) {
+    (void)data;
+    return MEMORY_OF_THE_HOST;
+}
 bool strobe__dist_cuda_is_captured(void *stream) {
     (void)stream;
     return false;

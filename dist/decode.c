@@ -176,7 +176,9 @@ static strobe_status prepare(struct decode *d, const strobe_attention *part, uin
     TRY(check(d));
     TRY(make_lists(d));
     TRY(lay_out(d, &room));
-    TRY(strobe__room_find(&room, &d->place, room.used, workspace, given, own));
+    const size_t needed = room.used;
+    TRY(strobe__room_find(&room, &d->place, needed, workspace, given, own));
+    TRY(strobe__place_check(&d->place, "workspace", needed ? workspace : NULL));
     TRY(lay_out(d, &room));
     return compute(d);
 }

@@ -102,6 +102,7 @@ void strobe__copy(struct place *on, void *to, const void *from, size_t bytes) {
 }
 
 void strobe__sum_parts(struct place *on, float *to, const float *parts, int64_t count, int32_t ranks) {
+    if (count <= 0) return;
     if (on->device == STROBE_CUDA) {
         note(on, strobe__dist_cuda_sum(to, parts, count, ranks, on->stream));
         return;
@@ -131,6 +132,17 @@ strobe_status strobe__place_enter(const struct place *on, int *entered) {
 
 void strobe__place_leave(const struct place *on, int entered) {
     if (on->device == STROBE_CUDA) strobe__dist_cuda_leave(on->index, entered);
+}
+
+strobe_status strobe__place_check(const struct place *on, const char *name, const void *data) {
+    const int owner = on->device == STROBE_CUDA && data ? strobe__dist_cuda_owner(data) : MEMORY_OF_ANY;
+    if (owner == MEMORY_OF_THE_HOST)
+        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "%s is %p, memory of the host; memory of device %d is accepted",
+                                 name, data, on->index);
+    if (owner != MEMORY_OF_ANY && owner != on->index)
+        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "%s is %p, memory of device %d; memory of device %d is accepted",
+                                 name, data, owner, on->index);
+    return STROBE_OK;
 }
 
 strobe_status strobe__place_may_wait(const struct place *on) {

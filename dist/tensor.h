@@ -45,6 +45,9 @@ void strobe__upload(struct place *on, int64_t *to, const int64_t *words, int64_t
 strobe_status strobe__place_enter(const struct place *on, int *entered);
 void strobe__place_leave(const struct place *on, int entered);
 
+/* Refuses memory that the place's kernels could not use, where the place is a GPU; NULL is fine. */
+strobe_status strobe__place_check(const struct place *on, const char *name, const void *data);
+
 /* Refuses a stream that is being captured, in which ranks cannot wait for each other. */
 strobe_status strobe__place_may_wait(const struct place *on);
 

@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 #include "driver.h"
-#include "strobe/strobe.h"
+#include "strobe/strobe_dist.h"
 
 enum { BATCH = 2, ROWS = 130, KEYS = 190, HEADS = 4, HEADS_KV = 2, LARGEST_DIM = 192 };
 
@@ -16,7 +16,9 @@ enum { BATCH = 2, ROWS = 130, KEYS = 190, HEADS = 4, HEADS_KV = 2, LARGEST_DIM =
 enum slot { Q, K, V, OUT, LSE, DOUT, DQ, DK, DV, MERGED, MERGED_LSE, SLOTS };
 enum { SLOT_BYTES = 4 * BATCH * KEYS * HEADS * LARGEST_DIM, WORKSPACE_BYTES = 32 << 20 };
 
-enum operation { FORWARD, BACKWARD, MERGE };
+enum operation { FORWARD, BACKWARD, MERGE, DIST_FORWARD, DIST_BACKWARD }; /* DIST: of libstrobe_dist, by one rank */
+
+static bool is_backward(enum operation operation) { return operation == BACKWARD || operation == DIST_BACKWARD; }
 
 static const struct job {
     const char *kernel;
@@ -24,10 +26,13 @@ static const struct job {
     int32_t dtype;
     int64_t dim;
 } jobs[] = {
-    {"cuda_forward_sm90", FORWARD, STROBE_BF16, 64},    {"cuda_forward_sm80", FORWARD, STROBE_FP16, 128},
-    {"cuda_forward_fp32", FORWARD, STROBE_FP32, 64},    {"cuda_backward_sm90", BACKWARD, STROBE_FP16, 64},
-    {"cuda_backward_sm90", BACKWARD, STROBE_BF16, 192}, {"cuda_backward_sm80", BACKWARD, STROBE_BF16, 128},
-    {"cuda_backward_fp32", BACKWARD, STROBE_FP32, 64},  {"merge", MERGE, STROBE_BF16, 64},
+    {"cuda_forward_sm90", FORWARD, STROBE_BF16, 64},      {"cuda_forward_sm80", FORWARD, STROBE_FP16, 128},
+    {"cuda_forward_fp32", FORWARD, STROBE_FP32, 64},      {"cuda_backward_sm90", BACKWARD, STROBE_FP16, 64},
+    {"cuda_backward_sm90", BACKWARD, STROBE_BF16, 192},   {"cuda_backward_sm80", BACKWARD, STROBE_BF16, 128},
+    {"cuda_backward_fp32", BACKWARD, STROBE_FP32, 64},    {"merge", MERGE, STROBE_BF16, 64},
+#if defined(STROBE_WITH_DIST)
+    {"cuda_forward_sm80", DIST_FORWARD, STROBE_FP16, 64}, {"cuda_backward_sm80", DIST_BACKWARD, STROBE_BF16, 64},
+#endif
 };
 enum { JOBS = sizeof jobs / sizeof jobs[0] };
 
@@ -82,10 +87,49 @@ static void call_make(struct call *c, const struct job *job, const struct arena 
     c->m.out.data = at(arena, MERGED), c->m.lse.data = at(arena, MERGED_LSE);
 }
 
+#if defined(STROBE_WITH_DIST)
+static int no_exchange(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
+                       int64_t receive_count, void *stream) {
+    (void)self, (void)sends, (void)send_count, (void)receives, (void)receive_count, (void)stream;
+    return 1; /* one rank has nobody to exchange with */
+}
+static int no_wait(void *self, void *stream) { return (void)self, (void)stream, 1; }
+
+static strobe_status dist_run(const struct call *c, enum operation operation, const struct arena *arena, void *stream) {
+    const strobe_transport one = {
+        .struct_size = sizeof one, .size = 1, .start = no_exchange, .wait = no_wait, .device = STROBE_CUDA};
+    const strobe_dist d = {.struct_size = sizeof d,
+                           .attention = &c->a,
+                           .transport = &one,
+                           .rows_q = ROWS,
+                           .rows_k = KEYS,
+                           .scheme = STROBE_DIST_RING,
+                           .flags = STROBE_DIST_UNCOMPARED};
+    const strobe_gradients *g = is_backward(operation) ? &c->g : NULL;
+    size_t bytes = 0;
+    strobe_status status = strobe_dist_workspace(&d, g, &bytes);
+    must(bytes > WORKSPACE_BYTES, "the workspace is larger than the test's");
+    if (!status)
+        status = g ? strobe_dist_backward(&d, g, at(arena, SLOTS), bytes, stream)
+                   : strobe_dist_forward(&d, at(arena, SLOTS), bytes, stream);
+    return status;
+}
+#endif
+
+static const char *why(enum operation operation) {
+#if defined(STROBE_WITH_DIST)
+    if (operation >= DIST_FORWARD) return strobe_dist_last_error();
+#endif
+    return (void)operation, strobe_last_error();
+}
+
 static strobe_status call_run(const struct call *c, enum operation operation, const struct arena *arena, void *stream) {
     size_t bytes = 0;
     void *workspace = at(arena, SLOTS);
     if (operation == MERGE) return strobe_merge(&c->m, stream);
+#if defined(STROBE_WITH_DIST)
+    if (operation >= DIST_FORWARD) return dist_run(c, operation, arena, stream);
+#endif
     const strobe_status status = strobe_workspace(&c->a, operation == BACKWARD ? &c->g : NULL, &bytes);
     if (status) return status;
     must(bytes > WORKSPACE_BYTES, "the workspace is larger than the test's");
@@ -125,7 +169,8 @@ static bool job_prepare(const struct job *job, const struct arena *arena) {
         must(driver.to_device((uintptr_t)at(arena, inputs[n]), host[inputs[n]], SLOT_BYTES), "cuMemcpyHtoD");
     }
     call_make(&c, &before, arena);
-    const bool ok = job->operation == FORWARD || call_run(&c, FORWARD, arena, NULL) == STROBE_OK;
+    const bool ok = job->operation == FORWARD || job->operation == DIST_FORWARD ||
+                    call_run(&c, FORWARD, arena, NULL) == STROBE_OK;
     must(driver.wait(), "cuCtxSynchronize");
     return ok;
 }
@@ -159,7 +204,7 @@ static void *call_from_here(void *argument) {
     if (t->context) must(driver.set_context(t->context), "cuCtxSetCurrent");
     if (t->start) pthread_barrier_wait(t->start);
     t->status = call_run(&c, t->job->operation, t->arena, t->stream);
-    snprintf(t->message, sizeof t->message, "%s", t->status ? strobe_last_error() : "");
+    snprintf(t->message, sizeof t->message, "%s", t->status ? why(t->job->operation) : "");
     must(driver.get_context(&t->after), "cuCtxGetCurrent");
     return NULL;
 }
@@ -201,11 +246,11 @@ static bool run_before(const struct job *job, const struct arena *arena) {
     call_make(&c, job, arena);
     const strobe_status status = call_run(&c, job->operation, arena, NULL);
     if (status == STROBE_UNSUPPORTED)
-        printf("left out: %s\n", strobe_last_error());
+        printf("left out: %s\n", why(job->operation));
     else if (status)
-        fail("its own device current", job, strobe_last_error());
+        fail("its own device current", job, why(job->operation));
     if (status) return false;
-    const enum slot written = job->operation == FORWARD ? OUT : job->operation == BACKWARD ? DQ : MERGED;
+    const enum slot written = is_backward(job->operation) ? DQ : job->operation == MERGE ? MERGED : OUT;
     const bool there = job_results(arena, expected[n]) && memcmp(host[written], expected[n][written], SLOT_BYTES) != 0;
     if (!there) fail("its own device current", job, "nothing was written");
     return there;

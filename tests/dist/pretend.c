@@ -123,6 +123,11 @@ const char *strobe__dist_cuda_enter(int32_t index, int *entered) {
 
 void strobe__dist_cuda_leave(int32_t index, int entered) { (void)index, (void)entered; }
 
+int strobe__dist_cuda_owner(const void *data) {
+    (void)data;
+    return MEMORY_OF_ANY;
+}
+
 bool strobe__dist_cuda_is_captured(void *stream) {
     (void)stream;
     return false;
