@@ -12,7 +12,8 @@ if ! echo '#include <cuda_runtime_api.h>' | cc -I/usr/local/cuda/include -E - >/
     exit 77
 fi
 build=build-cuda-emulated-ranks
-cmake --preset cuda-emulated -B $build -DSTROBE_CUDA_ONLY=64
+cmake -B $build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1" -DSTROBE_CUDA=ON \
+    -DSTROBE_CUDA_EMULATED=ON -DSTROBE_CUDA_ONLY=64 -DSTROBE_BASELINE_ONLY=ON -DSTROBE_BENCH=OFF -DSTROBE_TESTS=ON >/dev/null
 cmake --build $build --target strobe_command test_dist_nccl -- --quiet
 
 # check DEVICES LATE PROBLEM...: every kernel that takes it.
