@@ -9,9 +9,10 @@
 
 #include "cuda/device/element.h"
 
-/* How a row ends: its lse, and what its sum of weights times V is multiplied by. */
+/* How a row ends: its lse, and what its sum of weights times V is multiplied by. rest: what lse lacks by its rounding, where
+ * there is no sink; parts of a row that are merged by their lse need it, where lse is large. */
 struct row_end {
-    float lse, factor;
+    float lse, factor, rest;
 };
 
 /* l: the row's sum of weights; 0 for a row that sees no key, whose result is 0. rest: what is left of the natural logarithm
@@ -20,13 +21,14 @@ struct row_end {
  * makes large. */
 INLINE struct row_end end_of_row(float shift, float rest, struct two_floats to_natural, float l, const float *sink) {
     const float above = sink ? fmaf(-shift, to_natural.low, fmaf(-shift, to_natural.high, *sink)) - rest : -INFINITY;
-    struct row_end end = {sink ? *sink : -INFINITY, 0};
+    struct row_end end = {sink ? *sink : -INFINITY, 0, 0};
     if (l != 0 && above > 0) { /* the sink is the largest: its weight is 1 */
         const float keys = expf(-above), whole = fmaf(l, keys, 1);
         end.lse = *sink + logf(whole), end.factor = keys / whole;
     } else if (l != 0) {
-        const float whole = l + expf(above);
-        end.lse = fmaf(shift, to_natural.high, fmaf(shift, to_natural.low, logf(whole) + rest)), end.factor = 1 / whole;
+        const float whole = l + expf(above), small = fmaf(shift, to_natural.low, logf(whole) + rest);
+        end.lse = fmaf(shift, to_natural.high, small), end.factor = 1 / whole;
+        end.rest = fmaf(shift, to_natural.high, -end.lse) + small;
     }
     return end;
 }

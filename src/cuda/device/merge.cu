@@ -44,29 +44,47 @@ INLINE float part_lse(const struct merge_params *p, int n, struct row r) {
     return ((const float *)x->data)[offset(x, r.b, r.i, r.h) + (p->evenly ? n * p->step_lse : 0)];
 }
 
-/* log sum exp over the parts, by the whole warp: first the largest, then the sum in a fixed order. */
-INLINE float whole_lse(const struct merge_params *p, struct row r) {
-    const int lane = (int)threadIdx.x % 32;
-    float most = p->sinks ? p->sinks[r.h] : -INFINITY, sum = 0, poison = 0;
-    for (int n = lane; n < p->count; n += 32) {
-        const float lse = part_lse(p, n, r);
-        most = fmaxf(most, lse);
-        if (lse != lse) poison = lse;
-    }
-    for (int d = 16; d; d /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
-    if (most > -INFINITY)
-        for (int n = lane; n < p->count; n += 32) sum += expf(part_lse(p, n, r) - most);
-    sum += poison;
-    sum = warp_sum(sum);
-    if (p->sinks && most > -INFINITY) sum += expf(p->sinks[r.h] - most);
-    if (sum != sum) return sum;
-    return most == -INFINITY || most == INFINITY ? most : most + logf(sum);
+/* What the lse of a part of split keys lacks by its rounding, which stands behind all lse: where lse is large, its rounding
+ * would move the weight of all keys of the part together. */
+INLINE float part_rest(const struct merge_params *p, int n, struct row r) {
+    if (!p->evenly) return 0;
+    return ((const float *)p->part[0].lse.data)[offset(&p->part[0].lse, r.b, r.i, r.h) + (p->count + n) * p->step_lse];
 }
 
-/* What part n counts in the result. An empty part may hold anything, and counts 0. */
-INLINE float weight_of(const struct merge_params *p, int n, struct row r, float whole) {
-    const float lse = n < p->count ? part_lse(p, n, r) : -INFINITY;
-    return lse == -INFINITY ? 0 : expf(lse - whole);
+/* A row's parts together: their greatest lse, the sum of their exponentials relative to it, and lse. */
+struct whole {
+    float most, sum, lse;
+};
+
+/* e^(lse of a part - most). An empty part may hold anything, and counts 0. */
+INLINE float exponential_of(const struct merge_params *p, int n, struct row r, float most) {
+    const float lse = part_lse(p, n, r);
+    return lse == -INFINITY ? 0 : expf(lse - most + part_rest(p, n, r));
+}
+
+/* By the whole warp: first the largest, then the sum in a fixed order. */
+INLINE struct whole whole_of(const struct merge_params *p, struct row r) {
+    const int lane = (int)threadIdx.x % 32;
+    struct whole w = {p->sinks ? p->sinks[r.h] : -INFINITY, 0, 0};
+    float poison = 0;
+    for (int n = lane; n < p->count; n += 32) {
+        const float lse = part_lse(p, n, r);
+        w.most = fmaxf(w.most, lse);
+        if (lse != lse) poison = lse;
+    }
+    for (int d = 16; d; d /= 2) w.most = fmaxf(w.most, __shfl_xor_sync(0xffffffffu, w.most, d));
+    if (w.most > -INFINITY)
+        for (int n = lane; n < p->count; n += 32) w.sum += exponential_of(p, n, r, w.most);
+    w.sum = warp_sum(w.sum + poison);
+    if (p->sinks && w.most > -INFINITY) w.sum += expf(p->sinks[r.h] - w.most);
+    w.lse = w.sum != w.sum ? w.sum : w.most == -INFINITY || w.most == INFINITY ? w.most : w.most + logf(w.sum);
+    return w;
+}
+
+/* What part n counts in the result. */
+INLINE float weight_of(const struct merge_params *p, int n, struct row r, const struct whole *w) {
+    const bool is_there = n < p->count && !(w->most == -INFINITY && w->sum == 0);
+    return is_there ? exponential_of(p, n, r, w->most) / w->sum : 0;
 }
 
 /* Adds columns x + 32 c of part n, which may lie anywhere and be of any type. */
@@ -78,7 +96,7 @@ INLINE void add_part(const struct merge_params *p, int n, struct row r, int x, f
         if (weight != 0 && x + 32 * c < p->dim_v) sum[c] += weight * load_any(part->data, part->dtype, at + 32 * c);
 }
 
-INLINE void merge_any(const struct merge_params *p, struct row r, float whole) {
+INLINE void merge_any(const struct merge_params *p, struct row r, const struct whole *whole) {
     const int lane = (int)threadIdx.x % 32;
     for (int x0 = 0; x0 < p->dim_v; x0 += 128) {
         float sum[4] = {0, 0, 0, 0};
@@ -110,7 +128,7 @@ INLINE void add_up(float4 *sum) {
 
 /* Merges the parts of split keys: fp32, rows of whole 16 bytes; a lane has columns x to x + 3. Of `warps` that share the
  * row, warp `own` takes every warps-th part. */
-INLINE void merge_even(const struct merge_params *p, struct row r, float whole, int warps, int own) {
+INLINE void merge_even(const struct merge_params *p, struct row r, const struct whole *whole, int warps, int own) {
     const int lane = (int)threadIdx.x % 32;
     const float *from = (const float *)p->part[0].out.data + offset(&p->part[0].out, r.b, r.i, r.h);
     for (int x0 = 0; x0 < p->dim_v; x0 += 128) {
@@ -141,11 +159,11 @@ extern "C" __global__ void __launch_bounds__(32 * MERGE_WARPS) KERNEL(const __gr
     const int64_t index = (int64_t)blockIdx.x * (MERGE_WARPS / warps) + warp / warps;
     struct row r;
     if (index >= (int64_t)p.batch * p.seq_q * p.heads_q || !row_of(&p, index, &r)) return;
-    const float whole = whole_lse(&p, r);
+    const struct whole whole = whole_of(&p, r);
     if (merge_is_even(&p))
-        merge_even(&p, r, whole, warps, own);
+        merge_even(&p, r, &whole, warps, own);
     else
-        merge_any(&p, r, whole);
+        merge_any(&p, r, &whole);
     __syncwarp();
-    if (p.lse.data && own == 0 && threadIdx.x % 32 == 0) ((float *)p.lse.data)[offset(&p.lse, r.b, r.i, r.h)] = whole;
+    if (p.lse.data && own == 0 && threadIdx.x % 32 == 0) ((float *)p.lse.data)[offset(&p.lse, r.b, r.i, r.h)] = whole.lse;
 }

@@ -307,8 +307,11 @@ INLINE float end_row(const struct params *p, const struct job *t, const struct s
     const bool there = packed < t->rows * p->group;
     const struct place at = place_of(p, t, there ? packed : 0);
     const struct row_end end = finish_row(p, state->m[row], l, at.h);
-    if (there && p->lse.data && t->slice == 0 && threadIdx.x % 4 == 0)
-        ((float *)p->lse.data)[row_offset(&p->lse, t, at) + t->split * p->split_lse] = end.lse;
+    if (there && p->lse.data && t->slice == 0 && threadIdx.x % 4 == 0) {
+        float *lse = (float *)p->lse.data + row_offset(&p->lse, t, at) + t->split * p->split_lse;
+        lse[0] = end.lse;
+        if (p->splits > 1) lse[p->splits * p->split_lse] = end.rest;
+    }
     return end.factor;
 }
 

@@ -185,7 +185,7 @@ const char *strobe__sm80_forward_reject(const struct problem *p) {
 /* Where what visible.cu writes begins, behind the parts. */
 static size_t visible_at(const struct problem *p, const struct grid *grid) {
     if (grid->splits == 1) return 0;
-    const int64_t words = grid->splits * grid->rows_of_part * p->a.heads_q * (p->a.dim_v + 1);
+    const int64_t words = grid->splits * grid->rows_of_part * p->a.heads_q * (p->a.dim_v + 2);
     return ((size_t)words * sizeof(float) + 15) / 16 * 16;
 }
 
@@ -196,7 +196,8 @@ size_t strobe__sm80_forward_workspace(const struct plan *plan) {
            (plan->more[VISIBLE_PASS] ? strobe__cuda_visible_bytes(p, OWNERS_ARE_ROWS) : strobe__cuda_function_bytes(p));
 }
 
-/* out and lse become parts in the workspace: out [splits][rows][heads][dim_v], then lse [splits][rows][heads]. */
+/* out and lse become parts in the workspace: out [splits][rows][heads][dim_v], then lse [splits][rows][heads], then what the
+ * rounding of lse has left. */
 static void into_parts(struct params *to, const struct grid *grid, const struct problem *p, float *workspace) {
     const strobe_attention *a = &p->a;
     const int64_t row = a->heads_q * a->dim_v;
