@@ -109,9 +109,7 @@ def main():
             tensors = [torch.randn(BATCH, seq, HEADS, dim, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
             for what in options.what.split(","):
                 print(f"\n{what}, d {dim}, {seq} tokens")
-                print(
-                    "| | ms | compared with, ms | over | first, s | FlexAttention, ms | over | first, s | O differs by |"
-                )
+                print("| | ms | compared with, ms | over | first, s | FlexAttention, ms | over | first, s | O differs by |")
                 print("|---|---|---|---|---|---|---|---|---|")
                 for function in functions(seq):
                     if options.only and function.name not in ("plain", options.only):

@@ -453,6 +453,7 @@ cuda_object(NAME append_floats SOURCE device/append.cu CODE ${STROBE_CUDA_CODE_A
 cuda_object(NAME append_all SOURCE device/append.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 VARIANT=APPEND_ALL CTAS=6)
 cuda_object(NAME visible_units SOURCE device/visible.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32)
 cuda_object(NAME visible_function_units SOURCE device/visible_function.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32)
+cuda_object(NAME visible_small_units SOURCE device/visible_function.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 SMALL_FUNCTION)
 cuda_object(NAME array_gradients SOURCE device/array_gradients.cu DEFINES ELEMENT_FP32)
 cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 FEATURES=1)
 

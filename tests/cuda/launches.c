@@ -41,6 +41,7 @@ STAND_IN(merge_few)
 STAND_IN(merge_most)
 STAND_IN(visible_units)
 STAND_IN(visible_function_units)
+STAND_IN(visible_small_units)
 STAND_IN(array_gradients)
 
 /* Linked and not launched by the problems below: the FP8 forward, the quantiser and strobe_append. */
@@ -89,7 +90,8 @@ const struct fake_kernel fake_kernels[] = {
 #undef VARIANT
     KERNEL(row_deltas, 256, false) KERNEL(sink_sums, SINK_THREADS, false) KERNEL(dq_round, 256, false)
         KERNEL(dbias_round, 256, false) KERNEL(merge_few, 128, false) KERNEL(merge_most, 128, false)
-            KERNEL(visible_units, 256, false) KERNEL(visible_function_units, 256, false){0},
+            KERNEL(visible_units, 256, false) KERNEL(visible_function_units, 256, false)
+                KERNEL(visible_small_units, 256, false){0},
 };
 
 /* No kernel is compiled here. */
@@ -220,17 +222,20 @@ static void add_cache(struct call *c, int device, unsigned with) {
     c->a.k.dtype = c->a.v.dtype = with & INT8_CACHE ? STROBE_INT8 : STROBE_FP8_E4M3;
 }
 
-/* A function of who sees whom, with an array that is read at rows and keys. */
-static void add_function(struct call *c, int device) {
-    static strobe_score *function;
+/* A function of who sees whom, with an array that is read at rows and keys: a small one, or one of many steps. */
+static void add_function(struct call *c, int device, bool is_small) {
+#define OR_SAME_DOCUMENT(n) " || doc[min(i, " #n ")] == doc[min(j, " #n ")]"
+    static const char *const texts[2] = {"i < j" OR_SAME_DOCUMENT(95) OR_SAME_DOCUMENT(96) OR_SAME_DOCUMENT(97)
+                                             OR_SAME_DOCUMENT(98) OR_SAME_DOCUMENT(99),
+                                         "j <= i + 100 && doc[min(i, 99)] == doc[min(j, 99)]"};
+    static strobe_score *functions[2];
     const strobe_score_array array = {.name = "doc", .rank = 1, .dtype = STROBE_INT32};
-    const strobe_score_source source = {.struct_size = sizeof source,
-                                        .visible = "j <= i + 100 && doc[min(i, 99)] == doc[min(j, 99)]",
-                                        .arrays = &array,
-                                        .array_count = 1};
-    if (!function && strobe_score_create(&source, &function)) fprintf(stderr, "%s\n", strobe_last_error());
+    const strobe_score_source source = {
+        .struct_size = sizeof source, .visible = texts[is_small], .arrays = &array, .array_count = 1};
+    strobe_score **function = &functions[is_small];
+    if (!*function && strobe_score_create(&source, function)) fprintf(stderr, "%s\n", strobe_last_error());
     c->array = (strobe_score_elements){.data = place(device), .extent = {100}};
-    c->score = (strobe_score_arguments){.struct_size = sizeof c->score, .function = function};
+    c->score = (strobe_score_arguments){.struct_size = sizeof c->score, .function = *function};
     c->score.arrays = &c->array, c->score.array_count = 1;
     c->a.score = &c->score;
 }
@@ -258,7 +263,7 @@ static void make(struct call *c, int device, int32_t dtype, const int64_t dim[2]
     if (with & CAUSAL) c->a.mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
     if (with & FIXED_ORDER) c->a.flags = STROBE_DETERMINISTIC;
     if (with & SPLIT) c->a.tuning = &c->tuning;
-    if (with & VISIBLE) add_function(c, device);
+    if (with & VISIBLE) add_function(c, device, with == VISIBLE);
 }
 
 /* ---- the runs */

@@ -2,7 +2,8 @@
  *
  * test_score_text.c: the C that the library writes of a score function, which a GPU's compiler is given, computes what the
  * function is: random expressions are written, compiled by this machine's C compiler, and compared with the evaluation of
- * their graphs in fp32: the score, its slope, and what each element's gradient gets. Skipped where there is no compiler. */
+ * their graphs in fp32: the score, its slope, what each element's gradient gets, and the score from its relative value where
+ * it has one. Skipped where there is no compiler. */
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/score/relative.h"
 #include "core/score/text.h"
 #include "cuda/device/score_values.h"
 #include "test.h"
@@ -21,6 +23,8 @@ struct place {
 };
 
 typedef float (*score_function)(const struct score_values *, const struct place *, float);
+typedef float (*relative_function)(const struct score_values *, const struct place *, int);
+typedef float (*joined_function)(const struct score_values *, const struct place *, float, float);
 typedef void (*gradient_function)(const struct score_values *, const struct place *, float, float);
 
 /* ------------------------------------------------------------------------------------------------------- expressions -- */
@@ -75,7 +79,15 @@ static void add_float(struct random *r, char *text, int depth) {
     }
 }
 
-static strobe_score *make_function(struct random *r, char *text) {
+/* Functions that have a relative value, and one that meets positions beside it, come first. */
+static const char *const with_relative[] = {"score + table[h][i - j + 31]", "0.25 * score - abs(i - j) * w",
+                                            "(score + table[h][31 + (i - j)]) * tanh(score) - half[h]",
+                                            "score * tanh(table[h][i + 31 - j] - 0.5 * max(j - i, c)) + table[h][kind[3]]",
+                                            "score - (i < j ? 0.5 : 0.25) * w"};
+static const char *const without_relative[] = {"score + table[h][i - j + 31] * half[j % 9]", "score - 0.1 * (i + j)",
+                                               "i < j ? score : 0.5 * score"};
+
+static strobe_score *make_function(struct random *r, char *text, int number) {
     const strobe_score_scalar scalars[] = {{"w", 0.75, 0, 0}, {"c", -7, 1, 0}};
     const strobe_score_array arrays[] = {
         {"table", 2, STROBE_FP32}, {"kind", 1, STROBE_INT32}, {"half", 1, STROBE_BF16}, {"unused", 1, STROBE_UINT8}};
@@ -86,8 +98,14 @@ static strobe_score *make_function(struct random *r, char *text) {
                                         .scalar_count = 2,
                                         .array_count = 4};
     strobe_score *f = NULL;
+    const int fixed = number - (int)COUNT(with_relative);
     text[0] = 0;
-    add_float(r, text, 4);
+    if (fixed < 0)
+        append(text, with_relative[number]);
+    else if (fixed < (int)COUNT(without_relative))
+        append(text, without_relative[fixed]);
+    else
+        add_float(r, text, 4);
     return strobe_score_create(&source, &f) ? NULL : f;
 }
 
@@ -100,6 +118,7 @@ static const char prelude[] =
     "struct score_place { int b, h, hkv, i, j, seq_q, seq_k; };\n"
     "#define SCORE_INLINE\n"
     "#define SCORE_LOAD(dtype, data, at) SCORE_LOAD_##dtype(data, at)\n"
+    "#define SCORE_LOAD_FURTHER(dtype, data, at, further) SCORE_LOAD_##dtype(data, (at) + (further))\n"
     "#define SCORE_LOAD_FP32(data, at) ((const float *)(data))[at]\n"
     "#define SCORE_LOAD_BF16(data, at) bf16_to_float(((const uint16_t *)(data))[at])\n"
     "#define SCORE_LOAD_INT32(data, at) ((const int32_t *)(data))[at]\n"
@@ -184,6 +203,29 @@ static bool gradients_agree(const struct score_call *c, const double value[SCORE
     return ok;
 }
 
+/* The score from its relative value, as the pair `further` rows below another has it. */
+static void compare_joined(const struct score_call *c, const struct score_values *v, void *library, int n,
+                           const struct place *at, float score, double expected, const char *text) {
+    const bool has_relative = strobe__score_relative(c->function) != NO_NODE;
+    void *const found[2] = {find(library, "score_relative", n), find(library, "score_joined", n)};
+    assert_true(has_relative == (found[0] && found[1]));
+    if (n < (int)COUNT(with_relative)) assert_true(has_relative);
+    if (n >= (int)COUNT(with_relative) && n < (int)(COUNT(with_relative) + COUNT(without_relative)))
+        assert_false(has_relative);
+    if (!has_relative) return;
+    relative_function relative_of;
+    joined_function joined;
+    memcpy(&relative_of, &found[0], sizeof relative_of), memcpy(&joined, &found[1], sizeof joined);
+    for (int further = -8; further <= 8; further += 4) {
+        struct place from = *at, other = *at;
+        from.i -= further, other.i += 100, other.j += 77;
+        const float relative = relative_of(v, &from, further);
+        if (!is_near(expected, (double)joined(v, &other, score, relative)))
+            fail_msg("%s at i %d, j %d of %g: %.9g, from its relative value %.9g", text, at->i, at->j, (double)score,
+                     expected, (double)joined(v, &other, score, relative));
+    }
+}
+
 static void compare(const strobe_score *f, void *library, int n, const char *text, struct random *r) {
     const struct score_call c = call_of(f);
     const struct score_values v = values_of(&c);
@@ -213,6 +255,7 @@ static void compare(const strobe_score *f, void *library, int n, const char *tex
             fail_msg("%s at i %d, j %d of %g: %.9g and slope %.9g, compiled %.9g and %.9g", text, at.i, at.j, (double)score,
                      value[f->score], gradient[f->slope], (double)value_of(&v, &at, score),
                      (double)slope_of(&v, &at, score));
+        compare_joined(&c, &v, library, n, &at, score, value[f->score], text);
     }
 }
 
@@ -225,14 +268,16 @@ static void test_text(void **state) {
     if (system("cc --version > /dev/null 2>&1")) skip();
     strobe__score_print(&all, "%s", prelude);
     for (int n = 0; n < FUNCTIONS; ++n) {
-        do functions[n] = make_function(&r, texts[n]);
+        do functions[n] = make_function(&r, texts[n], n);
         while (!functions[n]); /* too many operations */
         strobe__score_print(&all,
                             "#define score_value score_value_%d\n#define score_slope score_slope_%d\n"
-                            "#define score_gradients score_gradients_%d\n",
-                            n, n, n);
+                            "#define score_gradients score_gradients_%d\n#define score_relative score_relative_%d\n"
+                            "#define score_joined score_joined_%d\n",
+                            n, n, n, n, n);
         strobe__score_write(&all, functions[n], n % 2 ? 0xf : 0);
-        strobe__score_print(&all, "#undef score_value\n#undef score_slope\n#undef score_gradients\n"
+        strobe__score_print(&all, "#undef score_value\n#undef score_slope\n#undef score_gradients\n#undef score_relative\n"
+                                  "#undef score_joined\n#undef SCORE_HAS_RELATIVE\n"
                                   "#undef SCORE_SLOPE_IS_ONE\n#undef SCORE_NEEDS_INPUT\n#undef SCORE_READS_ARRAYS\n");
     }
     assert_false(all.full);

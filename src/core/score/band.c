@@ -9,13 +9,7 @@
  * and j have their starts in them, and so has the band's diagonal. */
 #include "core/score/band.h"
 
-/* Beyond it a bound hides nothing, whatever the positions, which have 32 bits. */
-#define FARTHEST ((int64_t)1 << 33)
-
-/* An integer that is a sum of multiples of positions and lengths. */
-struct line {
-    int64_t row, key, seq_q, seq_k, one;
-};
+#include "core/score/line.h"
 
 /* A band around either diagonal, as in mask.h; diagonal ANY: it bounds nothing so far. */
 enum diagonal { ANY, TOP_LEFT, BOTTOM_RIGHT };
@@ -25,47 +19,6 @@ struct bounds {
     bool lengths_are_known; /* the same for all sequences, so that one diagonal can be said as the other */
     int64_t seq_q, seq_k;   /* then */
 };
-
-static bool add(int64_t *x, int64_t y, int64_t factor) {
-    int64_t product;
-    return !__builtin_mul_overflow(y, factor, &product) && !__builtin_add_overflow(*x, product, x);
-}
-
-/* sum += factor * x; false when a number leaves 64 bits. */
-static bool add_line(struct line *sum, const struct line *x, int64_t factor) {
-    return add(&sum->row, x->row, factor) && add(&sum->key, x->key, factor) && add(&sum->seq_q, x->seq_q, factor) &&
-           add(&sum->seq_k, x->seq_k, factor) && add(&sum->one, x->one, factor);
-}
-
-static bool is_number(const struct line *x) { return !x->row && !x->key && !x->seq_q && !x->seq_k; }
-
-/* sum += factor * node; false where the node is no such sum, or depends on a batch entry or head. What is affine was checked
- * to stay in 32 bits, so it does not wrap. */
-static bool add_node(struct line *sum, const struct score_call *call, uint16_t n, int64_t factor) {
-    const struct score_node *x = &call->function->node[n];
-    if (!x->affine) return false;
-    switch ((enum score_operation)x->operation) {
-    case OP_CONSTANT: return add(&sum->one, (int64_t)x->value, factor);
-    case OP_SCALAR: return add(&sum->one, (int64_t)call->scalar[x->number], factor);
-    case OP_STRIDE: return add(&sum->one, call->array[x->number].stride[x->axis], factor);
-    case OP_LAST: return add(&sum->one, call->array[x->number].extent[x->axis] - 1, factor);
-    case OP_ROW: return add(&sum->row, 1, factor);
-    case OP_KEY: return add(&sum->key, 1, factor);
-    case OP_SEQ_Q: return add(&sum->seq_q, 1, factor);
-    case OP_SEQ_K: return add(&sum->seq_k, 1, factor);
-    case OP_I_NEG: return add_node(sum, call, x->operand[0], -factor);
-    case OP_I_ADD: return add_node(sum, call, x->operand[0], factor) && add_node(sum, call, x->operand[1], factor);
-    case OP_I_SUB: return add_node(sum, call, x->operand[0], factor) && add_node(sum, call, x->operand[1], -factor);
-    case OP_I_MUL: {
-        struct line a = {0}, b = {0};
-        if (!add_node(&a, call, x->operand[0], 1) || !add_node(&b, call, x->operand[1], 1)) return false;
-        const struct line *number = is_number(&a) ? &a : &b, *other = is_number(&a) ? &b : &a;
-        int64_t product = factor;
-        return !__builtin_mul_overflow(product, number->one, &product) && add_line(sum, other, product);
-    }
-    default: return false;
-    }
-}
 
 /* The largest integer that is not above x / y, y > 0. */
 static int64_t floor_of(int64_t x, int64_t y) { return x / y - (x % y < 0); }
@@ -94,18 +47,19 @@ static bool narrow(struct bounds *band, struct bounds other) {
 }
 
 /* Narrows the band to where x >= 0; false where that is no bound of j - i. */
-static bool narrow_by_line(struct bounds *band, struct line x) {
+static bool narrow_by_line(struct bounds *band, struct score_line x) {
     struct bounds bound = *band;
     if (x.key == INT64_MIN || x.row != -x.key) return false;
     const int64_t factor = x.key < 0 ? -x.key : x.key;
     const bool bottom = factor > 0 && x.seq_k == -x.key && x.seq_q == x.key;
     if (!bottom && (x.seq_q || x.seq_k)) { /* lengths that make no diagonal */
-        if (!band->lengths_are_known || !add(&x.one, band->seq_q, x.seq_q) || !add(&x.one, band->seq_k, x.seq_k))
+        if (!band->lengths_are_known || !strobe__score_add(&x.one, band->seq_q, x.seq_q) ||
+            !strobe__score_add(&x.one, band->seq_k, x.seq_k))
             return false;
     }
     if (factor == 0) return x.one >= 0; /* else it hides everything */
     const int64_t limit = floor_of(x.one, factor);
-    if (limit < -FARTHEST || limit > FARTHEST) return false;
+    if (limit < -SCORE_FARTHEST || limit > SCORE_FARTHEST) return false;
     bound.diagonal = bottom ? BOTTOM_RIGHT : TOP_LEFT;
     bound.left = x.key > 0 ? limit : BAND_UNBOUNDED;
     bound.right = x.key < 0 ? limit : BAND_UNBOUNDED;
@@ -117,9 +71,9 @@ static bool narrow_by_comparison(struct bounds *band, const struct score_call *c
     const struct score_node *left = &call->function->node[a];
     const bool within = left->operation == OP_I_ABS; /* |a| <= b: a <= b and -a <= b */
     for (int sign = 1; sign >= (within ? -1 : 1); sign -= 2) {
-        struct line x = {.one = equal ? 0 : -1};
-        if (!add_node(&x, call, b, 1) || !add_node(&x, call, within ? left->operand[0] : a, -sign) ||
-            !narrow_by_line(band, x))
+        struct score_line x = {.one = equal ? 0 : -1};
+        if (!strobe__score_add_line(&x, call, b, 1) ||
+            !strobe__score_add_line(&x, call, within ? left->operand[0] : a, -sign) || !narrow_by_line(band, x))
             return false;
     }
     return true;

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/score/relative.h"
+
 void strobe__score_print(struct score_text *t, const char *format, ...) {
     va_list arguments, again;
     va_start(arguments, format);
@@ -117,10 +119,17 @@ static void write_step(struct score_text *t, const struct strobe_score *f, uint1
 
 static int steps_of(const struct score_program *p) { return p->count[0] + p->count[1] + p->count[2] + p->count[3]; }
 
-static void write_steps(struct score_text *t, const struct strobe_score *f, const struct score_program *p, unsigned dense) {
+/* given: a node whose value is the argument `relative`, or NO_NODE. */
+static void write_steps(struct score_text *t, const struct strobe_score *f, const struct score_program *p, unsigned dense,
+                        uint16_t given) {
     bool made[SCORE_MOST_NODES];
     find_made_of_score(f, made);
-    for (int n = 0; n < steps_of(p); ++n) write_step(t, f, p->step[n], dense, made[p->step[n]]);
+    for (int n = 0; n < steps_of(p); ++n) {
+        if (p->step[n] == given)
+            strobe__score_print(t, "    const float v%d = relative;\n", given);
+        else
+            write_step(t, f, p->step[n], dense, made[p->step[n]]);
+    }
 }
 
 /* The element of a gradient that a load's adjoint goes to; gradients are summed without gaps. */
@@ -132,7 +141,7 @@ static void write_offset(struct score_text *t, const struct strobe_score *f, con
         strobe__score_print(t, ") * (a->last[%d][%d] + 1) + v%d", load->array, axis, load->index[axis]);
 }
 
-static bool slope_is_one(const struct strobe_score *f) {
+bool strobe__score_slope_is_one(const struct strobe_score *f) {
     const struct score_node *n = &f->node[f->slope];
     return n->operation == OP_CONSTANT && n->value == 1;
 }
@@ -143,24 +152,93 @@ static bool reads(const struct strobe_score *f, const struct score_program *p, e
     return false;
 }
 
+/* How many elements further an offset is where i is one further; false where it is no sum of leaves and of their multiples
+ * by 1, strides of arrays without gaps among them, and by what does not depend on i. */
+static bool elements_a_row(const struct strobe_score *f, uint16_t node, unsigned dense, int *elements) {
+    const struct score_node *x = &f->node[node];
+    int more = 0;
+    *elements = x->operation == OP_ROW;
+    if (strobe__score_operands((enum score_operation)x->operation) == 0) return true;
+    if (!plain_operator(x) || !elements_a_row(f, x->operand[0], dense, elements) ||
+        !elements_a_row(f, x->operand[1], dense, &more))
+        return false;
+    if (x->operation == OP_I_MUL) {
+        const struct score_node *y = &f->node[x->operand[1]];
+        const bool by_one = y->operation == OP_STRIDE && y->axis == f->array_rank[y->number] - 1 && dense >> y->number & 1;
+        return by_one || (*elements == 0 && more == 0);
+    }
+    *elements += x->operation == OP_I_ADD ? more : -more;
+    return true;
+}
+
+/* The offset as one expression. */
+static void write_sum(struct score_text *t, const struct strobe_score *f, uint16_t node, unsigned dense) {
+    const struct score_node *x = &f->node[node];
+    strobe__score_print(t, "(");
+    if (strobe__score_operands((enum score_operation)x->operation) == 0) {
+        write_leaf(t, f, x, dense);
+    } else {
+        write_sum(t, f, x->operand[0], dense);
+        strobe__score_print(t, " %s ", plain_operator(x));
+        write_sum(t, f, x->operand[1], dense);
+    }
+    strobe__score_print(t, ")");
+}
+
+/* A step of the relative value, of which `at` is moved, and `from` is not. A load whose elements lie in the order of rows is
+ * so many elements from that of `from`, by a constant: its address is worked out once for all. */
+static void write_moved_step(struct score_text *t, const struct strobe_score *f, uint16_t node, unsigned dense) {
+    const struct score_node *x = &f->node[node];
+    int elements;
+    if (x->operation != OP_LOAD || !elements_a_row(f, x->operand[0], dense, &elements)) {
+        write_step(t, f, node, dense, false);
+        return;
+    }
+    strobe__score_print(t, "    at = from;\n    const %s v%d = SCORE_LOAD_FURTHER(%s, a->data[%d], ",
+                        x->is_integer ? "int" : "float", node, name_of_dtype(f->array_dtype[x->number]), x->number);
+    write_sum(t, f, x->operand[0], dense);
+    strobe__score_print(t, ", %d * further);\n    at = &moved;\n", elements);
+}
+
+/* score_relative() and score_joined(). What a compiler finds unused it leaves out. */
+static void write_relative(struct score_text *t, const struct strobe_score *f, unsigned dense, const char *start) {
+    const uint16_t relative = strobe__score_relative(f);
+    bool made[SCORE_MOST_NODES];
+    strobe__score_print(t, "#define SCORE_HAS_RELATIVE %d\n\n", relative != NO_NODE);
+    if (relative == NO_NODE) return;
+    find_made_of_score(f, made);
+    strobe__score_print(
+        t, "SCORE_INLINE float score_relative(const struct score_values *a, const struct score_place *from, int "
+           "further) {\n"
+           "    struct score_place moved = *from;\n    const struct score_place *at = &moved;\n"
+           "    moved.i += further;\n    (void)a, (void)at;\n");
+    for (int n = 0; n < steps_of(&f->of_score); ++n)
+        if (!made[f->of_score.step[n]]) write_moved_step(t, f, f->of_score.step[n], dense);
+    strobe__score_print(t, "    return v%d;\n}\n\n", relative);
+    strobe__score_print(t, start, "float", "joined", ", float relative");
+    write_steps(t, f, &f->of_score, dense, relative);
+    strobe__score_print(t, "    return v%d;\n}\n\n", f->score);
+}
+
 void strobe__score_write(struct score_text *t, const struct strobe_score *f, unsigned dense) {
     static const char start[] =
         "SCORE_INLINE %s score_%s(const struct score_values *a, const struct score_place *at, float score%s) {\n"
         "    (void)a, (void)at, (void)score;\n";
     if (!f->has_score) return;
-    strobe__score_print(t, "#define SCORE_SLOPE_IS_ONE %d\n#define SCORE_NEEDS_INPUT %d\n", slope_is_one(f),
+    strobe__score_print(t, "#define SCORE_SLOPE_IS_ONE %d\n#define SCORE_NEEDS_INPUT %d\n", strobe__score_slope_is_one(f),
                         reads(f, &f->of_gradients, OP_SCORE));
     strobe__score_print(t, "#define SCORE_READS_ARRAYS %d\n\n",
                         reads(f, &f->of_score, OP_LOAD) || reads(f, &f->of_gradients, OP_LOAD));
     strobe__score_print(t, start, "float", "value", "");
-    write_steps(t, f, &f->of_score, dense);
+    write_steps(t, f, &f->of_score, dense, NO_NODE);
     strobe__score_print(t, "    return v%d;\n}\n\n", f->score);
+    write_relative(t, f, dense, start);
     strobe__score_print(t, start, "float", "slope", "");
-    write_steps(t, f, &f->of_slope, dense);
+    write_steps(t, f, &f->of_slope, dense, NO_NODE);
     strobe__score_print(t, "    return v%d;\n}\n\n", f->slope);
     strobe__score_print(t, start, "void", "gradients", ", float ds");
     strobe__score_print(t, "    (void)ds;\n");
-    write_steps(t, f, &f->of_gradients, dense);
+    write_steps(t, f, &f->of_gradients, dense, NO_NODE);
     for (uint16_t n = 0; n < f->load_count; ++n) {
         if (f->adjoint[n] == NO_NODE) continue;
         strobe__score_print(t, "    if (a->gradient[%d]) SCORE_ADD(a->gradient[%d], ", f->load[n].array, f->load[n].array);

@@ -11,6 +11,12 @@
 #include "math/score_arithmetic.h"
 #include "math/score_intervals.h"
 
+#if defined(SMALL_FUNCTION)
+#define any_visible_function small_visible_function
+#else
+#define any_visible_function visible_function
+#endif
+
 /* What is the same for all pairs of an owner. */
 struct function_place {
     int b, h, hkv, rows, keys;
@@ -26,25 +32,26 @@ struct function_memory {
     uint32_t *rows, *keys, *pairs; /* [slots][UNIT], [slots][KEY_WORDS], [registers][at_once][UNIT_THREADS] */
 };
 
-INLINE struct function_memory function_memory_of(const struct visible_function *f, unsigned char *memory) {
+INLINE struct function_memory function_memory_of(const struct any_visible_function *f, unsigned char *memory) {
     struct function_memory m;
     m.ranges = (struct interval *)memory;
-    m.rows = (uint32_t *)(m.ranges + RANGE_WARPS * f->steps);
-    m.keys = m.rows + f->slots * UNIT;
-    m.pairs = m.keys + f->slots * KEY_WORDS;
+    m.rows = (uint32_t *)(m.ranges + RANGE_WARPS * f->head.steps);
+    m.keys = m.rows + f->head.slots * UNIT;
+    m.pairs = m.keys + f->head.slots * KEY_WORDS;
     return m;
 }
 
-INLINE int length_of(const struct visible_function *f, const void *used, const void *offsets, int batch, int most) {
-    if (used) return clamp(entry(used, f->index64, batch), most);
-    if (offsets) return clamp(entry(offsets, f->index64, batch + 1) - entry(offsets, f->index64, batch), most);
+INLINE int length_of(const struct any_visible_function *f, const void *used, const void *offsets, int batch, int most) {
+    if (used) return clamp(entry(used, f->head.index64, batch), most);
+    if (offsets) return clamp(entry(offsets, f->head.index64, batch + 1) - entry(offsets, f->head.index64, batch), most);
     return most;
 }
 
-INLINE struct function_place function_place_of(const struct visible_function *f, int batch, int head) {
-    struct function_place at = {batch, head, head / f->group, length_of(f, f->used_q, f->cu_q, batch, f->pass.seq_q),
-                                length_of(f, f->used_k, f->cu_k, batch, f->pass.seq_k)};
-    if (f->leftpad) at.keys -= clamp(entry(f->leftpad, f->index64, batch), at.keys);
+INLINE struct function_place function_place_of(const struct any_visible_function *f, int batch, int head) {
+    struct function_place at = {batch, head, head / f->head.group,
+                                length_of(f, f->head.used_q, f->head.cu_q, batch, f->head.pass.seq_q),
+                                length_of(f, f->head.used_k, f->head.cu_k, batch, f->head.pass.seq_k)};
+    if (f->head.leftpad) at.keys -= clamp(entry(f->head.leftpad, f->head.index64, batch), at.keys);
     return at;
 }
 
@@ -65,7 +72,7 @@ INLINE struct interval range_of_dtype(int dtype) {
 }
 
 /* The least and the most of the elements that the indices may name, where these are few. */
-INLINE struct interval range_of_load(const struct visible_function *f, const struct function_load *load,
+INLINE struct interval range_of_load(const struct any_visible_function *f, const struct function_load *load,
                                      const struct interval *ranges) {
     const struct function_array *x = &f->array[load->array];
     int first[MOST_INDICES] = {0, 0, 0, 0}, count[MOST_INDICES] = {1, 1, 1, 1}, elements = 1;
@@ -104,14 +111,14 @@ INLINE struct interval range_of_load(const struct visible_function *f, const str
     return sum;
 }
 
-INLINE struct interval range_of_leaf(const struct visible_function *f, const struct function_step *s,
+INLINE struct interval range_of_leaf(const struct any_visible_function *f, const struct function_step *s,
                                      const struct function_place *at, const struct function_box *box) {
     switch (s->operation) {
     case OP_BATCH: return interval_of(at->b, at->b);
     case OP_HEAD: return interval_of(at->h, at->h);
     case OP_HEAD_KV: return interval_of(at->hkv, at->hkv);
-    case OP_ROW: return interval_of((double)f->q_start + box->first_row, (double)f->q_start + box->last_row);
-    case OP_KEY: return interval_of((double)f->k_start + box->first_key, (double)f->k_start + box->last_key);
+    case OP_ROW: return interval_of((double)f->head.q_start + box->first_row, (double)f->head.q_start + box->last_row);
+    case OP_KEY: return interval_of((double)f->head.k_start + box->first_key, (double)f->head.k_start + box->last_key);
     case OP_SEQ_Q: return interval_of(at->rows, at->rows);
     case OP_SEQ_K: return interval_of(at->keys, at->keys);
     default: break;
@@ -122,10 +129,10 @@ INLINE struct interval range_of_leaf(const struct visible_function *f, const str
 }
 
 /* The function on a box, by a warp; ranges: of its steps. */
-INLINE struct interval range_of_function(const struct visible_function *f, const struct function_place *at,
+INLINE struct interval range_of_function(const struct any_visible_function *f, const struct function_place *at,
                                          const struct function_box *box, struct interval *ranges) {
 #pragma unroll 1
-    for (int n = 0; n < f->steps; ++n) {
+    for (int n = 0; n < f->head.steps; ++n) {
         const struct function_step *s = &f->step[n];
         struct interval x;
         if (s->operation <= OP_LAST) {
@@ -139,7 +146,7 @@ INLINE struct interval range_of_function(const struct visible_function *f, const
         if (threadIdx.x % 32 == 0) ranges[n] = x;
         __syncwarp();
     }
-    return ranges[f->root];
+    return ranges[f->head.root];
 }
 
 /* ------------------------------------------------------------------------------------------------------------- values -- */
@@ -198,14 +205,14 @@ INLINE uint32_t element_of(const struct function_array *x, int32_t at) {
     return bits_of(load_any(x->data, x->dtype, at));
 }
 
-INLINE uint32_t value_of_leaf(const struct visible_function *f, const struct function_step *s,
+INLINE uint32_t value_of_leaf(const struct any_visible_function *f, const struct function_step *s,
                               const struct function_place *at, int row, int key) {
     switch (s->operation) {
     case OP_BATCH: return bits_of(at->b);
     case OP_HEAD: return bits_of(at->h);
     case OP_HEAD_KV: return bits_of(at->hkv);
-    case OP_ROW: return bits_of(f->q_start + row);
-    case OP_KEY: return bits_of(f->k_start + key);
+    case OP_ROW: return bits_of(f->head.q_start + row);
+    case OP_KEY: return bits_of(f->head.k_start + key);
     case OP_SEQ_Q: return bits_of(at->rows);
     case OP_SEQ_K: return bits_of(at->keys);
     default: return s->is_integer ? bits_of((int32_t)f->leaf[s->number]) : bits_of((float)f->leaf[s->number]);
@@ -217,13 +224,13 @@ INLINE int key_word(int key) { return key + key / 16; }
 
 /* The values that do not depend on pairs: of the first UNIT threads those of a row each, of the others those of a key each.
  * What is of the call lies in both. */
-INLINE void run_lines(const struct visible_function *f, const struct function_memory *m, const struct function_place *at,
+INLINE void run_lines(const struct any_visible_function *f, const struct function_memory *m, const struct function_place *at,
                       int first_row, int first_key) {
     const bool is_key = threadIdx.x >= UNIT;
     const int own = (int)threadIdx.x % UNIT, width = is_key ? KEY_WORDS : UNIT;
     const int row = min(first_row + own, at->rows - 1), key = min(first_key + own, at->keys - 1);
     uint32_t *const line = is_key ? m->keys + key_word(own) : m->rows + own;
-    const int lines = f->count[PLACE_CALL] + f->count[PLACE_ROW] + f->count[PLACE_KEY];
+    const int lines = f->head.count[PLACE_CALL] + f->head.count[PLACE_ROW] + f->head.count[PLACE_KEY];
 #pragma unroll 1
     for (int n = 0; n < lines; ++n) {
         const struct function_step *s = &f->step[n];
@@ -238,55 +245,6 @@ INLINE void run_lines(const struct visible_function *f, const struct function_me
                                    line[s->from[2] * width]);
         line[s->at * width] = x;
     }
-}
-
-/* The value of an operand for pair n of those at once, whose row and first key are numbers in the unit. */
-INLINE uint32_t operand_of(const struct visible_function *f, const struct function_memory *m, const struct function_step *s,
-                           int which, int row, int key, int n) {
-    const int at = s->from[which];
-    switch (s->from_place[which]) {
-    case PLACE_CALL:
-    case PLACE_ROW: return m->rows[at * UNIT + row];
-    case PLACE_KEY: return m->keys[at * KEY_WORDS + key_word(key + n)];
-    default: return m->pairs[(at * f->at_once + n) * UNIT_THREADS + (int)threadIdx.x];
-    }
-}
-
-/* Which of the sixteen keys from `key` on the row sees. */
-INLINE uint32_t run_pairs(const struct visible_function *f, const struct function_memory *m, int row, int key) {
-    const int lines = f->count[PLACE_CALL] + f->count[PLACE_ROW] + f->count[PLACE_KEY];
-    uint32_t seen = 0;
-#pragma unroll 1
-    for (int first = 0; first < 16; first += f->at_once) {
-#pragma unroll 1
-        for (int n = lines; n < f->steps; ++n) {
-            const struct function_step *s = &f->step[n];
-#pragma unroll 1
-            for (int x = 0; x < f->at_once; ++x) {
-                const uint32_t a = operand_of(f, m, s, 0, row, key + first, x);
-                uint32_t result;
-                if (s->operation == OP_LOAD)
-                    result = element_of(&f->array[s->array], (int32_t)(a));
-                else
-                    result = value_of_operation(s->operation, a, operand_of(f, m, s, 1, row, key + first, x),
-                                                operand_of(f, m, s, 2, row, key + first, x));
-                m->pairs[(s->at * f->at_once + x) * UNIT_THREADS + (int)threadIdx.x] = result;
-            }
-        }
-        const struct function_step *root = &f->step[f->root];
-#pragma unroll 1
-        for (int x = 0; x < f->at_once; ++x) {
-            uint32_t value;
-            if (root->place == PLACE_PAIR)
-                value = m->pairs[(root->at * f->at_once + x) * UNIT_THREADS + (int)threadIdx.x];
-            else if (root->place == PLACE_KEY)
-                value = m->keys[root->at * KEY_WORDS + key_word(key + first + x)];
-            else
-                value = m->rows[root->at * UNIT + row];
-            seen |= (uint32_t)(value != 0) << (first + x);
-        }
-    }
-    return seen;
 }
 
 #endif

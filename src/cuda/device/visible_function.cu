@@ -10,7 +10,7 @@
  *
  * All threads of a warp are at the same step, which is read from the kernel's parameters. Rows and keys past the end of a
  * sequence have the last one's values, and count neither as visible nor as hidden. */
-#include "cuda/device/function_steps.h"
+#include "cuda/device/function_pairs.h"
 #include "cuda/device/visible_unit.h"
 #include "cuda/ptx/dependent.h"
 
@@ -21,7 +21,7 @@ struct unit_place {
 };
 
 /* A warp: what the ranges of a unit say of it. */
-INLINE int state_of_ranges(const struct visible_function *f, const struct unit_place *u, struct interval *ranges) {
+INLINE int state_of_ranges(const struct any_visible_function *f, const struct unit_place *u, struct interval *ranges) {
     const int rows = min(u->first_row + UNIT, u->at.rows) - u->first_row;
     const int keys = min(u->first_key + UNIT, u->at.keys) - u->first_key;
     if (rows <= 0 || keys <= 0) return UNIT_HIDDEN;
@@ -31,18 +31,18 @@ INLINE int state_of_ranges(const struct visible_function *f, const struct unit_p
 }
 
 /* The pairs of the boolean mask, or all, of sixteen keys of a row. */
-INLINE struct sixteen pairs_there(const struct visible_function *f, const struct unit_place *u, const uint8_t *mask, int i,
-                                  int j) {
+INLINE struct sixteen pairs_there(const struct any_visible_function *f, const struct unit_place *u, const uint8_t *mask,
+                                  int i, int j) {
     struct sixteen s = {0, 0};
     const int count = u->at.keys - j;
     if (i >= u->at.rows || count <= 0) return s;
-    if (f->pass.mask.data) s = load_sixteen(&f->pass, mask, i, j);
+    if (f->head.pass.mask.data) s = load_sixteen(&f->head.pass, mask, i, j);
     s.there = count >= 16 ? 0xffff : (1u << count) - 1;
-    s.seen = f->pass.mask.data ? s.seen & s.there : s.there;
+    s.seen = f->head.pass.mask.data ? s.seen & s.there : s.there;
     return s;
 }
 
-INLINE void pack_unit(const struct visible_function *f, const struct function_memory *m, struct packed_unit *unit,
+INLINE void pack_unit(const struct any_visible_function *f, const struct function_memory *m, struct packed_unit *unit,
                       const struct unit_place *u, const uint8_t *mask, int state, int64_t at) {
     struct sixteen s[AT_A_TIME];
     if (state == UNIT_PARTIAL) {
@@ -58,12 +58,12 @@ INLINE void pack_unit(const struct visible_function *f, const struct function_me
         for (int x = 0; x < AT_A_TIME; ++x)
             if (x == n) s[x] = now;
     }
-    store_unit(&f->pass, unit, s, at);
+    store_unit(&f->head.pass, unit, s, at);
 }
 
-INLINE void pack_units(const struct visible_function *f, const struct function_memory *m, struct packed_unit *unit,
+INLINE void pack_units(const struct any_visible_function *f, const struct function_memory *m, struct packed_unit *unit,
                        int *states, unsigned index) {
-    const struct visible_pass *p = &f->pass;
+    const struct visible_pass *p = &f->head.pass;
     const unsigned cuts = (unsigned)((p->others + p->per_block - 1) / p->per_block);
     const int other = (int)(index % cuts) * p->per_block, owner = (int)(index / cuts % (unsigned)p->owners[0]);
     const unsigned entry = index / cuts / (unsigned)p->owners[0];
@@ -75,7 +75,7 @@ INLINE void pack_units(const struct visible_function *f, const struct function_m
     if (other + warp < end) {
         u.first_row = (p->transposed ? other + warp : owner) * UNIT;
         u.first_key = (p->transposed ? owner : other + warp) * UNIT;
-        const int state = state_of_ranges(f, &u, m->ranges + warp * f->steps);
+        const int state = state_of_ranges(f, &u, m->ranges + warp * f->head.steps);
         if (threadIdx.x % 32 == 0) states[warp] = state;
     }
     __syncthreads();
@@ -92,7 +92,7 @@ INLINE void pack_units(const struct visible_function *f, const struct function_m
     if (end == p->others && threadIdx.x < p->states - p->others) p->mask_states[at + end + threadIdx.x] = UNIT_HIDDEN;
 }
 
-extern "C" __global__ void __launch_bounds__(UNIT_THREADS) KERNEL(const __grid_constant__ struct visible_function f) {
+extern "C" __global__ void __launch_bounds__(UNIT_THREADS, 3) KERNEL(const __grid_constant__ struct any_visible_function f) {
     extern __shared__ __align__(16) unsigned char memory[];
     __shared__ struct packed_unit unit;
     __shared__ int states[RANGE_WARPS];

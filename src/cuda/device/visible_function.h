@@ -10,6 +10,9 @@
 
 enum { MOST_STEPS = 512, MOST_LEAVES = 512, MOST_FUNCTION_ARRAYS = 16, MOST_FUNCTION_LOADS = 48, MOST_INDICES = 4 };
 
+/* Most functions are small, and a kernel with little in its parameters starts sooner: it is compiled for these, too. */
+enum { FEW_STEPS = 48, FEW_LEAVES = 32, FEW_FUNCTION_ARRAYS = 4, FEW_FUNCTION_LOADS = 8 };
+
 /* Where the values of a step lie, in shared memory: those that are the same for a call, a row or a key in a slot, which has
  * one for each row and key of the unit; those of pairs in a register, which has AT_ONCE for each thread. */
 enum step_place { PLACE_CALL, PLACE_ROW, PLACE_KEY, PLACE_PAIR };
@@ -40,7 +43,7 @@ struct function_array {
 /* Dtypes of arrays beside enum cuda_dtype, numbers of strobe_score.h. */
 enum { CUDA_INT32 = 32, CUDA_UINT8 = 33 };
 
-struct visible_function {
+struct function_head {
     struct visible_pass pass; /* its mask is combined with the function by "and" */
     /* NULL: all sequences have the same lengths, or these do not matter */
     const void *cu_q, *cu_k, *used_q, *used_k, *leftpad;
@@ -49,15 +52,23 @@ struct visible_function {
     int32_t count[4]; /* steps of each class */
     int32_t root;     /* a step */
     int32_t slots, registers, at_once, steps;
-    double leaf[MOST_LEAVES];
-    struct function_array array[MOST_FUNCTION_ARRAYS];
-    struct function_load load[MOST_FUNCTION_LOADS];
-    struct function_step step[MOST_STEPS];
 };
+
+#define VISIBLE_FUNCTION(FEW_OR_MOST)                               \
+    {                                                               \
+        struct function_head head;                                  \
+        double leaf[FEW_OR_MOST##_LEAVES];                          \
+        struct function_array array[FEW_OR_MOST##_FUNCTION_ARRAYS]; \
+        struct function_load load[FEW_OR_MOST##_FUNCTION_LOADS];    \
+        struct function_step step[FEW_OR_MOST##_STEPS];             \
+    }
+
+struct visible_function VISIBLE_FUNCTION(MOST);
+struct small_visible_function VISIBLE_FUNCTION(FEW);
 
 /* Words of shared memory. A row of keys has a word more for each sixteen, so that threads whose keys are sixteen apart meet
  * different banks. Ranges are three words of 8 bytes each, of a warp each. */
-enum { KEY_WORDS = UNIT + UNIT / 16, RANGE_WARPS = UNIT_THREADS / 32, RANGE_WORDS = 6, MOST_AT_ONCE = 4 };
+enum { KEY_WORDS = UNIT + UNIT / 16, RANGE_WARPS = UNIT_THREADS / 32, RANGE_WORDS = 6, MOST_AT_ONCE = 8 };
 
 static inline int64_t visible_function_words(int64_t slots, int64_t registers, int64_t at_once, int64_t steps) {
     return RANGE_WORDS * RANGE_WARPS * steps + slots * (UNIT + KEY_WORDS) + registers * at_once * UNIT_THREADS;

@@ -125,9 +125,10 @@ static struct visible_pass pass_of(const struct problem *p, enum owners owners, 
     return pass;
 }
 
-/* Blocks of threads of the boolean mask: as few units for each as keep all multiprocessors busy, up to eight. */
-static void cut_into_blocks(struct visible_pass *pass, const struct layout *l, int32_t device_index) {
-    const int64_t enough = 8 * (int64_t)strobe__cuda_limits(device_index).multiprocessors;
+/* Blocks of threads of the boolean mask: as few units for each as keep all multiprocessors busy, up to eight. A function's
+ * units are looked at by a warp each, and few are visible in part. */
+static void cut_into_blocks(struct visible_pass *pass, const struct layout *l, bool of_function, int32_t device_index) {
+    const int64_t enough = (of_function ? 2 : 8) * (int64_t)strobe__cuda_limits(device_index).multiprocessors;
     const int64_t rows = l->mask.batch * l->mask.heads * l->mask.owners, some = rows * l->others / enough;
     pass->per_block = (int32_t)(some < 1 ? 1 : some < 8 ? some : 8);
     pass->mask_blocks = rows * ceil_div(l->others, pass->per_block);
@@ -156,7 +157,7 @@ static strobe_status prepare(const struct problem *p, enum owners owners, void *
     struct visible_pass pass = pass_of(p, owners, &l, memory);
     *visible = visible_in(p, &l, &pass);
     if (!makes) return STROBE_OK;
-    if (l.mask_units > 0) cut_into_blocks(&pass, &l, p->a.device_index);
+    if (l.mask_units > 0) cut_into_blocks(&pass, &l, has_function(p), p->a.device_index);
     if (has_function(p)) {
         const strobe_status status = strobe__visible_function(p, &pass, stream);
         if (status || l.block_units == 0) return status;

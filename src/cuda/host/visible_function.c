@@ -19,6 +19,7 @@ _Static_assert((int)CUDA_INT32 == (int)STROBE_INT32 && (int)CUDA_UINT8 == (int)S
 _Static_assert(sizeof(struct visible_function) <= 32764, "kernels have so many bytes of parameters");
 
 void strobe__visible_function_units(struct visible_function);
+void strobe__visible_small_units(struct small_visible_function);
 
 /* Shared memory beside what is dynamic, and what a block has whatever the device. */
 enum { OWN_BYTES = 8192 };
@@ -78,20 +79,20 @@ static bool is_known(const struct score_node *n) {
     return n->operation == OP_CONSTANT || n->operation == OP_SCALAR || n->operation == OP_STRIDE || n->operation == OP_LAST;
 }
 
-/* Writes the steps; number_of: of a node. */
-static void write_steps(struct visible_function *f, const struct problem *p, uint16_t number_of[SCORE_MOST_NODES]) {
+/* Writes the steps, and returns how many leaves they have; number_of: of a node. */
+static int write_steps(struct visible_function *f, const struct problem *p, uint16_t number_of[SCORE_MOST_NODES]) {
     const struct score_call *call = &p->score_call;
     const struct strobe_score *s = call->function;
     const struct score_program *program = program_of(p);
     int leaves = 0;
-    for (int n = 0; n < f->steps; ++n) {
+    for (int n = 0; n < f->head.steps; ++n) {
         const uint16_t node = program->step[n];
         const struct score_node *x = &s->node[node];
         struct function_step *step = &f->step[n];
         const int operands = strobe__score_operands((enum score_operation)x->operation);
         number_of[node] = (uint16_t)n;
         step->operation = x->operation, step->place = x->varies, step->is_integer = x->is_integer, step->array = x->number;
-        step->at = x->varies == OF_PAIR ? program->register_of[node] : (uint16_t)f->slots++;
+        step->at = x->varies == OF_PAIR ? program->register_of[node] : (uint16_t)f->head.slots++;
         if (is_known(x)) {
             step->number = (uint16_t)leaves, f->leaf[leaves++] = leaf_of(call, x);
         }
@@ -101,6 +102,15 @@ static void write_steps(struct visible_function *f, const struct problem *p, uin
             step->from_place[k] = f->step[step->operand[k]].place, step->from[k] = f->step[step->operand[k]].at;
         }
     }
+    return leaves;
+}
+
+/* The same in the smaller structure. */
+static struct small_visible_function small_of(const struct visible_function *f) {
+    struct small_visible_function small = {.head = f->head};
+    memcpy(small.leaf, f->leaf, sizeof small.leaf), memcpy(small.array, f->array, sizeof small.array);
+    memcpy(small.load, f->load, sizeof small.load), memcpy(small.step, f->step, sizeof small.step);
+    return small;
 }
 
 static void write_arrays(struct visible_function *f, const struct problem *p, const uint16_t number_of[SCORE_MOST_NODES]) {
@@ -114,7 +124,7 @@ static void write_arrays(struct visible_function *f, const struct problem *p, co
             f->array[n].stride[axis] = (int32_t)call->array[n].stride[axis];
         }
     }
-    for (int n = 0; n < f->steps; ++n) {
+    for (int n = 0; n < f->head.steps; ++n) {
         if (f->step[n].operation != OP_LOAD) continue;
         int load = 0;
         while (s->load[load].node != program_of(p)->step[n]) ++load;
@@ -130,18 +140,26 @@ strobe_status strobe__visible_function(const struct problem *p, const struct vis
     uint16_t number_of[SCORE_MOST_NODES];
     struct visible_function f;
     memset(&f, 0, sizeof f);
-    f.pass = *pass;
+    f.head.pass = *pass;
     if (reads_lengths(p)) {
-        f.cu_q = p->varlen.cu_seqlens_q, f.cu_k = p->varlen.cu_seqlens_k;
-        f.used_q = p->varlen.used_q, f.used_k = p->varlen.used_k, f.leftpad = p->varlen.leftpad_k;
-        f.index64 = p->varlen.index_bits == 64;
+        f.head.cu_q = p->varlen.cu_seqlens_q, f.head.cu_k = p->varlen.cu_seqlens_k;
+        f.head.used_q = p->varlen.used_q, f.head.used_k = p->varlen.used_k, f.head.leftpad = p->varlen.leftpad_k;
+        f.head.index64 = p->varlen.index_bits == 64;
     }
-    f.q_start = (int32_t)p->a.q_start, f.k_start = (int32_t)p->a.k_start, f.group = (int32_t)p->group;
-    for (int class = 0; class < 4; ++class) f.count[class] = program->count[class];
-    f.registers = program->registers, f.at_once = at_once(p), f.steps = steps_of(program);
-    write_steps(&f, p, number_of);
+    f.head.q_start = (int32_t)p->a.q_start, f.head.k_start = (int32_t)p->a.k_start, f.head.group = (int32_t)p->group;
+    for (int class = 0; class < 4; ++class) f.head.count[class] = program->count[class];
+    f.head.registers = program->registers, f.head.at_once = at_once(p), f.head.steps = steps_of(program);
+    const int leaves = write_steps(&f, p, number_of);
     write_arrays(&f, p, number_of);
-    f.root = number_of[p->score_call.function->visible];
-    return strobe__cuda_launch((void (*)(void))strobe__visible_function_units, pass->mask_blocks, UNIT_THREADS,
-                               (int32_t)bytes_of(p, f.at_once), &f, stream);
+    f.head.root = number_of[p->score_call.function->visible];
+    const struct strobe_score *s = p->score_call.function;
+    const int32_t shared = (int32_t)bytes_of(p, f.head.at_once);
+    if (f.head.steps <= FEW_STEPS && leaves <= FEW_LEAVES && s->array_count <= FEW_FUNCTION_ARRAYS &&
+        s->load_count <= FEW_FUNCTION_LOADS) {
+        const struct small_visible_function small = small_of(&f);
+        return strobe__cuda_launch((void (*)(void))strobe__visible_small_units, pass->mask_blocks, UNIT_THREADS, shared,
+                                   &small, stream);
+    }
+    return strobe__cuda_launch((void (*)(void))strobe__visible_function_units, pass->mask_blocks, UNIT_THREADS, shared, &f,
+                               stream);
 }

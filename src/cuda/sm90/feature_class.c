@@ -4,12 +4,15 @@
  * the scale is a divisor there, and slopes over it, or the square of it over softcap, must be numbers. */
 #include "cuda/sm90/feature_class.h"
 
+#include "core/score/alibi.h"
 #include "cuda/device/softcap.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/host/visible.h"
 #include "cuda/sm90/forward/params.h"
 
 #define LARGE_SCALE (double)(1 << 20)
+
+#define MOST_START (1 << 28)
 
 /* Below this softcap, weights of scores under -0.35 softcap would count, for which the polynomial is not exact. */
 #define LEAST_POLYNOMIAL_SOFTCAP 24
@@ -22,6 +25,26 @@ static int32_t general_class(const struct problem *p) {
     if (p->features & (FEATURE(BIAS) | FEATURE(DROPOUT))) return FEATURES_ALL;
     if (masks) return scores || !strobe__cuda_blocks_are_units(p) ? FEATURES_ALL : FEATURES_MASK;
     return scores || p->features & FEATURE(SCORE) ? FEATURES_SCORE : FEATURES_NONE;
+}
+
+struct sm90_alibi strobe__sm90_alibi(const struct problem *p, int32_t features) {
+    struct score_alibi own = {.slopes = p->alibi.slopes, .stride_batch = p->alibi.stride_batch, .factor = 1};
+    const bool of_function = features == FEATURES_ALIBI && !p->a.alibi && strobe__score_as_alibi(p, &own);
+    return (struct sm90_alibi){.slopes = own.slopes,
+                               .stride_batch = own.stride_batch,
+                               .factor = own.factor,
+                               .start = p->a.alibi || of_function ? (int32_t)(p->a.q_start - p->a.k_start + own.shift) : 0};
+}
+
+/* Distances stay exact in a float that kernels round at most once, and their starts in 32 bits. */
+static bool function_is_alibi(const struct problem *p) {
+    struct score_alibi own;
+    const int64_t start = p->a.q_start - p->a.k_start;
+    return strobe__score_as_alibi(p, &own) && start + own.shift <= MOST_START && start + own.shift >= -MOST_START;
+}
+
+bool strobe__sm90_is_compiled(const struct problem *p, int32_t features) {
+    return p->features & FEATURE(SCORE) && features != FEATURES_ALIBI;
 }
 
 const char *strobe__sm90_compiled_class(const struct problem *p, int32_t features) {
@@ -41,6 +64,7 @@ struct sm90_classes strobe__sm90_classes(const struct problem *p) {
     classes.alone = classes.general = general_class(p);
     if (p->a.paged) return classes;
     if (asked == FEATURE(ALIBI) && usual) classes.alone = FEATURES_ALIBI;
+    if (asked == FEATURE(SCORE) && usual && function_is_alibi(p)) classes.alone = FEATURES_ALIBI;
     if (asked == FEATURE(SOFTCAP) && usual && softcap >= LEAST_POLYNOMIAL_SOFTCAP && softcap <= LARGE_SCALE)
         classes.alone = FEATURES_SOFTCAP;
     if (asked == FEATURE(BIAS) && strobe__scores_can_be_copied(p, &p->bias)) classes.alone = FEATURES_BIAS;

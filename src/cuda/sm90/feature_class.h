@@ -18,4 +18,20 @@ const char *strobe__sm90_compiled_class(const struct problem *problem, int32_t f
 
 struct sm90_classes strobe__sm90_classes(const struct problem *problem);
 
+/* Whether a variant of this class is compiled with the problem's function. In class ALIBI it is not: a function of the score
+ * that comes to it is ALiBi with other slopes. */
+bool strobe__sm90_is_compiled(const struct problem *problem, int32_t features);
+
+/* What class ALIBI computes: score - factor slopes[batch stride_batch + head] |i + start + keys - rows - j|, slopes NULL: 1.
+ */
+struct sm90_alibi {
+    const float *slopes;
+    int64_t stride_batch;
+    double factor;
+    int32_t start;
+};
+
+/* What a variant of this class is given: the problem's ALiBi or, in class ALIBI, what its function of the score is. */
+struct sm90_alibi strobe__sm90_alibi(const struct problem *problem, int32_t features);
+
 #endif

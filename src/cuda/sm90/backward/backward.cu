@@ -170,6 +170,8 @@ INLINE void ping_pong_arrive(int group, uint32_t count) {
 INLINE void p_and_dv(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
                      struct consumer_state *c, const struct block_pair *at, struct accumulators *a) {
     const uint32_t slot = dout_stage_of(c->count);
+    struct relatives relatives;
+    find_all_relatives(p, t, c->slope.head, at, &relatives);
     wait_for(c, &shared->dout_full[slot], dout_parity(c->count), STROBE_TRACE_WAIT_DOUT);
     trace(&c->tracer, STROBE_TRACE_P_AND_DV, c->count);
     issue_scores(a->dp, c->o.v_own, c->o.dout_rows + slot * STAGE_STEP);
@@ -181,7 +183,7 @@ INLINE void p_and_dv(const struct sm90_backward_params *p, struct shared *shared
     }
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-        make_p(p, shared, t, &c->slope, at, a->s, a->input, a->packed, part);
+        make_p(p, shared, t, &c->slope, at, a->s, a->input, &relatives, a->packed, part);
         if (P_IN_24_BITS) keep_part(a->kept, a->s, part);
         leave_out_dropped(p, a->packed, part);
         if (DROPOUT_ALONE) leave_out(a->packed, a->packed, &at->kept);

@@ -12,10 +12,10 @@
  *     exchange         dS -> the other CTA, through distributed shared memory
  *     both consumers   dQ = dS K over all 128 keys, each 64 of the CTA's columns -> fp32 sums in the L2 cache
  *
- * So a pair adds to dQ half as often as two CTAs alone would. dS is handed on two stages deep, so that the consumers need not
- * keep step and one's arithmetic runs under the other's products. dQ of a block is computed during the next block, when the
- * other CTA's dS has come. P passes through shared memory as it lies in registers, in fp32, since dS takes it unrounded, and
- * one stage deep; dS as an operand.
+ * So a pair adds to dQ half as often as two CTAs alone would. dS is handed on two stages deep, so that the consumers need
+ * not keep step and one's arithmetic runs under the other's products. dQ of a block is computed during the next block, when
+ * the other CTA's dS has come. P passes through shared memory as it lies in registers, in fp32, since dS takes it unrounded,
+ * and one stage deep; dS as an operand.
  *
  * Registers: HEAD_DIM/2 for dV or dK, 32 for S^T or dP^T, 16 packed, 32 for dQ.
  *
@@ -174,7 +174,9 @@ INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *s
         const uint32_t stage = stage_of(count), next = stage_of(count + 1), slot = dout_stage_of(count);
         const struct block_pair at = pair_at(shared, count, key, &progress, &full);
         const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&progress);
-        make_p(p, shared, t, &slope, &at, s, input, packed, 0);
+        struct relatives relatives;
+        find_all_relatives(p, t, slope.head, &at, &relatives);
+        make_p(p, shared, t, &slope, &at, s, input, &relatives, packed, 0);
         release(&shared->q_empty[stage]);
         mbarrier_wait(&shared->p_empty, count % 2 ^ 1);
         write_p(shared, s);

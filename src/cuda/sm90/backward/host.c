@@ -13,6 +13,7 @@
 
 #include <string.h>
 
+#include "core/score/text.h"
 #include "cuda/host/array_gradients.h"
 #include "cuda/host/compiled.h"
 #include "cuda/host/dbias.h"
@@ -249,13 +250,15 @@ static void fill_terms(struct sm90_backward_params *m, const struct plan *plan) 
     const strobe_attention *a = &p->a;
     m->scale = (float)a->scale;
     const int32_t features = variant_of(plan)->features;
-    const bool natural = CLASS_HAS_SCORE_TERMS(features) || features == FEATURES_SOFTCAP || p->features & FEATURE(SCORE);
+    const bool natural = CLASS_HAS_SCORE_TERMS(features) || features == FEATURES_SOFTCAP ||
+                         strobe__sm90_is_compiled(p, features);
+    const struct sm90_alibi alibi = strobe__sm90_alibi(p, features);
     m->exponent = (float)((natural ? 1 : a->scale) * LOG2_E);
-    if (features == FEATURES_ALIBI) m->inverse_scale = (float)(1 / a->scale);
+    if (features == FEATURES_ALIBI) m->inverse_scale = (float)(alibi.factor / a->scale);
     if (features == FEATURES_SOFTCAP)
         m->cap = softcap_terms_of(a->softcap, a->scale), m->cap_natural = (float)(LN_2 / a->softcap);
-    m->softcap = (float)a->softcap, m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch;
-    m->alibi_start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
+    m->softcap = (float)a->softcap, m->alibi = alibi.slopes, m->alibi_stride = alibi.stride_batch;
+    m->alibi_start = alibi.start;
     if (a->softcap > 0) m->cap_rate = (float)(2 * LOG2_E * a->scale / a->softcap), m->cap_inverse = (float)(1 / a->softcap);
     if (a->bias) m->bias = strobe__cuda_scores_view(p->bias.data, p->bias.stride, p->bias.dtype);
     if (a->bool_mask) m->mask = strobe__cuda_scores_view(p->bool_mask.data, p->bool_mask.stride, STROBE_INT8);
@@ -320,17 +323,22 @@ static int64_t main_ctas(const struct plan *plan, int32_t tiles) {
     return variant_of(plan)->ctas == 1 && all_row_blocks(plan) > 0 && tiles > most ? most : tiles * variant_of(plan)->ctas;
 }
 
-/* The variant with the problem's function. */
+/* The variant with the problem's function. One whose slope is 1 takes as few registers as ALiBi, whose variant at 128
+ * columns is faster with P and dS in one part. */
 static struct compiled_text text_of(const struct plan *plan) {
     struct compiled_text text = variant_of(plan)->text;
     int count = 0;
-    while (text.options[count]) ++count;
+    for (; text.options[count]; ++count)
+        if (strcmp(text.options[count], "PARTS=2") == 0 && variant_of(plan)->dim == 128 &&
+            strobe__score_slope_is_one(plan->problem->score_call.function))
+            text.options[count] = "PARTS=1";
     text.options[count++] = strobe__sm90_compiled_class(plan->problem, variant_of(plan)->features);
     if (variant_of(plan)->gradients == STROBE_FP32) text.options[count] = "GRADIENTS_FP32";
     return text;
 }
 
 strobe_status strobe__sm90_backward_prepare(const struct plan *plan) {
+    if (!strobe__sm90_is_compiled(plan->problem, variant_of(plan)->features)) return STROBE_OK;
     const struct compiled_text text = text_of(plan);
     return strobe__compiled_prepare(plan->problem, (const struct compiled_text *const[]){&text, NULL});
 }
@@ -407,7 +415,7 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     if (!status && l.words > l.packed_at)
         status = strobe__cuda_launch((void (*)(void))strobe__row_deltas,
                                      p->a.batch * p->a.heads_kv * l.packed_rows / PACKED_PADDING, 256, 0, &around, stream);
-    if (!status && p->features & FEATURE(SCORE)) {
+    if (!status && strobe__sm90_is_compiled(p, variant_of(plan)->features)) {
         struct score_values values = strobe__score_values(p);
         status = strobe__array_gradients_begin(p, (char *)workspace + l.arrays_at, &values, stream);
         if (!status) status = launch_compiled(plan, &params, &values, stream);

@@ -63,9 +63,9 @@ struct sm90_backward_params {
     float softcap, cap_rate, cap_inverse; /* 0: none; 2 log2(e) scale / softcap; 1 / softcap */
     struct softcap_terms cap;             /* where it is alone, and ln 2 / softcap */
     float cap_natural;
-    const float *alibi; /* slopes [batch][heads_q], NULL: none */
+    const float *alibi; /* slopes [batch][heads_q]; NULL: none, or with ALiBi alone 1 */
     int64_t alibi_stride;
-    float inverse_scale;            /* where ALiBi is alone */
+    float inverse_scale;            /* where ALiBi is alone: what all slopes are multiplied by, over the scale */
     int32_t alibi_start;            /* of its diagonal, without keys - rows */
     struct view bias, mask, blocks; /* of scores, keys contiguous, 0 = broadcast; masks: a byte each, 0 hides */
     int32_t block_q, block_k;       /* rows, in whole eights, and keys that share a byte of `blocks` */

@@ -80,7 +80,7 @@ struct slope {
 };
 
 INLINE struct slope slope_of(const struct sm90_backward_params *p, const struct pair_of_spans *in, int batch, int head) {
-    const struct slope s = {head, p->alibi ? p->alibi[batch * p->alibi_stride + head] : 0,
+    const struct slope s = {head, p->alibi ? p->alibi[batch * p->alibi_stride + head] : ALIBI_ALONE,
                             p->alibi_start + in->keys.count - in->rows.count};
     return s;
 }
@@ -212,8 +212,8 @@ INLINE struct score_place score_place_of(const struct sm90_backward_params *p, c
     return at;
 }
 
-/* The place of accumulator v. Rows and keys past the end of the sequence have that of the last one, since an array may end
- * there. */
+/* The place of accumulator v. Where not all pairs are there, rows and keys past the end of the sequence have that of the
+ * last one, since an array may end there. */
 INLINE struct score_place score_place_at(const struct tile *t, const struct score_place *origin, const struct block_pair *at,
                                          bool whole, int v) {
     struct score_place place = *origin;
@@ -226,46 +226,146 @@ INLINE bool pairs_are_there(const struct tile *t, const struct block_pair *at) {
     return !SCORE_READS_ARRAYS || (at->row + ROWS <= t->in.rows.count && at->key + 16 <= t->in.keys.count);
 }
 
-INLINE void apply_score_function(const struct sm90_backward_params *p, const struct tile *t, int head,
-                                 const struct block_pair *at, float (&s)[ROWS / 2], float (&input)[INPUTS], int part) {
-    const struct score_place origin = score_place_of(p, &t->in, t->batch, head);
-    const bool whole = pairs_are_there(t, at);
+/* The relative values of a block's diagonals (SCORE_HAS_RELATIVE): of two neighbouring ones in each eight of rows, and in
+ * the eight before the first, since a thread's second key is eight after its first. */
+enum { RELATIVES = SCORE_HAS_RELATIVE ? ROWS / 4 + 2 : 1, PART_RELATIVES = PART / 2 + 2 };
+#define RELATIVE_OF(v)   ((2 * ((v) / 4 + 1 - (v) / 2 % 2) + (v) % 2) % RELATIVES)
+#define RELATIVE_ROWS(n) (8 * ((n) / 2) - 8 + (n) % 2) /* below the diagonal of the thread's first pair */
+
+struct relatives {
+    float of[RELATIVES];
+};
+
+/* The place of the thread's first pair, as its diagonal at key 0. */
+INLINE struct score_place diagonal_of(const struct sm90_backward_params *p, const struct tile *t, int head,
+                                      const struct block_pair *at) {
+    struct score_place place = score_place_of(p, &t->in, t->batch, head);
+    place.i += first_row(at) - first_key(at);
+    return place;
+}
+
+/* Whether some pair of the sequence is on a diagonal: of others no array has an element. */
+INLINE bool has_pairs(const struct tile *t, int distance) {
+    return distance > -t->in.keys.count && distance < t->in.rows.count;
+}
+
+INLINE void find_relatives(const struct sm90_backward_params *p, const struct tile *t, int head, const struct block_pair *at,
+                           struct relatives *relatives, int part) {
+    if (!SCORE_HAS_RELATIVE) return;
+    const struct score_place place = diagonal_of(p, t, head, at);
+    const int distance = first_row(at) - first_key(at);
+    if (pairs_are_there(t, at)) {
+#pragma unroll
+        for (int n = part * (PART / 2); n < part * (PART / 2) + PART_RELATIVES; ++n)
+            relatives->of[n % RELATIVES] = score_relative(SCORE_OF(p), &place, RELATIVE_ROWS(n));
+    } else {
+#pragma unroll
+        for (int n = part * (PART / 2); n < part * (PART / 2) + PART_RELATIVES; ++n)
+            relatives->of[n % RELATIVES] = has_pairs(t, distance + RELATIVE_ROWS(n))
+                                               ? score_relative(SCORE_OF(p), &place, RELATIVE_ROWS(n))
+                                               : 0;
+    }
+}
+
+/* Of all parts at once, where registers have room for that. */
+enum { RELATIVES_COME_FIRST = SCORE_HAS_RELATIVE && ROWS <= 64 };
+
+INLINE void find_all_relatives(const struct sm90_backward_params *p, const struct tile *t, int head,
+                               const struct block_pair *at, struct relatives *relatives) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+        if (RELATIVES_COME_FIRST) find_relatives(p, t, head, at, relatives, part);
+}
+
+template <bool whole>
+INLINE void apply_score_value(const struct sm90_backward_params *p, const struct tile *t, const struct score_place *origin,
+                              const struct block_pair *at, float (&s)[ROWS / 2], int part) {
 #pragma unroll
     for (int v = part * PART; v < (part + 1) * PART; ++v) {
-        const struct score_place place = score_place_at(t, &origin, at, whole, v);
-        if (SCORE_NEEDS_INPUT) input[v % INPUTS] = s[v];
+        const struct score_place place = score_place_at(t, origin, at, whole, v);
         s[v] = HAS_BIAS && s[v] == -INFINITY ? s[v] : score_value(SCORE_OF(p), &place, s[v]);
     }
 }
 
-/* dS of the scores that the function was given, from dS of those that it gave, and the gradients of its arrays. A pair that
- * is hidden has a dS of 0, and adds nothing. */
+INLINE void apply_score_function(const struct sm90_backward_params *p, const struct tile *t, int head,
+                                 const struct block_pair *at, float (&s)[ROWS / 2], float (&input)[INPUTS],
+                                 struct relatives *relatives, int part) {
+    const struct score_place origin = score_place_of(p, &t->in, t->batch, head);
+    if (SCORE_NEEDS_INPUT) {
+#pragma unroll
+        for (int v = part * PART; v < (part + 1) * PART; ++v) input[v % INPUTS] = s[v];
+    }
+    if (SCORE_HAS_RELATIVE) {
+        if (!RELATIVES_COME_FIRST) find_relatives(p, t, head, at, relatives, part);
+#pragma unroll
+        for (int v = part * PART; v < (part + 1) * PART; ++v) {
+            const float relative = relatives->of[RELATIVE_OF(v)];
+            s[v] = HAS_BIAS && s[v] == -INFINITY ? s[v] : score_joined(SCORE_OF(p), &origin, s[v], relative);
+        }
+    } else if (pairs_are_there(t, at)) {
+        apply_score_value<true>(p, t, &origin, at, s, part);
+    } else {
+        apply_score_value<false>(p, t, &origin, at, s, part);
+    }
+}
+
+/* Adds to the gradients of arrays. Where they do not depend on the score, pairs of a diagonal share their elements, and are
+ * added up before. A pair that is hidden has a dS of 0, and adds nothing. */
+INLINE void add_score_gradients(const struct sm90_backward_params *p, const struct tile *t, int head,
+                                const struct block_pair *at, const float (&ds)[ROWS / 2], const float (&input)[INPUTS],
+                                int part) {
+    if (SCORE_HAS_RELATIVE && !SCORE_NEEDS_INPUT) {
+        const struct score_place first = diagonal_of(p, t, head, at);
+        float sums[RELATIVES];
+#pragma unroll
+        for (int n = 0; n < RELATIVES; ++n) sums[n] = 0;
+#pragma unroll
+        for (int v = part * PART; v < (part + 1) * PART; ++v) sums[RELATIVE_OF(v)] += ds[v];
+#pragma unroll
+        for (int n = part * (PART / 2); n < part * (PART / 2) + PART_RELATIVES; ++n) {
+            struct score_place place = first;
+            place.i += RELATIVE_ROWS(n);
+            if (sums[n % RELATIVES] != 0) score_gradients(SCORE_OF(p), &place, 0, sums[n % RELATIVES]);
+        }
+        return;
+    }
+    const struct score_place origin = score_place_of(p, &t->in, t->batch, head);
+#pragma unroll
+    for (int v = part * PART; v < (part + 1) * PART; ++v) {
+        const struct score_place place = score_place_at(t, &origin, at, false, v);
+        if (ds[v] != 0) score_gradients(SCORE_OF(p), &place, input[v % INPUTS], ds[v]);
+    }
+}
+
+template <bool whole>
+INLINE void apply_score_slope(const struct sm90_backward_params *p, const struct tile *t, const struct score_place *origin,
+                              const struct block_pair *at, float (&ds)[ROWS / 2], const float (&input)[INPUTS], int part) {
+#pragma unroll
+    for (int v = part * PART; v < (part + 1) * PART; ++v) {
+        const struct score_place place = score_place_at(t, origin, at, whole, v);
+        ds[v] = score_F_CHAIN(ds[v], score_slope(SCORE_OF(p), &place, input[v % INPUTS]));
+    }
+}
+
+/* dS of the scores that the function was given, from dS of those that it gave, and the gradients of its arrays. */
 INLINE void through_score_function(const struct sm90_backward_params *p, const struct tile *t, int head,
                                    const struct block_pair *at, float (&ds)[ROWS / 2], const float (&input)[INPUTS],
                                    int part) {
     const struct score_place origin = score_place_of(p, &t->in, t->batch, head);
-    const bool whole = pairs_are_there(t, at);
-    if (WANTS_SCORE_GRADIENTS(p)) {
-#pragma unroll
-        for (int v = part * PART; v < (part + 1) * PART; ++v) {
-            const struct score_place place = score_place_at(t, &origin, at, whole, v);
-            if (ds[v] != 0) score_gradients(SCORE_OF(p), &place, input[v % INPUTS], ds[v]);
-        }
-    }
-    if (!SCORE_SLOPE_IS_ONE) {
-#pragma unroll
-        for (int v = part * PART; v < (part + 1) * PART; ++v) {
-            const struct score_place place = score_place_at(t, &origin, at, whole, v);
-            ds[v] = score_F_CHAIN(ds[v], score_slope(SCORE_OF(p), &place, input[v % INPUTS]));
-        }
-    }
+    if (WANTS_SCORE_GRADIENTS(p)) add_score_gradients(p, t, head, at, ds, input, part);
+    if (SCORE_SLOPE_IS_ONE) return;
+    if (pairs_are_there(t, at))
+        apply_score_slope<true>(p, t, &origin, at, ds, input, part);
+    else
+        apply_score_slope<false>(p, t, &origin, at, ds, input, part);
 }
 
 /* ---- all features, on a part of the accumulators */
 
 /* Scale, softcap, ALiBi and bias: what comes before the exponential. Masks come after it, as weights of 0. */
 INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
-                              const struct block_pair *at, float (&s)[ROWS / 2], float (&input)[INPUTS], int part) {
+                              const struct block_pair *at, float (&s)[ROWS / 2], float (&input)[INPUTS],
+                              struct relatives *relatives, int part) {
     const int key = first_key(at), row = first_row(at);
     if (FEATURE_CLASS == FEATURES_BIAS) return; /* bias_tile.h */
     if (ALIBI_ALONE) {
@@ -287,7 +387,7 @@ INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct
         for (int v = part * PART; v < (part + 1) * PART; ++v) s[v] -= alibi_of(slope, row + ROW_OF(v), key + KEY_OF(v));
     }
     if (HAS_ALL && p->bias.data) add_bias(p, t, slope->head, at, s, part);
-    if (HAS_SCORE_FUNCTION) apply_score_function(p, t, slope->head, at, s, input, part);
+    if (HAS_SCORE_FUNCTION) apply_score_function(p, t, slope->head, at, s, input, relatives, part);
 }
 
 /* Sets the weights to 0 that the band or a mask hides, and marks those that dropout leaves out. */

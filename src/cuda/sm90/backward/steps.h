@@ -212,7 +212,7 @@ INLINE void store_transposed(uint32_t to, const uint32_t (&packed)[SCORES / 2], 
 }
 
 /* P = 2^(S c - lse), in place. lse: negated, from the thread's first row on. A bias of -inf hides its key also from a row
- * whose lse is NaN. */
+ * whose lse is NaN; where the user's function gives it, what that row does to the sums is found in them (exact_row.h). */
 INLINE void exponentials(const struct sm90_backward_params *p, float (&s)[SCORES], const float *lse, int part) {
 #pragma unroll
     for (int c = part * (PART / 4); c < (part + 1) * (PART / 4); ++c) {
@@ -220,7 +220,7 @@ INLINE void exponentials(const struct sm90_backward_params *p, float (&s)[SCORES
 #pragma unroll
         for (int v = 4 * c; v < 4 * c + 4; ++v) {
             const float weight = ex2(fmaf(s[v], p->exponent, v % 2 ? shift.y : shift.x));
-            s[v] = (FEATURE_CLASS == FEATURES_ALL || HAS_SCORE_FUNCTION) && s[v] == -INFINITY ? 0 : weight;
+            s[v] = FEATURE_CLASS == FEATURES_ALL && s[v] == -INFINITY ? 0 : weight;
         }
     }
 }
@@ -278,12 +278,12 @@ INLINE void restore_part(float (&x)[SCORES], const uint32_t (&kept)[SCORES / 4 *
 /* P of a part, from S: score terms, exponential, mask. */
 INLINE void make_p(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
                    const struct slope *slope, const struct block_pair *at, float (&s)[SCORES], float (&input)[INPUTS],
-                   uint32_t (&packed)[SCORES / 2], int part) {
+                   struct relatives *relatives, uint32_t (&packed)[SCORES / 2], int part) {
     const float *lse = shared->lse[at->stage] + 2 * (threadIdx.x % 4);
     if (SOFTCAP_ALONE) {
         capped_exponentials(p, s, lse, part);
     } else {
-        apply_score_terms(p, t, slope, at, s, input, part);
+        apply_score_terms(p, t, slope, at, s, input, relatives, part);
         exponentials(p, s, lse, part);
     }
     apply_masks(p, t, slope, at, s, part);

@@ -14,6 +14,11 @@ INLINE int alibi_diagonal(const struct sm90_forward_params *p, const struct tile
     return row + p->start + t->keys - t->rows;
 }
 
+/* With ALiBi alone: the head's slope, without the factor that all have. */
+INLINE float alibi_slope(const struct sm90_forward_params *p, const struct tile *t) {
+    return p->alibi ? p->alibi[t->batch * p->alibi_stride + t->head] : 1;
+}
+
 INLINE void add_slope(const struct sm90_forward_params *p, const struct tile *t, float slope, float (&s)[KEYS / 2],
                       int first, int key) {
     const int lane = threadIdx.x % 32;

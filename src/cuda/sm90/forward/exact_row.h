@@ -53,7 +53,11 @@ INLINE float exact_score(const struct sm90_forward_params *p, const struct tile 
         return -INFINITY;
     if (HAS_MASKS && !bits_show(&p->visible, &t->owner, (int)i, (int)j)) return -INFINITY;
     if (HAS_BIAS && p->bias.data) s = biased(s, bias_at(&p->bias, score_at(&p->bias, t->batch, t->head, (int)i, (int)j)));
-    if (p->alibi) s -= p->alibi[t->batch * p->alibi_stride + t->head] * fabsf((float)(i + p->start + t->keys - t->rows - j));
+    const float distance = fabsf((float)(i + p->start + t->keys - t->rows - j));
+    if (HAS_ROW_OFFSETS)
+        s -= p->alibi_factor * alibi_slope(p, t) * distance;
+    else if (p->alibi)
+        s -= p->alibi[t->batch * p->alibi_stride + t->head] * distance;
     if (HAS_SCORE_FUNCTION && s != -INFINITY) {
         struct score_place at = score_place_of(p, t);
         at.i += (int)i, at.j += (int)j;

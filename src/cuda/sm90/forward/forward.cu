@@ -108,6 +108,7 @@ struct consumer_state {
     struct keys shown;          /* to all rows of the warp */
     float slope;                /* with ALiBi alone, in units of raw dot products */
     struct kept kept;           /* with dropout: of the block whose P is packed next */
+    struct relatives relatives; /* with the user's function: of the block whose scores are being computed */
     struct rows rows;
     struct tracer tracer;
 };
@@ -149,7 +150,7 @@ INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *share
     g->shown = keys_of_warp(t, warp_row());
     g->q_slot = q_slot_of(piece);
     if (g->end_block > g->first_block) {
-        if (HAS_ROW_OFFSETS) g->slope = p->alibi[t->batch * p->alibi_stride + t->head] * p->inverse_scale;
+        if (HAS_ROW_OFFSETS) g->slope = alibi_slope(p, t) * p->inverse_scale;
         wait_full(g, &shared->q_full[g->q_slot], q_parity(piece), STROBE_TRACE_WAIT_Q);
         wait_full(g, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K);
         read_note(p, shared, g, t);
@@ -179,7 +180,7 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
         capped_softmax(p, t, g->shown, s, &g->rows, whole, warp_row(), n * KEYS);
         return;
     }
-    apply_score_terms(p, t, g->shown, s, warp_row(), n * KEYS);
+    apply_score_terms(p, t, g->shown, s, warp_row(), n * KEYS, &g->relatives);
     if (HAS_BIAS_TILES) add_bias_tile(p, shared, s, group_index(), g->count);
     if (HAS_ROW_OFFSETS) add_alibi_of_columns(p, t, g->slope, s, offset, warp_row(), n * KEYS);
     if (HAS_MASKS) apply_masks(p, t, s, warp_row(), n * KEYS, g->note, g->bits);
@@ -189,9 +190,12 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
     online_softmax(s, &g->rows, exponent_factor(p), &lag, offset);
 }
 
-/* With dropout: which weights of block n are kept, while the tensor cores have its scores. */
-INLINE void choose_kept(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g, int n) {
-    if (HAS_DROPOUT && p->dropout) g->kept = kept_bits(p, &shared->tile[slot_of(g->tiles)], warp_row(), n * KEYS);
+/* What does not depend on the scores of block n, while the tensor cores have these: with dropout which weights are kept,
+ * with the user's function its relative values. */
+INLINE void before_scores(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g, int n) {
+    const struct tile *t = &shared->tile[slot_of(g->tiles)];
+    if (HAS_DROPOUT && p->dropout) g->kept = kept_bits(p, t, warp_row(), n * KEYS);
+    find_relatives(p, t, warp_row(), n * KEYS, &g->relatives);
 }
 
 /* P as P V takes it. */
@@ -208,7 +212,7 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
     const int n = HAS_MASKS ? block_of_note(g->note) : HAS_ROW_OFFSETS ? t->start_block : g->end_block - 1;
     const struct rows none = NO_ROWS;
     g->rows = none;
-    choose_kept(p, shared, g, n);
+    before_scores(p, shared, g, n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);
     softmax_of_block(p, shared, g, s, n);
@@ -231,7 +235,7 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
     issue_accumulate(o, packed, g->v + before * STAGE_STEP);
     ping_pong_arrive(g);
-    choose_kept(p, shared, g, HAS_MASKS ? block_of_note(g->note) : n);
+    before_scores(p, shared, g, HAS_MASKS ? block_of_note(g->note) : n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(1); /* the scores; P V goes on */
     softmax_of_block(p, shared, g, s, HAS_MASKS ? block_of_note(g->note) : n);

@@ -209,7 +209,8 @@ static float least_lag(const struct problem *p) {
 static void fill(struct sm90_forward_params *m, const struct problem *p, const struct forward_variant *variant) {
     const strobe_attention *a = &p->a;
     const struct sm90_band band = strobe__sm90_band(p);
-    m->start = a->alibi ? (int32_t)(a->q_start - a->k_start) : 0;
+    const struct sm90_alibi alibi = strobe__sm90_alibi(p, variant->features);
+    m->start = alibi.start;
     m->first_shift = band.first_shift, m->end_shift = band.end_shift, m->bottom_right = band.bottom_right;
     m->may_hide = may_hide(p);
     m->out = a->out.data, m->lse = a->lse.data, m->out_is_aligned = has_aligned_columns(&a->out, a->dim_v);
@@ -228,7 +229,7 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
     m->scale = (float)a->scale, m->exponent = (float)(a->scale * LOG2_E);
     const bool terms = CLASS_HAS_SCORE_TERMS(variant->features) || variant->features == FEATURES_SOFTCAP ||
-                       p->features & FEATURE(SCORE);
+                       strobe__sm90_is_compiled(p, variant->features);
     const float exponent = terms ? (float)LOG2_E : m->exponent;
     m->to_natural = two_floats_of(exponent == 0 ? 0 : (terms ? 1 : a->scale) / (double)exponent);
     m->lag_unit = m->exponent == 0 ? 0 : 1 / m->exponent, m->least_lag = least_lag(p), m->softcap = (float)a->softcap;
@@ -244,7 +245,8 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
         m->rounds = philox_rounds_of(m->place.seed, m->place.offset);
     }
     if (variant->features == FEATURES_SOFTCAP) m->cap = softcap_terms_of(a->softcap, a->scale);
-    if (variant->features == FEATURES_ALIBI) m->inverse_scale = (float)(1 / a->scale);
+    if (variant->features == FEATURES_ALIBI)
+        m->alibi_factor = (float)alibi.factor, m->inverse_scale = (float)(alibi.factor / a->scale);
     m->batch_is_inner = a->bias && p->bias.stride[0] == 0 && a->batch > 1 && !a->varlen;
     if (p->a.scales) {
         const strobe_scales *s = &p->scales;
@@ -255,7 +257,8 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
         memcpy(to->v_stride, s->stride_v, sizeof to->v_stride);
     }
     strobe__sm90_set_cache(m, p, variant->keys);
-    m->alibi = p->alibi.slopes, m->alibi_stride = p->alibi.stride_batch, m->sinks = p->sinks.data;
+    m->alibi = alibi.slopes, m->alibi_stride = alibi.stride_batch;
+    m->sinks = p->sinks.data;
 }
 
 /* Q, stages of K and V, of a bias, barriers, and what it takes to align to 1024 bytes. */
@@ -324,7 +327,7 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     const int64_t ctas = params.tiles < most ? params.tiles : most;
     const int32_t threads = (int32_t)(128 * (variant->groups + 1));
     const bool early = strobe__cuda_visible_is_made(p); /* it may start while visible.cu ends */
-    if (p->features & FEATURE(SCORE)) {
+    if (strobe__sm90_is_compiled(p, variant->features)) {
         const struct score_values values = strobe__score_values(p);
         const struct compiled_text text = text_of(plan);
         compiled_kernel kernels[MOST_COMPILED_KERNELS];
@@ -338,6 +341,8 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
 }
 
 strobe_status strobe__sm90_forward_prepare(const struct plan *plan) {
+    const struct forward_variant *variant = (const struct forward_variant *)plan->variant;
+    if (!strobe__sm90_is_compiled(plan->problem, variant->features)) return STROBE_OK;
     const struct compiled_text text = text_of(plan);
     return strobe__compiled_prepare(plan->problem, (const struct compiled_text *const[]){&text, NULL});
 }

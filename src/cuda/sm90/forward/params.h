@@ -82,16 +82,16 @@ struct sm90_forward_params {
     struct visible visible;         /* what is visible of the masks; owners are rows */
     int32_t dropout;
     struct dropout_place place;
-    float scale, exponent;        /* P = 2^(dot * exponent - ...) without score features */
-    struct two_floats to_natural; /* lse_of_row() */
-    float lag_unit;               /* 1 / exponent */
-    float least_lag;              /* the maximum may always lag by so many doublings of the weight, see softmax.h */
-    float softcap;                /* 0: none */
-    struct softcap_terms cap;     /* where it is alone */
-    float inverse_scale;          /* with ALiBi alone */
+    float scale, exponent;             /* P = 2^(dot * exponent - ...) without score features */
+    struct two_floats to_natural;      /* lse_of_row() */
+    float lag_unit;                    /* 1 / exponent */
+    float least_lag;                   /* the maximum may always lag by so many doublings of the weight, see softmax.h */
+    float softcap;                     /* 0: none */
+    struct softcap_terms cap;          /* where it is alone */
+    float alibi_factor, inverse_scale; /* with ALiBi alone: what all slopes are multiplied by, and that over the scale */
     struct philox_rounds rounds;
     int32_t batch_is_inner; /* tiles of a head in all entries of the batch are neighbours: they share a bias */
-    const float *alibi;     /* slopes, NULL: none */
+    const float *alibi;     /* slopes; NULL: none, or with ALiBi alone 1 */
     int64_t alibi_stride;
     const float *sinks;        /* [heads_q], NULL: none */
     struct sm90_scales scales; /* of sm90/fp8 alone */

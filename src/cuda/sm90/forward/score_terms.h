@@ -156,16 +156,56 @@ INLINE struct score_place score_place_of(const struct sm90_forward_params *p, co
     return at;
 }
 
+/* The relative values of a block's diagonals (SCORE_HAS_RELATIVE): of two neighbouring ones in each eight of keys, and in
+ * the eight before the first, since a thread's second row is eight below its first. */
+enum { RELATIVES = SCORE_HAS_RELATIVE ? KEYS / 4 + 2 : 1 };
+#define RELATIVE_OF(v)   ((2 * ((v) / 4 + 1 - (v) / 2 % 2) + (v) % 2) % RELATIVES)
+#define RELATIVE_ROWS(n) (8 - 8 * ((n) / 2) - (n) % 2) /* below the diagonal of the thread's first pair */
+
+struct relatives {
+    float of[RELATIVES];
+};
+
+/* Works out the relative values, which do not depend on scores, while the tensor cores have these. A diagonal that no pair
+ * of the sequence is on has none, lest an array be read outside. */
+INLINE void find_relatives(const struct sm90_forward_params *p, const struct tile *t, int first, int key,
+                           struct relatives *relatives) {
+    const int lane = threadIdx.x % 32, distance = t->row + first + lane / 4 - key - 2 * (lane % 4);
+    const bool whole = !SCORE_READS_ARRAYS || (key + KEYS <= t->keys && t->row + first + 16 <= t->rows);
+    struct score_place at = score_place_of(p, t);
+    if (!SCORE_HAS_RELATIVE) return;
+    at.i += distance;
+    if (whole) {
+#pragma unroll
+        for (int n = 0; n < RELATIVES; ++n) relatives->of[n] = score_relative(SCORE_OF(p), &at, RELATIVE_ROWS(n));
+    } else {
+        const int above = distance + t->keys, below = t->keys > 0 ? t->rows - distance : -(1 << 20);
+#pragma unroll
+        for (int n = 0; n < RELATIVES; ++n)
+            relatives->of[n] = RELATIVE_ROWS(n) > -above && RELATIVE_ROWS(n) < below
+                                   ? score_relative(SCORE_OF(p), &at, RELATIVE_ROWS(n))
+                                   : 0;
+    }
+#pragma unroll
+    for (int n = 0; n < RELATIVES; ++n) wgmma_keep(relatives->of[n]);
+}
+
 /* The user's function of each score, which is multiplied by `factor` before it. Rows and keys past the end of the sequence
  * have the place of the last one, since an array may end there. */
 INLINE void apply_score_function(const struct sm90_forward_params *p, const struct tile *t, float (&s)[KEYS / 2], int first,
-                                 int key, float factor) {
+                                 int key, float factor, const struct relatives *relatives) {
     const int lane = threadIdx.x % 32, row = t->row + first + lane / 4, column = key + 2 * (lane % 4);
     const bool whole = !SCORE_READS_ARRAYS || (key + KEYS <= t->keys && t->row + first + 16 <= t->rows);
     const struct score_place origin = score_place_of(p, t);
     const int last_row = t->rows - 1, last_key = t->keys - 1;
     struct score_place at = origin;
-    if (whole) {
+    if (SCORE_HAS_RELATIVE) {
+#pragma unroll
+        for (int v = 0; v < KEYS / 2; ++v) {
+            const float relative = relatives->of[RELATIVE_OF(v)];
+            s[v] = HAS_BIAS && s[v] == -INFINITY ? s[v] : score_joined(SCORE_OF(p), &at, s[v] * factor, relative);
+        }
+    } else if (whole) {
 #pragma unroll
         for (int v = 0; v < KEYS / 2; ++v) {
             at.i = origin.i + row + 8 * (v / 2 % 2), at.j = origin.j + column + 8 * (v / 4) + v % 2;
@@ -184,10 +224,10 @@ INLINE void apply_score_function(const struct sm90_forward_params *p, const stru
 /* Scale, softcap, bias, ALiBi, the user's function: all but masks and the band, in the classes SCORE and ALL and in kernels
  * that are compiled with a function. */
 INLINE void apply_score_terms(const struct sm90_forward_params *p, const struct tile *t, struct keys shown,
-                              float (&s)[KEYS / 2], int first, int key) {
+                              float (&s)[KEYS / 2], int first, int key, const struct relatives *relatives) {
     if (!HAS_SCORE_TERMS || FEATURE_CLASS == FEATURES_BIAS) return;
     if (HAS_SCORE_FUNCTION && !HAS_SOFTCAP && !HAS_ALIBI && !HAS_BIAS) {
-        apply_score_function(p, t, s, first, key, p->scale); /* often one multiply-add with what the function does first */
+        apply_score_function(p, t, s, first, key, p->scale, relatives); /* often one multiply-add with what it does first */
         return;
     }
     if (HAS_SOFTCAP && p->softcap > 0) {
@@ -198,7 +238,7 @@ INLINE void apply_score_terms(const struct sm90_forward_params *p, const struct 
     }
     if (HAS_ALL) apply_bias(p, t, shown, s, first, key);
     if (HAS_ALIBI && p->alibi) add_alibi(p, t, s, first, key);
-    if (HAS_SCORE_FUNCTION) apply_score_function(p, t, s, first, key, 1);
+    if (HAS_SCORE_FUNCTION) apply_score_function(p, t, s, first, key, 1, relatives);
 }
 
 #endif

@@ -148,7 +148,7 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, const struct s
     if (HAS_SCORE_TERMS) {
 #pragma unroll
         for (int v = 0; v < SCORES; ++v) s[v] *= c[v / 2 % 2];
-        apply_score_terms(p, t, g->shown, s, warp_row(), n * KEYS);
+        apply_score_terms(p, t, g->shown, s, warp_row(), n * KEYS, (const struct relatives *)0);
         c[0] = c[1] = (float)LOG2_E;
     }
     mask_band(t, g->shown, s, warp_row(), n * KEYS);
