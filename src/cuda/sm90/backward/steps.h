@@ -328,14 +328,14 @@ INLINE void store_pieces(const struct sm90_rows *rows, element *to, bool there, 
 }
 
 template <int count>
-INLINE void store_elements(const struct sm90_rows *rows, element *to, bool there, const float (&sums)[count], int half,
+INLINE void store_elements(const struct sm90_rows *rows, GRADIENT *to, bool there, const float (&sums)[count], int half,
                            int column, float factor) {
 #pragma unroll
     for (int v = 2 * half; v < count; v += 4)
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
             const int at = column + 2 * (v - 2 * half) + (int)threadIdx.x % 4 * 2 + x;
-            if (there && at < rows->columns) to[at] = (element)pack(sums[v + x] * factor, 0);
+            if (there && at < rows->columns) to[at] = (GRADIENT)PACK_GRADIENT(sums[v + x] * factor, 0);
         }
 }
 

@@ -34,16 +34,4 @@ INLINE void store_pieces(const struct sm90_rows *rows, float *to, bool there, co
     }
 }
 
-template <int count>
-INLINE void store_elements(const struct sm90_rows *rows, float *to, bool there, const float (&sums)[count], int half,
-                           int column, float factor) {
-#pragma unroll
-    for (int v = 2 * half; v < count; v += 4)
-#pragma unroll
-        for (int x = 0; x < 2; ++x) {
-            const int at = column + 2 * (v - 2 * half) + (int)threadIdx.x % 4 * 2 + x;
-            if (there && at < rows->columns) to[at] = sums[v + x] * factor;
-        }
-}
-
 #endif
