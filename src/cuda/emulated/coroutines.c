@@ -43,8 +43,6 @@ EMULATED_NEVER_RETURNS void emulated_fault(const char *format, ...) {
 
 /* ---- shared memory */
 
-unsigned char *emulated_shared_memory(void) { return memory; }
-
 /* Dynamic memory from SHARED_BASE on; a kernel's own variables, which lie elsewhere, with the highest bit set. */
 uint32_t emulated_shared_address(const void *pointer) {
     const int64_t distance = (const unsigned char *)pointer - memory;
@@ -164,7 +162,7 @@ void emulated_converge(uint32_t lanes, void (*operate)(void *arguments[EMULATED_
     for (int n = 0; n < CONVERGENCES && !found; ++n)
         if (!w->convergences[warp][n].here) found = &w->convergences[warp][n];
     if (!found) emulated_fault("%s: the warp's lanes wait for each other in %d places", what, CONVERGENCES);
-    found->lanes = lanes, found->operate = operate, found->what = what;
+    found->lanes = lanes, found->operate = operate;
     found->here |= 1u << lane;
     found->arguments[lane] = mine;
     w->threads[thread].parked = true, w->threads[thread].what = what;

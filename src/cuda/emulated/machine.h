@@ -30,8 +30,7 @@ struct emulated_index {
 extern __thread struct emulated_index emulated_thread, emulated_cta, emulated_threads, emulated_ctas;
 extern __thread unsigned emulated_rank; /* in the cluster */
 
-/* Shared memory of the running CTA; its address in kernels begins at EMULATED_SHARED_BASE. */
-unsigned char *emulated_shared_memory(void);
+/* Addresses in the shared memory of the running CTA, as 32 bits and as pointers of the host. */
 uint32_t emulated_shared_address(const void *pointer);
 void *emulated_shared_pointer(uint32_t address);
 /* The same place in CTA `rank` of the cluster. */

@@ -39,7 +39,6 @@ struct convergence {
     uint32_t lanes, here;
     void (*operate)(void *arguments[EMULATED_LANES]);
     void *arguments[EMULATED_LANES];
-    const char *what;
 };
 
 struct barrier {
