@@ -13,10 +13,11 @@ import argparse
 import ctypes as C
 import math
 
-from abi import BoolMask, Gradients, Tensor
+from abi import BoolMask, Gradients, Varlen
 from cuda_peers import F, SDPBackend, Strobe, medians_ms, number, sdpa_kernel, torch, view
 
 BATCH, HEADS = 4, 16
+WINDOW_TOP_LEFT = 3
 CAP, P_DROP, SEED, OFFSET = 50.0, 0.1, 0x1234567890ABCDEF, 77
 
 
@@ -38,17 +39,15 @@ class Dropout(C.Structure):
                 ("shape", C.c_int64 * 7)]
 
 
-class Varlen(C.Structure):
-    _fields_ = [("struct_size", C.c_size_t)] + [(n, C.c_void_p) for n in ("cu_q", "cu_k", "used_q", "used_k")] + [
-        ("total_q", C.c_int64), ("total_k", C.c_int64), ("index_bits", C.c_int32), ("reserved", C.c_int32)]
-
-
 class Case:
-    """A feature. `scores` changes one head's scores in float64, `keep` its weights, for the reference."""
+    """A feature. `scores` changes one head's scores in float64, `keep` its weights, for the reference; `seen` is the share of the
+    pairs that see each other, half under a causal mask if not said otherwise."""
 
-    def __init__(self, name, causal=False, kv_heads=HEADS, scores=None, sink=None, keep=None, flex=None, mask=None, **fields):
+    def __init__(self, name, causal=False, kv_heads=HEADS, scores=None, sink=None, keep=None, flex=None, mask=None, seen=None,
+                 window=0, **fields):
         self.name, self.causal, self.kv_heads, self.fields = name, causal, kv_heads, fields
         self.scores, self.sink, self.keep, self.flex, self.mask = scores, sink, keep, flex, mask
+        self.window, self.seen = window, seen or (0.5 if causal else 1)
 
 
 class Call:
@@ -57,6 +56,8 @@ class Call:
         self.strobe, self.what, self.keep = strobe, what, [tensors, case]
         self.out, self.lse = torch.empty_like(q), torch.empty(q.shape[:3], device="cuda")
         a = self.a = strobe.prepare(q, k, v, self.out, self.lse, case.causal)
+        if case.window:
+            a.mask, a.window_left, a.window_right = WINDOW_TOP_LEFT, case.window, case.window
         for name, value in case.fields.items():
             if isinstance(value, C.Structure):
                 self.keep.append(value)
@@ -146,6 +147,16 @@ def cases(seq, dim):
                scores=lambda s, b, h: s.masked_fill(~mask[0, 0], -math.inf),
                bool_mask=BoolMask(C.sizeof(BoolMask), mask.data_ptr(), strides(mask)))
     yield Case("16 heads, 4 of K and V", kv_heads=4)
+    for reach in (1024, 256):
+        hidden = distance > reach
+        yield Case(f"window of {reach} each way", scores=lambda s, b, h, hidden=hidden: s.masked_fill(hidden, -math.inf),
+                   seen=1 - hidden.double().mean().item(), window=reach)
+    offsets = torch.arange(0, (BATCH + 1) * seq, seq, device="cuda", dtype=torch.int32)
+    keep["offsets"] = offsets
+    for causal in (False, True):
+        packed = Varlen(C.sizeof(Varlen), cu_seqlens_q=offsets.data_ptr(), cu_seqlens_k=offsets.data_ptr(), total_q=BATCH * seq,
+                        total_k=BATCH * seq, index_bits=32)
+        yield Case("packed, four sequences" + (", causal" if causal else ""), causal, varlen=packed)
     del keep
 
 
@@ -225,7 +236,7 @@ def row(case, libraries, tensors, what, options, plain):
     batch, head = BATCH - 1, HEADS - 3
     right = reference(case, tensors, what, batch, head) if case.kv_heads == HEADS or what == "fwd" else []
     errors = [error(c.results() if isinstance(c, Call) else c(), right, batch, head) for _, c in calls]
-    flop = 4 * BATCH * HEADS * seq * seq * dim / (2 if case.causal else 1) * (1 if what == "fwd" else 2.5)
+    flop = 4 * BATCH * HEADS * seq * seq * dim * case.seen * (1 if what == "fwd" else 2.5)
     rates = [flop / t / 1e9 for t in medians_ms([c for _, c in calls], options.ms)]
     base = plain.setdefault((what, case.causal), rates)
     shown = ["" if math.isnan(e) and not right else f" {e:.2e}" for e in errors]
