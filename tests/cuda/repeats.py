@@ -3,14 +3,14 @@
 """repeats.py LIBSTROBE [REPEATS]: the backward pass with STROBE_DETERMINISTIC gives the same bits 1000 times over, while another
 stream keeps the GPU busy with products of changing sizes, so that blocks of threads start in ever new orders and places; and a
 tenth as often two such passes at once, each of which has a part of the GPU. Results and workspace are poisoned before every
-call. Exit code 1 where a bit differs, 77 without PyTorch or a GPU."""
+call. Full, causal, and with a block mask that hides most, whose tiles wait for fewer others. Exit code 1 where a bit differs, 77 without PyTorch or a GPU."""
 import ctypes as C
 import random
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-from abi import Gradients  # noqa: E402
+from abi import BlockMask, Gradients  # noqa: E402
 from cuda_peers import DETERMINISTIC, Strobe, torch, view  # noqa: E402  exits with 77 without PyTorch
 
 # batch, query heads, K/V heads, rows, keys, dim: some fill the GPU twice, some once
@@ -32,25 +32,34 @@ class Neighbour:
                 matrix @ matrix
 
 
-def descriptors(strobe, shape, causal):
+def hide_most(a, rows, keys):
+    """Gives a call a block mask, the same for all heads, that shows a third of its blocks; returns what has to be kept."""
+    blocks = (torch.rand(-(-rows // 128), -(-keys // 128), device="cuda") < 0.3).to(torch.uint8)
+    mask = BlockMask(C.sizeof(BlockMask), blocks.data_ptr(), 128, 128, (C.c_int64 * 3)(0, 0, blocks.stride(0)))
+    a.block_mask = C.cast(C.pointer(mask), C.c_void_p)
+    return blocks, mask
+
+
+def descriptors(strobe, shape, sees):
     batch, heads, heads_kv, rows, keys, dim = shape
     q, dout, out = (torch.randn(batch, rows, heads, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in "qdo")
     k, v = (torch.randn(batch, keys, heads_kv, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in "kv")
     lse, results = torch.empty(batch, heads, rows, device="cuda"), [torch.empty_like(x) for x in (q, k, v)]
-    a = strobe.prepare(q, k, v, out, lse, causal)
+    a = strobe.prepare(q, k, v, out, lse, sees == "causal")
+    masks = hide_most(a, rows, keys) if sees == "masked" else ()
     strobe.forward(a, strobe.workspace(a))
     a.flags = DETERMINISTIC
     g = Gradients(struct_size=C.sizeof(Gradients))
     g.dout, g.dq, g.dk, g.dv = (view(x, True) for x in (dout, *results))
-    return a, g, results, (q, k, v, dout, out, lse)
+    return a, g, results, (q, k, v, dout, out, lse, *masks)
 
 
 class Backward:
     """A problem's backward pass on the current stream, whose results are compared with those of its first call."""
 
-    def __init__(self, strobe, shape, causal):
+    def __init__(self, strobe, shape, sees):
         self.strobe, self.shape = strobe, shape
-        self.a, self.g, self.results, self.kept = descriptors(strobe, shape, causal)
+        self.a, self.g, self.results, self.kept = descriptors(strobe, shape, sees)
         self.workspace, self.first = strobe.workspace(self.a, self.g), None
         self.different = torch.zeros((), device="cuda", dtype=torch.int64)
 
@@ -65,9 +74,9 @@ class Backward:
         self.different += ~torch.stack([(x == y).all() for x, y in zip(self.first, self.results)]).all()
 
 
-def differences(strobe, neighbour, shape, causal, repeats):
+def differences(strobe, neighbour, shape, sees, repeats):
     """How many of the calls gave other bits than the first."""
-    backward = Backward(strobe, shape, causal)
+    backward = Backward(strobe, shape, sees)
     for _ in range(repeats):
         neighbour.work()
         backward.call()
@@ -75,10 +84,10 @@ def differences(strobe, neighbour, shape, causal, repeats):
     return backward.different.item()
 
 
-def twins(strobe, neighbour, shape, causal, repeats):
+def twins(strobe, neighbour, shape, sees, repeats):
     """The same of two passes at a time, on streams of their own: neither has all multiprocessors, and blocks of threads that
     wait for a turn must not keep those away that they wait for."""
-    pair = [Backward(strobe, shape, causal) for _ in "ab"]
+    pair = [Backward(strobe, shape, sees) for _ in "ab"]
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in pair]
     for _ in range(repeats):
@@ -98,11 +107,11 @@ def main():
     strobe, neighbour = Strobe(sys.argv[1], None), Neighbour()
     failed = 0
     for shape in SHAPES:
-        for causal in (False, True):
+        for sees in ("full", "causal", "masked"):
             for run, calls in ((differences, repeats), (twins, max(repeats // 10, 1))):
-                different = run(strobe, neighbour, shape, causal, calls)
+                different = run(strobe, neighbour, shape, sees, calls)
                 failed += different > 0
-                name = f"{'x'.join(map(str, shape))} {'causal' if causal else 'full'}{' twice at once' * (run is twins)}"
+                name = f"{'x'.join(map(str, shape))} {sees}{' twice at once' * (run is twins)}"
                 print(f"{name}: {different} of {calls} calls differ", flush=True)
     sys.exit(failed > 0)
 

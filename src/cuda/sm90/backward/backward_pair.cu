@@ -308,7 +308,7 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
             producer(&p, shared, t);
         else if (threadIdx.x == 32)
             exchange(&p, shared, t);
-        else if (p.dq_semaphores && threadIdx.x == 64)
+        else if (p.dq_semaphores && threadIdx.x >= 64 && threadIdx.x < (HAS_MASKS ? 96 : 65))
             dq_order_waiter(&p, shared, t);
         else if (p.dq_semaphores && threadIdx.x == 96)
             dq_order_poster(&p, shared, t);

@@ -18,13 +18,14 @@ INLINE void hand_dq_to_writer(struct shared *s, const float (&dq)[32], int group
 }
 
 /* One thread for each consumer group adds the group's tiles of dQ to the sums of their blocks. With a fixed dQ order, tiles
- * add to a block of rows from the tile of the first keys that it sees to that of the last. All tiles walk from the last rows
- * to the first, so that a tile only waits for tiles of smaller number, which were taken before it. */
-INLINE void add_block(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group, int64_t block,
-                      int m, uint32_t count, struct tracer *tracer) {
+ * add to a block of rows from the tile of the first keys that it sees to that of the last; `order` of them come first. All
+ * tiles walk from the last rows to the first, so that a tile only waits for tiles of smaller number, which were taken before
+ * it. */
+INLINE void add_block(const struct sm90_backward_params *p, struct shared *s, int group, int64_t block, int order,
+                      uint32_t count, struct tracer *tracer) {
     const int64_t tile = block * GROUPS + group;
     trace(tracer, STROBE_TRACE_WAIT_DQ_ORDER, count);
-    if (p->dq_semaphores) semaphore_wait(p->dq_semaphores + tile, (uint32_t)dq_order_of(t, m));
+    if (p->dq_semaphores) semaphore_wait(p->dq_semaphores + tile, (uint32_t)order);
     trace(tracer, STROBE_TRACE_ADD_DQ, count);
     bulk_add(p->dq_sum + tile * DQ_TILE, s->dq[group], DQ_TILE * sizeof(float));
     bulk_wait_read();
@@ -45,30 +46,35 @@ INLINE uint32_t add_blocks(const struct sm90_backward_params *p, struct shared *
 #pragma unroll 1
         for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
             wait_for_dq(s, group, count, tracer);
-            add_block(p, s, t, group, (heads + head) * p->row_blocks + m, m, count, tracer);
+            add_block(p, s, group, (heads + head) * p->row_blocks + m, dq_order_of(t, m), count, tracer);
         }
     return count;
 }
 
-/* The same where there are masks, for a tile that has blocks: notes say which. */
+/* The same where there are masks, for a tile that has blocks. A warp searches for them itself, so that it knows the order of
+ * a block before the consumers are done with it; its first lane adds. */
 INLINE uint32_t add_visible(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group,
                             uint32_t count, struct tracer *tracer) {
-    const int64_t heads_end = (int64_t)t->batch * p->heads_kv * p->group + (t->head_kv + 1) * p->group;
-    bool last;
+    const int64_t heads = ((int64_t)t->batch * p->heads_kv + t->head_kv) * p->group;
+    struct search at;
+    bool more = find_first(p, t, &at);
 #pragma unroll 1
-    do {
-        wait_for_dq(s, group, count, tracer);
-        const struct note *note = &s->note[count % NOTES];
-        const int m = block_of_note(note);
-        last = note->block & NOTE_LAST;
-        add_block(p, s, t, group, (heads_end - note->heads) * p->row_blocks + m, m, count++, tracer);
-    } while (!last);
+    for (; more; ++count) {
+        const int64_t block = (heads + at.head) * p->row_blocks + at.m;
+        const int order = p->dq_semaphores ? dq_order_at(p, t, &at) : 0;
+        more = find_next(p, t, &at);
+        if (threadIdx.x % 32 == 0) {
+            wait_for_dq(s, group, count, tracer);
+            add_block(p, s, group, block, order, count, tracer);
+        }
+        __syncwarp();
+    }
     return count;
 }
 
-/* One thread for each consumer group: tile after tile. */
+/* One thread for each consumer group, where there are masks one warp: tile after tile. */
 INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, int group) {
-    struct tracer tracer = tracer_of(p, STROBE_TRACE_WRITER + group, true);
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_WRITER + group, threadIdx.x % 32 == 0);
     uint32_t count = 0;
 #pragma unroll 1
     for (uint32_t tiles = 0;; ++tiles) {
@@ -79,7 +85,8 @@ INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, in
             wait_for_cleared(p, t);
             count = HAS_MASKS ? add_visible(p, s, t, group, count, &tracer) : add_blocks(p, s, t, group, count, &tracer);
         }
-        mbarrier_arrive(&s->tile_empty[tile_slot(tiles)]);
+        if (HAS_MASKS) __syncwarp();
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_empty[tile_slot(tiles)]);
     }
     trace(&tracer, STROBE_TRACE_END, count);
 }

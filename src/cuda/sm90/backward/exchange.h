@@ -51,41 +51,56 @@ INLINE void exchange(const struct sm90_backward_params *p, struct shared *s, con
 /* ---- dQ order: tiles add to a block of rows from the tile of the first keys that it sees to that of the last. All tiles
  * walk from the last rows to the first, so a tile only waits for tiles of smaller number, whose CTAs have started before. */
 
-/* The dQ semaphore of the `count`th block of rows that the tile processes; *m is that block, of its query head. */
-INLINE uint32_t *dq_semaphore_at(const struct sm90_backward_params *p, const struct tile *t, uint32_t count, int *m) {
-    const int blocks = t->end_block - t->first_block, head = (int)count / blocks;
-    *m = t->end_block - 1 - ((int)count - head * blocks);
-    const int block = ((t->batch * p->heads_kv + t->head_kv) * p->group + head) * p->row_blocks + *m;
+/* Goes to the first block of rows in the tile's walk with a fixed dQ order; and to the next one, or returns false. */
+INLINE void start_order(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
+    at->head = 0, at->m = t->end_block - 1;
+    if (HAS_MASKS) (void)find_first(p, t, at);
+}
+
+INLINE bool go_on_in_order(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
+    if (HAS_MASKS) return find_next(p, t, at);
+    if (--at->m >= t->first_block) return true;
+    at->m = t->end_block - 1;
+    return ++at->head < p->group;
+}
+
+INLINE uint32_t *dq_semaphore_at(const struct sm90_backward_params *p, const struct tile *t, const struct search *at) {
+    const int block = ((t->batch * p->heads_kv + t->head_kv) * p->group + at->head) * p->row_blocks + at->m;
     return p->dq_semaphores + (int64_t)block * DQ_TILES + cluster_rank();
 }
 
-/* One thread waits, at every block of rows and one block ahead of the consumers, until all tiles that come first in the dQ
- * order have added. */
+/* One thread, where there are masks the first one of a warp that counts, waits at every block of rows and one block ahead of
+ * the consumers, until all tiles that come first in the dQ order have added. */
 INLINE void dq_order_waiter(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
-    const uint32_t blocks = blocks_of(p, t);
+    struct search at;
+    uint32_t count = 0;
+    start_order(p, t, &at);
 #pragma unroll 1
-    for (uint32_t count = 0; count < blocks; ++count) {
-        int m;
-        const uint32_t *semaphore = dq_semaphore_at(p, t, count, &m);
-        semaphore_wait(semaphore, (uint32_t)dq_order_of(t, m));
+    do {
+        const int order = HAS_MASKS ? dq_order_at(p, t, &at) : dq_order_of(t, at.m);
+        if (threadIdx.x % 32 > 0) continue;
+        semaphore_wait(dq_semaphore_at(p, t, &at), (uint32_t)order);
         if (count > 0) mbarrier_wait(&s->added_seen, (count - 1) % 2);
         mbarrier_arrive(&s->may_add);
-    }
+        ++count;
+    } while (go_on_in_order(p, t, &at));
 }
 
 /* Another thread posts the semaphore for the next tile when both consumers have added; the fence that makes their sums
  * visible takes no time of theirs. `added_seen`: the waiter lets block n be added only when this thread has seen that block
  * n - 1 was, since a barrier's parity tells a phase from the next one, but not from the next but one. */
 INLINE void dq_order_poster(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
-    const uint32_t blocks = blocks_of(p, t);
+    struct search at;
+    uint32_t count = 0;
+    start_order(p, t, &at);
 #pragma unroll 1
-    for (uint32_t count = 0; count < blocks; ++count) {
-        int m;
+    do {
         mbarrier_wait(&s->added, count % 2);
         mbarrier_arrive(&s->added_seen);
         __threadfence();
-        semaphore_post(dq_semaphore_at(p, t, count, &m));
-    }
+        semaphore_post(dq_semaphore_at(p, t, &at));
+        ++count;
+    } while (go_on_in_order(p, t, &at));
 }
 
 /* Which 64 of dQ's columns a consumer computes. With 192 columns one consumer of the pair has none: it computes a product

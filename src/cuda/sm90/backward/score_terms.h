@@ -394,7 +394,7 @@ INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct
 INLINE void apply_masks(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                         const struct block_pair *at, float (&s)[ROWS / 2], int part) {
     if (!at->full) mask_band(t, at, s, part);
-    if (HAS_MASKS && at->note & (NOTE_BITS | NOTE_NOTHING)) apply_bits(at->bits, s, part);
+    if (HAS_MASKS && at->note & NOTE_BITS) apply_bits(at->bits, s, part);
     if (HAS_ALL && at->note & NOTE_BLOCKS) apply_block_mask(p, t, slope->head, at, s, part);
     if (HAS_ALL && p->dropout) mark_dropped(p, t, slope->head, at, s, part);
 }
@@ -438,7 +438,7 @@ INLINE void apply_ds_terms(const struct sm90_backward_params *p, const struct ti
         if (p->dbias_sum.data) add_to_dbias(p, t, slope->head, at, ds, weights, part);
     } else {
         if (!at->full) mask_band(t, at, ds, part);
-        if (HAS_MASKS && at->note & (NOTE_BITS | NOTE_NOTHING)) apply_bits(at->bits, ds, part);
+        if (HAS_MASKS && at->note & NOTE_BITS) apply_bits(at->bits, ds, part);
         if (HAS_SCORE_FUNCTION) through_score_function(p, t, slope->head, at, ds, input, part);
     }
     if (SOFTCAP_ALONE)

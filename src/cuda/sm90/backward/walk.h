@@ -2,11 +2,13 @@
  *
  * walk.h: which blocks of rows a tile goes over where there are masks beside the band: those that see some of its keys, of
  * every query head of the group. The producer finds them by the states of units (device/visible.h), and leaves a note of
- * each in shared memory, from which the other roles learn what they have got. With a fixed dQ order no block is left out,
- * since tiles wait for each other at every block. Included after ROWS and TILE_KEYS are defined. */
+ * each in shared memory, from which the other roles learn what they have got. With a fixed dQ order the search goes from the
+ * last rows to the first, and tiles wait for those alone that see the same block. Included after ROWS and TILE_KEYS are
+ * defined. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_WALK_H
 #define STROBE_CUDA_SM90_BACKWARD_WALK_H
 
+#include "cuda/device/lanes.h"
 #include "cuda/device/visible.h"
 #include "cuda/sm90/backward/tile.h"
 
@@ -27,11 +29,10 @@ enum { NOTES = 8 };
 static_assert((int)NOTES >= (int)STAGES + 4, "a note is not written while a role may read it");
 
 enum {
-    NOTE_LAST = 1,    /* it is the tile's last block */
-    NOTE_BITS = 2,    /* the boolean mask hides some */
-    NOTE_BLOCKS = 4,  /* the block mask hides some */
-    NOTE_NOTHING = 8, /* all is hidden */
-    NOTE_NUMBER = 16,
+    NOTE_LAST = 1,   /* it is the tile's last block */
+    NOTE_BITS = 2,   /* the boolean mask hides some */
+    NOTE_BLOCKS = 4, /* the block mask hides some */
+    NOTE_NUMBER = 8,
 };
 
 INLINE int block_of_note(const struct note *note) { return (int)(note->block / NOTE_NUMBER); }
@@ -49,15 +50,19 @@ INLINE void search_head(const struct sm90_backward_params *p, const struct tile 
     at->states.eight = -1;
 }
 
-/* Goes on to the next visible block unless it is at one; returns false if there is none left. */
+/* Goes to the nearest visible block unless it is at one; returns false if there is none left. */
 INLINE bool find_visible(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
     while (true) {
         while (at->m >= t->first_block && at->m < t->end_block) {
             const int unit = at->m / UNIT_BLOCKS, place = unit % 8;
             if (unit / 8 != at->states.eight) load_states(&p->visible, &at->owner, unit / 8, &at->states);
-            const uint64_t from_here = (at->states.mask & at->states.blocks) >> 8 * place;
-            if (p->dq_semaphores || from_here & 3) return true;
-            at->m = (unit + (from_here ? (__ffsll((long long)from_here) - 1) / 8 : 8 - place)) * UNIT_BLOCKS;
+            const uint64_t visible = at->states.mask & at->states.blocks, from_here = visible >> 8 * place;
+            if (from_here & 3) return true;
+            if (p->dq_semaphores) {
+                const uint64_t before = visible & (((uint64_t)1 << 8 * place) - 1);
+                at->m = (unit - place + (before ? (71 - __clzll((long long)before)) / 8 : 0)) * UNIT_BLOCKS - 1;
+            } else
+                at->m = (unit + (from_here ? (__ffsll((long long)from_here) - 1) / 8 : 8 - place)) * UNIT_BLOCKS;
         }
         if (++at->head >= p->group) return false;
         search_head(p, t, at);
@@ -71,19 +76,33 @@ INLINE bool find_first(const struct sm90_backward_params *p, const struct tile *
     return find_visible(p, t, at);
 }
 
+/* Goes on from a visible block to the next one; returns false if there is none left. */
+INLINE bool find_next(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
+    at->m += p->dq_semaphores ? -1 : 1;
+    return find_visible(p, t, at);
+}
+
 /* The note of the block that a search is at; the search goes on to the next one. */
 INLINE struct note take_note(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
     const int place = at->m / UNIT_BLOCKS % 8 * 8;
     const int mask = (int)(at->states.mask >> place) & 3, blocks = (int)(at->states.blocks >> place) & 3;
     struct note note = {(uint32_t)at->m * NOTE_NUMBER, p->group - at->head, 0};
-    if ((mask & blocks) == UNIT_HIDDEN)
-        note.block |= NOTE_NOTHING;
-    else
-        note.block |= (mask == UNIT_PARTIAL ? NOTE_BITS : 0) | (blocks == UNIT_PARTIAL ? NOTE_BLOCKS : 0);
+    note.block |= (mask == UNIT_PARTIAL ? NOTE_BITS : 0) | (blocks == UNIT_PARTIAL ? NOTE_BLOCKS : 0);
     if (note.block & NOTE_BITS) note.bits = bits_of_unit(&p->visible, &at->owner, at->m / UNIT_BLOCKS);
-    at->m += p->dq_semaphores ? -1 : 1;
-    if (!find_visible(p, t, at)) note.block |= NOTE_LAST;
+    if (!find_next(p, t, at)) note.block |= NOTE_LAST;
     return note;
+}
+
+/* The dQ order of the block that a search is at: how many tiles add to its dQ before this one, which are those of smaller
+ * keys that see it. A whole warp counts them, a tile a lane. */
+INLINE int dq_order_at(const struct sm90_backward_params *p, const struct tile *t, const struct search *at) {
+    const int tile = t->key / TILE_KEYS, first = tile - dq_order_of(t, at->m), head = t->head_kv * p->group + at->head;
+    int before = 0;
+    for (int n = first + (int)threadIdx.x % 32; n < tile; n += 32) {
+        const struct owner owner = owner_of(&p->visible, t->batch, head, n);
+        before += !unit_is_hidden(&p->visible, &owner, at->m / UNIT_BLOCKS);
+    }
+    return warp_count(before);
 }
 
 /* A consumer's bits of the block of a note, those of the block's rows lowest; `thread` is its number among the UNIT_THREADS
