@@ -69,12 +69,14 @@ __device__ static inline float score_F_EXP(float x) {
     const float power = ex2(base2);
     return fabsf(x) < 100 ? fmaf(power, lost * 0.693147181f, power) : power;
 }
-/* 1 - 2 / (1 + e^2x) would lose the digits of a small x, which has the odd polynomial of degree 5: below 0.11 its error is
- * 1e-7 of the result. */
+/* (1 - t) / (1 + t) with t = e^-2|x|, whose quotient is corrected once: an error of 1.6e-7 at most, where the reciprocal
+ * alone would leave 2.4e-7 and 1 - 2 / (1 + e^2x) 2.8e-7. It would lose the digits of a small x, which has the odd
+ * polynomial of degree 5: below 0.11 its error is 1e-7 of the result. */
 __device__ static inline float score_F_TANH(float x) {
     const float square = x * x, small = x * fmaf(square, fmaf(square, 2.0f / 15, -1.0f / 3), 1);
-    const float large = fmaf(-2, __fdividef(1, 1 + ex2(x * 2.88539008f)), 1);
-    return fabsf(x) < 0.11f ? small : x > 40 ? 1 : large;
+    const float t = ex2(fabsf(x) * -2.88539008f), over = 1 + t, inverse = __fdividef(1, over), rough = (1 - t) * inverse;
+    const float large = fmaf(fmaf(-rough, over, 1 - t), inverse, rough);
+    return fabsf(x) < 0.11f ? small : copysignf(large, x);
 }
 #else
 STROBE_INLINE float score_F_EXP(float x) { return expf(x); }

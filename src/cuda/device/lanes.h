@@ -15,10 +15,4 @@ INLINE float lanes_sum(float x, int lanes) {
 
 INLINE float warp_sum(float x) { return lanes_sum(x, 32); }
 
-INLINE int warp_count(int x) {
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(0xffffffffu, x, d);
-    return x;
-}
-
 #endif
