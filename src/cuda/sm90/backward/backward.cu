@@ -367,7 +367,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
         registers_release(PRODUCER_REGISTERS);
         if (threadIdx.x == 0)
             producer(&p, shared);
-        else if (threadIdx.x >= 32 && threadIdx.x / 32 <= GROUPS && (HAS_MASKS || threadIdx.x % 32 == 0))
+        else if (threadIdx.x >= 32 && threadIdx.x / 32 <= GROUPS &&
+                 (threadIdx.x % 32 == 0 || (HAS_MASKS && p.dq_semaphores)))
             dq_writer(&p, shared, (int)threadIdx.x / 32 - 1);
         else if (threadIdx.x >= 32 * (GROUPS + 1))
             clear_dq(&p, UINT32_MAX, 0);

@@ -17,19 +17,22 @@ INLINE void hand_dq_to_writer(struct shared *s, const float (&dq)[32], int group
     release(&s->dq_full[group]);
 }
 
-/* One thread for each consumer group adds the group's tiles of dQ to the sums of their blocks. With a fixed dQ order, tiles
- * add to a block of rows from the tile of the first keys that it sees to that of the last; `order` of them come first. All
- * tiles walk from the last rows to the first, so that a tile only waits for tiles of smaller number, which were taken before
- * it. */
-INLINE void add_block(const struct sm90_backward_params *p, struct shared *s, int group, int64_t block, int order,
+/* One thread for each consumer group adds the group's tiles of dQ to the sums of their blocks, and lets the consumers make
+ * the next tile when this one has been read. With a fixed dQ order, tiles add to a block of rows from the tile of the first
+ * keys that it sees to that of the last; `order` of them come first. All tiles walk from the last rows to the first, so that
+ * a tile only waits for tiles of smaller number, which were taken before it. `tile` counts a group's tiles of all blocks. */
+INLINE void add_block(const struct sm90_backward_params *p, struct shared *s, int group, int64_t tile, int order,
                       uint32_t count, struct tracer *tracer) {
-    const int64_t tile = block * GROUPS + group;
     trace(tracer, STROBE_TRACE_WAIT_DQ_ORDER, count);
     if (p->dq_semaphores) semaphore_wait(p->dq_semaphores + tile, (uint32_t)order);
     trace(tracer, STROBE_TRACE_ADD_DQ, count);
     bulk_add(p->dq_sum + tile * DQ_TILE, s->dq[group], DQ_TILE * sizeof(float));
     bulk_wait_read();
     mbarrier_arrive(&s->dq_empty[group]);
+}
+
+/* With a fixed dQ order the next tile may add when this one's sums are in memory. */
+INLINE void end_of_turn(const struct sm90_backward_params *p, int64_t tile) {
     if (p->dq_semaphores) bulk_wait(), semaphore_post(p->dq_semaphores + tile);
 }
 
@@ -45,36 +48,64 @@ INLINE uint32_t add_blocks(const struct sm90_backward_params *p, struct shared *
     for (int head = 0; head < p->group; ++head)
 #pragma unroll 1
         for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
+            const int64_t tile = ((heads + head) * p->row_blocks + m) * GROUPS + group;
             wait_for_dq(s, group, count, tracer);
-            add_block(p, s, group, (heads + head) * p->row_blocks + m, dq_order_of(t, m), count, tracer);
+            add_block(p, s, group, tile, dq_order_of(t, m), count, tracer);
+            end_of_turn(p, tile);
         }
     return count;
 }
 
-/* The same where there are masks, for a tile that has blocks. A warp searches for them itself, so that it knows the order of
- * a block before the consumers are done with it; its first lane adds. */
+/* The same where there are masks, for a tile that has blocks: notes say which. */
 INLINE uint32_t add_visible(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group,
                             uint32_t count, struct tracer *tracer) {
-    const int64_t heads = ((int64_t)t->batch * p->heads_kv + t->head_kv) * p->group;
-    struct search at;
-    bool more = find_first(p, t, &at);
+    const int64_t heads_end = (int64_t)t->batch * p->heads_kv * p->group + (t->head_kv + 1) * p->group;
+    bool last;
 #pragma unroll 1
-    for (; more; ++count) {
-        const int64_t block = (heads + at.head) * p->row_blocks + at.m;
-        const int order = p->dq_semaphores ? dq_order_at(p, t, &at) : 0;
-        more = find_next(p, t, &at);
-        if (threadIdx.x % 32 == 0) {
-            wait_for_dq(s, group, count, tracer);
-            add_block(p, s, group, block, order, count, tracer);
-        }
-        __syncwarp();
-    }
+    do {
+        wait_for_dq(s, group, count, tracer);
+        const struct note *note = &s->note[count % NOTES];
+        const int64_t block = (heads_end - note->heads) * p->row_blocks + block_of_note(note);
+        last = note->block & NOTE_LAST;
+        add_block(p, s, group, block * GROUPS + group, 0, count++, tracer);
+    } while (!last);
     return count;
 }
 
-/* One thread for each consumer group, where there are masks one warp: tile after tile. */
+/* The same with a fixed dQ order, by a warp, whose first lane adds. The states of which the order of the next block follows
+ * are sent for when a block has been read, and looked at before the next one is there. */
+INLINE uint32_t add_visible_in_order(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group,
+                                     uint32_t count, struct tracer *tracer) {
+    const int64_t heads = ((int64_t)t->batch * p->heads_kv + t->head_kv) * p->group;
+    const bool adds = threadIdx.x % LANES == 0;
+    if (adds) wait_for_dq(s, group, count, tracer); /* its note is there, too */
+    __syncwarp();
+    int head = p->group - s->note[count % NOTES].heads, m = block_of_note(&s->note[count % NOTES]);
+    struct order_ahead ahead;
+    look_ahead(p, t, head, m, &ahead);
+    bool last;
+#pragma unroll 1
+    do {
+        const int64_t tile = ((heads + head) * p->row_blocks + m) * GROUPS + group;
+        const int order = dq_order_at(p, t, head, m, &ahead);
+        if (adds) {
+            wait_for_dq(s, group, count, tracer);
+            add_block(p, s, group, tile, order, count, tracer);
+        }
+        __syncwarp();
+        const struct note *note = &s->note[count++ % NOTES];
+        last = note->block & NOTE_LAST;
+        head = note->next_head, m = note->next_m;
+        if (!last) look_ahead(p, t, head, m, &ahead);
+        if (adds) end_of_turn(p, tile);
+    } while (!last);
+    return count;
+}
+
+/* One thread for each consumer group, in a fixed order where there are masks one warp: tile after tile. */
 INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, int group) {
     struct tracer tracer = tracer_of(p, STROBE_TRACE_WRITER + group, threadIdx.x % 32 == 0);
+    const bool in_order = HAS_MASKS && p->dq_semaphores;
     uint32_t count = 0;
 #pragma unroll 1
     for (uint32_t tiles = 0;; ++tiles) {
@@ -83,9 +114,11 @@ INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, in
         if (is_past_last(t)) break;
         if (has_blocks(t)) {
             wait_for_cleared(p, t);
-            count = HAS_MASKS ? add_visible(p, s, t, group, count, &tracer) : add_blocks(p, s, t, group, count, &tracer);
+            count = in_order    ? add_visible_in_order(p, s, t, group, count, &tracer)
+                    : HAS_MASKS ? add_visible(p, s, t, group, count, &tracer)
+                                : add_blocks(p, s, t, group, count, &tracer);
         }
-        if (HAS_MASKS) __syncwarp();
+        if (in_order) __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_empty[tile_slot(tiles)]);
     }
     trace(&tracer, STROBE_TRACE_END, count);

@@ -73,17 +73,23 @@ INLINE uint32_t *dq_semaphore_at(const struct sm90_backward_params *p, const str
  * the consumers, until all tiles that come first in the dQ order have added. */
 INLINE void dq_order_waiter(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
     struct search at;
-    uint32_t count = 0;
+    struct order_ahead ahead;
+    bool more = true;
     start_order(p, t, &at);
+    if (HAS_MASKS) look_ahead(p, t, at.head, at.m, &ahead);
 #pragma unroll 1
-    do {
-        const int order = HAS_MASKS ? dq_order_at(p, t, &at) : dq_order_of(t, at.m);
-        if (threadIdx.x % 32 > 0) continue;
-        semaphore_wait(dq_semaphore_at(p, t, &at), (uint32_t)order);
-        if (count > 0) mbarrier_wait(&s->added_seen, (count - 1) % 2);
-        mbarrier_arrive(&s->may_add);
-        ++count;
-    } while (go_on_in_order(p, t, &at));
+    for (uint32_t count = 0; more; ++count) {
+        const uint32_t *semaphore = dq_semaphore_at(p, t, &at);
+        const int order = HAS_MASKS ? dq_order_at(p, t, at.head, at.m, &ahead) : dq_order_of(t, at.m);
+        more = go_on_in_order(p, t, &at);
+        if (HAS_MASKS && more) look_ahead(p, t, at.head, at.m, &ahead);
+        if (threadIdx.x % LANES == 0) {
+            semaphore_wait(semaphore, (uint32_t)order);
+            if (count > 0) mbarrier_wait(&s->added_seen, (count - 1) % 2);
+            mbarrier_arrive(&s->may_add);
+        }
+        if (HAS_MASKS) __syncwarp();
+    }
 }
 
 /* Another thread posts the semaphore for the next tile when both consumers have added; the fence that makes their sums

@@ -8,19 +8,20 @@
 #ifndef STROBE_CUDA_SM90_BACKWARD_WALK_H
 #define STROBE_CUDA_SM90_BACKWARD_WALK_H
 
-#include "cuda/device/lanes.h"
 #include "cuda/device/visible.h"
 #include "cuda/sm90/backward/tile.h"
 
 enum { UNIT_BLOCKS = UNIT / ROWS };
 static_assert(!HAS_MASKS || (int)TILE_KEYS == (int)UNIT, "a tile's keys are those of an owner of units");
 
-/* A block of rows: its number and what has to be done to its scores; heads of the group left, counting its own; and with
- * NOTE_BITS the boolean mask's bits of its unit. */
+/* A block of rows: its number and what has to be done to its scores; heads of the group left, counting its own; with
+ * NOTE_BITS the boolean mask's bits of its unit; and where the next block is, if there is one: query head of the group, and
+ * number. */
 struct note {
     uint32_t block;
     int heads;
     const uint2 *bits;
+    int next_head, next_m;
 };
 
 /* Notes stay for so many blocks, more than roles are apart: the producer is at most three blocks ahead of the consumers, and
@@ -86,23 +87,54 @@ INLINE bool find_next(const struct sm90_backward_params *p, const struct tile *t
 INLINE struct note take_note(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
     const int place = at->m / UNIT_BLOCKS % 8 * 8;
     const int mask = (int)(at->states.mask >> place) & 3, blocks = (int)(at->states.blocks >> place) & 3;
-    struct note note = {(uint32_t)at->m * NOTE_NUMBER, p->group - at->head, 0};
+    struct note note = {(uint32_t)at->m * NOTE_NUMBER, p->group - at->head, 0, 0, 0};
     note.block |= (mask == UNIT_PARTIAL ? NOTE_BITS : 0) | (blocks == UNIT_PARTIAL ? NOTE_BLOCKS : 0);
     if (note.block & NOTE_BITS) note.bits = bits_of_unit(&p->visible, &at->owner, at->m / UNIT_BLOCKS);
     if (!find_next(p, t, at)) note.block |= NOTE_LAST;
+    note.next_head = at->head, note.next_m = at->m;
     return note;
 }
 
-/* The dQ order of the block that a search is at: how many tiles add to its dQ before this one, which are those of smaller
- * keys that see it. A whole warp counts them, a tile a lane. */
-INLINE int dq_order_at(const struct sm90_backward_params *p, const struct tile *t, const struct search *at) {
-    const int tile = t->key / TILE_KEYS, first = tile - dq_order_of(t, at->m), head = t->head_kv * p->group + at->head;
+/* The dQ order of block m of the group's query head `head`: how many tiles add to its dQ before this one, which are those of
+ * smaller keys that see it. A whole warp counts them, a tile a lane. The states of the first tiles are loaded a block ahead,
+ * and not looked at before they are counted, so that nothing waits for them. */
+enum { LANES = 32, LOADS_AHEAD = 2 };
+struct order_ahead {
+    uint32_t mask[LOADS_AHEAD], blocks[LOADS_AHEAD];
+};
+
+/* The states of the lane's tile of 32 from `tile` on. */
+INLINE void load_states_of_tiles(const struct sm90_backward_params *p, const struct tile *t, int head, int m, int tile,
+                                 uint32_t *mask, uint32_t *blocks) {
+    const struct visible *v = &p->visible;
+    const int n = tile + (int)threadIdx.x % LANES, unit = m / UNIT_BLOCKS;
+    const struct owner owner = owner_of(v, t->batch, t->head_kv * p->group + head, n);
+    *mask = *blocks = n < t->key / TILE_KEYS ? UNIT_FULL : UNIT_HIDDEN;
+    if (*mask && v->mask_states) *mask = v->mask_states[owner.mask + unit];
+    if (*blocks && v->block_states) *blocks = v->block_states[owner.blocks + unit];
+}
+
+INLINE int first_tile_of(const struct tile *t, int m) { return t->key / TILE_KEYS - dq_order_of(t, m); }
+
+INLINE void look_ahead(const struct sm90_backward_params *p, const struct tile *t, int head, int m,
+                       struct order_ahead *ahead) {
+#pragma unroll
+    for (int n = 0; n < LOADS_AHEAD; ++n)
+        load_states_of_tiles(p, t, head, m, first_tile_of(t, m) + n * LANES, &ahead->mask[n], &ahead->blocks[n]);
+}
+
+INLINE int dq_order_at(const struct sm90_backward_params *p, const struct tile *t, int head, int m,
+                       const struct order_ahead *ahead) {
     int before = 0;
-    for (int n = first + (int)threadIdx.x % 32; n < tile; n += 32) {
-        const struct owner owner = owner_of(&p->visible, t->batch, head, n);
-        before += !unit_is_hidden(&p->visible, &owner, at->m / UNIT_BLOCKS);
+#pragma unroll
+    for (int n = 0; n < LOADS_AHEAD; ++n) before += __popc(__ballot_sync(0xffffffffu, ahead->mask[n] & ahead->blocks[n]));
+#pragma unroll 1
+    for (int n = first_tile_of(t, m) + LOADS_AHEAD * LANES; n < t->key / TILE_KEYS; n += LANES) {
+        uint32_t mask, blocks;
+        load_states_of_tiles(p, t, head, m, n, &mask, &blocks);
+        before += __popc(__ballot_sync(0xffffffffu, mask & blocks));
     }
-    return warp_count(before);
+    return before;
 }
 
 /* A consumer's bits of the block of a note, those of the block's rows lowest; `thread` is its number among the UNIT_THREADS
