@@ -32,7 +32,7 @@ INLINE void add_block(const struct sm90_backward_params *p, struct shared *s, in
 }
 
 /* With a fixed dQ order the next tile may add when this one's sums are in memory. */
-INLINE void end_of_turn(const struct sm90_backward_params *p, int64_t tile) {
+INLINE void let_next_tile_add(const struct sm90_backward_params *p, int64_t tile) {
     if (p->dq_semaphores) bulk_wait(), semaphore_post(p->dq_semaphores + tile);
 }
 
@@ -51,7 +51,7 @@ INLINE uint32_t add_blocks(const struct sm90_backward_params *p, struct shared *
             const int64_t tile = ((heads + head) * p->row_blocks + m) * GROUPS + group;
             wait_for_dq(s, group, count, tracer);
             add_block(p, s, group, tile, dq_order_of(t, m), count, tracer);
-            end_of_turn(p, tile);
+            let_next_tile_add(p, tile);
         }
     return count;
 }
@@ -97,7 +97,7 @@ INLINE uint32_t add_visible_in_order(const struct sm90_backward_params *p, struc
         last = note->block & NOTE_LAST;
         head = note->next_head, m = note->next_m;
         if (!last) look_ahead(p, t, head, m, &ahead);
-        if (adds) end_of_turn(p, tile);
+        if (adds) let_next_tile_add(p, tile);
     } while (!last);
     return count;
 }
