@@ -90,13 +90,22 @@ static bool takes_number(struct range taken, const char *name, int64_t value, st
                   (long long)taken.most);
 }
 
+/* least 0: 1. */
+static bool takes_dim(int32_t least, int32_t most, const char *name, int64_t value, struct reason *why) {
+    if (value >= least && value <= most) return true;
+    if (least == most) return refuse(why, OF_DIMS, "%s is %lld; %d is taken", name, (long long)value, most);
+    return refuse(why, OF_DIMS, "%s is %lld; %d to %d is taken", name, (long long)value, least ? least : 1, most);
+}
+
 bool strobe__declares(const struct kernel *k, const struct problem *p, struct reason *why) {
     const strobe_attention *a = &p->a;
     const feature_set refused = p->features & ~k->features;
     if (!takes_dtypes(k, p, why)) return false;
     if (refused) return refuse(why, OF_FEATURES, "%s", strobe__feature_refusal(__builtin_ctzll(refused)));
-    if (a->dim > k->dim) return refuse(why, OF_DIMS, "dim is %lld; 1 to %d is taken", (long long)a->dim, k->dim);
-    if (a->dim_v > k->dim_v) return refuse(why, OF_DIMS, "dim_v is %lld; 1 to %d is taken", (long long)a->dim_v, k->dim_v);
+    if (!takes_dim(k->least_dim, k->dim, "dim", a->dim, why) || !takes_dim(k->least_dim_v, k->dim_v, "dim_v", a->dim_v, why))
+        return false;
+    if (k->v_in_k && !strobe__v_in_k(p))
+        return refuse(why, OF_DIMS, "v is not k's first columns in the same memory; v in k's columns is taken");
     if (!takes_number(k->seq_q, "seq_q", a->seq_q, why) || !takes_number(k->seq_k, "seq_k", a->seq_k, why) ||
         !takes_number(k->rows, "seq_q times heads_q / heads_kv", a->seq_q * p->group, why))
         return false;

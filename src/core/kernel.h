@@ -44,10 +44,12 @@ struct kernel {
 
     /* What it takes. Nothing is taken that is not named here. */
     feature_set features;
-    struct dtypes dtypes;      /* for each tensor the dtypes; k and v share one */
-    int32_t dim, dim_v;        /* the largest; from 1 on */
-    struct range seq_q, seq_k; /* lengths, upper bounds under varlen */
-    struct range rows;         /* query rows that share a K/V head: seq_q * heads_q / heads_kv */
+    struct dtypes dtypes;           /* for each tensor the dtypes; k and v share one */
+    int32_t dim, dim_v;             /* the largest */
+    int32_t least_dim, least_dim_v; /* 0: from 1 on */
+    bool v_in_k;                    /* V is to be the first columns of K */
+    struct range seq_q, seq_k;      /* lengths, upper bounds under varlen */
+    struct range rows;              /* query rows that share a K/V head: seq_q * heads_q / heads_kv */
     struct range best_rows; /* and for how many it is chosen before others; {0}: for any. By name it takes all of `rows` */
     int64_t best_seq_k;     /* as best_rows, of keys: from how many on */
 

@@ -177,6 +177,14 @@ static void test_fields(void **state) {
 /* The first dtype of a set, q's for SAME. */
 static int32_t first_of(unsigned set, int32_t q) { return !set || set & SAME ? q : (int32_t)__builtin_ctz(set); }
 
+/* V as the first columns of K, where the kernel wants that. */
+static void put_v_in_k(const struct kernel *k) {
+    const int64_t row = call.a.heads_kv * call.a.dim, stride[3] = {call.a.seq_k * row, row, call.a.dim};
+    if (!k->v_in_k) return;
+    memcpy(call.a.k.stride, stride, sizeof stride);
+    call.a.v = call.a.k;
+}
+
 /* A plain call for the kernel with q of a dtype, everything else of the first dtypes that it takes. */
 static void reset_call_for(const struct kernel *k, int32_t q) {
     const struct dtypes *d = &k->dtypes;
@@ -189,6 +197,9 @@ static void reset_call_for(const struct kernel *k, int32_t q) {
     call.sinks.dtype = call.dsinks.dtype = first_of(d->sinks, q);
     call.g.dout.dtype = first_of(d->dout, q);
     call.g.dq.dtype = call.g.dk.dtype = call.g.dv.dtype = first_of(d->gradients, q);
+    if (k->least_dim) call.a.dim = k->least_dim;
+    if (k->least_dim_v) call.a.dim_v = k->least_dim_v;
+    put_v_in_k(k);
 }
 
 static void check(const struct kernel *k, bool taken, const char *what) {
@@ -212,6 +223,7 @@ static void test_features(void **state) {
         for (size_t n = 0; n < COUNT(asked); ++n) {
             const int bit = asked[n].bit;
             if (k->operation == STROBE_FORWARD ? is_of_backward(bit) : bit == BIT_LSE) continue;
+            if (bit == BIT_DIM_V && k->least_dim_v) continue; /* its plain problem has it */
             reset_call_for(k, q);
             apply_pokes(asked[n].poke, COUNT(asked[n].poke));
             check(k, (with(bit) & ~k->features) == 0, strobe__feature_title(bit));
@@ -316,19 +328,28 @@ static void check_range(const struct kernel *k, const struct range *range, int64
     *field = before;
 }
 
+static void check_dims(const struct kernel *k, int64_t dim, int64_t dim_v, bool taken, const char *what) {
+    call.a.dim = dim, call.a.dim_v = dim_v;
+    put_v_in_k(k);
+    check(k, taken, what);
+}
+
 static void test_limits(void **state) {
     (void)state;
     const struct kernel *k;
     for (size_t index = 0; (k = strobe__kernel(index)) != NULL; ++index) {
-        const bool dim_v = k->features & FEATURE(DIM_V);
+        const bool differs = k->features & FEATURE(DIM_V);
+        const int64_t dim = k->least_dim ? k->least_dim : 16, dim_v = k->least_dim_v ? k->least_dim_v : 16;
         reset_call_for(k, first_of(k->dtypes.q, 0));
         call.a.batch = call.a.heads_q = call.a.heads_kv = 1;
-        call.a.dim = call.a.dim_v = dim_v ? 16 : k->dim;
-        call.a.dim = k->dim, check(k, true, "the largest dim");
-        call.a.dim = k->dim + 1, check(k, false, "a larger dim");
-        call.a.dim = 16, call.a.dim_v = k->dim_v, check(k, dim_v, "the largest dim_v");
-        call.a.dim_v = k->dim_v + 1, check(k, false, "a larger dim_v");
-        call.a.dim_v = 16;
+        check_dims(k, k->dim, differs ? dim_v : k->dim, true, "the largest dim");
+        check_dims(k, k->dim + 1, differs ? dim_v : k->dim, false, "a larger dim");
+        check_dims(k, dim, k->dim_v, differs, "the largest dim_v");
+        check_dims(k, dim, k->dim_v + 1, false, "a larger dim_v");
+        if (k->least_dim) check_dims(k, k->least_dim - 1, dim_v, false, "a smaller dim");
+        if (k->least_dim_v) check_dims(k, dim, k->least_dim_v - 1, false, "a smaller dim_v");
+        check_dims(k, dim, dim_v, true, "the least dims");
+        if (k->v_in_k) call.a.v.data = NULL, check(k, false, "v elsewhere"), put_v_in_k(k);
         struct range rows = k->seq_q; /* one row is one query row of its head */
         if (k->rows.least > rows.least) rows.least = k->rows.least;
         if (k->rows.most < rows.most) rows.most = k->rows.most;
