@@ -11,7 +11,8 @@ Forward: no spills, no stack frame, no local memory; in the main loop both produ
 compared with their rows' bounds three at a time and between the wait for them and that for P V, and no exponential stands before
 the first wait. Backward to 128 columns: products and waits of the main loop in the order of backward.cu, all exponentials under
 the product dP and, where groups ping-pong, between its barriers, with products that nothing stands between; hardly any access of local memory
-there: spills are in what runs once a tile. CTA pairs: few spills.
+there: spills are in what runs once a tile. CTA pairs: few spills. Latent attention: no spills, all products of a block, one wait after each
+group's.
 
 Instructions are told apart by the low nine bits of their 128, which are the same in every sm_90 binary, so that the guard needs
 nvcc alone. Exit code 0 all as designed, 1 not, 77 no nvcc or
@@ -125,7 +126,17 @@ def check_pair(kinds):
         yield f"{kinds.count('local')} accesses of local memory; {MOST_LOCAL_PAIR} at most"
 
 
+def check_latent(kinds):
+    """For latent/latent.cu: 576 / 16 products of the scores; of the values two panels of 128 columns for each 16 of 48 keys."""
+    order = [k for k in kinds if k in ("hgmma", "wait0")]
+    scores, values = ["hgmma"] * 36 + ["wait0"], ["hgmma"] * 6 + ["wait0"]
+    if order not in (scores + values, values + scores):
+        yield f"products and waits are in another order: {' '.join(order)}"
+
+
 def findings_of(defines, source, log, kinds):
+    if source == "latent.cu":
+        return [*check_report(log), *check_latent(kinds)]
     dim = int(defines.get("COLUMNS", defines["HEAD_DIM"]))
     if source == "forward.cu":
         keys, ping_pong = int(defines["KEYS"]), defines["GROUPS"] != "1"
@@ -152,7 +163,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("nvcc")
     parser.add_argument("list", type=Path, help="a line a variant: its name, then nvcc's options and the source")
-    parser.add_argument("--match", default="plain,mask,128_pages", help="only variants whose name has one of these words; empty: all")
+    parser.add_argument("--match", default="plain,mask,128_pages,latent", help="only variants whose name has one of these words; empty: all")
     parser.add_argument("--dtype", default="", help="only variants of this dtype: bf16 or fp16, default both")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()

@@ -13,6 +13,7 @@
 #include "cuda/sm80/forward_host.h"
 #include "cuda/sm90/backward/host.h"
 #include "cuda/sm90/forward/host.h"
+#include "cuda/sm90/latent/host.h"
 
 #define COMMON                                                                                               \
     (SHAPE_FEATURES | BAND_FEATURES | MASK_FEATURES | FUNCTION_FEATURES | SCORE_FEATURES | VARLEN_FEATURES | \
@@ -89,6 +90,32 @@ static const struct kernel kernels[] = {
         .workspace = strobe__sm90_forward_workspace,
         .prepare = strobe__sm90_forward_prepare,
         .run = strobe__sm90_forward,
+    },
+    {
+        .name = "cuda_latent_sm90",
+        .summary = "decoding of latent attention (MLA), V in K's columns, wgmma and tensor copies, fp16 and bf16, Hopper",
+        .operation = STROBE_FORWARD,
+        .device = STROBE_CUDA,
+        .needs = CUDA_SM90,
+        .features = SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(SINKS) | FEATURE(LSE) | FEATURE(PAGED) |
+                    FEATURE(LEFTPAD_K),
+        .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME, .lse = FP32, .sinks = FP32},
+        .dim = 576,
+        .dim_v = 512,
+        .least_dim = 576,
+        .least_dim_v = 512,
+        .v_in_k = true,
+        .seq_q = {1, 1 << 28},
+        .seq_k = {1, 1 << 28},
+        .rows = {1, 512},
+        .reject = strobe__sm90_latent_reject,
+        .limits = PACKED_TOTALS
+        "; dim 576, dim_v 512, v k's first columns; rows of q, k and out at ascending multiples of 16 "
+        "bytes; pages of multiples of 8 slots, without leftpad_k",
+        .choose = strobe__sm90_latent_choose,
+        .variants = strobe__sm90_latent_variants,
+        .workspace = strobe__sm90_latent_workspace,
+        .run = strobe__sm90_latent,
     },
     {
         .name = "cuda_decode_sm80",

@@ -97,7 +97,7 @@ function(cuda_object)
   endif()
   separate_arguments(words UNIX_COMMAND "${STROBE_CUDA_ONLY}")
   foreach(word IN LISTS words)
-    if(NOT object_NAME MATCHES "(^|_)${word}(_|$)" AND object_NAME MATCHES "forward|backward|decode")
+    if(NOT object_NAME MATCHES "(^|_)${word}(_|$)" AND object_NAME MATCHES "forward|backward|decode|latent")
       set(cuda_object_built OFF)
     endif()
   endforeach()
@@ -436,6 +436,26 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
   endforeach()
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_backward_variants.h CONTENT "${sm90_backward_lines}" @ONLY)
+
+# Decoding of latent attention, and the merge of its parts.
+set(sm90_latent_lines)
+function(cuda_latent_sm90 dtype)
+  string(TOUPPER ${dtype} element)
+  set(name latent_sm90_${dtype})
+  cuda_object_sm90(${name} latent/latent.cu ELEMENT_${element})
+  if(cuda_object_built)
+    set(sm90_latent_lines "${sm90_latent_lines}VARIANT(${name}, ${element})\n" PARENT_SCOPE)
+  endif()
+endfunction()
+
+if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
+  foreach(dtype bf16 fp16)
+    string(TOUPPER ${dtype} element)
+    cuda_latent_sm90(${dtype})
+    cuda_object(NAME latent_sm90_${dtype}_merge SOURCE sm90/latent/merge.cu CODE -gencode=arch=compute_90a,code=sm_90a DEFINES ELEMENT_${element})
+  endforeach()
+endif()
+file(CONFIGURE OUTPUT cuda/sm90_latent_variants.h CONTENT "${sm90_latent_lines}" @ONLY)
 file(CONFIGURE OUTPUT cuda/sm90_defines.txt CONTENT "${sm90_defines}" @ONLY) # for tools/sass_guard.py
 
 cuda_object(NAME merge_few SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=FEW_MERGE_PARTS)
@@ -464,7 +484,7 @@ add_library(strobe_cuda_host OBJECT cuda/table.c
   cuda/host/visible_function.c
   cuda/sm80/backward_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c
-  cuda/sm90/forward/pages.c)
+  cuda/sm90/forward/pages.c cuda/sm90/latent/host.c)
 if(NOT STROBE_CUDA_PTX)
   list(JOIN STROBE_CUDA_ARCHITECTURES "," machine_code)
   target_compile_definitions(strobe_cuda_host PRIVATE STROBE_CUDA_MACHINE_CODE=${machine_code})

@@ -33,6 +33,9 @@ const struct backend strobe__reference_backend = {.device = STROBE_CPU};
 #define VARIANT(name, ...) STAND_IN(name) STAND_IN(name##_prepare) STAND_IN(name##_finish)
 #include "sm90_backward_variants.h"
 #undef VARIANT
+#define VARIANT(name, ...) STAND_IN(name) STAND_IN(name##_merge)
+#include "sm90_latent_variants.h"
+#undef VARIANT
 STAND_IN(row_deltas)
 STAND_IN(sink_sums)
 STAND_IN(dq_round)
@@ -85,6 +88,9 @@ const struct fake_kernel fake_kernels[] = {
 #define VARIANT(name, dtype, out, terms, dim, keys, groups, ...) KERNEL(name, 128 * ((groups) + 1), true)
 #include "sm90_forward_variants.h"
 #undef VARIANT
+#define VARIANT(name, ...) KERNEL(name, 512, true) KERNEL(name##_merge, 256, true)
+#include "sm90_latent_variants.h"
+#undef VARIANT
 #define VARIANT(name, ...) KERNEL(name, 384, true) KERNEL(name##_prepare, 256, true) KERNEL(name##_finish, 0, true)
 #include "sm90_backward_variants.h"
 #undef VARIANT
@@ -120,7 +126,8 @@ enum {
     PAGED = 1 << 17, /* of the forward alone, as the others that follow */
     INT8_CACHE = 1 << 18,
     FP8_CACHE = 1 << 19,
-    CACHES = PAGED | INT8_CACHE | FP8_CACHE
+    V_IN_K = 1 << 20,
+    CACHES = PAGED | INT8_CACHE | FP8_CACHE | V_IN_K
 };
 
 static const unsigned features[] = {0,
@@ -152,13 +159,16 @@ static const unsigned features[] = {0,
                                     PAGED,
                                     PAGED | CAUSAL | ODD,
                                     INT8_CACHE | SPLIT,
-                                    FP8_CACHE | PAGED | USED | SINKS};
+                                    FP8_CACHE | PAGED | USED | SINKS,
+                                    V_IN_K,
+                                    V_IN_K | PAGED | USED | CAUSAL};
 static const int64_t dims[][2] = {{1, 1},     {40, 24},   {64, 64},   {65, 65},   {96, 96},
                                   {128, 128}, {160, 160}, {192, 128}, {192, 192}, {256, 256},
                                   {257, 257}, {512, 512}, {64, 512},  {512, 1},   {576, 512}};
 static const int64_t sizes[][4] = {/* batch, seq_q, seq_k, group */
-                                   {1, 1, 1, 1},        {2, 1, 4096, 8}, {1, 16, 300, 1}, {3, 64, 64, 2},  {1, 1000, 700, 1},
-                                   {16, 4096, 4096, 1}, {2, 0, 5, 2},    {2, 5, 0, 2},    {2, 4, 2000, 8}, {2, 8, 2000, 8}};
+                                   {1, 1, 1, 1},      {2, 1, 4096, 8},     {1, 16, 300, 1}, {3, 64, 64, 2},
+                                   {1, 1000, 700, 1}, {16, 4096, 4096, 1}, {2, 0, 5, 2},    {2, 5, 0, 2},
+                                   {2, 4, 2000, 8},   {2, 8, 2000, 8},     {1, 16, 300, 8}};
 static const int32_t dtypes[] = {STROBE_FP32, STROBE_FP16, STROBE_BF16};
 
 struct call {
@@ -240,6 +250,13 @@ static void add_function(struct call *c, int device, bool is_small) {
     c->a.score = &c->score;
 }
 
+/* V as the first columns of K, as latent attention has it. */
+static void put_v_in_k(strobe_attention *a, int64_t rows) {
+    const int64_t row = a->heads_kv * a->dim, stride[3] = {rows * row, row, a->dim};
+    memcpy(a->k.stride, stride, sizeof stride);
+    a->v = a->k;
+}
+
 static void make(struct call *c, int device, int32_t dtype, const int64_t dim[2], const int64_t size[4], unsigned with) {
     memset(c, 0, sizeof *c), next_offset = 0;
     c->a = (strobe_attention){.struct_size = sizeof c->a, .batch = size[0], .seq_q = size[1], .seq_k = size[2]};
@@ -254,6 +271,7 @@ static void make(struct call *c, int device, int32_t dtype, const int64_t dim[2]
     c->dsinks = c->sinks, c->dsinks.data = place(device);
     c->dropout = (strobe_dropout){.struct_size = sizeof c->dropout, .p = 0.1};
     c->tuning = (strobe_tuning){.struct_size = sizeof c->tuning, .split_keys = 256};
+    if (with & V_IN_K) put_v_in_k(&c->a, with & PAGED ? 16 : c->a.seq_k);
     add_scores(c, device, with), add_lengths(c, device, with), add_cache(c, device, with);
     if (with & ALIBI) c->a.alibi = &c->alibi;
     if (with & SINKS) c->a.sinks = &c->sinks, c->g.dsinks = &c->dsinks;

@@ -64,6 +64,17 @@ bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, i
     return encode_boxes(map, t, dim, seq, heads, batch, 128 / (int64_t)strobe__dtype_bytes(t->dtype), rows);
 }
 
+/* 16-bit elements along five axes, the first of 64 columns or fewer. */
+static bool encode_five(CUtensorMap *map, const strobe_tensor *t, const cuuint64_t extent[5], const cuuint64_t stride[4],
+                        const cuuint32_t box[5]) {
+    const cuuint32_t step[5] = {1, 1, 1, 1, 1};
+    pthread_once(&once, find_encoder);
+    return encode &&
+           encode(map, t->dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
+                  t->data, extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 bool strobe__encode_eights_map(CUtensorMap *map, const strobe_tensor *t, int64_t columns, int64_t eights, int64_t heads,
                                int64_t head_stride, int64_t box_slabs, int64_t box_eights) {
     const cuuint64_t bytes = strobe__dtype_bytes(t->dtype), slab = 64, slot = (cuuint64_t)t->stride[1] * bytes;
@@ -71,12 +82,20 @@ bool strobe__encode_eights_map(CUtensorMap *map, const strobe_tensor *t, int64_t
     const cuuint64_t extent[5] = {whole ? slab : (cuuint64_t)columns, 8, whole ? (cuuint64_t)columns / slab : 1,
                                   (cuuint64_t)eights, (cuuint64_t)heads};
     const cuuint64_t stride[4] = {slot, slab * bytes, 8 * slot, head_stride ? (cuuint64_t)head_stride * bytes : 16};
-    const cuuint32_t box[5] = {64, 8, (cuuint32_t)box_slabs, (cuuint32_t)box_eights, 1}, step[5] = {1, 1, 1, 1, 1};
-    pthread_once(&once, find_encoder);
-    return encode &&
-           encode(map, t->dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
-                  t->data, extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const cuuint32_t box[5] = {64, 8, (cuuint32_t)box_slabs, (cuuint32_t)box_eights, 1};
+    return encode_five(map, t, extent, stride, box);
+}
+
+bool strobe__encode_slabs_map(CUtensorMap *map, const strobe_tensor *t, int64_t columns, int64_t rows, int64_t heads,
+                              int64_t batch, int64_t box_rows) {
+    const cuuint64_t bytes = strobe__dtype_bytes(t->dtype), slab = 64, slabs = (cuuint64_t)columns / slab;
+    const cuuint64_t extent[5] = {slab, (cuuint64_t)rows, slabs, (cuuint64_t)heads, (cuuint64_t)batch};
+    cuuint64_t stride[4] = {(cuuint64_t)t->stride[1] * bytes, slab * bytes, (cuuint64_t)t->stride[2] * bytes,
+                            (cuuint64_t)t->stride[0] * bytes};
+    for (int axis = 0; axis < 4; ++axis)
+        if (stride[axis] == 0) stride[axis] = 16; /* of an axis of extent 1 */
+    const cuuint32_t box[5] = {64, (cuuint32_t)box_rows, (cuuint32_t)slabs, 1, 1};
+    return encode_five(map, t, extent, stride, box);
 }
 
 bool strobe__encode_scores_map(CUtensorMap *map, const struct problem *p, const strobe_bias *scores, int64_t keys,

@@ -27,6 +27,11 @@ bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t d
 bool strobe__encode_eights_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t columns, int64_t eights, int64_t heads,
                                int64_t head_stride, int64_t box_slabs, int64_t box_eights);
 
+/* A tensor of 16-bit elements with whole slabs of columns, {64 columns, rows, slabs, heads, batch} with boxes of 64 columns,
+ * box_rows and all slabs, 128-byte swizzle: a box lies as [slab][box_rows][64]. False if the driver refuses. */
+bool strobe__encode_slabs_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t columns, int64_t rows, int64_t heads,
+                              int64_t batch, int64_t box_rows);
+
 /* Whether the copy engine takes a tensor over scores [batch, head, row, key]: of the elements' type, with rows as above. An
  * axis that is broadcast has an extent of 1, but rows, which are not. */
 bool strobe__scores_can_be_copied(const struct problem *problem, const strobe_bias *scores);
