@@ -73,7 +73,7 @@ if [ -n "$ranks" ]; then
 fi
 
 # The grid, a process a kernel: the oracle runs on the CPU and takes most of the time.
-kernels=$("$strobe" info | awk '$1 ~ /^cuda_(forward|backward)_/ { print $1 }')
+kernels=$("$strobe" info | awk '$1 ~ /^cuda_(forward|backward|decode|latent)_/ { print $1 }')
 threads=$(($(nproc) / $(wc -w <<<"$kernels")))
 for kernel in $kernels; do
     OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))} "$strobe" check $tier --device cuda --kernel "$kernel" >"$work/grid_$kernel" 2>&1 &
@@ -104,6 +104,8 @@ problems=(
     "fwd b=3 h=4/2 sq=37 sk=153 d=64 bf16 causal varlen=used_k paged=16 missing leftpad" "fwd $small fp16 kv=int8 paged=5 missing"
     "fwd b=3 h=4/1 sq=1 sk=300 d=128 bf16 kv=fp8 varlen=used_k paged=1" "fwd $small fp32 kv=int8 leftpad softcap=15"
     "fwd b=2 h=4/1 sq=9 sk=70 d=576 dv=512 bf16 v_in_k paged=64 varlen=used_k"
+    "fwd b=3 h=16/1 sq=2 sk=300 d=576 dv=512 bf16 v_in_k causal varlen=used_k paged=64 missing"
+    "fwd b=2 h=128/1 sq=1 sk=200 d=576 dv=512 fp16 v_in_k"
     "fwd b=1 h=1 s=1 d=1 fp32 kv=int8 varlen=packed_used lengths=no_keys"
     "fwd b=1 h=4/2 sq=200 sk=300 d=256 fp8 scales=blocks causal" "fwd b=1 h=2 sq=200 sk=300 d=192 dv=80 fp8 scales=blocks softcap=15"
     "fwd b=1 h=2 sq=200 sk=300 d=128 dv=80 fp8 scales=blocks softcap=15"

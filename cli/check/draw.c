@@ -97,6 +97,15 @@ static void cut_to(problem *p, int64_t budget) {
     }
 }
 
+/* Multi-head latent attention as models have it: one K/V head of 576 columns, of which the first 512 are V. */
+static void draw_latent(stream *r, problem *p) {
+    static const int64_t heads[] = {8, 16, 16, 24, 32, 64, 128};
+    p->v_in_k = 1, p->dim = LARGEST_DIM, p->dim_v = LARGEST_DIM_V;
+    p->batch = 1 + random_below(r, 3), p->heads_kv = 1, p->heads_q = PICK(r, heads);
+    p->seq_q = 1 + random_below(r, 4), p->seq_k = draw_length(r, 700);
+    while (cost_of(p) > (int64_t)1 << 26) p->seq_k /= 2;
+}
+
 /* --------------------------------------------------------------------------------------------------------- features -- */
 
 static void draw_dtypes(stream *r, problem *p) {
@@ -252,8 +261,9 @@ static void draw_pages(stream *r, problem *p) {
 static void draw_cache(stream *r, problem *p, int64_t of) {
     if (p->operation == STROBE_BACKWARD) return;
     if (chance(r, of, 16)) p->leftpad = 1;
-    if (!chance(r, of, 16) || p->layout == LAYOUT_PACKED || p->scales) return;
-    p->v_in_k = 1;
+    if (p->v_in_k && !p->page_size && chance(r, 1, 2)) draw_pages(r, p);
+    p->v_in_k = (p->v_in_k || chance(r, of, 16)) && p->layout != LAYOUT_PACKED && !p->scales;
+    if (!p->v_in_k) return;
     if (p->dim_v > p->dim) p->dim_v = p->dim;
 }
 
@@ -298,7 +308,10 @@ static void draw_call(stream *r, int32_t operation, int64_t device, problem *p) 
     *p = (problem){.operation = operation, .device = device};
     draw_dtypes(r, p);
     draw_sizes(r, p);
-    cut_to(p, draw_budget(r));
+    if (operation == STROBE_FORWARD && (p->dtype == STROBE_FP16 || p->dtype == STROBE_BF16) && chance(r, 1, 24))
+        draw_latent(r, p);
+    else
+        cut_to(p, draw_budget(r));
     draw_mask(r, p);
     draw_score_terms(r, p, of);
     draw_values(r, p, of);

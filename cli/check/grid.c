@@ -194,6 +194,18 @@ static const char *const pages[] = {"paged=16",
                                     "paged=8 missing kv=bf16 scales split=40",
                                     NULL};
 
+/* Latent attention: V in the columns of K, which is mostly a cache. */
+static const char *const latents[] = {"",
+                                      "causal",
+                                      "paged=64 varlen=used_k causal",
+                                      "paged=16 missing varlen=used_k sinks",
+                                      "paged=8 missing varlen=used causal layout=bhsd",
+                                      "varlen=used_k window=40,1 values=growing",
+                                      "leftpad causal values=spikes",
+                                      "causal hidden=inf nolse",
+                                      "varlen=used_k lengths=no_keys",
+                                      NULL};
+
 /* FP8, as quantisers leave it. */
 static const char *const eighths[] = {"",
                                       "causal",
@@ -247,6 +259,7 @@ static const char *const *const only_packed[] = {packed_layouts, NULL};
 static const char *const *const only_caches[] = {caches, NULL};
 static const char *const *const only_eighths[] = {eighths, NULL};
 static const char *const *const only_pages[] = {pages, NULL};
+static const char *const *const only_latents[] = {latents, NULL};
 static const char *const *const only_causal[] = {causal_or_not, NULL};
 static const char *const *const only_sums[] = {sums, NULL};
 static const char *const *const only_ranges[] = {ranges, NULL};
@@ -284,6 +297,7 @@ static const grid_block blocks[] = {
     {GRID_QUICK, "fwd " ANY_DTYPE, {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40"}, only_caches},
     {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=7/1,8/2 sk=300", {"sq=1 d=64", "sq=2 d=128", "sq=1 d=40 dv=96"}, only_causal},
     {GRID_QUICK, "fwd fp32,bf16", {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40", "h=2 sq=70 sk=0"}, only_pages},
+    {GRID_QUICK, "fwd fp16,bf16 d=576 dv=512 v_in_k", {"b=3 h=16/1 sq=2 sk=150", "h=6/2 sq=1 sk=300"}, only_latents},
     {GRID_QUICK, "fwd fp8", {SMALL, "b=3 h=4/1 sq=70 sk=150 d=64"}, only_eighths},
     {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},
     {GRID_FULL,
@@ -294,6 +308,7 @@ static const grid_block blocks[] = {
     {GRID_FULL, "bwd " ANY_DTYPE, {LONGER}, all_backward},
     {GRID_FULL, "bwd fp32,bf16 b=2 h=2/1 sq=40", {"sk=1100 d=33 dv=20", "sk=2100 d=64"}, only_ranges},
     {GRID_FULL, "bwd fp32,bf16 h=2/1 sq=40", {"sk=8300 d=9 dv=6", "sk=600 d=256", "sk=300 d=512"}, only_causal},
+    {GRID_FULL, "fwd fp16,bf16 d=576 dv=512 v_in_k", {"b=2 h=128/1 sq=1 sk=400", "h=32/1 sq=4 sk=700"}, only_latents},
     {GRID_FULL, "fwd " ANY_DTYPE " b=2 h=6/2", {"sq=1 sk=1100 d=40", "sq=2 sk=3300 d=64"}, only_splits},
     {GRID_FULL, "fwd fp32,bf16 sq=1 d=4", {"h=1 sk=131073", "h=75 sk=600"}, only_plain},
     {GRID_FULL, "fwd " ANY_DTYPE " h=6,6/2,6/1 d=64", {PEER_SHAPES}, only_causal},
