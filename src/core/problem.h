@@ -186,13 +186,16 @@ static inline float strobe__row_scale(const struct problem *p, const struct sequ
     return p->scales.q[(s->packed_q ? 0 : s->b * stride[0]) + (s->first_row + i) / block * stride[1] + h * stride[2]];
 }
 
-/* Whether V is the first columns of K, as in multi-head latent attention: the same memory, and the same numbers of it. */
+/* Whether V is the first columns of K, as in multi-head latent attention: the same memory, and the same numbers of it. Packed
+ * tensors have no batch stride. */
 static inline bool strobe__v_in_k(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const strobe_scales *s = &p->scales;
     bool same = a->v.data == a->k.data && a->v.dtype == a->k.dtype && a->dim_v <= a->dim && (!a->scales || s->v == s->k);
-    for (int axis = 0; axis < 3; ++axis)
-        same = same && a->v.stride[axis] == a->k.stride[axis] && (!a->scales || s->stride_v[axis] == s->stride_k[axis]);
+    for (int axis = 0; axis < 3; ++axis) {
+        same = same && (a->v.stride[axis] == a->k.stride[axis] || (axis == 0 && p->varlen.cu_seqlens_k));
+        same = same && (!a->scales || s->stride_v[axis] == s->stride_k[axis]);
+    }
     return same;
 }
 
