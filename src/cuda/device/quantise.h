@@ -29,4 +29,13 @@ struct quantise_params {
     int64_t scale_extent[3];          /* slots along each axis: 1 where the stride is 0 */
 };
 
+/* What quantise_block.cu is given: up to three tensors of one head dim, whose CTAs are numbered one after the other. One
+ * launch for all has one end, at which CTAs are few. */
+struct quantise_together {
+    struct quantise_params tensor[3];
+    int64_t first[3]; /* CTA of each; that of the next one is where they end */
+    int32_t heads[3]; /* that a CTA works on, one after the other */
+    int32_t count;    /* of tensors */
+};
+
 #endif

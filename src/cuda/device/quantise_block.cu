@@ -4,10 +4,11 @@
  * e4m3 in one pass, with rotary embedding of all of a row's columns by halves, K's mean, signs and a Hadamard transform as
  * wanted. All else is quantise_rows.cu's; the bytes are the same.
  *
- * A CTA has the 128 rows of one head that share a scale, or that have several. LANES neighbouring lanes hold a row, each
- * four times eight columns: 8 (lane + LANES j) + n, j = 0..3. So the pairs of rotary embedding, and five of the transform's
- * steps, are in a thread's own registers, and log2 LANES of them go through shuffles. The order of every operation is that
- * of math/quantise.h. */
+ * A CTA has the 128 rows of one head that share a scale, or that have several; with rotary embedding those of several heads,
+ * one after the other, for which the tables come from L2 once. LANES neighbouring lanes hold a row, each four times eight
+ * columns: 8 (lane + LANES j) + n, j = 0..3. So the pairs of rotary embedding, and five of the transform's steps, are in a
+ * thread's own registers, and log2 LANES of them go through shuffles. The order of every operation is that of
+ * math/quantise.h. */
 #define PLAIN 1
 #include "cuda/device/quantise_load.h"
 
@@ -142,32 +143,27 @@ INLINE void store_row(const struct quantise_params *p, uint8_t *to, int lane, co
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
-    KERNEL(const __grid_constant__ struct quantise_params p) {
-    __shared__ uint32_t magnitude[QUANTISE_CHUNK]; /* of the rows that share a scale */
-    const struct quantise_tensor *t = &p.t;
-    const int lane = threadIdx.x % LANES, index = threadIdx.x / LANES, block = index >> p.block_shift;
-    const int64_t head = blockIdx.x % (uint32_t)t->heads, rest = blockIdx.x / (uint32_t)t->heads;
-    const int64_t batch = rest / p.chunks, row = rest % p.chunks * QUANTISE_CHUNK + index;
-    const int64_t used = t->used ? quantise_entry(t, t->used, batch) : t->rows, rows = used < t->rows ? used : t->rows;
-    const bool there = row < rows;
-    if (threadIdx.x < QUANTISE_CHUNK) magnitude[threadIdx.x] = 0;
+/* A row of one head, from memory to memory. `magnitude`: 0, of the rows that share a scale. */
+INLINE void quantise_row(const struct quantise_params *p, int64_t batch, int64_t row, int64_t head, int index, bool there,
+                         uint32_t *magnitude) {
+    const struct quantise_tensor *t = &p->t;
+    const int lane = threadIdx.x % LANES, block = index >> p->block_shift;
     struct row r;
     if (there) {
-        load_row(&p, source_at(t, batch, row, head), lane, &r);
-        if (t->rotary) rotate_row(&p, t->start + row, lane, &r);
+        load_row(p, source_at(t, batch, row, head), lane, &r);
+        if (t->rotary) rotate_row(p, t->start + row, lane, &r);
         if (t->mean) subtract_mean(t->mean + (batch * t->heads + head) * t->dim, lane, &r);
     } else {
 #pragma unroll
         for (int n = 0; n < 32; ++n) r.x[n / 8][n % 8] = 0;
     }
-    if (t->hadamard) transform_row(&p, lane, &r);
+    if (t->hadamard) transform_row(p, lane, &r);
     __syncthreads();
 
     uint32_t largest = largest_of(&r);
     const bool all_finite = __all_sync(0xffffffffu, largest < 0x7f800000u);
     if (!all_finite) largest = largest_finite(&r);
-    if (p.block_shift >= 5) { /* a warp's rows have one scale */
+    if (p->block_shift >= 5) { /* a warp's rows have one scale */
         largest = __reduce_max_sync(0xffffffffu, largest);
         if (threadIdx.x % 32 == 0) atomicMax(&magnitude[block], largest);
     } else {
@@ -175,9 +171,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     }
     __syncthreads();
     const float scale = scale_of_largest(__uint_as_float(magnitude[block]), 0);
-    const bool is_first = index % (1 << p.block_shift) == 0 && lane == 0;
+    const bool is_first = index % (1 << p->block_shift) == 0 && lane == 0;
     if (is_first && row < t->rows) *quantise_scale_at(t, batch, 0, row, head) = scale;
     if (there)
-        store_row(&p, t->to + batch * t->to_stride[0] + row * t->to_stride[1] + head * t->to_stride[2], lane, &r, 1 / scale,
+        store_row(p, t->to + batch * t->to_stride[0] + row * t->to_stride[1] + head * t->to_stride[2], lane, &r, 1 / scale,
                   all_finite);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+    KERNEL(const __grid_constant__ struct quantise_together all) {
+    __shared__ uint32_t magnitude[2][QUANTISE_CHUNK];
+    const int which = (all.count > 1 && blockIdx.x >= all.first[1]) + (all.count > 2 && blockIdx.x >= all.first[2]);
+    const struct quantise_params *p = &all.tensor[which];
+    const struct quantise_tensor *t = &p->t;
+    const int index = threadIdx.x / LANES, heads = all.heads[which];
+    const uint32_t cta = blockIdx.x - (uint32_t)all.first[which], parts = (uint32_t)t->heads / (uint32_t)heads;
+    const int64_t first = cta % parts * heads, rest = cta / parts;
+    const int64_t batch = rest / p->chunks, row = rest % p->chunks * QUANTISE_CHUNK + index;
+    const int64_t used = t->used ? quantise_entry(t, t->used, batch) : t->rows, rows = used < t->rows ? used : t->rows;
+#pragma unroll 1
+    for (int n = 0; n < heads; ++n) { /* the other row of magnitudes has been read before the first barrier */
+        if (threadIdx.x < QUANTISE_CHUNK) magnitude[n % 2][threadIdx.x] = 0;
+        quantise_row(p, batch, row, first + n, index, row < rows, magnitude[n % 2]);
+    }
 }

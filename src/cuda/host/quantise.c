@@ -14,13 +14,13 @@ void strobe__quantise_rows_256_plain(struct quantise_params p);
 void strobe__quantise_rows_64_general(struct quantise_params p);
 void strobe__quantise_rows_128_general(struct quantise_params p);
 void strobe__quantise_rows_256_general(struct quantise_params p);
-void strobe__quantise_block_64(struct quantise_params p);
-void strobe__quantise_block_128(struct quantise_params p);
-void strobe__quantise_block_256(struct quantise_params p);
+void strobe__quantise_block_64(struct quantise_together p);
+void strobe__quantise_block_128(struct quantise_together p);
+void strobe__quantise_block_256(struct quantise_together p);
 void strobe__quantise_scales(struct quantise_params p);
 void strobe__quantise_mean(struct quantise_params p);
 
-enum { MOST_DIM = 256 };
+enum { MOST_DIM = 256, ENOUGH_CTAS = 1024 };
 
 typedef void (*symbol)(void);
 
@@ -83,12 +83,43 @@ static bool is_for_block(const struct quantise_params *p) {
            (!t->rotary || 2 * p->c.pairs == t->dim);
 }
 
-static strobe_status launch_block(struct quantise_params *p, void *stream) {
+/* Heads that a CTA works on: where rows turn, several, as long as there are CTAs enough for any GPU. */
+static int32_t heads_of_cta(const struct quantise_params *p) {
     const struct quantise_tensor *t = &p->t;
-    static void (*const blocks[3])(struct quantise_params) = {strobe__quantise_block_64, strobe__quantise_block_128,
-                                                              strobe__quantise_block_256};
-    return strobe__cuda_launch((symbol)blocks[t->dim / 128], strobe__product(t->batch * p->chunks, t->heads),
-                               (int32_t)(QUANTISE_CHUNK * t->dim / 32), 0, p, stream);
+    const int64_t ctas = strobe__product(t->batch * p->chunks, t->heads);
+    if (!t->rotary) return 1;
+    return t->heads % 4 == 0 && ctas >= 4 * ENOUGH_CTAS ? 4 : t->heads % 2 == 0 && ctas >= 2 * ENOUGH_CTAS ? 2 : 1;
+}
+
+static int64_t ctas_of(const struct quantise_params *p, int32_t heads) {
+    return strobe__product(p->t.batch * p->chunks, p->t.heads / heads);
+}
+
+static strobe_status launch_together(const struct quantise_together *all, void *stream) {
+    static void (*const blocks[3])(struct quantise_together) = {strobe__quantise_block_64, strobe__quantise_block_128,
+                                                                strobe__quantise_block_256};
+    const int last = all->count - 1;
+    const int64_t dim = all->tensor[last].t.dim, ctas = all->first[last] + ctas_of(&all->tensor[last], all->heads[last]);
+    return strobe__cuda_launch((symbol)blocks[dim / 128], ctas, (int32_t)(QUANTISE_CHUNK * dim / 32), 0, all, stream);
+}
+
+/* Puts a tensor behind those that are launched together. These go first where their head dim is another, or CTAs so many
+ * that their sum might be more than a launch takes. */
+static strobe_status put_behind(struct quantise_together *all, const struct quantise_params *p, void *stream) {
+    const int last = all->count - 1;
+    const int32_t heads = heads_of_cta(p);
+    int64_t first = 0;
+    if (last >= 0) {
+        first = all->first[last] + ctas_of(&all->tensor[last], all->heads[last]);
+        if (all->tensor[last].t.dim != p->t.dim || first > INT32_MAX / 2 || ctas_of(p, heads) > INT32_MAX / 2) {
+            const strobe_status status = launch_together(all, stream);
+            if (status) return status;
+            all->count = 0, first = 0;
+        }
+    }
+    const int at = all->count++;
+    all->tensor[at] = *p, all->heads[at] = heads, all->first[at] = first;
+    return STROBE_OK;
 }
 
 static strobe_status launch_scales(struct quantise_params *p, enum quantise_phase phase, void *stream) {
@@ -97,14 +128,16 @@ static strobe_status launch_scales(struct quantise_params *p, enum quantise_phas
     return strobe__cuda_launch((symbol)strobe__quantise_scales, ceil_div(slots, 256), 256, 0, p, stream);
 }
 
-static strobe_status launch_tensor(const struct quantisation *q, const struct quantise_tensor *t, void *stream) {
+static strobe_status launch_tensor(const struct quantisation *q, const struct quantise_tensor *t,
+                                   struct quantise_together *all, void *stream) {
     struct quantise_params p = params_of(q, t);
     strobe_status status = STROBE_OK;
     if (t->mean)
         status = strobe__cuda_launch((symbol)strobe__quantise_mean, t->sequences * t->heads * ceil_div(t->dim, 8),
                                      MEAN_PARTS, 0, &p, stream);
     if (status) return status;
-    if (takes_one_pass(&p)) return is_for_block(&p) ? launch_block(&p, stream) : launch_rows(&p, QUANTISE_AT_ONCE, stream);
+    if (takes_one_pass(&p))
+        return is_for_block(&p) ? put_behind(all, &p, stream) : launch_rows(&p, QUANTISE_AT_ONCE, stream);
     status = launch_scales(&p, QUANTISE_CLEAR, stream);
     if (!status) status = launch_rows(&p, QUANTISE_GATHER, stream);
     if (!status) status = launch_scales(&p, QUANTISE_CONCLUDE, stream);
@@ -162,11 +195,13 @@ strobe_status strobe__cuda_quantise(const struct quantisation *q, void *stream) 
     if (lack) return strobe__fail(STROBE_UNSUPPORTED, "device is %d; %s", q->p.a.device, lack);
     strobe_status status = check_sizes(q);
     if (status) return status;
+    struct quantise_together all = {.count = 0};
     struct cuda_visit visit;
     status = strobe__cuda_enter(q->p.a.device_index, &visit);
     if (!status) status = check_pointers(q);
     for (size_t n = 0; n < sizeof order / sizeof order[0] && !status; ++n)
-        if (q->tensor[order[n]].from) status = launch_tensor(q, &q->tensor[order[n]], stream);
+        if (q->tensor[order[n]].from) status = launch_tensor(q, &q->tensor[order[n]], &all, stream);
+    if (all.count > 0 && !status) status = launch_together(&all, stream);
     strobe__cuda_leave(&visit);
     return status;
 }
