@@ -66,15 +66,17 @@ def test_outliers(device, generator):
 def test_values_of_one(device, generator, keys):
     for dim in dims(device):
         q, k = 3 * normal(generator, 1, 70, 4, dim), normal(generator, 1, keys, 2, dim)
-        out, _ = fp8(device, q, k, torch.ones(1, keys, 2, dim // 2), hadamard=True)
+        columns = dim // 2 if dim % 32 == 0 else dim  # the kernel of Hopper takes rows of whole 16 bytes
+        out, _ = fp8(device, q, k, torch.ones(1, keys, 2, columns), hadamard=True)
         assert (out == 1).all()
 
 
 def test_lengths_beside_a_block(device, generator):
     for dim in dims(device):
         errors = []
+        q, all_k, all_v = (normal(generator, 2, n, 4, dim) for n in (128, 258, 258))
         for keys in (126, 127, 128, 129, 130, 254, 255, 256, 257, 258):
-            q, k, v = (normal(generator, 2, n, 4, dim) for n in (128, keys, keys))
+            k, v = all_k[:, :keys], all_v[:, :keys]
             true, true_lse = exact(q, k, v)
             out, lse = fp8(device, q, k, v, hadamard=True)
             errors.append(rms(out - true) / rms(true))
