@@ -108,7 +108,8 @@ problems=(
     "fwd b=2 h=128/1 sq=1 sk=200 d=576 dv=512 fp16 v_in_k"
     "fwd b=1 h=1 s=1 d=1 fp32 kv=int8 varlen=packed_used lengths=no_keys"
     "fwd b=1 h=4/2 sq=200 sk=300 d=256 fp8 scales=blocks causal" "fwd b=1 h=2 sq=200 sk=300 d=192 dv=80 fp8 scales=blocks softcap=15"
-    "fwd b=1 h=2 sq=200 sk=300 d=128 dv=80 fp8 scales=blocks softcap=15"
+    "fwd b=1 h=2 sq=200 sk=300 d=128 dv=80 fp8 scales=blocks softcap=15" "fwd b=1 h=1 sq=300 sk=2200 d=64 fp8 scales=blocks causal"
+    "fwd b=1 h=2/1 sq=200 sk=1300 d=128 fp8 scales=blocks" "fwd b=1 h=1 sq=70 sk=2400 d=256 fp8 scales=sequence window=2200,0"
     "fwd b=3 h=2 s=300 d=128 fp8 scales=sequence varlen=packed causal" "fwd b=2 h=2/1 s=300 d=64 fp8 scales=blocks window=90,3 sinks"
 )
 sanitized=0 dirty=0

@@ -305,7 +305,7 @@ function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full m
   cuda_object_sm90(${name} forward/forward.cu ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages}
     Q_SLOTS=${q_slots} CTAS=${ctas} FEATURE_CLASS=${class} ${options})
   if(cuda_object_built)
-    set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${out}, ${class}, ${dim}, ${keys}, ${groups}, ${stages}, ${q_slots}, ${ctas}, ${most_full}, ${most_masked})\n" PARENT_SCOPE)
+    set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${out}, ${class}, ${dim}, ${keys}, ${groups}, ${stages}, ${stages}, ${q_slots}, ${ctas}, ${most_full}, ${most_masked})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
@@ -359,27 +359,30 @@ file(CONFIGURE OUTPUT cuda/sm90_forward_variants.h CONTENT "${sm90_lines}" @ONLY
 
 # In FP8: the dtype is out's.
 set(sm90_fp8_lines)
-function(cuda_forward_fp8_sm90 dtype dim groups stages q_slots features name)
+function(cuda_forward_fp8_sm90 text dtype dim groups stages v_stages q_slots most_full most_masked features name)
   string(TOUPPER ${dtype} element)
   string(TOUPPER FEATURES_${features} class)
-  cuda_object_sm90(${name} fp8/forward.cu ELEMENT_${element} FP8_INPUTS HEAD_DIM=${dim} KEYS=128 GROUPS=${groups} STAGES=${stages}
-    Q_SLOTS=${q_slots} CTAS=1 FEATURE_CLASS=${class})
+  cuda_object_sm90(${name} fp8/${text}.cu ELEMENT_${element} FP8_INPUTS HEAD_DIM=${dim} KEYS=128 GROUPS=${groups} STAGES=${stages}
+    V_STAGES=${v_stages} Q_SLOTS=${q_slots} CTAS=1 FEATURE_CLASS=${class})
   if(cuda_object_built)
-    set(sm90_fp8_lines "${sm90_fp8_lines}VARIANT(${name}, FP8_E4M3, ${element}, ${class}, ${dim}, 128, ${groups}, ${stages}, ${q_slots}, 1, -1, -1)\n" PARENT_SCOPE)
+    set(sm90_fp8_lines "${sm90_fp8_lines}VARIANT(${name}, FP8_E4M3, ${element}, ${class}, ${dim}, 128, ${groups}, ${stages}, ${v_stages}, ${q_slots}, 1, ${most_full}, ${most_masked})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
 if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
   foreach(dtype bf16 fp16)
-    #                             dim g st q features
-    cuda_forward_fp8_sm90(${dtype}  64 3 4 6 none  forward_fp8_sm90_${dtype}_64_plain)
-    cuda_forward_fp8_sm90(${dtype} 128 3 4 6 none  forward_fp8_sm90_${dtype}_128_plain)
-    cuda_forward_fp8_sm90(${dtype} 192 2 2 4 none  forward_fp8_sm90_${dtype}_192_plain)
-    cuda_forward_fp8_sm90(${dtype} 256 2 2 4 none  forward_fp8_sm90_${dtype}_256_plain)
-    cuda_forward_fp8_sm90(${dtype}  64 2 4 4 score forward_fp8_sm90_${dtype}_64_score)
-    cuda_forward_fp8_sm90(${dtype} 128 2 4 4 score forward_fp8_sm90_${dtype}_128_score)
-    cuda_forward_fp8_sm90(${dtype} 192 2 2 4 score forward_fp8_sm90_${dtype}_192_score)
-    cuda_forward_fp8_sm90(${dtype} 256 2 2 4 score forward_fp8_sm90_${dtype}_256_score)
+    #                                           dim g st v q full masked features
+    cuda_forward_fp8_sm90(forward      ${dtype}  64 3 4 4 6 1024 2048 none  forward_fp8_sm90_${dtype}_64_plain_short)
+    cuda_forward_fp8_sm90(forward_long ${dtype}  64 3 4 4 6   -1   -1 none  forward_fp8_sm90_${dtype}_64_plain)
+    cuda_forward_fp8_sm90(forward      ${dtype} 128 3 4 4 6 1024 2048 none  forward_fp8_sm90_${dtype}_128_plain_short)
+    cuda_forward_fp8_sm90(forward_long ${dtype} 128 3 4 4 6   -1   -1 none  forward_fp8_sm90_${dtype}_128_plain)
+    cuda_forward_fp8_sm90(forward_long ${dtype} 192 2 2 3 3   -1   -1 none  forward_fp8_sm90_${dtype}_192_plain)
+    cuda_forward_fp8_sm90(forward      ${dtype} 256 2 2 2 4 1024 2048 none  forward_fp8_sm90_${dtype}_256_plain_short)
+    cuda_forward_fp8_sm90(forward_long ${dtype} 256 2 2 3 3   -1   -1 none  forward_fp8_sm90_${dtype}_256_plain)
+    cuda_forward_fp8_sm90(forward      ${dtype}  64 2 4 4 4   -1   -1 score forward_fp8_sm90_${dtype}_64_score)
+    cuda_forward_fp8_sm90(forward      ${dtype} 128 2 4 4 4   -1   -1 score forward_fp8_sm90_${dtype}_128_score)
+    cuda_forward_fp8_sm90(forward      ${dtype} 192 2 2 2 4   -1   -1 score forward_fp8_sm90_${dtype}_192_score)
+    cuda_forward_fp8_sm90(forward      ${dtype} 256 2 2 2 4   -1   -1 score forward_fp8_sm90_${dtype}_256_score)
   endforeach()
 endif()
 file(CONFIGURE OUTPUT cuda/sm90_fp8_variants.h CONTENT "${sm90_fp8_lines}" @ONLY)

@@ -24,10 +24,12 @@
 INLINE float element_at(const void *data, int64_t at) { return e4m3_to_float(((const uint8_t *)data)[at]); }
 #define SCORE_SCALE(p, t, i, j) (scale_of_row(p, t, i) * scale_of_key(p, t, (p)->scales.k, (p)->scales.k_stride, j))
 #define VALUE_SCALE(p, t, j)    scale_of_key(p, t, (p)->scales.v, (p)->scales.v_stride, j)
+#define WRITES_LSE              1
 #else
 INLINE float element_at(const void *data, int64_t at) { return element_to_float(((const element *)data)[at]); }
 #define SCORE_SCALE(p, t, i, j) 1
 #define VALUE_SCALE(p, t, j)    1
+#define WRITES_LSE              HAS_BIAS_TILES
 #endif
 
 /* Elements from the tensor's data to key j of head 0; false if the key has no page. */
@@ -104,7 +106,7 @@ INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t,
 #pragma unroll
     for (int n = 0; n < 8; ++n)
         if (lane + 32 * n < p->dim_v) out[lane + 32 * n] = (OUT_TYPE)PACK_OUT(sum > 0 || sum != sum ? o[n] / sum : 0, 0);
-    if (HAS_BIAS_TILES && p->lse && lane == 0)
+    if (WRITES_LSE && p->lse && lane == 0)
         p->lse[(p->cu_seqlens_q ? 0 : t->batch * p->lse_stride[0]) + (t->first_row + i) * p->lse_stride[1] +
                t->head * p->lse_stride[2]] = sum > 0 || sum != sum ? maximum + logf(sum) : -INFINITY;
 }

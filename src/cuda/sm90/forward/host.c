@@ -27,14 +27,14 @@
  * special ones before the general one. */
 struct forward_variant {
     struct variant base;
-    int32_t dtype, out, features; /* features: an enum feature_class */
-    int64_t dim, keys, groups, stages, q_slots, ctas;
+    int32_t dtype, out, features;                               /* features: an enum feature_class */
+    int64_t dim, keys, groups, stages, v_stages, q_slots, ctas; /* stages of K; of V, other ones for e4m3 alone */
     int64_t most_full, most_masked; /* keys that a row sees at most, without and with a mask; -1: as many as there are */
     void (*symbol)(struct sm90_forward_params);
     struct compiled_text text; /* with a user's function; its feature class is still to be added */
 };
 
-#define VARIANT(name, dtype, out, class, dim, keys, groups, stages, q_slots, ctas, full, masked)                         \
+#define VARIANT(name, dtype, out, class, dim, keys, groups, stages, v_stages, q_slots, ctas, full, masked)               \
     {{#name},                                                                                                            \
      STROBE_##dtype,                                                                                                     \
      STROBE_##out,                                                                                                       \
@@ -43,6 +43,7 @@ struct forward_variant {
      keys,                                                                                                               \
      groups,                                                                                                             \
      stages,                                                                                                             \
+     v_stages,                                                                                                           \
      q_slots,                                                                                                            \
      ctas,                                                                                                               \
      full,                                                                                                               \
@@ -186,7 +187,8 @@ static int64_t section_heads(const struct problem *p, const struct forward_varia
  * dropout and neighbours in memory can bring others. */
 static bool may_hide(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    return a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask || a->bias || a->dropout || a->score;
+    return a->dtype == STROBE_FP8_E4M3 || a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask ||
+           a->bias || a->dropout || a->score;
 }
 
 /* A tensor over scores whose rows all start at multiples of 16 bytes is read many elements at a time. */
@@ -266,8 +268,9 @@ static int32_t shared_bytes(const struct forward_variant *v) {
     const int64_t slabs = (v->dim + 63) / 64, bias_stages = v->features != FEATURES_BIAS ? 0 : v->dim <= 64 ? 2 : 1;
     const int64_t slabs_e4m3 = (v->dim + 127) / 128, behind = v->dim % 128 == 0 ? 8 : 0; /* rows behind V^T */
     if (v->dtype == STROBE_FP8_E4M3)
-        return (int32_t)(128 * (slabs_e4m3 * 64 * v->q_slots + v->stages * (2 * slabs_e4m3 * v->keys + behind))) + 1024 +
-               1024;
+        return (int32_t)(128 * (slabs_e4m3 * (64 * v->q_slots + v->stages * v->keys) +
+                                v->v_stages * (slabs_e4m3 * v->keys + behind))) +
+               1024 + 1024;
     return (int32_t)(slabs * 128 * (64 * v->q_slots + 2 * v->stages * v->keys) +
                      bias_stages * v->groups * 64 * v->keys * 2) +
            1024 + 1024;

@@ -43,8 +43,8 @@ INLINE void load_block(unsigned char *to, const CUtensorMap *map, uint64_t *full
         tma_load_4d(to + slab * slab_bytes, map, full, slab * SLAB_COLUMNS, row, head, batch, policy);
 }
 
-/* Copies K and V of every block of a tile, V one block behind K: wait for room, expect the bytes, copy. Blocks run from
- * right to left. `count`: blocks before this tile. */
+/* Copies K and V of every block of a tile, V one block behind K, or beside it where it is transposed then: wait for room,
+ * expect the bytes, copy. Blocks run from right to left. `count`: blocks before this tile. */
 INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, const struct tile *t, uint32_t count,
                       struct tracer *tracer) {
     const int kv_head = t->kv_head, first_key = t->first_key, blocks = t->end_block - t->first_block;
@@ -55,7 +55,7 @@ INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, con
     float2 scales = next_scales(p, &walk); /* loaded a block ahead */
 #endif
 #pragma unroll 1
-    for (int n = 0; n <= blocks; ++n, before = block, block = next_of_walk(t, block)) {
+    for (int n = 0; n < blocks + V_BEHIND; ++n, before = block, block = next_of_walk(t, block)) {
         if (n < blocks) {
             const uint32_t stage = stage_of(count + n);
             trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n);
@@ -68,13 +68,13 @@ INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, con
             load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, first_key + block * KEYS, kv_head, batch_k,
                        TMA_EVICT_LAST);
         }
-        if (n > 0) {
-            const uint32_t stage = stage_of(count + n - 1);
-            trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n - 1);
-            mbarrier_wait(&s->v_empty[stage], empty_parity(count + n - 1));
-            trace(tracer, STROBE_TRACE_LOAD_V, count + n - 1);
-            load_block(s->v[stage], &p->v, &s->v_full[stage], KV_SLAB, first_key + before * KEYS, kv_head, batch_k,
-                       TMA_EVICT_LAST);
+        if (n >= V_BEHIND) {
+            const uint32_t stage = v_stage_of(count + n - V_BEHIND);
+            trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n - V_BEHIND);
+            mbarrier_wait(&s->v_empty[stage], v_empty_parity(count + n - V_BEHIND));
+            trace(tracer, STROBE_TRACE_LOAD_V, count + n - V_BEHIND);
+            load_block(s->v[stage], &p->v, &s->v_full[stage], KV_SLAB, first_key + (V_BEHIND ? before : block) * KEYS,
+                       kv_head, batch_k, TMA_EVICT_LAST);
         }
     }
 }

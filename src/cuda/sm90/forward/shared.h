@@ -15,6 +15,10 @@
 #else
 #define SLAB_COLUMNS 64
 #define V_BYTES      (SLABS * KV_SLAB)
+#define V_STAGES     STAGES
+#endif
+#if !defined(V_BEHIND)
+#define V_BEHIND 1 /* blocks that V is copied behind K */
 #endif
 
 enum {
@@ -47,14 +51,14 @@ enum {
 struct shared {
     unsigned char q[Q_SLOTS][GROUP_BYTES];
     unsigned char k[STAGES][SLABS * KV_SLAB];
-    unsigned char v[STAGES][V_BYTES];
+    unsigned char v[V_STAGES][V_BYTES];
     unsigned char bias[HAS_BIAS_TILES ? BIAS_STAGES : NO_ELEMENTS][GROUPS][HAS_BIAS_TILES || !NO_ELEMENTS ? BIAS_BYTES : 64];
 #if defined(FP8_INPUTS)
-    uint64_t vt_full[STAGES];
+    uint64_t vt_full[V_STAGES];
     float2 scales[STAGES]; /* of K and of V in the block of a stage of K */
 #endif
     uint64_t q_full[Q_SLOTS], q_empty[Q_SLOTS];
-    uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+    uint64_t k_full[STAGES], k_empty[STAGES], v_full[V_STAGES], v_empty[V_STAGES];
     uint64_t tile_full[TILES], tile_empty[TILES];
     uint64_t bias_full[BIAS_STAGES][GROUPS], bias_empty[BIAS_STAGES][GROUPS];
     struct tile tile[TILES];
@@ -70,6 +74,9 @@ struct shared {
 INLINE uint32_t stage_of(uint32_t count) { return count % STAGES; }
 INLINE uint32_t full_parity(uint32_t count) { return count / STAGES % 2; }
 INLINE uint32_t empty_parity(uint32_t count) { return full_parity(count) ^ 1; }
+INLINE uint32_t v_stage_of(uint32_t count) { return count % V_STAGES; }
+INLINE uint32_t v_full_parity(uint32_t count) { return count / V_STAGES % 2; }
+INLINE uint32_t v_empty_parity(uint32_t count) { return v_full_parity(count) ^ 1; }
 INLINE uint32_t bias_stage_of(uint32_t count) { return count % BIAS_STAGES; }
 INLINE uint32_t bias_parity(uint32_t count) { return count / BIAS_STAGES % 2; }
 INLINE uint32_t slot_of(uint32_t tiles) { return tiles % TILES; }

@@ -16,6 +16,8 @@
  *     transposers  |              V0^T   V1^T   ...           two warps
  *     consumers    | S0 P0 T0 T0 ... | S1 P1 T1 T1 ... | ... | O / l -> global | S0' ...
  *
+ * It has all score terms, and plain attention of rows that see few keys; forward_long.cu has the rest.
+ *
  * A consumer does one thing after the other, and the others fill the time: three of them to 128 columns, two beyond. S, and
  * then P and T, take the same registers, since T is worked out a few columns at a time and added to O under the product of
  * the next few. Nothing orders the consumers.
@@ -32,6 +34,7 @@
 #include "cuda/sm90/forward/score_terms.h"
 #include "cuda/sm90/forward/shared.h"
 #include "cuda/sm90/forward/store.h"
+#include "cuda/sm90/fp8/consumer.h"
 #include "cuda/sm90/fp8/scales.h"
 #include "cuda/sm90/fp8/softmax.h"
 #include "cuda/sm90/fp8/transpose.h"
@@ -82,16 +85,6 @@ INLINE void issue_last_part(float (&t)[SUMS + 4], const uint32_t (&packed)[KEYS 
 #pragma unroll
     for (int step = 1; step < KEYS / 32; ++step) LAST_PART_STEP(t, &packed[4 * step], vt + 2 * step);
     wgmma_commit();
-}
-
-INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
-
-/* The first of the warp's sixteen rows in a tile. */
-INLINE int warp_row(void) { return (threadIdx.x / 32 - 4) * 16; }
-
-/* The warp is done with what the barrier guards. */
-INLINE void release(uint64_t *empty) {
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
 }
 
 #define K_STEP      (SLABS * KV_SLAB / 16) /* from stage to stage in a descriptor */
@@ -186,24 +179,6 @@ INLINE void accumulate(struct consumer_state *g, const uint32_t (&packed)[KEYS /
     g->l[0] += last[SUMS], g->l[1] += last[SUMS + 2];
 }
 
-/* lse takes the sum of the weights as they were, O that of the rounded ones, which V has been multiplied with: the epilogue
- * divides by the first, so O is multiplied by their ratio. The first lane of four holds the column of ones. */
-INLINE void normalise(struct consumer_state *g, float (&o)[OUTPUTS]) {
-    float ratio[2];
-    const float unit = 1.0f / (1 << WEIGHTS_LOG2); /* weights of 1 at the maximum again: lse then has no logarithm of that */
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const float rounded = __shfl_sync(0xffffffffu, g->l[i], (int)threadIdx.x % 32 & 28);
-        float sum = g->rows.sum[i] *= unit;
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        ratio[i] = rounded == 0 ? 0 : sum / rounded;
-        g->rows.shift[i] += WEIGHTS_LOG2;
-    }
-#pragma unroll
-    for (int v = 0; v < OUTPUTS; ++v) o[v] *= ratio[v / 2 % 2];
-}
-
 /* Block n of the tile in hand: its scores, their softmax, P V. */
 INLINE void process_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                           float (&o)[OUTPUTS], int n) {
@@ -242,7 +217,7 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
         const uint32_t slot = slot_of(g.tiles);
         for (int n = g.end_block - 1; n >= g.first_block; --n) process_block(p, shared, &g, o, n);
         trace(&g.tracer, STROBE_TRACE_EPILOGUE, g.count);
-        normalise(&g, o);
+        normalise(&g.rows, g.l, o);
         const bool finite = epilogue(p, &shared->tile[slot], o, &g.rows, warp_row());
         __syncwarp();
         if (!finite) mark_for_recompute(p->workspace, shared->tile[slot].number, chain, warp_row());
@@ -252,36 +227,4 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
     recompute_marked(p, *chain, warp_row());
 }
 
-INLINE void init_barriers(struct shared *s) {
-    for (int slot = 0; slot < Q_SLOTS; ++slot) mbarrier_init(&s->q_full[slot], 1), mbarrier_init(&s->q_empty[slot], 4);
-    for (int stage = 0; stage < STAGES; ++stage) {
-        mbarrier_init(&s->k_full[stage], 1), mbarrier_init(&s->k_empty[stage], 4 * GROUPS);
-        mbarrier_init(&s->v_full[stage], 1), mbarrier_init(&s->v_empty[stage], 4 * GROUPS);
-        mbarrier_init(&s->vt_full[stage], TRANSPOSERS);
-    }
-    for (int slot = 0; slot < TILES; ++slot)
-        mbarrier_init(&s->tile_full[slot], 1), mbarrier_init(&s->tile_empty[slot], 4 * GROUPS + 1 + TRANSPOSERS);
-    for (int warp = 0; warp < 4 * GROUPS; ++warp) s->chain[warp] = -1;
-    mbarrier_init_fence();
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_constant__ struct sm90_forward_params p) {
-    extern __shared__ unsigned char memory[];
-    struct shared *shared = (struct shared *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
-    if (threadIdx.x == 0) {
-        tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v);
-        init_barriers(shared);
-    }
-    write_ones(shared);
-    __syncthreads();
-    const int group = threadIdx.x / 128 - 1;
-    if (group < 0) {
-        registers_release(PRODUCER_REGISTERS);
-        if (threadIdx.x == 0) open_tile_counter(&p), producer_qkv(&p, shared);
-        if (threadIdx.x / 32 == 1) scheduler(&p, shared);
-        if (threadIdx.x / 32 >= 2) transposer(&p, shared, (int)threadIdx.x / 32 - 2);
-    } else {
-        registers_claim(CONSUMER_REGISTERS);
-        consumer(&p, shared, group);
-    }
-}
+#include "cuda/sm90/fp8/entry.h"

@@ -37,15 +37,25 @@ INLINE void load_square(uint32_t (&in)[8], uint32_t at, uint32_t keys, uint32_t 
     ldmatrix_x4_trans(*(uint32_t(*)[4]) & in[4], row + (((2 * columns + 1) ^ swizzle) << 4));
 }
 
-/* `at`: the lane's row of V^T's first sixteen columns. */
+/* The lane's row of V^T among sixteen, as the address of a row of a matrix that it stores: column 2 g or 2 g + 1. The second
+ * four of eight lanes have them the other way round, so that the eight rows of a matrix differ modulo eight, and with the
+ * swizzle no two are in the same banks. */
+INLINE uint32_t row_to_store(void) {
+    const uint32_t lane = threadIdx.x % 32;
+    return 2 * (lane % 8) + (lane / 8 + lane / 4) % 2;
+}
+
+/* `at`: the lane's row of V^T's first sixteen columns. Of each two neighbouring columns a matrix has, by the lane's row, the
+ * first or the second. */
 INLINE void store_square(const uint32_t (&in)[8], uint32_t at, uint32_t keys, uint32_t columns) {
-    const uint32_t lane = threadIdx.x % 32, matrix = lane / 8, swizzle = (2 * (lane % 8) + matrix % 2) % 8;
-    const uint32_t row = at + columns * 32 * ROW_BYTES + (((2 * keys + matrix / 2) ^ swizzle) << 4);
+    const uint32_t lane = threadIdx.x % 32, swizzle = row_to_store() % 8;
+    const uint32_t row = at + columns * 32 * ROW_BYTES + (((2 * keys + lane / 16) ^ swizzle) << 4);
+    const uint32_t one = lane < 16 ? 0x6420 : 0x7531, other = lane < 16 ? 0x7531 : 0x6420;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const uint32_t *x = &in[4 * half];
-        const uint32_t out[4] = {__byte_perm(x[0], x[1], 0x6420), __byte_perm(x[0], x[1], 0x7531),
-                                 __byte_perm(x[2], x[3], 0x6420), __byte_perm(x[2], x[3], 0x7531)};
+        const uint32_t out[4] = {__byte_perm(x[0], x[1], one), __byte_perm(x[0], x[1], other), __byte_perm(x[2], x[3], one),
+                                 __byte_perm(x[2], x[3], other)};
         stmatrix_x4(row + half * 16 * ROW_BYTES, out);
     }
 }
@@ -53,7 +63,7 @@ INLINE void store_square(const uint32_t (&in)[8], uint32_t at, uint32_t keys, ui
 /* The part of one warp. */
 INLINE void transpose_slab(uint32_t slab, uint32_t squares, int pairs) {
     const uint32_t lane = threadIdx.x % 32;
-    const uint32_t load = slab + lane * ROW_BYTES, store = slab + (2 * (lane % 8) + lane / 8 % 2) * ROW_BYTES;
+    const uint32_t load = slab + lane * ROW_BYTES, store = slab + row_to_store() * ROW_BYTES;
 #pragma unroll 1
     for (int pair = 0; pair < pairs; ++pair, squares >>= 8) {
         uint32_t one[8], other[8];
@@ -83,7 +93,7 @@ INLINE void transpose_block(unsigned char *v, int warp) {
 
 /* The rows behind V^T where they have memory of their own: once for all blocks. All threads. */
 INLINE void write_ones(struct shared *s) {
-    const int words = HALF_SLAB ? 0 : STAGES * 8 * ROW_BYTES / 4;
+    const int words = HALF_SLAB ? 0 : V_STAGES * 8 * ROW_BYTES / 4;
     for (int n = threadIdx.x; n < words; n += THREADS) {
         const int stage = n / (8 * ROW_BYTES / 4), word = n % (8 * ROW_BYTES / 4);
         ((uint32_t *)(s->v[stage] + HEAD_DIM * ROW_BYTES))[word] = word_of_ones(word);
@@ -103,8 +113,8 @@ INLINE void transposer(const struct sm90_forward_params *p, struct shared *s, in
         const uint32_t end = count + (uint32_t)(t->end_block - t->first_block);
 #pragma unroll 1
         for (; count < end; ++count) {
-            const uint32_t stage = stage_of(count);
-            mbarrier_wait(&s->v_full[stage], full_parity(count));
+            const uint32_t stage = v_stage_of(count);
+            mbarrier_wait(&s->v_full[stage], v_full_parity(count));
             transpose_block(s->v[stage], warp);
             fence_proxy_async();
             __syncwarp();

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * consumer.h: what the consumers of both FP8 kernels share. Included by these alone, after their -D constants. */
+#ifndef STROBE_CUDA_SM90_FP8_CONSUMER_H
+#define STROBE_CUDA_SM90_FP8_CONSUMER_H
+
+#include "cuda/sm90/forward/shared.h"
+#include "cuda/sm90/fp8/softmax.h"
+
+INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
+
+/* The first of the warp's sixteen rows in a tile. */
+INLINE int warp_row(void) { return (threadIdx.x / 32 - 4) * 16; }
+
+/* The warp is done with what the barrier guards. */
+INLINE void release(uint64_t *empty) {
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
+}
+
+/* lse takes the sum of the weights as they were, O that of the rounded ones, which V has been multiplied with: the epilogue
+ * divides by the first, so O is multiplied by their ratio. The first lane of four holds the column of ones. */
+INLINE void normalise(struct rows *r, const float (&l)[2], float (&o)[OUTPUTS]) {
+    float ratio[2];
+    const float unit = 1.0f / (1 << WEIGHTS_LOG2); /* weights of 1 at the maximum again: lse then has no logarithm of that */
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const float rounded = __shfl_sync(0xffffffffu, l[i], (int)threadIdx.x % 32 & 28);
+        float sum = r->sum[i] *= unit;
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        ratio[i] = rounded == 0 ? 0 : sum / rounded;
+        r->shift[i] += WEIGHTS_LOG2;
+    }
+#pragma unroll
+    for (int v = 0; v < OUTPUTS; ++v) o[v] *= ratio[v / 2 % 2];
+}
+
+#endif
