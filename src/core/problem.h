@@ -186,8 +186,8 @@ static inline float strobe__row_scale(const struct problem *p, const struct sequ
     return p->scales.q[(s->packed_q ? 0 : s->b * stride[0]) + (s->first_row + i) / block * stride[1] + h * stride[2]];
 }
 
-/* Whether V is the first columns of K, as in multi-head latent attention: the same memory, and the same numbers of it. Packed
- * tensors have no batch stride. */
+/* Whether V is the first columns of K, as in multi-head latent attention: the same memory, and the same numbers of it.
+ * Packed tensors have no batch stride. */
 static inline bool strobe__v_in_k(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const strobe_scales *s = &p->scales;
