@@ -124,8 +124,8 @@ static const struct kernel kernels[] = {
         .device = STROBE_CUDA,
         .needs = CUDA_SM80,
         .features = SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) |
-                    FEATURE(ALIBI) | FEATURE(SINKS) | FEATURE(LSE) | FEATURE(PAGED) | FEATURE(LEFTPAD_K),
-        .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
+                    FEATURE(ALIBI) | FEATURE(SINKS) | FEATURE(LSE) | CACHES,
+        .dtypes = {.q = FP16 | BF16, .kv = SAME | FP8 | INT8, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
         .dim = 256,
         .dim_v = 256,
         .seq_q = POSITIONS_31,
@@ -133,7 +133,8 @@ static const struct kernel kernels[] = {
         .rows = {1, 64},
         .best_seq_k = KEYS_WORTH_SHARING,
         .reject = strobe__sm80_decode_reject,
-        .limits = "rows of k and v at multiples of 16 bytes; " PACKED_TOTAL "; chosen by itself from seq_k 512 on",
+        .limits = "rows of k and v at multiples of 16 bytes; scales beside int8 and e4m3; " PACKED_TOTAL
+                  "; chosen by itself from seq_k 512 on",
         .choose = strobe__sm80_decode_choose,
         .variants = strobe__sm80_decode_variants,
         .workspace = strobe__sm80_decode_workspace,

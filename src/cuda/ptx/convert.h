@@ -44,6 +44,13 @@ static __device__ __forceinline__ uint32_t cvt_e4m3x4(float a, float b, float c,
     return four;
 }
 
+/* Two e4m3 bytes to two fp16 values, exactly, a NaN too; from sm_89 on. PTX ISA 9.7.9.22 "cvt". */
+static __device__ __forceinline__ uint32_t cvt_f16x2_of_e4m3x2(uint16_t pair) {
+    uint32_t both;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(both) : "h"(pair));
+    return both;
+}
+
 /* 2^x, relative error 2^-22; ex2(-inf) is 0, ex2(0) exactly 1. PTX ISA 9.7.3.21 "ex2". */
 static __device__ __forceinline__ float ex2(float x) {
     float y;

@@ -12,8 +12,8 @@
 #ifndef STROBE_CUDA_SM80_CACHE_H
 #define STROBE_CUDA_SM80_CACHE_H
 
-#include "cuda/ptx/cp_async_word.h"
 #include "cuda/sm80/key_rows.h"
+#include "cuda/sm80/key_scales.h"
 #include "cuda/sm80/load.h"
 #include "cuda/sm80/scores.h"
 #include "cuda/sm80/widen.h"
@@ -63,14 +63,6 @@ INLINE int find_page(const struct params *p, const struct job *t, int j, uint32_
     return p->cache.page_table[t->b * p->cache.table_stride + at.entry];
 }
 
-/* Copies the scale of a key to shared memory. */
-INLINE void copy_scale(float *to, const float *scale, const int64_t *stride, const struct params *p, const struct job *t,
-                       int64_t batch, int64_t slot) {
-    const int64_t block = p->cache.scale_block;
-    const int64_t at = block == 0 ? t->b * stride[0] : batch * stride[0] + (block == 1 ? slot : slot / block) * stride[1];
-    cp_async_4(shared_address(to), scale + at + t->kv * stride[2]);
-}
-
 /* Writes where a key's row lies, and sends for its scale. */
 INLINE void put_row(const unsigned char **row, float *to_scale, const struct view *x, const float *scale,
                     const int64_t *stride, const struct params *p, const struct job *t, int64_t batch, int64_t slot,
@@ -117,45 +109,6 @@ INLINE uint32_t missing_bits(const struct key_rows *rows, int key, int n_tiles) 
             if (rows->missing[at / 32] >> at % 32 & 1) bits |= 1u << bit_of(n, e) | 1u << bit_of(n, 2 + e);
         }
     return bits;
-}
-
-/* Scores times the scales of their keys. */
-INLINE void scale_scores(const struct key_rows *rows, int key, int m_tiles, int n_tiles, float (*s)[4]) {
-#pragma unroll
-    for (int n = 0; n < n_tiles; ++n) {
-        const float2 scale = *(const float2 *)&rows->k_scale[key + 8 * n + (int)threadIdx.x % 4 * 2];
-#pragma unroll
-        for (int m = 0; m < m_tiles; ++m) {
-            float *x = s[m * n_tiles + n];
-            x[0] *= scale.x, x[1] *= scale.y, x[2] *= scale.x, x[3] *= scale.y;
-        }
-    }
-}
-
-/* What weights are multiplied by beside V's scale, and O divided by at the end, so that weights times scales of fp16 are as
- * far from its smallest and largest numbers as V itself is: a power of two near the largest stored number. */
-INLINE float weight_unit(const struct params *p) {
-#if defined(ELEMENT_FP16)
-    return p->v.dtype == CUDA_INT8 ? 128.0f : p->v.dtype == CUDA_FP8 ? 256.0f : 1.0f;
-#else
-    return 1.0f;
-#endif
-}
-
-/* Weights times the scales of V. A weight of 0 stays: the scale of an invisible key may be a NaN. */
-INLINE void scale_weights(const struct key_rows *rows, int key, int m_tiles, int n_tiles, float unit, float (*s)[4]) {
-#pragma unroll
-    for (int n = 0; n < n_tiles; ++n) {
-        const float2 scale = *(const float2 *)&rows->v_scale[key + 8 * n + (int)threadIdx.x % 4 * 2];
-        const float factor[2] = {scale.x * unit, scale.y * unit};
-#pragma unroll
-        for (int m = 0; m < m_tiles; ++m)
-#pragma unroll
-            for (int x = 0; x < 4; ++x) {
-                float *weight = &s[m * n_tiles + n][x];
-                *weight = *weight == 0 ? 0 : *weight * factor[x % 2];
-            }
-    }
 }
 
 /* ---------------------------------------------------------------------------------------------------------- copies -- */

@@ -10,8 +10,9 @@
  *         S = Q K^T, score terms and mask, online softmax, O += P V: the products of forward.cu
  *       O, m, l to the workspace; whoever brings the last part merges all (decode_merge.h)
  *
- * Memory map: Q [BLOCK_M][DIM], then STAGES x (K [BLOCK_N][DIM], V [BLOCK_N][DIM]), swizzled (load.h). Few rows: the four
- * warps share the rows and split each block's keys (WARPS_N); more rows: each has rows of its own (WARPS_M). */
+ * Memory map: Q [BLOCK_M][DIM], then STAGES x (K [BLOCK_N][DIM], V [BLOCK_N][DIM]), swizzled (load.h); with numbers of a
+ * byte scales of keys behind them. Few rows: the four warps share the rows and split each block's keys (WARPS_N); more rows:
+ * each has rows of its own (WARPS_M). */
 #define FEATURES 1
 #define DIM_V    DIM
 
@@ -26,6 +27,7 @@ enum {
 };
 
 #include "cuda/device/score_terms.h"
+#include "cuda/sm80/decode_bytes.h"
 #include "cuda/sm80/decode_load.h"
 #include "cuda/sm80/decode_merge.h"
 #include "cuda/sm80/product.h"
@@ -79,11 +81,22 @@ INLINE void process_block(const struct params *p, const struct segment *s, const
     if (key >= s->t.keys) return;
     float scores[N_TILES][4];
     clear(scores, N_TILES);
+#if defined(STORED_DTYPE)
+    const float *const scales = (const float *)(stage + 2 * K_BYTES) + keys;
+    product_bytes(scores, q, 16 * warp_m(), stage, keys);
+    scale_scores(scales, 1, N_TILES, scores);
+#else
     product_rows(scores, 1, N_TILES, DIM, q, 16 * warp_m(), stage, keys, DIM);
+#endif
     if (p->scaled || key < s->full_first || key + 8 * N_TILES > s->full_end || (p->cache.page_table && shown->missing))
         finish_scores(p, &s->t, shown, key, scores);
     online_softmax(scores, state, p->exponent);
+#if defined(STORED_DTYPE)
+    scale_weights(scales + BLOCK_N, 1, N_TILES, weight_unit(p), scores);
+    product_weights(state->o, scores, stage + K_BYTES, keys);
+#else
     product_registers(state->o, 1, COLUMN_TILES, 8 * N_TILES, scores, stage + K_BYTES, keys, 0, DIM);
+#endif
 }
 
 /* Adds up the sums of the warps that share rows, by halves; the first of them has all at the end. As many pairs of warps at
@@ -152,7 +165,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
     find_share(&walk, &segments[0], sums, &d);
     const uint32_t blocks = walk.units;
     if (blocks == 0) return;
-    load_packed(memory, p, &segments[0].t, &p->q, segments[0].t.q, 0, BLOCK_M, DIM, p->dim, THREADS);
+    if (STORED_BYTES == ELEMENT_BYTES)
+        load_packed(memory, p, &segments[0].t, &p->q, segments[0].t.q, 0, BLOCK_M, DIM, p->dim, THREADS);
     struct loader loader = {.left = blocks};
     if (p->cache.page_table) {
         if (threadIdx.x == 0) next_segment(&segments[1], &walk, p);
@@ -168,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
         if (is_there && block == 0) {
             clear(state.o, COLUMN_TILES);
             state.m[0] = state.m[1] = -INFINITY, state.l[0] = state.l[1] = 0;
-            if (number > 0) load_query(memory, p, &s->t);
+            if (number > 0 || STORED_BYTES < ELEMENT_BYTES) load_query(memory, p, &s->t);
         }
         if (is_there) cp_async_wait(STAGES - 2);
         __syncthreads(); /* this block is there for all, and all are done with the one before */

@@ -9,28 +9,33 @@
 #include "cuda/host/launch.h"
 #include "math/mask.h"
 
-#define VARIANT(name, dtype, dim, n, warps_m, warps_n, stages, ctas) void strobe__##name(struct decode_params d);
+#define VARIANT(name, dtype, stored, dim, n, warps_m, warps_n, stages, ctas) void strobe__##name(struct decode_params d);
 #include "cuda_decode_variants.h"
 #undef VARIANT
 
 /* A compiled form of decode.cu; the build writes the list. */
 struct decode_variant {
     struct variant base;
-    int32_t dtype, dim;
-    int32_t rows, keys; /* of a CTA, and of a block */
+    int32_t dtype, stored, dim; /* of q, and of k and v */
+    int32_t rows, keys;         /* of a CTA, and of a block */
     int32_t threads, shared_bytes, ctas;
     void (*symbol)(struct decode_params d);
 };
 
-#define VARIANT(name, dtype_, dim_, n, warps_m, warps_n, stages, ctas_)                \
-    {.base = {#name},                                                                  \
-     .dtype = STROBE_##dtype_,                                                         \
-     .dim = dim_,                                                                      \
-     .rows = 16 * (warps_m),                                                           \
-     .keys = 8 * (n) * (warps_n),                                                      \
-     .threads = 32 * (warps_m) * (warps_n),                                            \
-     .shared_bytes = 2 * (dim_) * (16 * (warps_m) + 2 * (stages)*8 * (n) * (warps_n)), \
-     .ctas = ctas_,                                                                    \
+/* Bytes of shared memory of a block of `keys` keys: of K and V, with numbers of a byte also of their scales. */
+#define STAGE_BYTES(stored, dim, keys) \
+    (2 * (keys) * ((stored) == STROBE_INT8 || (stored) == STROBE_FP8_E4M3 ? (dim) + (int32_t)sizeof(float) : 2 * (dim)))
+
+#define VARIANT(name, dtype_, stored_, dim_, n, warps_m, warps_n, stages, ctas_)                                    \
+    {.base = {#name},                                                                                               \
+     .dtype = STROBE_##dtype_,                                                                                      \
+     .stored = STROBE_##stored_,                                                                                    \
+     .dim = dim_,                                                                                                   \
+     .rows = 16 * (warps_m),                                                                                        \
+     .keys = 8 * (n) * (warps_n),                                                                                   \
+     .threads = 32 * (warps_m) * (warps_n),                                                                         \
+     .shared_bytes = 2 * (dim_)*16 * (warps_m) + (stages)*STAGE_BYTES(STROBE_##stored_, dim_, 8 * (n) * (warps_n)), \
+     .ctas = ctas_,                                                                                                 \
      .symbol = strobe__##name},
 
 static const struct decode_variant variants[] = {
@@ -54,6 +59,8 @@ const char *strobe__sm80_decode_reject(const struct problem *p) {
     const struct params params = strobe__cuda_params(p);
     if (!params.k.aligned || !params.v.aligned)
         return "k or v has rows that do not begin at multiples of 16 bytes; others are taken";
+    if (a->scales && a->k.dtype == a->q.dtype)
+        return "scales are given beside k and v of q's dtype; beside int8 and e4m3 they are taken";
     if (a->batch * a->heads_kv > INT32_MAX / (a->seq_k / 16 + 1))
         return "the blocks of all keys are above 2^31; less is taken";
     return strobe__cuda_reject(p);
@@ -65,7 +72,9 @@ bool strobe__sm80_decode_choose(struct plan *plan) {
     const int64_t columns = a->dim > a->dim_v ? a->dim : a->dim_v, rows = a->seq_q * plan->problem->group;
     const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
     for (const struct decode_variant *v = variants; v->symbol; ++v) {
-        if (v->dtype != a->q.dtype || v->dim < columns || v->rows < rows || v->shared_bytes > shared_bytes) continue;
+        if (v->dtype != a->q.dtype || v->stored != a->k.dtype || v->dim < columns || v->rows < rows ||
+            v->shared_bytes > shared_bytes)
+            continue;
         plan->variant = &v->base;
         return true;
     }

@@ -7,13 +7,23 @@
 #define STROBE_CUDA_SM80_DECODE_LOAD_H
 
 #include "cuda/sm80/decode_schedule.h"
+#include "cuda/sm80/key_scales.h"
 #include "cuda/sm80/load.h"
 
+/* A stage: K, V, then with bytes the scales of K, of V. */
 enum {
     LOOKUPS = BLOCK_N / 32, /* of a lane */
-    K_BYTES = BLOCK_N * DIM * ELEMENT_BYTES,
-    STAGE_BYTES = 2 * K_BYTES,
+    ROW_BYTES = DIM * STORED_BYTES,
+    ROW_CHUNK = 16 / STORED_BYTES, /* numbers of a copy */
+    K_BYTES = BLOCK_N * ROW_BYTES,
+    SCALE_BYTES = STORED_BYTES == 1 ? BLOCK_N * (int)sizeof(float) : 0,
+    STAGE_BYTES = 2 * (K_BYTES + SCALE_BYTES),
 };
+
+/* chunk_at() of rows of a stage, of which the shortest have four chunks, so that two share the banks. */
+INLINE uint32_t stage_chunk_at(int row, int chunk) {
+    return ROW_BYTES >= 128 ? chunk_at(ROW_BYTES, row, chunk) : (uint32_t)(row * ROW_BYTES + ((chunk ^ (row / 2 & 3)) << 4));
+}
 
 /* A block that is to be loaded: of keys lane + 32 n of it the entry of the page table, which is not looked at before it is
  * used, and -1 past the end. */
@@ -43,30 +53,69 @@ INLINE void look_up(struct lookup *to, const struct params *p, const struct segm
 }
 
 /* Copies of a row of K and V into its place of a stage; K and V come as far as dim and dim_v. */
-INLINE void copy_row(unsigned char *to, const element *k, const element *v, int k_bytes, int v_bytes) {
+INLINE void copy_row(unsigned char *to, const stored *k, const stored *v, int k_bytes, int v_bytes) {
     cp_async_16(shared_address(to), k, k_bytes);
     cp_async_16(shared_address(to) + K_BYTES, v, v_bytes);
 }
 
+#if defined(STORED_DTYPE)
+/* Copies of the scales of key `key` of the block, which lies at `slot` of a sequence's keys or of a page. */
+INLINE void copy_scales(const struct params *p, const struct segment *s, unsigned char *stage, int key, int64_t batch,
+                        int64_t slot) {
+    float *const k = (float *)(stage + 2 * K_BYTES) + key, *const v = k + BLOCK_N;
+    if (p->cache.k_scale)
+        copy_scale(k, p->cache.k_scale, p->cache.k_scale_stride, p, &s->t, batch, slot);
+    else
+        *k = 1;
+    if (p->cache.v_scale)
+        copy_scale(v, p->cache.v_scale, p->cache.v_scale_stride, p, &s->t, batch, slot);
+    else
+        *v = 1;
+}
+
+/* Copies of the scales of the block at j0, of the keys that are there: each thread has one, of its own warp's look-ups. */
+INLINE void load_scales(const struct params *p, const struct segment *s, const struct lookup *lookup, unsigned char *stage,
+                        int j0) {
+    static_assert(BLOCK_N <= THREADS && BLOCK_N % 32 == 0, "a thread has a key");
+    const int key = (int)threadIdx.x;
+    if (key >= BLOCK_N || j0 + key >= s->t.keys) return;
+    const int64_t slot = s->t.first_key + j0 + key;
+    if (!p->cache.page_table) {
+        copy_scales(p, s, stage, key, s->t.batch_k, slot);
+        return;
+    }
+    int page = lookup->page[0];
+#pragma unroll
+    for (int n = 1; n < LOOKUPS; ++n)
+        if (key / 32 == n) page = lookup->page[n];
+    if ((unsigned)page < (unsigned)p->cache.pages)
+        copy_scales(p, s, stage, key, page, (unsigned)slot % (unsigned)p->cache.page_size);
+}
+#endif
+
+/* Bytes of a chunk of which `left` numbers are the tensor's. */
+INLINE int bytes_there(int left) { return (left < 0 ? 0 : left < ROW_CHUNK ? left : ROW_CHUNK) * STORED_BYTES; }
+
 /* Copies of K and V of the block at j0. */
 INLINE void load_block(const struct params *p, const struct segment *s, const struct lookup *lookup, unsigned char *stage,
                        struct shown *shown, int j0) {
-    enum { CHUNKS = DIM / CHUNK, STEP = THREADS / CHUNKS, ROUNDS = BLOCK_N / STEP };
+    enum { CHUNKS = DIM / ROW_CHUNK, STEP = THREADS / CHUNKS, ROUNDS = BLOCK_N / STEP };
     const int lane = (int)threadIdx.x % 32, chunk = (int)threadIdx.x % CHUNKS, own = (int)threadIdx.x / CHUNKS;
-    const int k_left = p->dim - chunk * CHUNK, v_left = p->dim_v - chunk * CHUNK, end = s->t.keys - j0;
-    const int k_bytes = (k_left < 0 ? 0 : k_left < CHUNK ? k_left : CHUNK) * ELEMENT_BYTES;
-    const int v_bytes = (v_left < 0 ? 0 : v_left < CHUNK ? v_left : CHUNK) * ELEMENT_BYTES;
-    const element *k = s->t.k + chunk * CHUNK, *v = s->t.v + chunk * CHUNK;
-    unsigned char *to = stage + chunk_at(DIM * ELEMENT_BYTES, own, chunk);
-    static_assert(STEP % 8 == 0 || STEP == 4, "chunk_at() repeats after 8 rows");
+    const int end = s->t.keys - j0;
+    const int k_bytes = bytes_there(p->dim - chunk * ROW_CHUNK), v_bytes = bytes_there(p->dim_v - chunk * ROW_CHUNK);
+    const stored *k = s->k + chunk * ROW_CHUNK, *v = s->v + chunk * ROW_CHUNK;
+    static_assert(STEP % 8 == 0 || STEP == 4, "stage_chunk_at() repeats after 8 rows");
+#if defined(STORED_DTYPE)
+    load_scales(p, s, lookup, stage, j0);
+#endif
     if (!p->cache.page_table) {
         const int64_t first = s->t.first_key + j0 + own;
         k += first * p->k.row, v += first * p->v.row;
 #pragma unroll 4
         for (int n = 0; n < ROUNDS; ++n, k += STEP * p->k.row, v += STEP * p->v.row) {
             const bool there = own + n * STEP < end;
-            to = stage + chunk_at(DIM * ELEMENT_BYTES, own + n * STEP, chunk);
-            copy_row(to, there ? k : s->t.k, there ? v : s->t.v, there ? k_bytes : 0, there ? v_bytes : 0);
+            copy_row(stage + stage_chunk_at(own + n * STEP, chunk), there ? k : s->k, there ? v : s->v, there ? k_bytes : 0,
+                     there ? v_bytes : 0);
         }
         return;
     }
@@ -89,9 +138,8 @@ INLINE void load_block(const struct params *p, const struct segment *s, const st
         const unsigned slot = (first + (unsigned)row) % size;
         const bool there = (unsigned)page < (unsigned)p->cache.pages;
         if (!there) page = 0;
-        to = stage + chunk_at(DIM * ELEMENT_BYTES, row, chunk);
-        copy_row(to, k + (page * p->k.batch + slot * p->k.row), v + (page * p->v.batch + slot * p->v.row),
-                 there ? k_bytes : 0, there ? v_bytes : 0);
+        copy_row(stage + stage_chunk_at(row, chunk), k + (page * p->k.batch + slot * p->k.row),
+                 v + (page * p->v.batch + slot * p->v.row), there ? k_bytes : 0, there ? v_bytes : 0);
     }
 }
 
@@ -117,25 +165,39 @@ INLINE void load_next(struct loader *l, const struct params *p, struct segment *
     cp_async_commit();
 }
 
+/* Eight columns of a row of q, of which `left` are there. */
+INLINE uint4 query_chunk(const struct params *p, const element *from, int left) {
+    if (left >= CHUNK && p->q.aligned) return *(const uint4 *)from;
+    uint32_t words[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int e = 0; e < CHUNK; ++e)
+        if (e < left) words[e / 2] |= (uint32_t)from[e] << e % 2 * 16;
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+/* Columns 4 n, 4 n + 2 of sixteen, then 4 n + 1, 4 n + 3: as decode_bytes.h has K's. */
+INLINE void order_as_bytes(uint4 *low, uint4 *high) {
+    const uint4 even = make_uint4(__byte_perm(low->x, low->y, 0x5410), __byte_perm(low->z, low->w, 0x5410),
+                                  __byte_perm(high->x, high->y, 0x5410), __byte_perm(high->z, high->w, 0x5410));
+    *high = make_uint4(__byte_perm(low->x, low->y, 0x7632), __byte_perm(low->z, low->w, 0x7632),
+                       __byte_perm(high->x, high->y, 0x7632), __byte_perm(high->z, high->w, 0x7632));
+    *low = even;
+}
+
 /* Q's packed rows, as load_packed() lays them, but by plain loads: copies of K and V are on their way, in groups of their
  * own. */
 INLINE void load_query(unsigned char *tile, const struct params *p, const struct job *t) {
-    enum { CHUNKS = DIM / CHUNK };
+    enum { PAIRS = DIM / (2 * CHUNK) };
     const int end = t->rows * p->group;
 #pragma unroll 1
-    for (int at = (int)threadIdx.x; at < BLOCK_M * CHUNKS; at += THREADS) {
-        const int row = at / CHUNKS, chunk = at % CHUNKS, left = p->dim - chunk * CHUNK, i = row / p->group;
+    for (int at = (int)threadIdx.x; at < BLOCK_M * PAIRS; at += THREADS) {
+        const int row = at / PAIRS, chunk = at % PAIRS * 2, left = row < end ? p->dim - chunk * CHUNK : 0;
+        const int i = row / p->group;
         const element *from = t->q + i * p->q.row + (row - i * p->group) * p->q.head + chunk * CHUNK;
-        uint4 x = make_uint4(0, 0, 0, 0);
-        if (row < end && left >= CHUNK && p->q.aligned) {
-            x = *(const uint4 *)from;
-        } else if (row < end) {
-            element *const to = (element *)(tile + chunk_at(DIM * ELEMENT_BYTES, row, chunk));
-#pragma unroll 1
-            for (int e = 0; e < CHUNK; ++e) to[e] = e < left ? from[e] : (element)0;
-            continue;
-        }
-        *(uint4 *)(tile + chunk_at(DIM * ELEMENT_BYTES, row, chunk)) = x;
+        uint4 low = query_chunk(p, from, left), high = query_chunk(p, from + CHUNK, left - CHUNK);
+        if (STORED_BYTES < ELEMENT_BYTES) order_as_bytes(&low, &high);
+        *(uint4 *)(tile + chunk_at(DIM * ELEMENT_BYTES, row, chunk)) = low;
+        *(uint4 *)(tile + chunk_at(DIM * ELEMENT_BYTES, row, chunk + 1)) = high;
     }
 }
 

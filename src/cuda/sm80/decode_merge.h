@@ -9,6 +9,7 @@
 #include "cuda/device/lse.h"
 #include "cuda/sm80/decode_load.h"
 #include "cuda/sm80/softmax.h"
+#include "math/fp8.h"
 
 /* Floats of a part. Every CTA has a place for the part of an item that begins in it, and one for that of an item that began
  * before: the first part of an item lies among the former, the others in a row among the latter. */
@@ -30,11 +31,37 @@ INLINE void store_part(const struct decode_params *d, const struct segment *s, c
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
         if (row >= end) continue;
+#if defined(STORED_DTYPE) /* columns as decode_bytes.h has them */
+        float4 *const to = (float4 *)(part + row * DIM_V) + lane % 4;
+        const float factor = 1 / weight_unit(&d->p);
+#pragma unroll
+        for (int n = 0; n < COLUMN_TILES; n += 2) {
+            const float *const even = &state->o[n][2 * half], *const odd = &state->o[n + 1][2 * half];
+            to[2 * n] = make_float4(even[0] * factor, odd[0] * factor, even[1] * factor, odd[1] * factor);
+        }
+#else
         float2 *const to = (float2 *)(part + row * DIM_V) + lane % 4;
 #pragma unroll
         for (int n = 0; n < COLUMN_TILES; ++n) to[4 * n] = make_float2(state->o[n][2 * half], state->o[n][2 * half + 1]);
+#endif
         if (lane % 4 == 0) *(float2 *)(part + statistics_at(d, row)) = make_float2(state->m[half], l);
     }
+}
+
+INLINE float stored_to_float(stored x) {
+#if defined(STORED_INT8)
+    return (float)(int8_t)x;
+#elif defined(STORED_FP8_E4M3)
+    return e4m3_to_float(x);
+#else
+    return element_to_float(x);
+#endif
+}
+
+/* The scale of a key that lies at `slot` of a sequence's keys or of a page; 1 where there is none. */
+INLINE float key_scale(const float *scale, const int64_t *stride, const struct params *p, const struct job *t, int64_t batch,
+                       int64_t slot) {
+    return STORED_BYTES < ELEMENT_BYTES && scale ? *scale_of_key(scale, stride, p, t, batch, slot) : 1;
 }
 
 /* Row `packed` from the keys that it sees alone, one after the other, by a warp: for data that are not finite, where a
@@ -47,17 +74,19 @@ static __device__ __noinline__ void exact_row(const struct params *p, const stru
     float o[DIM_V / 32] = {0}, most = p->sinks ? p->sinks[at.h] : -INFINITY, sum = p->sinks ? 1 : 0;
 #pragma unroll 1
     for (int64_t j = band_first(&t->band, at.i); j < band_end(&t->band, at.i); ++j) {
-        int64_t key = t->first_key + j, page = 0;
+        int64_t key = t->first_key + j, page = 0, batch = t->batch_k;
         if (p->cache.page_table) {
             page = p->cache.page_table[t->b * p->cache.table_stride + key / p->cache.page_size];
             if (page < 0 || page >= p->cache.pages) continue;
-            key %= p->cache.page_size;
+            key %= p->cache.page_size, batch = page;
         }
-        const element *const k = t->k + page * p->k.batch + key * p->k.row, *const v = t->v + page * p->v.batch +
-                                                                                       key * p->v.row;
+        const stored *const k = s->k + page * p->k.batch + key * p->k.row, *const v = s->v + page * p->v.batch +
+                                                                                      key * p->v.row;
+        const float k_scale = key_scale(p->cache.k_scale, p->cache.k_scale_stride, p, t, batch, key);
+        const float v_scale = key_scale(p->cache.v_scale, p->cache.v_scale_stride, p, t, batch, key);
         float dot = 0;
-        for (int x = lane; x < p->dim; x += 32) dot += element_to_float(q[x]) * element_to_float(k[x]);
-        float score = warp_sum(dot) * p->scale;
+        for (int x = lane; x < p->dim; x += 32) dot += element_to_float(q[x]) * stored_to_float(k[x]);
+        float score = warp_sum(dot) * k_scale * p->scale;
         if (p->softcap > 0) score = p->softcap * tanhf(score / p->softcap);
         if (p->slopes) score -= p->slopes[t->b * p->slopes_batch + at.h] * fabsf((float)(at.i + t->alibi_diagonal - j));
         const float higher = fmaxf(most, score), rescale = most == -INFINITY ? 0 : expf(most - higher);
@@ -65,7 +94,7 @@ static __device__ __noinline__ void exact_row(const struct params *p, const stru
         sum = sum * rescale + weight, most = higher;
 #pragma unroll
         for (int n = 0; n < DIM_V / 32; ++n)
-            if (lane + 32 * n < p->dim_v) o[n] = o[n] * rescale + weight * element_to_float(v[lane + 32 * n]);
+            if (lane + 32 * n < p->dim_v) o[n] = o[n] * rescale + weight * (v_scale * stored_to_float(v[lane + 32 * n]));
     }
     const int64_t out = row_offset(&p->out, t, at);
 #pragma unroll

@@ -13,12 +13,14 @@
 
 #include "cuda/device/decode.h"
 #include "cuda/device/job.h"
+#include "cuda/sm80/decode_stored.h"
 
 /* Segments that are known at a time, a power of two: those of the blocks that are on their way, and two more. */
 enum { SEGMENTS = 8 };
 
 struct segment {
-    struct job t;             /* its sequence and head; K and V of pages: of page 0 */
+    struct job t;             /* its sequence and head */
+    const stored *k, *v;      /* row 0 of the sequence, with pages of page 0 */
     int first, blocks;        /* the key at which it begins, and its blocks; 0: there is none */
     int full_first, full_end; /* all rows see the keys between */
     int begins;               /* the item begins in this CTA */
@@ -71,8 +73,8 @@ static __device__ __noinline__ void next_segment(struct segment *s, struct walk 
     const struct place head = {0, t.kv * p->group};
     const int64_t batch = p->cache.page_table ? 0 : t.batch_k;
     t.q = (const element *)p->q.data + row_offset(&p->q, &t, head);
-    t.k = (const element *)p->k.data + batch * p->k.batch + t.kv * p->k.head;
-    t.v = (const element *)p->v.data + batch * p->v.batch + t.kv * p->v.head;
+    s->k = (const stored *)p->k.data + batch * p->k.batch + t.kv * p->k.head;
+    s->v = (const stored *)p->v.data + batch * p->v.batch + t.kv * p->v.head;
     s->t = t;
     s->blocks = (int)own;
     s->first = (clamp(band_first(&t.band, 0), t.keys) / BLOCK_N + (int)block) * BLOCK_N;

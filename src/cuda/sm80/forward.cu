@@ -140,7 +140,7 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     float s[M_TILES * N_TILES][4];
     clear(s, M_TILES * N_TILES);
     multiply_q_k(s, q, stage, warp_m(warp) * 16 * M_TILES, key);
-    if (CACHE && rows && p->cache.k_scale && pass <= FINITE) scale_scores(rows, key, M_TILES, N_TILES, s);
+    if (CACHE && rows && p->cache.k_scale && pass <= FINITE) scale_scores(rows->k_scale + key, M_TILES, N_TILES, s);
     if (coverage != BLOCK_FULL || (FEATURES && p->scaled)) {
 #pragma unroll
         for (int n = 0; n < M_TILES * PARTS; ++n)
@@ -150,7 +150,7 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     online_softmax(s, state, p->exponent);
     if (FEATURES && p->dropout) apply_dropout(p, t, at, s);
     if (CACHE && rows && p->cache.v_scale && pass <= FINITE)
-        scale_weights(rows, key, M_TILES, N_TILES, weight_unit(p), s);
+        scale_weights(rows->v_scale + key, M_TILES, N_TILES, weight_unit(p), s);
     if (TAIL > 0 && v_in_k)
         product_registers(state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage, key, t->slice * DIM_V, MAIN);
     else

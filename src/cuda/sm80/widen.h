@@ -58,18 +58,18 @@ INLINE void widen_chunk(uint4 stored, int dtype, float4 (&to)[4]) {
 #define E4M3_FACTOR 0x7b807b80u /* 2^120: 127, and 7 */
 #endif
 
-/* Two int8, in the lower halves of 16 bits each. */
+/* Two int8, in the lower halves of 16 bits each, whose upper halves may hold anything. */
 INLINE uint32_t widen_int8(uint32_t halves) {
 #if defined(ELEMENT_FP16)
     /* byte + 128 is the fraction of 1024 + that */
-    return fma_f16x2((halves ^ 0x00800080u) | 0x64006400u, 0x3c003c00u, 0xe480e480u);
+    return fma_f16x2((halves & 0x00ff00ffu) ^ 0x64806480u, 0x3c003c00u, 0xe480e480u);
 #else
     /* 128 + the lower seven bits, less 128 or, of a negative one, 256 */
     return fma_bf16x2((halves & 0x00800080u) | 0x43004300u, 0xbf80bf80u, (halves & 0x007f007fu) | 0x43004300u);
 #endif
 }
 
-/* Two e4m3, in the upper halves of 16 bits each, none of them a NaN. */
+/* Two e4m3, in the upper halves of 16 bits each, none of them a NaN; the lower halves may hold anything. */
 INLINE uint32_t widen_e4m3(uint32_t halves) {
     return FMA_X2((halves & 0x80008000u) | (halves & 0x7f007f00u) >> E4M3_SHIFT, E4M3_FACTOR, 0x80008000u);
 }
@@ -94,6 +94,42 @@ INLINE void widen_chunk(uint4 stored, int dtype, uint4 (&to)[2]) {
         }
     to[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     to[1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+}
+
+/* Bytes 0 and 2 of each of four words, and bytes 1 and 3, as pairs of elements: what ldmatrix brings of bytes, widened
+ * without putting neighbours together first. */
+INLINE void widen_words(const uint32_t words[4], int dtype, uint32_t even[4], uint32_t odd[4]) {
+    if (dtype == CUDA_INT8) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) even[n] = widen_int8(words[n]), odd[n] = widen_int8(words[n] >> 8);
+        return;
+    }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+        const uint32_t low = cvt_f16x2_of_e4m3x2((uint16_t)words[n]), high = cvt_f16x2_of_e4m3x2((uint16_t)(words[n] >> 16));
+#if defined(ELEMENT_FP16)
+        even[n] = __byte_perm(low, high, 0x5410), odd[n] = __byte_perm(low, high, 0x7632);
+#else
+        even[n] = pack(f16_to_float((uint16_t)low), f16_to_float((uint16_t)high));
+        odd[n] = pack(f16_to_float((uint16_t)(low >> 16)), f16_to_float((uint16_t)(high >> 16)));
+#endif
+    }
+#else
+    uint32_t nans = 0;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+        even[n] = widen_e4m3(words[n] << 8), odd[n] = widen_e4m3(words[n]);
+        nans |= e4m3_nans(words[n]);
+    }
+    if (nans)
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            const uint32_t its = e4m3_nans(words[n]);
+            even[n] |= (its >> 7 & 1) * 0x7fffu | (its >> 23 & 1) * 0x7fff0000u;
+            odd[n] |= (its >> 15 & 1) * 0x7fffu | (its >> 31) * 0x7fff0000u;
+        }
+#endif
 }
 #endif
 

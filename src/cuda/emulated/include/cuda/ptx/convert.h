@@ -20,6 +20,9 @@ static inline uint16_t cvt_e4m3x2(float low, float high) {
 static inline uint32_t cvt_e4m3x4(float a, float b, float c, float d) {
     return (uint32_t)cvt_e4m3x2(c, d) << 16 | cvt_e4m3x2(a, b);
 }
+static inline uint32_t cvt_f16x2_of_e4m3x2(uint16_t pair) {
+    return cvt_f16x2(e4m3_to_float((uint8_t)pair), e4m3_to_float((uint8_t)(pair >> 8)));
+}
 
 /* A result that is denormal becomes 0; so does an operand. */
 static inline float emulated_flush(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0, x) : x; }
