@@ -24,6 +24,10 @@
 /* What a cache of K and V may be, beside its lengths. */
 #define CACHES (FEATURE(PAGED) | FEATURE(LEFTPAD_K) | FEATURE(SCALES))
 
+#define DECODE                                                                                                        \
+    (SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) | FEATURE(ALIBI) | \
+     FEATURE(SINKS) | FEATURE(LSE) | FEATURE(PAGED) | FEATURE(LEFTPAD_K))
+
 #define STORED (FP32 | FP16 | BF16 | FP64) /* one element at a time */
 
 /* Bounds of kernels that count positions in int (sm80), and of those that add distances of two to them (sm90). */
@@ -36,6 +40,7 @@
 
 #define PACKED_TOTAL  "packed tensors: total_q is given"
 #define PACKED_TOTALS "packed tensors: total_q and total_k are given"
+#define DECODE_LIMITS "rows of k and v at multiples of 16 bytes; " PACKED_TOTAL "; chosen by itself from seq_k 512 on"
 #define COPIED_28 \
     PACKED_TOTALS "; dropout.key_start a multiple of 4; q_start and k_start at most 2^28 apart with ALiBi; rows of "
 
@@ -123,9 +128,8 @@ static const struct kernel kernels[] = {
         .operation = STROBE_FORWARD,
         .device = STROBE_CUDA,
         .needs = CUDA_SM80,
-        .features = SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) |
-                    FEATURE(ALIBI) | FEATURE(SINKS) | FEATURE(LSE) | CACHES,
-        .dtypes = {.q = FP16 | BF16, .kv = SAME | FP8 | INT8, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
+        .features = DECODE,
+        .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
         .dim = 256,
         .dim_v = 256,
         .seq_q = POSITIONS_31,
@@ -133,10 +137,31 @@ static const struct kernel kernels[] = {
         .rows = {1, 64},
         .best_seq_k = KEYS_WORTH_SHARING,
         .reject = strobe__sm80_decode_reject,
-        .limits = "rows of k and v at multiples of 16 bytes; scales beside int8 and e4m3; " PACKED_TOTAL
-                  "; chosen by itself from seq_k 512 on",
+        .limits = DECODE_LIMITS,
         .choose = strobe__sm80_decode_choose,
         .variants = strobe__sm80_decode_variants,
+        .workspace = strobe__sm80_decode_workspace,
+        .run = strobe__sm80_decode,
+    },
+    {
+        .name = "cuda_decode_bytes_sm80",
+        .summary = "few rows to a cache in int8 or e4m3, blocks of keys shared out evenly on the device, mma.sync, any GPU "
+                   "from sm_80",
+        .operation = STROBE_FORWARD,
+        .device = STROBE_CUDA,
+        .needs = CUDA_SM80,
+        .features = DECODE | FEATURE(SCALES),
+        .dtypes = {.q = FP16 | BF16, .kv = FP8 | INT8, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
+        .dim = 256,
+        .dim_v = 256,
+        .seq_q = POSITIONS_31,
+        .seq_k = POSITIONS_31,
+        .rows = {1, 64},
+        .best_seq_k = KEYS_WORTH_SHARING,
+        .reject = strobe__sm80_decode_reject,
+        .limits = DECODE_LIMITS,
+        .choose = strobe__sm80_decode_choose,
+        .variants = strobe__sm80_decode_bytes_variants,
         .workspace = strobe__sm80_decode_workspace,
         .run = strobe__sm80_decode,
     },

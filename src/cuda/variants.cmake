@@ -175,12 +175,15 @@ file(CONFIGURE OUTPUT cuda/cuda_forward_variants.h CONTENT "${forward_lines}" @O
 
 # ---- decode: 16 WARPS_M rows and blocks of 8 N x WARPS_N keys; the first that takes a problem's rows and fits the GPU is chosen
 set(decode_lines)
+set(decode_bytes_lines)
 function(cuda_decode kind dtype dim n warps_m warps_n stages ctas)
   string(TOUPPER ${dtype} element)
   set(name decode_${dtype}_${dim}_${kind})
-  set(code) # e4m3 is widened by an instruction of sm_89
+  set(list decode_lines)
   set(stored ${element})
-  if(kind MATCHES "^(int8|fp8)_")
+  set(code)
+  if(kind MATCHES "^(int8|fp8)_") # e4m3 is widened by an instruction of sm_89
+    set(list decode_bytes_lines)
     string(TOUPPER ${CMAKE_MATCH_1} stored)
     string(REPLACE FP8 FP8_E4M3 stored ${stored})
     set(code CODE ${STROBE_CUDA_CODE_ATOMICS})
@@ -189,7 +192,7 @@ function(cuda_decode kind dtype dim n warps_m warps_n stages ctas)
     WARPS_M=${warps_m} WARPS_N=${warps_n} STAGES=${stages} CTAS=${ctas} ${code})
   set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
-    set(decode_lines "${decode_lines}VARIANT(${name}, ${element}, ${stored}, ${dim}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${ctas})\n" PARENT_SCOPE)
+    set(${list} "${${list}}VARIANT(${name}, ${element}, ${stored}, ${dim}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${ctas})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
@@ -213,6 +216,7 @@ foreach(dtype bf16 fp16)
   endforeach()
 endforeach()
 file(CONFIGURE OUTPUT cuda/cuda_decode_variants.h CONTENT "${decode_lines}" @ONLY)
+file(CONFIGURE OUTPUT cuda/cuda_decode_bytes_variants.h CONTENT "${decode_bytes_lines}" @ONLY)
 
 # ---- backward: BLOCK = 16 WARPS rows (keys) against 8 TILES keys (rows), head dims as in forward, slices of 256 columns
 function(cuda_backward kind dtype dim slice tiles warps stages blocks features)

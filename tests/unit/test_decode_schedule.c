@@ -98,7 +98,7 @@ static void check_item(const struct job *t, int first, int end) {
         assert_int_equal(found[n].cta, found[first].cta + n - first);
         assert_true(s->t.rows == t->rows && s->t.keys == t->keys && s->t.first_row == t->first_row &&
                     s->t.first_key == t->first_key && s->t.batch_k == t->batch_k);
-        assert_ptr_equal(s->t.k, &origin + t->batch_k * given.p.k.batch + s->t.kv * given.p.k.head);
+        assert_ptr_equal(s->k, &origin + t->batch_k * given.p.k.batch + s->t.kv * given.p.k.head);
         key += s->blocks * BLOCK_N;
     }
     for (int i = 0; i < t->rows; ++i) {

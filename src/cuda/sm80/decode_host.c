@@ -10,6 +10,7 @@
 #include "math/mask.h"
 
 #define VARIANT(name, dtype, stored, dim, n, warps_m, warps_n, stages, ctas) void strobe__##name(struct decode_params d);
+#include "cuda_decode_bytes_variants.h"
 #include "cuda_decode_variants.h"
 #undef VARIANT
 
@@ -39,6 +40,7 @@ struct decode_variant {
      .symbol = strobe__##name},
 
 static const struct decode_variant variants[] = {
+#include "cuda_decode_bytes_variants.h"
 #include "cuda_decode_variants.h"
     {.symbol = NULL},
 };
@@ -47,6 +49,9 @@ static const struct decode_variant variants[] = {
 #define VARIANT(name, ...) " " #name
 const char strobe__sm80_decode_variants[] =
 #include "cuda_decode_variants.h"
+    "";
+const char strobe__sm80_decode_bytes_variants[] =
+#include "cuda_decode_bytes_variants.h"
     "";
 #undef VARIANT
 
@@ -59,8 +64,6 @@ const char *strobe__sm80_decode_reject(const struct problem *p) {
     const struct params params = strobe__cuda_params(p);
     if (!params.k.aligned || !params.v.aligned)
         return "k or v has rows that do not begin at multiples of 16 bytes; others are taken";
-    if (a->scales && a->k.dtype == a->q.dtype)
-        return "scales are given beside k and v of q's dtype; beside int8 and e4m3 they are taken";
     if (a->batch * a->heads_kv > INT32_MAX / (a->seq_k / 16 + 1))
         return "the blocks of all keys are above 2^31; less is taken";
     return strobe__cuda_reject(p);
