@@ -215,6 +215,28 @@ foreach(dtype bf16 fp16)
     cuda_decode(${stored}_rows64 ${dtype} 256 2 4  2  6  1)
   endforeach()
 endforeach()
+
+# Short calls on Hopper: clusters, of up to 16 rows.
+set(decode_cluster_lines)
+function(cuda_decode_cluster dtype dim n warps stages cluster)
+  string(TOUPPER ${dtype} element)
+  set(name decode_cluster_${dtype}_${dim})
+  cuda_object(NAME ${name} SOURCE sm80/decode_cluster.cu CODE -gencode=arch=compute_90,code=sm_90 DEFINES ELEMENT_${element}
+    DIM=${dim} N_TILES=${n} WARPS_M=1 WARPS_N=${warps} STAGES=${stages} CLUSTER=${cluster})
+  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
+  if(cuda_object_built)
+    set(decode_cluster_lines "${decode_cluster_lines}VARIANT(${name}, ${element}, ${dim}, ${n}, ${warps}, ${stages}, ${cluster})\n" PARENT_SCOPE)
+  endif()
+endfunction()
+
+if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
+  foreach(dtype bf16 fp16)
+    cuda_decode_cluster(${dtype}  64 2 8 5 8)
+    cuda_decode_cluster(${dtype} 128 2 8 3 8)
+    cuda_decode_cluster(${dtype} 256 2 4 3 8)
+  endforeach()
+endif()
+file(CONFIGURE OUTPUT cuda/cuda_decode_cluster_variants.h CONTENT "${decode_cluster_lines}" @ONLY)
 file(CONFIGURE OUTPUT cuda/cuda_decode_variants.h CONTENT "${decode_lines}" @ONLY)
 file(CONFIGURE OUTPUT cuda/cuda_decode_bytes_variants.h CONTENT "${decode_bytes_lines}" @ONLY)
 
@@ -504,7 +526,7 @@ cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} D
 add_library(strobe_cuda_host OBJECT cuda/table.c
   cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
   cuda/host/visible_function.c
-  cuda/sm80/backward_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
+  cuda/sm80/backward_host.c cuda/sm80/decode_cluster_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c
   cuda/sm90/forward/pages.c cuda/sm90/latent/host.c)
 if(NOT STROBE_CUDA_PTX)

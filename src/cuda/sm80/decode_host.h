@@ -12,4 +12,11 @@ extern const char strobe__sm80_decode_variants[], strobe__sm80_decode_bytes_vari
 size_t strobe__sm80_decode_workspace(const struct plan *plan);
 strobe_status strobe__sm80_decode(const struct plan *plan, const struct execution *execution);
 
+/* Of sm80/decode_cluster.cu. */
+const char *strobe__sm80_decode_cluster_reject(const struct problem *problem);
+bool strobe__sm80_decode_cluster_choose(struct plan *plan);
+extern const char strobe__sm80_decode_cluster_variants[];
+size_t strobe__sm80_decode_cluster_workspace(const struct plan *plan);
+strobe_status strobe__sm80_decode_cluster(const struct plan *plan, const struct execution *execution);
+
 #endif

@@ -106,6 +106,13 @@ static __device__ __noinline__ void exact_row(const struct params *p, const stru
 /* Rows whose weights and sums, [part][row] each, fit the memory of a stage. */
 INLINE int rows_at_a_time(const struct segment *s) { return STAGE_BYTES / (2 * (int)sizeof(float) * s->ctas); }
 
+/* How a row ends whose scores have the maximum `most`, and whose weights the sum l. */
+INLINE struct row_end end_of_merged_row(const struct params *p, struct place at, float most, float l) {
+    const float c = p->exponent, shift = most == -INFINITY ? 0 : most * c;
+    const float rest = most == -INFINITY ? 0 : fmaf(most, c, -shift);
+    return end_of_row(shift, rest * (float)LN_2, p->to_natural, l, p->sinks ? p->sinks + at.h : NULL);
+}
+
 /* Weights of `rows` rows from `first` on, [part][row], by their maxima and sums; then the rows' factors, [row]. lse is
  * stored. A row has some lanes, because loads that wait for each other are what takes time. */
 INLINE void add_up_statistics(const struct decode_params *d, const struct segment *s, float *weights, int first, int rows) {
@@ -138,13 +145,26 @@ INLINE void add_up_statistics(const struct decode_params *d, const struct segmen
         l = lanes_sum(l, LANES);
         if (lane > 0 || parts == 0) continue;
         const struct place at = place_of(p, &s->t, first + row);
-        const float shift = most == -INFINITY ? 0 : most * c, rest = most == -INFINITY ? 0 : fmaf(most, c, -shift);
-        const struct row_end end = end_of_row(shift, rest * (float)LN_2, p->to_natural, l,
-                                              p->sinks ? p->sinks + at.h : NULL);
+        const struct row_end end = end_of_merged_row(p, at, most, l);
         sums[row] = end.factor; /* in place of part 0's sum, which this lane has used */
         if (p->lse.data) ((float *)p->lse.data)[row_offset(&p->lse, &s->t, at)] = end.lse;
     }
     __syncthreads();
+}
+
+/* Stores four columns of a row, from x on, times factor. Returns whether they are finite. */
+INLINE bool store_columns(const struct params *p, const struct job *t, int row, int x, float (&o)[4], float factor) {
+    bool finite = true;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) o[e] *= factor, finite = finite && o[e] - o[e] == 0;
+    const int64_t to = row_offset(&p->out, t, place_of(p, t, row)) + x;
+    const int columns = p->dim_v - x;
+    if (columns >= 4 && p->out.aligned && p->out.dtype == ELEMENT_DTYPE)
+        *(uint2 *)((element *)p->out.data + to) = make_uint2(pack(o[0], o[1]), pack(o[2], o[3]));
+    else
+#pragma unroll 1
+        for (int e = 0; e < 4 && e < columns; ++e) store_any(p->out.data, p->out.dtype, to + e, o[e]);
+    return finite;
 }
 
 /* Four columns of a row, from x on, of all parts of the item; `weights` of the row, `rows` apart. Returns whether they are
@@ -163,17 +183,7 @@ INLINE bool merge_columns(const struct decode_params *d, const struct segment *s
         o[0] = fmaf(weight, its.x, o[0]), o[1] = fmaf(weight, its.y, o[1]);
         o[2] = fmaf(weight, its.z, o[2]), o[3] = fmaf(weight, its.w, o[3]);
     }
-    bool finite = true;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) o[e] *= factor, finite = finite && o[e] - o[e] == 0;
-    const int64_t to = row_offset(&p->out, &s->t, place_of(p, &s->t, row)) + x;
-    const int columns = p->dim_v - x;
-    if (columns >= 4 && p->out.aligned && p->out.dtype == ELEMENT_DTYPE)
-        *(uint2 *)((element *)p->out.data + to) = make_uint2(pack(o[0], o[1]), pack(o[2], o[3]));
-    else
-#pragma unroll 1
-        for (int e = 0; e < 4 && e < columns; ++e) store_any(p->out.data, p->out.dtype, to + e, o[e]);
-    return finite;
+    return store_columns(p, &s->t, row, x, o, factor);
 }
 
 /* All threads. marks: [2] in shared memory, a bit for each row; memory: of a stage. */

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * decode_block.h: what a warp of the decode kernels does with a block of keys: scores, score terms and mask, online softmax,
+ * O += P V. Its rows and its keys of the block follow from its number. */
+#ifndef STROBE_CUDA_SM80_DECODE_BLOCK_H
+#define STROBE_CUDA_SM80_DECODE_BLOCK_H
+
+#include "cuda/sm80/decode_shape.h"
+
+#include "cuda/device/score_terms.h"
+#include "cuda/sm80/decode_bytes.h"
+#include "cuda/sm80/decode_load.h"
+#include "cuda/sm80/product.h"
+#include "cuda/sm80/softmax.h"
+
+INLINE int warp_m(void) { return (int)threadIdx.x / 32 % WARPS_M; }
+INLINE int warp_n(void) { return (int)threadIdx.x / 32 / WARPS_M; }
+
+/* Softcap and ALiBi of the lane's scores of row (`half`), at position i; its first score is at key j. */
+INLINE void apply_score_terms(const struct params *p, const struct job *t, struct place at, int half, int j, float (*s)[4]) {
+    const float rate = p->softcap > 0 ? (float)(2 * LOG2_E) * p->scale / p->softcap : 0;
+    const float slope = p->slopes && at.i < t->rows ? p->slopes[t->b * p->slopes_batch + at.h] : 0;
+    const int64_t diagonal = at.i + t->alibi_diagonal - j;
+#pragma unroll
+    for (int n = 0; n < N_TILES; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            float *const x = &s[n][2 * half + e];
+            *x = p->softcap > 0 ? softcapped(*x, p->softcap, rate) : *x * p->scale;
+            *x -= slope * fabsf((float)(diagonal - (8 * n + e)));
+        }
+}
+
+/* Score terms and the mask, on a warp's scores of the keys from `key` on. */
+INLINE void finish_scores(const struct params *p, const struct job *t, const struct shown *shown, int key, float (*s)[4]) {
+    const int lane = (int)threadIdx.x % 32, first = lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const struct place at = place_of(p, t, 16 * warp_m() + lane / 4 + 8 * half);
+        const int low = clamp(band_first(&t->band, at.i) - key - first, 8 * N_TILES);
+        const int end = clamp(band_end(&t->band, at.i) - key - first, 8 * N_TILES);
+        if (p->scaled) apply_score_terms(p, t, at, half, key + first, s);
+#pragma unroll
+        for (int n = 0; n < N_TILES; ++n)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+                if (8 * n + e < low || 8 * n + e >= end) s[n][2 * half + e] = -INFINITY;
+    }
+    if (!p->cache.page_table || !shown->missing) return;
+    const unsigned char *const its = shown->key + warp_n() * 8 * N_TILES + first;
+#pragma unroll
+    for (int n = 0; n < N_TILES; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x)
+            if (!its[8 * n + x % 2]) s[n][x] = -INFINITY;
+}
+
+/* One block of keys, at j0: scores, mask, online softmax, O += P V. */
+INLINE void process_block(const struct params *p, const struct segment *s, const unsigned char *q,
+                          const unsigned char *stage, const struct shown *shown, int j0, struct state *state) {
+    const int keys = warp_n() * 8 * N_TILES, key = j0 + keys;
+    if (key >= s->t.keys) return;
+    float scores[N_TILES][4];
+    clear(scores, N_TILES);
+#if defined(STORED_DTYPE)
+    const float *const scales = (const float *)(stage + 2 * K_BYTES) + keys;
+    product_bytes(scores, q, 16 * warp_m(), stage, keys);
+    scale_scores(scales, 1, N_TILES, scores);
+#else
+    product_rows(scores, 1, N_TILES, DIM, q, 16 * warp_m(), stage, keys, DIM);
+#endif
+    if (p->scaled || key < s->full_first || key + 8 * N_TILES > s->full_end || (p->cache.page_table && shown->missing))
+        finish_scores(p, &s->t, shown, key, scores);
+    online_softmax(scores, state, p->exponent);
+#if defined(STORED_DTYPE)
+    scale_weights(scales + BLOCK_N, 1, N_TILES, weight_unit(p), scores);
+    product_weights(state->o, scores, stage + K_BYTES, keys);
+#else
+    product_registers(state->o, 1, COLUMN_TILES, 8 * N_TILES, scores, stage + K_BYTES, keys, 0, DIM);
+#endif
+}
+
+#endif
