@@ -32,11 +32,7 @@ INLINE void describe(struct segment *s, const struct params *p, int item, int ra
     struct job t;
     t.b = item / p->heads_kv, t.kv = item - t.b * p->heads_kv;
     job_sequence(&t, p);
-    const int64_t batch = p->cache.page_table ? 0 : t.batch_k;
-    const struct place head = {0, t.kv * p->group};
-    t.q = (const element *)p->q.data + row_offset(&p->q, &t, head);
-    s->k = (const stored *)p->k.data + batch * p->k.batch + t.kv * p->k.head;
-    s->v = (const stored *)p->v.data + batch * p->v.batch + t.kv * p->v.head;
+    find_tensors(s, &t, p);
     const int first = clamp(band_first(&t.band, 0), t.keys), end = clamp(band_end(&t.band, t.rows - 1), t.keys);
     const int each = (end - first + CLUSTER * LEAST - 1) / (CLUSTER * LEAST) * LEAST, own = first + rank * each;
     const int own_end = own + each < end ? own + each : end, full_end = (int)band_end(&t.band, 0);
@@ -48,7 +44,7 @@ INLINE void describe(struct segment *s, const struct params *p, int item, int ra
 }
 
 /* Leaves the warp's rows to the cluster, from registers. */
-INLINE void leave_part(struct parts *parts, const struct state *state, int rows) {
+INLINE void leave_part(const struct params *p, struct parts *parts, const struct state *state, int rows) {
     const int lane = (int)threadIdx.x % 32, warp = warp_n();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -57,9 +53,7 @@ INLINE void leave_part(struct parts *parts, const struct state *state, int rows)
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
         if (row >= rows) continue;
-        float2 *const to = (float2 *)parts->o[warp][row] + lane % 4;
-#pragma unroll
-        for (int n = 0; n < COLUMN_TILES; ++n) to[4 * n] = make_float2(state->o[n][2 * half], state->o[n][2 * half + 1]);
+        put_row(p, parts->o[warp][row], state, half);
         if (lane % 4 == 0) parts->statistics[warp][row] = make_float2(state->m[half], l);
     }
 }
@@ -144,7 +138,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     }
     struct parts *const parts = (struct parts *)stages;
     __syncthreads();
-    leave_part(parts, &state, own.t.rows * p->group);
+    leave_part(p, parts, &state, own.t.rows * p->group);
     if (threadIdx.x < BLOCK_M) parts->marks[threadIdx.x] = parts->any = 0;
     cluster_barrier();
     merge_cluster(p, &own.t, parts, rank);

@@ -20,6 +20,25 @@ INLINE float *other_part(const struct decode_params *d, int cta) { return first_
 
 INLINE int statistics_at(const struct decode_params *d, int row) { return d->rows_most * DIM_V + 2 * row; }
 
+/* Stores the lane's columns of one of its two rows, [DIM_V]. */
+INLINE void put_row(const struct params *p, float *row, const struct state *state, int half) {
+    const int lane = (int)threadIdx.x % 32;
+#if defined(STORED_DTYPE) /* columns as decode_bytes.h has them */
+    float4 *const to = (float4 *)row + lane % 4;
+    const float factor = 1 / weight_unit(p);
+#pragma unroll
+    for (int n = 0; n < COLUMN_TILES; n += 2) {
+        const float *const even = &state->o[n][2 * half], *const odd = &state->o[n + 1][2 * half];
+        to[2 * n] = make_float4(even[0] * factor, odd[0] * factor, even[1] * factor, odd[1] * factor);
+    }
+#else
+    (void)p;
+    float2 *const to = (float2 *)row + lane % 4;
+#pragma unroll
+    for (int n = 0; n < COLUMN_TILES; ++n) to[4 * n] = make_float2(state->o[n][2 * half], state->o[n][2 * half + 1]);
+#endif
+}
+
 /* Stores the warp's rows as a part, from registers. */
 INLINE void store_part(const struct decode_params *d, const struct segment *s, const struct state *state, int first) {
     float *const part = s->begins ? first_part(d, (int)blockIdx.x) : other_part(d, (int)blockIdx.x);
@@ -31,19 +50,7 @@ INLINE void store_part(const struct decode_params *d, const struct segment *s, c
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
         if (row >= end) continue;
-#if defined(STORED_DTYPE) /* columns as decode_bytes.h has them */
-        float4 *const to = (float4 *)(part + row * DIM_V) + lane % 4;
-        const float factor = 1 / weight_unit(&d->p);
-#pragma unroll
-        for (int n = 0; n < COLUMN_TILES; n += 2) {
-            const float *const even = &state->o[n][2 * half], *const odd = &state->o[n + 1][2 * half];
-            to[2 * n] = make_float4(even[0] * factor, odd[0] * factor, even[1] * factor, odd[1] * factor);
-        }
-#else
-        float2 *const to = (float2 *)(part + row * DIM_V) + lane % 4;
-#pragma unroll
-        for (int n = 0; n < COLUMN_TILES; ++n) to[4 * n] = make_float2(state->o[n][2 * half], state->o[n][2 * half + 1]);
-#endif
+        put_row(&d->p, part + row * DIM_V, state, half);
         if (lane % 4 == 0) *(float2 *)(part + statistics_at(d, row)) = make_float2(state->m[half], l);
     }
 }

@@ -52,6 +52,15 @@ INLINE int cta_of_unit(const struct walk *w, uint32_t unit) {
     return (int)((among ? unit : unit - larger) / (among ? w->each + 1 : w->each) + (among ? 0 : w->more));
 }
 
+/* Where q, K and V of the sequence and head of t begin. */
+INLINE void find_tensors(struct segment *s, struct job *t, const struct params *p) {
+    const struct place head = {0, t->kv * p->group};
+    const int64_t batch = p->cache.page_table ? 0 : t->batch_k;
+    t->q = (const element *)p->q.data + row_offset(&p->q, t, head);
+    s->k = (const stored *)p->k.data + batch * p->k.batch + t->kv * p->k.head;
+    s->v = (const stored *)p->v.data + batch * p->v.batch + t->kv * p->v.head;
+}
+
 /* Writes down the next segment of the CTA. One thread. Not inlined: instructions that are fetched for the first time cost a
  * short call more than all else, so that nothing here is there twice. */
 static __device__ __noinline__ void next_segment(struct segment *s, struct walk *walk, const struct params *p) {
@@ -70,11 +79,7 @@ static __device__ __noinline__ void next_segment(struct segment *s, struct walk 
     t.kv = (int)(unit / (uint32_t)blocks);
     const uint32_t block = unit - (uint32_t)(t.kv * blocks), rest = (uint32_t)blocks - block, item = at - block;
     const uint32_t own = rest < left ? rest : left;
-    const struct place head = {0, t.kv * p->group};
-    const int64_t batch = p->cache.page_table ? 0 : t.batch_k;
-    t.q = (const element *)p->q.data + row_offset(&p->q, &t, head);
-    s->k = (const stored *)p->k.data + batch * p->k.batch + t.kv * p->k.head;
-    s->v = (const stored *)p->v.data + batch * p->v.batch + t.kv * p->v.head;
+    find_tensors(s, &t, p);
     s->t = t;
     s->blocks = (int)own;
     s->first = (clamp(band_first(&t.band, 0), t.keys) / BLOCK_N + (int)block) * BLOCK_N;
