@@ -78,6 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
     __shared__ struct walk walk;
     __shared__ struct shown shown[STAGES];
     __shared__ uint32_t marks[2], sums[THREADS / 32];
+    __shared__ float q_scales[STORED_BYTES < ELEMENT_BYTES ? BLOCK_M : 1];
     const struct params *const p = &d.p;
     find_share(&walk, &segments[0], sums, &d);
     const uint32_t blocks = walk.units;
@@ -91,6 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
     }
     unsigned char *const stages = memory + Q_BYTES;
     struct state state;
+    float unit = LEAST_UNIT;
     int number = 0, block = 0, stage = 1; /* of the segment, the block in it, and its stage */
 #pragma unroll 1
     for (uint32_t at = 0; at < blocks + STAGES - 1; ++at) { /* the first STAGES - 1 rounds have nothing to process */
@@ -99,7 +101,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
         if (is_there && block == 0) {
             clear(state.o, COLUMN_TILES);
             state.m[0] = state.m[1] = -INFINITY, state.l[0] = state.l[1] = 0;
-            if (number > 0 || STORED_BYTES < ELEMENT_BYTES) load_query(memory, p, &s->t);
+            unit = LEAST_UNIT;
+            if (number > 0 || STORED_BYTES < ELEMENT_BYTES) load_query(memory, q_scales, p, &s->t);
         }
         if (is_there) cp_async_wait(STAGES - 2);
         __syncthreads(); /* this block is there for all, and all are done with the one before */
@@ -107,8 +110,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
         load_next(&loader, p, segments, &walk, stages + free * STAGE_BYTES, &shown[free]);
         if (is_there) {
             if (WARPS_M == 1 || 16 * warp_m() < s->t.rows * p->group)
-                process_block(p, s, memory, stages + stage * STAGE_BYTES, &shown[stage], s->first + block * BLOCK_N, &state);
+                process_block(p, s, memory, q_scales, stages + stage * STAGE_BYTES, &shown[stage],
+                              s->first + block * BLOCK_N, &state, &unit);
             if (++block == s->blocks) {
+#if defined(STORED_DTYPE)
+                finish_byte_weights(&state, unit);
+#endif
                 finish_segment(&d, s, stages + stage * STAGE_BYTES, &state, marks);
                 ++number, block = 0;
             }

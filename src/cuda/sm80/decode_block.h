@@ -31,14 +31,14 @@ INLINE void apply_score_terms(const struct params *p, const struct job *t, struc
         }
 }
 
-/* Score terms and the mask, on a warp's scores of the keys from `key` on. */
+/* Score terms and the mask, on a warp's scores of the keys from `key` on. Rows that are not there see nothing. */
 INLINE void finish_scores(const struct params *p, const struct job *t, const struct shown *shown, int key, float (*s)[4]) {
     const int lane = (int)threadIdx.x % 32, first = lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const struct place at = place_of(p, t, 16 * warp_m() + lane / 4 + 8 * half);
         const int low = clamp(band_first(&t->band, at.i) - key - first, 8 * N_TILES);
-        const int end = clamp(band_end(&t->band, at.i) - key - first, 8 * N_TILES);
+        const int end = at.i < t->rows ? clamp(band_end(&t->band, at.i) - key - first, 8 * N_TILES) : 0;
         if (p->scaled) apply_score_terms(p, t, at, half, key + first, s);
 #pragma unroll
         for (int n = 0; n < N_TILES; ++n)
@@ -55,26 +55,27 @@ INLINE void finish_scores(const struct params *p, const struct job *t, const str
             if (!its[8 * n + x % 2]) s[n][x] = -INFINITY;
 }
 
-/* One block of keys, at j0: scores, mask, online softmax, O += P V. */
-INLINE void process_block(const struct params *p, const struct segment *s, const unsigned char *q,
-                          const unsigned char *stage, const struct shown *shown, int j0, struct state *state) {
+/* One block of keys, at j0: scores, mask, online softmax, O += P V. q_scales: of the rows of Q, and unit: of the weights,
+ * with numbers of a byte (decode_bytes.h). */
+INLINE void process_block(const struct params *p, const struct segment *s, const unsigned char *q, const float *q_scales,
+                          const unsigned char *stage, const struct shown *shown, int j0, struct state *state, float *unit) {
     const int keys = warp_n() * 8 * N_TILES, key = j0 + keys;
     if (key >= s->t.keys) return;
+    const bool hidden = key < s->full_first || key + 8 * N_TILES > s->full_end || (p->cache.page_table && shown->missing);
     float scores[N_TILES][4];
     clear(scores, N_TILES);
 #if defined(STORED_DTYPE)
     const float *const scales = (const float *)(stage + 2 * K_BYTES) + keys;
-    product_bytes(scores, q, 16 * warp_m(), stage, keys);
-    scale_scores(scales, 1, N_TILES, scores);
+    product_keys(scores, q, 16 * warp_m(), stage, keys);
+    scale_byte_scores(scales, q_scales + 16 * warp_m(), scores);
 #else
     product_rows(scores, 1, N_TILES, DIM, q, 16 * warp_m(), stage, keys, DIM);
 #endif
-    if (p->scaled || key < s->full_first || key + 8 * N_TILES > s->full_end || (p->cache.page_table && shown->missing))
-        finish_scores(p, &s->t, shown, key, scores);
+    if (p->scaled || hidden) finish_scores(p, &s->t, shown, key, scores);
     online_softmax(scores, state, p->exponent);
 #if defined(STORED_DTYPE)
-    scale_weights(scales + BLOCK_N, 1, N_TILES, weight_unit(p), scores);
-    product_weights(state->o, scores, stage + K_BYTES, keys);
+    scale_byte_weights(scales + BLOCK_N, hidden, state, unit, scores);
+    product_columns(state->o, scores, stage + K_BYTES, keys);
 #else
     product_registers(state->o, 1, COLUMN_TILES, 8 * N_TILES, scores, stage + K_BYTES, keys, 0, DIM);
 #endif

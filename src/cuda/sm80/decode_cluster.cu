@@ -44,7 +44,7 @@ INLINE void describe(struct segment *s, const struct params *p, int item, int ra
 }
 
 /* Leaves the warp's rows to the cluster, from registers. */
-INLINE void leave_part(const struct params *p, struct parts *parts, const struct state *state, int rows) {
+INLINE void leave_part(struct parts *parts, const struct state *state, int rows) {
     const int lane = (int)threadIdx.x % 32, warp = warp_n();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -53,7 +53,7 @@ INLINE void leave_part(const struct params *p, struct parts *parts, const struct
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
         if (row >= rows) continue;
-        put_row(p, parts->o[warp][row], state, half);
+        put_row(parts->o[warp][row], state, half);
         if (lane % 4 == 0) parts->statistics[warp][row] = make_float2(state->m[half], l);
     }
 }
@@ -111,6 +111,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     extern __shared__ __align__(1024) unsigned char memory[]; /* aligned for product_mma.h */
     __shared__ struct segment own;
     __shared__ struct shown shown[STAGES];
+    __shared__ float q_scales[STORED_BYTES < ELEMENT_BYTES ? BLOCK_M : 1];
     const struct params *const p = &d.p;
     const int item = (int)blockIdx.x / CLUSTER, rank = cluster_rank();
     if (threadIdx.x == 0) describe(&own, p, item, rank);
@@ -119,12 +120,13 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     if (p->cache.page_table) look_up(&lookup, p, &own, own.first);
     unsigned char *const stages = memory + Q_BYTES;
     struct state state;
+    float unit = LEAST_UNIT;
     clear(state.o, COLUMN_TILES);
     state.m[0] = state.m[1] = -INFINITY, state.l[0] = state.l[1] = 0;
 #pragma unroll 1
     for (int at = 1 - STAGES; at < own.blocks; ++at) { /* the first rounds have nothing to process */
         const int next = at + STAGES - 1, slot = next % STAGES;
-        if (at == 0) load_query(memory, p, &own.t);
+        if (at == 0) load_query(memory, q_scales, p, &own.t);
         if (at >= 0) cp_async_wait(STAGES - 2);
         __syncthreads(); /* this block is there for all, and all are done with the one before */
         if (next < own.blocks) {
@@ -133,12 +135,15 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         }
         cp_async_commit();
         if (at >= 0)
-            process_block(p, &own, memory, stages + at % STAGES * STAGE_BYTES, &shown[at % STAGES], own.first + at * BLOCK_N,
-                          &state);
+            process_block(p, &own, memory, q_scales, stages + at % STAGES * STAGE_BYTES, &shown[at % STAGES],
+                          own.first + at * BLOCK_N, &state, &unit);
     }
+#if defined(STORED_DTYPE)
+    finish_byte_weights(&state, unit);
+#endif
     struct parts *const parts = (struct parts *)stages;
     __syncthreads();
-    leave_part(p, parts, &state, own.t.rows * p->group);
+    leave_part(parts, &state, own.t.rows * p->group);
     if (threadIdx.x < BLOCK_M) parts->marks[threadIdx.x] = parts->any = 0;
     cluster_barrier();
     merge_cluster(p, &own.t, parts, rank);

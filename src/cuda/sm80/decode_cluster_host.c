@@ -7,8 +7,9 @@
 #include "cuda/host/launch.h"
 #include "cuda/sm80/decode_host.h"
 
-/* K/V heads of all sequences: as many clusters as find room on the GPU at the same time. */
-enum { MOST_ITEMS = 16 };
+/* K/V heads of all sequences, and CTAs of all clusters: those that find room on the GPU at the same time, which of clusters
+ * is not every multiprocessor. */
+enum { MOST_ITEMS = 16, MOST_CTAS = 64 };
 
 #define VARIANT(name, dtype, dim, n, warps, stages, cluster) void strobe__##name(struct decode_params d);
 #include "cuda_decode_cluster_variants.h"
@@ -52,7 +53,9 @@ bool strobe__sm80_decode_cluster_choose(struct plan *plan) {
     const int64_t columns = a->dim > a->dim_v ? a->dim : a->dim_v;
     const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
     for (const struct cluster_variant *v = variants; v->symbol; ++v) {
-        if (v->dtype != a->q.dtype || v->dim < columns || v->shared_bytes > shared_bytes) continue;
+        if (v->dtype != a->q.dtype || v->dim < columns || v->shared_bytes > shared_bytes ||
+            a->batch * a->heads_kv * v->cluster > MOST_CTAS)
+            continue;
         plan->variant = &v->base;
         return true;
     }

@@ -17,8 +17,8 @@
 /* A compiled form of decode.cu; the build writes the list. */
 struct decode_variant {
     struct variant base;
-    int32_t dtype, stored, dim; /* of q, and of k and v */
-    int32_t rows, keys;         /* of a CTA, and of a block */
+    int32_t stored, dim; /* dtype of k and v; q has the same, or is of 16 bits */
+    int32_t rows, keys;  /* of a CTA, and of a block */
     int32_t threads, shared_bytes, ctas;
     void (*symbol)(struct decode_params d);
 };
@@ -29,7 +29,6 @@ struct decode_variant {
 
 #define VARIANT(name, dtype_, stored_, dim_, n, warps_m, warps_n, stages, ctas_)                                    \
     {.base = {#name},                                                                                               \
-     .dtype = STROBE_##dtype_,                                                                                      \
      .stored = STROBE_##stored_,                                                                                    \
      .dim = dim_,                                                                                                   \
      .rows = 16 * (warps_m),                                                                                        \
@@ -75,9 +74,7 @@ bool strobe__sm80_decode_choose(struct plan *plan) {
     const int64_t columns = a->dim > a->dim_v ? a->dim : a->dim_v, rows = a->seq_q * plan->problem->group;
     const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
     for (const struct decode_variant *v = variants; v->symbol; ++v) {
-        if (v->dtype != a->q.dtype || v->stored != a->k.dtype || v->dim < columns || v->rows < rows ||
-            v->shared_bytes > shared_bytes)
-            continue;
+        if (v->stored != a->k.dtype || v->dim < columns || v->rows < rows || v->shared_bytes > shared_bytes) continue;
         plan->variant = &v->base;
         return true;
     }

@@ -58,38 +58,36 @@ INLINE void copy_row(unsigned char *to, const stored *k, const stored *v, int k_
     cp_async_16(shared_address(to) + K_BYTES, v, v_bytes);
 }
 
-#if defined(STORED_DTYPE)
-/* Copies of the scales of key `key` of the block, which lies at `slot` of a sequence's keys or of a page. */
-INLINE void copy_scales(const struct params *p, const struct segment *s, unsigned char *stage, int key, int64_t batch,
-                        int64_t slot) {
-    float *const k = (float *)(stage + 2 * K_BYTES) + key, *const v = k + BLOCK_N;
-    if (p->cache.k_scale)
-        copy_scale(k, p->cache.k_scale, p->cache.k_scale_stride, p, &s->t, batch, slot);
-    else
-        *k = 1;
-    if (p->cache.v_scale)
-        copy_scale(v, p->cache.v_scale, p->cache.v_scale_stride, p, &s->t, batch, slot);
-    else
-        *v = 1;
-}
+/* Whether a block has all its keys and rows all their columns: sizes of copies that are constants save instructions. */
+INLINE bool is_whole(const struct params *p, int keys) { return keys >= BLOCK_N && p->dim == DIM && p->dim_v == DIM; }
 
-/* Copies of the scales of the block at j0, of the keys that are there: each thread has one, of its own warp's look-ups. */
+#if defined(STORED_DTYPE)
+/* Copies of the scales of the block at j0: each thread has a key, of its own warp's look-ups. Keys that are not there have
+ * the scale 0. */
 INLINE void load_scales(const struct params *p, const struct segment *s, const struct lookup *lookup, unsigned char *stage,
                         int j0) {
     static_assert(BLOCK_N <= THREADS && BLOCK_N % 32 == 0, "a thread has a key");
     const int key = (int)threadIdx.x;
-    if (key >= BLOCK_N || j0 + key >= s->t.keys) return;
-    const int64_t slot = s->t.first_key + j0 + key;
-    if (!p->cache.page_table) {
-        copy_scales(p, s, stage, key, s->t.batch_k, slot);
-        return;
-    }
-    int page = lookup->page[0];
+    if (key >= BLOCK_N) return;
+    float *const k = (float *)(stage + 2 * K_BYTES) + key, *const v = k + BLOCK_N;
+    int64_t batch = s->t.batch_k, slot = s->t.first_key + j0 + key;
+    bool there = j0 + key < s->t.keys;
+    if (p->cache.page_table) {
+        int page = lookup->page[0];
 #pragma unroll
-    for (int n = 1; n < LOOKUPS; ++n)
-        if (key / 32 == n) page = lookup->page[n];
-    if ((unsigned)page < (unsigned)p->cache.pages)
-        copy_scales(p, s, stage, key, page, (unsigned)slot % (unsigned)p->cache.page_size);
+        for (int n = 1; n < LOOKUPS; ++n)
+            if (key / 32 == n) page = lookup->page[n];
+        there = (unsigned)page < (unsigned)p->cache.pages; /* past the end it is -1 */
+        batch = page, slot = (unsigned)slot % (unsigned)p->cache.page_size;
+    }
+    if (there && p->cache.k_scale)
+        copy_scale(k, p->cache.k_scale, p->cache.k_scale_stride, p, &s->t, batch, slot);
+    else
+        *k = there;
+    if (there && p->cache.v_scale)
+        copy_scale(v, p->cache.v_scale, p->cache.v_scale_stride, p, &s->t, batch, slot);
+    else
+        *v = there;
 }
 #endif
 
@@ -111,7 +109,13 @@ INLINE void load_block(const struct params *p, const struct segment *s, const st
     if (!p->cache.page_table) {
         const int64_t first = s->t.first_key + j0 + own;
         k += first * p->k.row, v += first * p->v.row;
-#pragma unroll 4
+        if (is_whole(p, end)) {
+#pragma unroll
+            for (int n = 0; n < ROUNDS; ++n, k += STEP * p->k.row, v += STEP * p->v.row)
+                copy_row(stage + stage_chunk_at(own + n * STEP, chunk), k, v, 16, 16);
+            return;
+        }
+#pragma unroll 1
         for (int n = 0; n < ROUNDS; ++n, k += STEP * p->k.row, v += STEP * p->v.row) {
             const bool there = own + n * STEP < end;
             copy_row(stage + stage_chunk_at(own + n * STEP, chunk), there ? k : s->k, there ? v : s->v, there ? k_bytes : 0,
@@ -130,6 +134,16 @@ INLINE void load_block(const struct params *p, const struct segment *s, const st
         for (int n = 0; n < LOOKUPS; ++n) shown->key[lane + 32 * n] = (unsigned)lookup->page[n] < (unsigned)p->cache.pages;
     } else {
         shown->missing = 0;
+        if (is_whole(p, end)) {
+#pragma unroll
+            for (int n = 0; n < ROUNDS; ++n) {
+                const int row = own + n * STEP, page = __shfl_sync(0xffffffffu, lookup->page[n * STEP / 32], row % 32);
+                const unsigned slot = (first + (unsigned)row) % size;
+                copy_row(stage + stage_chunk_at(row, chunk), k + (page * p->k.batch + slot * p->k.row),
+                         v + (page * p->v.batch + slot * p->v.row), 16, 16);
+            }
+            return;
+        }
     }
 #pragma unroll
     for (int n = 0; n < ROUNDS; ++n) {
@@ -175,27 +189,65 @@ INLINE uint4 query_chunk(const struct params *p, const element *from, int left) 
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/* Columns 4 n, 4 n + 2 of sixteen, then 4 n + 1, 4 n + 3: as decode_bytes.h has K's. */
-INLINE void order_as_bytes(uint4 *low, uint4 *high) {
-    const uint4 even = make_uint4(__byte_perm(low->x, low->y, 0x5410), __byte_perm(low->z, low->w, 0x5410),
-                                  __byte_perm(high->x, high->y, 0x5410), __byte_perm(high->z, high->w, 0x5410));
-    *high = make_uint4(__byte_perm(low->x, low->y, 0x7632), __byte_perm(low->z, low->w, 0x7632),
-                       __byte_perm(high->x, high->y, 0x7632), __byte_perm(high->z, high->w, 0x7632));
-    *low = even;
+#if defined(STORED_DTYPE)
+/* A pair of elements of q, of either type. */
+INLINE float2 query_pair(const struct params *p, uint32_t pair) {
+    return p->q.dtype == CUDA_BF16 ? make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u))
+                                   : make_float2(f16_to_float((uint16_t)pair), f16_to_float((uint16_t)(pair >> 16)));
 }
 
+/* Sixteen columns of a row of q, its PAIRS lanes together: to fp16, relative to the power of two that is returned, in the
+ * order of the columns of K (decode_bytes.h). */
+INLINE float order_as_bytes(const struct params *p, uint4 *low, uint4 *high) {
+    const uint32_t pairs[8] = {low->x, low->y, low->z, low->w, high->x, high->y, high->z, high->w};
+    uint32_t to[8];
+    float most = 0;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+        const float2 x = query_pair(p, pairs[n]);
+        most = fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y)));
+    }
+#pragma unroll
+    for (int w = DIM / 32; w > 0; w /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, w));
+    const int exponent = (int)(__float_as_uint(most) >> 23); /* of zeros and denormals 0, of an infinity 255 */
+    const int shift = exponent < 27 ? 114 : exponent < 255 ? 141 - exponent : 0; /* the largest: from 2^14 to 2^15 */
+    const float factor = __uint_as_float((uint32_t)(127 + shift) << 23);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+        const float2 x = query_pair(p, pairs[n]);
+        to[n] = pack(x.x * factor, x.y * factor);
+    }
+#if defined(STORED_INT8) /* columns 4 t, 4 t + 2, then 4 t + 1, 4 t + 3 */
+    *low = make_uint4(__byte_perm(to[0], to[1], 0x5410), __byte_perm(to[2], to[3], 0x5410),
+                      __byte_perm(to[4], to[5], 0x5410), __byte_perm(to[6], to[7], 0x5410));
+    *high = make_uint4(__byte_perm(to[0], to[1], 0x7632), __byte_perm(to[2], to[3], 0x7632),
+                       __byte_perm(to[4], to[5], 0x7632), __byte_perm(to[6], to[7], 0x7632));
+#else /* 4 t, 4 t + 1, then 4 t + 2, 4 t + 3 */
+    *low = make_uint4(to[0], to[2], to[4], to[6]);
+    *high = make_uint4(to[1], to[3], to[5], to[7]);
+#endif
+    return __uint_as_float((uint32_t)(127 - shift) << 23);
+}
+#endif
+
 /* Q's packed rows, as load_packed() lays them, but by plain loads: copies of K and V are on their way, in groups of their
- * own. */
-INLINE void load_query(unsigned char *tile, const struct params *p, const struct job *t) {
+ * own. scales: [BLOCK_M], with numbers of a byte. */
+INLINE void load_query(unsigned char *tile, float *scales, const struct params *p, const struct job *t) {
     enum { PAIRS = DIM / (2 * CHUNK) };
     const int end = t->rows * p->group;
+    static_assert(BLOCK_M * PAIRS % 32 == 0, "a warp has whole rows");
 #pragma unroll 1
     for (int at = (int)threadIdx.x; at < BLOCK_M * PAIRS; at += THREADS) {
         const int row = at / PAIRS, chunk = at % PAIRS * 2, left = row < end ? p->dim - chunk * CHUNK : 0;
         const int i = row / p->group;
         const element *from = t->q + i * p->q.row + (row - i * p->group) * p->q.head + chunk * CHUNK;
         uint4 low = query_chunk(p, from, left), high = query_chunk(p, from + CHUNK, left - CHUNK);
-        if (STORED_BYTES < ELEMENT_BYTES) order_as_bytes(&low, &high);
+#if defined(STORED_DTYPE)
+        const float scale = order_as_bytes(p, &low, &high);
+        if (chunk == 0) scales[row] = scale;
+#else
+        (void)scales;
+#endif
         *(uint4 *)(tile + chunk_at(DIM * ELEMENT_BYTES, row, chunk)) = low;
         *(uint4 *)(tile + chunk_at(DIM * ELEMENT_BYTES, row, chunk + 1)) = high;
     }

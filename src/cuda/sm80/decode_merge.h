@@ -21,18 +21,16 @@ INLINE float *other_part(const struct decode_params *d, int cta) { return first_
 INLINE int statistics_at(const struct decode_params *d, int row) { return d->rows_most * DIM_V + 2 * row; }
 
 /* Stores the lane's columns of one of its two rows, [DIM_V]. */
-INLINE void put_row(const struct params *p, float *row, const struct state *state, int half) {
+INLINE void put_row(float *row, const struct state *state, int half) {
     const int lane = (int)threadIdx.x % 32;
 #if defined(STORED_DTYPE) /* columns as decode_bytes.h has them */
     float4 *const to = (float4 *)row + lane % 4;
-    const float factor = 1 / weight_unit(p);
 #pragma unroll
     for (int n = 0; n < COLUMN_TILES; n += 2) {
         const float *const even = &state->o[n][2 * half], *const odd = &state->o[n + 1][2 * half];
-        to[2 * n] = make_float4(even[0] * factor, odd[0] * factor, even[1] * factor, odd[1] * factor);
+        to[2 * n] = make_float4(even[0], odd[0], even[1], odd[1]);
     }
 #else
-    (void)p;
     float2 *const to = (float2 *)row + lane % 4;
 #pragma unroll
     for (int n = 0; n < COLUMN_TILES; ++n) to[4 * n] = make_float2(state->o[n][2 * half], state->o[n][2 * half + 1]);
@@ -50,9 +48,18 @@ INLINE void store_part(const struct decode_params *d, const struct segment *s, c
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
         if (row >= end) continue;
-        put_row(&d->p, part + row * DIM_V, state, half);
+        put_row(part + row * DIM_V, state, half);
         if (lane % 4 == 0) *(float2 *)(part + statistics_at(d, row)) = make_float2(state->m[half], l);
     }
+}
+
+INLINE float query_to_float(const struct params *p, element x) {
+#if defined(STORED_DTYPE)
+    return query_pair(p, x).x;
+#else
+    (void)p;
+    return element_to_float(x);
+#endif
 }
 
 INLINE float stored_to_float(stored x) {
@@ -92,7 +99,7 @@ static __device__ __noinline__ void exact_row(const struct params *p, const stru
         const float k_scale = key_scale(p->cache.k_scale, p->cache.k_scale_stride, p, t, batch, key);
         const float v_scale = key_scale(p->cache.v_scale, p->cache.v_scale_stride, p, t, batch, key);
         float dot = 0;
-        for (int x = lane; x < p->dim; x += 32) dot += element_to_float(q[x]) * stored_to_float(k[x]);
+        for (int x = lane; x < p->dim; x += 32) dot += query_to_float(p, q[x]) * stored_to_float(k[x]);
         float score = warp_sum(dot) * k_scale * p->scale;
         if (p->softcap > 0) score = p->softcap * tanhf(score / p->softcap);
         if (p->slopes) score -= p->slopes[t->b * p->slopes_batch + at.h] * fabsf((float)(at.i + t->alibi_diagonal - j));
@@ -168,6 +175,8 @@ INLINE bool store_columns(const struct params *p, const struct job *t, int row, 
     const int columns = p->dim_v - x;
     if (columns >= 4 && p->out.aligned && p->out.dtype == ELEMENT_DTYPE)
         *(uint2 *)((element *)p->out.data + to) = make_uint2(pack(o[0], o[1]), pack(o[2], o[3]));
+    else if (STORED_BYTES < ELEMENT_BYTES && columns >= 4 && p->out.aligned && p->out.dtype == CUDA_BF16)
+        *(uint2 *)((element *)p->out.data + to) = make_uint2(cvt_bf16x2(o[0], o[1]), cvt_bf16x2(o[2], o[3]));
     else
 #pragma unroll 1
         for (int e = 0; e < 4 && e < columns; ++e) store_any(p->out.data, p->out.dtype, to + e, o[e]);

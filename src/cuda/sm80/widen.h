@@ -48,6 +48,12 @@ INLINE void widen_chunk(uint4 stored, int dtype, float4 (&to)[4]) {
     }
 }
 #else
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define E4M3_BY_INSTRUCTION 1 /* to fp16 */
+#else
+#define E4M3_BY_INSTRUCTION 0
+#endif
+
 #if defined(ELEMENT_FP16)
 #define FMA_X2      fma_f16x2
 #define E4M3_SHIFT  1           /* from a byte in the upper half of 16 bits to the exponent's lowest bits */
@@ -74,6 +80,12 @@ INLINE uint32_t widen_e4m3(uint32_t halves) {
     return FMA_X2((halves & 0x80008000u) | (halves & 0x7f007f00u) >> E4M3_SHIFT, E4M3_FACTOR, 0x80008000u);
 }
 
+/* The same of any two. */
+INLINE uint32_t widen_e4m3_or_nan(uint32_t halves) {
+    const uint32_t nans = e4m3_nans(halves) & 0x80008000u;
+    return widen_e4m3(halves) | (nans >> 15) * 0x7fffu;
+}
+
 /* 16 stored bytes to 16 elements. */
 INLINE void widen_chunk(uint4 stored, int dtype, uint4 (&to)[2]) {
     const uint32_t words[4] = {stored.x, stored.y, stored.z, stored.w};
@@ -94,42 +106,6 @@ INLINE void widen_chunk(uint4 stored, int dtype, uint4 (&to)[2]) {
         }
     to[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     to[1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
-}
-
-/* Bytes 0 and 2 of each of four words, and bytes 1 and 3, as pairs of elements: what ldmatrix brings of bytes, widened
- * without putting neighbours together first. */
-INLINE void widen_words(const uint32_t words[4], int dtype, uint32_t even[4], uint32_t odd[4]) {
-    if (dtype == CUDA_INT8) {
-#pragma unroll
-        for (int n = 0; n < 4; ++n) even[n] = widen_int8(words[n]), odd[n] = widen_int8(words[n] >> 8);
-        return;
-    }
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-        const uint32_t low = cvt_f16x2_of_e4m3x2((uint16_t)words[n]), high = cvt_f16x2_of_e4m3x2((uint16_t)(words[n] >> 16));
-#if defined(ELEMENT_FP16)
-        even[n] = __byte_perm(low, high, 0x5410), odd[n] = __byte_perm(low, high, 0x7632);
-#else
-        even[n] = pack(f16_to_float((uint16_t)low), f16_to_float((uint16_t)high));
-        odd[n] = pack(f16_to_float((uint16_t)(low >> 16)), f16_to_float((uint16_t)(high >> 16)));
-#endif
-    }
-#else
-    uint32_t nans = 0;
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-        even[n] = widen_e4m3(words[n] << 8), odd[n] = widen_e4m3(words[n]);
-        nans |= e4m3_nans(words[n]);
-    }
-    if (nans)
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-            const uint32_t its = e4m3_nans(words[n]);
-            even[n] |= (its >> 7 & 1) * 0x7fffu | (its >> 23 & 1) * 0x7fff0000u;
-            odd[n] |= (its >> 15 & 1) * 0x7fffu | (its >> 31) * 0x7fff0000u;
-        }
-#endif
 }
 #endif
 
