@@ -23,6 +23,8 @@ const struct backend strobe__reference_backend = {.device = STROBE_CPU};
 #define VARIANT(name, ...) STAND_IN(name)
 #include "cuda_backward_dbias_variants.h"
 #include "cuda_backward_fused_variants.h"
+#include "cuda_decode_bytes_variants.h"
+#include "cuda_decode_cluster_variants.h"
 #include "cuda_decode_variants.h"
 #include "cuda_forward_variants.h"
 #include "sm90_forward_variants.h"
@@ -70,8 +72,12 @@ STAND_IN(append_all)
     {.name = #kernel, .function = (const void *)(uintptr_t)strobe__##kernel, .threads = its_threads, .is_hopper = hopper},
 
 const struct fake_kernel fake_kernels[] = {
-#define VARIANT(name, dtype, dim, n, warps_m, warps_n, ...) KERNEL(name, 32 * (warps_m) * (warps_n), false)
+#define VARIANT(name, dtype, stored, dim, n, warps_m, warps_n, ...) KERNEL(name, 32 * (warps_m) * (warps_n), false)
+#include "cuda_decode_bytes_variants.h"
 #include "cuda_decode_variants.h"
+#undef VARIANT
+#define VARIANT(name, dtype, dim, n, warps, ...) KERNEL(name, 32 * (warps), true)
+#include "cuda_decode_cluster_variants.h"
 #undef VARIANT
 #define VARIANT(name, dtype, dim, dim_v, m, n, warps_m, warps_n, ...) KERNEL(name, 32 * (warps_m) * (warps_n), false)
 #include "cuda_forward_variants.h"
