@@ -215,7 +215,7 @@ foreach(stored INT8 FP8_E4M3)
   cuda_decode_bytes(rows16 ${stored} 128 4 1  4  3  2)
   cuda_decode_bytes(rows64 ${stored} 128 4 4  2  6  1)
   cuda_decode_bytes(rows16 ${stored} 256 2 1  4  3  2)
-  cuda_decode_bytes(rows64 ${stored} 256 2 4  2  6  1)
+  cuda_decode_bytes(rows64 ${stored} 256 4 4  2  5  1)
 endforeach()
 
 # Short calls on Hopper: clusters, of up to 16 rows.

@@ -20,6 +20,7 @@
  * a time as the memory of a stage has room for: [pair][4 COLUMN_TILES + 4][32 lanes]. */
 INLINE void gather_warps(float *memory, struct state *state, float c) {
     enum { SUMS = 32 * (4 * COLUMN_TILES + 4), AT_A_TIME = STAGE_BYTES / (SUMS * (int)sizeof(float)) };
+    static_assert(WARPS_N == 1 || AT_A_TIME > 0, "a stage has room for the sums of a warp");
 #pragma unroll 1
     for (int step = WARPS_N / 2; step > 0; step /= 2)
 #pragma unroll 1
