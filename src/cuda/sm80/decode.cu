@@ -57,20 +57,29 @@ INLINE void gather_warps(float *memory, struct state *state, float c) {
         }
 }
 
-/* Brings the segment's part; `free`: the memory of a block that all will have left at the next barrier. */
+/* Brings the segment's part; `free`: the memory of a block that all will have left at the next barrier. A part that is the
+ * whole item does not leave that memory. */
 INLINE void finish_segment(const struct decode_params *d, const struct segment *s, unsigned char *free, struct state *state,
                            uint32_t *marks) {
     __shared__ bool is_last;
+    const bool whole = is_whole_item(s);
+    float *const part = whole       ? whole_part((float *)free)
+                        : s->begins ? first_part(d, (int)blockIdx.x)
+                                    : other_part(d, (int)blockIdx.x);
     gather_warps((float *)free, state, d->p.exponent);
-    if (warp_n() == 0) store_part(d, s, state, 16 * warp_m());
-    if (s->ctas > 1) __threadfence();
+    if (whole) __syncthreads(); /* sums have been read */
+    if (warp_n() == 0) store_part(d, s, part, state, 16 * warp_m());
+    if (!whole) __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) {
-        is_last = s->ctas == 1 || atomicAdd(&d->arrived[s->first_cta], 1) == (uint32_t)s->ctas - 1;
-        if (s->ctas > 1) __threadfence();
+    if (!whole) {
+        if (threadIdx.x == 0) {
+            is_last = s->ctas == 1 || atomicAdd(&d->arrived[s->first_cta], 1) == (uint32_t)s->ctas - 1;
+            __threadfence();
+        }
+        __syncthreads();
+        if (!is_last) return;
     }
-    __syncthreads();
-    if (is_last) merge_parts(d, s, (float *)free, marks);
+    merge_parts(d, s, whole ? part : first_part(d, s->first_cta), (float *)free, marks);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_constant__ struct decode_params d) {

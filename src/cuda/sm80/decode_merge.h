@@ -20,6 +20,18 @@ INLINE float *other_part(const struct decode_params *d, int cta) { return first_
 
 INLINE int statistics_at(const struct decode_params *d, int row) { return d->rows_most * DIM_V + 2 * row; }
 
+/* Whether a segment is an item with its only part, which then lies in shared memory, behind the weights of its rows, if
+ * there is room. */
+enum { WEIGHTS = 2 * BLOCK_M };
+INLINE bool is_whole_item(const struct segment *s) {
+    return (WEIGHTS + BLOCK_M * (DIM_V + 2)) * (int)sizeof(float) <= STAGE_BYTES && s->ctas == 1;
+}
+INLINE float *whole_part(float *stage) { return stage + WEIGHTS; }
+
+/* Reads of a part, which is another CTA's if not the whole. */
+INLINE float2 part_2(const float *from, bool whole) { return whole ? *(const float2 *)from : __ldcg((const float2 *)from); }
+INLINE float4 part_4(const float *from, bool whole) { return whole ? *(const float4 *)from : __ldcg((const float4 *)from); }
+
 /* Stores the lane's columns of one of its two rows, [DIM_V]. */
 INLINE void put_row(float *row, const struct state *state, int half) {
     const int lane = (int)threadIdx.x % 32;
@@ -38,8 +50,8 @@ INLINE void put_row(float *row, const struct state *state, int half) {
 }
 
 /* Stores the warp's rows as a part, from registers. */
-INLINE void store_part(const struct decode_params *d, const struct segment *s, const struct state *state, int first) {
-    float *const part = s->begins ? first_part(d, (int)blockIdx.x) : other_part(d, (int)blockIdx.x);
+INLINE void store_part(const struct decode_params *d, const struct segment *s, float *part, const struct state *state,
+                       int first) {
     const int lane = (int)threadIdx.x % 32, end = s->t.rows * d->p.group;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -129,7 +141,8 @@ INLINE struct row_end end_of_merged_row(const struct params *p, struct place at,
 
 /* Weights of `rows` rows from `first` on, [part][row], by their maxima and sums; then the rows' factors, [row]. lse is
  * stored. A row has some lanes, because loads that wait for each other are what takes time. */
-INLINE void add_up_statistics(const struct decode_params *d, const struct segment *s, float *weights, int first, int rows) {
+INLINE void add_up_statistics(const struct decode_params *d, const struct segment *s, const float *begin, float *weights,
+                              int first, int rows) {
     enum { LANES = 16 };
     const struct params *p = &d->p;
     const float c = p->exponent;
@@ -142,9 +155,8 @@ INLINE void add_up_statistics(const struct decode_params *d, const struct segmen
         float most = -INFINITY, l = 0;
 #pragma unroll 4
         for (int n = lane; n < parts; n += LANES) {
-            const float *from = n == 0 ? first_part(d, s->first_cta) + statistics_at(d, first + row)
-                                       : part + n * part_floats(d);
-            const float2 its = __ldcg((const float2 *)from);
+            const float *from = n == 0 ? begin + statistics_at(d, first + row) : part + n * part_floats(d);
+            const float2 its = part_2(from, is_whole_item(s));
             weights[n * rows + row] = its.x, sums[n * rows + row] = its.y;
             most = fmaxf(most, its.x);
         }
@@ -185,12 +197,12 @@ INLINE bool store_columns(const struct params *p, const struct job *t, int row, 
 
 /* Four columns of a row, from x on, of all parts of the item; `weights` of the row, `rows` apart. Returns whether they are
  * finite. */
-INLINE bool merge_columns(const struct decode_params *d, const struct segment *s, const float *weights, int rows,
-                          float factor, int row, int x) {
+INLINE bool merge_columns(const struct decode_params *d, const struct segment *s, const float *first, const float *weights,
+                          int rows, float factor, int row, int x) {
     const struct params *p = &d->p;
     const float *const part = other_part(d, s->first_cta) + row * DIM_V + x;
     const int step = part_floats(d);
-    const float4 begin = __ldcg((const float4 *)(first_part(d, s->first_cta) + row * DIM_V + x));
+    const float4 begin = part_4(first + row * DIM_V + x, is_whole_item(s));
     float o[4] = {weights[0] * begin.x, weights[0] * begin.y, weights[0] * begin.z, weights[0] * begin.w};
 #pragma unroll 8
     for (int n = 1; n < s->ctas; ++n) {
@@ -202,8 +214,9 @@ INLINE bool merge_columns(const struct decode_params *d, const struct segment *s
     return store_columns(p, &s->t, row, x, o, factor);
 }
 
-/* All threads. marks: [2] in shared memory, a bit for each row; memory: of a stage. */
-INLINE void merge_parts(const struct decode_params *d, const struct segment *s, float *memory, uint32_t *marks) {
+/* All threads. begin: the item's first part; marks: [2] in shared memory, a bit for each row; memory: of a stage. */
+INLINE void merge_parts(const struct decode_params *d, const struct segment *s, const float *begin, float *memory,
+                        uint32_t *marks) {
     enum { QUARTERS = DIM_V / 4 };
     const int rows = s->t.rows * d->p.group, most = rows_at_a_time(s);
     if (threadIdx.x < 2) marks[threadIdx.x] = 0;
@@ -211,12 +224,12 @@ INLINE void merge_parts(const struct decode_params *d, const struct segment *s, 
     for (int first = 0; first < rows; first += most) {
         const int here = rows - first < most ? rows - first : most;
         __syncthreads();
-        add_up_statistics(d, s, memory, first, here);
+        add_up_statistics(d, s, begin, memory, first, here);
         const float *const factors = memory + s->ctas * here;
 #pragma unroll 1
         for (int at = (int)threadIdx.x; at < here * QUARTERS; at += THREADS) {
             const int row = at / QUARTERS, x = at % QUARTERS * 4;
-            if (x < d->p.dim_v && !merge_columns(d, s, memory + row, here, factors[row], first + row, x))
+            if (x < d->p.dim_v && !merge_columns(d, s, begin, memory + row, here, factors[row], first + row, x))
                 atomicOr(&marks[(first + row) / 32], 1u << (first + row) % 32);
         }
     }
