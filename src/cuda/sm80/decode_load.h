@@ -62,6 +62,25 @@ INLINE void copy_row(unsigned char *to, const stored *k, const stored *v, int k_
 INLINE bool is_whole(const struct params *p, int keys) { return keys >= BLOCK_N && p->dim == DIM && p->dim_v == DIM; }
 
 #if defined(STORED_DTYPE)
+/* What stands for scales that are not given. */
+static __device__ const float no_scale = 1;
+
+/* Where the scales of a tensor's keys begin, and the steps from one to the next, of pages and of keys. */
+struct scales {
+    const float *at;
+    int64_t page, key;
+};
+INLINE struct scales scales_of(const float *scale, const int64_t *stride, const struct params *p, const struct job *t) {
+    struct scales x = {&no_scale, 0, 0};
+    if (!scale) return x;
+    x.at = scale + t->kv * stride[2];
+    if (p->cache.scale_block == 0)
+        x.at += t->b * stride[0];
+    else
+        x.page = stride[0], x.key = stride[1];
+    return x;
+}
+
 /* Copies of the scales of the block at j0: each thread has a key, of its own warp's look-ups. Keys that are not there have
  * the scale 0. */
 INLINE void load_scales(const struct params *p, const struct segment *s, const struct lookup *lookup, unsigned char *stage,
@@ -69,27 +88,35 @@ INLINE void load_scales(const struct params *p, const struct segment *s, const s
     static_assert(BLOCK_N <= THREADS && BLOCK_N % 32 == 0, "a thread has a key");
     const int key = (int)threadIdx.x;
     if (key >= BLOCK_N) return;
-    float *const k = (float *)(stage + 2 * K_BYTES) + key, *const v = k + BLOCK_N;
-    int64_t batch = s->t.batch_k, slot = s->t.first_key + j0 + key;
+    const struct scales k = scales_of(p->cache.k_scale, p->cache.k_scale_stride, p, &s->t);
+    const struct scales v = scales_of(p->cache.v_scale, p->cache.v_scale_stride, p, &s->t);
+    float *const to = (float *)(stage + 2 * K_BYTES) + key;
+    int64_t page = s->t.batch_k, slot = s->t.first_key + j0 + key;
     bool there = j0 + key < s->t.keys;
     if (p->cache.page_table) {
-        int page = lookup->page[0];
+        int its = lookup->page[0];
 #pragma unroll
         for (int n = 1; n < LOOKUPS; ++n)
-            if (key / 32 == n) page = lookup->page[n];
-        there = (unsigned)page < (unsigned)p->cache.pages; /* past the end it is -1 */
-        batch = page, slot = (unsigned)slot % (unsigned)p->cache.page_size;
+            if (key / 32 == n) its = lookup->page[n];
+        there = (unsigned)its < (unsigned)p->cache.pages; /* past the end it is -1 */
+        page = its, slot = (unsigned)slot % (unsigned)p->cache.page_size;
+    } else if (p->cache.scale_block > 1) {
+        slot /= p->cache.scale_block;
     }
-    if (there && p->cache.k_scale)
-        copy_scale(k, p->cache.k_scale, p->cache.k_scale_stride, p, &s->t, batch, slot);
-    else
-        *k = there;
-    if (there && p->cache.v_scale)
-        copy_scale(v, p->cache.v_scale, p->cache.v_scale_stride, p, &s->t, batch, slot);
-    else
-        *v = there;
+    if (there) {
+        cp_async_4(shared_address(to), k.at + (page * k.page + slot * k.key));
+        cp_async_4(shared_address(to + BLOCK_N), v.at + (page * v.page + slot * v.key));
+    } else {
+        to[0] = to[BLOCK_N] = 0;
+    }
 }
 #endif
+
+/* Another lane's number. */
+INLINE int64_t from_lane(int64_t x, int lane) {
+    const uint32_t low = __shfl_sync(0xffffffffu, (uint32_t)x, lane % 32);
+    return (int64_t)((uint64_t)(uint32_t)__shfl_sync(0xffffffffu, (uint32_t)((uint64_t)x >> 32), lane % 32) << 32 | low);
+}
 
 /* Bytes of a chunk of which `left` numbers are the tensor's. */
 INLINE int bytes_there(int left) { return (left < 0 ? 0 : left < ROW_CHUNK ? left : ROW_CHUNK) * STORED_BYTES; }
@@ -103,6 +130,8 @@ INLINE void load_block(const struct params *p, const struct segment *s, const st
     const int k_bytes = bytes_there(p->dim - chunk * ROW_CHUNK), v_bytes = bytes_there(p->dim_v - chunk * ROW_CHUNK);
     const stored *k = s->k + chunk * ROW_CHUNK, *v = s->v + chunk * ROW_CHUNK;
     static_assert(STEP % 8 == 0 || STEP == 4, "stage_chunk_at() repeats after 8 rows");
+    static_assert(STEP <= 64, "a thread's rows of a round are among two look-ups");
+    const int later = STEP > 32 ? own / 32 : 0; /* of a round's two, which is the row's */
 #if defined(STORED_DTYPE)
     load_scales(p, s, lookup, stage, j0);
 #endif
@@ -135,12 +164,19 @@ INLINE void load_block(const struct params *p, const struct segment *s, const st
     } else {
         shown->missing = 0;
         if (is_whole(p, end)) {
+            int64_t k_at[LOOKUPS], v_at[LOOKUPS]; /* of the lane's keys: where their rows begin */
+#pragma unroll
+            for (int n = 0; n < LOOKUPS; ++n) {
+                const unsigned slot = (first + (unsigned)(lane + 32 * n)) % size;
+                k_at[n] = lookup->page[n] * p->k.batch + slot * p->k.row;
+                v_at[n] = lookup->page[n] * p->v.batch + slot * p->v.row;
+            }
 #pragma unroll
             for (int n = 0; n < ROUNDS; ++n) {
-                const int row = own + n * STEP, page = __shfl_sync(0xffffffffu, lookup->page[n * STEP / 32], row % 32);
-                const unsigned slot = (first + (unsigned)row) % size;
-                copy_row(stage + stage_chunk_at(row, chunk), k + (page * p->k.batch + slot * p->k.row),
-                         v + (page * p->v.batch + slot * p->v.row), 16, 16);
+                const int row = own + n * STEP;
+                const int at = n * STEP / 32, other = STEP > 32 ? at + 1 : at;
+                copy_row(stage + stage_chunk_at(row, chunk), k + from_lane(later ? k_at[other] : k_at[at], row),
+                         v + from_lane(later ? v_at[other] : v_at[at], row), 16, 16);
             }
             return;
         }
@@ -148,7 +184,8 @@ INLINE void load_block(const struct params *p, const struct segment *s, const st
 #pragma unroll
     for (int n = 0; n < ROUNDS; ++n) {
         const int row = own + n * STEP;
-        int page = __shfl_sync(0xffffffffu, lookup->page[n * STEP / 32], row % 32);
+        const int at = n * STEP / 32, other = STEP > 32 ? at + 1 : at;
+        int page = __shfl_sync(0xffffffffu, later ? lookup->page[other] : lookup->page[at], row % 32);
         const unsigned slot = (first + (unsigned)row) % size;
         const bool there = (unsigned)page < (unsigned)p->cache.pages;
         if (!there) page = 0;
