@@ -28,6 +28,10 @@
     (SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) | FEATURE(ALIBI) | \
      FEATURE(SINKS) | FEATURE(LSE) | FEATURE(PAGED) | FEATURE(LEFTPAD_K))
 
+#define DECODE_NUMBERS                                                                                   \
+    .operation = STROBE_FORWARD, .device = STROBE_CUDA, .dim = 256, .dim_v = 256, .seq_q = POSITIONS_31, \
+    .seq_k = POSITIONS_31, .best_seq_k = KEYS_WORTH_SHARING
+
 #define STORED (FP32 | FP16 | BF16 | FP64) /* one element at a time */
 
 /* Bounds of kernels that count positions in int (sm80), and of those that add distances of two to them (sm90). */
@@ -125,17 +129,11 @@ static const struct kernel kernels[] = {
     {
         .name = "cuda_decode_sm90",
         .summary = "few rows to a short cache, a cluster for each K/V head of a sequence, mma.sync, Hopper",
-        .operation = STROBE_FORWARD,
-        .device = STROBE_CUDA,
         .needs = CUDA_SM90,
         .features = DECODE,
         .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
-        .dim = 256,
-        .dim_v = 256,
-        .seq_q = POSITIONS_31,
-        .seq_k = POSITIONS_31,
         .rows = {1, 16},
-        .best_seq_k = KEYS_WORTH_SHARING,
+        DECODE_NUMBERS,
         .reject = strobe__sm80_decode_cluster_reject,
         .limits = "batch * heads_kv up to 16; " DECODE_LIMITS,
         .choose = strobe__sm80_decode_cluster_choose,
@@ -146,17 +144,11 @@ static const struct kernel kernels[] = {
     {
         .name = "cuda_decode_sm80",
         .summary = "few rows to a cache, blocks of keys shared out evenly on the device, mma.sync, any GPU from sm_80",
-        .operation = STROBE_FORWARD,
-        .device = STROBE_CUDA,
         .needs = CUDA_SM80,
         .features = DECODE,
         .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
-        .dim = 256,
-        .dim_v = 256,
-        .seq_q = POSITIONS_31,
-        .seq_k = POSITIONS_31,
         .rows = {1, 64},
-        .best_seq_k = KEYS_WORTH_SHARING,
+        DECODE_NUMBERS,
         .reject = strobe__sm80_decode_reject,
         .limits = DECODE_LIMITS,
         .choose = strobe__sm80_decode_choose,
@@ -168,17 +160,11 @@ static const struct kernel kernels[] = {
         .name = "cuda_decode_bytes_sm80",
         .summary = "few rows to a cache in int8 or e4m3, blocks of keys shared out evenly on the device, mma.sync, any GPU "
                    "from sm_80",
-        .operation = STROBE_FORWARD,
-        .device = STROBE_CUDA,
         .needs = CUDA_SM80,
         .features = DECODE | FEATURE(SCALES),
         .dtypes = {.q = FP16 | BF16, .kv = FP8 | INT8, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
-        .dim = 256,
-        .dim_v = 256,
-        .seq_q = POSITIONS_31,
-        .seq_k = POSITIONS_31,
         .rows = {1, 64},
-        .best_seq_k = KEYS_WORTH_SHARING,
+        DECODE_NUMBERS,
         .reject = strobe__sm80_decode_reject,
         .limits = DECODE_LIMITS,
         .choose = strobe__sm80_decode_choose,

@@ -121,77 +121,99 @@ INLINE int64_t from_lane(int64_t x, int lane) {
 /* Bytes of a chunk of which `left` numbers are the tensor's. */
 INLINE int bytes_there(int left) { return (left < 0 ? 0 : left < ROW_CHUNK ? left : ROW_CHUNK) * STORED_BYTES; }
 
-/* Copies of K and V of the block at j0. */
-INLINE void load_block(const struct params *p, const struct segment *s, const struct lookup *lookup, unsigned char *stage,
-                       struct shown *shown, int j0) {
-    enum { CHUNKS = DIM / ROW_CHUNK, STEP = THREADS / CHUNKS, ROUNDS = BLOCK_N / STEP };
-    const int lane = (int)threadIdx.x % 32, chunk = (int)threadIdx.x % CHUNKS, own = (int)threadIdx.x / CHUNKS;
-    const int end = s->t.keys - j0;
-    const int k_bytes = bytes_there(p->dim - chunk * ROW_CHUNK), v_bytes = bytes_there(p->dim_v - chunk * ROW_CHUNK);
-    const stored *k = s->k + chunk * ROW_CHUNK, *v = s->v + chunk * ROW_CHUNK;
-    static_assert(STEP % 8 == 0 || STEP == 4, "stage_chunk_at() repeats after 8 rows");
-    static_assert(STEP <= 64, "a thread's rows of a round are among two look-ups");
-    const int later = STEP > 32 ? own / 32 : 0; /* of a round's two, which is the row's */
-#if defined(STORED_DTYPE)
-    load_scales(p, s, lookup, stage, j0);
-#endif
-    if (!p->cache.page_table) {
-        const int64_t first = s->t.first_key + j0 + own;
-        k += first * p->k.row, v += first * p->v.row;
-        if (is_whole(p, end)) {
+/* What a thread copies of a block: a chunk of rows own, own + STEP, ... */
+struct share_of_block {
+    int chunk, own;
+    int k_bytes, v_bytes; /* of the chunk that the tensors have */
+    int end;              /* keys that are there, from the block's first on */
+    const stored *k, *v;  /* row 0 of the sequence or of page 0, from the chunk on */
+};
+enum { CHUNKS = DIM / ROW_CHUNK, STEP = THREADS / CHUNKS, ROUNDS = BLOCK_N / STEP };
+static_assert(STEP % 8 == 0 || STEP == 4, "stage_chunk_at() repeats after 8 rows");
+
+/* Copies of contiguous or packed keys, of which the block's first is `first`. */
+INLINE void load_contiguous(const struct params *p, const struct segment *s, const struct share_of_block *x,
+                            unsigned char *stage, int64_t first) {
+    const stored *k = x->k + (first + x->own) * p->k.row, *v = x->v + (first + x->own) * p->v.row;
+    if (is_whole(p, x->end)) {
 #pragma unroll
-            for (int n = 0; n < ROUNDS; ++n, k += STEP * p->k.row, v += STEP * p->v.row)
-                copy_row(stage + stage_chunk_at(own + n * STEP, chunk), k, v, 16, 16);
-            return;
-        }
+        for (int n = 0; n < ROUNDS; ++n, k += STEP * p->k.row, v += STEP * p->v.row)
+            copy_row(stage + stage_chunk_at(x->own + n * STEP, x->chunk), k, v, 16, 16);
+        return;
+    }
 #pragma unroll 1
-        for (int n = 0; n < ROUNDS; ++n, k += STEP * p->k.row, v += STEP * p->v.row) {
-            const bool there = own + n * STEP < end;
-            copy_row(stage + stage_chunk_at(own + n * STEP, chunk), there ? k : s->k, there ? v : s->v, there ? k_bytes : 0,
-                     there ? v_bytes : 0);
+    for (int n = 0; n < ROUNDS; ++n, k += STEP * p->k.row, v += STEP * p->v.row) {
+        const bool there = x->own + n * STEP < x->end;
+        copy_row(stage + stage_chunk_at(x->own + n * STEP, x->chunk), there ? k : s->k, there ? v : s->v,
+                 there ? x->k_bytes : 0, there ? x->v_bytes : 0);
+    }
+}
+
+/* The lane's number of those look-ups that have the thread's row of round n. */
+#define OF_ROUND(numbers, n) (STEP > 32 && x->own / 32 ? (numbers)[(n)*STEP / 32 + (STEP > 32)] : (numbers)[(n)*STEP / 32])
+static_assert(STEP <= 64, "rows of a round are among two look-ups");
+
+/* Copies of keys in pages, of which the block's first is `first`, counted from the sequence's first. */
+INLINE void load_pages(const struct params *p, const struct share_of_block *x, const struct lookup *lookup,
+                       unsigned char *stage, bool missing, unsigned first) {
+    const int lane = (int)threadIdx.x % 32;
+    const unsigned size = (unsigned)p->cache.page_size;
+    if (!missing && is_whole(p, x->end)) {
+        int64_t k_at[LOOKUPS], v_at[LOOKUPS]; /* of the lane's keys: where their rows begin */
+#pragma unroll
+        for (int n = 0; n < LOOKUPS; ++n) {
+            const unsigned slot = (first + (unsigned)(lane + 32 * n)) % size;
+            k_at[n] = lookup->page[n] * p->k.batch + slot * p->k.row;
+            v_at[n] = lookup->page[n] * p->v.batch + slot * p->v.row;
+        }
+#pragma unroll
+        for (int n = 0; n < ROUNDS; ++n) {
+            const int row = x->own + n * STEP;
+            copy_row(stage + stage_chunk_at(row, x->chunk), x->k + from_lane(OF_ROUND(k_at, n), row),
+                     x->v + from_lane(OF_ROUND(v_at, n), row), 16, 16);
         }
         return;
     }
-    const unsigned size = (unsigned)p->cache.page_size, first = (unsigned)(s->t.first_key + j0);
+#pragma unroll
+    for (int n = 0; n < ROUNDS; ++n) {
+        const int row = x->own + n * STEP;
+        int page = __shfl_sync(0xffffffffu, OF_ROUND(lookup->page, n), row % 32);
+        const unsigned slot = (first + (unsigned)row) % size;
+        const bool there = (unsigned)page < (unsigned)p->cache.pages;
+        if (!there) page = 0;
+        copy_row(stage + stage_chunk_at(row, x->chunk), x->k + (page * p->k.batch + slot * p->k.row),
+                 x->v + (page * p->v.batch + slot * p->v.row), there ? x->k_bytes : 0, there ? x->v_bytes : 0);
+    }
+}
+
+/* Whether a key of the block has no page although the sequence has it; *shown says which. Every warp has looked up all. */
+INLINE bool note_missing(struct shown *shown, const struct params *p, const struct lookup *lookup, int end) {
+    const int lane = (int)threadIdx.x % 32;
     bool missing = false;
 #pragma unroll
     for (int n = 0; n < LOOKUPS; ++n)
         missing = missing || ((unsigned)lookup->page[n] >= (unsigned)p->cache.pages && lane + 32 * n < end);
-    if (__any_sync(0xffffffffu, missing)) { /* every warp has looked up all of them */
-        shown->missing = 1;
+    missing = __any_sync(0xffffffffu, missing);
+    shown->missing = missing;
+    if (missing)
 #pragma unroll
         for (int n = 0; n < LOOKUPS; ++n) shown->key[lane + 32 * n] = (unsigned)lookup->page[n] < (unsigned)p->cache.pages;
-    } else {
-        shown->missing = 0;
-        if (is_whole(p, end)) {
-            int64_t k_at[LOOKUPS], v_at[LOOKUPS]; /* of the lane's keys: where their rows begin */
-#pragma unroll
-            for (int n = 0; n < LOOKUPS; ++n) {
-                const unsigned slot = (first + (unsigned)(lane + 32 * n)) % size;
-                k_at[n] = lookup->page[n] * p->k.batch + slot * p->k.row;
-                v_at[n] = lookup->page[n] * p->v.batch + slot * p->v.row;
-            }
-#pragma unroll
-            for (int n = 0; n < ROUNDS; ++n) {
-                const int row = own + n * STEP;
-                const int at = n * STEP / 32, other = STEP > 32 ? at + 1 : at;
-                copy_row(stage + stage_chunk_at(row, chunk), k + from_lane(later ? k_at[other] : k_at[at], row),
-                         v + from_lane(later ? v_at[other] : v_at[at], row), 16, 16);
-            }
-            return;
-        }
-    }
-#pragma unroll
-    for (int n = 0; n < ROUNDS; ++n) {
-        const int row = own + n * STEP;
-        const int at = n * STEP / 32, other = STEP > 32 ? at + 1 : at;
-        int page = __shfl_sync(0xffffffffu, later ? lookup->page[other] : lookup->page[at], row % 32);
-        const unsigned slot = (first + (unsigned)row) % size;
-        const bool there = (unsigned)page < (unsigned)p->cache.pages;
-        if (!there) page = 0;
-        copy_row(stage + stage_chunk_at(row, chunk), k + (page * p->k.batch + slot * p->k.row),
-                 v + (page * p->v.batch + slot * p->v.row), there ? k_bytes : 0, there ? v_bytes : 0);
-    }
+    return missing;
+}
+
+/* Copies of K and V of the block at j0, with numbers of a byte also of their scales. */
+INLINE void load_block(const struct params *p, const struct segment *s, const struct lookup *lookup, unsigned char *stage,
+                       struct shown *shown, int j0) {
+    struct share_of_block x = {(int)threadIdx.x % CHUNKS, (int)threadIdx.x / CHUNKS};
+    x.k_bytes = bytes_there(p->dim - x.chunk * ROW_CHUNK), x.v_bytes = bytes_there(p->dim_v - x.chunk * ROW_CHUNK);
+    x.k = s->k + x.chunk * ROW_CHUNK, x.v = s->v + x.chunk * ROW_CHUNK, x.end = s->t.keys - j0;
+#if defined(STORED_DTYPE)
+    load_scales(p, s, lookup, stage, j0);
+#endif
+    if (p->cache.page_table)
+        load_pages(p, &x, lookup, stage, note_missing(shown, p, lookup, x.end), (unsigned)(s->t.first_key + j0));
+    else
+        load_contiguous(p, s, &x, stage, s->t.first_key + j0);
 }
 
 /* Segments that are described when one is entered; with pages one more, whose page is looked up. */
