@@ -181,7 +181,7 @@ function(cuda_decode name list element stored dim n warps_m warps_n stages ctas)
     WARPS_M=${warps_m} WARPS_N=${warps_n} STAGES=${stages} CTAS=${ctas} ${ARGN})
   set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
-    set(${list} "${${list}}VARIANT(${name}, ${element}, ${stored}, ${dim}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${ctas})\n" PARENT_SCOPE)
+    set(${list} "${${list}}VARIANT(${name}, ${element}, ${stored}, ${dim}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${ctas}, 1)\n" PARENT_SCOPE)
   endif()
 endfunction()
 
@@ -220,27 +220,35 @@ endforeach()
 
 # Short calls on Hopper: clusters, of up to 16 rows.
 set(decode_cluster_lines)
-function(cuda_decode_cluster dtype dim n warps stages cluster)
-  string(TOUPPER ${dtype} element)
-  set(name decode_cluster_${dtype}_${dim}_by${cluster})
-  cuda_object(NAME ${name} SOURCE sm80/decode_cluster.cu CODE -gencode=arch=compute_90,code=sm_90 DEFINES ELEMENT_${element}
-    DIM=${dim} N_TILES=${n} WARPS_M=1 WARPS_N=${warps} STAGES=${stages} CLUSTER=${cluster})
+set(decode_cluster_bytes_lines)
+function(cuda_decode_cluster name list element stored dim n warps stages cluster)
+  cuda_object(NAME ${name}_by${cluster} SOURCE sm80/decode_cluster.cu CODE -gencode=arch=compute_90,code=sm_90 DEFINES
+    ELEMENT_${element} STORED_${stored} DIM=${dim} N_TILES=${n} WARPS_M=1 WARPS_N=${warps} STAGES=${stages} CLUSTER=${cluster})
   set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
-    set(decode_cluster_lines "${decode_cluster_lines}VARIANT(${name}, ${element}, ${dim}, ${n}, ${warps}, ${stages}, ${cluster})\n" PARENT_SCOPE)
+    set(${list} "${${list}}VARIANT(${name}_by${cluster}, ${element}, ${stored}, ${dim}, ${n}, 1, ${warps}, ${stages}, 1, ${cluster})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
 if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
-  foreach(dtype bf16 fp16)
-    foreach(cluster 8 4)
-      cuda_decode_cluster(${dtype}  64 2 8 5 ${cluster})
-      cuda_decode_cluster(${dtype} 128 2 8 3 ${cluster})
-      cuda_decode_cluster(${dtype} 256 2 4 3 ${cluster})
+  foreach(cluster 8 4)
+    foreach(dtype BF16 FP16)
+      string(TOLOWER ${dtype} lower) #                                                            n w st
+      cuda_decode_cluster(decode_cluster_${lower}_64  decode_cluster_lines ${dtype} ${dtype}  64 2 8 5 ${cluster})
+      cuda_decode_cluster(decode_cluster_${lower}_128 decode_cluster_lines ${dtype} ${dtype} 128 2 8 3 ${cluster})
+      cuda_decode_cluster(decode_cluster_${lower}_256 decode_cluster_lines ${dtype} ${dtype} 256 2 4 3 ${cluster})
+    endforeach()
+    foreach(stored INT8 FP8_E4M3)
+      string(TOLOWER ${stored} lower)
+      string(REPLACE fp8_e4m3 fp8 lower ${lower})
+      cuda_decode_cluster(decode_cluster_bf16_fp16_${lower}_64  decode_cluster_bytes_lines FP16 ${stored}  64 2 8 6 ${cluster})
+      cuda_decode_cluster(decode_cluster_bf16_fp16_${lower}_128 decode_cluster_bytes_lines FP16 ${stored} 128 2 8 5 ${cluster})
+      cuda_decode_cluster(decode_cluster_bf16_fp16_${lower}_256 decode_cluster_bytes_lines FP16 ${stored} 256 2 4 5 ${cluster})
     endforeach()
   endforeach()
 endif()
 file(CONFIGURE OUTPUT cuda/cuda_decode_cluster_variants.h CONTENT "${decode_cluster_lines}" @ONLY)
+file(CONFIGURE OUTPUT cuda/cuda_decode_cluster_bytes_variants.h CONTENT "${decode_cluster_bytes_lines}" @ONLY)
 file(CONFIGURE OUTPUT cuda/cuda_decode_variants.h CONTENT "${decode_lines}" @ONLY)
 file(CONFIGURE OUTPUT cuda/cuda_decode_bytes_variants.h CONTENT "${decode_bytes_lines}" @ONLY)
 
@@ -530,7 +538,7 @@ cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} D
 add_library(strobe_cuda_host OBJECT cuda/table.c
   cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
   cuda/host/visible_function.c
-  cuda/sm80/backward_host.c cuda/sm80/decode_cluster_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
+  cuda/sm80/backward_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c
   cuda/sm90/forward/pages.c cuda/sm90/latent/host.c)
 if(NOT STROBE_CUDA_PTX)

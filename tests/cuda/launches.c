@@ -24,6 +24,7 @@ const struct backend strobe__reference_backend = {.device = STROBE_CPU};
 #include "cuda_backward_dbias_variants.h"
 #include "cuda_backward_fused_variants.h"
 #include "cuda_decode_bytes_variants.h"
+#include "cuda_decode_cluster_bytes_variants.h"
 #include "cuda_decode_cluster_variants.h"
 #include "cuda_decode_variants.h"
 #include "cuda_forward_variants.h"
@@ -76,7 +77,8 @@ const struct fake_kernel fake_kernels[] = {
 #include "cuda_decode_bytes_variants.h"
 #include "cuda_decode_variants.h"
 #undef VARIANT
-#define VARIANT(name, dtype, dim, n, warps, ...) KERNEL(name, 32 * (warps), true)
+#define VARIANT(name, dtype, stored, dim, n, warps_m, warps_n, ...) KERNEL(name, 32 * (warps_m) * (warps_n), true)
+#include "cuda_decode_cluster_bytes_variants.h"
 #include "cuda_decode_cluster_variants.h"
 #undef VARIANT
 #define VARIANT(name, dtype, dim, dim_v, m, n, warps_m, warps_n, ...) KERNEL(name, 32 * (warps_m) * (warps_n), false)

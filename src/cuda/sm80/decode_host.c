@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * decode_host.c: chooses among the compiled variants of sm80/decode.cu and launches. The grid and the workspace follow from
- * bounds alone; who attends to what is decided on the device, by lengths that lie there. */
+ * decode_host.c: chooses among the compiled variants of sm80/decode.cu and sm80/decode_cluster.cu and launches. The grid and
+ * the workspace follow from bounds alone; who attends to what is decided on the device, by lengths that lie there. */
 #include "cuda/sm80/decode_host.h"
 
 #include "cuda/device/decode.h"
@@ -9,8 +9,11 @@
 #include "cuda/host/launch.h"
 #include "math/mask.h"
 
-#define VARIANT(name, dtype, stored, dim, n, warps_m, warps_n, stages, ctas) void strobe__##name(struct decode_params d);
+#define VARIANT(name, dtype, stored, dim, n, warps_m, warps_n, stages, ctas, cluster) \
+    void strobe__##name(struct decode_params d);
 #include "cuda_decode_bytes_variants.h"
+#include "cuda_decode_cluster_bytes_variants.h"
+#include "cuda_decode_cluster_variants.h"
 #include "cuda_decode_variants.h"
 #undef VARIANT
 
@@ -20,6 +23,7 @@ struct decode_variant {
     int32_t stored, dim; /* dtype of k and v; q has the same, or is of 16 bits */
     int32_t rows, keys;  /* of a CTA, and of a block */
     int32_t threads, shared_bytes, ctas;
+    int32_t cluster; /* CTAs of a cluster, or 1 */
     void (*symbol)(struct decode_params d);
 };
 
@@ -27,7 +31,7 @@ struct decode_variant {
 #define STAGE_BYTES(stored, dim, keys) \
     (2 * (keys) * ((stored) == STROBE_INT8 || (stored) == STROBE_FP8_E4M3 ? (dim) + (int32_t)sizeof(float) : 2 * (dim)))
 
-#define VARIANT(name, dtype_, stored_, dim_, n, warps_m, warps_n, stages, ctas_)                                    \
+#define VARIANT(name, dtype_, stored_, dim_, n, warps_m, warps_n, stages, ctas_, cluster_)                          \
     {.base = {#name},                                                                                               \
      .stored = STROBE_##stored_,                                                                                    \
      .dim = dim_,                                                                                                   \
@@ -36,11 +40,17 @@ struct decode_variant {
      .threads = 32 * (warps_m) * (warps_n),                                                                         \
      .shared_bytes = 2 * (dim_)*16 * (warps_m) + (stages)*STAGE_BYTES(STROBE_##stored_, dim_, 8 * (n) * (warps_n)), \
      .ctas = ctas_,                                                                                                 \
+     .cluster = cluster_,                                                                                           \
      .symbol = strobe__##name},
 
 static const struct decode_variant variants[] = {
 #include "cuda_decode_bytes_variants.h"
 #include "cuda_decode_variants.h"
+    {.symbol = NULL},
+};
+static const struct decode_variant cluster_variants[] = {
+#include "cuda_decode_cluster_bytes_variants.h"
+#include "cuda_decode_cluster_variants.h"
     {.symbol = NULL},
 };
 #undef VARIANT
@@ -51,6 +61,12 @@ const char strobe__sm80_decode_variants[] =
     "";
 const char strobe__sm80_decode_bytes_variants[] =
 #include "cuda_decode_bytes_variants.h"
+    "";
+const char strobe__sm80_decode_cluster_variants[] =
+#include "cuda_decode_cluster_variants.h"
+    "";
+const char strobe__sm80_decode_cluster_bytes_variants[] =
+#include "cuda_decode_cluster_bytes_variants.h"
     "";
 #undef VARIANT
 
@@ -68,18 +84,31 @@ const char *strobe__sm80_decode_reject(const struct problem *p) {
     return strobe__cuda_reject(p);
 }
 
+/* K/V heads of all sequences, and CTAs, that clusters take: more would not find room on the GPU at the same time. A
+ * cluster's CTAs lie in one part of it, so that not every multiprocessor can be had. */
+enum { MOST_ITEMS = 16, MOST_CTAS = 64 };
+
+const char *strobe__sm80_decode_cluster_reject(const struct problem *p) {
+    if (p->a.batch * p->a.heads_kv > MOST_ITEMS) return "batch times heads_kv is above 16; up to 16 is taken";
+    return strobe__sm80_decode_reject(p);
+}
+
 /* The first that takes the columns and the rows, and fits the GPU. */
-bool strobe__sm80_decode_choose(struct plan *plan) {
+static bool choose_among(const struct decode_variant *v, struct plan *plan) {
     const strobe_attention *a = &plan->problem->a;
     const int64_t columns = a->dim > a->dim_v ? a->dim : a->dim_v, rows = a->seq_q * plan->problem->group;
     const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
-    for (const struct decode_variant *v = variants; v->symbol; ++v) {
+    for (; v->symbol; ++v) {
         if (v->stored != a->k.dtype || v->dim < columns || v->rows < rows || v->shared_bytes > shared_bytes) continue;
+        if (v->cluster > 1 && a->batch * a->heads_kv * v->cluster > MOST_CTAS) continue;
         plan->variant = &v->base;
         return true;
     }
     return false;
 }
+
+bool strobe__sm80_decode_choose(struct plan *plan) { return choose_among(variants, plan); }
+bool strobe__sm80_decode_cluster_choose(struct plan *plan) { return choose_among(cluster_variants, plan); }
 
 /* Blocks of keys of an item where no array tells the lengths, as decode_schedule.h counts them; else 0. */
 static int64_t even_blocks(const struct params *p, int64_t keys) {
@@ -141,6 +170,25 @@ strobe_status strobe__sm80_decode(const struct plan *plan, const struct executio
     if (!status)
         status = strobe__cuda_launch((void (*)(void))v->symbol, ctas, v->threads, v->shared_bytes, &params,
                                      execution->stream);
+    strobe__cuda_leave(&visit);
+    return status;
+}
+
+size_t strobe__sm80_decode_cluster_workspace(const struct plan *plan) {
+    (void)plan;
+    return 0;
+}
+
+strobe_status strobe__sm80_decode_cluster(const struct plan *plan, const struct execution *execution) {
+    const struct problem *p = plan->problem;
+    const struct decode_variant *v = variant_of(plan);
+    const struct decode_params params = {.p = strobe__cuda_params(p)};
+    struct cuda_visit visit;
+    strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
+    if (!status) status = strobe__cuda_check_pointers(p, execution);
+    if (!status)
+        status = strobe__cuda_launch((void (*)(void))v->symbol, p->a.batch * p->a.heads_kv * v->cluster, v->threads,
+                                     v->shared_bytes, &params, execution->stream);
     strobe__cuda_leave(&visit);
     return status;
 }

@@ -15,7 +15,7 @@ strobe_status strobe__sm80_decode(const struct plan *plan, const struct executio
 /* Of sm80/decode_cluster.cu. */
 const char *strobe__sm80_decode_cluster_reject(const struct problem *problem);
 bool strobe__sm80_decode_cluster_choose(struct plan *plan);
-extern const char strobe__sm80_decode_cluster_variants[];
+extern const char strobe__sm80_decode_cluster_variants[], strobe__sm80_decode_cluster_bytes_variants[];
 size_t strobe__sm80_decode_cluster_workspace(const struct plan *plan);
 strobe_status strobe__sm80_decode_cluster(const struct plan *plan, const struct execution *execution);
 
