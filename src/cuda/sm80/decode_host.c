@@ -160,11 +160,13 @@ strobe_status strobe__sm80_decode(const struct plan *plan, const struct executio
                                    .rows_most = (int32_t)rows_of_part(p)};
     params.even_blocks = (int32_t)even_blocks(&params.p, v->keys);
     params.even_units = (uint32_t)(params.even_blocks * p->a.heads_kv);
-    const int64_t most = most_ctas(plan), ctas = params.even_blocks ? aligned_ctas(p->a.batch * p->a.heads_kv, most) : most;
+    const int64_t items = p->a.batch * p->a.heads_kv, most = most_ctas(plan);
+    const int64_t ctas = params.even_blocks ? aligned_ctas(items, most) : most;
+    const bool in_parts = !params.even_blocks || items % ctas > 0; /* else each CTA has whole items, and counts no parts */
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
-    if (!status)
+    if (!status && in_parts)
         status = strobe__cuda_check(cudaMemsetAsync(params.arrived, 0, (size_t)ctas * sizeof(uint32_t), execution->stream),
                                     "cudaMemsetAsync");
     if (!status)
