@@ -45,6 +45,9 @@
 #define PACKED_TOTAL  "packed tensors: total_q is given"
 #define PACKED_TOTALS "packed tensors: total_q and total_k are given"
 #define DECODE_LIMITS "rows of k and v at multiples of 16 bytes; " PACKED_TOTAL "; chosen by itself from seq_k 512 on"
+#define CLUSTER_LIMITS                                                                                          \
+    "batch * heads_kv up to 16; seq_k up to 8192 of int8 and e4m3, 16384 in pages, half of that where batch * " \
+    "heads_kv is above 8; " DECODE_LIMITS
 #define COPIED_28 \
     PACKED_TOTALS "; dropout.key_start a multiple of 4; q_start and k_start at most 2^28 apart with ALiBi; rows of "
 
@@ -135,7 +138,7 @@ static const struct kernel kernels[] = {
         .rows = {1, 16},
         DECODE_NUMBERS,
         .reject = strobe__sm80_decode_cluster_reject,
-        .limits = "batch * heads_kv up to 16; " DECODE_LIMITS,
+        .limits = CLUSTER_LIMITS,
         .choose = strobe__sm80_decode_cluster_choose,
         .variants = strobe__sm80_decode_cluster_variants,
         .workspace = strobe__sm80_decode_cluster_workspace,
@@ -150,7 +153,7 @@ static const struct kernel kernels[] = {
         .rows = {1, 16},
         DECODE_NUMBERS,
         .reject = strobe__sm80_decode_cluster_reject,
-        .limits = "batch * heads_kv up to 16; " DECODE_LIMITS,
+        .limits = CLUSTER_LIMITS,
         .choose = strobe__sm80_decode_cluster_choose,
         .variants = strobe__sm80_decode_cluster_bytes_variants,
         .workspace = strobe__sm80_decode_cluster_workspace,

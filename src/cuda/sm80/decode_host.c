@@ -88,8 +88,19 @@ const char *strobe__sm80_decode_reject(const struct problem *p) {
  * cluster's CTAs lie in one part of it, so that not every multiprocessor can be had. */
 enum { MOST_ITEMS = 16, MOST_CTAS = 64 };
 
+/* Few CTAs are enough for contiguous elements, which are little work beside their bytes; of what is more work a CTA of a
+ * cluster takes this many keys before the other kernel is faster (docs/kernels/cuda.md). */
+enum { KEYS_OF_BYTES = 1024, KEYS_IN_PAGES = 2048 };
+
 const char *strobe__sm80_decode_cluster_reject(const struct problem *p) {
-    if (p->a.batch * p->a.heads_kv > MOST_ITEMS) return "batch times heads_kv is above 16; up to 16 is taken";
+    const strobe_attention *a = &p->a;
+    const int64_t items = a->batch * a->heads_kv;
+    if (items > MOST_ITEMS) return "batch times heads_kv is above 16; up to 16 is taken";
+    const int64_t keys = a->seq_k / (items > MOST_ITEMS / 2 ? 4 : 8);
+    if (a->k.dtype != a->q.dtype && keys > KEYS_OF_BYTES)
+        return "seq_k with int8 or e4m3 is above 8192, or 4096 with batch times heads_kv above 8; up to that is taken";
+    if (a->paged && keys > KEYS_IN_PAGES)
+        return "seq_k in pages is above 16384, or 8192 with batch times heads_kv above 8; up to that is taken";
     return strobe__sm80_decode_reject(p);
 }
 
