@@ -30,7 +30,7 @@
 
 #define DECODE_NUMBERS                                                                                   \
     .operation = STROBE_FORWARD, .device = STROBE_CUDA, .dim = 256, .dim_v = 256, .seq_q = POSITIONS_31, \
-    .seq_k = POSITIONS_31, .best_seq_k = KEYS_WORTH_SHARING
+    .best_seq_k = KEYS_WORTH_SHARING
 
 #define STORED (FP32 | FP16 | BF16 | FP64) /* one element at a time */
 
@@ -45,15 +45,18 @@
 #define PACKED_TOTAL  "packed tensors: total_q is given"
 #define PACKED_TOTALS "packed tensors: total_q and total_k are given"
 #define DECODE_LIMITS "rows of k and v at multiples of 16 bytes; " PACKED_TOTAL "; chosen by itself from seq_k 512 on"
-#define CLUSTER_LIMITS                                                                                          \
-    "batch * heads_kv up to 16; seq_k up to 8192 of int8 and e4m3, 16384 in pages, half of that where batch * " \
-    "heads_kv is above 8; " DECODE_LIMITS
+#define CLUSTER_LIMITS                                                                                       \
+    "batch * heads_kv up to 16; seq_k in pages up to 16384; half of that, and of int8 and e4m3 up to 4096, " \
+    "where batch * heads_kv is above 8; " DECODE_LIMITS
 #define COPIED_28 \
     PACKED_TOTALS "; dropout.key_start a multiple of 4; q_start and k_start at most 2^28 apart with ALiBi; rows of "
 
 /* From so many keys on sharing out blocks of keys is thought to pay for the merge; 1024 is the least that was measured
  * (docs/kernels/cuda.md). */
 enum { KEYS_WORTH_SHARING = 512 };
+
+/* The most keys in bytes of a sequence for which clusters are faster than shares, where eight CTAs have them. */
+enum { CLUSTER_BYTES = 8192 };
 
 static const struct kernel kernels[] = {
     {
@@ -137,6 +140,7 @@ static const struct kernel kernels[] = {
         .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
         .rows = {1, 16},
         DECODE_NUMBERS,
+        .seq_k = POSITIONS_31,
         .reject = strobe__sm80_decode_cluster_reject,
         .limits = CLUSTER_LIMITS,
         .choose = strobe__sm80_decode_cluster_choose,
@@ -152,6 +156,7 @@ static const struct kernel kernels[] = {
         .dtypes = {.q = FP16 | BF16, .kv = FP8 | INT8, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
         .rows = {1, 16},
         DECODE_NUMBERS,
+        .seq_k = {0, CLUSTER_BYTES},
         .reject = strobe__sm80_decode_cluster_reject,
         .limits = CLUSTER_LIMITS,
         .choose = strobe__sm80_decode_cluster_choose,
@@ -167,6 +172,7 @@ static const struct kernel kernels[] = {
         .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
         .rows = {1, 64},
         DECODE_NUMBERS,
+        .seq_k = POSITIONS_31,
         .reject = strobe__sm80_decode_reject,
         .limits = DECODE_LIMITS,
         .choose = strobe__sm80_decode_choose,
@@ -183,6 +189,7 @@ static const struct kernel kernels[] = {
         .dtypes = {.q = FP16 | BF16, .kv = FP8 | INT8, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
         .rows = {1, 64},
         DECODE_NUMBERS,
+        .seq_k = POSITIONS_31,
         .reject = strobe__sm80_decode_reject,
         .limits = DECODE_LIMITS,
         .choose = strobe__sm80_decode_choose,

@@ -98,7 +98,7 @@ const char *strobe__sm80_decode_cluster_reject(const struct problem *p) {
     if (items > MOST_ITEMS) return "batch times heads_kv is above 16; up to 16 is taken";
     const int64_t keys = a->seq_k / (items > MOST_ITEMS / 2 ? 4 : 8);
     if (a->k.dtype != a->q.dtype && keys > KEYS_OF_BYTES)
-        return "seq_k with int8 or e4m3 is above 8192, or 4096 with batch times heads_kv above 8; up to that is taken";
+        return "seq_k with int8 or e4m3 is above 4096 and batch times heads_kv above 8; less of either is taken";
     if (a->paged && keys > KEYS_IN_PAGES)
         return "seq_k in pages is above 16384, or 8192 with batch times heads_kv above 8; up to that is taken";
     return strobe__sm80_decode_reject(p);
