@@ -6,10 +6,11 @@ process and on the same numbers.
     python3 bench/cuda_pages.py LIBSTROBE [--kernel cuda_forward_sm80] [--ms 20] [--pages 64,16,1]
                                 [--decode 1x8k,16x8k,64x8k] [--prefill 1kx8k,1kx32k] [--mla 16x8k]
 
-The kernels are those that the library chooses, or the one that is named. bf16 queries, 32 heads on 8, d 128; pages in random order. decode: one row a sequence, TB/s of the K and V that are stored.
-prefill: rows x keys of one sequence, causal, TFLOP/s of what the mask shows. mla: one row of 128 heads a sequence, d 576, V the
-first 512 columns of K. Calls take turns, L2 is flushed before each, medians; behind each its share of the contiguous bf16
-call's rate, and the largest difference of its results from that call's. Needs PyTorch with a GPU (exit 77 otherwise)."""
+The kernels are those that the library chooses, or the one that is named. bf16 queries, 32 heads on 8, d 128; pages in random
+order. decode: one row a sequence, TB/s of the K and V that are stored, without scales. prefill: rows x keys of one sequence,
+causal, TFLOP/s of what the mask shows. mla: one row of 128 heads a sequence, d 576, V the first 512 columns of K. Calls take
+turns, L2 is flushed before each, medians; behind each its share of the contiguous bf16 call's speed, and the largest
+difference of its results from that call's. Needs PyTorch with a GPU (exit 77 otherwise)."""
 import argparse
 import ctypes as C
 
