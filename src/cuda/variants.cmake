@@ -517,6 +517,7 @@ endif()
 file(CONFIGURE OUTPUT cuda/sm90_latent_variants.h CONTENT "${sm90_latent_lines}" @ONLY)
 file(CONFIGURE OUTPUT cuda/sm90_defines.txt CONTENT "${sm90_defines}" @ONLY) # for tools/sass_guard.py
 
+cuda_object(NAME merge_two SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=TWO_MERGE_PARTS)
 cuda_object(NAME merge_few SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=FEW_MERGE_PARTS)
 cuda_object(NAME merge_most SOURCE device/merge.cu DEFINES ELEMENT_FP32 MERGE_PARTS=MOST_MERGE_PARTS)
 foreach(columns 64 128 256)

@@ -43,6 +43,7 @@ STAND_IN(row_deltas)
 STAND_IN(sink_sums)
 STAND_IN(dq_round)
 STAND_IN(dbias_round)
+STAND_IN(merge_two)
 STAND_IN(merge_few)
 STAND_IN(merge_most)
 STAND_IN(visible_units)
@@ -103,8 +104,8 @@ const struct fake_kernel fake_kernels[] = {
 #include "sm90_backward_variants.h"
 #undef VARIANT
     KERNEL(row_deltas, 256, false) KERNEL(sink_sums, SINK_THREADS, false) KERNEL(dq_round, 256, false)
-        KERNEL(dbias_round, 256, false) KERNEL(merge_few, 128, false) KERNEL(merge_most, 128, false)
-            KERNEL(visible_units, 256, false) KERNEL(visible_function_units, 256, false)
+        KERNEL(dbias_round, 256, false) KERNEL(merge_two, 128, false) KERNEL(merge_few, 128, false)
+            KERNEL(merge_most, 128, false) KERNEL(visible_units, 256, false) KERNEL(visible_function_units, 256, false)
                 KERNEL(visible_small_units, 256, false){0},
 };
 

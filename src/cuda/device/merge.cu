@@ -7,7 +7,8 @@
  * A row is merged by one warp or, where it has many parts, by all warps of a block; sums are fp32 and in a fixed order. A
  * warp reads 128 columns of a row, and all of its lse, before it writes them, so the result may lie over part 0. With few
  * rows the kernel waits for memory alone, so where the parts are those of split keys, whose type and spacing are known, each
- * warp reads eight parts at a time. */
+ * warp reads eight parts at a time. One or two parts, as in a ring of many processes, are many rows: a warp reads four of
+ * them at a time, and each lane works out the weights for itself. */
 #include "cuda/device/merge.h"
 
 #include "cuda/device/lanes.h"
@@ -43,6 +44,74 @@ INLINE float part_lse(const struct merge_params *p, int n, struct row r) {
     const struct view *x = &p->part[p->evenly ? 0 : n].lse;
     return ((const float *)x->data)[offset(x, r.b, r.i, r.h) + (p->evenly ? n * p->step_lse : 0)];
 }
+
+#if MERGE_PARTS == TWO_MERGE_PARTS
+
+/* Of one or two parts. */
+struct two_weights {
+    float first, second, lse;
+};
+
+INLINE struct two_weights weights_of_two(const struct merge_params *p, struct row r) {
+    const float a = part_lse(p, 0, r), b = p->count > 1 ? part_lse(p, 1, r) : -INFINITY, most = fmaxf(a, b);
+    const float first = a == -INFINITY ? 0 : expf(a - most), second = b == -INFINITY ? 0 : expf(b - most);
+    const float sum = first + second;
+    if (most == -INFINITY && sum == 0) return (struct two_weights){0, 0, -INFINITY};
+    return (struct two_weights){first / sum, second / sum, sum != sum ? sum : most + logf(sum)};
+}
+
+INLINE void store_four(const struct merge_params *p, int64_t at, float4 x) {
+    if (p->out.dtype == CUDA_FP32)
+        *(float4 *)((float *)p->out.data + at) = x;
+    else if (p->out.dtype == CUDA_BF16)
+        *(uint2 *)((uint16_t *)p->out.data + at) = make_uint2(cvt_bf16x2(x.x, x.y), cvt_bf16x2(x.z, x.w));
+    else
+        *(uint2 *)((uint16_t *)p->out.data + at) = make_uint2(cvt_f16x2(x.x, x.y), cvt_f16x2(x.z, x.w));
+}
+
+INLINE float4 weighted(float weight, float4 x) {
+    return weight == 0 ? make_float4(0, 0, 0, 0) : make_float4(weight * x.x, weight * x.y, weight * x.z, weight * x.w);
+}
+
+/* Rows index to index + ROWS_OF_TWO - 1: all loads are issued before the first is waited for. */
+INLINE void merge_two(const struct merge_params *p, int64_t index) {
+    const int64_t rows = (int64_t)p->batch * p->seq_q * p->heads_q;
+    const int lane = (int)threadIdx.x % 32;
+    struct two_weights w[ROWS_OF_TWO];
+    struct row r[ROWS_OF_TWO];
+#pragma unroll
+    for (int n = 0; n < ROWS_OF_TWO; ++n) {
+        row_of(p, index + n < rows ? index + n : rows - 1, &r[n]);
+        w[n] = weights_of_two(p, r[n]);
+    }
+    for (int x = 4 * lane; x < p->dim_v; x += 128) {
+        float4 first[ROWS_OF_TWO], second[ROWS_OF_TWO];
+#pragma unroll
+        for (int n = 0; n < ROWS_OF_TWO; ++n) {
+            const struct view *a = &p->part[0].out, *b = &p->part[p->count - 1].out;
+            first[n] = *(const float4 *)((const float *)a->data + offset(a, r[n].b, r[n].i, r[n].h) + x);
+            second[n] = *(const float4 *)((const float *)b->data + offset(b, r[n].b, r[n].i, r[n].h) + x);
+        }
+#pragma unroll
+        for (int n = 0; n < ROWS_OF_TWO; ++n) {
+            const float4 a = weighted(w[n].first, first[n]), b = weighted(w[n].second, second[n]);
+            const float4 sum = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+            if (index + n < rows) store_four(p, offset(&p->out, r[n].b, r[n].i, r[n].h) + x, sum);
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < ROWS_OF_TWO; ++n)
+        if (p->lse.data && lane == n && index + n < rows)
+            ((float *)p->lse.data)[offset(&p->lse, r[n].b, r[n].i, r[n].h)] = w[n].lse;
+}
+
+extern "C" __global__ void __launch_bounds__(32 * MERGE_WARPS) KERNEL(const __grid_constant__ struct merge_params p) {
+    const int64_t first = ((int64_t)blockIdx.x * MERGE_WARPS + threadIdx.x / 32) * ROWS_OF_TWO;
+    if (first < (int64_t)p.batch * p.seq_q * p.heads_q) merge_two(&p, first);
+}
+
+#else
 
 /* What the lse of a part of split keys lacks by its rounding, which stands behind all lse: where lse is large, its rounding
  * would move the weight of all keys of the part together. */
@@ -167,3 +236,4 @@ extern "C" __global__ void __launch_bounds__(32 * MERGE_WARPS) KERNEL(const __gr
     __syncwarp();
     if (p.lse.data && own == 0 && threadIdx.x % 32 == 0) ((float *)p.lse.data)[offset(&p.lse, r.b, r.i, r.h)] = whole.lse;
 }
+#endif

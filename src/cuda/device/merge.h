@@ -10,7 +10,9 @@
 #include "math/inline.h"
 
 /* Parts of a strobe_merge, each with a pointer of its own; the parts of split keys are evenly spaced and have no limit. The
- * kernel is compiled for FEW and for MOST of them, 80 bytes each: kernels with little in their parameters start sooner. */
+ * kernel is compiled for FEW and for MOST of them, 80 bytes each: kernels with little in their parameters start sooner. One
+ * or two in fp32, nothing else, of which four columns are aligned, have a kernel of their own. */
+#define TWO_MERGE_PARTS 2
 enum { FEW_MERGE_PARTS = 32, MOST_MERGE_PARTS = 256 };
 
 #if !defined(MERGE_PARTS)
@@ -29,8 +31,8 @@ struct merge_params {
     } part[MERGE_PARTS]; /* last, so that what is filled in for MOST is right for FEW */
 };
 
-/* Warps of a block. One merges a row, or all of them do where the row has many parts. */
-enum { MERGE_WARPS = 4 };
+/* Warps of a block. One merges a row, or all of them do where the row has many parts; of two parts one merges some rows. */
+enum { MERGE_WARPS = 4, ROWS_OF_TWO = 4 };
 
 /* Whether parts are fp32, one step apart, of rows of whole 16 bytes. */
 STROBE_INLINE bool merge_is_even(const struct merge_params *p) { return p->evenly && p->dim_v % 4 == 0; }

@@ -7,6 +7,7 @@
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 
+void strobe__merge_two(struct merge_params p);
 void strobe__merge_few(struct merge_params p);
 void strobe__merge_most(struct merge_params p);
 
@@ -39,6 +40,22 @@ strobe_status strobe__cuda_merge_splits(const struct params *whole, const struct
                               .dim_v = whole->dim_v};
     to.part[0].out = parts->out, to.part[0].lse = parts->lse;
     return launch(&to, stream);
+}
+
+/* Whether four columns, at a multiple of four, can be read or written at a time. */
+static bool has_aligned_fours(const strobe_tensor *t) {
+    const uintptr_t bytes = 4 * (uintptr_t)strobe__dtype_bytes(t->dtype);
+    return (uintptr_t)t->data % bytes == 0 && t->stride[0] % 4 == 0 && t->stride[1] % 4 == 0 && t->stride[2] % 4 == 0;
+}
+
+static bool is_of_two(const struct merge *m) {
+    const strobe_partials *p = &m->p;
+    if (p->count > TWO_MERGE_PARTS || p->dim_v % 4 != 0 || !has_aligned_fours(&p->out)) return false;
+    for (int64_t n = 0; n < p->count; ++n) {
+        const strobe_partial part = strobe__merge_part(m, n);
+        if (part.out.dtype != STROBE_FP32 || !has_aligned_fours(&part.out)) return false;
+    }
+    return true;
 }
 
 /* All tensors, of which there may be hundreds: what is not there could only be found by a fault of the device. */
@@ -80,7 +97,12 @@ strobe_status strobe__cuda_merge(const struct merge *m, void *stream) {
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->device_index, &visit);
     if (!status) status = check_pointers(&to, p->device_index);
-    if (!status) status = launch(&to, stream);
+    const int64_t rows = p->batch * p->seq_q * p->heads_q;
+    if (!status && is_of_two(m))
+        status = strobe__cuda_launch((void (*)(void))strobe__merge_two, ceil_div(rows, MERGE_WARPS * ROWS_OF_TWO),
+                                     32 * MERGE_WARPS, 0, &to, stream);
+    else if (!status)
+        status = launch(&to, stream);
     strobe__cuda_leave(&visit);
     return status;
 }
