@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_WAITING = 64 };
+enum { MOST_WAITING = 1024 };
 
 /* Messages from one rank to another, sent and not yet received, oldest first. */
 struct channel {

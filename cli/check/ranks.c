@@ -309,11 +309,16 @@ static void read_offsets(job *j) {
     if (j->cu[0] && j->cu[1]) v->index_bits = 64;
 }
 
+static strobe_status wait_for_gpus(int32_t count, char *message, size_t capacity) {
+    for (int32_t n = count - 1; n >= 0; --n) /* the first device is current at last */
+        if (!cuda_driver_use(streams_device(n)) || !cuda_memory_wait(message, capacity)) return STROBE_DEVICE_ERROR;
+    return STROBE_OK;
+}
+
 /* Waits for the GPU; results and their guard bands to the host. */
 static strobe_status bring_back(job *j, int32_t count, char *message, size_t capacity) {
     unsigned char guard[GUARD];
-    for (int32_t n = count - 1; n >= 0; --n) /* the first device is current at last */
-        if (!cuda_driver_use(streams_device(n)) || !cuda_memory_wait(message, capacity)) return STROBE_DEVICE_ERROR;
+    if (wait_for_gpus(count, message, capacity)) return STROBE_DEVICE_ERROR;
     for (int32_t n = 0; n < count; ++n) {
         rank *r = &j->ranks[n];
         for (int id = 0; id < TENSOR_COUNT; ++id)
@@ -338,6 +343,8 @@ static strobe_status run_all(job *j, int32_t count, char *message, size_t capaci
     strobe_status status = STROBE_OK;
     if (j->gpu) j->streams = streams_make(world, count, message, capacity);
     if (j->gpu && !j->streams) status = STROBE_UNSUPPORTED;
+    if (!status && j->gpu)
+        status = wait_for_gpus(count, message, capacity); /* what is filled, and their streams do not wait */
     if (!status) world_run(world, run_rank, j);
     if (!status && j->gpu) status = bring_back(j, count, message, capacity);
     streams_free(j->streams);
