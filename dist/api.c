@@ -116,8 +116,9 @@ static strobe_status check_memory(const struct whole *w, const void *workspace) 
 static strobe_status prepare(struct job *j, void *workspace, size_t given, void **own) {
     struct room room = {0};
     struct whole *w = &j->w;
-    if (!strobe__exchange_make(&j->x, &w->t, w->place.stream, 2 * (int64_t)w->t.size + 2)) return strobe__dist_no_memory();
     TRY(plan(j, true, &room));
+    const int64_t messages = (2 * MOST_ITEMS + 2) * (int64_t)w->t.size + strobe__schedule_messages(&j->schedule);
+    if (!strobe__exchange_make(&j->x, &w->t, w->place.stream, messages)) return strobe__dist_no_memory();
     const size_t needed = room.used;
     TRY(strobe__room_find(&room, &w->place, needed, workspace, given, own));
     TRY(check_memory(w, needed ? workspace : NULL));

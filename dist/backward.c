@@ -2,7 +2,7 @@
  *
  * backward.c: a schedule's backward. With lse and out of the whole problem each call gives its part of dQ, dK and dV, in
  * fp32. Parts of dQ add up here; those of dK and dV go to the rank that has the keys, and add up there, in the order of the
- * steps. All are rounded once, at the end. */
+ * steps. All are rounded once, at the end; or where one call is all there is, by that. */
 #include "describe.h"
 #include "engine.h"
 
@@ -18,6 +18,7 @@ static strobe_status run_call(const struct engine *e, const struct call *c, cons
     strobe_gradients g = s->g;
     g.dout = strobe__tensor_from(g.dout, c->q_row, 0), g.dlse = strobe__tensor_from(g.dlse, c->q_row, 0);
     g.dsinks = NULL, g.dbias = g.dbias ? &d.dbias : NULL;
+    if (strobe__engine_is_whole(e)) return strobe_backward(&d.a, &g, e->kernel, e->kernel_bytes, e->on->stream);
     g.dq = c->rows_fresh ? dq : strobe__tensor_of(e->part_dq.data, STROBE_FP32, c->rows, heads, s->a.dim);
     g.dk = c->keys_fresh ? dk : strobe__tensor_of(e->part.k.data, STROBE_FP32, c->keys, heads_kv, s->a.dim);
     g.dv = c->keys_fresh ? dv : strobe__tensor_of(e->part.v.data, STROBE_FP32, c->keys, heads_kv, s->a.dim_v);
@@ -73,19 +74,23 @@ static void zero_dbias(const struct engine *e) {
                               rows, w->total_k * bytes);
 }
 
+/* Rows of a sum or part in memory of its own. */
+static void zero_runs(const struct engine *e, const strobe_tensor *t, const struct runs *runs) {
+    for (int64_t r = 0; r < runs->count; ++r)
+        strobe__zero_rows(e->on, strobe__tensor_from(*t, runs->at[r].row, 0).data, t->stride[0] * (int64_t)sizeof(float),
+                          e->s->w->entries, runs->at[r].count * t->stride[1] * (int64_t)sizeof(float));
+}
+
 static void zero_sums(const struct engine *e) {
     const struct shard *s = e->s;
-    const size_t entry = (size_t)s->w->entries * sizeof(float), q = (size_t)(s->rows * s->a.heads_q);
-    const size_t k = (size_t)(s->keys * s->a.heads_kv);
     strobe__zero(e->on, e->zeros, (size_t)(s->a.heads_q + s->a.heads_kv + s->a.dim_v) * sizeof *e->zeros);
-    strobe__zero(e->on, e->sum_dq.data, q * (size_t)s->a.dim * entry);
-    strobe__zero(e->on, e->sum_dk.data, k * (size_t)s->a.dim * entry);
-    strobe__zero(e->on, e->sum_dv.data, k * (size_t)s->a.dim_v * entry);
+    zero_runs(e, &e->sum_dq, &e->schedule->unwritten);
     zero_dbias(e);
 }
 
 static strobe_status finish(const struct engine *e) {
     const struct shard *s = e->s;
+    if (strobe__engine_is_whole(e)) return STROBE_OK;
     struct extent extent = {.entries = s->w->entries, .rows = s->rows, .heads = s->a.heads_q, .dim = s->a.dim};
     TRY(strobe__round_rows(e->on, s->w, s->g.dq, e->sum_dq, extent, e->zeros));
     extent.rows = s->keys, extent.heads = s->a.heads_kv;
@@ -103,9 +108,7 @@ strobe_status strobe__dist_run_backward(struct engine *e) {
         if (t < e->schedule->count) {
             const struct step *step = &e->schedule->steps[t];
             const struct block block = strobe__engine_block(e, t), gradients = strobe__engine_gradients(e, t);
-            if (!step->own && step->grad_rows > 0)
-                strobe__zero(e->on, e->grad_block[t % 2],
-                             strobe__block_bytes(&s->a, s->w->entries, step->grad_rows, STROBE_FP32));
+            zero_runs(e, &gradients.k, &step->unwritten), zero_runs(e, &gradients.v, &step->unwritten);
             for (int64_t c = 0; c < step->calls.count && s->w->entries > 0; ++c)
                 strobe__engine_note(e, run_call(e, &step->calls.at[c], &block, &gradients));
         }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * cost.c: the cost model. A step of a ring lasts as long as the slowest rank computes or the largest block travels,
- * whichever is more; parts that merge, and messages that are packed, take their bytes of memory; an all-gather and an
- * all-to-all hide nothing. Pairs that see each other and rows that travel are
- * counted from the same lists as the schedule's. All ranks come to the same numbers, and so to the same choice. */
+ * whichever is more, and on GPUs as long as both, since an attention kernel leaves no multiprocessors to those that
+ * exchange (docs/kernels/processes.md); parts that merge, sums that are rounded and messages that are packed take their
+ * bytes of memory; an all-gather and an all-to-all hide nothing. Pairs that see each other and rows that travel are counted
+ * from the same lists as the schedule's. All ranks come to the same numbers, and so to the same choice. */
 #include "cost.h"
 
 #include <stdio.h>
@@ -11,10 +12,14 @@
 
 #include "schedule.h"
 
-/* For each step of a ring the most of all participants; for a gather sums by participant. */
+/* For each step of a ring the most of all participants, q_rows being those of its calls; for a gather sums by participant.
+ */
 struct tally {
-    double *pairs, *kv_rows, *grad_rows, *sum_pairs, *sum_rows;
+    double *pairs, *q_rows, *kv_rows, *grad_rows, *sum_pairs, *sum_rows;
 };
+
+/* Bytes of memory an element: a part is read, the sum read and written; a sum is read and its rounding written. */
+enum { MERGED = 3 * sizeof(float), ROUNDED = sizeof(float) };
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
@@ -29,6 +34,12 @@ static bool count_block(const struct shard *s, int32_t source, struct tally *y) 
         double pairs = 0;
         ok = strobe__schedule_need(s, p, source, &need, &pairs);
         const double rows = (double)strobe__runs_rows(&need);
+        struct calls calls = {0};
+        ok = ok && strobe__dist_calls(s->w, &s->q[p], &need, &calls);
+        double q_rows = 0;
+        for (int64_t c = 0; c < calls.count; ++c) q_rows += (double)calls.at[c].rows;
+        strobe__calls_free(&calls);
+        y->q_rows[t] = larger(y->q_rows[t], q_rows);
         y->pairs[t] = larger(y->pairs[t], pairs), y->sum_pairs[p] += pairs;
         if (t > 0) {
             ok = ok && strobe__runs_unite(&held, &need);
@@ -41,12 +52,14 @@ static bool count_block(const struct shard *s, int32_t source, struct tally *y) 
     return ok;
 }
 
-/* What one pair and one row cost in a shard's heads. */
+/* What one pair and one row cost in a shard's heads, in seconds. */
 struct unit {
-    double pair, call; /* seconds */
-    double kv_row, grad_row;
+    double pair, call;
+    double kv_row, grad_row; /* to travel */
     double latency;
-    double merge, merge_row; /* of parts of out, or dQ, of all rows once; of a row of dK and dV */
+    bool hides;              /* exchanges go beside computation */
+    double merge_q, merge_k; /* a part of out, or dQ, of a row; of dK and dV */
+    double round;            /* dQ, dK and dV of all rows, where they are sums */
 };
 
 static struct unit unit_of(const struct shard *s) {
@@ -54,26 +67,30 @@ static struct unit unit_of(const struct shard *s) {
     const double entries = (double)w->entries, heads = (double)s->a.heads_q, dim = (double)s->a.dim,
                  dim_v = (double)s->a.dim_v;
     const double flops = w->backward ? 6 * dim + 4 * dim_v : 2 * dim + 2 * dim_v;
-    const double elements = entries * (double)s->a.heads_kv * (dim + dim_v);
-    const double rows = entries * (double)strobe__runs_rows(&s->q[0]) * heads * (w->backward ? dim : dim_v);
-    const double passes = 4 * sizeof(float); /* a part is written and read, the sum read and written */
+    const double elements = entries * (double)s->a.heads_kv * (dim + dim_v), size = (double)strobe__dist_bytes(s->a.k.dtype);
+    const double row = entries * heads * (w->backward ? dim : dim_v);
+    const double rows = (double)strobe__runs_rows(&s->q[0]), keys = (double)strobe__runs_rows(&s->k[0]);
     return (struct unit){.pair = entries * heads * flops / w->rates.flops,
                          .call = w->rates.call * (double)s->q[0].count,
-                         .kv_row = elements * (double)strobe__dist_bytes(s->a.k.dtype) / w->rates.bandwidth,
+                         .kv_row = elements * size / w->rates.bandwidth,
                          .grad_row = w->backward ? elements * sizeof(float) / w->rates.bandwidth : 0,
                          .latency = w->rates.latency,
-                         .merge = rows * passes / w->rates.memory,
-                         .merge_row = w->backward ? elements * passes / w->rates.memory : 0};
+                         .hides = w->a.device == STROBE_CPU,
+                         .merge_q = row * MERGED / w->rates.memory,
+                         .merge_k = w->backward ? elements * MERGED / w->rates.memory : 0,
+                         .round = w->backward ? (row * rows + elements * keys) * (ROUNDED + size) / w->rates.memory : 0};
 }
 
 static struct cost cost_of_ring(const struct tally *y, int32_t n, struct unit u, bool backward) {
     struct cost c = {0};
+    if (n > 1) c.compute = c.seconds = u.round;
     for (int32_t t = 0; t <= (backward ? n : n - 1); ++t) { /* a backward's last gradients travel when all is computed */
-        const double merges = t > 0 && t < n && y->pairs[t] > 0 ? u.merge + y->grad_rows[t] * u.merge_row : 0;
-        const double compute = t < n ? y->pairs[t] * u.pair + u.call + merges : 0;
+        const double merges = t > 0 && t < n ? y->q_rows[t] * u.merge_q : 0;
+        const double added = t > 1 ? y->grad_rows[t - 1] * u.merge_k : 0;
+        const double compute = (t < n && y->pairs[t] > 0 ? y->pairs[t] * u.pair + u.call : 0) + merges + added;
         const double travel = (t + 1 < n ? y->kv_rows[t + 1] * u.kv_row : 0) +
                               (t > 1 ? y->grad_rows[t - 1] * u.grad_row : 0);
-        const double step = larger(compute, travel > 0 ? travel + u.latency : 0);
+        const double moves = travel > 0 ? travel + u.latency : 0, step = u.hides ? larger(compute, moves) : compute + moves;
         c.compute += compute, c.seconds += step;
     }
     return c;
@@ -83,7 +100,7 @@ static struct cost cost_of_gather(const struct tally *y, int32_t n, struct unit 
     struct cost c = {0};
     double pairs = 0, rows = 0;
     for (int32_t p = 0; p < n; ++p) pairs = larger(pairs, y->sum_pairs[p]), rows = larger(rows, y->sum_rows[p]);
-    c.compute = pairs * u.pair + u.call + rows * u.merge_row;
+    c.compute = pairs * u.pair + u.call + rows * u.merge_k + (n > 1 ? u.round : 0);
     c.seconds = c.compute + (rows > 0 ? u.latency + rows * u.kv_row : 0) + (backward ? u.latency + rows * u.grad_row : 0);
     return c;
 }
@@ -97,9 +114,10 @@ static double cost_of_heads(const struct shard *s) {
     const double k = entries * (double)w->total_k / size * (double)s->a.heads_kv * parts;
     const double in = (double)strobe__dist_bytes(w->a.q.dtype), out = (double)strobe__dist_bytes(w->a.out.dtype);
     double bytes = (q * dim + k * (dim + dim_v)) * in + q * (dim_v * out + sizeof(float));
-    if (w->backward) bytes += q * (dim_v * out + dim * in + sizeof(float)) + k * (dim + dim_v) * sizeof(float);
-    const double packed = 4 * bytes / w->rates.memory; /* read and written before, and behind */
-    return s->group == 1 ? 0 : bytes * (parts - 1) / parts / w->rates.bandwidth + packed + 2 * w->rates.latency;
+    const double gradient = w->a.heads_kv % s->group == 0 ? in : sizeof(float);
+    if (w->backward) bytes += q * (dim_v * out + dim * in + sizeof(float)) + k * (dim + dim_v) * gradient;
+    const double packed = 2 * bytes / w->rates.memory; /* read and written, before or behind */
+    return s->group == 1 ? 0 : (bytes / w->rates.bandwidth + packed) * (parts - 1) / parts + 2 * w->rates.latency;
 }
 
 bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost) {
@@ -107,11 +125,11 @@ bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost)
     struct shard s;
     double *numbers = NULL;
     bool ok = strobe__shard_make(&s, w, way.group);
-    if (ok) numbers = calloc((size_t)s.participants * 5, sizeof *numbers);
+    if (ok) numbers = calloc((size_t)s.participants * 6, sizeof *numbers);
     ok = ok && numbers;
     if (ok) {
         const int32_t n = s.participants;
-        struct tally y = {numbers, numbers + n, numbers + 2 * n, numbers + 3 * n, numbers + 4 * n};
+        struct tally y = {numbers, numbers + n, numbers + 2 * n, numbers + 3 * n, numbers + 4 * n, numbers + 5 * n};
         for (int32_t source = 0; ok && source < n; ++source) ok = count_block(&s, source, &y);
         const struct unit u = unit_of(&s);
         *cost = way.gathers ? cost_of_gather(&y, n, u, w->backward) : cost_of_ring(&y, n, u, w->backward);

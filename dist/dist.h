@@ -106,6 +106,7 @@ struct call {
     int64_t document, documents; /* of packed sequences; else 0 and 1 */
     bool whole;                  /* whole sequences, as the caller describes them */
     bool rows_fresh, keys_fresh; /* results are written, not merged or added: nothing was there before */
+    bool rows_last;              /* no later call has a part of these rows */
     double pairs;                /* that see each other */
     int64_t *cu_q, *cu_k;        /* whole packed sequences: offsets from the first row and key, neighbours in memory */
     int64_t *device_cu;          /* on CUDA: the same in the workspace, cu_q first */
@@ -114,8 +115,9 @@ struct calls {
     struct call *at;
     int64_t count, capacity;
 };
-/* Appends the calls that rows q have to make over keys k. */
+/* Appends the calls that rows q have to make over keys k: one a pair of runs, and as few as can be. */
 bool strobe__dist_pairs(const struct whole *w, const struct runs *q, const struct runs *k, struct calls *calls);
+bool strobe__dist_calls(const struct whole *w, const struct runs *q, const struct runs *k, struct calls *calls);
 void strobe__calls_free(struct calls *calls);
 
 /* Rows of a layout. */

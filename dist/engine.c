@@ -9,13 +9,30 @@ void strobe__engine_note(struct engine *e, strobe_status status) {
     if (status && !e->status) e->status = strobe__dist_core(status);
 }
 
-static size_t bytes_of(const struct engine *e, int64_t rows, int32_t dtype) {
-    return strobe__block_bytes(&e->s->a, e->s->w->entries, rows, dtype);
+/* Rows of K or V, or of their gradients, which are a message. */
+static size_t piece_bytes(const struct engine *e, int32_t dtype, int64_t rows, int64_t dim) {
+    return (size_t)(e->s->w->entries * rows * e->s->a.heads_kv * dim) * strobe__dist_bytes(dtype);
 }
 
-static size_t bytes_of_all(const struct engine *e, const struct transfer *list, int64_t count, int32_t dtype) {
+/* Whether so many rows of a tensor lie in memory as they lie in a message. */
+static bool is_packed(const struct engine *e, const strobe_tensor *t, int64_t rows, int64_t dim) {
+    const int64_t heads = e->s->a.heads_kv;
+    return (heads == 1 || t->stride[2] == dim) && (rows == 1 || t->stride[1] == heads * dim) &&
+           (e->s->w->entries == 1 || t->stride[0] == rows * heads * dim);
+}
+
+/* What messages of runs take where they do not lie in the block; a NULL block: all do not. */
+static size_t copied_bytes(const struct engine *e, const struct transfer *list, int64_t count, int32_t dtype,
+                           const struct block *block) {
+    const int64_t dims[2] = {e->s->a.dim, e->s->a.dim_v};
     size_t bytes = 0;
-    for (int64_t n = 0; n < count; ++n) bytes += bytes_of(e, strobe__runs_rows(&list[n].runs), dtype);
+    for (int64_t n = 0; n < count; ++n)
+        for (int64_t r = 0; r < list[n].runs.count; ++r)
+            for (int which = 0; which < 2; ++which) {
+                const int64_t rows = list[n].runs.at[r].count;
+                if (block && is_packed(e, which ? &block->v : &block->k, rows, dims[which])) continue;
+                bytes += (piece_bytes(e, dtype, rows, dims[which]) + 63) / 64 * 64;
+            }
     return bytes;
 }
 
@@ -34,12 +51,16 @@ static struct sizes measure(const struct engine *e) {
     const int32_t dtype = e->s->a.k.dtype;
     for (int64_t t = 0; t < e->schedule->count; ++t) {
         const struct step *step = &e->schedule->steps[t];
-        if (!step->own) keep_larger(&z.block[t % 2], bytes_of(e, step->rows, dtype));
-        if (!step->own) keep_larger(&z.grad_block[t % 2], bytes_of(e, step->grad_rows, STROBE_FP32));
-        keep_larger(&z.staging, bytes_of_all(e, step->sends, step->send_count, dtype));
-        if (step->scatters) keep_larger(&z.landing, bytes_of_all(e, step->receives, step->receive_count, dtype));
-        keep_larger(&z.grad_staging, bytes_of_all(e, step->grad_sends, step->grad_send_count, STROBE_FP32));
-        keep_larger(&z.grad_landing, bytes_of_all(e, step->grad_receives, step->grad_receive_count, STROBE_FP32));
+        const int64_t entries = e->s->w->entries;
+        const struct block block = strobe__engine_block(e, t), next = strobe__engine_block(e, t + 1),
+                           gradients = strobe__engine_gradients(e, t);
+        if (!step->own) keep_larger(&z.block[t % 2], strobe__block_bytes(&e->s->a, entries, step->rows, dtype));
+        if (!step->own)
+            keep_larger(&z.grad_block[t % 2], strobe__block_bytes(&e->s->a, entries, step->grad_rows, STROBE_FP32));
+        keep_larger(&z.staging, copied_bytes(e, step->sends, step->send_count, dtype, &block));
+        keep_larger(&z.landing, copied_bytes(e, step->receives, step->receive_count, dtype, &next));
+        keep_larger(&z.grad_staging, copied_bytes(e, step->grad_sends, step->grad_send_count, STROBE_FP32, &gradients));
+        keep_larger(&z.grad_landing, copied_bytes(e, step->grad_receives, step->grad_receive_count, STROBE_FP32, NULL));
         for (int64_t c = 0; c < step->calls.count; ++c) {
             const struct call *call = &step->calls.at[c];
             if (!call->rows_fresh && call->rows > z.rows) z.rows = call->rows;
@@ -54,15 +75,27 @@ static void *take_rows(const struct engine *e, struct room *room, int64_t rows, 
     return strobe__room_take(room, (size_t)elements * sizeof(float));
 }
 
-bool strobe__engine_is_one_call(const struct engine *e) {
+bool strobe__engine_is_direct(const struct call *c) { return c->rows_fresh && c->rows_last; }
+
+bool strobe__engine_is_whole(const struct engine *e) {
     const struct calls *calls = &e->schedule->steps[0].calls;
-    return e->schedule->count == 1 && calls->count == 1 && calls->at[0].whole && calls->at[0].rows == e->s->rows;
+    if (e->s->g.dk.dtype != e->s->g.dq.dtype) return false; /* ranks share a K/V head; kernels write one dtype */
+    return e->schedule->count == 1 && calls->count == 1 && calls->at[0].rows == e->s->rows &&
+           calls->at[0].keys == e->s->keys;
+}
+
+static bool has_sums(const struct schedule *schedule) {
+    for (int64_t t = 0; t < schedule->count; ++t)
+        for (int64_t c = 0; c < schedule->steps[t].calls.count; ++c)
+            if (!strobe__engine_is_direct(&schedule->steps[t].calls.at[c])) return true;
+    return schedule->rest.count > 0;
 }
 
 static void take_forward(struct engine *e, struct room *room, const struct sizes *z) {
     const struct shard *s = e->s;
-    if (strobe__engine_is_one_call(e)) return;
     const int64_t heads = s->a.heads_q;
+    e->has_sums = has_sums(e->schedule);
+    if (!e->has_sums) return;
     e->sum_out = strobe__tensor_of(take_rows(e, room, s->rows, heads, s->a.dim_v), STROBE_FP32, s->rows, heads, s->a.dim_v);
     e->sum_lse = strobe__lse_of(take_rows(e, room, s->rows, heads, 1), s->rows, heads);
     e->part_out.data = take_rows(e, room, z->rows, heads, s->a.dim_v);
@@ -72,14 +105,15 @@ static void take_forward(struct engine *e, struct room *room, const struct sizes
 static void take_backward(struct engine *e, struct room *room, const struct sizes *z) {
     const struct shard *s = e->s;
     const int64_t heads = s->a.heads_q, heads_kv = s->a.heads_kv, dim = s->a.dim, dim_v = s->a.dim_v;
+    /* Of dsinks alone nothing is merged, but a call wants room for dq all the same. */
+    e->part_dq.data = take_rows(e, room, s->w->g.dsinks ? s->rows : z->rows, heads, dim);
+    if (strobe__engine_is_whole(e)) return;
     for (int n = 0; n < 2; ++n) e->grad_block[n] = strobe__room_take(room, z->grad_block[n]);
     e->grad_staging = strobe__room_take(room, z->grad_staging);
     e->grad_landing = strobe__room_take(room, z->grad_landing);
     e->sum_dq = strobe__tensor_of(take_rows(e, room, s->rows, heads, dim), STROBE_FP32, s->rows, heads, dim);
     e->sum_dk = strobe__tensor_of(take_rows(e, room, s->keys, heads_kv, dim), STROBE_FP32, s->keys, heads_kv, dim);
     e->sum_dv = strobe__tensor_of(take_rows(e, room, s->keys, heads_kv, dim_v), STROBE_FP32, s->keys, heads_kv, dim_v);
-    /* Of dsinks alone nothing is merged, but a call wants room for dq all the same. */
-    e->part_dq.data = take_rows(e, room, s->w->g.dsinks ? s->rows : z->rows, heads, dim);
     e->part.k.data = take_rows(e, room, z->keys, heads_kv, dim),
     e->part.v.data = take_rows(e, room, z->keys, heads_kv, dim_v);
 }
@@ -95,9 +129,10 @@ static strobe_status measure_calls(struct engine *e) {
             size_t bytes;
             strobe__dist_describe(e->s, &calls->at[c], &block, &d);
             strobe_gradients g = e->s->g;
-            g.dq = g.dk = g.dv = fp32, g.dsinks = NULL;
+            if (!strobe__engine_is_whole(e)) g.dq = g.dk = g.dv = fp32;
+            g.dsinks = NULL;
             if (g.dbias) g.dbias = &d.dbias;
-            if (!e->s->w->backward && strobe__engine_is_one_call(e))
+            if (!e->s->w->backward && strobe__engine_is_direct(&calls->at[c]))
                 d.a.sinks = e->s->a.sinks;
             else if (!e->s->w->backward)
                 d.a.out = d.a.lse = fp32;
@@ -149,6 +184,7 @@ strobe_status strobe__engine_make(struct engine *e, const struct shard *s, struc
 }
 
 struct block strobe__engine_block(const struct engine *e, int64_t t) {
+    if (t >= e->schedule->count) return (struct block){{0}, {0}};
     const struct step *step = &e->schedule->steps[t];
     if (step->own) return (struct block){e->s->a.k, e->s->a.v};
     return strobe__block_at(&e->s->a, e->s->w->entries, step->rows, e->s->a.k.dtype, e->block[t % 2]);
@@ -160,110 +196,123 @@ struct block strobe__engine_gradients(const struct engine *e, int64_t t) {
     return strobe__block_at(&e->s->a, e->s->w->entries, step->grad_rows, STROBE_FP32, e->grad_block[t % 2]);
 }
 
-/* Copies or adds rows of K and V, heads and all. */
-static void move_run(const struct engine *e, struct block to, int64_t to_row, struct block from, int64_t from_row,
-                     int64_t rows, bool adds) {
-    struct extent extent = {.entries = e->s->w->entries, .rows = rows, .heads = e->s->a.heads_kv, .dim = e->s->a.dim};
-    extent.to_first = to_row, extent.to_step = 1, extent.from_first = from_row, extent.from_step = 1;
-    if (adds)
-        strobe__add_rows(e->on, to.k, from.k, extent);
-    else
-        strobe__copy_rows(e->on, to.k, from.k, extent);
-    extent.dim = e->s->a.dim_v;
-    if (adds)
-        strobe__add_rows(e->on, to.v, from.v, extent);
-    else
-        strobe__copy_rows(e->on, to.v, from.v, extent);
+/* A tensor of messages under way. memory: where those lie that do not lie in the block; it moves on. */
+struct movement {
+    const struct block *block; /* NULL: all messages lie in memory */
+    int32_t dtype;
+    bool gradients;
+    unsigned char *memory;
+};
+
+/* Calls `one` for each message of runs: K, or V, of a run. */
+typedef void move_piece(struct engine *e, struct movement *m, const strobe_tensor *whole, const struct run *run,
+                        int32_t rank, int64_t dim);
+static void each_piece(struct engine *e, struct movement m, const struct transfer *list, int64_t count, move_piece *one) {
+    for (int64_t n = 0; n < count; ++n)
+        for (int64_t r = 0; r < list[n].runs.count; ++r) {
+            const int32_t rank = strobe__shard_rank(e->s, list[n].participant);
+            one(e, &m, m.block ? &m.block->k : NULL, &list[n].runs.at[r], rank, e->s->a.dim);
+            one(e, &m, m.block ? &m.block->v : NULL, &list[n].runs.at[r], rank, e->s->a.dim_v);
+        }
 }
 
-/* Sends runs of a block: the block itself where they are all of it, else a copy in `staging`, which moves on. */
-static void send_runs(struct engine *e, const struct transfer *transfer, const struct block *block, int64_t block_rows,
-                      void *whole, bool gradients, unsigned char **staging) {
-    const int32_t dtype = gradients ? STROBE_FP32 : e->s->a.k.dtype;
-    const int64_t rows = strobe__runs_rows(&transfer->runs);
-    const size_t bytes = bytes_of(e, rows, dtype);
-    const int32_t rank = strobe__shard_rank(e->s, transfer->participant);
-    if (whole && rows == block_rows) {
-        strobe__exchange_send(e->x, rank, whole, bytes);
-        return;
-    }
-    const struct block message = strobe__block_at(&e->s->a, e->s->w->entries, rows, dtype, *staging);
-    int64_t row = 0;
-    for (int64_t r = 0; r < transfer->runs.count; ++r) {
-        const struct run *run = &transfer->runs.at[r];
-        move_run(e, message, row, *block, gradients ? run->grad : run->row, run->count, false);
-        row += run->count;
-    }
-    strobe__exchange_send(e->x, rank, *staging, bytes);
-    *staging += bytes;
+/* Room in m->memory for a message, as a tensor. */
+static strobe_tensor take_piece(const struct engine *e, struct movement *m, int64_t rows, int64_t dim) {
+    const strobe_tensor t = strobe__tensor_of(m->memory, m->dtype, rows, e->s->a.heads_kv, dim);
+    m->memory += (piece_bytes(e, m->dtype, rows, dim) + 63) / 64 * 64;
+    return t;
 }
 
-static void receive_runs(struct engine *e, const struct transfer *list, int64_t count, int32_t dtype,
-                         unsigned char *landing) {
-    for (int64_t n = 0; n < count; ++n) {
-        const size_t bytes = bytes_of(e, strobe__runs_rows(&list[n].runs), dtype);
-        strobe__exchange_receive(e->x, strobe__shard_rank(e->s, list[n].participant), landing, bytes);
-        landing += bytes;
+static struct extent extent_of(const struct engine *e, int64_t rows, int64_t dim) {
+    return (struct extent){e->s->w->entries, rows, e->s->a.heads_kv, dim, .to_step = 1, .from_step = 1};
+}
+
+/* Rows that are neighbours in memory go from where they are; others are copied. */
+static void send_piece(struct engine *e, struct movement *m, const strobe_tensor *whole, const struct run *run, int32_t rank,
+                       int64_t dim) {
+    strobe_tensor from = strobe__tensor_from(*whole, m->gradients ? run->grad : run->row, 0);
+    if (!is_packed(e, whole, run->count, dim)) {
+        const strobe_tensor copy = take_piece(e, m, run->count, dim);
+        strobe__copy_rows(e->on, copy, from, extent_of(e, run->count, dim));
+        from = copy;
     }
+    strobe__exchange_send(e->x, rank, from.data, piece_bytes(e, m->dtype, run->count, dim));
+}
+
+static void receive_piece(struct engine *e, struct movement *m, const strobe_tensor *whole, const struct run *run,
+                          int32_t rank, int64_t dim) {
+    const strobe_tensor to = whole && is_packed(e, whole, run->count, dim) ? strobe__tensor_from(*whole, run->grad, 0)
+                                                                           : take_piece(e, m, run->count, dim);
+    strobe__exchange_receive(e->x, rank, to.data, piece_bytes(e, m->dtype, run->count, dim));
+}
+
+/* What has arrived elsewhere than where it belongs. */
+static void put_piece(struct engine *e, struct movement *m, const strobe_tensor *whole, const struct run *run, int32_t rank,
+                      int64_t dim) {
+    (void)rank;
+    if (is_packed(e, whole, run->count, dim)) return;
+    const strobe_tensor landed = take_piece(e, m, run->count, dim);
+    strobe__copy_rows(e->on, strobe__tensor_from(*whole, run->grad, 0), landed, extent_of(e, run->count, dim));
+}
+
+static void add_piece(struct engine *e, struct movement *m, const strobe_tensor *whole, const struct run *run, int32_t rank,
+                      int64_t dim) {
+    (void)rank;
+    const strobe_tensor landed = take_piece(e, m, run->count, dim);
+    strobe__add_rows(e->on, strobe__tensor_from(*whole, run->row, 0), landed, extent_of(e, run->count, dim));
+}
+
+/* Rows of K and V, or of their gradients, between blocks of this rank. */
+static void copy_run(const struct engine *e, struct block to, int64_t to_row, struct block from, int64_t from_row,
+                     int64_t rows) {
+    strobe__copy_rows(e->on, strobe__tensor_from(to.k, to_row, 0), strobe__tensor_from(from.k, from_row, 0),
+                      extent_of(e, rows, e->s->a.dim));
+    strobe__copy_rows(e->on, strobe__tensor_from(to.v, to_row, 0), strobe__tensor_from(from.v, from_row, 0),
+                      extent_of(e, rows, e->s->a.dim_v));
 }
 
 strobe_status strobe__engine_start(struct engine *e, int64_t t) {
+    const int32_t dtype = e->s->a.k.dtype;
     if (t < e->schedule->count) {
         const struct step *step = &e->schedule->steps[t];
-        const struct block block = strobe__engine_block(e, t);
-        unsigned char *staging = e->staging;
-        for (int64_t n = 0; n < step->send_count; ++n)
-            send_runs(e, &step->sends[n], &block, step->rows, step->own ? NULL : e->block[t % 2], false, &staging);
-        receive_runs(e, step->receives, step->receive_count, e->s->a.k.dtype,
-                     step->scatters ? e->landing : e->block[(t + 1) % 2]);
+        const struct block block = strobe__engine_block(e, t), next = strobe__engine_block(e, t + 1);
+        each_piece(e, (struct movement){&block, dtype, false, e->staging}, step->sends, step->send_count, send_piece);
+        each_piece(e, (struct movement){&next, dtype, false, e->landing}, step->receives, step->receive_count,
+                   receive_piece);
     }
     if (t > 0 && e->s->w->backward) {
         const struct step *step = &e->schedule->steps[t - 1];
         const struct block gradients = strobe__engine_gradients(e, t - 1);
-        unsigned char *staging = e->grad_staging;
-        for (int64_t n = 0; n < step->grad_send_count; ++n)
-            send_runs(e, &step->grad_sends[n], &gradients, step->grad_rows, e->grad_block[(t - 1) % 2], true, &staging);
-        receive_runs(e, step->grad_receives, step->grad_receive_count, STROBE_FP32, e->grad_landing);
+        each_piece(e, (struct movement){&gradients, STROBE_FP32, true, e->grad_staging}, step->grad_sends,
+                   step->grad_send_count, send_piece);
+        each_piece(e, (struct movement){NULL, STROBE_FP32, true, e->grad_landing}, step->grad_receives,
+                   step->grad_receive_count, receive_piece);
     }
-    return strobe__exchange_start(e->x);
-}
-
-/* Messages that lie one behind the other: their rows to where the runs say. */
-static void put_runs(const struct engine *e, const struct transfer *list, int64_t count, const struct block *to,
-                     bool gradients, unsigned char *landing) {
-    const int32_t dtype = gradients ? STROBE_FP32 : e->s->a.k.dtype;
-    for (int64_t n = 0; n < count; ++n) {
-        const int64_t rows = strobe__runs_rows(&list[n].runs);
-        const struct block message = strobe__block_at(&e->s->a, e->s->w->entries, rows, dtype, landing);
-        int64_t row = 0;
-        for (int64_t r = 0; r < list[n].runs.count; ++r) {
-            const struct run *run = &list[n].runs.at[r];
-            move_run(e, *to, gradients ? run->row : run->grad, message, row, run->count, gradients);
-            row += run->count;
-        }
-        landing += bytes_of(e, rows, dtype);
-    }
+    TRY(strobe__exchange_start(e->x));
+    if (t >= e->schedule->count) return STROBE_OK;
+    const struct runs *local = &e->schedule->steps[t].local.runs; /* meanwhile */
+    const struct block own = {e->s->a.k, e->s->a.v}, next = strobe__engine_block(e, t + 1);
+    for (int64_t r = 0; r < local->count; ++r)
+        copy_run(e, next, local->at[r].grad, own, local->at[r].row, local->at[r].count);
+    return STROBE_OK;
 }
 
 strobe_status strobe__engine_finish(struct engine *e, int64_t t) {
     TRY(strobe__exchange_wait(e->x));
-    if (t < e->schedule->count && e->schedule->steps[t].scatters) {
+    if (t < e->schedule->count) {
         const struct step *step = &e->schedule->steps[t];
-        const struct block own = {e->s->a.k, e->s->a.v}, next = strobe__engine_block(e, t + 1);
-        put_runs(e, step->receives, step->receive_count, &next, false, e->landing);
-        for (int64_t r = 0; r < step->local.runs.count; ++r) {
-            const struct run *run = &step->local.runs.at[r];
-            move_run(e, next, run->grad, own, run->row, run->count, false);
-        }
+        const struct block next = strobe__engine_block(e, t + 1);
+        each_piece(e, (struct movement){&next, e->s->a.k.dtype, false, e->landing}, step->receives, step->receive_count,
+                   put_piece);
     }
     if (t > 0 && e->s->w->backward) {
         const struct step *step = &e->schedule->steps[t - 1];
         const struct block sums = {e->sum_dk, e->sum_dv}, gradients = strobe__engine_gradients(e, t - 1);
-        for (int64_t r = 0; r < step->grad_local.runs.count; ++r) {
-            const struct run *run = &step->grad_local.runs.at[r];
-            move_run(e, sums, run->row, gradients, run->grad, run->count, true);
-        }
-        put_runs(e, step->grad_receives, step->grad_receive_count, &sums, true, e->grad_landing);
+        const struct runs *local = &step->grad_local.runs;
+        for (int64_t r = 0; r < local->count; ++r)
+            copy_run(e, sums, local->at[r].row, gradients, local->at[r].grad, local->at[r].count);
+        each_piece(e, (struct movement){&sums, STROBE_FP32, true, e->grad_landing}, step->grad_receives,
+                   step->grad_receive_count, add_piece);
     }
     return STROBE_OK;
 }

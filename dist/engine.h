@@ -23,7 +23,8 @@ struct engine {
     size_t kernel_bytes;
     float *zeros; /* [heads_q + dim_v] */
 
-    strobe_tensor sum_out, sum_lse;   /* forward: what the calls so far come to */
+    bool has_sums;                    /* forward: some rows come from several calls, or from none */
+    strobe_tensor sum_out, sum_lse;   /* what the calls so far come to */
     strobe_tensor part_out, part_lse; /* what one call comes to, where there is something to merge it with */
     strobe_tensor sum_dq, sum_dk, sum_dv;
     struct block part; /* dK and dV of one call, with room for the most keys */
@@ -46,8 +47,11 @@ void strobe__engine_upload(const struct engine *e);
 /* What the call that computes dsinks wants. */
 strobe_status strobe__dist_sinks_workspace(const struct engine *e, size_t *bytes);
 
-/* Whether one call is the whole shard's forward: nothing merges, and it writes the caller's out and lse itself. */
-bool strobe__engine_is_one_call(const struct engine *e);
+/* Whether a call has all of its rows' keys: nothing merges, and it writes the caller's out and lse itself. */
+bool strobe__engine_is_direct(const struct call *c);
+
+/* Whether one call is the whole shard's backward: nothing is added, and it writes the shard's gradients itself. */
+bool strobe__engine_is_whole(const struct engine *e);
 
 /* The block of a step, and its gradients. */
 struct block strobe__engine_block(const struct engine *e, int64_t t);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * heads.c: see heads.h. A message has one tensor behind the other, each [entries][rows][heads][dim]. Where a K/V head serves
- * query heads of several shards, each of them gets it, and its gradients are summed where they come home. */
+ * heads.c: see heads.h. A message has rows of one tensor, [entries][rows][heads][dim]; those that are neighbours in the
+ * shard come and go without a copy there. Where a K/V head serves query heads of several shards, each of them gets it, and
+ * its gradients are summed where they come home. */
 #include "heads.h"
 
 #include <stdlib.h>
@@ -83,6 +84,14 @@ static void make_backward(struct heads *h, struct room *room) {
     g->dlse = take(h, room, false, 1, STROBE_FP32); /* zeros where the caller has none */
     add_item(h->inputs, &h->input_count, (struct item){w->g.dlse, g->dlse, false, false, 1});
     g->dq = take(h, room, false, a->dim, w->g.dq.dtype);
+    if (w->a.heads_kv % h->s->group ==
+        0) { /* each K/V head is one member's: its gradients are whole, and are rounded there */
+        g->dk = take(h, room, true, a->dim, w->g.dk.dtype), g->dv = take(h, room, true, a->dim_v, w->g.dv.dtype);
+        add_item(h->results, &h->result_count, (struct item){w->g.dq, g->dq, false, false, a->dim});
+        add_item(h->results, &h->result_count, (struct item){w->g.dk, g->dk, true, false, a->dim});
+        add_item(h->results, &h->result_count, (struct item){w->g.dv, g->dv, true, false, a->dim_v});
+        return;
+    }
     g->dk = take(h, room, true, a->dim, STROBE_FP32), g->dv = take(h, room, true, a->dim_v, STROBE_FP32);
     const int64_t keys = w->d.rows_k, heads = w->a.heads_kv, elements = w->entries * keys * heads;
     void *sum_k = strobe__room_take(room, (size_t)(elements * a->dim) * sizeof(float));
@@ -142,15 +151,33 @@ void strobe__heads_free(struct heads *h) {
     h->q = h->k = NULL;
 }
 
-/* One tensor between a message and the shard: rows of a member, the shard's heads. */
+/* Whether a run's rows lie in the shard as they lie in a message, so that they need no copy. */
+static bool is_direct(const struct heads *h, const struct item *item, const struct run *run) {
+    const int64_t heads = slots_of(h, item);
+    return h->s->w->entries == 1 && run->step == 1 && item->shard.stride[1] == heads * item->dim &&
+           (heads == 1 || item->shard.stride[2] == item->dim);
+}
+
+/* A run's rows in the shard. */
+static void *rows_in_shard(const struct item *item, const struct run *run) {
+    return strobe__tensor_from(item->shard, run->first, 0).data;
+}
+
+/* A message: rows of a member, the shard's heads. */
+static strobe_tensor message_of(const struct heads *h, const struct item *item, int32_t member, unsigned char *data) {
+    return strobe__tensor_of(data, item->shard.dtype, strobe__runs_rows(rows_of(h, item, member)), slots_of(h, item),
+                             item->dim);
+}
+
+/* Rows of a member between a message and the shard, but for those that need no copy. */
 static void move_shard(const struct heads *h, const struct item *item, int32_t member, unsigned char *data,
                        bool to_message) {
     const struct runs *runs = rows_of(h, item, member);
-    const int64_t heads = slots_of(h, item), rows = strobe__runs_rows(runs);
-    const strobe_tensor message = strobe__tensor_of(data, item->shard.dtype, rows, heads, item->dim);
+    const strobe_tensor message = message_of(h, item, member, data);
     for (int64_t r = 0; r < runs->count; ++r) {
         const struct run *run = &runs->at[r];
-        struct extent e = {.entries = h->s->w->entries, .rows = run->count, .heads = heads, .dim = item->dim};
+        struct extent e = {.entries = h->s->w->entries, .rows = run->count, .heads = slots_of(h, item), .dim = item->dim};
+        if (is_direct(h, item, run)) continue;
         e.to_first = run->first, e.to_step = run->step, e.from_first = run->row, e.from_step = 1;
         if (!to_message) {
             strobe__copy_rows(h->on, item->shard, message, e);
@@ -161,19 +188,15 @@ static void move_shard(const struct heads *h, const struct item *item, int32_t m
     }
 }
 
-/* One tensor between a message and the rank's own: its rows, the heads of a member, as many at a time as are neighbours. */
-static void move_whole(const struct heads *h, const struct item *item, int32_t member, unsigned char *data,
-                       bool to_message) {
-    const int64_t slots = slots_of(h, item), rows = strobe__runs_rows(rows_of(h, item, self(h)));
-    const strobe_tensor message = strobe__tensor_of(data, item->shard.dtype, rows, slots, item->dim);
-    struct extent e = {.entries = h->s->w->entries, .rows = rows, .dim = item->dim, .to_step = 1, .from_step = 1};
+/* The rank's own tensor and another, which has the heads of a member: as many heads at a time as are neighbours. */
+static void move_heads(const struct heads *h, const struct item *item, int32_t member, strobe_tensor other, struct extent e,
+                       bool to_other) {
+    const int64_t slots = slots_of(h, item);
     for (int64_t slot = 0; slot < slots; slot += e.heads) {
         const int64_t head = head_of(h, item, member, slot);
         for (e.heads = 1; slot + e.heads < slots && head_of(h, item, member, slot + e.heads) == head + e.heads;) ++e.heads;
-        const strobe_tensor own = strobe__tensor_from(item->whole, 0, head);
-        const strobe_tensor there = strobe__tensor_from(message, 0, slot);
-        if (!own.data) continue; /* lse that nobody wants, dlse that is zero */
-        if (to_message)
+        const strobe_tensor own = strobe__tensor_from(item->whole, 0, head), there = strobe__tensor_from(other, 0, slot);
+        if (to_other)
             strobe__copy_rows(h->on, there, own, e);
         else if (item->adds)
             strobe__add_rows(h->on, own, there, e);
@@ -182,38 +205,92 @@ static void move_whole(const struct heads *h, const struct item *item, int32_t m
     }
 }
 
-/* What happens to each tensor of a message. */
-typedef void move(const struct heads *h, const struct item *item, int32_t member, unsigned char *data, bool to_message);
+/* The rank's rows, the heads of a member, between its own tensor and a message. Of lse that nobody wants nothing is taken,
+ * and a dlse that is not given is zero. */
+static void move_whole(const struct heads *h, const struct item *item, int32_t member, unsigned char *data,
+                       bool to_message) {
+    const struct extent e = {.entries = h->s->w->entries,
+                             .rows = strobe__runs_rows(rows_of(h, item, self(h))),
+                             .dim = item->dim,
+                             .to_step = 1,
+                             .from_step = 1};
+    if (item->whole.data)
+        move_heads(h, item, member, message_of(h, item, self(h), data), e, to_message);
+    else if (to_message)
+        strobe__zero(h->on, data, item_bytes(h, item, self(h)));
+}
 
-/* An all-to-all. rows of what is sent to a member are this rank's (scatter) or the member's (gather). */
-static strobe_status all_to_all(struct heads *h, const struct item *items, int count, bool scatters) {
-    move *const pack = scatters ? move_whole : move_shard, *const unpack = scatters ? move_shard : move_whole;
-    unsigned char *sent = h->staging, *landed = h->landing;
-    for (int32_t m = 0; m < h->s->group; ++m) {
-        unsigned char *const data = m == self(h) ? landed : sent;
-        unsigned char *at = data;
-        const int32_t sends_rows_of = scatters ? self(h) : m, receives_rows_of = scatters ? m : self(h);
-        const size_t out = message_bytes(h, items, count, sends_rows_of),
-                     in = message_bytes(h, items, count, receives_rows_of);
-        strobe__zero(h->on, at, scatters ? out : 0);
-        for (int n = 0; n < count; ++n) {
-            pack(h, &items[n], m, at, true);
-            at += item_bytes(h, &items[n], sends_rows_of);
-        }
-        if (m != self(h)) {
-            strobe__exchange_send(h->x, member_rank(h, m), sent, out);
-            strobe__exchange_receive(h->x, member_rank(h, m), landed, in);
-            sent += out;
-        }
-        landed += in;
+/* What this rank keeps: from its own tensor to the shard, or back. */
+static void move_own(const struct heads *h, const struct item *item, bool to_shard) {
+    const struct runs *runs = rows_of(h, item, self(h));
+    for (int64_t r = 0; r < runs->count; ++r) {
+        const struct run *run = &runs->at[r];
+        struct extent e = {.entries = h->s->w->entries, .rows = run->count, .dim = item->dim};
+        e.to_first = to_shard ? run->first : run->row, e.to_step = to_shard ? run->step : 1;
+        e.from_first = to_shard ? run->row : run->first, e.from_step = to_shard ? 1 : run->step;
+        if (item->whole.data) move_heads(h, item, self(h), item->shard, e, to_shard);
     }
-    TRY(strobe__exchange_start(h->x));
-    TRY(strobe__exchange_wait(h->x));
-    unsigned char *at = h->landing;
+}
+
+static void zero_shard(const struct heads *h, const struct item *item) {
+    const int64_t rows = item->keys ? h->s->keys : h->s->rows;
+    const size_t elements = (size_t)(h->s->w->entries * rows * slots_of(h, item) * item->dim);
+    strobe__zero(h->on, item->shard.data, elements * strobe__dist_bytes(item->shard.dtype));
+}
+
+/* Tells the exchange of a member's messages, one a run: rows that this rank sends or receives, `rows` being whose they are.
+ */
+static void tell(const struct heads *h, const struct item *item, int32_t member, int32_t rows, unsigned char *data,
+                 bool in_shard, bool sends) {
+    const struct runs *runs = rows_of(h, item, rows);
+    const size_t row = (size_t)(slots_of(h, item) * item->dim) * strobe__dist_bytes(item->shard.dtype);
+    const size_t entries = (size_t)h->s->w->entries;
+    if (entries != 1) { /* entries lie one behind the other */
+        const size_t bytes = entries * (size_t)strobe__runs_rows(runs) * row;
+        if (sends)
+            strobe__exchange_send(h->x, member_rank(h, member), data, bytes);
+        else
+            strobe__exchange_receive(h->x, member_rank(h, member), data, bytes);
+        return;
+    }
+    for (int64_t r = 0; r < runs->count; ++r) {
+        const struct run *run = &runs->at[r];
+        void *at = in_shard && is_direct(h, item, run) ? rows_in_shard(item, run) : data + (size_t)run->row * row;
+        if (sends)
+            strobe__exchange_send(h->x, member_rank(h, member), at, (size_t)run->count * row);
+        else
+            strobe__exchange_receive(h->x, member_rank(h, member), at, (size_t)run->count * row);
+    }
+}
+
+/* An all-to-all. rows of what is sent to a member are this rank's (scatter), out of its own tensors, or the member's
+ * (gather), out of the shard. */
+static strobe_status all_to_all(struct heads *h, const struct item *items, int count, bool scatters) {
+    unsigned char *sent = h->staging, *landed = h->landing;
+    for (int n = 0; n < count && scatters; ++n)
+        if (!items[n].whole.data) zero_shard(h, &items[n]);
     for (int32_t m = 0; m < h->s->group; ++m)
-        for (int n = 0; n < count; ++n) {
-            unpack(h, &items[n], m, at, false);
-            at += item_bytes(h, &items[n], scatters ? m : self(h));
+        for (int n = 0; n < count && m != self(h); ++n) {
+            const int32_t sends = scatters ? self(h) : m, receives = scatters ? m : self(h);
+            if (scatters)
+                move_whole(h, &items[n], m, sent, true);
+            else
+                move_shard(h, &items[n], m, sent, true);
+            tell(h, &items[n], m, sends, sent, !scatters, true);
+            tell(h, &items[n], m, receives, landed, scatters, false);
+            sent += item_bytes(h, &items[n], sends), landed += item_bytes(h, &items[n], receives);
+        }
+    TRY(strobe__exchange_start(h->x));
+    for (int n = 0; n < count; ++n) move_own(h, &items[n], scatters); /* meanwhile */
+    TRY(strobe__exchange_wait(h->x));
+    landed = h->landing;
+    for (int32_t m = 0; m < h->s->group; ++m)
+        for (int n = 0; n < count && m != self(h); ++n) {
+            if (scatters)
+                move_shard(h, &items[n], m, landed, false);
+            else
+                move_whole(h, &items[n], m, landed, false);
+            landed += item_bytes(h, &items[n], scatters ? m : self(h));
         }
     return STROBE_OK;
 }
@@ -223,13 +300,13 @@ strobe_status strobe__heads_scatter(struct heads *h) { return all_to_all(h, h->i
 strobe_status strobe__heads_gather(struct heads *h, float *zeros) {
     const struct whole *w = h->s->w;
     struct extent e = {.entries = w->entries, .rows = w->d.rows_k, .heads = w->a.heads_kv, .dim = w->a.dim};
-    if (w->backward) {
+    if (w->backward && h->sum_k.data) {
         const size_t elements = (size_t)(e.entries * e.rows * e.heads) * sizeof(float);
         strobe__zero(h->on, h->sum_k.data, elements * (size_t)w->a.dim);
         strobe__zero(h->on, h->sum_v.data, elements * (size_t)w->a.dim_v);
     }
     TRY(all_to_all(h, h->results, h->result_count, false));
-    if (!w->backward) return STROBE_OK;
+    if (!w->backward || !h->sum_k.data) return STROBE_OK;
     TRY(strobe__round_rows(h->on, w, w->g.dk, h->sum_k, e, zeros));
     e.dim = w->a.dim_v;
     return strobe__round_rows(h->on, w, w->g.dv, h->sum_v, e, zeros);

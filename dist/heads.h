@@ -15,7 +15,7 @@ struct item {
     bool adds; /* on the way back: fp32 that several ranks have a part of */
     int64_t dim;
 };
-enum { MOST_ITEMS = 8 };
+enum { MOST_ITEMS = 8 }; /* each is at most two messages to a rank, since its rows are at most two runs */
 
 struct heads {
     struct shard *s;

@@ -2,7 +2,8 @@
  *
  * pairs.c: which calls some rows have to make over some keys. Rows and keys come as runs of positions; each pair of a run of
  * rows and one of keys is a call, or one a packed sequence that both have a part of, and one for all sequences between that
- * lie in both as a whole. Rows that see no key of the call, and keys that no row sees, are left out. */
+ * lie in both as a whole. Rows that see no key of the call, and keys that no row sees, are left out. Calls over neighbours
+ * in memory are then joined where one band still says who sees whom. */
 #include <stdlib.h>
 
 #include "dist.h"
@@ -155,5 +156,58 @@ bool strobe__dist_pairs(const struct whole *w, const struct runs *q, const struc
         for (int64_t j = 0; j < k->count; ++j)
             if (w->cu_q ? !add_packed(w, &q->at[i], &k->at[j], calls) : !add_part(w, 0, &q->at[i], &k->at[j], calls))
                 return false;
+    return true;
+}
+
+/* Joins calls of the same rows, keys of the second behind those of the first: rows see the first's up to its end, and the
+ * second's from its beginning. */
+static bool join_keys(struct call *a, const struct call *b) {
+    if (a->q_row != b->q_row || a->rows != b->rows) return false;
+    if (a->k_row + a->keys != b->k_row || a->grad_row + a->keys != b->grad_row) return false;
+    if (a->highest < a->keys - 1 || b->highest < -1 || b->lowest > 1 - b->rows) return false;
+    a->highest = b->highest >= FAR ? FAR : a->keys + b->highest;
+    a->keys += b->keys, a->pairs += b->pairs;
+    return true;
+}
+
+/* Joins calls of the same keys, rows of the second behind those of the first: the first's see from the first key on, the
+ * second's to the last. */
+static bool join_rows(struct call *a, const struct call *b) {
+    if (a->k_row != b->k_row || a->grad_row != b->grad_row || a->keys != b->keys || a->q_row + a->rows != b->q_row)
+        return false;
+    if (a->lowest > 1 - a->rows || b->lowest > 1 || b->highest < b->keys - 1) return false;
+    if (a->highest < FAR && a->highest + a->rows < a->keys - 1) return false;
+    a->lowest = b->lowest <= -FAR ? -FAR : b->lowest - a->rows;
+    a->rows += b->rows, a->pairs += b->pairs;
+    return true;
+}
+
+static void join(struct calls *calls, bool (*join_two)(struct call *, const struct call *)) {
+    int64_t count = 0;
+    for (int64_t c = 0; c < calls->count; ++c) {
+        const struct call *call = &calls->at[c];
+        struct call *last = count ? &calls->at[count - 1] : NULL;
+        const bool parts = last && !last->whole && !call->whole && last->document == call->document;
+        if (!parts || !join_two(last, call)) calls->at[count++] = *call;
+    }
+    calls->count = count;
+}
+
+/* Calls of many keys come first: what they write of dK and dV is then fresh, and shorter ones add to it. */
+static void put_long_ones_first(struct calls *calls) {
+    for (int64_t c = 1; c < calls->count; ++c) {
+        const struct call call = calls->at[c];
+        int64_t to = c;
+        for (; to > 0 && calls->at[to - 1].keys < call.keys; --to) calls->at[to] = calls->at[to - 1];
+        calls->at[to] = call;
+    }
+}
+
+bool strobe__dist_calls(const struct whole *w, const struct runs *q, const struct runs *k, struct calls *calls) {
+    if (!strobe__dist_pairs(w, q, k, calls)) return false;
+    if (w->a.alibi || w->a.dropout || w->a.bias || w->a.bool_mask) return true; /* these go by positions, which have gaps */
+    join(calls, join_keys);
+    join(calls, join_rows);
+    put_long_ones_first(calls);
     return true;
 }

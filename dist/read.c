@@ -139,13 +139,13 @@ static strobe_status read_documents(struct whole *w) {
 }
 
 /* The defaults of a CPU are one core's of a server, and processes of one host that exchange through shared memory; those of
- * a GPU are a Hopper's, and links such as NVLink's between two of a host. */
+ * a GPU were fitted to two H100 of a host, linked by NVLink. */
 static void fill_rates(strobe_dist_rates *r, bool gpu) {
-    if (r->flops == 0) r->flops = gpu ? 5e14 : 5e10;
-    if (r->bandwidth == 0) r->bandwidth = gpu ? 2e11 : 4e9;
-    if (r->latency == 0) r->latency = 20e-6;
-    if (r->call == 0) r->call = 10e-6;
-    if (r->memory == 0) r->memory = gpu ? 3e12 : 1e10;
+    if (r->flops == 0) r->flops = gpu ? 6e14 : 5e10;
+    if (r->bandwidth == 0) r->bandwidth = gpu ? 2.4e11 : 4e9;
+    if (r->latency == 0) r->latency = gpu ? 30e-6 : 20e-6;
+    if (r->call == 0) r->call = gpu ? 20e-6 : 10e-6;
+    if (r->memory == 0) r->memory = gpu ? 2.3e12 : 1e10;
 }
 
 strobe_status strobe__dist_read_transport(strobe_transport *t, strobe_transport *records,

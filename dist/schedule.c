@@ -86,7 +86,7 @@ static bool ring_block(struct step *step, const struct shard *s, int32_t source,
         move_rows(&need, &held, &packed), move_rows(next, &held, &packed);
         for (int64_t r = 0; r < need.count; ++r) need.at[r].grad = step->grad_rows, step->grad_rows += need.at[r].count;
         step->rows = strobe__runs_rows(&packed);
-        ok = strobe__dist_pairs(s->w, &s->q[s->index], &need, &step->calls);
+        ok = strobe__dist_calls(s->w, &s->q[s->index], &need, &step->calls);
     }
     strobe__runs_free(&held), strobe__runs_free(&packed);
     if (ok) return add_transfer(&step->grad_sends, &step->grad_send_count, source, need);
@@ -101,7 +101,7 @@ static bool ring_step(struct step *step, const struct shard *s, int32_t t) {
     bool ok = held_from(s, me + 1, source, &next);
     if (ok && t == 0) {
         step->grad_rows = s->keys;
-        ok = strobe__dist_pairs(s->w, &s->q[me], &s->k[me], &step->calls);
+        ok = strobe__dist_calls(s->w, &s->q[me], &s->k[me], &step->calls);
     } else if (ok) {
         ok = ring_block(step, s, source, &next);
     }
@@ -158,9 +158,9 @@ static bool gather_steps(struct step steps[2], const struct shard *s) {
     struct transfer *parts = calloc((size_t)n, sizeof *parts);
     struct runs block = {0};
     bool ok = parts;
-    steps[0].own = true, steps[0].scatters = true;
+    steps[0].own = true;
     for (int32_t p = 0; ok && p < n; ++p) ok = strobe__schedule_need(s, me, p, &parts[p].runs, NULL);
-    ok = ok && put_in_order(parts, n, &block) && strobe__dist_pairs(s->w, &s->q[me], &block, &steps[1].calls);
+    ok = ok && put_in_order(parts, n, &block) && strobe__dist_calls(s->w, &s->q[me], &block, &steps[1].calls);
     steps[1].rows = steps[1].grad_rows = strobe__runs_rows(&block);
     for (int32_t p = 0; ok && p < n; ++p) {
         struct runs need, copy = {0};
@@ -187,24 +187,68 @@ static bool gather_steps(struct step steps[2], const struct shard *s) {
     return ok;
 }
 
-/* Marks the calls that are the first to write rows, or gradients of keys, and zeroes nothing else's. */
-static bool mark_fresh(struct schedule *schedule, const struct shard *s) {
-    unsigned char *rows = calloc((size_t)s->rows + 1, 1);
-    bool ok = rows;
+/* A byte for each row of a tensor. */
+static unsigned char *marks_of(int64_t rows) { return calloc((size_t)rows + 1, 1); }
+
+/* Appends the rows without a mark. */
+static bool add_unmarked(struct runs *runs, const unsigned char *marks, int64_t rows) {
+    bool ok = true;
+    const unsigned char *const end = marks + rows, *at = memchr(marks, 0, (size_t)rows);
+    while (ok && at) {
+        const unsigned char *marked = memchr(at, 1, (size_t)(end - at)), *const stop = marked ? marked : end;
+        ok = strobe__runs_add(runs, (struct run){.row = at - marks, .count = stop - at});
+        at = memchr(stop, 0, (size_t)(end - stop));
+    }
+    return ok;
+}
+
+/* Marks rows in `seen`; where none of them was marked, in `own` too. Returns whether that is so. */
+static bool mark(unsigned char *seen, unsigned char *own, int64_t first, int64_t count) {
+    const bool fresh = !memchr(seen + first, 1, (size_t)count);
+    memset(seen + first, 1, (size_t)count);
+    if (fresh) memset(own + first, 1, (size_t)count);
+    return fresh;
+}
+
+/* Marks the calls that are the first to write gradients of keys. */
+static bool mark_keys(struct schedule *schedule, const struct shard *s) {
+    bool ok = true;
     for (int64_t t = 0; ok && t < schedule->count; ++t) {
         struct step *step = &schedule->steps[t];
-        unsigned char *keys = calloc((size_t)step->grad_rows + 1, 1);
-        ok = keys;
+        const int64_t rows = step->own ? s->keys : step->grad_rows;
+        unsigned char *seen = marks_of(rows), *written = marks_of(rows);
+        ok = seen && written;
         for (int64_t c = 0; ok && c < step->calls.count; ++c) {
             struct call *call = &step->calls.at[c];
-            call->rows_fresh = !memchr(rows + call->q_row, 1, (size_t)call->rows);
-            call->keys_fresh = !memchr(keys + call->grad_row, 1, (size_t)call->keys);
-            memset(rows + call->q_row, 1, (size_t)call->rows);
-            memset(keys + call->grad_row, 1, (size_t)call->keys);
+            call->keys_fresh = mark(seen, written, call->grad_row, call->keys);
         }
-        free(keys);
+        const struct runs *local =
+            &schedule->steps[schedule->count - 1].grad_local.runs; /* an all-gather's, the first there */
+        for (int64_t r = 0; ok && step->own && r < local->count; ++r)
+            memset(written + local->at[r].row, 1, (size_t)local->at[r].count);
+        ok = ok && add_unmarked(&step->unwritten, written, rows);
+        free(seen), free(written);
     }
-    free(rows);
+    return ok;
+}
+
+/* Marks the calls that are the first, or the last, to have a part of their rows. */
+static bool mark_rows(struct schedule *schedule, const struct shard *s) {
+    unsigned char *before = marks_of(s->rows), *written = marks_of(s->rows), *after = marks_of(s->rows),
+                  *done = marks_of(s->rows);
+    bool ok = before && written && after && done;
+    for (int64_t t = 0; ok && t < schedule->count; ++t)
+        for (int64_t c = 0; c < schedule->steps[t].calls.count; ++c) {
+            struct call *call = &schedule->steps[t].calls.at[c];
+            call->rows_fresh = mark(before, written, call->q_row, call->rows);
+        }
+    for (int64_t t = schedule->count - 1; ok && t >= 0; --t)
+        for (int64_t c = schedule->steps[t].calls.count - 1; c >= 0; --c) {
+            struct call *call = &schedule->steps[t].calls.at[c];
+            call->rows_last = mark(after, done, call->q_row, call->rows);
+        }
+    ok = ok && add_unmarked(&schedule->unwritten, written, s->rows) && add_unmarked(&schedule->rest, done, s->rows);
+    free(before), free(written), free(after), free(done);
     return ok;
 }
 
@@ -215,7 +259,24 @@ bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, boo
     bool ok = schedule->steps;
     if (ok && gather) ok = gather_steps(schedule->steps, s);
     for (int32_t t = 0; ok && !gather && t < s->participants; ++t) ok = ring_step(&schedule->steps[t], s, t);
-    return ok && mark_fresh(schedule, s);
+    return ok && mark_keys(schedule, s) && mark_rows(schedule, s);
+}
+
+static int64_t messages_of(const struct transfer *list, int64_t count) {
+    int64_t messages = 0;
+    for (int64_t n = 0; n < count; ++n) messages += 2 * list[n].runs.count;
+    return messages;
+}
+
+int64_t strobe__schedule_messages(const struct schedule *schedule) {
+    int64_t messages = 0;
+    for (int64_t t = 0; t < schedule->count; ++t) {
+        const struct step *step = &schedule->steps[t];
+        messages += messages_of(step->sends, step->send_count) + messages_of(step->receives, step->receive_count) +
+                    messages_of(step->grad_sends, step->grad_send_count) +
+                    messages_of(step->grad_receives, step->grad_receive_count);
+    }
+    return messages;
 }
 
 static void free_transfers(struct transfer *list, int64_t count) {
@@ -227,11 +288,13 @@ void strobe__schedule_free(struct schedule *schedule) {
     for (int64_t t = 0; schedule->steps && t < schedule->count; ++t) {
         struct step *step = &schedule->steps[t];
         strobe__calls_free(&step->calls);
+        strobe__runs_free(&step->unwritten);
         free_transfers(step->sends, step->send_count), free_transfers(step->receives, step->receive_count);
         free_transfers(step->grad_sends, step->grad_send_count);
         free_transfers(step->grad_receives, step->grad_receive_count);
         strobe__runs_free(&step->local.runs), strobe__runs_free(&step->grad_local.runs);
     }
     free(schedule->steps);
+    strobe__runs_free(&schedule->unwritten), strobe__runs_free(&schedule->rest);
     *schedule = (struct schedule){0};
 }

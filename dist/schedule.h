@@ -18,24 +18,30 @@ struct step {
     bool own;          /* the block is the shard's own, in the caller's tensors */
     int64_t rows;      /* of the block, else */
     int64_t grad_rows; /* of its dK and dV */
+    struct runs
+        unwritten; /* rows of them that no call is the first to write, as a whole; of the shard's own where those are */
     struct calls calls;
-    /* K and V, while the calls are made. Sends: runs of this block. Receives: runs of the next. */
+    /* K and V, while the calls are made. Sends: runs of this block. Receives: runs of the next, whose rows `grad` says. A
+     * run is two messages, its K and its V. */
     struct transfer *sends, *receives;
     int64_t send_count, receive_count;
     struct transfer local; /* rows of the shard's own that belong to the next block too: an all-gather's */
-    bool scatters;         /* what arrives lands elsewhere first, and is then put into the next block */
     /* dK and dV, after the calls. Sends: runs of this block's gradients. Receives: runs of the shard's own keys. */
     struct transfer *grad_sends, *grad_receives;
     int64_t grad_send_count, grad_receive_count;
-    struct transfer grad_local; /* grad: rows of this block's gradients; row: the shard's own keys */
+    struct transfer grad_local; /* the first of the sums. grad: rows of this block's gradients; row: the shard's own keys */
 };
 
 struct schedule {
     struct step *steps;
     int64_t count;
+    /* Rows of which no call is the first, or the last, as a whole: none sees them, or calls overlap. */
+    struct runs unwritten, rest;
 };
 
 bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers);
+/* At least as many as go one way, or come, in one exchange. */
+int64_t strobe__schedule_messages(const struct schedule *schedule);
 void strobe__schedule_free(struct schedule *schedule);
 
 /* The rows of participant `source` that the rows of participant p see; pairs (may be NULL): how many pairs they are. */
