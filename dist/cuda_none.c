@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cuda_none.c: builds without CUDA: no device can be entered, and so nothing else is asked for. */
+ * cuda_none.c: builds without CUDA: no device can be entered, and so nothing else is asked for; there is no transport over
+ * NCCL. */
 #include "cuda_memory.h"
+#include "strobe/strobe_dist_nccl.h"
 
 static const char nothing[] = "this build has no CUDA; 0 (the CPU) is accepted";
 
@@ -42,3 +44,10 @@ bool strobe__dist_cuda_is_captured(void *stream) {
     (void)stream;
     return false;
 }
+
+strobe_status strobe_dist_nccl_create(const void *communicator, strobe_transport *transport) {
+    (void)communicator, (void)transport;
+    return STROBE_UNSUPPORTED;
+}
+void strobe_dist_nccl_destroy(strobe_transport *transport) { (void)transport; }
+const char *strobe_dist_nccl_last_error(void) { return nothing; }

@@ -3,10 +3,11 @@
  * shards.c: calls over many processes, by libstrobe_dist: q, k and v are shards, and what moves data is Python's: two
  * functions that start an exchange of messages and wait for it, and two more for the records that ranks compare, which lie
  * in the host's memory where tensors are a GPU's. They run on the thread of the call, with the GIL, which the call itself
- * runs without. An exception of theirs ends the call and is raised from it. */
+ * runs without. An exception of theirs ends the call and is raised from it. Or else what moves data is the library's own
+ * transport over a communicator of NCCL's, which needs no Python: nccl_transport. */
 #include <stdlib.h>
 #include <string.h>
-#include <strobe/strobe_dist.h>
+#include <strobe/strobe_dist_nccl.h>
 
 #include "results.h"
 
@@ -69,6 +70,33 @@ static int wait_for(void *self, void *stream) {
     return leave(m->shards, PyObject_CallFunctionObjArgs(m->wait, NULL));
 }
 
+/* ------------------------------------------------------------------------------------------------------------- NCCL -- */
+
+static const char capsule_name[] = "strobe_transport";
+
+static void destroy_transport(PyObject *capsule) {
+    strobe_transport *transport = PyCapsule_GetPointer(capsule, capsule_name);
+    strobe_dist_nccl_destroy(transport);
+    free(transport);
+}
+
+/* (an ncclComm_t as a number) -> a capsule with a transport over it, for start in `shards`. */
+FUNCTION(py_nccl_transport) {
+    void *communicator = count == 1 ? PyLong_AsVoidPtr(args[0]) : NULL;
+    if (PyErr_Occurred()) return NULL;
+    strobe_transport *transport = calloc(1, sizeof *transport);
+    if (!transport) return PyErr_NoMemory();
+    const strobe_status status = strobe_dist_nccl_create(&communicator, transport);
+    PyObject *capsule = NULL;
+    if (status)
+        raise_sentence(module_state(module), status, strobe_dist_nccl_last_error());
+    else
+        capsule = PyCapsule_New(transport, capsule_name, destroy_transport);
+    if (!status && !capsule) strobe_dist_nccl_destroy(transport);
+    if (!capsule) free(transport);
+    return capsule;
+}
+
 /* ------------------------------------------------------------------------------------------------------------- call -- */
 
 bool open_shards(struct call *c) {
@@ -91,6 +119,8 @@ bool open_shards(struct call *c) {
     s->records = s->transport;
     s->transport.self = &s->messages, s->records.self = &s->compared;
     s->transport.records = &s->records;
+    if (PyCapsule_IsValid(s->messages.start, capsule_name))
+        s->transport = *(const strobe_transport *)PyCapsule_GetPointer(s->messages.start, capsule_name);
     s->dist = (strobe_dist){.struct_size = sizeof s->dist, .transport = &s->transport};
     s->dist.layout = layout, s->dist.scheme = scheme, s->dist.group = group;
     s->dist.flags = compares ? 0 : STROBE_DIST_UNCOMPARED;
@@ -159,7 +189,7 @@ static void tell(struct shards *s) {
     PyErr_Clear();
     if (!sentence) sentence = "an exception without a text";
     s->thread = PyEval_SaveThread();
-    strobe_dist_refuse(&s->records, STROBE_INVALID_ARGUMENT, sentence);
+    strobe_dist_refuse(s->transport.records, STROBE_INVALID_ARGUMENT, sentence);
     PyEval_RestoreThread(s->thread);
     Py_XDECREF(text);
     PyErr_Restore(exception[0], exception[1], exception[2]);

@@ -5,6 +5,7 @@ import traceback
 
 import pytest
 import strobe.torch as st
+import strobe.torch._context_parallel as parallel
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -38,7 +39,11 @@ def compare(
     extra = {"sinks": sinks.clone().requires_grad_()} if sinks is not None else {}
     if bias is not None:
         extra["bias"] = bias.clone().requires_grad_()
-    out, lse = st.attention(*whole, return_lse=True, **extra, **options)
+    alone = dict(options)
+    if packed and q.is_cuda:  # one process has the offsets where its tensors are
+        lengths = options["cu_seqlens_q"].cuda()
+        alone |= {"cu_seqlens_q": lengths, "cu_seqlens_k": lengths, "max_seqlen_q": q.shape[0], "max_seqlen_k": k.shape[0]}
+    out, lse = st.attention(*whole, return_lse=True, **extra, **alone)
     (out * dout).sum().add(lse[lse.isfinite()].sum()).backward()
 
     parts = [st.shard(x, dim, layout=layout).requires_grad_() for x in (q, k, v)]
@@ -212,3 +217,42 @@ def test_a_captured_graph(nccl):
     out.fill_(float("nan"))
     graph.replay()
     assert torch.equal(out, right)
+
+
+def on_gpus(rank, size, folder):
+    """A process a GPU, the group made by NCCL: the library's own transport where PyTorch tells the communicator, and PyTorch's
+    functions otherwise; the ranks compare their calls, or do not."""
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", init_method=f"file://{folder}/group", rank=rank, world_size=size, device_id=device)
+    try:
+        for movers in (parallel._nccl, lambda group, device: None):
+            parallel._nccl = movers
+            bf16 = on_gpu(*tensors(411, 411, heads=(8, 4), dims=(128, 128), dtype=torch.bfloat16))
+            packed = on_gpu(*tensors(411, 411, heads=(8, 4), dims=(64, 64), dtype=torch.bfloat16, packed=True))
+            lengths = torch.tensor([0, 90, 90, 300, 411], dtype=torch.int32)
+            for total in (None, (411, 411)):
+                near = {"tolerance": 3e-2, "total": total}
+                for layout in LAYOUTS:
+                    compare(*bf16, layout=layout, scheme="ring", causal=True, **near)
+                    compare(*bf16, layout=layout, scheme="all_gather", window=(70, 20), softcap=20.0, **near)
+                    compare(*bf16, layout=layout, scheme="ulysses", causal=True, **near)
+                sinks = torch.linspace(-1, 2, 8, device=device)
+                compare(*bf16, layout="zigzag", sinks=sinks, causal=True, **near)
+                compare(*bf16, layout="contiguous", dropout=0.3, seed=11, alibi_slopes=sinks.abs(), **near)
+                compare(*packed, layout="zigzag", causal=True, cu_seqlens_q=lengths, cu_seqlens_k=lengths, **near)
+            fp32 = on_gpu(*tensors(70, 83, dtype=torch.float32))
+            compare(*fp32, layout="zigzag", causal=True, total=(70, 83), tolerance=1e-3)
+            q, k, v, _ = (st.shard(x) for x in bf16)
+            with pytest.raises(ValueError, match="the same on every rank is accepted"):
+                st.context_parallel_attention(q, k, v, causal=rank == 0)
+    except BaseException:
+        (folder / f"error{rank}").write_text(traceback.format_exc())
+        raise
+    dist.destroy_process_group()
+
+
+def test_over_gpus(tmp_path):
+    if torch.cuda.device_count() < 2 or not dist.is_nccl_available():
+        pytest.skip("there are no two GPUs here, or this PyTorch has no NCCL")
+    mp.spawn(on_gpus, args=(torch.cuda.device_count(), tmp_path), nprocs=torch.cuda.device_count())

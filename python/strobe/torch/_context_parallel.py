@@ -82,6 +82,22 @@ class _Records(_GpuTransport):
             _bytes(at, n).copy_(x)
 
 
+_transports: dict[tuple[int, int], tuple[Any, Any]] = {}  # by group, which is kept, and communicator
+
+
+def _nccl(group: Any, device: torch.device) -> Any:
+    """The library's own transport over the group's communicator, which goes without Python; None where PyTorch does not tell the
+    communicator, or has not made it yet."""
+    backend = group._get_backend(device)
+    address = backend._comm_ptr() if hasattr(backend, "_comm_ptr") else 0
+    if not address:
+        return None
+    key = (id(group), address)
+    if key not in _transports:
+        _transports[key] = (_strobe.nccl_transport(address), group)
+    return _transports[key][0]
+
+
 class _ContextParallel(torch.autograd.Function):
     """names: of the tensors that are given. shards: what the extension is told of them; see python/src/shards.c."""
 
@@ -155,6 +171,18 @@ def _settle(group: Any, rows: tuple[int, int], refusal: Exception | None) -> tup
     if sums[2] > 0:
         raise ValueError("another rank has refused its arguments, and says why; those of all ranks are accepted together")
     return int(sums[0]), int(sums[1])
+
+
+def _movers(group: Any, q: Tensor) -> tuple[Any, Any, Any, Any]:
+    """start and wait of the messages and of the records; or the library's own transport in place of the first."""
+    transport = _nccl(group, q.device) if q.is_cuda else None
+    if transport is not None:
+        return transport, None, None, None
+    messages = records = _Transport(group)
+    if q.is_cuda:
+        messages = _GpuTransport(group, q.device)
+        records = records if "cpu" in _devices(group) else _Records(group, q.device)
+    return messages.start, messages.wait, records.start, records.wait
 
 
 @torch.compiler.disable
@@ -259,14 +287,10 @@ def context_parallel_attention(
     for name in ("bias", "mask"):
         if name in tensors:
             tensors[name] = _over_keys(tensors[name], seq_k)
-    messages = records = _Transport(group)
-    if q.is_cuda:
-        messages = _GpuTransport(group, q.device)
-        records = records if "cpu" in _devices(group) else _Records(group, q.device)
     layout_number, scheme_number, size = choices
     shards = (
-        dist.get_rank(group), dist.get_world_size(group), layout_number, scheme_number, size, seq_q, seq_k, messages.start,
-        messages.wait, records.start, records.wait, total is None,
+        dist.get_rank(group), dist.get_world_size(group), layout_number, scheme_number, size, seq_q, seq_k,
+        *_movers(group, q), total is None,
     )  # fmt: skip
     out, lse = _ContextParallel.apply(shards, tuple(tensors), numbers, *tensors.values())
     return (out, lse) if return_lse else out
