@@ -7,13 +7,17 @@
 For each row of the table, in turns in one process a GPU: strobe.torch.context_parallel_attention by each scheme; Ulysses by
 all_to_all_single around PyTorch's cuDNN attention, where heads divide; PyTorch's context_parallel; and each library's own
 attention of the whole on one GPU. A share is the time of one GPU for the whole, over the number of GPUs times theirs: 1 is
-ideal. Every time is the slowest process's, from a barrier to the end of its stream; medians. Before its times each way is
-compared with the whole on one GPU: the largest difference of out stands in the last column."""
+ideal. Every time is the slowest process's, from a barrier to the end of its stream, the L2 cache flushed before; medians.
+Behind it stand the errors of out, dq, dk and dv over those of our kernels on one GPU: root mean squares of the differences
+from float64, of the first K/V head and its query heads. Of sequences above --exact tokens they are relative differences from
+our one GPU's."""
 
 import argparse
+import contextlib
 import os
 import statistics
 import time
+from dataclasses import dataclass, field
 
 import strobe.torch as st
 import torch
@@ -30,6 +34,7 @@ ROWS = [
     ("8/1 causal 64k", 8, 1, 64 << 10, None, False),
 ]
 DIM = 128
+NAMES = ("out", "dq", "dk", "dv")
 
 
 def documents(tokens):
@@ -110,91 +115,180 @@ def torch_ulysses(q, k, v):
     return Exchange.apply(cudnn(*(Exchange.apply(x, True) for x in (q, k, v))).contiguous(), False)
 
 
-def torch_context_parallel(mesh):
+def flash(q, k, v):
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        out = functional.scaled_dot_product_attention(*(x.transpose(1, 2).contiguous() for x in (q, k, v)), is_causal=True)
+    return out.transpose(1, 2)
+
+
+def torch_context_parallel(tokens):
+    """A context in which attention of PyTorch's is that of shards, forward and backward; they lie in zigzag. It wants a tensor
+    to cut, and gets one that nobody reads."""
     from torch.distributed.tensor.experimental import context_parallel
 
-    def run(q, k, v):
-        heads_first = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
-        with context_parallel(mesh, buffers=heads_first, buffer_seq_dims=[2, 2, 2]), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            return functional.scaled_dot_product_attention(*heads_first, is_causal=True).transpose(1, 2)
-
-    return run
+    mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (dist.get_world_size(),))
+    return lambda: context_parallel(mesh, buffers=[torch.empty(tokens, device="cuda")], buffer_seq_dims=[0])
 
 
-def seconds(function, tensors, dout, rounds):
-    """Medians of the forward with its gradient; of the slowest process."""
-    times = []
-    for n in range(rounds + 3):
-        leaves = [x.detach().requires_grad_() for x in tensors]
+@dataclass
+class Way:
+    """One of those compared. layout: of its shards, None for the whole on one GPU. of: whose time on one GPU is the ideal."""
+
+    name: str
+    function: object
+    layout: str | None
+    of: str
+    context: object = contextlib.nullcontext
+    times: list = field(default_factory=list)
+    errors: list | None = None
+    refusal: str | None = None
+
+
+def tensors_of(way, whole, dim):
+    if way.layout is None:
+        return whole
+    return [st.shard(x, dim, layout=way.layout).contiguous() for x in whole]
+
+
+def time_once(way, tensors, flushed):
+    """Seconds of the forward with its gradient; of the slowest process."""
+    leaves = [x.detach().requires_grad_() for x in tensors[:3]]
+    with way.context():
+        flushed.zero_()
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
         start = time.perf_counter()
-        function(*leaves).backward(dout)
+        way.function(*leaves).backward(tensors[3])
         torch.cuda.synchronize()
-        slowest = torch.tensor(time.perf_counter() - start, device="cuda")
-        dist.all_reduce(slowest, dist.ReduceOp.MAX)
-        if n >= 3:
-            times.append(slowest.item())
-    return statistics.median(times)
+        took = time.perf_counter() - start
+    slowest = torch.tensor(took, device="cuda")
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return slowest.item()
 
 
-def measure(row, schemes, rounds, mesh):
-    name, heads, heads_kv, tokens, window, packed = row
-    size, dim = dist.get_world_size(), 0 if packed else 1
-    whole = make(row)
-    one = on_one_gpu(row)
-    right = one(*whole[:3])
-    alone = seconds(one, whole[:3], whole[3], rounds)
-    rows, usual = [("strobe, one GPU", alone, alone / alone, 0.0)], not window and not packed
+def results_of(way, whole, dim, heads):
+    """out, dq, dk, dv of the first K/V head and its query heads, put together, in float64; poisoned memory beforehand."""
+    tensors = tensors_of(way, whole, dim)
+    leaves = [x.detach().requires_grad_() for x in tensors[:3]]
+    with way.context():
+        out = way.function(*leaves)
+        out.backward(tensors[3])
+    parts = [x.detach().narrow(-2, 0, n) for x, n in zip((out, *(x.grad for x in leaves)), (heads, heads, 1, 1), strict=True)]
+    if way.layout is not None:
+        parts = [st.unshard(x.contiguous(), dim, layout=way.layout) for x in parts]
+    return [x.reshape(-1, x.shape[-2], DIM).double() for x in parts]
 
-    def add(way, function, tensors, dout, of, part):
-        try:
-            far = (function(*tensors).float() - part.float()).abs().max()
-            dist.all_reduce(far, dist.ReduceOp.MAX)
-            took = seconds(function, tensors, dout, rounds)
-        except Exception as caught:  # what a library does not take, it says on every process alike
-            rows.append((way, None, None, str(caught).splitlines()[0][:80]))
-            return
-        rows.append((way, took, of / (size * took), far.item()))
 
+def right_results(row, whole):
+    """The same in float64, a block of rows at a time."""
+    _, heads, heads_kv, tokens, window, packed = row
+    group, step, scale = heads // heads_kv, 1024, DIM**-0.5
+    q, k, v, dout = (x.reshape(tokens, -1, DIM)[:, : group if n in (0, 3) else 1].double() for n, x in enumerate(whole))
+    begins = torch.zeros(tokens, dtype=torch.int64, device="cuda")  # the first key of a row
+    at = torch.arange(tokens, device="cuda")
+    if packed:
+        ends = documents(tokens).long().cuda()
+        begins = ends[torch.searchsorted(ends, at, right=True) - 1]
+    if window:
+        begins = torch.maximum(begins, at - window + 1)
+    out, dq, dk, dv = torch.empty_like(q), torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    for begin in range(0, tokens, step):
+        first, end = int(begins[begin]), begin + step
+        keys, values, positions = k[first:end, 0], v[first:end, 0], at[first:end]
+        hidden = (positions > at[begin:end, None]) | (positions < begins[begin:end, None])
+        for head in range(group):
+            rows, grad = q[begin:end, head], dout[begin:end, head]
+            weights = (rows @ keys.T).mul_(scale).masked_fill_(hidden, -torch.inf).softmax(1)
+            out[begin:end, head] = weights @ values
+            dv[first:end, 0] += weights.T @ grad
+            slope = (grad @ values.T).sub_((grad * out[begin:end, head]).sum(1, keepdim=True)).mul_(weights).mul_(scale)
+            dq[begin:end, head] = slope @ keys
+            dk[first:end, 0] += slope.T @ rows
+    return [out, dq, dk, dv]
+
+
+def ways_of(row, schemes, peers):
+    _, heads, heads_kv, _, window, packed = row
+    size, layouts = dist.get_world_size(), ("contiguous", "zigzag") if packed else ("contiguous",) if window else ("zigzag",)
+    ways = [Way("strobe, one GPU", on_one_gpu(row), None, "strobe, one GPU")]
     for scheme in schemes:
-        layout = "contiguous" if window or packed else "zigzag"
-        parts = [st.shard(x, dim, layout=layout).contiguous() for x in whole]
-        add(f"strobe {scheme}", ours(row, scheme, layout), parts[:3], parts[3], alone, st.shard(right, dim, layout=layout))
-    if usual:
-        theirs = seconds(cudnn, whole[:3], whole[3], rounds)
-        rows.append(("cuDNN, one GPU", theirs, 1.0, (cudnn(*whole[:3]) - right).abs().max().item()))
-        parts = [st.shard(x, dim, layout="contiguous").contiguous() for x in whole]
-        part = st.shard(right, dim, layout="contiguous")
-        if heads_kv % size == 0:
-            add("torch Ulysses on cuDNN", torch_ulysses, parts[:3], parts[3], theirs, part)
-        if heads == heads_kv:
-            add("torch context_parallel", torch_context_parallel(mesh), parts[:3], parts[3], theirs, part)
-    for way, took, share, far in rows if dist.get_rank() == 0 else ():
-        text = f"{took * 1e3:9.3f} ms  share {share:.3f}  differs by {far:.3g}" if took else f"left out: {far}"
-        print(f"{name:20} {way:24} {text}", flush=True)
+        for layout in layouts:
+            name = f"strobe {scheme}" + (f" {layout}" if len(layouts) > 1 else "")
+            ways.append(Way(name, ours(row, scheme, layout), layout, "strobe, one GPU"))
+    if window or packed or not peers:
+        return ways
+    ways.append(Way("cuDNN, one GPU", cudnn, None, "cuDNN, one GPU"))
+    if heads_kv % size == 0:
+        ways.append(Way("torch Ulysses on cuDNN", torch_ulysses, "contiguous", "cuDNN, one GPU"))
+    if heads == heads_kv:
+        ways.append(Way("torch context_parallel", flash, "zigzag", "cuDNN, one GPU", torch_context_parallel(row[3])))
+    return ways
+
+
+def compare(ways, row, whole, dim, exact):
+    """Fills in errors; a way that is refused, on every process alike, says why."""
+    group, right, own = row[1] // row[2], None, None
+    if row[3] <= exact:
+        right = right_results(row, whole)
+    for way in ways:
+        try:
+            got = results_of(way, whole, dim, group)
+        except Exception as caught:
+            way.refusal = str(caught).strip().splitlines()[0][:150] if str(caught).strip() else repr(caught)
+            continue
+        if right is None:
+            right = got
+        far = [((x - y).square().mean().sqrt()).item() for x, y in zip(got, right, strict=True)]
+        if own is None:
+            own = far if row[3] <= exact else [x.square().mean().sqrt().item() for x in got]
+        way.errors = [x / y for x, y in zip(far, own, strict=True)]
+
+
+def measure(row, schemes, rounds, seconds, exact, peers):
+    dim, whole = 0 if row[5] else 1, make(row)
+    flushed = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    ways = ways_of(row, schemes, peers)
+    compare(ways, row, whole, dim, exact)
+    ways = [way for way in ways if not way.refusal] + [way for way in ways if way.refusal]
+    tensors = {layout: tensors_of(Way("", None, layout, ""), whole, dim) for layout in {way.layout for way in ways}}
+    spent = 0
+    for n in range(rounds + 1):
+        for way in ways:
+            if not way.refusal:
+                way.times.append(time_once(way, tensors[way.layout], flushed))
+                spent += way.times[-1]
+        if n > 1 and spent > seconds:
+            break
+    took = {way.name: statistics.median(way.times[1:]) for way in ways if not way.refusal}
+    for way in ways if dist.get_rank() == 0 else ():
+        text = f"left out: {way.refusal}"
+        if not way.refusal:
+            share = took[way.of] / took[way.name] / (1 if way.layout is None else dist.get_world_size())
+            errors = " ".join(f"{name} {x:.3g}" for name, x in zip(NAMES, way.errors, strict=True))
+            text = f"{took[way.name] * 1e3:9.3f} ms  share {share:.3f}  errors {errors}  ({len(way.times) - 1})"
+        print(f"{row[0]:20} {way.name:28} {text}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="times of which the median is taken (15)")
-    parser.add_argument("--only", default="", help="rows whose name has this word")
+    parser.add_argument("--seconds", type=float, default=10, help="of a row after which two times are enough (10)")
+    parser.add_argument("--only", default="", help="rows whose name has this word; several with commas")
     parser.add_argument("--schemes", default="automatic,ring,all_gather,ulysses", help="comma-separated")
+    parser.add_argument("--exact", type=int, default=64 << 10, help="the most tokens that are compared with float64 (64k)")
+    parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--tokens", type=int, help="in place of a row's own, to try the program")
     given = parser.parse_args()
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    dist.init_process_group("nccl")
-    mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (dist.get_world_size(),))
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
     if dist.get_rank() == 0:
-        print(
-            f"{dist.get_world_size()} x {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, bf16, d {DIM}, fwd + bwd"
-        )
+        print(f"{dist.get_world_size()} x {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, bf16, d {DIM}, fwd + bwd")
     for row in ROWS:
-        if given.only in row[0]:
-            measure(
-                (*row[:3], given.tokens, *row[4:]) if given.tokens else row, given.schemes.split(","), given.rounds, mesh
-            )
+        if any(word in row[0] for word in given.only.split(",")):
+            cut = (*row[:3], given.tokens, *row[4:]) if given.tokens else row
+            measure(cut, given.schemes.split(","), given.rounds, given.seconds, given.exact, not given.no_peers)
     dist.destroy_process_group()
 
 
