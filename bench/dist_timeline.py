@@ -14,7 +14,7 @@ import os
 import sys
 
 COLOURS = {"attention": "#0072B2", "exchange": "#E69F00", "memory": "#009E73"}
-LEFT, WIDTH, HEIGHT, GAP = 110, 1090, 26, 6
+LEFT, WIDTH, HEIGHT, GAP = 130, 1060, 26, 6
 
 
 def kind_of(name):
@@ -83,9 +83,9 @@ def draw(title, ranks):
     ]
     height = 60 + len(lanes) * (HEIGHT + GAP) + 30
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 20}" height="{height}" '
-        f'viewBox="0 0 {LEFT + WIDTH + 20} {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{LEFT + WIDTH + 20}" height="{height}" fill="#FFFFFF"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 40}" height="{height}" '
+        f'viewBox="0 0 {LEFT + WIDTH + 40} {height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{LEFT + WIDTH + 40}" height="{height}" fill="#FFFFFF"/>',
         f'<text x="{LEFT}" y="20" font-size="14">{title}</text>',
     ]
     for n, (name, colour) in enumerate(COLOURS.items()):
