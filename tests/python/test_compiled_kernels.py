@@ -72,9 +72,10 @@ def test_the_same_bits_as_through_python(through_python, name, dtype):
     before = ran()
     got = with_gradients(*tensors, **options)
     assert (ran() - before).tolist() == [1, 1]
-    with torch.no_grad():
-        assert torch.equal(st.scaled_dot_product_attention(*tensors, **options), got[0])
-    assert (ran() - before).tolist() == [2, 1]
+    with torch.no_grad():  # without lse, for which some kernels take finer exponentials
+        alone = st.scaled_dot_product_attention(*tensors, **options)
+        assert (ran() - before).tolist() == [2, 1]
+        assert torch.equal(alone, through_python(lambda: st.scaled_dot_product_attention(*tensors, **options)))
     assert_same(got, through_python(lambda: with_gradients(*tensors, **options)))
     assert (ran() - before).tolist() == [2, 1]
     assert got[0].stride() == torch.empty_permuted(got[0].shape, (0, 2, 1, 3)).stride() and not got[0]._is_view()

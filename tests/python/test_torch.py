@@ -299,8 +299,9 @@ def test_flash_attn_meanings(dtype):
         assert probs is None and lse.dtype == torch.float32
         reference.assert_close(out, truth, plain, 3)
         reference.assert_close(lse, truth_lse, plain_lse, 3)
-        assert torch.equal(out, st.flash_attn_func(q, k, v, **case))
-        assert torch.equal(out, st.flash_attn_kvpacked_func(q, torch.stack([k, v], 2), **case))
+        alone = st.flash_attn_func(q, k, v, **case)  # without lse, for which some kernels take finer exponentials
+        reference.assert_close(alone, truth, plain, 3)
+        assert torch.equal(alone, st.flash_attn_kvpacked_func(q, torch.stack([k, v], 2), **case))
 
 
 def test_flash_attn_packed():
