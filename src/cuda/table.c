@@ -187,8 +187,7 @@ static const struct kernel kernels[] = {
         .needs = CUDA_SM80,
         .features = DECODE | FEATURE(SCALES),
         .dtypes = {.q = FP16 | BF16, .kv = FP8 | INT8, .out = SAME | FP32, .lse = FP32, .sinks = FP32},
-        .rows = {1, 64},
-        .best_rows = {1, 16}, /* of more, warps with other rows widen the same bytes */
+        .rows = {1, 16},
         DECODE_NUMBERS,
         .seq_k = POSITIONS_31,
         .reject = strobe__sm80_decode_reject,

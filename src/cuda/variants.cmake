@@ -191,7 +191,8 @@ macro(cuda_decode_elements kind dtype dim)
   cuda_decode(decode_${dtype}_${dim}_${kind} decode_lines ${element} ${element} ${dim} ${ARGN})
 endmacro()
 
-# Over bytes, for q of both types. e4m3 is widened by an instruction of sm_89.
+# Over bytes, for q of both types; of more rows, warps with other rows would widen the same bytes. e4m3 is widened by an
+# instruction of sm_89.
 macro(cuda_decode_bytes kind stored dim)
   string(TOLOWER ${stored} lower)
   string(REPLACE fp8_e4m3 fp8 lower ${lower})
@@ -211,14 +212,8 @@ foreach(dtype bf16 fp16)
 endforeach()
 foreach(stored INT8 FP8_E4M3)
   cuda_decode_bytes(rows16 ${stored}  64 4 1  4  6  2)
-  cuda_decode_bytes(rows32 ${stored}  64 4 2  2  6  2)
-  cuda_decode_bytes(rows64 ${stored}  64 4 4  2  6  1)
   cuda_decode_bytes(rows16 ${stored} 128 4 1  4  3  2)
-  cuda_decode_bytes(rows32 ${stored} 128 4 2  2  6  2)
-  cuda_decode_bytes(rows64 ${stored} 128 4 4  2  6  1)
   cuda_decode_bytes(rows16 ${stored} 256 2 1  4  3  2)
-  cuda_decode_bytes(rows32 ${stored} 256 2 2  4  6  1)
-  cuda_decode_bytes(rows64 ${stored} 256 4 4  2  5  1)
 endforeach()
 
 # Short calls on Hopper: clusters, of up to 16 rows.

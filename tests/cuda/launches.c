@@ -167,7 +167,9 @@ static const unsigned features[] = {0,
                                     BIAS | SINKS | ODD | FIXED_ORDER | NEGATIVE,
                                     PAGED,
                                     PAGED | CAUSAL | ODD,
+                                    INT8_CACHE,
                                     INT8_CACHE | SPLIT,
+                                    FP8_CACHE,
                                     FP8_CACHE | PAGED | USED | SINKS,
                                     V_IN_K,
                                     V_IN_K | PAGED | USED | CAUSAL};
@@ -175,9 +177,9 @@ static const int64_t dims[][2] = {{1, 1},     {40, 24},   {64, 64},   {65, 65}, 
                                   {128, 128}, {160, 160}, {192, 128}, {192, 192}, {256, 256},
                                   {257, 257}, {512, 512}, {64, 512},  {512, 1},   {576, 512}};
 static const int64_t sizes[][4] = {/* batch, seq_q, seq_k, group */
-                                   {1, 1, 1, 1},      {2, 1, 4096, 8},     {1, 16, 300, 1}, {3, 64, 64, 2},
-                                   {1, 1000, 700, 1}, {16, 4096, 4096, 1}, {2, 0, 5, 2},    {2, 5, 0, 2},
-                                   {2, 4, 2000, 8},   {2, 8, 2000, 8},     {1, 16, 300, 8}};
+                                   {1, 1, 1, 1},        {2, 1, 4096, 8}, {1, 16, 300, 1}, {3, 64, 64, 2},  {1, 1000, 700, 1},
+                                   {16, 4096, 4096, 1}, {2, 0, 5, 2},    {2, 5, 0, 2},    {2, 4, 2000, 8}, {2, 8, 2000, 8},
+                                   {1, 16, 300, 8},     {1, 1, 4096, 8}, {10, 1, 4096, 8}};
 static const int32_t dtypes[] = {STROBE_FP32, STROBE_FP16, STROBE_BF16};
 
 struct call {
