@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The CUDA backend: which kernels are compiled, for which element types and head dims, and how they become one object,
 # strobe_cuda.o, in which the CUDA runtime is linked too and of which only strobe__ names are seen: both libraries hold it,
-# and need no CUDA library themselves. nvcc is called directly: one text compiled many times with -D suits custom commands.
+# and need no CUDA library themselves. images.cmake calls nvcc: one text compiled many times with -D suits custom commands.
 #
 #   STROBE_CUDA                 AUTO (where there is nvcc), ON, OFF
 #   STROBE_CUDA_ARCHITECTURES   machine code, such as 80;90; code for later GPUs is made by their driver from PTX of 80
@@ -33,10 +33,11 @@ elseif(STROBE_NVCC)
   get_filename_component(cuda_root "${STROBE_NVCC}" REALPATH)
   get_filename_component(cuda_root "${cuda_root}" DIRECTORY)
   find_path(STROBE_CUDA_INCLUDE cuda_runtime_api.h PATHS ${cuda_root}/../include /usr/local/cuda/include)
+  find_program(STROBE_FATBINARY fatbinary PATHS ${cuda_root} /usr/local/cuda/bin)
   find_library(STROBE_CUDART libcudart_static.a PATHS ${cuda_root}/../lib64 /usr/local/cuda/lib64
     PATH_SUFFIXES ../targets/x86_64-linux/lib)
 endif()
-if(NOT STROBE_NVCC OR NOT STROBE_CUDA_INCLUDE OR NOT (STROBE_CUDART OR STROBE_CUDA_EMULATED) OR NOT CMAKE_OBJCOPY OR NOT STROBE_LD)
+if(NOT STROBE_NVCC OR NOT STROBE_CUDA_INCLUDE OR NOT ((STROBE_CUDART AND STROBE_FATBINARY) OR STROBE_CUDA_EMULATED) OR NOT CMAKE_OBJCOPY OR NOT STROBE_LD)
   if(STROBE_CUDA STREQUAL AUTO)
     message(STATUS "CUDA: left out, no nvcc with its static runtime was found")
     return()
@@ -77,15 +78,15 @@ if(codes_90)
   list(JOIN codes_90 "," codes_90)
   list(APPEND STROBE_CUDA_CODE_ATOMICS -gencode=arch=compute_90,code=[${codes_90}])
 endif()
-set(nvcc_options -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include
-  -Xptxas=-warn-spills --threads=1 --compress-mode=size # a third of the default's size
-  -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics)
+set(nvcc_options -std=c++17 -O3 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include)
+set(ptxas_options -Xptxas=-warn-spills)
 if(STROBE_TRACE)
   list(APPEND nvcc_options -DSTROBE_TRACE)
 endif()
 separate_arguments(developer_options UNIX_COMMAND "${STROBE_CUDA_FLAGS}")
 list(APPEND nvcc_options ${developer_options})
-set(cuda_objects)
+list(APPEND ptxas_options ${developer_options})
+include(cuda/images.cmake)
 
 # cuda_object(NAME forward_bf16_128 SOURCE sm80/forward.cu DEFINES DIM=128 ... [CODE options]): its kernel is strobe__<NAME>.
 # CODE: for which GPUs, default all. Sets cuda_object_built.
@@ -102,18 +103,12 @@ function(cuda_object)
     endif()
   endforeach()
   if(cuda_object_built)
-    set(output ${CMAKE_CURRENT_BINARY_DIR}/cuda/${object_NAME}.o)
-    set(source ${CMAKE_CURRENT_SOURCE_DIR}/cuda/${object_SOURCE})
     list(TRANSFORM object_DEFINES PREPEND -D)
     if(STROBE_CUDA_EMULATED)
-      emulated_command(command ${output} cuda/${object_SOURCE} ${object_NAME} ${object_DEFINES})
+      image_emulated(${object_NAME} ${object_SOURCE} "${object_DEFINES}")
     else()
-      set(command ${STROBE_NVCC} ${nvcc_options} ${object_CODE} -DKERNEL=strobe__${object_NAME} ${object_DEFINES} -MD -MF
-        ${output}.d -c ${source} -o ${output})
+      image_add(${object_NAME} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/${object_SOURCE} "${object_DEFINES}" "${object_CODE}")
     endif()
-    add_custom_command(OUTPUT ${output} COMMAND ${command}
-      DEPENDS ${source} DEPFILE ${output}.d COMMENT "CUDA ${object_NAME}" VERBATIM)
-    set(cuda_objects ${cuda_objects} ${output} PARENT_SCOPE)
   endif()
   set(cuda_object_built ${cuda_object_built} PARENT_SCOPE)
 endfunction()
@@ -126,7 +121,6 @@ function(cuda_forward kind dtype dim dim_v m n warps_m warps_n stages blocks fea
   set(name forward_${dtype}_${dim}_${kind})
   cuda_object(NAME ${name} SOURCE sm80/forward.cu DEFINES ELEMENT_${element} DIM=${dim} DIM_V=${dim_v} M_TILES=${m}
     N_TILES=${n} WARPS_M=${warps_m} WARPS_N=${warps_n} STAGES=${stages} BLOCKS=${blocks} FEATURES=${features} CACHE=${cache})
-  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   set(small 0)
   if("${kind}" STREQUAL "small")
     set(small 1)
@@ -179,7 +173,6 @@ set(decode_bytes_lines)
 function(cuda_decode name list element stored dim n warps_m warps_n stages ctas)
   cuda_object(NAME ${name} SOURCE sm80/decode.cu DEFINES ELEMENT_${element} STORED_${stored} DIM=${dim} N_TILES=${n}
     WARPS_M=${warps_m} WARPS_N=${warps_n} STAGES=${stages} CTAS=${ctas} ${ARGN})
-  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
     set(${list} "${${list}}VARIANT(${name}, ${element}, ${stored}, ${dim}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${ctas}, 1)\n" PARENT_SCOPE)
   endif()
@@ -222,7 +215,6 @@ set(decode_cluster_bytes_lines)
 function(cuda_decode_cluster name list element stored dim n warps stages cluster)
   cuda_object(NAME ${name}_by${cluster} SOURCE sm80/decode_cluster.cu CODE -gencode=arch=compute_90,code=sm_90 DEFINES
     ELEMENT_${element} STORED_${stored} DIM=${dim} N_TILES=${n} WARPS_M=1 WARPS_N=${warps} STAGES=${stages} CLUSTER=${cluster})
-  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
     set(${list} "${${list}}VARIANT(${name}_by${cluster}, ${element}, ${stored}, ${dim}, ${n}, 1, ${warps}, ${stages}, 1, ${cluster})\n" PARENT_SCOPE)
   endif()
@@ -260,7 +252,6 @@ function(cuda_backward kind dtype dim slice tiles warps stages blocks features)
   set(name backward_${kind}_${dtype}_${dim}_${suffix})
   cuda_object(NAME ${name} SOURCE sm80/backward_${kind}.cu DEFINES ELEMENT_${element} DIM=${dim} SLICE=${slice}
     M_TILES=${tiles} N_TILES=${tiles} WARPS=${warps} STAGES=${stages} BLOCKS=${blocks} FEATURES=${features})
-  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
     set(backward_lines "${backward_lines}VARIANT(${kind}, ${name}, ${element}, ${dim}, ${slice}, ${tiles}, ${warps}, ${stages}, ${features}, ${blocks})\n" PARENT_SCOPE)
   endif()
@@ -292,7 +283,6 @@ function(cuda_backward_fused kind dtype dim keys rows warps s_n k_n q_m stages s
   set(name backward_fused_${dtype}_${dim}_${kind})
   cuda_object(NAME ${name} SOURCE sm80/backward_fused.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_${element} DIM=${dim}
     KEYS=${keys} ROWS=${rows} WARPS=${warps} S_N=${s_n} K_N=${k_n} Q_M=${q_m} DO_STAGES=${stages} SKEWED=${skewed} BLOCKS=${blocks} FEATURES=${features})
-  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
     set(stored 1)
     if(s_n EQUAL warps AND k_n EQUAL warps)
@@ -332,7 +322,6 @@ set(sm90_defines)
 macro(cuda_object_sm90 name source)
   set(code -gencode=arch=compute_90a,code=sm_90a)
   cuda_object(NAME ${name} SOURCE sm90/${source} CODE ${code} DEFINES ${ARGN})
-  set(cuda_objects ${cuda_objects} PARENT_SCOPE)
   if(cuda_object_built)
     set(options ${ARGN})
     list(JOIN options " -D" options)
@@ -535,7 +524,7 @@ cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} D
 # ---- the host's part, and all of it in one object
 
 add_library(strobe_cuda_host OBJECT cuda/table.c
-  cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
+  cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/image.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
   cuda/host/visible_function.c
   cuda/sm80/backward_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c
@@ -560,12 +549,13 @@ add_custom_command(OUTPUT ${strobe_cuda_sources}
     --redefine-sym _binary_sources_txt_end=strobe__cuda_sources_end --rename-section .data=.rodata,alloc,load,readonly,data,contents ${strobe_cuda_sources}
   WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/cuda DEPENDS ${embedded} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/embed.cmake VERBATIM
   COMMENT "CUDA sources")
+image_objects(images)
 set(strobe_cuda_object ${CMAKE_CURRENT_BINARY_DIR}/cuda/strobe_cuda.o)
 add_custom_command(OUTPUT ${strobe_cuda_object}
-  COMMAND ${STROBE_LD} -r -o ${strobe_cuda_object}.tmp $<TARGET_OBJECTS:strobe_cuda_host> ${cuda_objects} ${strobe_cuda_sources} ${STROBE_CUDART}
+  COMMAND ${STROBE_LD} -r -o ${strobe_cuda_object}.tmp $<TARGET_OBJECTS:strobe_cuda_host> ${images} ${strobe_cuda_sources} ${STROBE_CUDART}
   COMMAND ${CMAKE_OBJCOPY} --wildcard --keep-global-symbol=strobe__* ${strobe_cuda_object}.tmp ${strobe_cuda_object}
   COMMAND ${CMAKE_COMMAND} -E rm ${strobe_cuda_object}.tmp
-  DEPENDS strobe_cuda_host $<TARGET_OBJECTS:strobe_cuda_host> ${cuda_objects} ${strobe_cuda_sources} COMMAND_EXPAND_LISTS VERBATIM
+  DEPENDS strobe_cuda_host $<TARGET_OBJECTS:strobe_cuda_host> strobe_cuda_records ${images} ${strobe_cuda_sources} COMMAND_EXPAND_LISTS VERBATIM
   COMMENT "CUDA object")
 add_custom_target(strobe_cuda_combined DEPENDS ${strobe_cuda_object})
 foreach(library strobe strobe_static)

@@ -26,6 +26,10 @@ static struct {
 } requests[MOST_REQUESTS];
 static int request_count;
 
+/* The image, which has all kernels, is a library once it is loaded, in a mode that no capture minds. */
+static int images_loaded;
+static enum cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
 static cudaError_t refuse(const char *sentence) {
     if (!fake_launches.refusal[0]) snprintf(fake_launches.refusal, sizeof fake_launches.refusal, "%s", sentence);
     return cudaErrorInvalidValue;
@@ -75,6 +79,33 @@ cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t strea
     return fake_device_of(to) == fake_thread.current ? cudaSuccess : refuse("memory of a device that is not current is set");
 }
 
+cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
+    const enum cudaStreamCaptureMode before = capture_mode;
+    capture_mode = *mode, *mode = before;
+    return cudaSuccess;
+}
+
+cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, enum cudaJitOption *options, void **values,
+                                unsigned count, enum cudaLibraryOption *library_options, void **library_values,
+                                unsigned library_count) {
+    (void)options, (void)values, (void)library_options, (void)library_values;
+    if (count || library_count) return refuse("options of an image");
+    if (fake_thread.current == NONE) return refuse("an image is loaded, and no device is current");
+    if (capture_mode != cudaStreamCaptureModeRelaxed) return refuse("an image is loaded, which a capture forbids");
+    if (++images_loaded > 1) return refuse("an image is loaded twice");
+    *library = (cudaLibrary_t)(uintptr_t)code;
+    return cudaSuccess;
+}
+
+cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, const char *name) {
+    const struct fake_kernel *k = fake_kernels;
+    if (!library) return refuse("a kernel of no library");
+    while (k->name && strcmp(k->name, name) != 0) ++k;
+    if (!k->name) return refuse("no kernel of the build");
+    *kernel = (cudaKernel_t)(uintptr_t)k->function;
+    return cudaSuccess;
+}
+
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int bytes) {
     if (fake_thread.current == NONE) return refuse("no device is current");
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return refuse("another attribute is set");
@@ -109,6 +140,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *functio
     if (!k->name) k = NULL;
     if (!arguments[0]) report("no parameters", k, c);
     if (!k) return report("no kernel of the build", k, c), cudaErrorInvalidValue;
+    if (capture_mode != cudaStreamCaptureModeGlobal) report("a capture may not be told of it", k, c);
     if (fake_thread.current != fake_launches.device) report("not on the device that is named", k, c);
     const struct fake_gpu *gpu = &fake_gpus[fake_thread.current == NONE ? 0 : fake_thread.current];
     const size_t own = k->is_hopper ? 0 : STATIC_BYTES;

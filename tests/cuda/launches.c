@@ -8,6 +8,7 @@
 
 #include "core/kernel.h"
 #include "cuda/device/params.h"
+#include "cuda/host/image.h"
 #include "fake_runtime.h"
 #include "strobe/strobe_score.h"
 
@@ -17,9 +18,12 @@ const struct backend strobe__reference_backend = {.device = STROBE_CPU};
 
 /* ---- stand-ins for the kernels, from the lists that the build writes */
 
-#define STAND_IN(name)         \
-    void strobe__##name(void); \
-    void strobe__##name(void) {}
+/* One image has all of them. */
+static struct cuda_image image = {.code = &image};
+
+#define STAND_IN(name) \
+    CUDA_KERNEL(name); \
+    struct cuda_kernel strobe__kernel_##name = {.name = #name, .image = &image};
 #define VARIANT(name, ...) STAND_IN(name)
 #include "cuda_backward_dbias_variants.h"
 #include "cuda_backward_fused_variants.h"
@@ -71,7 +75,7 @@ STAND_IN(append_floats)
 STAND_IN(append_all)
 
 #define KERNEL(kernel, its_threads, hopper) \
-    {.name = #kernel, .function = (const void *)(uintptr_t)strobe__##kernel, .threads = its_threads, .is_hopper = hopper},
+    {.name = #kernel, .function = &strobe__kernel_##kernel, .threads = its_threads, .is_hopper = hopper},
 
 const struct fake_kernel fake_kernels[] = {
 #define VARIANT(name, dtype, stored, dim, n, warps_m, warps_n, ...) KERNEL(name, 32 * (warps_m) * (warps_n), false)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * modules.c: the driver's calls for code that comes at run time: a shared object of the host, made by compiler.c, as NVRTC
- * makes machine code. Machine code of a GPU is not understood. */
+ * modules.c: the driver's calls for code that is loaded: a shared object of the host, made by compiler.c, as NVRTC makes
+ * machine code; or the word that image.cmake writes, for kernels that the program has. Machine code of a GPU is not
+ * understood. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <pthread.h>
@@ -43,10 +44,12 @@ static void *open_image(const void *image, size_t bytes) {
 }
 
 static CUresult load(struct CUlib_st **loaded, const void *image) {
-    const size_t bytes = bytes_of(image);
-    struct CUlib_st *made = bytes ? malloc(sizeof *made) : NULL;
-    if (!bytes) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    const bool is_word = memcmp(image, "emulated", 8) == 0;
+    const size_t bytes = is_word ? 0 : bytes_of(image);
+    struct CUlib_st *made = bytes || is_word ? malloc(sizeof *made) : NULL;
+    if (!bytes && !is_word) return CUDA_ERROR_NO_BINARY_FOR_GPU;
     if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (is_word) return made->first = emulated_kernels(), made->end = NULL, *loaded = made, CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     made->end = emulated_kernels();
     void *library = open_image(image, bytes);

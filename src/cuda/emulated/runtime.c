@@ -3,6 +3,7 @@
  * runtime.c: the calls of the CUDA runtime that the library makes, over driver.c. */
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,6 +116,27 @@ SEEN cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 SEEN cudaError_t cudaEventQuery(cudaEvent_t event) { return failed((cudaError_t)cuEventQuery(event)); }
 SEEN cudaError_t cudaEventDestroy(cudaEvent_t event) { return failed((cudaError_t)cuEventDestroy(event)); }
+
+SEEN cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
+    static __thread enum cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
+    const enum cudaStreamCaptureMode before = current;
+    current = *mode, *mode = before;
+    return cudaSuccess;
+}
+SEEN cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, enum cudaJitOption *options, void **values,
+                                     unsigned count, enum cudaLibraryOption *library_options, void **library_values,
+                                     unsigned library_count) {
+    (void)options, (void)values, (void)count, (void)library_options, (void)library_values, (void)library_count;
+    return failed((cudaError_t)cuLibraryLoadData((CUlibrary *)library, code, NULL, NULL, 0, NULL, NULL, 0));
+}
+/* A kernel's function stands for it, here as in the calls below. */
+SEEN cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, const char *name) {
+    CUkernel found = NULL;
+    const cudaError_t error = (cudaError_t)cuLibraryGetKernel(&found, (CUlibrary)library, name);
+    if (error) return failed(error);
+    *kernel = (cudaKernel_t)(uintptr_t)((const struct emulated_kernel *)(void *)found)->function;
+    return cudaSuccess;
+}
 
 SEEN cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value) {
     struct emulated_kernel *kernel = emulated_find(function);

@@ -9,9 +9,9 @@
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 
-void strobe__append_copies(struct append_params p);
-void strobe__append_floats(struct append_params p);
-void strobe__append_all(struct append_params p);
+CUDA_KERNEL(append_copies);
+CUDA_KERNEL(append_floats);
+CUDA_KERNEL(append_all);
 
 _Static_assert((int)APPEND_MOST_DIM == (int)DIM_LIMIT && (int)DIM_V_LIMIT <= (int)DIM_LIMIT, "a row fits shared memory");
 _Static_assert(sizeof(struct append_params) <= 4096, "what every driver takes as a kernel's parameters");
@@ -20,8 +20,6 @@ _Static_assert(sizeof(struct append_params) <= 4096, "what every driver takes as
 enum { FEW_CTAS = 4 };
 
 enum { VECTOR = 16 }; /* bytes */
-
-typedef void (*symbol)(void);
 
 static int64_t bytes_of(int32_t dtype) { return (int64_t)strobe__dtype_bytes(dtype); }
 
@@ -172,17 +170,17 @@ static strobe_status set_params(struct append_params *p, const struct appending 
 }
 
 /* The least that has all of the call. */
-static symbol variant_of(const struct append_params *p) {
-    static void (*const variants[])(struct append_params) = {strobe__append_copies, strobe__append_floats,
-                                                             strobe__append_all};
+static struct cuda_kernel *variant_of(const struct append_params *p) {
+    static struct cuda_kernel *const variants[] = {&strobe__kernel_append_copies, &strobe__kernel_append_floats,
+                                                   &strobe__kernel_append_all};
     enum append_variant variant = APPEND_COPIES;
     for (int n = 0; n < APPEND_TENSORS; ++n) {
         const struct append_side *s = &p->side[n];
         if (s->blocks == 0 || s->way == APPEND_COPY) continue;
-        if (s->way == APPEND_ELEMENTS || s->quantised) return (symbol)variants[APPEND_ALL];
+        if (s->way == APPEND_ELEMENTS || s->quantised) return variants[APPEND_ALL];
         variant = APPEND_FLOATS;
     }
-    return (symbol)variants[variant];
+    return variants[variant];
 }
 
 strobe_status strobe__cuda_append(const struct appending *call, void *stream) {

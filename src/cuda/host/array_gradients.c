@@ -7,7 +7,7 @@
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 
-void strobe__array_gradients(struct array_gradient);
+CUDA_KERNEL(array_gradients);
 
 static bool is_wanted(const struct problem *p, int n) { return p->g.dscore && p->score_call.wants_gradient[n]; }
 
@@ -46,7 +46,7 @@ strobe_status strobe__array_gradients_end(const struct problem *p, const struct 
             .sums = values->gradient[n], .to = to->data, .count = elements_of(p, n), .dtype = to->dtype};
         for (int axis = 0; axis < SCORE_AXES; ++axis)
             g.extent[axis] = (int32_t)to->extent[axis], g.stride[axis] = (int32_t)to->stride[axis];
-        status = strobe__cuda_launch((void (*)(void))strobe__array_gradients, ceil_div(g.count, ARRAY_GRADIENT_THREADS),
+        status = strobe__cuda_launch(&strobe__kernel_array_gradients, ceil_div(g.count, ARRAY_GRADIENT_THREADS),
                                      ARRAY_GRADIENT_THREADS, 0, &g, stream);
     }
     return status;

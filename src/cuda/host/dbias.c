@@ -5,20 +5,20 @@
 
 #include "cuda/host/device.h"
 
-#define VARIANT(name, dtype) void strobe__##name(struct params p);
+#define VARIANT(name, dtype) CUDA_KERNEL(name);
 #include "cuda_backward_dbias_variants.h"
 #undef VARIANT
 
-void strobe__dbias_round(struct params p);
+CUDA_KERNEL(dbias_round);
 
 struct dbias_variant {
     struct variant base;
     int32_t dtype;
-    void (*symbol)(struct params p);
+    struct cuda_kernel *symbol;
 };
 
 static const struct dbias_variant variants[] = {
-#define VARIANT(name_, dtype_) {.base = {#name_}, .dtype = STROBE_##dtype_, .symbol = strobe__##name_},
+#define VARIANT(name_, dtype_) {.base = {#name_}, .dtype = STROBE_##dtype_, .symbol = &strobe__kernel_##name_},
 #include "cuda_backward_dbias_variants.h"
 #undef VARIANT
     {.symbol = NULL},
@@ -72,7 +72,7 @@ static strobe_status launch_ordered(const struct plan *plan, struct params param
     params.kv_group = params.group, params.group = 1, params.heads_kv = (int32_t)p->a.heads_q;
     params.tiles = (int32_t)ceil_div(p->a.seq_k, TILE);
     params.slices = (int32_t)rows, params.splits = (int32_t)heads;
-    return strobe__cuda_launch((void (*)(void))variant->symbol, params.tiles * rows * heads * batch, THREADS,
+    return strobe__cuda_launch(variant->symbol, params.tiles * rows * heads * batch, THREADS,
                                4 * TILE * COLUMNS * (int32_t)strobe__dtype_bytes(p->a.q.dtype), &params, stream);
 }
 
@@ -80,5 +80,5 @@ strobe_status strobe__cuda_dbias_end(const struct plan *plan, const struct param
     struct view sums;
     if (plan->more[DBIAS_PASS]) return launch_ordered(plan, *params, stream);
     const int64_t blocks = ceil_div(strobe__cuda_dbias_sums(plan->problem, &sums), 256);
-    return strobe__cuda_launch((void (*)(void))strobe__dbias_round, blocks < 65536 ? blocks : 65536, 256, 0, params, stream);
+    return strobe__cuda_launch(&strobe__kernel_dbias_round, blocks < 65536 ? blocks : 65536, 256, 0, params, stream);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * launch.c: fills in struct params, and launches a kernel by its symbol from C; see launch.h. */
+ * launch.c: fills in struct params, and launches a kernel by its record from C; see launch.h. */
 #include "cuda/host/launch.h"
 
 #include "cuda/host/compiled.h"
@@ -215,14 +215,15 @@ static strobe_status allow_shared(const void *function, int32_t bytes) {
     return status;
 }
 
-static strobe_status launch(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes, const void *params,
-                            void *stream, bool early) {
-    const void *function = (const void *)(uintptr_t)symbol;
+static strobe_status launch(struct cuda_kernel *kernel, int64_t blocks, int32_t threads, int32_t shared_bytes,
+                            const void *params, void *stream, bool early) {
+    const void *function;
     if (blocks == 0) return STROBE_OK;
     if (blocks > INT32_MAX)
         return strobe__fail(STROBE_UNSUPPORTED, "the problem takes %lld blocks of threads; below 2^31 is taken",
                             (long long)blocks);
-    const strobe_status status = allow_shared(function, shared_bytes);
+    strobe_status status = strobe__cuda_find_kernel(kernel, &function);
+    if (!status) status = allow_shared(function, shared_bytes);
     if (status) return status;
     cudaLaunchAttribute overlap = {.id = cudaLaunchAttributeProgrammaticStreamSerialization,
                                    .val = {.programmaticStreamSerializationAllowed = 1}};
@@ -236,12 +237,12 @@ static strobe_status launch(void (*symbol)(void), int64_t blocks, int32_t thread
     return strobe__cuda_check(cudaLaunchKernelExC(&config, function, arguments), "the launch of a kernel");
 }
 
-strobe_status strobe__cuda_launch(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
+strobe_status strobe__cuda_launch(struct cuda_kernel *kernel, int64_t blocks, int32_t threads, int32_t shared_bytes,
                                   const void *params, void *stream) {
-    return launch(symbol, blocks, threads, shared_bytes, params, stream, false);
+    return launch(kernel, blocks, threads, shared_bytes, params, stream, false);
 }
 
-strobe_status strobe__cuda_launch_early(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
+strobe_status strobe__cuda_launch_early(struct cuda_kernel *kernel, int64_t blocks, int32_t threads, int32_t shared_bytes,
                                         const void *params, void *stream) {
-    return launch(symbol, blocks, threads, shared_bytes, params, stream, true);
+    return launch(kernel, blocks, threads, shared_bytes, params, stream, true);
 }

@@ -7,6 +7,7 @@
 #include "core/kernel.h"
 #include "cuda/device/cache.h"
 #include "cuda/device/params.h"
+#include "cuda/host/image.h"
 
 /* Positions inside a sequence, and packed rows, are int on the device, with room for a tile. */
 enum { MOST_ROWS = INT32_MAX - 1024 };
@@ -31,13 +32,13 @@ struct view strobe__cuda_scores_view(const void *data, const int64_t stride[3], 
 /* Every pointer of the problem is of the device. */
 strobe_status strobe__cuda_check_pointers(const struct problem *problem, const struct execution *execution);
 
-/* A grid of `blocks` blocks; params is what the symbol's kernel takes. */
-strobe_status strobe__cuda_launch(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
+/* A grid of `blocks` blocks; params is what the kernel takes. */
+strobe_status strobe__cuda_launch(struct cuda_kernel *kernel, int64_t blocks, int32_t threads, int32_t shared_bytes,
                                   const void *params, void *stream);
 
 /* The same, for a kernel that itself waits for the one before it in the stream, see cuda/ptx/dependent.h, and may start
  * while that ends; from compute capability 9.0 on. */
-strobe_status strobe__cuda_launch_early(void (*symbol)(void), int64_t blocks, int32_t threads, int32_t shared_bytes,
+strobe_status strobe__cuda_launch_early(struct cuda_kernel *kernel, int64_t blocks, int32_t threads, int32_t shared_bytes,
                                         const void *params, void *stream);
 
 static inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }

@@ -7,14 +7,14 @@
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 
-void strobe__merge_two(struct merge_params p);
-void strobe__merge_few(struct merge_params p);
-void strobe__merge_most(struct merge_params p);
+CUDA_KERNEL(merge_two);
+CUDA_KERNEL(merge_few);
+CUDA_KERNEL(merge_most);
 
 static strobe_status launch(const struct merge_params *params, void *stream) {
     const int64_t rows = (int64_t)params->batch * params->seq_q * params->heads_q;
     const bool few = params->evenly || params->count <= FEW_MERGE_PARTS;
-    return strobe__cuda_launch((void (*)(void))(few ? strobe__merge_few : strobe__merge_most),
+    return strobe__cuda_launch(few ? &strobe__kernel_merge_few : &strobe__kernel_merge_most,
                                ceil_div(rows * merge_warps(params), MERGE_WARPS), 32 * MERGE_WARPS, 0, params, stream);
 }
 
@@ -99,8 +99,8 @@ strobe_status strobe__cuda_merge(const struct merge *m, void *stream) {
     if (!status) status = check_pointers(&to, p->device_index);
     const int64_t rows = p->batch * p->seq_q * p->heads_q;
     if (!status && is_of_two(m))
-        status = strobe__cuda_launch((void (*)(void))strobe__merge_two, ceil_div(rows, MERGE_WARPS * ROWS_OF_TWO),
-                                     32 * MERGE_WARPS, 0, &to, stream);
+        status = strobe__cuda_launch(&strobe__kernel_merge_two, ceil_div(rows, MERGE_WARPS * ROWS_OF_TWO), 32 * MERGE_WARPS,
+                                     0, &to, stream);
     else if (!status)
         status = launch(&to, stream);
     strobe__cuda_leave(&visit);

@@ -8,21 +8,19 @@
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 
-void strobe__quantise_rows_64_plain(struct quantise_params p);
-void strobe__quantise_rows_128_plain(struct quantise_params p);
-void strobe__quantise_rows_256_plain(struct quantise_params p);
-void strobe__quantise_rows_64_general(struct quantise_params p);
-void strobe__quantise_rows_128_general(struct quantise_params p);
-void strobe__quantise_rows_256_general(struct quantise_params p);
-void strobe__quantise_block_64(struct quantise_together p);
-void strobe__quantise_block_128(struct quantise_together p);
-void strobe__quantise_block_256(struct quantise_together p);
-void strobe__quantise_scales(struct quantise_params p);
-void strobe__quantise_mean(struct quantise_params p);
+CUDA_KERNEL(quantise_rows_64_plain);
+CUDA_KERNEL(quantise_rows_128_plain);
+CUDA_KERNEL(quantise_rows_256_plain);
+CUDA_KERNEL(quantise_rows_64_general);
+CUDA_KERNEL(quantise_rows_128_general);
+CUDA_KERNEL(quantise_rows_256_general);
+CUDA_KERNEL(quantise_block_64);
+CUDA_KERNEL(quantise_block_128);
+CUDA_KERNEL(quantise_block_256);
+CUDA_KERNEL(quantise_scales);
+CUDA_KERNEL(quantise_mean);
 
 enum { MOST_DIM = 256, ENOUGH_CTAS = 1024 };
-
-typedef void (*symbol)(void);
 
 /* Whether eight columns of every row, of `bytes` each, are aligned as a whole; not more than to 16 bytes. */
 static bool eights_are_aligned(const void *data, const int64_t stride[3], const struct quantise_tensor *t, int64_t bytes) {
@@ -67,12 +65,14 @@ static bool is_plain(const struct quantise_params *p) {
 static strobe_status launch_rows(struct quantise_params *p, enum quantise_phase phase, void *stream) {
     const struct quantise_tensor *t = &p->t;
     const int lanes = t->dim <= 64 ? 8 : t->dim <= 128 ? 16 : 32;
-    static void (*const rows[2][3])(struct quantise_params) = {
-        {strobe__quantise_rows_64_general, strobe__quantise_rows_128_general, strobe__quantise_rows_256_general},
-        {strobe__quantise_rows_64_plain, strobe__quantise_rows_128_plain, strobe__quantise_rows_256_plain}};
-    const symbol symbol_of = (symbol)rows[is_plain(p)][lanes / 16];
+    static struct cuda_kernel *const rows[2][3] = {
+        {&strobe__kernel_quantise_rows_64_general, &strobe__kernel_quantise_rows_128_general,
+         &strobe__kernel_quantise_rows_256_general},
+        {&strobe__kernel_quantise_rows_64_plain, &strobe__kernel_quantise_rows_128_plain,
+         &strobe__kernel_quantise_rows_256_plain}};
+    struct cuda_kernel *const kernel = rows[is_plain(p)][lanes / 16];
     p->phase = phase;
-    return strobe__cuda_launch(symbol_of, strobe__product(t->batch * p->chunks, t->heads), QUANTISE_GROUPS * lanes, 0, p,
+    return strobe__cuda_launch(kernel, strobe__product(t->batch * p->chunks, t->heads), QUANTISE_GROUPS * lanes, 0, p,
                                stream);
 }
 
@@ -96,11 +96,11 @@ static int64_t ctas_of(const struct quantise_params *p, int32_t heads) {
 }
 
 static strobe_status launch_together(const struct quantise_together *all, void *stream) {
-    static void (*const blocks[3])(struct quantise_together) = {strobe__quantise_block_64, strobe__quantise_block_128,
-                                                                strobe__quantise_block_256};
+    static struct cuda_kernel *const blocks[3] = {&strobe__kernel_quantise_block_64, &strobe__kernel_quantise_block_128,
+                                                  &strobe__kernel_quantise_block_256};
     const int last = all->count - 1;
     const int64_t dim = all->tensor[last].t.dim, ctas = all->first[last] + ctas_of(&all->tensor[last], all->heads[last]);
-    return strobe__cuda_launch((symbol)blocks[dim / 128], ctas, (int32_t)(QUANTISE_CHUNK * dim / 32), 0, all, stream);
+    return strobe__cuda_launch(blocks[dim / 128], ctas, (int32_t)(QUANTISE_CHUNK * dim / 32), 0, all, stream);
 }
 
 /* Puts a tensor behind those that are launched together. These go first where their head dim is another, or CTAs so many
@@ -125,7 +125,7 @@ static strobe_status put_behind(struct quantise_together *all, const struct quan
 static strobe_status launch_scales(struct quantise_params *p, enum quantise_phase phase, void *stream) {
     const int64_t slots = strobe__product(p->scale_extent[0] * p->scale_extent[1], p->scale_extent[2]);
     p->phase = phase;
-    return strobe__cuda_launch((symbol)strobe__quantise_scales, ceil_div(slots, 256), 256, 0, p, stream);
+    return strobe__cuda_launch(&strobe__kernel_quantise_scales, ceil_div(slots, 256), 256, 0, p, stream);
 }
 
 static strobe_status launch_tensor(const struct quantisation *q, const struct quantise_tensor *t,
@@ -133,7 +133,7 @@ static strobe_status launch_tensor(const struct quantisation *q, const struct qu
     struct quantise_params p = params_of(q, t);
     strobe_status status = STROBE_OK;
     if (t->mean)
-        status = strobe__cuda_launch((symbol)strobe__quantise_mean, t->sequences * t->heads * ceil_div(t->dim, 8),
+        status = strobe__cuda_launch(&strobe__kernel_quantise_mean, t->sequences * t->heads * ceil_div(t->dim, 8),
                                      MEAN_PARTS, 0, &p, stream);
     if (status) return status;
     if (takes_one_pass(&p))

@@ -13,7 +13,7 @@
 #include "cuda/host/launch.h"
 #include "cuda/host/visible_function.h"
 
-void strobe__visible_units(struct visible_pass);
+CUDA_KERNEL(visible_units);
 
 enum { MOST_LENGTH = 1 << 28 };
 
@@ -163,8 +163,8 @@ static strobe_status prepare(const struct problem *p, enum owners owners, void *
         if (status || l.block_units == 0) return status;
         pass.mask_blocks = 0;
     }
-    return strobe__cuda_launch((void (*)(void))strobe__visible_units,
-                               pass.mask_blocks + ceil_div(l.block_units, UNIT_THREADS), UNIT_THREADS, 0, &pass, stream);
+    return strobe__cuda_launch(&strobe__kernel_visible_units, pass.mask_blocks + ceil_div(l.block_units, UNIT_THREADS),
+                               UNIT_THREADS, 0, &pass, stream);
 }
 
 static struct problem without_masks(const struct problem *p) {

@@ -18,8 +18,8 @@ _Static_assert((int)CUDA_INT32 == (int)STROBE_INT32 && (int)CUDA_UINT8 == (int)S
                "the device numbers dtypes as strobe_score.h does");
 _Static_assert(sizeof(struct visible_function) <= 32764, "kernels have so many bytes of parameters");
 
-void strobe__visible_function_units(struct visible_function);
-void strobe__visible_small_units(struct small_visible_function);
+CUDA_KERNEL(visible_function_units);
+CUDA_KERNEL(visible_small_units);
 
 /* Shared memory beside what is dynamic, and what a block has whatever the device. */
 enum { OWN_BYTES = 8192 };
@@ -157,9 +157,8 @@ strobe_status strobe__visible_function(const struct problem *p, const struct vis
     if (f.head.steps <= FEW_STEPS && leaves <= FEW_LEAVES && s->array_count <= FEW_FUNCTION_ARRAYS &&
         s->load_count <= FEW_FUNCTION_LOADS) {
         const struct small_visible_function small = small_of(&f);
-        return strobe__cuda_launch((void (*)(void))strobe__visible_small_units, pass->mask_blocks, UNIT_THREADS, shared,
-                                   &small, stream);
+        return strobe__cuda_launch(&strobe__kernel_visible_small_units, pass->mask_blocks, UNIT_THREADS, shared, &small,
+                                   stream);
     }
-    return strobe__cuda_launch((void (*)(void))strobe__visible_function_units, pass->mask_blocks, UNIT_THREADS, shared, &f,
-                               stream);
+    return strobe__cuda_launch(&strobe__kernel_visible_function_units, pass->mask_blocks, UNIT_THREADS, shared, &f, stream);
 }

@@ -19,16 +19,16 @@
 #include "cuda/host/launch.h"
 #include "cuda/host/visible.h"
 
-#define VARIANT(kind, name, ...) void strobe__##name(struct params p);
+#define VARIANT(kind, name, ...) CUDA_KERNEL(name);
 #include "cuda_backward_variants.h"
 #undef VARIANT
-#define VARIANT(name, ...) void strobe__##name(struct params p);
+#define VARIANT(name, ...) CUDA_KERNEL(name);
 #include "cuda_backward_fused_variants.h"
 #undef VARIANT
 
-void strobe__row_deltas(struct params p);
-void strobe__dq_round(struct params p);
-void strobe__sink_sums(struct params p);
+CUDA_KERNEL(row_deltas);
+CUDA_KERNEL(dq_round);
+CUDA_KERNEL(sink_sums);
 
 enum side { SIDE_rows, SIDE_keys, SIDE_fused };
 
@@ -37,7 +37,7 @@ struct backward_variant {
     struct variant base;
     enum side side;
     int32_t dtype, dim, features, own, slices, threads, shared_bytes;
-    void (*symbol)(struct params p);
+    struct cuda_kernel *symbol;
     struct compiled_text text; /* with a user's function */
 };
 
@@ -54,7 +54,7 @@ struct backward_variant {
      .threads = 32 * (warps),                                                                                           \
      .shared_bytes = 2 * (16 * (warps) + (stages)*8 * (tiles)) * (dim_)*BYTES(dtype_) +                                 \
                      (SIDE_##kind == SIDE_keys ? (stages)*2 * 8 * (tiles)*4 : 0),                                       \
-     .symbol = strobe__##name,                                                                                          \
+     .symbol = &strobe__kernel_##name,                                                                                  \
      .text = {.source = "cuda/sm80/backward_" #kind ".cu",                                                              \
               .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "DIM=" #dim_, "SLICE=" #slice, "M_TILES=" #tiles, \
                           "N_TILES=" #tiles, "WARPS=" #warps, "STAGES=" #stages, "BLOCKS=" #blocks,                     \
@@ -77,7 +77,7 @@ static const struct backward_variant variants[] = {
      .threads = 32 * (warps),                                                                                              \
      .shared_bytes = 4 * (keys) * (dim_) + (2 + (skewed) + (stages)) * 2 * (rows) * (dim_) + (2 + (skewed)) * 8 * (rows) + \
                      PAIRS(keys, rows, stored, skewed),                                                                    \
-     .symbol = strobe__##name,                                                                                             \
+     .symbol = &strobe__kernel_##name,                                                                                     \
      .text = {.source = "cuda/sm80/backward_fused.cu",                                                                     \
               .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "DIM=" #dim_, "KEYS=" #keys, "ROWS=" #rows,          \
                           "WARPS=" #warps, "S_N=" #s_n, "K_N=" #k_n, "Q_M=" #q_m, "DO_STAGES=" #stages, "SKEWED=" #skewed, \
@@ -124,8 +124,6 @@ static const struct backward_variant *find(const struct problem *p, enum side si
         if (takes(v, p, side, features) && (!best || v->dim < best->dim)) best = v;
     return best;
 }
-
-typedef void (*kernel_symbol)(struct params p);
 
 /* The plan's passes: the main one does dQ, dK and dV at once, by atomics, unless a fixed order is wanted or none fits. Then
  * it is that of keys. Those of keys and of rows are always there: they do again what has NaN. */
@@ -212,7 +210,7 @@ static strobe_status launch_main(const struct problem *p, struct params params, 
     const int64_t jobs = (int64_t)params.tiles * v->slices * p->a.batch * p->a.heads_kv;
     if (marked) params.jobs = (int32_t)jobs;
     const int64_t blocks = marked && marked < jobs ? marked : jobs;
-    if (!values) return strobe__cuda_launch((void (*)(void))v->symbol, blocks, v->threads, v->shared_bytes, &params, stream);
+    if (!values) return strobe__cuda_launch(v->symbol, blocks, v->threads, v->shared_bytes, &params, stream);
     compiled_kernel kernels[MOST_COMPILED_KERNELS];
     const strobe_status status = strobe__compiled(p, &v->text, stream, kernels);
     return status ? status
@@ -232,8 +230,9 @@ static strobe_status launch_two(const struct plan *plan, const struct params *pa
 }
 
 /* The kernels of device/delta.cu that have PACKED_PADDING packed rows a block of threads. */
-static strobe_status launch_rows(kernel_symbol symbol, const struct layout *l, const struct params *params, void *stream) {
-    return strobe__cuda_launch((void (*)(void))symbol, l->heads * l->packed_rows / PACKED_PADDING, 256, 0, params, stream);
+static strobe_status launch_rows(struct cuda_kernel *kernel, const struct layout *l, const struct params *params,
+                                 void *stream) {
+    return strobe__cuda_launch(kernel, l->heads * l->packed_rows / PACKED_PADDING, 256, 0, params, stream);
 }
 
 static strobe_status launch_fused(const struct plan *plan, const struct params *params, const struct layout *l,
@@ -244,7 +243,7 @@ static strobe_status launch_fused(const struct plan *plan, const struct params *
     const int64_t marked = 2 * strobe__cuda_limits(p->a.device_index).multiprocessors;
     strobe_status status = launch_main(p, *params, l->fused, values, 0, stream);
     if (l->packed_rows == 0) return status; /* without rows nothing is marked, nor have the marks been cleared */
-    if (!status) status = launch_rows(strobe__dq_round, l, params, stream);
+    if (!status) status = launch_rows(&strobe__kernel_dq_round, l, params, stream);
     return status ? status : launch_two(plan, params, by_rows, values, marked, stream);
 }
 
@@ -275,9 +274,9 @@ static strobe_status launch_all(const struct plan *plan, struct params *params, 
     strobe_status status = launch_visible(plan, l, params, &by_rows, workspace, stream);
     if (!status) status = strobe__cuda_dbias_begin(p, params, stream);
     if (!status && has_function) status = strobe__array_gradients_begin(p, workspace + l->arrays_at, &values, stream);
-    if (!status) status = launch_rows(strobe__row_deltas, l, params, stream);
+    if (!status) status = launch_rows(&strobe__kernel_row_deltas, l, params, stream);
     if (!status && p->g.dsinks)
-        status = strobe__cuda_launch((void (*)(void))strobe__sink_sums, p->a.heads_q, SINK_THREADS, 0, params, stream);
+        status = strobe__cuda_launch(&strobe__kernel_sink_sums, p->a.heads_q, SINK_THREADS, 0, params, stream);
     if (!status)
         status = l->fused ? launch_fused(plan, params, l, given, stream)
                           : launch_two(plan, params, &by_rows, given, 0, stream);

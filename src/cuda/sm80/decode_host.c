@@ -9,8 +9,7 @@
 #include "cuda/host/launch.h"
 #include "math/mask.h"
 
-#define VARIANT(name, dtype, stored, dim, n, warps_m, warps_n, stages, ctas, cluster) \
-    void strobe__##name(struct decode_params d);
+#define VARIANT(name, dtype, stored, dim, n, warps_m, warps_n, stages, ctas, cluster) CUDA_KERNEL(name);
 #include "cuda_decode_bytes_variants.h"
 #include "cuda_decode_cluster_bytes_variants.h"
 #include "cuda_decode_cluster_variants.h"
@@ -24,7 +23,7 @@ struct decode_variant {
     int32_t rows, keys;  /* of a CTA, and of a block */
     int32_t threads, shared_bytes, ctas;
     int32_t cluster; /* CTAs of a cluster, or 1 */
-    void (*symbol)(struct decode_params d);
+    struct cuda_kernel *symbol;
 };
 
 /* Bytes of shared memory of a block of `keys` keys: of K and V, with numbers of a byte also of their scales. */
@@ -41,7 +40,7 @@ struct decode_variant {
      .shared_bytes = 2 * (dim_)*16 * (warps_m) + (stages)*STAGE_BYTES(STROBE_##stored_, dim_, 8 * (n) * (warps_n)), \
      .ctas = ctas_,                                                                                                 \
      .cluster = cluster_,                                                                                           \
-     .symbol = strobe__##name},
+     .symbol = &strobe__kernel_##name},
 
 static const struct decode_variant variants[] = {
 #include "cuda_decode_bytes_variants.h"
@@ -180,9 +179,7 @@ strobe_status strobe__sm80_decode(const struct plan *plan, const struct executio
     if (!status && in_parts)
         status = strobe__cuda_check(cudaMemsetAsync(params.arrived, 0, (size_t)ctas * sizeof(uint32_t), execution->stream),
                                     "cudaMemsetAsync");
-    if (!status)
-        status = strobe__cuda_launch((void (*)(void))v->symbol, ctas, v->threads, v->shared_bytes, &params,
-                                     execution->stream);
+    if (!status) status = strobe__cuda_launch(v->symbol, ctas, v->threads, v->shared_bytes, &params, execution->stream);
     strobe__cuda_leave(&visit);
     return status;
 }
@@ -200,8 +197,8 @@ strobe_status strobe__sm80_decode_cluster(const struct plan *plan, const struct 
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
     if (!status)
-        status = strobe__cuda_launch((void (*)(void))v->symbol, p->a.batch * p->a.heads_kv * v->cluster, v->threads,
-                                     v->shared_bytes, &params, execution->stream);
+        status = strobe__cuda_launch(v->symbol, p->a.batch * p->a.heads_kv * v->cluster, v->threads, v->shared_bytes,
+                                     &params, execution->stream);
     strobe__cuda_leave(&visit);
     return status;
 }

@@ -12,8 +12,7 @@
 #include "cuda/host/visible.h"
 #include "cuda/sm80/key_rows.h"
 
-#define VARIANT(name, dtype, dim, dim_v, m, n, warps_m, warps_n, stages, blocks, features, cache, small) \
-    void strobe__##name(struct params p);
+#define VARIANT(name, dtype, dim, dim_v, m, n, warps_m, warps_n, stages, blocks, features, cache, small) CUDA_KERNEL(name);
 #include "cuda_forward_variants.h"
 #undef VARIANT
 
@@ -27,7 +26,7 @@ struct forward_variant {
     int32_t small;      /* beside it there is one of larger tiles, better for long sequences */
     int32_t rows, keys; /* of a block of threads */
     int32_t threads, shared_bytes;
-    void (*symbol)(struct params p);
+    struct cuda_kernel *symbol;
     struct compiled_text text; /* with a user's function */
 };
 
@@ -47,7 +46,7 @@ struct forward_variant {
      .threads = 32 * (warps_m) * (warps_n),                                                                              \
      .shared_bytes = SHARED(STROBE_##dtype_ == STROBE_FP32 ? 4 : 2, dim_, dim_v_, 16 * (m) * (warps_m),                  \
                             8 * (n) * (warps_n), stages),                                                                \
-     .symbol = strobe__##name,                                                                                           \
+     .symbol = &strobe__kernel_##name,                                                                                   \
      .text = {.source = "cuda/sm80/forward.cu",                                                                          \
               .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "DIM=" #dim_, "DIM_V=" #dim_v_, "M_TILES=" #m,     \
                           "N_TILES=" #n, "WARPS_M=" #warps_m, "WARPS_N=" #warps_n, "STAGES=" #stages, "BLOCKS=" #blocks, \
@@ -231,7 +230,7 @@ static strobe_status launch(const struct plan *plan, const struct params *params
                       : strobe__compiled_launch(kernels[0], blocks, v->threads, shared_bytes, params, sizeof *params,
                                                 &values, stream, false);
     }
-    return strobe__cuda_launch((void (*)(void))v->symbol, blocks, v->threads, shared_bytes, params, stream);
+    return strobe__cuda_launch(v->symbol, blocks, v->threads, shared_bytes, params, stream);
 }
 
 static strobe_status visible_by_rows(const struct problem *p, void *memory, struct visible *visible, void *stream) {

@@ -27,15 +27,15 @@
 #include "cuda/sm90/trace_host.h"
 #include "math/exp2.h"
 
-#define VARIANT(name, ...)                                      \
-    void strobe__##name(struct sm90_backward_params);           \
-    void strobe__##name##_prepare(struct sm90_backward_params); \
-    void strobe__##name##_finish(struct sm90_backward_params);
+#define VARIANT(name, ...)       \
+    CUDA_KERNEL(name);           \
+    CUDA_KERNEL(name##_prepare); \
+    CUDA_KERNEL(name##_finish);
 #include "sm90_backward_variants.h"
 #undef VARIANT
 
-void strobe__row_deltas(struct params);
-void strobe__sink_sums(struct params);
+CUDA_KERNEL(row_deltas);
+CUDA_KERNEL(sink_sums);
 
 /* A variant of backward.cu, or, with two CTAs to a block of keys, of backward_pair.cu; the build writes the list, each dtype
  * from few columns to many. rows, keys: of a block; features: an enum feature_class. */
@@ -43,9 +43,7 @@ struct backward_variant {
     struct variant base;
     int32_t dtype, gradients, features;
     int64_t dim, rows, keys, ctas;
-    void (*prepare)(struct sm90_backward_params);
-    void (*symbol)(struct sm90_backward_params);
-    void (*finish)(struct sm90_backward_params);
+    struct cuda_kernel *prepare, *symbol, *finish;
     struct compiled_text text; /* with a user's function; its feature class is still to be added */
 };
 
@@ -58,9 +56,9 @@ struct backward_variant {
      .rows = rows_,                                                                                          \
      .keys = keys_,                                                                                          \
      .ctas = ctas_,                                                                                          \
-     .prepare = strobe__##name##_prepare,                                                                    \
-     .symbol = strobe__##name,                                                                               \
-     .finish = strobe__##name##_finish,                                                                      \
+     .prepare = &strobe__kernel_##name##_prepare,                                                            \
+     .symbol = &strobe__kernel_##name,                                                                       \
+     .finish = &strobe__kernel_##name##_finish,                                                              \
      .text = {.source = "cuda/sm90/backward/" #file ".cu",                                                   \
               .is_hopper = true,                                                                             \
               .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "HEAD_DIM=" #stored, "COLUMNS=" #dim_, \
@@ -365,13 +363,12 @@ static strobe_status launch_compiled(const struct plan *plan, const struct sm90_
 static strobe_status launch_three(const struct plan *plan, const struct sm90_backward_params *params, void *stream) {
     const struct backward_variant *variant = variant_of(plan);
     const int64_t blocks = all_row_blocks(plan);
-    strobe_status status = strobe__cuda_launch((void (*)(void))variant->prepare, blocks, PREPARE_THREADS, 0, params, stream);
+    strobe_status status = strobe__cuda_launch(variant->prepare, blocks, PREPARE_THREADS, 0, params, stream);
     if (!status)
-        status = strobe__cuda_launch_early((void (*)(void))variant->symbol, main_ctas(plan, params->tiles), THREADS,
-                                           SHARED_BYTES, params, stream);
+        status = strobe__cuda_launch_early(variant->symbol, main_ctas(plan, params->tiles), THREADS, SHARED_BYTES, params,
+                                           stream);
     if (!status)
-        status = strobe__cuda_launch_early((void (*)(void))variant->finish, blocks, (int32_t)(128 * dq_tiles(variant)), 0,
-                                           params, stream);
+        status = strobe__cuda_launch_early(variant->finish, blocks, (int32_t)(128 * dq_tiles(variant)), 0, params, stream);
     return status;
 }
 
@@ -391,7 +388,7 @@ static strobe_status sum_sinks(const struct plan *plan, const struct sm90_backwa
     struct params heads = *around;
     heads.heads_kv = params->heads_kv * params->group, heads.group = 1;
     heads.packed_rows = params->row_blocks * (int32_t)variant_of(plan)->rows, heads.row_delta = params->row_delta;
-    return strobe__cuda_launch((void (*)(void))strobe__sink_sums, heads.heads_kv, SINK_THREADS, 0, &heads, stream);
+    return strobe__cuda_launch(&strobe__kernel_sink_sums, heads.heads_kv, SINK_THREADS, 0, &heads, stream);
 }
 
 static strobe_status launch(const struct plan *plan, const struct execution *execution) {
@@ -413,8 +410,8 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     if (!status) status = clear_trace(params.trace, stream);
 #endif
     if (!status && l.words > l.packed_at)
-        status = strobe__cuda_launch((void (*)(void))strobe__row_deltas,
-                                     p->a.batch * p->a.heads_kv * l.packed_rows / PACKED_PADDING, 256, 0, &around, stream);
+        status = strobe__cuda_launch(&strobe__kernel_row_deltas, p->a.batch * p->a.heads_kv * l.packed_rows / PACKED_PADDING,
+                                     256, 0, &around, stream);
     if (!status && strobe__sm90_is_compiled(p, variant_of(plan)->features)) {
         struct score_values values = strobe__score_values(p);
         status = strobe__array_gradients_begin(p, (char *)workspace + l.arrays_at, &values, stream);

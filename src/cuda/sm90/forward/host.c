@@ -18,7 +18,7 @@
 #include "cuda/sm90/trace_host.h"
 #include "math/exp2.h"
 
-#define VARIANT(name, ...) void strobe__##name(struct sm90_forward_params);
+#define VARIANT(name, ...) CUDA_KERNEL(name);
 #include "sm90_forward_variants.h"
 #include "sm90_fp8_variants.h"
 #undef VARIANT
@@ -30,7 +30,7 @@ struct forward_variant {
     int32_t dtype, out, features;                               /* features: an enum feature_class */
     int64_t dim, keys, groups, stages, v_stages, q_slots, ctas; /* stages of K; of V, other ones for e4m3 alone */
     int64_t most_full, most_masked; /* keys that a row sees at most, without and with a mask; -1: as many as there are */
-    void (*symbol)(struct sm90_forward_params);
+    struct cuda_kernel *symbol;
     struct compiled_text text; /* with a user's function; its feature class is still to be added */
 };
 
@@ -48,7 +48,7 @@ struct forward_variant {
      ctas,                                                                                                               \
      full,                                                                                                               \
      masked,                                                                                                             \
-     strobe__##name,                                                                                                     \
+     &strobe__kernel_##name,                                                                                             \
      {"cuda/sm90/forward/forward.cu",                                                                                    \
       true,                                                                                                              \
       {"KERNEL=strobe__score", "ELEMENT_" #dtype, "HEAD_DIM=" #dim, "KEYS=" #keys, "GROUPS=" #groups, "STAGES=" #stages, \
@@ -339,8 +339,8 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
                       : strobe__compiled_launch(kernels[0], ctas, threads, shared_bytes(variant), &params, sizeof params,
                                                 &values, execution->stream, early);
     }
-    return (early ? strobe__cuda_launch_early : strobe__cuda_launch)((void (*)(void))variant->symbol, ctas, threads,
-                                                                     shared_bytes(variant), &params, execution->stream);
+    return (early ? strobe__cuda_launch_early : strobe__cuda_launch)(variant->symbol, ctas, threads, shared_bytes(variant),
+                                                                     &params, execution->stream);
 }
 
 strobe_status strobe__sm90_forward_prepare(const struct plan *plan) {

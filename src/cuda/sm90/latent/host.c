@@ -13,19 +13,19 @@
 #include "cuda/sm90/latent/params.h"
 
 /* The build writes the list: latent.cu for a dtype, and what merges its parts. */
-#define VARIANT(name, dtype)                     \
-    void strobe__##name(struct latent_params d); \
-    void strobe__##name##_merge(struct latent_params d);
+#define VARIANT(name, dtype) \
+    CUDA_KERNEL(name);       \
+    CUDA_KERNEL(name##_merge);
 #include "sm90_latent_variants.h"
 #undef VARIANT
 
 struct latent_variant {
     struct variant base;
     int32_t dtype;
-    void (*symbol)(struct latent_params d), (*merge)(struct latent_params d);
+    struct cuda_kernel *symbol, *merge;
 };
 
-#define VARIANT(name, dtype) {{#name}, STROBE_##dtype, strobe__##name, strobe__##name##_merge},
+#define VARIANT(name, dtype) {{#name}, STROBE_##dtype, &strobe__kernel_##name, &strobe__kernel_##name##_merge},
 static const struct latent_variant variants[] = {
 #include "sm90_latent_variants.h"
     {.symbol = NULL},
@@ -149,12 +149,11 @@ static strobe_status launch(const struct plan *plan, const struct latent_params 
     if (params->may_hide)
         status = strobe__cuda_check(cudaMemsetAsync(params->marks, 0, marks_bytes(plan->problem), stream),
                                     "cudaMemsetAsync");
-    if (!status)
-        status = strobe__cuda_launch((void (*)(void))v->symbol, ctas, LATENT_THREADS, LATENT_SHARED_BYTES, params, stream);
+    if (!status) status = strobe__cuda_launch(v->symbol, ctas, LATENT_THREADS, LATENT_SHARED_BYTES, params, stream);
     const int64_t warps = (int64_t)params->entries * params->row_tiles * LATENT_ROWS * params->row_warps;
     return status ? status
-                  : strobe__cuda_launch_early((void (*)(void))v->merge, warps / (LATENT_MERGE_THREADS / 32),
-                                              LATENT_MERGE_THREADS, 0, params, stream);
+                  : strobe__cuda_launch_early(v->merge, warps / (LATENT_MERGE_THREADS / 32), LATENT_MERGE_THREADS, 0, params,
+                                              stream);
 }
 
 strobe_status strobe__sm90_latent(const struct plan *plan, const struct execution *execution) {
