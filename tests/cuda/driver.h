@@ -33,6 +33,10 @@ static struct {
     int (*wait)(void);
     int (*create_stream)(void **stream, unsigned flags);
     int (*destroy_stream)(void *stream);
+    int (*begin_capture)(void *stream, int mode);
+    int (*end_capture)(void *stream, void **graph);
+    int (*instantiate)(void **runnable, void *graph, unsigned long long flags);
+    int (*launch_graph)(void *runnable, void *stream);
 } driver;
 
 /* False without a driver or a GPU. */
@@ -55,7 +59,11 @@ static inline bool driver_open(void) {
                   {&driver.to_host, "cuMemcpyDtoH_v2"},
                   {&driver.wait, "cuCtxSynchronize"},
                   {&driver.create_stream, "cuStreamCreate"},
-                  {&driver.destroy_stream, "cuStreamDestroy_v2"}};
+                  {&driver.destroy_stream, "cuStreamDestroy_v2"},
+                  {&driver.begin_capture, "cuStreamBeginCapture_v2"},
+                  {&driver.end_capture, "cuStreamEndCapture"},
+                  {&driver.instantiate, "cuGraphInstantiateWithFlags"},
+                  {&driver.launch_graph, "cuGraphLaunch"}};
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     int devices = 0;
     for (size_t i = 0; library && i < sizeof wanted / sizeof wanted[0]; ++i) {

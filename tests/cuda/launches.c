@@ -21,9 +21,9 @@ const struct backend strobe__reference_backend = {.device = STROBE_CPU};
 /* One image has all of them. */
 static struct cuda_image image = {.code = &image};
 
-#define STAND_IN(name) \
-    CUDA_KERNEL(name); \
-    struct cuda_kernel strobe__kernel_##name = {.name = #name, .image = &image};
+#define STAND_IN(kernel) \
+    CUDA_KERNEL(kernel); \
+    struct cuda_kernel strobe__kernel_##kernel = {.name = #kernel, .image = &image};
 #define VARIANT(name, ...) STAND_IN(name)
 #include "cuda_backward_dbias_variants.h"
 #include "cuda_backward_fused_variants.h"
