@@ -135,18 +135,20 @@ else
     echo "gpu_check: no compute-sanitizer here, left out"
 fi
 
-# Calls from threads that have made no CUDA call, with other devices current; the test's program, or its text.
-threads_test=$build/tests/cuda_threads
-if [ ! -x "$threads_test" ] && command -v cc >/dev/null; then
-    threads_test=$work/cuda_threads
-    cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -I "$here/include" "$here/tests/cuda/threads.c" -o "$threads_test" \
-        -L "$build" -lstrobe -ldl -lpthread || failed=1
-fi
-if [ -x "$threads_test" ]; then
-    LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$threads_test" || failed=1
-else
-    echo "gpu_check: neither tests/cuda_threads nor a compiler here, calls from other threads left out"
-fi
+# Calls from threads that have made no CUDA call, with other devices current; kernels' first calls; the tests' programs, or their texts.
+for test in threads first_calls; do
+    program=$build/tests/cuda_$test
+    if [ ! -x "$program" ] && command -v cc >/dev/null; then
+        program=$work/cuda_$test
+        cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -I "$here/include" "$here/tests/cuda/$test.c" -o "$program" \
+            -L "$build" -lstrobe -ldl -lpthread || failed=1
+    fi
+    if [ -x "$program" ]; then
+        LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$program" || failed=1
+    else
+        echo "gpu_check: neither tests/cuda_$test nor a compiler here, left out"
+    fi
+done
 
 # Graphs and speed.
 if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then

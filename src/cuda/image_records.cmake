@@ -8,7 +8,7 @@ set(records "/* made by image_records.cmake */\n#include \"cuda/host/image.h\"\n
 file(STRINGS ${IMAGES} images)
 foreach(image IN LISTS images)
   get_filename_component(title ${image} NAME_WLE)
-  string(APPEND bytes "    .balign 64\n    .globl strobe__image_${title}\nstrobe__image_${title}:\n    .incbin \"${image}\"\n")
+  string(APPEND bytes "    .balign 64\n    .globl strobe__image_${title}\n    .hidden strobe__image_${title}\nstrobe__image_${title}:\n    .incbin \"${image}\"\n")
   string(APPEND records "\nextern const unsigned char strobe__image_${title}[];\n"
     "static struct cuda_image ${title} = {.code = strobe__image_${title}};\n")
   file(STRINGS ${image}.names kernels)

@@ -1,27 +1,30 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernels as data: nvcc makes PTX of each text, and machine code of the PTX; no host compiler sees a kernel, and nothing happens
-# to it when the library is loaded (host/image.h). Kernels that differ in bf16 and fp16 alone are nearly the same code, so the
-# two lie in one image: compressed it is hardly larger than one of them.
+# to it when the library is loaded (host/image.h). Kernels that are nearly the same code lie in one image, which is then hardly
+# larger, compressed, than one of them: those that differ in bf16 and fp16 alone, and the Hopper kernels of a text and a head dim.
+# Kernels with PTX go no further, as a driver that has to compile it compiles the whole image.
 #
-#   image_add(NAME SOURCE DEFINES CODE)   a text compiled to PTX, for the image that its name belongs to
-#   image_objects(VARIABLE)               all images and the records of their kernels, as objects to be linked
+#   image_add(NAME IMAGE SOURCE DEFINES CODE)   a text compiled to PTX, for an image
+#   image_objects(VARIABLE)                     all images and the records of their kernels, as objects to be linked
 #
 # Properties of the build: cuda_images, the images; cuda_code_<image>, for which GPUs; cuda_ptx_<image>_<front>, its texts, of
 # which <front> is the architecture that nvcc compiled them for.
 
-# The image of a kernel. With more options the texts may have line numbers, which cannot be joined.
-function(image_of result name)
+# The image that a kernel shares with that of the other type.
+function(image_of_pair result name)
   string(REGEX MATCHALL "_(bf16|fp16)" types ${name})
   list(LENGTH types count)
-  if(count EQUAL 1 AND NOT STROBE_CUDA_FLAGS)
+  if(count EQUAL 1)
     string(REGEX REPLACE "_(bf16|fp16)" "" name ${name})
   endif()
   set(${result} ${name} PARENT_SCOPE)
 endfunction()
 
 # code: -gencode=arch=<front>,code=<targets>, one or more.
-function(image_add name source defines code)
-  image_of(image ${name})
+function(image_add name image source defines code)
+  if(STROBE_CUDA_FLAGS) # for a developer the texts may have line numbers, which cannot be joined
+    set(image ${name})
+  endif()
   foreach(pass IN LISTS code)
     string(REGEX MATCH "arch=([a-z0-9_]+)" found ${pass})
     set(front ${CMAKE_MATCH_1})

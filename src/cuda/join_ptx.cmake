@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# join_ptx.cmake: several PTX texts as one: the head of the first, and the kernels of all. What the texts declare outside of a
-# kernel must be dynamic shared memory, which they share, or have a kernel's name in its own: ptxas refuses anything else, as
-# declared twice. Beside OUTPUT a file of the kernels' names, a line each.
+# join_ptx.cmake: several PTX texts as one: the head of the first, and the kernels of all. What texts declare outside of kernels
+# is one thing for all of them where it is the same line: dynamic shared memory and constants. ptxas refuses whatever else has
+# the same name. Beside OUTPUT a file of the kernels' names, a line each.
 #
 #   cmake -DNAMES=file -DOUTPUT=file -P join_ptx.cmake text...
 set(joined)
@@ -17,11 +17,13 @@ foreach(argument RANGE 5 ${CMAKE_ARGC}) # behind cmake, -D, -D, -P and the scrip
     string(FIND "${ptx}" ".address_size 64" head)
     math(EXPR head "${head} + 16")
     string(SUBSTRING "${ptx}" ${head} -1 ptx)
-    string(REGEX MATCH "\\.extern \\.shared [^\n]*\n" memory "${ptx}")
-    string(FIND "${joined}" "${memory}" known)
-    if(memory AND NOT known EQUAL -1)
-      string(REPLACE "${memory}" "" ptx "${ptx}")
-    endif()
+    string(REGEX MATCHALL "\n(\\.extern \\.shared|\\.global [^\n;=]+=|\\.const) [^\n;]*" declared "${ptx}")
+    foreach(line IN LISTS declared)
+      string(FIND "${joined}" "${line};" known)
+      if(NOT known EQUAL -1)
+        string(REPLACE "${line};" "" ptx "${ptx}")
+      endif()
+    endforeach()
   endif()
   string(APPEND joined "${ptx}")
 endforeach()
