@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernels as data: nvcc makes PTX of each text, and machine code of the PTX; no host compiler sees a kernel, and nothing happens
 # to it when the library is loaded (host/image.h). Kernels that are nearly the same code lie in one image, which is then hardly
-# larger, compressed, than one of them: those that differ in bf16 and fp16 alone, and the Hopper kernels of a text and a head dim.
-# Kernels with PTX go no further, as a driver that has to compile it compiles the whole image.
+# larger, compressed, than one of them: those that differ in bf16 and fp16 alone, and of the Hopper kernels of a text and a head
+# dim the plain ones and the others. Kernels with PTX go no further: a driver that has to compile it compiles the whole image.
 #
 #   image_add(NAME IMAGE SOURCE DEFINES CODE)   a text compiled to PTX, for an image
 #   image_objects(VARIABLE)                     all images and the records of their kernels, as objects to be linked
