@@ -5,7 +5,7 @@
 # dim the plain ones and the others. Kernels with PTX go no further: a driver that has to compile it compiles the whole image.
 #
 #   image_add(NAME IMAGE SOURCE DEFINES CODE)   a text compiled to PTX, for an image
-#   image_objects(VARIABLE)                     all images and the records of their kernels, as objects to be linked
+#   image_objects(VARIABLE)                     all images and the handles of their kernels, as objects to be linked
 #
 # Properties of the build: cuda_images, the images; cuda_code_<image>, for which GPUs; cuda_ptx_<image>_<front>, its texts, of
 # which <front> is the architecture that nvcc compiled them for.
@@ -96,11 +96,11 @@ function(image_objects result)
   list(JOIN files "\n" lines)
   file(CONFIGURE OUTPUT cuda/images.txt CONTENT "${lines}\n" @ONLY)
   add_custom_command(OUTPUT ${folder}/images.c ${folder}/images.o
-    COMMAND ${CMAKE_COMMAND} -DIMAGES=images.txt -DBYTES=images.s -DRECORDS=images.c
-    -P ${CMAKE_CURRENT_SOURCE_DIR}/cuda/image_records.cmake
+    COMMAND ${CMAKE_COMMAND} -DIMAGES=images.txt -DBYTES=images.s -DHANDLES=images.c
+    -P ${CMAKE_CURRENT_SOURCE_DIR}/cuda/image_handles.cmake
     COMMAND ${CMAKE_C_COMPILER} -c images.s -o images.o
-    WORKING_DIRECTORY ${folder} DEPENDS ${files} ${folder}/images.txt ${CMAKE_CURRENT_SOURCE_DIR}/cuda/image_records.cmake
+    WORKING_DIRECTORY ${folder} DEPENDS ${files} ${folder}/images.txt ${CMAKE_CURRENT_SOURCE_DIR}/cuda/image_handles.cmake
     VERBATIM COMMENT "CUDA images")
-  add_library(strobe_cuda_records OBJECT ${folder}/images.c)
-  set(${result} ${folder}/images.o $<TARGET_OBJECTS:strobe_cuda_records> ${objects} PARENT_SCOPE)
+  add_library(strobe_cuda_handles OBJECT ${folder}/images.c)
+  set(${result} ${folder}/images.o $<TARGET_OBJECTS:strobe_cuda_handles> ${objects} PARENT_SCOPE)
 endfunction()

@@ -563,7 +563,7 @@ add_custom_command(OUTPUT ${strobe_cuda_object}
   COMMAND ${STROBE_LD} -r -o ${strobe_cuda_object}.tmp $<TARGET_OBJECTS:strobe_cuda_host> ${images} ${strobe_cuda_sources} ${STROBE_CUDART}
   COMMAND ${CMAKE_OBJCOPY} --wildcard --keep-global-symbol=strobe__* ${strobe_cuda_object}.tmp ${strobe_cuda_object}
   COMMAND ${CMAKE_COMMAND} -E rm ${strobe_cuda_object}.tmp
-  DEPENDS strobe_cuda_host $<TARGET_OBJECTS:strobe_cuda_host> strobe_cuda_records ${images} ${strobe_cuda_sources} COMMAND_EXPAND_LISTS VERBATIM
+  DEPENDS strobe_cuda_host $<TARGET_OBJECTS:strobe_cuda_host> strobe_cuda_handles ${images} ${strobe_cuda_sources} COMMAND_EXPAND_LISTS VERBATIM
   COMMENT "CUDA object")
 add_custom_target(strobe_cuda_combined DEPENDS ${strobe_cuda_object})
 foreach(library strobe strobe_static)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * launch.c: fills in struct params, and launches a kernel by its record from C; see launch.h. */
+ * launch.c: fills in struct params, and launches a kernel by its handle from C; see launch.h. */
 #include "cuda/host/launch.h"
 
 #include "cuda/host/compiled.h"
