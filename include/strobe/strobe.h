@@ -25,13 +25,11 @@
  *   strobe_last_error() holds one sentence that names the argument, its value and what is accepted.
  * - No call depends on another, and nothing of a problem is kept. Calls are re-entrant and may run at the same time from any
  *   number of threads. The caller owns every pointer; the library reads descriptors during the call only. It prints nothing
- *   and ends no process. What a process keeps is the log callback, the last error of each thread, and what was found out
- *   about the machine.
+ *   and ends no process. It keeps the log callback, the last error of each thread and what it found out about the machine.
  * - A feature that no kernel offers for a problem is refused with STROBE_UNSUPPORTED, never ignored.
  * - CPU results do not depend on the number of threads, bit for bit, forward and backward.
  * - After a fork the child may call. OpenMP's threads stay with the parent: if it has used them, the child's calls run on
- *   the calling thread, or on the caller's threads (strobe_parallel). Who opens the library at run time may close
- *   it; it stays in memory, for threads that wait.
+ *   the calling thread, or on the caller's (strobe_parallel). Who opens the library at run time may close it; it stays.
  * - On CUDA a call puts its work on the stream and returns. It waits for nothing and allocates no device memory, so that a
  *   graph can capture it. Tensors and workspace must live until the stream has passed it. What arrays of the device hold,
  *   such as varlen's offsets, is not checked.
@@ -124,7 +122,9 @@ typedef enum strobe_mask_kind {
 
 /* Bits of strobe_attention.flags. */
 enum {
-    STROBE_DETERMINISTIC = 1 /* backward gives the same bits on every run; always so on the CPU */
+    STROBE_DETERMINISTIC = 1, /* backward gives the same bits on every run; always so on the CPU */
+    STROBE_TF32X3 = 2 /* forward, backward: a GPU may make an fp32 product of three of tf32, of heads and tails; faster, with
+                         errors as small (docs/numerics.md). Other devices and dtypes compute as without it */
 };
 
 /* ----------------------------------------------------------------------------------------------------------- tensors -- */
@@ -306,7 +306,7 @@ typedef struct strobe_attention {
     int32_t device;       /* a strobe_device; default the CPU */
     int32_t device_index; /* which one of that kind */
     int32_t mask;         /* a strobe_mask_kind; default none */
-    uint64_t flags;       /* STROBE_DETERMINISTIC */
+    uint64_t flags;       /* STROBE_DETERMINISTIC, STROBE_TF32X3 */
 
     double scale;   /* default 1 / sqrt(dim); any finite number but 0 */
     double softcap; /* default 0: none; > 0 */

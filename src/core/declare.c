@@ -101,6 +101,7 @@ bool strobe__declares(const struct kernel *k, const struct problem *p, struct re
     const strobe_attention *a = &p->a;
     const feature_set refused = p->features & ~k->features;
     if (!takes_dtypes(k, p, why)) return false;
+    if (k->allowed_by & ~a->flags) return refuse(why, OF_DTYPES, "flags has no STROBE_TF32X3; with it this kernel is taken");
     if (refused) return refuse(why, OF_FEATURES, "%s", strobe__feature_refusal(__builtin_ctzll(refused)));
     if (!takes_dim(k->least_dim, k->dim, "dim", a->dim, why) || !takes_dim(k->least_dim_v, k->dim_v, "dim_v", a->dim_v, why))
         return false;

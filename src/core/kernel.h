@@ -44,6 +44,7 @@ struct kernel {
 
     /* What it takes. Nothing is taken that is not named here. */
     feature_set features;
+    uint64_t allowed_by;            /* bits of flags, all of which a caller sets for whom it may be chosen; 0: for any */
     struct dtypes dtypes;           /* for each tensor the dtypes; k and v share one */
     int32_t dim, dim_v;             /* the largest */
     int32_t least_dim, least_dim_v; /* 0: from 1 on */

@@ -116,8 +116,9 @@ static strobe_status check_choices(const strobe_attention *a) {
     TRY(strobe__check_range("device", a->device, STROBE_CPU, STROBE_CUDA));
     TRY(strobe__check_range("device_index", a->device_index, 0, a->device == STROBE_CPU ? 0 : INT32_MAX));
     TRY(strobe__check_range("mask", a->mask, STROBE_MASK_NONE, STROBE_MASK_WINDOW_BOTTOM_RIGHT));
-    if (a->flags & ~(uint64_t)STROBE_DETERMINISTIC)
-        return strobe__fail(STROBE_INVALID_ARGUMENT, "flags is 0x%llx; STROBE_DETERMINISTIC, 0x1, is accepted",
+    if (a->flags & ~(uint64_t)(STROBE_DETERMINISTIC | STROBE_TF32X3))
+        return strobe__fail(STROBE_INVALID_ARGUMENT,
+                            "flags is 0x%llx; STROBE_DETERMINISTIC, 0x1, and STROBE_TF32X3, 0x2, are accepted",
                             (unsigned long long)a->flags);
     if (!isfinite(a->scale))
         return strobe__fail(STROBE_INVALID_ARGUMENT, "scale is %g; a finite number is accepted", a->scale);

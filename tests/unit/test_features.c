@@ -90,6 +90,9 @@ static void test_plain_asks_for_nothing(void **state) {
     reset_plain_call();
     assert_int_equal(read(false).features, 0);
     assert_int_equal(read(true).features, 0);
+    call.a.flags = STROBE_TF32X3; /* is allowed, not asked for */
+    assert_int_equal(read(false).features, 0);
+    assert_int_equal(read(true).features, 0);
 }
 
 static void test_each_is_found(void **state) {
@@ -203,6 +206,7 @@ static void reset_call_for(const struct kernel *k, int32_t q) {
 }
 
 static void check(const struct kernel *k, bool taken, const char *what) {
+    call.a.flags |= k->allowed_by;
     const struct problem p = read(k->operation == STROBE_BACKWARD);
     struct reason why = {.sentence = "nothing said"};
     if (strobe__declares(k, &p, &why) != taken)
@@ -229,6 +233,23 @@ static void test_features(void **state) {
             check(k, (with(bit) & ~k->features) == 0, strobe__feature_title(bit));
         }
         if (k->features >> FEATURE_COUNT) fail_msg("%s declares a feature that does not exist", k->name);
+    }
+}
+
+/* What a caller only allows is no feature: kernels that have no such products take the problem, and those that have them
+ * want to be allowed. */
+static void test_allowed(void **state) {
+    (void)state;
+    const struct kernel *k;
+    for (size_t index = 0; (k = strobe__kernel(index)) != NULL; ++index) {
+        for (int allowed = 0; allowed < 2; ++allowed) {
+            reset_call_for(k, first_of(k->dtypes.q, 0));
+            call.a.flags = allowed ? STROBE_TF32X3 : 0;
+            const struct problem p = read(k->operation == STROBE_BACKWARD);
+            struct reason why;
+            assert_int_equal(strobe__declares(k, &p, &why), allowed || !k->allowed_by);
+            if (!allowed && k->allowed_by) assert_non_null(strstr(why.sentence, "flags has no STROBE_TF32X3"));
+        }
     }
 }
 
@@ -384,6 +405,7 @@ int main(void) {
         cmocka_unit_test(test_masks_are_features),
         cmocka_unit_test(test_fields),
         cmocka_unit_test(test_features),
+        cmocka_unit_test(test_allowed),
         cmocka_unit_test(test_nothing_declared),
         cmocka_unit_test(test_dtypes),
         cmocka_unit_test(test_limits),
