@@ -320,6 +320,7 @@ static void draw_call(stream *r, int32_t operation, int64_t device, problem *p) 
     draw_cache(r, p, of);
     draw_append(r, p, of);
     if (chance(r, 1, 10)) draw_ranks(r, p);
+    p->tf32x3 = chance(r, 1, p->dtype == STROBE_FP32 ? 2 : 24); /* of other dtypes it changes nothing */
 }
 
 /* Whether the kernel that the problem names, or any, takes it; its name into the problem. */

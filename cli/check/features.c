@@ -116,6 +116,7 @@ static const feature features[] = {
     {"no lse", IS(no_lse, ANY), .forward = true},
     {"dlse", IS(dlse, ANY), .backward = true},
     {"deterministic", IS(deterministic, ANY), .backward = true},
+    {"products of tf32 allowed", IS(tf32x3, ANY)},
     {"packed sequences", .has = has_packed},
     {"used lengths", .has = has_used},
     {"64-bit lengths", .has = has_index64},

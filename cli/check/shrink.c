@@ -57,6 +57,7 @@ static const step features[] = {
     {{F(dlse)}},
     {{F(no_lse)}},
     {{F(deterministic)}},
+    {{F(tf32x3)}},
     {{F(split_keys)}},
     {{F(wide)}},
     {{F(ranks), F(rank_group), F(rank_scheme), F(rank_layout)}},

@@ -42,7 +42,7 @@ static void set_sizes(strobe_attention *a, const problem *p) {
                             .dtype = (int32_t)p->dtype,
                             .device = (int32_t)p->device,
                             .mask = (int32_t)p->mask,
-                            .flags = p->deterministic ? STROBE_DETERMINISTIC : 0,
+                            .flags = (p->deterministic ? STROBE_DETERMINISTIC : 0) | (p->tf32x3 ? STROBE_TF32X3 : 0),
                             .scale = p->scale,
                             .softcap = p->softcap,
                             .window_left = p->window_left,

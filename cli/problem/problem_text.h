@@ -83,6 +83,7 @@ typedef struct problem {
     int64_t alibi, sinks, no_lse;   /* ALIBI_, SINKS_, flag */
     int64_t dlse, dbias, dsinks;    /* flags of backward */
     int64_t deterministic;          /* flag */
+    int64_t tf32x3;                 /* flag: products of tf32 parts are allowed */
     int64_t layout;                 /* problem_layout */
     int64_t page_size;              /* of K and V in pages; 0: they are not */
     int64_t v_in_k;                 /* flag: v is the first columns of k */

@@ -137,6 +137,7 @@ const word problem_words[] = {
     {.key = "kstart", .kind = WORD_INTEGER, FIELD(k_start), .least = -MOST_START, .most = MOST_START},
     {.key = "split", .kind = WORD_INTEGER, FIELD(split_keys), .least = 0, .most = MOST_SEQ},
     {.key = "deterministic", .kind = WORD_FLAG, FIELD(deterministic)},
+    {.key = "tf32x3", .kind = WORD_FLAG, FIELD(tf32x3)},
     {.key = "wide", .kind = WORD_FLAG, FIELD(wide)},
     {.key = "device", .kind = WORD_CHOICE, FIELD(device), .choice = devices},
     {.key = "threads", .kind = WORD_INTEGER, FIELD(threads), .least = 0, .most = MOST_THREADS},
@@ -201,7 +202,7 @@ const char problem_help[] =
     "  append=N                     strobe_append writes each sequence's last N keys, and q\n"
     "  qstart=I  kstart=I           positions of row 0 and of key 0 (0)\n"
     "  split=N                      keys in a split of decoding\n"
-    "  device=cpu|cuda  threads=N  kernel=NAME  deterministic\n"
+    "  device=cpu|cuda  threads=N  kernel=NAME  deterministic  tf32x3\n"
     "  ranks=N[/G][:SCHEME[:LAYOUT]] over N ranks, in groups of G, as ring:zigzag (docs/distributed.md)\n"
     "Integers take the suffixes k and M (1024, 1024^2) and sweeps: 512..8k*2 multiplies, 1..9+2 adds, 64,128,256 lists.\n"
     "Every value takes a list where it has no comma of its own, and so do the words without a key: fp32,bf16.\n"
