@@ -200,9 +200,10 @@ static bool read_scalars(struct call *c) {
         PyErr_SetString(PyExc_ValueError, "scale is 0; None, for 1/sqrt(dim), or a finite number but 0 is accepted");
         return false;
     }
-    const int deterministic = PyObject_IsTrue(c->args[ARG_DETERMINISTIC]);
+    const int deterministic = PyObject_IsTrue(c->args[ARG_DETERMINISTIC]), tf32x3 = PyObject_IsTrue(c->args[ARG_TF32X3]);
     if (deterministic > 0) a->flags |= STROBE_DETERMINISTIC;
-    return deterministic >= 0;
+    if (tf32x3 > 0) a->flags |= STROBE_TF32X3;
+    return deterministic >= 0 && tf32x3 >= 0;
 }
 
 bool call_read(struct call *c) {

@@ -53,6 +53,7 @@ enum {
     X(Q_START, q_start, EVERY_CALL)                                                                \
     X(K_START, k_start, EVERY_CALL)                                                                \
     X(DETERMINISTIC, deterministic, ATTENTION)                                                     \
+    X(TF32X3, tf32x3, ATTENTION)                                                                   \
     X(KERNEL, kernel, ATTENTION)                                                                   \
     X(THREADS, threads, EVERY_CALL)                                                                \
     X(SCORE, score, ATTENTION)                                                                     \

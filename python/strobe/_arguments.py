@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
     q_start: Annotated[int, 0]
     k_start: Annotated[int, 0]
     deterministic: Annotated[bool, False]
+    tf32x3: Annotated[bool, False]
     kernel: Annotated[str | None, None]
     threads: Annotated[int | None, None]
     score: Annotated[str | None, None]

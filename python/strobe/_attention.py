@@ -92,6 +92,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, **options: "Unpack[Forward]") -> 
         Positions of row 0 and key 0, for shards and chunks.
     deterministic : bool
         Backward gives the same bits on every run; always so on the CPU.
+    tf32x3 : bool
+        Allow a GPU to make each product of float32 of three products of TF32, on its tensor cores: faster, with an error of the
+        same size (docs/numerics.md). It changes nothing on the CPU and for other dtypes.
     kernel : str, optional
         Take the kernel of this name or refuse; see :func:`strobe.kernels`.
     threads : int, optional

@@ -258,6 +258,15 @@ def test_merge(dtype):
     assert torch.equal(into, out)
 
 
+def test_products_of_tf32_are_allowed_and_not_asked_for():
+    q, k, v, dout = (torch.randn(2, 9, 2, 8) for _ in range(4))
+    plain, allowed = (strobe.attention(q, k, v, return_lse=True, **options) for options in ({}, {"tf32x3": True}))
+    assert all(torch.equal(x, y) for x, y in zip(plain, allowed, strict=True))
+    gradients = [strobe.attention_backward(dout, q, k, v, *plain, tf32x3=given)[:3] for given in (False, True)]
+    assert all(torch.equal(x, y) for x, y in zip(*gradients, strict=True))
+    assert strobe.explain(q, k, v) == strobe.explain(q, k, v, tf32x3=True)
+
+
 def test_explain_and_kernels():
     q = np.zeros((1, 4, 2, 8), np.float32)
     names = [kernel.name for kernel in strobe.kernels() if kernel.operation == "forward" and kernel.device == "cpu"]

@@ -10,7 +10,7 @@ from strobe.torch import _ops
 
 NUMBERS = {
     "q_start": 0, "k_start": 0, "offset": 0, "causal": False, "window": [-1, -1], "diagonal": "bottom_right", "dropout": 0.0,
-    "deterministic": False,
+    "deterministic": False, "tf32x3": False,
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import reference
 
 OPERATOR = torch.ops.strobe.attention.default
 DEFAULTS = {"q_start": 0, "k_start": 0, "offset": 0, "causal": True, "window": (-1, -1), "diagonal": "bottom_right"}
-DEFAULTS |= {"dropout": 0.0, "deterministic": False}
+DEFAULTS |= {"dropout": 0.0, "deterministic": False, "tf32x3": False}
 
 
 def leaf(*shape, dtype=torch.float64):

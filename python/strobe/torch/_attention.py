@@ -73,6 +73,7 @@ def attention(
     q_start: int = 0,
     k_start: int = 0,
     deterministic: bool = False,
+    tf32x3: bool = False,
     kernel: str | None = None,
     score: str | None = None,
     visible: str | None = None,
@@ -123,7 +124,7 @@ def attention(
     if (
         bias is mask is block_mask is mask_lists is alibi_slopes is sinks is cu_seqlens_q is cu_seqlens_k is used_q is None
         and used_k is max_seqlen_q is max_seqlen_k is block_size is kernel is score is visible is quantise is None
-        and not (softcap or return_lse or arrays or scalars or (deterministic and q.is_cuda))
+        and not (softcap or return_lse or arrays or scalars or ((deterministic or tf32x3) and q.is_cuda))
         and is_plain(q, k, v)
         and dropout == offset == q_start == k_start == 0
         and (window is None or (type(window) is tuple and window == (-1, -1)))
@@ -159,7 +160,7 @@ def attention(
     shared = (
         q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, used_q,
         used_k, block_mask, seed, max_seqlen_q, max_seqlen_k, q_start, k_start, block_size, offset, kernel, causal,
-        sides(window), diagonal, softcap, dropout, scale, deterministic,
+        sides(window), diagonal, softcap, dropout, scale, deterministic, tf32x3,
         _as_tensors(mask_lists),
     )  # fmt: skip
     if scored:

@@ -46,11 +46,12 @@ SHARED = {
     "dropout": "float",
     "scale": "float?",
     "deterministic": "bool",
+    "tf32x3": "bool",
     "mask_lists": "Tensor[]?",  # the memory, and the bytes of what it was made for as a tensor of the CPU
 }
 DEFAULTS = {
     "q_start": 0, "k_start": 0, "offset": 0, "causal": False, "window": (-1, -1), "diagonal": "bottom_right", "dropout": 0.0,
-    "deterministic": False,
+    "deterministic": False, "tf32x3": False,
 }  # fmt: skip
 SCHEMA = ", ".join(f"{kind} {name}" for name, kind in SHARED.items())
 TENSORS = sum(kind in ("Tensor", "Tensor?") for kind in SHARED.values())
