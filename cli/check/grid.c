@@ -335,8 +335,12 @@ static void add_block(problem_list *list, const grid_block *b) {
             for (const char *const *feature = *group; *feature; ++feature) add(list, b, *shape, *feature);
 }
 
-/* Large enough for an error over a whole tensor to say what was rounded: roundings.h, which judges a GPU's kernels alone. */
+/* For a GPU's kernels alone: products of tf32 parts, which no other device has; and tensors that are large enough for an
+ * error over a whole one to say what was rounded (roundings.h). */
 static const grid_block blocks_of_gpu[] = {
+    {GRID_QUICK, "fwd fp32 tf32x3", {SMALL}, all_forward},
+    {GRID_QUICK, "bwd fp32 tf32x3", {SMALL}, all_backward},
+    {GRID_QUICK, "fwd,bwd fp32 tf32x3", {EDGES, DIMS, "h=6/2 sq=799 sk=3 d=64", "h=2/1 sq=108 sk=256 d=128"}, only_causal},
     {GRID_QUICK, "fwd,bwd fp16,bf16 h=2 s=256 d=64,96,128,256", {""}, only_causal},
     {GRID_QUICK, "fwd bf16 h=2 s=512 d=64,128,256 values=outliers", {""}, only_causal},
 };

@@ -51,6 +51,24 @@
 #define COPIED_28 \
     PACKED_TOTALS "; dropout.key_start a multiple of 4; q_start and k_start at most 2^28 apart with ALiBi; rows of "
 
+/* What the records of sm80's forward share, and those of its backward. */
+#define FORWARD_SM80(elements)                                                                                            \
+    .operation = STROBE_FORWARD, .device = STROBE_CUDA, .needs = CUDA_SM80, .seq_q = POSITIONS_31, .seq_k = POSITIONS_31, \
+    .rows = ROWS_31, .reject = strobe__sm80_forward_reject, .choose = strobe__sm80_forward_choose,                        \
+    .variants = strobe__sm80_forward_variants##elements, .workspace = strobe__sm80_forward_workspace,                     \
+    .prepare = strobe__sm80_forward_prepare, .run = strobe__sm80_forward
+#define BACKWARD_SM80(elements)                                                                                           \
+    .operation = STROBE_BACKWARD, .device = STROBE_CUDA, .needs = CUDA_SM80, .features = BACKWARD, .seq_q = POSITIONS_31, \
+    .seq_k = POSITIONS_31, .rows = ROWS_31, .reject = strobe__sm80_backward_reject,                                       \
+    .limits = PACKED_TOTAL "; score functions: no dscore or broadcast dbias with STROBE_DETERMINISTIC",                   \
+    .choose = strobe__sm80_backward_choose, .variants = strobe__sm80_backward_variants##elements,                         \
+    .workspace = strobe__sm80_backward_workspace, .prepare = strobe__sm80_backward_prepare, .run = strobe__sm80_backward
+#define BACKWARD_FP32_DTYPES                                                                                             \
+    {                                                                                                                    \
+        .q = FP32, .kv = SAME, .out = FP32, .lse = FP32, .bias = STORED, .sinks = FP32, .dout = SAME, .gradients = FP32, \
+        .dbias = STORED                                                                                                  \
+    }
+
 /* From so many keys on sharing out blocks of keys is thought to pay for the merge; 1024 is the least that was measured
  * (docs/kernels/cuda.md). */
 enum { KEYS_WORTH_SHARING = 512 };
@@ -200,46 +218,36 @@ static const struct kernel kernels[] = {
     {
         .name = "cuda_forward_sm80",
         .summary = "FlashAttention-2 forward, mma.sync, fp16 and bf16, any GPU from sm_80",
-        .operation = STROBE_FORWARD,
-        .device = STROBE_CUDA,
-        .needs = CUDA_SM80,
         .features = FORWARD | CACHES | FEATURE(SPLIT_KEYS),
         .dtypes =
             {.q = FP16 | BF16, .kv = SAME | FP8 | INT8, .out = SAME | FP32, .lse = FP32, .bias = STORED, .sinks = FP32},
         .dim = DIM_LIMIT,
         .dim_v = DIM_V_LIMIT,
-        .seq_q = POSITIONS_31,
-        .seq_k = POSITIONS_31,
-        .rows = ROWS_31,
-        .reject = strobe__sm80_forward_reject,
         .limits = "at most 1024 splits; " PACKED_TOTAL,
-        .choose = strobe__sm80_forward_choose,
-        .variants = strobe__sm80_forward_variants,
-        .workspace = strobe__sm80_forward_workspace,
-        .prepare = strobe__sm80_forward_prepare,
-        .run = strobe__sm80_forward,
+        FORWARD_SM80(),
+    },
+    {
+        .name = "cuda_forward_tf32x3",
+        .summary =
+            "FlashAttention-2 forward, fp32 by three products of tf32 parts, where flags allow it, any GPU from sm_80",
+        .features = FORWARD | FEATURE(SPLIT_KEYS),
+        .allowed_by = STROBE_TF32X3,
+        .dtypes = {.q = FP32, .kv = SAME, .out = FP32, .lse = FP32, .bias = STORED, .sinks = FP32},
+        .dim = 128,
+        .dim_v = 128,
+        .limits = "at most 1024 splits; flags has STROBE_TF32X3; " PACKED_TOTAL,
+        FORWARD_SM80(_tf32x3),
     },
     {
         .name = "cuda_forward_fp32",
         .summary = "FlashAttention-2 forward, true fp32, any GPU from sm_80",
-        .operation = STROBE_FORWARD,
-        .device = STROBE_CUDA,
-        .needs = CUDA_SM80,
         .features = FORWARD | CACHES | FEATURE(SPLIT_KEYS),
         .dtypes =
             {.q = FP32, .kv = SAME | FP16 | BF16 | FP8 | INT8, .out = FP32, .lse = FP32, .bias = STORED, .sinks = FP32},
         .dim = DIM_LIMIT,
         .dim_v = DIM_V_LIMIT,
-        .seq_q = POSITIONS_31,
-        .seq_k = POSITIONS_31,
-        .rows = ROWS_31,
-        .reject = strobe__sm80_forward_reject,
         .limits = "at most 1024 splits; " PACKED_TOTAL,
-        .choose = strobe__sm80_forward_choose,
-        .variants = strobe__sm80_forward_variants_fp32,
-        .workspace = strobe__sm80_forward_workspace,
-        .prepare = strobe__sm80_forward_prepare,
-        .run = strobe__sm80_forward,
+        FORWARD_SM80(_fp32),
     },
     {
         .name = "cuda_backward_sm90",
@@ -277,10 +285,6 @@ static const struct kernel kernels[] = {
     {
         .name = "cuda_backward_sm80",
         .summary = "FlashAttention-2 backward, mma.sync, fp16 and bf16, any GPU from sm_80",
-        .operation = STROBE_BACKWARD,
-        .device = STROBE_CUDA,
-        .needs = CUDA_SM80,
-        .features = BACKWARD,
         .dtypes = {.q = FP16 | BF16,
                    .kv = SAME,
                    .out = SAME | FP32,
@@ -292,45 +296,25 @@ static const struct kernel kernels[] = {
                    .dbias = STORED},
         .dim = 512,
         .dim_v = 512,
-        .seq_q = POSITIONS_31,
-        .seq_k = POSITIONS_31,
-        .rows = ROWS_31,
-        .reject = strobe__sm80_backward_reject,
-        .limits = PACKED_TOTAL "; score functions: no dscore or broadcast dbias with STROBE_DETERMINISTIC",
-        .choose = strobe__sm80_backward_choose,
-        .variants = strobe__sm80_backward_variants,
-        .workspace = strobe__sm80_backward_workspace,
-        .prepare = strobe__sm80_backward_prepare,
-        .run = strobe__sm80_backward,
+        BACKWARD_SM80(),
+    },
+    {
+        .name = "cuda_backward_tf32x3",
+        .summary =
+            "FlashAttention-2 backward, fp32 by three products of tf32 parts, where flags allow it, any GPU from sm_80",
+        .allowed_by = STROBE_TF32X3,
+        .dtypes = BACKWARD_FP32_DTYPES,
+        .dim = 128,
+        .dim_v = 128,
+        BACKWARD_SM80(_tf32x3),
     },
     {
         .name = "cuda_backward_fp32",
         .summary = "FlashAttention-2 backward, true fp32, any GPU from sm_80",
-        .operation = STROBE_BACKWARD,
-        .device = STROBE_CUDA,
-        .needs = CUDA_SM80,
-        .features = BACKWARD,
-        .dtypes = {.q = FP32,
-                   .kv = SAME,
-                   .out = FP32,
-                   .lse = FP32,
-                   .bias = STORED,
-                   .sinks = FP32,
-                   .dout = SAME,
-                   .gradients = FP32,
-                   .dbias = STORED},
+        .dtypes = BACKWARD_FP32_DTYPES,
         .dim = 512,
         .dim_v = 512,
-        .seq_q = POSITIONS_31,
-        .seq_k = POSITIONS_31,
-        .rows = ROWS_31,
-        .reject = strobe__sm80_backward_reject,
-        .limits = PACKED_TOTAL "; score functions: no dscore or broadcast dbias with STROBE_DETERMINISTIC",
-        .choose = strobe__sm80_backward_choose,
-        .variants = strobe__sm80_backward_variants_fp32,
-        .workspace = strobe__sm80_backward_workspace,
-        .prepare = strobe__sm80_backward_prepare,
-        .run = strobe__sm80_backward,
+        BACKWARD_SM80(_fp32),
     },
 };
 

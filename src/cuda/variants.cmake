@@ -117,13 +117,19 @@ function(cuda_object)
   set(cuda_object_built ${cuda_object_built} PARENT_SCOPE)
 endfunction()
 
+# What an element type is to a kernel: fp32 whose products are made of tf32 parts is fp32 and a word more.
+set(ELEMENT_BF16 ELEMENT_BF16)
+set(ELEMENT_FP16 ELEMENT_FP16)
+set(ELEMENT_FP32 ELEMENT_FP32)
+set(ELEMENT_TF32X3 ELEMENT_FP32 TF32X3)
+
 # ---- forward: tiles of 16 M x WARPS_M rows and 8 N x WARPS_N keys, see docs/kernels/cuda.md; `blocks` on a multiprocessor
 #      is what ptxas fits registers to. Order: as forward.c chooses.
 set(forward_lines)
 function(cuda_forward kind dtype dim dim_v m n warps_m warps_n stages blocks features cache)
   string(TOUPPER ${dtype} element)
   set(name forward_${dtype}_${dim}_${kind})
-  cuda_object(NAME ${name} SOURCE sm80/forward.cu DEFINES ELEMENT_${element} DIM=${dim} DIM_V=${dim_v} M_TILES=${m}
+  cuda_object(NAME ${name} SOURCE sm80/forward.cu DEFINES ${ELEMENT_${element}} DIM=${dim} DIM_V=${dim_v} M_TILES=${m}
     N_TILES=${n} WARPS_M=${warps_m} WARPS_N=${warps_n} STAGES=${stages} BLOCKS=${blocks} FEATURES=${features} CACHE=${cache})
   set(small 0)
   if("${kind}" STREQUAL "small")
@@ -169,6 +175,10 @@ cuda_forward(cache_general   fp32     256 256    1 2  4  1  1  2 1 1)
 cuda_forward(general         fp32     512 256    1 2  1  1  1  2 1 0)
 cuda_forward(cache_general   fp32     512 256    1 2  1  1  1  2 1 1)
 cuda_forward(general         fp32     576 256    1 2  1  1  1  2 1 2)
+cuda_forward(plain           tf32x3    64  64    2 4  4  1  2  2 0 0)
+cuda_forward(general         tf32x3    64  64    1 8  4  1  2  2 1 0)
+cuda_forward(plain           tf32x3   128 128    1 4  4  1  2  2 0 0)
+cuda_forward(general         tf32x3   128 128    1 4  4  1  2  2 1 0)
 file(CONFIGURE OUTPUT cuda/cuda_forward_variants.h CONTENT "${forward_lines}" @ONLY)
 
 # ---- decode: 16 WARPS_M rows and blocks of 8 N x WARPS_N keys; the first that takes a problem's rows and fits the GPU is chosen
@@ -254,7 +264,7 @@ function(cuda_backward kind dtype dim slice tiles warps stages blocks features)
     set(suffix plain)
   endif()
   set(name backward_${kind}_${dtype}_${dim}_${suffix})
-  cuda_object(NAME ${name} SOURCE sm80/backward_${kind}.cu DEFINES ELEMENT_${element} DIM=${dim} SLICE=${slice}
+  cuda_object(NAME ${name} SOURCE sm80/backward_${kind}.cu DEFINES ${ELEMENT_${element}} DIM=${dim} SLICE=${slice}
     M_TILES=${tiles} N_TILES=${tiles} WARPS=${warps} STAGES=${stages} BLOCKS=${blocks} FEATURES=${features})
   if(cuda_object_built)
     set(backward_lines "${backward_lines}VARIANT(${kind}, ${name}, ${element}, ${dim}, ${slice}, ${tiles}, ${warps}, ${stages}, ${features}, ${blocks})\n" PARENT_SCOPE)
@@ -276,6 +286,8 @@ foreach(kind rows keys)
   cuda_backward(${kind} fp32 128  128 4 4 1 2 1)
   cuda_backward(${kind} fp32 256  256 2 2 1 2 1)
   cuda_backward(${kind} fp32 512  256 1 1 1 2 1)
+  cuda_backward(${kind} tf32x3  64   64 8 4 1 2 1)
+  cuda_backward(${kind} tf32x3 128  128 4 4 1 2 1)
 endforeach()
 file(CONFIGURE OUTPUT cuda/cuda_backward_variants.h CONTENT "${backward_lines}" @ONLY)
 
@@ -285,7 +297,7 @@ set(fused_lines)
 function(cuda_backward_fused kind dtype dim keys rows warps s_n k_n q_m stages skewed blocks features)
   string(TOUPPER ${dtype} element)
   set(name backward_fused_${dtype}_${dim}_${kind})
-  cuda_object(NAME ${name} SOURCE sm80/backward_fused.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_${element} DIM=${dim}
+  cuda_object(NAME ${name} SOURCE sm80/backward_fused.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ${ELEMENT_${element}} DIM=${dim}
     KEYS=${keys} ROWS=${rows} WARPS=${warps} S_N=${s_n} K_N=${k_n} Q_M=${q_m} DO_STAGES=${stages} SKEWED=${skewed} BLOCKS=${blocks} FEATURES=${features})
   if(cuda_object_built)
     set(stored 1)
@@ -306,6 +318,10 @@ foreach(dtype bf16 fp16)
   cuda_backward_fused(plain   ${dtype} 256   64  64  8  4  2  2  2  0  1 0)
   cuda_backward_fused(general ${dtype} 256   64  64  8  4  2  2  2  0  1 1)
 endforeach()
+cuda_backward_fused(plain   tf32x3  64   64  32  4  2  2  2  2  0  2 0)
+cuda_backward_fused(general tf32x3  64   64  32  4  2  2  2  2  0  2 1)
+cuda_backward_fused(plain   tf32x3 128   64  64  8  4  2  2  1  0  1 0)
+cuda_backward_fused(general tf32x3 128   64  64  8  4  2  2  1  0  1 1)
 file(CONFIGURE OUTPUT cuda/cuda_backward_fused_variants.h CONTENT "${fused_lines}" @ONLY)
 
 # A broadcast dbias in a fixed order: chunks of 64 columns serve every head dim.

@@ -140,6 +140,7 @@ enum {
     INT8_CACHE = 1 << 18,
     FP8_CACHE = 1 << 19,
     V_IN_K = 1 << 20,
+    TF32_PARTS = 1 << 21,
     CACHES = PAGED | INT8_CACHE | FP8_CACHE | V_IN_K
 };
 
@@ -169,6 +170,9 @@ static const unsigned features[] = {0,
                                     VISIBLE | BLOCK | USED,
                                     VISIBLE | FIXED_ORDER | SOFTCAP,
                                     BIAS | SINKS | ODD | FIXED_ORDER | NEGATIVE,
+                                    TF32_PARTS,
+                                    TF32_PARTS | CAUSAL | FIXED_ORDER,
+                                    TF32_PARTS | BIAS | DROPOUT | PACKED,
                                     PAGED,
                                     PAGED | CAUSAL | ODD,
                                     INT8_CACHE,
@@ -295,6 +299,7 @@ static void make(struct call *c, int device, int32_t dtype, const int64_t dim[2]
     if (with & NEGATIVE) c->a.scale = -0.25;
     if (with & CAUSAL) c->a.mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
     if (with & FIXED_ORDER) c->a.flags = STROBE_DETERMINISTIC;
+    if (with & TF32_PARTS) c->a.flags |= STROBE_TF32X3;
     if (with & SPLIT) c->a.tuning = &c->tuning;
     if (with & VISIBLE) add_function(c, device, with == VISIBLE);
 }

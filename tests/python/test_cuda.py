@@ -137,6 +137,26 @@ def test_in_a_cuda_graph():
         assert all(torch.equal(x, y) for x, y in zip(gradients[:3], again[:3], strict=True))
 
 
+@pytest.mark.parametrize("dim", [64, 128])
+def test_products_of_tf32(dim):
+    """Chosen where they are allowed, with at most twice the error of true fp32, forward and backward."""
+    torch.manual_seed(0)
+    leaves = [x.requires_grad_() for x in qkv(1, 700, 2, dim, dtype=torch.float32)]
+    dout = torch.randn_like(leaves[0])
+    for backward, name in ((False, "cuda_forward_tf32x3: chosen"), (True, "cuda_backward_tf32x3: chosen")):
+        assert name in strobe.explain(*leaves, tf32x3=True, backward=backward)
+        assert name not in strobe.explain(*leaves, backward=backward)
+    exact = [x.detach().double().cpu().requires_grad_() for x in leaves]
+    right, _ = reference.attention(*exact, causal=True)
+    truth = [right.detach(), *torch.autograd.grad(right, exact, dout.double().cpu())]
+    errors = []
+    for allowed in (False, True):
+        out = st.attention(*leaves, causal=True, tf32x3=allowed)
+        results = [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+        errors.append([((x.cpu() - y).norm() / y.norm()).item() for x, y in zip(results, truth, strict=True)])
+    assert all(ours <= 2 * fp32 for fp32, ours in zip(*errors, strict=True)), errors
+
+
 def test_compile():
     compiled = torch.compile(lambda q, k, v: st.attention(q * 2, k, v, causal=True), fullgraph=True, backend="aot_eager")
     q, k, v = qkv(1, 64, 2, 64)

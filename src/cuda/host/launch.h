@@ -41,6 +41,19 @@ strobe_status strobe__cuda_launch(struct cuda_kernel *kernel, int64_t blocks, in
 strobe_status strobe__cuda_launch_early(struct cuda_kernel *kernel, int64_t blocks, int32_t threads, int32_t shared_bytes,
                                         const void *params, void *stream);
 
+/* Of an element type as variants.cmake names it: the dtype of tensors and its bytes, whether products of fp32 are made of
+ * tf32 parts, and the compiler's options. */
+#define ELEMENT_OPTIONS_BF16   "ELEMENT_BF16"
+#define ELEMENT_OPTIONS_FP16   "ELEMENT_FP16"
+#define ELEMENT_OPTIONS_FP32   "ELEMENT_FP32"
+#define ELEMENT_OPTIONS_TF32X3 "ELEMENT_FP32", "TF32X3"
+enum { DTYPE_FP32 = STROBE_FP32, DTYPE_FP16 = STROBE_FP16, DTYPE_BF16 = STROBE_BF16, DTYPE_TF32X3 = STROBE_FP32 };
+enum { BYTES_FP32 = 4, BYTES_FP16 = 2, BYTES_BF16 = 2, BYTES_TF32X3 = 4 };
+enum { IS_TF32X3_FP32 = 0, IS_TF32X3_FP16 = 0, IS_TF32X3_BF16 = 0, IS_TF32X3_TF32X3 = 1 };
+
+/* Whether it is a kernel of such products. */
+static inline bool strobe__is_tf32x3(const struct kernel *kernel) { return (kernel->allowed_by & STROBE_TF32X3) != 0; }
+
 static inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 #endif

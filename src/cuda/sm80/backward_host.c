@@ -36,50 +36,52 @@ enum side { SIDE_rows, SIDE_keys, SIDE_fused };
 struct backward_variant {
     struct variant base;
     enum side side;
-    int32_t dtype, dim, features, own, slices, threads, shared_bytes;
+    int32_t dtype, tf32x3, dim, features, own, slices, threads, shared_bytes;
     struct cuda_kernel *symbol;
     struct compiled_text text; /* with a user's function */
 };
 
 /* Both kernels lay out their own tile twice and stages of the other side's; keys have lse and D of rows beside them. */
-#define BYTES(dtype) (STROBE_##dtype == STROBE_FP32 ? 4 : 2)
-#define VARIANT(kind, name, dtype_, dim_, slice, tiles, warps, stages, features_, blocks)                               \
-    {.base = {#name},                                                                                                   \
-     .side = SIDE_##kind,                                                                                               \
-     .dtype = STROBE_##dtype_,                                                                                          \
-     .dim = dim_,                                                                                                       \
-     .features = features_,                                                                                             \
-     .own = 16 * (warps),                                                                                               \
-     .slices = ((dim_) / (slice)) * (SIDE_##kind == SIDE_keys && (dim_) > 128 ? 2 : 1),                                 \
-     .threads = 32 * (warps),                                                                                           \
-     .shared_bytes = 2 * (16 * (warps) + (stages)*8 * (tiles)) * (dim_)*BYTES(dtype_) +                                 \
-                     (SIDE_##kind == SIDE_keys ? (stages)*2 * 8 * (tiles)*4 : 0),                                       \
-     .symbol = &strobe__kernel_##name,                                                                                  \
-     .text = {.source = "cuda/sm80/backward_" #kind ".cu",                                                              \
-              .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "DIM=" #dim_, "SLICE=" #slice, "M_TILES=" #tiles, \
-                          "N_TILES=" #tiles, "WARPS=" #warps, "STAGES=" #stages, "BLOCKS=" #blocks,                     \
-                          "FEATURES=" #features_},                                                                      \
+#define VARIANT(kind, name, dtype_, dim_, slice, tiles, warps, stages, features_, blocks)                              \
+    {.base = {#name},                                                                                                  \
+     .side = SIDE_##kind,                                                                                              \
+     .dtype = DTYPE_##dtype_,                                                                                          \
+     .tf32x3 = IS_TF32X3_##dtype_,                                                                                     \
+     .dim = dim_,                                                                                                      \
+     .features = features_,                                                                                            \
+     .own = 16 * (warps),                                                                                              \
+     .slices = ((dim_) / (slice)) * (SIDE_##kind == SIDE_keys && (dim_) > 128 ? 2 : 1),                                \
+     .threads = 32 * (warps),                                                                                          \
+     .shared_bytes = 2 * (16 * (warps) + (stages)*8 * (tiles)) * (dim_)*BYTES_##dtype_ +                               \
+                     (SIDE_##kind == SIDE_keys ? (stages)*2 * 8 * (tiles)*4 : 0),                                      \
+     .symbol = &strobe__kernel_##name,                                                                                 \
+     .text = {.source = "cuda/sm80/backward_" #kind ".cu",                                                             \
+              .options = {"KERNEL=strobe__score", ELEMENT_OPTIONS_##dtype_, "DIM=" #dim_, "SLICE=" #slice,             \
+                          "M_TILES=" #tiles, "N_TILES=" #tiles, "WARPS=" #warps, "STAGES=" #stages, "BLOCKS=" #blocks, \
+                          "FEATURES=" #features_},                                                                     \
               .names = {"strobe__score"}}},
 
 static const struct backward_variant variants[] = {
 #include "cuda_backward_variants.h"
 #undef VARIANT
 /* K, V, stages of Q and lse, D, and of dO; dS^T and, where it is stored, P^T, two of them where warps are skewed. */
-#define PAIRS(keys, rows, stored, skewed) (2 * (keys) * (rows) * (1 + (stored)) * (1 + (skewed)))
+#define PAIRS(keys, rows, stored, skewed) ((keys) * (rows) * (1 + (stored)) * (1 + (skewed)))
 #define VARIANT(name, dtype_, dim_, keys, rows, warps, stored, stages, skewed, features_, s_n, k_n, q_m, blocks)           \
     {.base = {#name},                                                                                                      \
      .side = SIDE_fused,                                                                                                   \
-     .dtype = STROBE_##dtype_,                                                                                             \
+     .dtype = DTYPE_##dtype_,                                                                                              \
+     .tf32x3 = IS_TF32X3_##dtype_,                                                                                         \
      .dim = dim_,                                                                                                          \
      .features = features_,                                                                                                \
      .own = keys,                                                                                                          \
      .slices = 1,                                                                                                          \
      .threads = 32 * (warps),                                                                                              \
-     .shared_bytes = 4 * (keys) * (dim_) + (2 + (skewed) + (stages)) * 2 * (rows) * (dim_) + (2 + (skewed)) * 8 * (rows) + \
-                     PAIRS(keys, rows, stored, skewed),                                                                    \
+     .shared_bytes = BYTES_##dtype_ * (2 * (keys) * (dim_) + (2 + (skewed) + (stages)) * (rows) * (dim_) +                 \
+                                       PAIRS(keys, rows, stored, skewed)) +                                                \
+                     (2 + (skewed)) * 8 * (rows),                                                                          \
      .symbol = &strobe__kernel_##name,                                                                                     \
      .text = {.source = "cuda/sm80/backward_fused.cu",                                                                     \
-              .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "DIM=" #dim_, "KEYS=" #keys, "ROWS=" #rows,          \
+              .options = {"KERNEL=strobe__score", ELEMENT_OPTIONS_##dtype_, "DIM=" #dim_, "KEYS=" #keys, "ROWS=" #rows,    \
                           "WARPS=" #warps, "S_N=" #s_n, "K_N=" #k_n, "Q_M=" #q_m, "DO_STAGES=" #stages, "SKEWED=" #skewed, \
                           "BLOCKS=" #blocks, "FEATURES=" #features_},                                                      \
               .names = {"strobe__score"}}},
@@ -91,11 +93,12 @@ static const struct backward_variant variants[] = {
 #define NAME_BF16(name) " " #name
 #define NAME_FP16(name) " " #name
 #define NAME_FP32(name)
+#define NAME_TF32X3(name)
 #define VARIANT(kind, name, dtype, ...) NAME_##dtype(name)
 const char strobe__sm80_backward_variants[] =
 #include "cuda_backward_variants.h"
 #undef VARIANT
-#define VARIANT(name, ...) " " #name /* there is none for fp32 */
+#define VARIANT(name, dtype, ...) NAME_##dtype(name)
 #include "cuda_backward_fused_variants.h"
 #undef VARIANT
     "";
@@ -109,19 +112,30 @@ const char strobe__sm80_backward_variants[] =
 const char strobe__sm80_backward_variants_fp32[] =
 #include "cuda_backward_variants.h"
     "";
+#undef NAME_FP32
+#undef NAME_TF32X3
+#define NAME_FP32(name)
+#define NAME_TF32X3(name) " " #name
+const char strobe__sm80_backward_variants_tf32x3[] =
+#include "cuda_backward_variants.h"
 #undef VARIANT
+#define VARIANT(name, dtype, ...) NAME_##dtype(name)
+#include "cuda_backward_fused_variants.h"
+#undef VARIANT
+    "";
 
-static bool takes(const struct backward_variant *v, const struct problem *p, enum side side, bool features) {
-    const strobe_attention *a = &p->a;
-    return v->side == side && v->dtype == a->q.dtype && v->dim >= a->dim && v->dim >= a->dim_v &&
-           (!features || v->features) && v->shared_bytes <= strobe__cuda_limits(a->device_index).shared_bytes;
+static bool takes(const struct backward_variant *v, const struct plan *plan, enum side side, bool features) {
+    const strobe_attention *a = &plan->problem->a;
+    if (v->dtype != a->q.dtype || v->tf32x3 != strobe__is_tf32x3(plan->kernel)) return false;
+    return v->side == side && v->dim >= a->dim && v->dim >= a->dim_v && (!features || v->features) &&
+           v->shared_bytes <= strobe__cuda_limits(a->device_index).shared_bytes;
 }
 
 /* The first of the fewest columns. */
-static const struct backward_variant *find(const struct problem *p, enum side side, bool features) {
+static const struct backward_variant *find(const struct plan *plan, enum side side, bool features) {
     const struct backward_variant *best = NULL;
     for (const struct backward_variant *v = variants; v->symbol; ++v)
-        if (takes(v, p, side, features) && (!best || v->dim < best->dim)) best = v;
+        if (takes(v, plan, side, features) && (!best || v->dim < best->dim)) best = v;
     return best;
 }
 
@@ -132,8 +146,8 @@ enum { KEYS_PASS, ROWS_PASS };
 bool strobe__sm80_backward_choose(struct plan *plan) {
     const struct problem *p = plan->problem;
     const bool features = strobe__cuda_needs_features(p);
-    const struct backward_variant *keys = find(p, SIDE_keys, features), *rows = find(p, SIDE_rows, features);
-    const struct backward_variant *fused = p->a.flags & STROBE_DETERMINISTIC ? NULL : find(p, SIDE_fused, features);
+    const struct backward_variant *keys = find(plan, SIDE_keys, features), *rows = find(plan, SIDE_rows, features);
+    const struct backward_variant *fused = p->a.flags & STROBE_DETERMINISTIC ? NULL : find(plan, SIDE_fused, features);
     if (!keys || !rows) return false;
     plan->variant = fused ? &fused->base : &keys->base;
     plan->more[KEYS_PASS] = &keys->base, plan->more[ROWS_PASS] = &rows->base;

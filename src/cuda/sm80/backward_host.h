@@ -8,7 +8,8 @@
 
 #include "core/kernel.h"
 
-extern const char strobe__sm80_backward_variants[], strobe__sm80_backward_variants_fp32[];
+extern const char strobe__sm80_backward_variants[], strobe__sm80_backward_variants_fp32[],
+    strobe__sm80_backward_variants_tf32x3[];
 
 bool strobe__sm80_backward_choose(struct plan *plan);
 size_t strobe__sm80_backward_workspace(const struct plan *plan);

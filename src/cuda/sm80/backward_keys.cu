@@ -71,12 +71,14 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
                                                       : 0;
     if (pass == AS_IT_IS && !__any_sync(0xffffffffu, bits != 0)) return;
     unsigned char *q = stage, *dout = stage + STAGE_BYTES / 2;
+    const bool again = pass != AS_IT_IS;
     float s[M_TILES][4], dp[M_TILES][4];
     float slope[FEATURES ? SLOPES(M_TILES) : 1][4];
     clear(s, M_TILES), clear(dp, M_TILES);
-    product_rows(s, 1, M_TILES, DIM, memory, own, q, 0, DIM);
+    product_rows_in_pass(again, s, 1, M_TILES, DIM, memory, own, q, 0, DIM);
     if (FEATURES && p->scaled) finish_scores(p, t, at, true, 0, M_TILES, bits, false, s, slope);
-    if (wants_dk(t)) product_rows(dp, 1, M_TILES, DIM, memory + BLOCK_N * ROW_BYTES, own, dout, 0, DIM);
+    if (wants_dk(t))
+        product_rows_in_pass(again, dp, 1, M_TILES, DIM, memory + BLOCK_N * ROW_BYTES, own, dout, 0, DIM);
     p_and_ds(p, t, at, true, 0, M_TILES, coverage != BLOCK_FULL, bits, false, s, dp, slope, statistics,
              statistics + BLOCK_M);
     if (pass != AS_IT_IS) { /* Q needs one pass: where it is not finite and visible, dS is NaN */
@@ -84,8 +86,9 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
         rewrite_tile(q, BLOCK_M * DIM, FINITE, NULL, THREADS);
         if (pass > FINITE) to_ones(s);
     }
-    if (wants_dv(t)) product_registers(state->dv, 1, TILES, BLOCK_M, s, dout, 0, column(t), DIM);
-    if (wants_dk(t)) product_registers(BOTH ? state->dk : state->dv, 1, TILES, BLOCK_M, dp, q, 0, column(t), DIM);
+    if (wants_dv(t)) product_registers_in_pass(again, state->dv, 1, TILES, BLOCK_M, s, dout, 0, column(t), DIM);
+    if (wants_dk(t))
+        product_registers_in_pass(again, BOTH ? state->dk : state->dv, 1, TILES, BLOCK_M, dp, q, 0, column(t), DIM);
 }
 
 INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, int pass, int *found,

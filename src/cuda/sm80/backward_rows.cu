@@ -60,17 +60,18 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
                           : coverage == BLOCK_PARTIAL ? visible_bits(p, t, at, false, 0, N_TILES)
                                                       : 0;
     if (pass == AS_IT_IS && !__any_sync(0xffffffffu, bits != 0)) return;
+    const bool again = pass != AS_IT_IS;
     float s[N_TILES][4], dp[N_TILES][4];
     float slope[FEATURES ? SLOPES(N_TILES) : 1][4];
     clear(s, N_TILES), clear(dp, N_TILES);
-    product_rows(s, 1, N_TILES, DIM, memory, own, stage, 0, DIM);
+    product_rows_in_pass(again, s, 1, N_TILES, DIM, memory, own, stage, 0, DIM);
     if (FEATURES && p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, false, s, slope);
-    product_rows(dp, 1, N_TILES, DIM, memory + BLOCK_M * ROW_BYTES, own, stage + STAGE_BYTES / 2, 0, DIM);
+    product_rows_in_pass(again, dp, 1, N_TILES, DIM, memory + BLOCK_M * ROW_BYTES, own, stage + STAGE_BYTES / 2, 0, DIM);
     p_and_ds(p, t, at, false, 0, N_TILES, coverage != BLOCK_FULL, bits, t->slice == 0 && pass == AS_IT_IS, s, dp, slope,
              state->lse, state->delta);
     /* K needs the second pass alone: where it is not finite and visible, dS is NaN. */
     if (pass != AS_IT_IS) rewrite_tile(stage, BLOCK_N * DIM, pass, NULL, THREADS);
-    product_registers(state->dq, 1, TILES, BLOCK_N, dp, stage, 0, t->slice * SLICE, DIM);
+    product_registers_in_pass(again, state->dq, 1, TILES, BLOCK_N, dp, stage, 0, t->slice * SLICE, DIM);
 }
 
 INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, int pass, struct state *state) {

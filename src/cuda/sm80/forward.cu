@@ -14,8 +14,8 @@
  *             | S0 softmax0 P0 V0 | S1 softmax1 P1 V1 |          one barrier a block of keys
  *
  * Memory map: Q [BLOCK_M][DIM], then STAGES x (K [BLOCK_N][DIM], V [BLOCK_N][DIM_V]), swizzled (load.h). Of a DIM above 512
- * the columns beyond are tiles of their own, behind the others'. Over a cache (cache.h), where rows of keys lie follows; with
- * two stages, numbers that are widened lie in the second one's place, in two halves, and the first has the elements.
+ * the columns beyond are tiles of their own, behind the others'. Over a cache (cache.h), where rows of keys lie follows;
+ * with two stages, numbers that are widened lie in the second one's place, in two halves, and the first has the elements.
  * With WARPS_N > 1 (few rows: decoding) warps share the rows and split each block's keys; their parts are merged at the end.
  * With splits > 1 (split-KV) blocks of threads share the rows and split the keys; device/merge.cu merges their parts.
  * Tiles, registers and measured figures of each variant: docs/kernels/cuda.md. */
@@ -109,11 +109,11 @@ INLINE void apply_dropout(const struct params *p, const struct job *t, struct pa
 }
 
 /* S += Q K^T of a warp's rows and keys. */
-INLINE void multiply_q_k(float (*s)[4], const unsigned char *q, const unsigned char *k, int row, int key) {
-    product_rows(s, M_TILES, N_TILES, MAIN, q, row, k, key, MAIN);
+INLINE void multiply_q_k(bool again, float (*s)[4], const unsigned char *q, const unsigned char *k, int row, int key) {
+    product_rows_in_pass(again, s, M_TILES, N_TILES, MAIN, q, row, k, key, MAIN);
     if (TAIL > 0)
-        product_rows(s, M_TILES, N_TILES, TAIL, q + BLOCK_M * MAIN * ELEMENT_BYTES, row, k + BLOCK_N * MAIN * ELEMENT_BYTES,
-                     key, TAIL);
+        product_rows_in_pass(again, s, M_TILES, N_TILES, TAIL, q + BLOCK_M * MAIN * ELEMENT_BYTES, row,
+                             k + BLOCK_N * MAIN * ELEMENT_BYTES, key, TAIL);
 }
 
 /* One block of keys, at j0: scores, mask, online softmax, O += P V. Causal skip: not if no row of the warp sees a key. rows:
@@ -123,8 +123,8 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
                           int pass, struct state *state) {
     const int key = warp_n(warp) * 8 * N_TILES;
     const struct patch at = {warp_row(t, warp), j0 + key};
-    enum coverage coverage =
-        less_masked(p, t, range_covers(visible, at.key, 8 * N_TILES), false, at.row, 16 * M_TILES, at.key);
+    enum coverage coverage = less_masked(p, t, range_covers(visible, at.key, 8 * N_TILES), false, at.row, 16 * M_TILES,
+                                         at.key);
     if (coverage == BLOCK_SKIPPED) return;
     const bool missing = CACHE && rows && any_missing(rows);
     if (missing) coverage = BLOCK_PARTIAL;
@@ -137,9 +137,10 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     }
     if (!__any_sync(0xffffffffu, any != 0)) return;
 
+    const bool again = pass != AS_IT_IS;
     float s[M_TILES * N_TILES][4];
     clear(s, M_TILES * N_TILES);
-    multiply_q_k(s, q, stage, warp_m(warp) * 16 * M_TILES, key);
+    multiply_q_k(again, s, q, stage, warp_m(warp) * 16 * M_TILES, key);
     if (CACHE && rows && p->cache.k_scale && pass <= FINITE) scale_scores(rows->k_scale + key, M_TILES, N_TILES, s);
     if (coverage != BLOCK_FULL || (FEATURES && p->scaled)) {
 #pragma unroll
@@ -152,9 +153,10 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     if (CACHE && rows && p->cache.v_scale && pass <= FINITE)
         scale_weights(rows->v_scale + key, M_TILES, N_TILES, weight_unit(p), s);
     if (TAIL > 0 && v_in_k)
-        product_registers(state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage, key, t->slice * DIM_V, MAIN);
+        product_registers_in_pass(again, state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage, key, t->slice * DIM_V,
+                                  MAIN);
     else
-        product_registers(state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage + K_BYTES, key, 0, DIM_V);
+        product_registers_in_pass(again, state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage + K_BYTES, key, 0, DIM_V);
 }
 
 /* The keys that the loop goes over: those that some row of the tile sees, in whole blocks, cut to this split (split-KV). */

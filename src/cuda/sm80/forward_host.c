@@ -20,6 +20,7 @@
 struct forward_variant {
     struct variant base;
     int32_t dtype, dim, dim_v;
+    bool tf32x3;        /* products of fp32 are made of tf32 parts */
     int32_t features;   /* 0: takes problems with nothing but a band */
     int32_t cache;      /* CACHE of cache.h: for caches in pages, with scales, of another dtype; 0 not, 1 for nothing else */
     int32_t few_rows;   /* for 16 packed rows at most */
@@ -32,25 +33,25 @@ struct forward_variant {
 
 /* Bytes of shared memory as sm80/forward.cu lays it out: Q, and stages of K and V. */
 #define SHARED(bytes, dim, dim_v, rows, keys, stages) ((bytes) * ((rows) * (dim) + (stages) * (keys) * ((dim) + (dim_v))))
-#define VARIANT(name, dtype_, dim_, dim_v_, m, n, warps_m, warps_n, stages, blocks, features_, cache_, small_)           \
-    {.base = {#name},                                                                                                    \
-     .dtype = STROBE_##dtype_,                                                                                           \
-     .dim = dim_,                                                                                                        \
-     .dim_v = dim_v_,                                                                                                    \
-     .features = features_,                                                                                              \
-     .few_rows = (warps_n) > 1,                                                                                          \
-     .cache = cache_,                                                                                                    \
-     .small = small_,                                                                                                    \
-     .rows = 16 * (m) * (warps_m),                                                                                       \
-     .keys = 8 * (n) * (warps_n),                                                                                        \
-     .threads = 32 * (warps_m) * (warps_n),                                                                              \
-     .shared_bytes = SHARED(STROBE_##dtype_ == STROBE_FP32 ? 4 : 2, dim_, dim_v_, 16 * (m) * (warps_m),                  \
-                            8 * (n) * (warps_n), stages),                                                                \
-     .symbol = &strobe__kernel_##name,                                                                                   \
-     .text = {.source = "cuda/sm80/forward.cu",                                                                          \
-              .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "DIM=" #dim_, "DIM_V=" #dim_v_, "M_TILES=" #m,     \
-                          "N_TILES=" #n, "WARPS_M=" #warps_m, "WARPS_N=" #warps_n, "STAGES=" #stages, "BLOCKS=" #blocks, \
-                          "FEATURES=" #features_, "CACHE=" #cache_},                                                     \
+#define VARIANT(name, dtype_, dim_, dim_v_, m, n, warps_m, warps_n, stages, blocks, features_, cache_, small_)             \
+    {.base = {#name},                                                                                                      \
+     .dtype = DTYPE_##dtype_,                                                                                              \
+     .tf32x3 = IS_TF32X3_##dtype_,                                                                                         \
+     .dim = dim_,                                                                                                          \
+     .dim_v = dim_v_,                                                                                                      \
+     .features = features_,                                                                                                \
+     .few_rows = (warps_n) > 1,                                                                                            \
+     .cache = cache_,                                                                                                      \
+     .small = small_,                                                                                                      \
+     .rows = 16 * (m) * (warps_m),                                                                                         \
+     .keys = 8 * (n) * (warps_n),                                                                                          \
+     .threads = 32 * (warps_m) * (warps_n),                                                                                \
+     .shared_bytes = SHARED(BYTES_##dtype_, dim_, dim_v_, 16 * (m) * (warps_m), 8 * (n) * (warps_n), stages),              \
+     .symbol = &strobe__kernel_##name,                                                                                     \
+     .text = {.source = "cuda/sm80/forward.cu",                                                                            \
+              .options = {"KERNEL=strobe__score", ELEMENT_OPTIONS_##dtype_, "DIM=" #dim_, "DIM_V=" #dim_v_, "M_TILES=" #m, \
+                          "N_TILES=" #n, "WARPS_M=" #warps_m, "WARPS_N=" #warps_n, "STAGES=" #stages, "BLOCKS=" #blocks,   \
+                          "FEATURES=" #features_, "CACHE=" #cache_},                                                       \
               .names = {"strobe__score"}}},
 
 static const struct forward_variant variants[] = {
@@ -62,6 +63,7 @@ static const struct forward_variant variants[] = {
 #define NAME_BF16(name) " " #name
 #define NAME_FP16(name) " " #name
 #define NAME_FP32(name)
+#define NAME_TF32X3(name)
 #define VARIANT(name, dtype, ...) NAME_##dtype(name)
 const char strobe__sm80_forward_variants[] =
 #include "cuda_forward_variants.h"
@@ -73,6 +75,13 @@ const char strobe__sm80_forward_variants[] =
 #define NAME_FP16(name)
 #define NAME_FP32(name) " " #name
 const char strobe__sm80_forward_variants_fp32[] =
+#include "cuda_forward_variants.h"
+    "";
+#undef NAME_FP32
+#undef NAME_TF32X3
+#define NAME_FP32(name)
+#define NAME_TF32X3(name) " " #name
+const char strobe__sm80_forward_variants_tf32x3[] =
 #include "cuda_forward_variants.h"
     "";
 #undef VARIANT
@@ -106,7 +115,8 @@ bool strobe__sm80_forward_choose(struct plan *plan) {
     const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
     const bool features = strobe__cuda_needs_features(p), many_rows = a->seq_q * p->group > 16, small = wants_small(p);
     for (const struct forward_variant *v = variants; v->symbol; ++v) {
-        if (v->dtype != a->q.dtype || v->dim < a->dim || (v->dim_v < a->dim_v && v->dim_v < 256)) continue;
+        if (v->dtype != a->q.dtype || v->tf32x3 != strobe__is_tf32x3(plan->kernel)) continue;
+        if (v->dim < a->dim || (v->dim_v < a->dim_v && v->dim_v < 256)) continue;
         if (is_cache(p) ? !v->cache || (small && !v->features) : v->cache == 1) continue;
         if ((features && !v->features) || (many_rows && v->few_rows) || (v->small && !small) ||
             shared_bytes_for(p, v) + OWN_SHARED_BYTES > shared_bytes)

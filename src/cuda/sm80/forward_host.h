@@ -8,7 +8,8 @@
 
 #include "core/kernel.h"
 
-extern const char strobe__sm80_forward_variants[], strobe__sm80_forward_variants_fp32[];
+extern const char strobe__sm80_forward_variants[], strobe__sm80_forward_variants_fp32[],
+    strobe__sm80_forward_variants_tf32x3[];
 
 const char *strobe__sm80_forward_reject(const struct problem *problem);
 bool strobe__sm80_forward_choose(struct plan *plan);

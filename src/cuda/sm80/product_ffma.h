@@ -17,8 +17,8 @@ INLINE float dot4(float4 a, float4 b, float sum) {
 }
 
 /* c[m][n] += A B^T over `depth` columns. */
-INLINE void product_rows(float (*c)[4], int m_tiles, int n_tiles, int depth, const unsigned char *a, int a_row,
-                         const unsigned char *b, int b_row, int row_elements) {
+INLINE void product_rows_ffma(float (*c)[4], int m_tiles, int n_tiles, int depth, const unsigned char *a, int a_row,
+                              const unsigned char *b, int b_row, int row_elements) {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, row_bytes = 4 * row_elements;
 #pragma unroll 1
     for (int k = 0; k < depth / 4; ++k)
@@ -39,8 +39,8 @@ INLINE void product_rows(float (*c)[4], int m_tiles, int n_tiles, int depth, con
 }
 
 /* c[m][n] += X B, X in accumulator registers: each of its elements is shuffled to the four lanes that share its row. */
-INLINE void product_registers(float (*c)[4], int m_tiles, int n_tiles, int depth, const float (*x)[4],
-                              const unsigned char *b, int b_row, int column, int row_elements) {
+INLINE void product_registers_ffma(float (*c)[4], int m_tiles, int n_tiles, int depth, const float (*x)[4],
+                                   const unsigned char *b, int b_row, int column, int row_elements) {
     const int lane = (int)threadIdx.x % 32, t = lane % 4, row_bytes = 4 * row_elements;
 #pragma unroll
     for (int m = 0; m < m_tiles; ++m)

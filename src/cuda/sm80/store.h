@@ -55,20 +55,25 @@ INLINE void add_infinities(const struct params *p, const struct job *t, const st
     }
 }
 
-#if !defined(ELEMENT_FP32)
 /* Rounds a 16-row tile of accumulators, rows 0..7 times low and rows 8..15 times high, into a tile of elements. lane: the
  * lane's number, by thread_anew() where registers are short. */
 INLINE void keep_rows(unsigned char *tile, int row_bytes, int row, int column, const float (*x)[4], int tiles, float low,
                       float high, int lane) {
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
+#if defined(ELEMENT_FP32)
+        const int at = column / 4 + 2 * n + lane % 4 / 2, within = lane % 2 * 8;
+        *(float2 *)(tile + chunk_at(row_bytes, row + lane / 4, at) + within) = make_float2(x[n][0] * low, x[n][1] * low);
+        *(float2 *)(tile + chunk_at(row_bytes, row + 8 + lane / 4, at) + within) = make_float2(x[n][2] * high,
+                                                                                               x[n][3] * high);
+#else
         *(uint32_t *)(tile + chunk_at(row_bytes, row + lane / 4, column / 8 + n) + lane % 4 * 4) = pack(x[n][0] * low,
                                                                                                         x[n][1] * low);
         *(uint32_t *)(tile + chunk_at(row_bytes, row + 8 + lane / 4, column / 8 + n) + lane % 4 * 4) = pack(x[n][2] * high,
                                                                                                             x[n][3] * high);
+#endif
     }
 }
-#endif
 
 /* Stores the rows of a tile of elements to a tensor of that type, aligned and of whole chunks: load_rows() backwards. */
 INLINE void unload_rows(element *to, int64_t stride, const unsigned char *tile, int tile_rows, int rows, int row_elements,
