@@ -141,12 +141,13 @@ def test_in_a_cuda_graph():
 def test_products_of_tf32(dim):
     """Chosen where they are allowed, with at most twice the error of true fp32, forward and backward."""
     torch.manual_seed(0)
-    leaves = [x.requires_grad_() for x in qkv(1, 700, 2, dim, dtype=torch.float32)]
-    dout = torch.randn_like(leaves[0])
+    inputs = qkv(1, 700, 2, dim, dtype=torch.float32)
+    dout = torch.randn_like(inputs[0])
     for backward, name in ((False, "cuda_forward_tf32x3: chosen"), (True, "cuda_backward_tf32x3: chosen")):
-        assert name in strobe.explain(*leaves, tf32x3=True, backward=backward)
-        assert name not in strobe.explain(*leaves, backward=backward)
-    exact = [x.detach().double().cpu().requires_grad_() for x in leaves]
+        assert name in strobe.explain(*inputs, tf32x3=True, backward=backward)
+        assert name not in strobe.explain(*inputs, backward=backward)
+    exact = [x.double().cpu().requires_grad_() for x in inputs]
+    leaves = [x.clone().requires_grad_() for x in inputs]
     right, _ = reference.attention(*exact, causal=True)
     truth = [right.detach(), *torch.autograd.grad(right, exact, dout.double().cpu())]
     errors = []
