@@ -10,6 +10,7 @@
 #include "cuda/ptx/stmatrix.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma_transposed.h"
+#include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/backward/exact_row.h"
 #include "cuda/sm90/backward/softcap.h"
 #include "cuda/sm90/trace.h"
@@ -132,19 +133,8 @@ INLINE bool load_noted(const struct sm90_backward_params *p, struct shared *s, c
     return note->block & NOTE_LAST;
 }
 
-/* Arrivals of a warp that releases something. One lane arrives for all after __syncwarp(), which the sanitizer's racecheck
- * does not follow: in builds for racecheck every lane arrives. */
-#if defined(STROBE_RACECHECK)
-#define ARRIVALS 32
-#else
-#define ARRIVALS 1
-#endif
-
 /* The warp is done with what the barrier guards, or has written it. */
-INLINE void release(uint64_t *barrier) {
-    __syncwarp();
-    if (ARRIVALS == 32 || threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
-}
+INLINE void release(uint64_t *barrier) { arrive_as_warp(barrier); }
 
 /* Issues S^T = K Q^T, or dP^T = V dO^T, of the group's keys. */
 INLINE void issue_scores(float (&s)[SCORES], uint64_t keys, uint64_t rows) {

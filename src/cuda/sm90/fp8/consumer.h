@@ -4,6 +4,7 @@
 #ifndef STROBE_CUDA_SM90_FP8_CONSUMER_H
 #define STROBE_CUDA_SM90_FP8_CONSUMER_H
 
+#include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/forward/shared.h"
 #include "cuda/sm90/fp8/softmax.h"
 
@@ -13,9 +14,7 @@ INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
 INLINE int warp_row(void) { return (threadIdx.x / 32 - 4) * 16; }
 
 /* The warp is done with what the barrier guards. */
-INLINE void release(uint64_t *empty) {
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
-}
+INLINE void release(uint64_t *empty) { arrive_together(empty); }
 
 /* lse takes the sum of the weights as they were, O that of the rounded ones, which V has been multiplied with: the epilogue
  * divides by the first, so O is multiplied by their ratio. The first lane of four holds the column of ones. */

@@ -6,15 +6,17 @@
 #define STROBE_CUDA_SM90_FP8_ENTRY_H
 
 INLINE void init_barriers(struct shared *s) {
-    for (int slot = 0; slot < Q_SLOTS; ++slot) mbarrier_init(&s->q_full[slot], 1), mbarrier_init(&s->q_empty[slot], 4);
+    for (int slot = 0; slot < Q_SLOTS; ++slot)
+        mbarrier_init(&s->q_full[slot], 1), mbarrier_init(&s->q_empty[slot], 4 * ARRIVALS);
     for (int stage = 0; stage < STAGES; ++stage)
-        mbarrier_init(&s->k_full[stage], 1), mbarrier_init(&s->k_empty[stage], 4 * GROUPS);
+        mbarrier_init(&s->k_full[stage], 1), mbarrier_init(&s->k_empty[stage], 4 * GROUPS * ARRIVALS);
     for (int stage = 0; stage < V_STAGES; ++stage) {
-        mbarrier_init(&s->v_full[stage], 1), mbarrier_init(&s->v_empty[stage], 4 * GROUPS);
-        mbarrier_init(&s->vt_full[stage], TRANSPOSERS);
+        mbarrier_init(&s->v_full[stage], 1), mbarrier_init(&s->v_empty[stage], 4 * GROUPS * ARRIVALS);
+        mbarrier_init(&s->vt_full[stage], TRANSPOSERS * ARRIVALS);
     }
     for (int slot = 0; slot < TILES; ++slot)
-        mbarrier_init(&s->tile_full[slot], 1), mbarrier_init(&s->tile_empty[slot], 4 * GROUPS + 1 + TRANSPOSERS);
+        mbarrier_init(&s->tile_full[slot], 1),
+            mbarrier_init(&s->tile_empty[slot], (4 * GROUPS + TRANSPOSERS) * ARRIVALS + 1);
     for (int warp = 0; warp < 4 * GROUPS; ++warp) s->chain[warp] = -1;
     mbarrier_init_fence();
 }

@@ -16,6 +16,7 @@
 
 #include "cuda/ptx/ldmatrix.h"
 #include "cuda/ptx/stmatrix.h"
+#include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/forward/load.h"
 
 enum { TRANSPOSERS = 2 /* warps */, ONE_E4M3 = 0x38, HALF_SLAB = HEAD_DIM % 128 != 0 };
@@ -117,11 +118,9 @@ INLINE void transposer(const struct sm90_forward_params *p, struct shared *s, in
             mbarrier_wait(&s->v_full[stage], v_full_parity(count));
             transpose_block(s->v[stage], warp);
             fence_proxy_async();
-            __syncwarp();
-            if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->vt_full[stage]);
+            arrive_as_warp(&s->vt_full[stage]);
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);
+        arrive_as_warp(&s->tile_empty[slot_of(tiles)]);
     }
 }
 

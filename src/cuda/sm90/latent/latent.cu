@@ -40,8 +40,8 @@ extern "C" __global__ void __launch_bounds__(LATENT_THREADS, 1) KERNEL(const __g
     if (threadIdx.x == 0) {
         tma_prefetch_map(&d.q), tma_prefetch_map(&d.k);
         for (int stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(&shared->full[stage], 1), mbarrier_init(&shared->empty[stage], 4 * VALUE_GROUPS);
-            mbarrier_init(&shared->weights[stage], 4), mbarrier_init(&shared->next[stage], 4);
+            mbarrier_init(&shared->full[stage], 1), mbarrier_init(&shared->empty[stage], 4 * VALUE_GROUPS * ARRIVALS);
+            mbarrier_init(&shared->weights[stage], 4 * ARRIVALS), mbarrier_init(&shared->next[stage], 4 * ARRIVALS);
         }
         mbarrier_init_fence();
     }

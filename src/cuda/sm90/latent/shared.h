@@ -6,6 +6,7 @@
 #define STROBE_CUDA_SM90_LATENT_SHARED_H
 
 #include "cuda/ptx/mbarrier.h"
+#include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/latent/schedule.h"
 
 enum {
@@ -48,10 +49,7 @@ INLINE uint32_t stage_of(uint32_t count) { return count % STAGES; }
 INLINE uint32_t parity_of(uint32_t count) { return count / STAGES % 2; }
 
 /* Once a warp: it is done with what the barrier guards. */
-INLINE void arrive(uint64_t *barrier) {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
-}
+INLINE void arrive(uint64_t *barrier) { arrive_as_warp(barrier); }
 
 /* Where sixteen bytes of a row of an operand with 128-byte swizzle lie, in a slab's eights `eight_bytes` apart. */
 INLINE int chunk_at(int row, int chunk, int eight_bytes) {
