@@ -27,7 +27,7 @@ INLINE void normalise(struct rows *r, const float (&l)[2], float (&o)[OUTPUTS]) 
         float sum = r->sum[i] *= unit;
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        ratio[i] = rounded == 0 ? 0 : sum / rounded;
+        ratio[i] = rounded == 0 ? 0 : sum * ONE / rounded;
         r->shift[i] += WEIGHTS_LOG2;
     }
 #pragma unroll

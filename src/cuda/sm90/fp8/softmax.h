@@ -15,6 +15,12 @@
 #define WEIGHTS_LOG2      6
 #define WEIGHTS_GROW_LOG2 2.8f /* before O and l are rescaled */
 
+/* What the column of ones behind V holds. An FP8 product cuts off what lies below 2^-13 of a sum: of products with V, which
+ * have up to eight bits, more than of products with 1, which have four, so that O was 6e-4 too small where V has one sign.
+ * 1.75 is the significand of 448, the number that a constant V is stored as. Its sums lose exactly what these lose. */
+#define ONE      1.75f
+#define ONE_E4M3 0x3e
+
 /* Scales may be negative, 0 and NaN: the scores take over what their products would be spoilt by, and hidden ones, -inf,
  * stay what they are. */
 INLINE void make_positive(float (&s)[KEYS / 2], float (&c)[2]) {

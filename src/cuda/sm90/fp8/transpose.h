@@ -9,8 +9,8 @@
  *
  * A warp reads two squares of 32 keys and 32 columns and then writes them to each other's place, mirrored, or each to its
  * own. The keys of each sixteen lie in the order 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, which is that of P's registers. Both
- * have the 128-byte swizzle. Row HEAD_DIM of V^T is all ones, seven rows of zeros follow: column HEAD_DIM of P V is l, the
- * sum of the weights as the tensor cores have them. Included by forward.cu alone. */
+ * have the 128-byte swizzle. Row HEAD_DIM of V^T is all ONE (softmax.h), seven rows of zeros follow: column HEAD_DIM of P V
+ * is l, the sum of the weights as the tensor cores have them, times ONE. Included by forward.cu alone. */
 #ifndef STROBE_CUDA_SM90_FP8_TRANSPOSE_H
 #define STROBE_CUDA_SM90_FP8_TRANSPOSE_H
 
@@ -19,7 +19,7 @@
 #include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/forward/load.h"
 
-enum { TRANSPOSERS = 2 /* warps */, ONE_E4M3 = 0x38, HALF_SLAB = HEAD_DIM % 128 != 0 };
+enum { TRANSPOSERS = 2 /* warps */, HALF_SLAB = HEAD_DIM % 128 != 0 };
 static_assert(HEAD_DIM % 64 == 0 && KEYS == 128, "squares of 32 and half slabs");
 
 /* Pairs of squares of a slab, a byte each, for either warp: key and column of the first, then of the second, in units of 32,
@@ -75,7 +75,7 @@ INLINE void transpose_slab(uint32_t slab, uint32_t squares, int pairs) {
     }
 }
 
-/* The row of ones behind V^T and the seven of zeros, whose word number `word` is this one. */
+/* The row of ONE behind V^T and the seven of zeros, whose word number `word` is this one. */
 INLINE uint32_t word_of_ones(int word) { return word < ROW_BYTES / 4 ? 0x01010101u * ONE_E4M3 : 0; }
 
 /* The part of one warp. In half a slab the rows behind V^T are keys of V before, which the second warp reads. */
