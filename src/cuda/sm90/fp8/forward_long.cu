@@ -60,6 +60,18 @@ INLINE uint32_t keys_of_stage(struct shared *shared, uint32_t stage) {
     return place_of(shared->k[0], stage * (SLABS * KV_SLAB));
 }
 
+/* K, or V^T, of a block has come. The wait that is seldom in vain is under the scores' product, where it costs nothing;
+ * ptxas spills where both are. */
+enum { WAITS_EARLY_FOR_K = HEAD_DIM == 256, WAITS_EARLY_FOR_V = GROUPS == 3 };
+
+INLINE void wait_for_keys(struct shared *shared, uint32_t count) {
+    mbarrier_wait(&shared->k_full[stage_of(count)], full_parity(count));
+}
+
+INLINE void wait_for_values(struct shared *shared, uint32_t count) {
+    mbarrier_wait(&shared->vt_full[v_stage_of(count)], v_full_parity(count));
+}
+
 /* Takes over the description of the next tile, and waits for its Q and its first K. After the last tile there is nothing to
  * wait for, and what is multiplied next is stale data: ptxas would serialise all products if one stood behind a condition.
  */
@@ -75,7 +87,7 @@ INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *share
     g->part.row_scale[0] = scale_of_row(p, tile, row) * factor,
     g->part.row_scale[1] = scale_of_row(p, tile, row + 8) * factor;
     mbarrier_wait(&shared->q_full[q_slot_of(piece)], q_parity(piece));
-    mbarrier_wait(&shared->k_full[stage_of(g->count)], full_parity(g->count));
+    wait_for_keys(shared, g->count);
 }
 
 /* O and l are of the shift before. */
@@ -120,14 +132,17 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
     float c[2] = {g->part.row_scale[0] * k_scale, g->part.row_scale[1] * k_scale};
     const bool starts = HEAD_DIM <= 128 && needs_maxima(&g->rows, c), is_first = n == g->part.end_block - 1;
+    const bool hides = (n * KEYS + KEYS > g->part.shown.end) | (n * KEYS < g->part.shown.begin);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
+    if (WAITS_EARLY_FOR_K && !last) wait_for_keys(shared, g->count + 1);
+    if (WAITS_EARLY_FOR_V) wait_for_values(shared, g->count);
     wgmma_wait(0);
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
     release(&shared->k_empty[stage_of(g->count)]);
     if (last) release(&shared->q_empty[q_slot_of(piece_of(g->tiles, group_index()))]);
 #pragma unroll
     for (int v = 0; v < SCORES; ++v) wgmma_keep(s[v]);
-    mask_band(t, g->part.shown, s, warp_row(), n * KEYS);
+    if (hides) mask_band(t, g->part.shown, s, warp_row(), n * KEYS);
     trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
     to_weights(g, s, o, weights, c, is_first, starts);
 }
@@ -137,7 +152,7 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
 INLINE void process_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                           float (&s)[SCORES], float (&o)[OUTPUTS], int n, bool last) {
     enum { BEGINS_LATE = GROUPS == 2 };
-    const uint32_t v_stage = v_stage_of(g->count), v_parity = v_full_parity(g->count);
+    const uint32_t v_stage = v_stage_of(g->count);
     const float2 scales = shared->scales[stage_of(g->count)];
     uint32_t weights[KEYS / 8]; /* P */
     float sums[LAST_SUMS];
@@ -146,9 +161,9 @@ INLINE void process_block(const struct sm90_forward_params *p, struct shared *sh
     ++g->count;
     if (last) ++g->tiles;
     if (last && !BEGINS_LATE) begin_tile(p, shared, g);
-    if (!last) mbarrier_wait(&shared->k_full[stage_of(g->count)], full_parity(g->count));
+    if (!last && !WAITS_EARLY_FOR_K) wait_for_keys(shared, g->count);
     trace(&g->tracer, STROBE_TRACE_WAIT_V, g->count);
-    mbarrier_wait(&shared->vt_full[v_stage], v_parity);
+    if (!WAITS_EARLY_FOR_V) wait_for_values(shared, g->count - 1);
     const uint32_t q = queries_of(shared, g->tiles), k = keys_of_stage(shared, stage_of(g->count));
     const uint32_t vt = place_of(shared->v[0], v_stage * V_BYTES);
     trace(&g->tracer, STROBE_TRACE_WAIT_PING_PONG, g->count);
