@@ -132,7 +132,7 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
     float c[2] = {g->part.row_scale[0] * k_scale, g->part.row_scale[1] * k_scale};
     const bool starts = HEAD_DIM <= 128 && needs_maxima(&g->rows, c), is_first = n == g->part.end_block - 1;
-    const bool hides = (n * KEYS + KEYS > g->part.shown.end) | (n * KEYS < g->part.shown.begin);
+    const bool hides = !WAITS_EARLY_FOR_K || n * KEYS + KEYS > g->part.shown.end || n * KEYS < g->part.shown.begin;
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     if (WAITS_EARLY_FOR_K && !last) wait_for_keys(shared, g->count + 1);
     if (WAITS_EARLY_FOR_V) wait_for_values(shared, g->count);
