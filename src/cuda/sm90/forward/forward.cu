@@ -313,8 +313,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
             mbarrier_init(&shared->k_full[stage], 1), mbarrier_init(&shared->v_full[stage], 1);
             mbarrier_init(&shared->k_empty[stage], 4 * GROUPS), mbarrier_init(&shared->v_empty[stage], 4 * GROUPS);
         }
-        for (int slot = 0; slot < TILES; ++slot)
+        for (int slot = 0; slot < TILES; ++slot) {
             mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_empty[slot], 4 * GROUPS + PRODUCERS);
+            mbarrier_init(&shared->tile_ends[slot], 1);
+        }
         for (int i = 0; i < BIAS_STAGES * GROUPS; ++i)
             mbarrier_init(&shared->bias_full[0][i], 1), mbarrier_init(&shared->bias_empty[0][i], 4);
         if (HAS_PAGES) mbarrier_init(&shared->v_arrived, 1);

@@ -15,7 +15,8 @@
 #endif
 
 /* One warp describes the CTA's tiles for all others. The first tile is that of the CTA's number, the next ones come from
- * next_tile(). The description NO_TILE behind the last one ends all roles. */
+ * next_tile(). Under a mask a tile is taken from the tile counter as late as its description and its copies allow, since
+ * what one CTA holds no other can do. The description NO_TILE behind the last one ends all roles. */
 INLINE void scheduler(const struct sm90_forward_params *p, struct shared *s) {
     struct tracer tracer = tracer_of(p, STROBE_TRACE_SCHEDULER, threadIdx.x % 32 == 0);
     struct cursor cursor = {0, 0};
@@ -25,6 +26,8 @@ INLINE void scheduler(const struct sm90_forward_params *p, struct shared *s) {
     for (uint32_t told = 0; going; ++told) {
         const uint32_t done = told - p->known_tiles;
         trace(&tracer, STROBE_TRACE_WAIT_ROOM, told);
+        if (p->is_dynamic && told + 1 >= p->known_tiles)
+            mbarrier_wait(&s->tile_ends[slot_of(done + 1)], slot_parity(done + 1));
         if (told >= p->known_tiles) mbarrier_wait(&s->tile_empty[slot_of(done)], slot_parity(done));
         trace(&tracer, STROBE_TRACE_DESCRIBE, told);
         if (told > 0) number = next_tile(p, number);
@@ -44,10 +47,12 @@ INLINE void load_block(unsigned char *to, const CUtensorMap *map, uint64_t *full
 }
 
 /* Copies K and V of every block of a tile, V one block behind K, or beside it where it is transposed then: wait for room,
- * expect the bytes, copy. Blocks run from right to left. `count`: blocks before this tile. */
+ * expect the bytes, copy. Blocks run from right to left. `count`: blocks before this tile; `ends` is told when TAKE_AHEAD
+ * blocks are left. */
 INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, const struct tile *t, uint32_t count,
-                      struct tracer *tracer) {
+                      uint64_t *ends, struct tracer *tracer) {
     const int kv_head = t->kv_head, first_key = t->first_key, blocks = t->end_block - t->first_block;
+    const int tells = blocks > TAKE_AHEAD ? blocks - TAKE_AHEAD : 0;
     const int batch_k = p->cu_seqlens_k ? 0 : t->batch;
     int block = start_of_walk(t), before = block;
 #if defined(FP8_INPUTS)
@@ -67,6 +72,7 @@ INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, con
             trace(tracer, STROBE_TRACE_LOAD_K, count + n);
             load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, first_key + block * KEYS, kv_head, batch_k,
                        TMA_EVICT_LAST);
+            if (n == tells) mbarrier_arrive(ends);
         }
         if (n >= V_BEHIND) {
             const uint32_t stage = v_stage_of(count + n - V_BEHIND);
@@ -129,9 +135,10 @@ INLINE void producer_kv(const struct sm90_forward_params *p, struct shared *s) {
         mbarrier_wait(&s->tile_full[slot_of(tiles)], slot_parity(tiles));
         if (t->number == NO_TILE) break;
         if (HAS_MASKS) {
+            mbarrier_arrive(&s->tile_ends[slot_of(tiles)]); /* how many blocks are visible is not known */
             count += load_visible(p, s, t, count);
         } else {
-            load_tile(p, s, t, count, &tracer);
+            load_tile(p, s, t, count, &s->tile_ends[slot_of(tiles)], &tracer);
             count += t->end_block - t->first_block;
         }
         mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);

@@ -107,10 +107,12 @@ INLINE void clear_rows(unsigned char *stage, int begin) {
     __syncwarp();
 }
 
-/* Copies K, or V, of a tile's blocks. `count`: blocks before this tile; `ends`: blocks so far in which a sequence ended. */
+/* Copies K, or V, of a tile's blocks. `count`: blocks before this tile; `ends`: blocks so far in which a sequence ended;
+ * `tile_ends`: as in load_tile(). */
 INLINE void load_tile_pages(const struct sm90_forward_params *p, struct shared *s, const struct tile *t, bool is_v,
-                            uint32_t count, uint32_t *ends, struct tracer *tracer) {
+                            uint32_t count, uint64_t *tile_ends, uint32_t *ends, struct tracer *tracer) {
     struct page_window w = window_behind(p, t, t->end_block - 1);
+    const int tells = min(t->first_block + (int)TAKE_AHEAD, t->end_block) - 1;
 #pragma unroll 1
     for (int n = t->end_block - 1; n >= t->first_block; --n, ++count) {
         const uint32_t stage = stage_of(count);
@@ -129,6 +131,7 @@ INLINE void load_tile_pages(const struct sm90_forward_params *p, struct shared *
         }
         __syncwarp(); /* the barrier expects the copies before any arrives */
         load_pieces(p, is_v, &w, to, ends_here ? &s->v_arrived : full, lane);
+        if (n == tells && !is_v && threadIdx.x % 32 == 0) mbarrier_arrive(tile_ends);
         if (!ends_here) continue;
         mbarrier_wait(&s->v_arrived, (*ends)++ % 2);
         clear_rows(to, keys);
@@ -146,7 +149,7 @@ INLINE void producer_pages(const struct sm90_forward_params *p, struct shared *s
         trace(&tracer, STROBE_TRACE_WAIT_TILE, tiles);
         mbarrier_wait(&s->tile_full[slot_of(tiles)], slot_parity(tiles));
         if (t->number == NO_TILE) break;
-        load_tile_pages(p, s, t, is_v, count, &ends, &tracer);
+        load_tile_pages(p, s, t, is_v, count, &s->tile_ends[slot_of(tiles)], &ends, &tracer);
         count += t->end_block - t->first_block;
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);

@@ -34,6 +34,7 @@ enum {
     OUTPUTS = HEAD_DIM / 2,
     PING_PONG_BARRIER = 1, /* named barrier PING_PONG_BARRIER + g: group g may issue its products */
     TILES = 4,             /* slots of tile descriptions; at most so many tiles are known at a time */
+    TAKE_AHEAD = 8,        /* blocks of K, see tile_ends: a description takes 2.4 us, Q's copy one or two more */
     HAS_BIAS_TILES = FEATURE_CLASS == FEATURES_BIAS,
     BIAS_BYTES = 64 * KEYS * 2, /* of one group */
     BIAS_STAGES = HEAD_DIM <= 64 ? 2 : 1,
@@ -60,6 +61,7 @@ struct shared {
     uint64_t q_full[Q_SLOTS], q_empty[Q_SLOTS];
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[V_STAGES], v_empty[V_STAGES];
     uint64_t tile_full[TILES], tile_empty[TILES];
+    uint64_t tile_ends[TILES]; /* few blocks of the tile are still to be copied: the scheduler may take another one */
     uint64_t bias_full[BIAS_STAGES][GROUPS], bias_empty[BIAS_STAGES][GROUPS];
     struct tile tile[TILES];
     uint32_t note[STAGES]; /* with masks: which block a stage of K has, see walk.h; with pages: which eights have none, see

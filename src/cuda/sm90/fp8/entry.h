@@ -14,9 +14,10 @@ INLINE void init_barriers(struct shared *s) {
         mbarrier_init(&s->v_full[stage], 1), mbarrier_init(&s->v_empty[stage], 4 * GROUPS * ARRIVALS);
         mbarrier_init(&s->vt_full[stage], TRANSPOSERS * ARRIVALS);
     }
-    for (int slot = 0; slot < TILES; ++slot)
-        mbarrier_init(&s->tile_full[slot], 1),
-            mbarrier_init(&s->tile_empty[slot], (4 * GROUPS + TRANSPOSERS) * ARRIVALS + 1);
+    for (int slot = 0; slot < TILES; ++slot) {
+        mbarrier_init(&s->tile_full[slot], 1), mbarrier_init(&s->tile_ends[slot], 1);
+        mbarrier_init(&s->tile_empty[slot], (4 * GROUPS + TRANSPOSERS) * ARRIVALS + 1);
+    }
     for (int warp = 0; warp < 4 * GROUPS; ++warp) s->chain[warp] = -1;
     mbarrier_init_fence();
 }

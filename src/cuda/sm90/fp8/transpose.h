@@ -134,7 +134,7 @@ INLINE void producer_qkv(const struct sm90_forward_params *p, struct shared *s) 
         mbarrier_wait(&s->tile_full[slot_of(tiles)], slot_parity(tiles));
         if (t->number == NO_TILE) break;
         piece = load_queries(p, s, t, piece, &tracer, tiles);
-        load_tile(p, s, t, count, &tracer);
+        load_tile(p, s, t, count, &s->tile_ends[slot_of(tiles)], &tracer);
         count += t->end_block - t->first_block;
         mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);
     }
