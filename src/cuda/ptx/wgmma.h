@@ -45,6 +45,8 @@ static __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint3
 #define WGMMA_32(mode, d, i) \
     WGMMA_8(mode, d, i), WGMMA_8(mode, d, (i) + 8), WGMMA_8(mode, d, (i) + 16), WGMMA_8(mode, d, (i) + 24)
 #define WGMMA_64(mode, d, i) WGMMA_32(mode, d, i), WGMMA_32(mode, d, (i) + 32)
+#define WGMMA_D24 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
 #define WGMMA_D32                                                                                                         \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, " \
     "%25, %26, %27, %28, %29, %30, %31"
@@ -77,6 +79,7 @@ WGMMA_SS(128, WGMMA_D64, "%64, %65", "%66", WGMMA_64("+f", d, 0))
                      : __VA_ARGS__                                                                         \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                \
     }
+WGMMA_RS(48, WGMMA_D24, "%24, %25, %26, %27", "%28", WGMMA_8("+f", d, 0), WGMMA_8("+f", d, 8), WGMMA_8("+f", d, 16))
 WGMMA_RS(64, WGMMA_D32, "%32, %33, %34, %35", "%36", WGMMA_32("+f", d, 0))
 WGMMA_RS(96, WGMMA_D48, "%48, %49, %50, %51", "%52", WGMMA_32("+f", d, 0), WGMMA_8("+f", d, 32), WGMMA_8("+f", d, 40))
 WGMMA_RS(128, WGMMA_D64, "%64, %65, %66, %67", "%68", WGMMA_64("+f", d, 0))

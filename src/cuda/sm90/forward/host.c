@@ -78,6 +78,9 @@ static int64_t visible_keys(const struct problem *p) {
     return span < p->a.seq_k ? span : p->a.seq_k;
 }
 
+/* The copy engine takes longer over rows that are no whole 64 bytes, and several small CTAs read K and V more often. */
+static bool has_whole_sectors(const strobe_attention *a) { return a->dim % 32 == 0 && a->dim_v % 32 == 0; }
+
 static const struct variant *variant_of_class(const struct problem *p, int32_t features) {
     const strobe_attention *a = &p->a;
     const int64_t dim = a->dim > a->dim_v ? a->dim : a->dim_v, keys = visible_keys(p);
@@ -85,7 +88,7 @@ static const struct variant *variant_of_class(const struct problem *p, int32_t f
     for (const struct forward_variant *v = variants; v->symbol; ++v) {
         const int64_t most = masked ? v->most_masked : v->most_full;
         if (v->dtype == a->q.dtype && v->out == a->out.dtype && v->features == features && v->dim >= dim &&
-            (most < 0 || keys <= most))
+            (most < 0 || keys <= most) && (v->ctas == 1 || has_whole_sectors(a)))
             return &v->base;
     }
     return NULL;
@@ -169,8 +172,8 @@ static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, 
 
 /* Heads that are worked on at a time, whole groups of them, as many as keep K and V in half of the L2 cache: under a causal
  * mask the more, the better tiles of all lengths level out. Where all are alike no more than fit one round of tiles, and two
- * rounds where they are short, so that new K and V come from memory at an even pace, but four heads of K and V, lest all CTAs
- * ask one part of the cache for the same lines. */
+ * rounds where they are short, so that new K and V come from memory at an even pace, but four heads of K and V, lest all
+ * CTAs ask one part of the cache for the same lines. */
 static int64_t section_heads(const struct problem *p, const struct forward_variant *variant, bool alike) {
     const strobe_attention *a = &p->a;
     const int64_t head_bytes = a->seq_k * (a->dim + a->dim_v) * (int64_t)strobe__dtype_bytes(a->k.dtype),

@@ -179,6 +179,7 @@ EMULATED_WGMMA_SS(128)
     static inline void wgmma_rs_##n(float(&d)[n / 2], const uint32_t *a, uint64_t b) { \
         emulated_wgmma_of({d, a, 0, b, n, 1, false, false, true});                     \
     }
+EMULATED_WGMMA_RS(48)
 EMULATED_WGMMA_RS(64)
 EMULATED_WGMMA_RS(96)
 EMULATED_WGMMA_RS(128)
