@@ -30,9 +30,11 @@ def cases():
     """Name, lengths, rows, query heads, K/V heads, dim, slots of a page or 0."""
     for batch, keys in ((1, 1024), (1, 8192), (1, 131072), (16, 8192), (64, 8192), (128, 4096)):
         yield f"{batch} x {keys}", [keys] * batch, 1, 32, 8, 128, 0
-    yield "16k + 63 x 1k", [16384] + [1024] * 63, 1, 32, 8, 128, 0
     draw = random.Random(7)
-    yield "64 of 1..16k", [draw.randint(1, 16384) for _ in range(64)], 1, 32, 8, 128, 0
+    drawn = [draw.randint(1, 16384) for _ in range(64)]
+    for name, lengths in (("16k + 63 x 1k", [16384] + [1024] * 63), ("64 of 1..16k", drawn)):
+        yield name, lengths, 1, 32, 8, 128, 0
+        yield f"{name}: as even", [sum(lengths) // 64] * 64, 1, 32, 8, 128, 0
     for size in (256, 64, 16, 1):
         yield f"64 x 8192, pages of {size}", [8192] * 64, 1, 32, 8, 128, size
     yield "16k + 63 x 1k, pages of 16", [16384] + [1024] * 63, 1, 32, 8, 128, 16

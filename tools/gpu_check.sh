@@ -161,6 +161,7 @@ if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/de
     python3 "$here/tests/cuda/masks.py" "$build/libstrobe.so" --kernel cuda_backward_sm80 --bf16 || failed=1
     python3 "$here/tests/cuda/repeats.py" "$build/libstrobe.so" $repeats || failed=1
     python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" graph || failed=1
+    python3 "$here/tests/cuda/decode_graph.py" "$build/libstrobe.so" || failed=1
     # the command's own figures, beside what it measures as the card's peak
     "$strobe" bench bwd b=2 h=16 s=4k d=128 bf16 causal device=cuda || failed=1
     for choice in "fwd bwd decode" "fwd --kernel cuda_forward_sm80" "bwd --kernel cuda_backward_sm80"; do

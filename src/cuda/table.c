@@ -44,9 +44,10 @@
 
 #define PACKED_TOTAL  "packed tensors: total_q is given"
 #define PACKED_TOTALS "packed tensors: total_q and total_k are given"
-#define DECODE_LIMITS "rows of k and v at multiples of 16 bytes; " PACKED_TOTAL "; chosen by itself from seq_k 512 on"
-#define CLUSTER_LIMITS                                                                                       \
-    "batch * heads_kv up to 16; seq_k in pages up to 16384; half of that, and of int8 and e4m3 up to 4096, " \
+#define DECODE_LIMITS "rows of k and v at multiples of 16 bytes; " PACKED_TOTAL "; chosen by itself from seq_k 64 on"
+#define CLUSTER_LIMITS                                                                                                      \
+    "batch * heads_kv up to 16, or 128 without lengths in arrays, pages, int8, e4m3 and dim above 128, from 17 to 30 with " \
+    "seq_k up to 16384; seq_k in pages up to 16384; half of that, and of int8 and e4m3 up to 4096, "                        \
     "where batch * heads_kv is above 8; " DECODE_LIMITS
 #define COPIED_28 \
     PACKED_TOTALS "; dropout.key_start a multiple of 4; q_start and k_start at most 2^28 apart with ALiBi; rows of "
@@ -69,9 +70,8 @@
         .dbias = STORED                                                                                                  \
     }
 
-/* From so many keys on sharing out blocks of keys is thought to pay for the merge; 1024 is the least that was measured
- * (docs/kernels/cuda.md). */
-enum { KEYS_WORTH_SHARING = 512 };
+/* The least keys for which sharing out blocks of keys has been measured, and is faster than tiles (docs/kernels/cuda.md). */
+enum { KEYS_WORTH_SHARING = 64 };
 
 /* The most keys in bytes of a sequence for which clusters are faster than shares, where eight CTAs have them. */
 enum { CLUSTER_BYTES = 8192 };
@@ -87,13 +87,14 @@ static const struct kernel kernels[] = {
         .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME | FP32, .lse = FP32, .bias = SAME | FP32, .sinks = FP32},
         .dim = 256,
         .dim_v = 256,
-        .seq_q = {64, 1 << 28}, /* from a tile's rows on */
+        .seq_q = {1, 1 << 28},
         .seq_k = {1, 1 << 28},
         .rows = ROWS_31,
         .reject = strobe__sm90_forward_reject,
         .limits = COPIED_28 "q, k and v at ascending multiples of 16 bytes; block_mask.block_k a multiple of 8; pages of "
-                            "multiples of 8 slots, without masks, bias, dropout, leftpad_k and an out in fp32; leftpad_k "
-                            "without masks",
+                            "multiples of 8 slots, without masks, bias, dropout and leftpad_k, and with an out in fp32 "
+                            "dim up to 128 without softcap and ALiBi; leftpad_k without masks; seq_q below 64 where a "
+                            "K/V head has more than 64 rows, over many keys, dim up to 128, plain or in pages",
         .choose = strobe__sm90_forward_choose,
         .variants = strobe__sm90_forward_variants,
         .workspace = strobe__sm90_forward_workspace,

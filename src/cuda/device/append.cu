@@ -16,6 +16,7 @@
  * VARIANT, by -D: what the text is compiled for, since less text needs fewer registers; CTAS on a multiprocessor. */
 #include "cuda/device/append_elements.h"
 #include "cuda/device/hadamard.h"
+#include "cuda/ptx/integer.h"
 
 enum { COLUMNS = APPEND_MOST_COLUMNS };
 
@@ -223,6 +224,15 @@ INLINE float scale_of_row(const struct append_side *s, int lane, const uint32_t 
     return scale_of_bits(most, s->at.t.int8);
 }
 
+/* Eight int8 of a row that is finite, whose scale is its own: no level is above 127.5. */
+INLINE uint2 eight_int8(const float (&x)[COLUMNS], float inverse) {
+    uint32_t level[COLUMNS];
+#pragma unroll
+    for (int n = 0; n < COLUMNS; ++n) level[n] = __float_as_uint(rounded_sum(rounded_product(x[n], inverse), 12582912.0f));
+    return make_uint2(__byte_perm(__byte_perm(level[0], level[1], 0x0040), __byte_perm(level[2], level[3], 0x0040), 0x5410),
+                      __byte_perm(__byte_perm(level[4], level[5], 0x0040), __byte_perm(level[6], level[7], 0x0040), 0x5410));
+}
+
 /* Scales and bytes of the group's rows x, whose elements begin at `to`. All lanes of the warp. */
 INLINE void store_quantised(const struct append_side *s, const struct group *g, const struct token_place *place,
                             const struct units *u, int64_t to, const float (&x)[APPEND_UNITS][COLUMNS]) {
@@ -246,7 +256,10 @@ INLINE void store_quantised(const struct append_side *s, const struct group *g, 
 #pragma unroll
     for (int n = 0; n < APPEND_UNITS; ++n)
         inverse[n] = __shfl_sync(0xffffffffu, own, (int)threadIdx.x % 32 - g->lane + lane_of(n));
-    if (t->int8) {
+    if (t->int8 && t->block == 1 && !__any_sync(0xffffffffu, infinite)) {
+#pragma unroll
+        for (int n = 0; n < APPEND_UNITS; ++n) bytes[n] = eight_int8(x[n], inverse[n]);
+    } else if (t->int8) {
 #pragma unroll
         for (int n = 0; n < APPEND_UNITS; ++n)
             bytes[n] = make_uint2(four_int8(x[n], inverse[n]), four_int8(x[n] + 4, inverse[n]));
@@ -259,6 +272,74 @@ INLINE void store_quantised(const struct append_side *s, const struct group *g, 
 #pragma unroll
     for (int n = 0; n < APPEND_UNITS; ++n)
         if (place->there && u->at[n] >= 0) *(uint2 *)(t->to + to + n * t->to_stride[2]) = bytes[n];
+}
+
+/* The largest magnitude of a lane's eight elements of 16 bits, whose order is that of their bits. */
+INLINE uint32_t largest_of_raw(uint4 raw) {
+    const uint32_t magnitude = 0x7fff7fffu;
+    const uint32_t a = larger_halves(raw.x & magnitude, raw.y & magnitude);
+    const uint32_t two = larger_halves(a, larger_halves(raw.z & magnitude, raw.w & magnitude));
+    return larger(two & 0xffff, two >> 16);
+}
+
+/* Scales and bytes of the group's units, which are rows, one after the other, whatever is in them: they are read again. All
+ * lanes of the warp. */
+INLINE void quantise_slowly(const struct append_side *s, const struct group *g, const struct token_place *place,
+                            const struct units *u) {
+    const struct quantise_tensor *t = &s->at.t;
+    const int column = g->lane * COLUMNS, row_bytes = (int)t->dim * s->from_bytes;
+    const char *const from = (const char *)t->from + source_of(t, g) * s->from_bytes;
+#pragma unroll 1
+    for (int n = 0; n < s->each; ++n) {
+        const int head = g->first + n;
+        const bool there = g->there && head < s->units && 16 * g->lane < row_bytes;
+        float x[COLUMNS];
+        bool infinite = false;
+        uint4 raw = make_uint4(0, 0, 0, 0);
+        if (there) raw = *(const uint4 *)(from + head * t->from_stride[2] * s->from_bytes + 16 * g->lane);
+        widen(t->from_dtype, raw, x);
+        uint32_t most = largest_of(x, t->int8, &infinite);
+        for (int step = 1; step < 1 << s->lane_bits; step *= 2) most = larger(most, __shfl_xor_sync(0xffffffffu, most, step));
+        const float scale = scale_of_bits(most, t->int8);
+        if (!place->there || !there) continue;
+        if (g->lane == 0) t->scale[place->scale + head * t->scale_stride[2]] = scale;
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c)
+            t->to[place->to + head * t->to_stride[2] + column + c] = quantised(x[c], 1 / scale, t->int8);
+    }
+}
+
+/* The same of rows that are finite, four together. */
+INLINE void quantise_units(const struct append_side *s, const struct group *g, const struct token_place *place,
+                           const struct units *u) {
+    const struct quantise_tensor *t = &s->at.t;
+    const bool is_bf16 = t->from_dtype == CUDA_BF16;
+    const int row = row_of(g->lane), head = g->first + row;
+    uint8_t *const to = t->to + (place->to + g->first * t->to_stride[2] + g->lane * COLUMNS);
+    bool finite = true;
+    uint32_t largest[APPEND_UNITS];
+#pragma unroll
+    for (int n = 0; n < APPEND_UNITS; ++n) {
+        const uint32_t most = largest_of_raw(u->raw[n]);
+        finite = finite && most < (is_bf16 ? 0x7f80 : 0x7c00);
+        largest[n] = is_bf16 ? most << 16 : __float_as_uint(f16_to_float((uint16_t)most));
+    }
+    if (__any_sync(0xffffffffu, !finite)) {
+        quantise_slowly(s, g, place, u);
+        return;
+    }
+    const float scale = scale_of_row(s, g->lane, largest), own = 1 / scale;
+    if (place->there && row < s->each && head < s->units && g->lane < APPEND_UNITS)
+        t->scale[place->scale + head * t->scale_stride[2]] = scale;
+#pragma unroll
+    for (int n = 0; n < APPEND_UNITS; ++n) {
+        const float inverse = __shfl_sync(0xffffffffu, own, (int)threadIdx.x % 32 - g->lane + lane_of(n));
+        float x[COLUMNS];
+        widen(t->from_dtype, u->raw[n], x);
+        const uint2 bytes = t->int8 ? eight_int8(x, inverse)
+                                    : make_uint2(four_e4m3(x, inverse), four_e4m3(x + 4, inverse));
+        if (place->there && u->at[n] >= 0) *(uint2 *)(to + n * t->to_stride[2]) = bytes;
+    }
 }
 
 /* Turns, transforms and stores the units, which are rows. All lanes of the warp. */
@@ -299,6 +380,8 @@ extern "C" __global__ void __launch_bounds__(APPEND_THREADS, CTAS) KERNEL(const 
     const struct token_place place = place_of(&p, s, &g);
     if (VARIANT == APPEND_COPIES || s->way == APPEND_COPY) {
         copy_units(s, &place, &units);
+    } else if (VARIANT == APPEND_BYTES || (VARIANT == APPEND_ALL && s->quantised_alone)) {
+        quantise_units(s, &g, &place, &units);
     } else if (VARIANT == APPEND_FLOATS || s->way == APPEND_VECTORS) {
         rotate_units(&p, s, &g, &place, &units);
     } else {

@@ -21,9 +21,9 @@ struct append_divisor {
     uint32_t by, multiplier, shift;
 };
 
-/* What the kernel is compiled for: all three tensors are copied; or they are, or go by vectors without quantisation; or all.
- */
-enum append_variant { APPEND_COPIES, APPEND_FLOATS, APPEND_ALL };
+/* What the kernel is compiled for: all three tensors are copied; or they are, or go by vectors without quantisation; or by
+ * vectors with nothing but quantisation to scales of their own; or all. */
+enum append_variant { APPEND_COPIES, APPEND_FLOATS, APPEND_BYTES, APPEND_ALL };
 
 /* How a tensor's rows go from one memory to the other. */
 enum append_way {
@@ -44,6 +44,7 @@ struct append_side {
     uint32_t groups, blocks;      /* of all tokens; CTAs that have them */
     int32_t from_bytes;           /* of an element */
     int32_t quantised;            /* to int8 or e4m3 */
+    int32_t quantised_alone;      /* by vectors, with nothing else, and to scales of its own */
 };
 
 struct append_params {

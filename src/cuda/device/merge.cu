@@ -13,6 +13,7 @@
 
 #include "cuda/device/lanes.h"
 #include "cuda/device/sequence.h"
+#include "cuda/ptx/dependent.h"
 
 INLINE int64_t offset(const struct view *x, int64_t b, int64_t i, int64_t h) {
     return b * x->batch + i * x->row + h * x->head;
@@ -227,7 +228,11 @@ extern "C" __global__ void __launch_bounds__(32 * MERGE_WARPS) KERNEL(const __gr
     const int warp = (int)threadIdx.x / 32, warps = merge_warps(&p), own = warp % warps;
     const int64_t index = (int64_t)blockIdx.x * (MERGE_WARPS / warps) + warp / warps;
     struct row r;
-    if (index >= (int64_t)p.batch * p.seq_q * p.heads_q || !row_of(&p, index, &r)) return;
+    const bool there = index < (int64_t)p.batch * p.seq_q * p.heads_q && row_of(&p, index, &r);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    wait_for_previous(); /* it may have been launched early, see host/merge.c */
+#endif
+    if (!there) return;
     const struct whole whole = whole_of(&p, r);
     if (merge_is_even(&p))
         merge_even(&p, r, &whole, warps, own);

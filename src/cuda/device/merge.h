@@ -31,14 +31,16 @@ struct merge_params {
     } part[MERGE_PARTS]; /* last, so that what is filled in for MOST is right for FEW */
 };
 
-/* Warps of a block. One merges a row, or all of them do where the row has many parts; of two parts one merges some rows. */
-enum { MERGE_WARPS = 4, ROWS_OF_TWO = 4 };
+/* Warps of a block. One merges a row, or all of them do where the row has many parts and rows are few; of two parts one
+ * merges some rows. */
+enum { MERGE_WARPS = 4, ROWS_OF_TWO = 4, MANY_MERGE_ROWS = 1024 };
 
 /* Whether parts are fp32, one step apart, of rows of whole 16 bytes. */
 STROBE_INLINE bool merge_is_even(const struct merge_params *p) { return p->evenly && p->dim_v % 4 == 0; }
 
 STROBE_INLINE int merge_warps(const struct merge_params *p) {
-    return merge_is_even(p) && p->count >= 2 * MERGE_WARPS ? MERGE_WARPS : 1;
+    const bool few = (int64_t)p->batch * p->seq_q * p->heads_q < MANY_MERGE_ROWS || p->count > 32;
+    return merge_is_even(p) && p->count >= 2 * MERGE_WARPS && few ? MERGE_WARPS : 1;
 }
 
 #endif

@@ -11,6 +11,7 @@
 
 CUDA_KERNEL(append_copies);
 CUDA_KERNEL(append_floats);
+CUDA_KERNEL(append_bytes);
 CUDA_KERNEL(append_all);
 
 _Static_assert((int)APPEND_MOST_DIM == (int)DIM_LIMIT && (int)DIM_V_LIMIT <= (int)DIM_LIMIT, "a row fits shared memory");
@@ -93,6 +94,7 @@ static bool set_side(struct append_side *s, const struct appending *call, const 
     s->way = way_of(call, at);
     s->from_bytes = (int32_t)bytes_of(t->from_dtype);
     s->quantised = at->to_dtype == STROBE_FP8_E4M3 || at->to_dtype == STROBE_INT8;
+    s->quantised_alone = s->quantised && s->way == APPEND_VECTORS && !t->rotary && !t->hadamard && t->block == 1;
     const int64_t pieces = cut_row(s), units = t->heads * pieces, tokens = strobe__product(t->batch, t->rows);
     const int64_t each = choose_each(s, units, tokens, strobe__cuda_limits(call->p.a.device_index).multiprocessors);
     const int64_t groups = strobe__product(tokens, ceil_div(units, each));
@@ -172,14 +174,18 @@ static strobe_status set_params(struct append_params *p, const struct appending 
 /* The least that has all of the call. */
 static struct cuda_kernel *variant_of(const struct append_params *p) {
     static struct cuda_kernel *const variants[] = {&strobe__kernel_append_copies, &strobe__kernel_append_floats,
-                                                   &strobe__kernel_append_all};
-    enum append_variant variant = APPEND_COPIES;
+                                                   &strobe__kernel_append_bytes, &strobe__kernel_append_all};
+    bool needs[APPEND_ALL + 1] = {false};
     for (int n = 0; n < APPEND_TENSORS; ++n) {
         const struct append_side *s = &p->side[n];
         if (s->blocks == 0 || s->way == APPEND_COPY) continue;
-        if (s->way == APPEND_ELEMENTS || s->quantised) return variants[APPEND_ALL];
-        variant = APPEND_FLOATS;
+        needs[s->way == APPEND_ELEMENTS || (s->quantised && !s->quantised_alone) ? APPEND_ALL
+              : s->quantised                                                     ? APPEND_BYTES
+                                                                                 : APPEND_FLOATS] = true;
     }
+    if (needs[APPEND_BYTES] && needs[APPEND_FLOATS]) needs[APPEND_ALL] = true;
+    int variant = APPEND_ALL;
+    while (variant > APPEND_COPIES && !needs[variant]) --variant;
     return variants[variant];
 }
 

@@ -11,11 +11,12 @@ CUDA_KERNEL(merge_two);
 CUDA_KERNEL(merge_few);
 CUDA_KERNEL(merge_most);
 
-static strobe_status launch(const struct merge_params *params, void *stream) {
+static strobe_status launch(const struct merge_params *params, bool early, void *stream) {
     const int64_t rows = (int64_t)params->batch * params->seq_q * params->heads_q;
     const bool few = params->evenly || params->count <= FEW_MERGE_PARTS;
-    return strobe__cuda_launch(few ? &strobe__kernel_merge_few : &strobe__kernel_merge_most,
-                               ceil_div(rows * merge_warps(params), MERGE_WARPS), 32 * MERGE_WARPS, 0, params, stream);
+    return (early ? strobe__cuda_launch_early : strobe__cuda_launch)(
+        few ? &strobe__kernel_merge_few : &strobe__kernel_merge_most, ceil_div(rows * merge_warps(params), MERGE_WARPS),
+        32 * MERGE_WARPS, 0, params, stream);
 }
 
 static struct view view_of(const strobe_tensor *t) {
@@ -23,7 +24,35 @@ static struct view view_of(const strobe_tensor *t) {
         .data = t->data, .batch = t->stride[0], .row = t->stride[1], .head = t->stride[2], .dtype = t->dtype};
 }
 
-strobe_status strobe__cuda_merge_splits(const struct params *whole, const struct params *parts, void *stream) {
+/* Rows of a head in a part. */
+static int64_t rows_of_part(const struct problem *p) {
+    return p->varlen.cu_seqlens_q ? p->varlen.total_q : p->a.batch * p->a.seq_q;
+}
+
+size_t strobe__cuda_parts_bytes(const struct problem *p, int64_t splits) {
+    const int64_t words = splits * rows_of_part(p) * p->a.heads_q * (p->a.dim_v + 2);
+    return ((size_t)words * sizeof(float) + 15) / 16 * 16;
+}
+
+void strobe__cuda_into_parts(struct params *to, const struct problem *p, int64_t splits, float *workspace) {
+    const strobe_attention *a = &p->a;
+    const int64_t row = a->heads_q * a->dim_v;
+    to->splits = (int32_t)splits;
+    to->split_out = rows_of_part(p) * row, to->split_lse = rows_of_part(p) * a->heads_q;
+    to->out = (struct view){.data = workspace,
+                            .batch = a->seq_q * row,
+                            .row = row,
+                            .head = a->dim_v,
+                            .dtype = STROBE_FP32,
+                            .aligned = a->dim_v % 4 == 0};
+    to->lse = (struct view){.data = workspace + splits * to->split_out,
+                            .batch = a->seq_q * a->heads_q,
+                            .row = a->heads_q,
+                            .head = 1,
+                            .dtype = STROBE_FP32};
+}
+
+strobe_status strobe__cuda_merge_splits(const struct params *whole, const struct params *parts, bool early, void *stream) {
     struct merge_params to = {.out = whole->out,
                               .lse = whole->lse,
                               .count = parts->splits,
@@ -39,7 +68,7 @@ strobe_status strobe__cuda_merge_splits(const struct params *whole, const struct
                               .heads_q = whole->heads_kv * whole->group,
                               .dim_v = whole->dim_v};
     to.part[0].out = parts->out, to.part[0].lse = parts->lse;
-    return launch(&to, stream);
+    return launch(&to, early, stream);
 }
 
 /* Whether four columns, at a multiple of four, can be read or written at a time. */
@@ -102,7 +131,7 @@ strobe_status strobe__cuda_merge(const struct merge *m, void *stream) {
         status = strobe__cuda_launch(&strobe__kernel_merge_two, ceil_div(rows, MERGE_WARPS * ROWS_OF_TWO), 32 * MERGE_WARPS,
                                      0, &to, stream);
     else if (!status)
-        status = launch(&to, stream);
+        status = launch(&to, false, stream);
     strobe__cuda_leave(&visit);
     return status;
 }

@@ -42,14 +42,14 @@ bool strobe__scores_can_be_copied(const struct problem *p, const strobe_bias *sc
 
 /* A stride of 0 is that of an axis of extent 1, which may have any: 16 bytes will do. */
 static bool encode_boxes(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
-                         int64_t columns, int64_t rows) {
+                         int64_t columns, int64_t rows, int64_t box_heads) {
     const cuuint64_t extent[4] = {(cuuint64_t)dim, (cuuint64_t)seq, (cuuint64_t)heads, (cuuint64_t)batch};
     const cuuint64_t bytes = strobe__dtype_bytes(t->dtype);
     cuuint64_t stride[3] = {(cuuint64_t)t->stride[1] * bytes, (cuuint64_t)t->stride[2] * bytes,
                             (cuuint64_t)t->stride[0] * bytes};
     for (int axis = 0; axis < 3; ++axis)
         if (stride[axis] == 0) stride[axis] = 16;
-    const cuuint32_t box[4] = {(cuuint32_t)columns, (cuuint32_t)rows, 1, 1}, step[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {(cuuint32_t)columns, (cuuint32_t)rows, (cuuint32_t)box_heads, 1}, step[4] = {1, 1, 1, 1};
     const CUtensorMapDataType type = bytes == 1                ? CU_TENSOR_MAP_DATA_TYPE_UINT8
                                      : t->dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                                : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
@@ -61,7 +61,14 @@ static bool encode_boxes(CUtensorMap *map, const strobe_tensor *t, int64_t dim, 
 
 bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
                         int64_t rows) {
-    return encode_boxes(map, t, dim, seq, heads, batch, 128 / (int64_t)strobe__dtype_bytes(t->dtype), rows);
+    return encode_boxes(map, t, dim, seq, heads, batch, 128 / (int64_t)strobe__dtype_bytes(t->dtype), rows, 1);
+}
+
+bool strobe__encode_heads_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads,
+                              int64_t batch, int64_t box_heads, int64_t box_rows) {
+    strobe_tensor turned = *t; /* heads where rows were */
+    turned.stride[1] = t->stride[2], turned.stride[2] = t->stride[1];
+    return encode_boxes(map, &turned, dim, heads, seq, batch, 64, box_heads, box_rows);
 }
 
 /* 16-bit elements along five axes, the first of 64 columns or fewer. */
@@ -102,5 +109,5 @@ bool strobe__encode_scores_map(CUtensorMap *map, const struct problem *p, const 
                                int64_t rows) {
     const strobe_tensor t = scores_tensor(p, scores);
     return encode_boxes(map, &t, p->a.seq_k, p->a.seq_q, t.stride[2] ? p->a.heads_q : 1, t.stride[0] ? p->a.batch : 1, keys,
-                        rows);
+                        rows, 1);
 }

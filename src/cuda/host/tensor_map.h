@@ -20,6 +20,11 @@ bool strobe__can_be_copied(const strobe_tensor *tensor, int64_t batch, int64_t h
 bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,
                         int64_t batch, int64_t rows);
 
+/* The same of 16-bit elements with rows behind heads, {dim, heads, seq, batch}: a box has box_rows rows of each of box_heads
+ * heads, a row's heads side by side. */
+bool strobe__encode_heads_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,
+                              int64_t batch, int64_t box_heads, int64_t box_rows);
+
 /* A tensor of 16-bit elements in whole eights of slots, {64 columns, 8 slots, slabs of columns, eights, heads} with boxes of
  * 64 columns, 8 slots, box_slabs and box_eights, so that eights lie one behind the other, 128-byte swizzle; where columns
  * are no whole slabs {columns, 8, 1, eights, heads}. The stride between slots is the tensor's. False if the driver refuses.

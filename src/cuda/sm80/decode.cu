@@ -68,13 +68,15 @@ INLINE void finish_segment(const struct decode_params *d, const struct segment *
                                     : other_part(d, (int)blockIdx.x);
     gather_warps((float *)free, state, d->p.exponent);
     if (whole) __syncthreads(); /* sums have been read */
-    if (warp_n() == 0) store_part(d, s, part, state, 16 * warp_m());
-    if (!whole) __threadfence();
+    if (warp_n() == 0) {
+        store_part(d, s, part, state, 16 * warp_m());
+        if (!whole) __threadfence();
+    }
     __syncthreads();
     if (!whole) {
         if (threadIdx.x == 0) {
             is_last = s->ctas == 1 || atomicAdd(&d->arrived[s->first_cta], 1) == (uint32_t)s->ctas - 1;
-            __threadfence();
+            if (is_last) __threadfence();
         }
         __syncthreads();
         if (!is_last) return;
@@ -87,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
     __shared__ struct segment segments[SEGMENTS];
     __shared__ struct walk walk;
     __shared__ struct shown shown[STAGES];
-    __shared__ uint32_t marks[2], sums[THREADS / 32];
+    __shared__ uint32_t marks[2], sums[THREADS / 32 + 1];
     __shared__ float q_scales[STORED_BYTES < ELEMENT_BYTES ? BLOCK_M : 1];
     const struct params *const p = &d.p;
     find_share(&walk, &segments[0], sums, &d);

@@ -15,7 +15,7 @@
 
 #include "cuda/ptx/cluster.h"
 
-enum { PARTS = CLUSTER * WARPS_N, LANES = 16, ROW = DIM + 8, GROUPS = THREADS / LANES };
+enum { PARTS = CLUSTER * WARPS_N, LANES = PARTS < 16 ? PARTS : 16, ROW = DIM + 8, GROUPS = THREADS / LANES };
 
 /* What a CTA's warps leave to the cluster. */
 struct parts {
@@ -41,6 +41,18 @@ INLINE void describe(struct segment *s, const struct params *p, int item, int ra
     s->full_end = full_end < own_end ? full_end : own_end;
     if (own_end < t.keys) t.keys = own_end, t.band.keys = own_end;
     s->t = t;
+}
+
+/* Q's packed rows, in the group of copies that is closed next. */
+INLINE void send_for_query(unsigned char *tile, const struct params *p, const struct job *t) {
+    enum { CHUNKS_OF_ROW = DIM / CHUNK };
+#pragma unroll 1
+    for (int at = (int)threadIdx.x; at < BLOCK_M * CHUNKS_OF_ROW; at += THREADS) {
+        const int row = at / CHUNKS_OF_ROW, chunk = at % CHUNKS_OF_ROW, i = row / p->group;
+        const bool there = row < t->rows * p->group;
+        const element *const from = t->q + (there ? i * p->q.row + (row - i * p->group) * p->q.head + chunk * CHUNK : 0);
+        load_chunk(tile + chunk_at(DIM * ELEMENT_BYTES, row, chunk), from, there ? p->dim - chunk * CHUNK : 0, p->q.aligned);
+    }
 }
 
 /* Leaves the warp's rows to the cluster, from registers. */
@@ -106,7 +118,7 @@ INLINE void merge_cluster(const struct params *p, const struct job *t, struct pa
     }
 }
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, CTAS)
     KERNEL(const __grid_constant__ struct decode_params d) {
     extern __shared__ __align__(1024) unsigned char memory[]; /* aligned for product_mma.h */
     __shared__ struct segment own;
@@ -123,10 +135,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     float unit = LEAST_UNIT;
     clear(state.o, COLUMN_TILES);
     state.m[0] = state.m[1] = -INFINITY, state.l[0] = state.l[1] = 0;
+    if (STORED_BYTES == ELEMENT_BYTES) send_for_query(memory, p, &own.t);
 #pragma unroll 1
     for (int at = 1 - STAGES; at < own.blocks; ++at) { /* the first rounds have nothing to process */
         const int next = at + STAGES - 1, slot = next % STAGES;
-        if (at == 0) load_query(memory, q_scales, p, &own.t);
+        if (at == 0 && STORED_BYTES < ELEMENT_BYTES) load_query(memory, q_scales, p, &own.t);
         if (at >= 0) cp_async_wait(STAGES - 2);
         __syncthreads(); /* this block is there for all, and all are done with the one before */
         if (next < own.blocks) {

@@ -83,19 +83,38 @@ const char *strobe__sm80_decode_reject(const struct problem *p) {
     return strobe__cuda_reject(p);
 }
 
-/* K/V heads of all sequences, and CTAs, that clusters take: more would not find room on the GPU at the same time. A
- * cluster's CTAs lie in one part of it, so that not every multiprocessor can be had. */
-enum { MOST_ITEMS = 16, MOST_CTAS = 64 };
+/* K/V heads of all sequences that clusters of so many CTAs take: more would not find room on the GPU at the same time. A
+ * cluster's CTAs lie in one part of it, so that not every multiprocessor can be had. Up to LARGE_ITEMS clusters have a
+ * multiprocessor for each CTA; more want even lengths, which the host knows, since a cluster has no part of others' keys. */
+enum { LARGE_ITEMS = 16, MOST_ITEMS = 128 };
+static int64_t most_items(const struct decode_variant *v) {
+    return v->ctas == 1 ? 4 * LARGE_ITEMS / v->cluster : v->cluster == 4 ? 62 : MOST_ITEMS;
+}
 
 /* Few CTAs are enough for contiguous elements, which are little work beside their bytes; of what is more work a CTA of a
  * cluster takes this many keys before the other kernel is faster (docs/kernels/cuda.md). */
 enum { KEYS_OF_BYTES = 1024, KEYS_IN_PAGES = 2048 };
 
+/* What clusters with two CTAs on a multiprocessor take; of so few that some multiprocessors have none, not more keys. */
+static const char *reject_small_clusters(const struct problem *p) {
+    enum { FEW_ITEMS = 30, KEYS_OF_FEW = 16384 };
+    const strobe_attention *a = &p->a;
+    const int64_t items = a->batch * a->heads_kv;
+    if (items > MOST_ITEMS) return "batch times heads_kv is above 128; up to 128 is taken";
+    if (a->varlen || a->paged || a->k.dtype != a->q.dtype || a->dim > 128 || a->dim_v > 128)
+        return "batch times heads_kv is above 16 with lengths in arrays, pages, int8, e4m3 or dim above 128; up to 16 is "
+               "taken";
+    if (items <= FEW_ITEMS && a->seq_k > KEYS_OF_FEW)
+        return "seq_k is above 16384 with batch times heads_kv from 17 to 30; up to that is taken";
+    return NULL;
+}
+
 const char *strobe__sm80_decode_cluster_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t items = a->batch * a->heads_kv;
-    if (items > MOST_ITEMS) return "batch times heads_kv is above 16; up to 16 is taken";
-    const int64_t keys = a->seq_k / (items > MOST_ITEMS / 2 ? 4 : 8);
+    const char *refused = items > LARGE_ITEMS ? reject_small_clusters(p) : NULL;
+    if (refused) return refused;
+    const int64_t keys = a->seq_k / (items > LARGE_ITEMS / 2 ? 4 : 8);
     if (a->k.dtype != a->q.dtype && keys > KEYS_OF_BYTES)
         return "seq_k with int8 or e4m3 is above 4096 and batch times heads_kv above 8; less of either is taken";
     if (a->paged && keys > KEYS_IN_PAGES)
@@ -110,7 +129,7 @@ static bool choose_among(const struct decode_variant *v, struct plan *plan) {
     const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
     for (; v->symbol; ++v) {
         if (v->stored != a->k.dtype || v->dim < columns || v->rows < rows || v->shared_bytes > shared_bytes) continue;
-        if (v->cluster > 1 && a->batch * a->heads_kv * v->cluster > MOST_CTAS) continue;
+        if (v->cluster > 1 && a->batch * a->heads_kv > most_items(v)) continue;
         plan->variant = &v->base;
         return true;
     }

@@ -7,7 +7,10 @@
  *
  *      item 0        item 1  item 2
  *      |. . . . . . .|. . . .|. . . . .|
- *      CTA 0   | CTA 1   | CTA 2   |       CTA 1 has the end of item 0, item 1 but for its end, ... */
+ *      CTA 0   | CTA 1   | CTA 2   |       CTA 1 has the end of item 0, item 1 but for its end, ...
+ *
+ * The end of a segment that is not a whole item costs a CTA more time than a few blocks of keys. So a share ends with an
+ * item where that end is near: where it is no further from the even cut than some blocks, and less than half a share. */
 #ifndef STROBE_CUDA_SM80_DECODE_SCHEDULE_H
 #define STROBE_CUDA_SM80_DECODE_SCHEDULE_H
 
@@ -45,11 +48,35 @@ INLINE int blocks_of_sequence(struct job *t, const struct params *p) {
     return t->rows == 0 ? 0 : blocks > 0 ? (int)blocks : 1;
 }
 
-/* The CTA that has a unit. */
+/* The CTA that has a unit by even cuts, and the unit at which a CTA begins by them. */
 INLINE int cta_of_unit(const struct walk *w, uint32_t unit) {
     const uint32_t larger = w->more * (w->each + 1);
     const bool among = unit < larger;
     return (int)((among ? unit : unit - larger) / (among ? w->each + 1 : w->each) + (among ? 0 : w->more));
+}
+INLINE uint32_t even_cut(const struct walk *w, uint32_t cta) { return cta * w->each + (cta < w->more ? cta : w->more); }
+
+/* Where a cut is moved to that lies `into` units into an item of so many blocks. */
+enum { NEAR_BLOCKS = 4 };
+INLINE uint32_t near_end(const struct walk *w, uint32_t into, uint32_t blocks) {
+    const uint32_t near = w->each / 2 < NEAR_BLOCKS ? w->each / 2 : NEAR_BLOCKS, rest = blocks - into;
+    return into <= near && into <= rest ? 0 : rest <= near ? blocks : into;
+}
+
+/* The first CTA that has a part of the item at units [first, first + blocks), and the last one. */
+INLINE int first_cta_of(const struct walk *w, uint32_t first, uint32_t blocks) {
+    int cta = cta_of_unit(w, first);
+    for (;; ++cta) {
+        const uint32_t next = even_cut(w, (uint32_t)cta + 1) - first;
+        if (next >= blocks || near_end(w, next, blocks) > 0) return cta;
+    }
+}
+INLINE int last_cta_of(const struct walk *w, uint32_t first, uint32_t blocks) {
+    int cta = cta_of_unit(w, first + blocks - 1);
+    for (;; --cta) {
+        const uint32_t cut = even_cut(w, (uint32_t)cta);
+        if (cut <= first || near_end(w, cut - first, blocks) < blocks) return cta;
+    }
 }
 
 /* Where q, K and V of the sequence and head of t begin. */
@@ -87,39 +114,60 @@ static __device__ __noinline__ void next_segment(struct segment *s, struct walk 
     s->begins = block == 0;
     s->ctas = 1;
     if (own < (uint32_t)blocks) {
-        s->first_cta = cta_of_unit(walk, item);
-        s->ctas = cta_of_unit(walk, item + (uint32_t)blocks - 1) - s->first_cta + 1;
+        s->first_cta = first_cta_of(walk, item, (uint32_t)blocks);
+        s->ctas = last_cta_of(walk, item, (uint32_t)blocks) - s->first_cta + 1;
     } else {
         s->first_cta = (int)blockIdx.x;
     }
     walk->at = at + own, walk->unit = unit + own;
 }
 
-/* The CTA's share of `total` units. */
+/* The CTA's share of `total` units by even cuts. */
 INLINE void share_out(struct walk *w, uint32_t total) {
     const uint32_t ctas = total < gridDim.x ? total : gridDim.x, cta = blockIdx.x;
-    w->units = 0;
+    w->units = w->at = w->end = 0;
     if (cta >= ctas) return;
     w->each = total / ctas, w->more = total - w->each * ctas;
-    w->units = w->each + (cta < w->more);
-    w->at = cta * w->each + (cta < w->more ? cta : w->more), w->end = w->at + w->units;
+    w->at = even_cut(w, cta), w->end = even_cut(w, cta + 1);
+    w->units = w->end - w->at;
 }
 
 /* find_share() where no array tells the lengths: one thread, which reads nothing from memory. */
 INLINE void find_even_share(struct walk *w, const struct decode_params *d) {
     const struct params *p = &d->p;
-    share_out(w, d->even_units * (uint32_t)p->batch);
-    const uint32_t b = w->at / d->even_units;
+    const uint32_t total = d->even_units * (uint32_t)p->batch, blocks = (uint32_t)d->even_blocks;
+    share_out(w, total);
+    if (w->units == 0) return;
+    const uint32_t at = w->at / blocks * blocks, end = w->end / blocks * blocks;
+    w->at = at + near_end(w, w->at - at, blocks), w->end = end == w->end ? end : end + near_end(w, w->end - end, blocks);
+    w->units = w->end - w->at;
+    const uint32_t b = w->at < total ? w->at / d->even_units : 0;
     w->unit = w->at - b * d->even_units, w->blocks = d->even_blocks;
     w->t.b = (int)b;
     job_sequence(&w->t, p);
 }
 
+/* Moves a cut of find_share() that lies in a sequence of the thread's; w: of its first sequence, which begins at unit
+ * `begin`. w->unit and w->t: the cut's. */
+INLINE uint32_t move_cut(struct walk *w, const struct params *p, uint32_t cut, uint32_t begin) {
+    uint32_t unit = cut - begin;
+    while (unit >= (uint32_t)(w->blocks * p->heads_kv)) {
+        unit -= (uint32_t)(w->blocks * p->heads_kv);
+        ++w->t.b;
+        w->blocks = blocks_of_sequence(&w->t, p);
+    }
+    const uint32_t blocks = (uint32_t)w->blocks, into = unit % blocks;
+    w->unit = unit - into + near_end(w, into, blocks);
+    return cut - unit + w->unit;
+}
+
 /* Finds the CTA's share and its first segment. Threads add up the blocks of some neighbouring sequences each; the one among
- * whose is the CTA's first unit begins there. All threads; sums: [THREADS / 32] in shared memory. */
+ * whose is the CTA's first unit begins there, the one among whose is the next CTA's first unit tells where the share ends.
+ * All threads; sums: [THREADS / 32 + 1] in shared memory. */
 INLINE void find_share(struct walk *walk, struct segment *segment, uint32_t *sums, const struct decode_params *d) {
     const struct params *p = &d->p;
     const int thread = (int)threadIdx.x, lane = thread % 32;
+    uint32_t *const end_of_share = &sums[THREADS / 32];
     struct walk w;
     bool mine = thread == 0;
     if (d->even_blocks > 0) {
@@ -149,8 +197,16 @@ INLINE void find_share(struct walk *walk, struct segment *segment, uint32_t *sum
             total += sums[n];
         }
         share_out(&w, total);
-        w.unit = w.at - (last - sum);
-        mine = w.units > 0 ? last - sum <= w.at && w.at < last : mine;
+        const uint32_t begin = last - sum, even_end = w.end;
+        mine = w.units > 0 ? begin <= w.at && w.at < last : mine;
+        const bool ends_here = w.units > 0 && (even_end < total ? begin <= even_end && even_end < last : mine);
+        if (ends_here) {
+            struct walk to_end = w;
+            *end_of_share = even_end < total ? move_cut(&to_end, p, even_end, begin) : total;
+        }
+        if (mine && w.units > 0) w.at = move_cut(&w, p, w.at, begin);
+        __syncthreads();
+        if (mine && w.units > 0) w.end = *end_of_share, w.units = w.end - w.at;
     }
     if (mine) {
         *walk = w;

@@ -137,7 +137,6 @@ enum { SPLIT_UNIT = 64, LEAST_SPLIT = 128, MOST_SPLITS = 1024 };
 
 struct grid {
     int64_t tiles, slices, heads, split_keys, splits;
-    int64_t rows_of_part; /* rows of a head in a part of the workspace */
 };
 
 /* Few rows wait for memory: splits such that waves of blocks on the device are nearly full. Many rows: only as long as
@@ -165,13 +164,11 @@ static struct grid grid_of(const struct plan *plan) {
     const struct problem *p = plan->problem;
     const struct forward_variant *variant = variant_of(plan);
     const strobe_attention *a = &p->a;
-    const bool packed = a->varlen && a->varlen->cu_seqlens_q;
     struct grid grid = {.tiles = ceil_div(a->seq_q * p->group, variant->rows),
                         .slices = ceil_div(a->dim_v, variant->dim_v),
                         .heads = a->batch * a->heads_kv,
                         .split_keys = p->tuning.split_keys,
-                        .splits = 1,
-                        .rows_of_part = packed ? a->varlen->total_q : a->batch * a->seq_q};
+                        .splits = 1};
     /* Whatever the variant, so that the number of splits does not depend on where data lie. */
     const int64_t tiles = variant->few_rows ? grid.tiles : ceil_div(a->seq_q * p->group, 64);
     if (grid.split_keys == 0) {
@@ -194,8 +191,7 @@ const char *strobe__sm80_forward_reject(const struct problem *p) {
 /* Where what visible.cu writes begins, behind the parts. */
 static size_t visible_at(const struct problem *p, const struct grid *grid) {
     if (grid->splits == 1) return 0;
-    const int64_t words = grid->splits * grid->rows_of_part * p->a.heads_q * (p->a.dim_v + 2);
-    return ((size_t)words * sizeof(float) + 15) / 16 * 16;
+    return strobe__cuda_parts_bytes(p, grid->splits);
 }
 
 size_t strobe__sm80_forward_workspace(const struct plan *plan) {
@@ -203,26 +199,6 @@ size_t strobe__sm80_forward_workspace(const struct plan *plan) {
     const struct grid grid = grid_of(plan);
     return visible_at(p, &grid) +
            (plan->more[VISIBLE_PASS] ? strobe__cuda_visible_bytes(p, OWNERS_ARE_ROWS) : strobe__cuda_function_bytes(p));
-}
-
-/* out and lse become parts in the workspace: out [splits][rows][heads][dim_v], then lse [splits][rows][heads], then what the
- * rounding of lse has left. */
-static void into_parts(struct params *to, const struct grid *grid, const struct problem *p, float *workspace) {
-    const strobe_attention *a = &p->a;
-    const int64_t row = a->heads_q * a->dim_v;
-    to->splits = (int32_t)grid->splits, to->split_keys = (int32_t)grid->split_keys;
-    to->split_out = grid->rows_of_part * row, to->split_lse = grid->rows_of_part * a->heads_q;
-    to->out = (struct view){.data = workspace,
-                            .batch = a->seq_q * row,
-                            .row = row,
-                            .head = a->dim_v,
-                            .dtype = STROBE_FP32,
-                            .aligned = a->dim_v % 4 == 0};
-    to->lse = (struct view){.data = workspace + grid->splits * to->split_out,
-                            .batch = a->seq_q * a->heads_q,
-                            .row = a->heads_q,
-                            .head = 1,
-                            .dtype = STROBE_FP32};
 }
 
 strobe_status strobe__sm80_forward_prepare(const struct plan *plan) {
@@ -253,7 +229,10 @@ strobe_status strobe__sm80_forward(const struct plan *plan, const struct executi
     struct params params = strobe__cuda_params(p);
     const struct params whole = params;
     params.tiles = (int32_t)grid.tiles, params.slices = (int32_t)grid.slices;
-    if (grid.splits > 1) into_parts(&params, &grid, p, execution->workspace);
+    if (grid.splits > 1) {
+        params.split_keys = (int32_t)grid.split_keys;
+        strobe__cuda_into_parts(&params, p, grid.splits, execution->workspace);
+    }
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
@@ -261,7 +240,7 @@ strobe_status strobe__sm80_forward(const struct plan *plan, const struct executi
         status = (plan->more[VISIBLE_PASS] ? visible_by_rows : strobe__cuda_function)(
             p, (char *)execution->workspace + visible_at(p, &grid), &params.visible, execution->stream);
     if (!status) status = launch(plan, &params, grid.tiles * grid.slices * grid.heads * grid.splits, execution->stream);
-    if (!status && grid.splits > 1) status = strobe__cuda_merge_splits(&whole, &params, execution->stream);
+    if (!status && grid.splits > 1) status = strobe__cuda_merge_splits(&whole, &params, false, execution->stream);
     strobe__cuda_leave(&visit);
     return status;
 }

@@ -68,18 +68,25 @@ INLINE float exact_score(const struct sm90_forward_params *p, const struct tile 
     return s;
 }
 
+/* The keys that a row sees, of the tile's part alone. */
+INLINE int first_key_of_part(const struct tile *t, int i) {
+    return HAS_PARTS ? max(first_key_of(t, i), t->first_block * KEYS) : first_key_of(t, i);
+}
+INLINE int end_key_of_part(const struct tile *t, int i) {
+    return HAS_PARTS ? min(end_key_of(t, i), t->end_block * KEYS) : end_key_of(t, i);
+}
+
 /* Row i of O, by online softmax over one key at a time. */
 INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t, int i) {
     const int lane = threadIdx.x % 32, kv = t->head / p->group;
     const bool has_dropout = HAS_DROPOUT && p->dropout;
-    const int64_t q = (p->cu_seqlens_q ? 0 : t->batch * p->q_stride[0]) + (t->first_row + i) * p->q_stride[1] +
-                      t->head * p->q_stride[2];
+    const int64_t q = row_at(p, t, p->q_stride, i);
     int64_t k, v;
     const uint64_t dropped = has_dropout ? dropout_row(&p->place, t->batch, t->head, i) : 0;
     const float keep_scale = has_dropout ? p->place.keep_scale : 1;
-    float o[8] = {0}, maximum = p->sinks ? p->sinks[t->head] : -INFINITY, sum = p->sinks ? 1 : 0;
+    float o[8] = {0}, maximum = p->sinks ? p->sinks[head_of(t, i)] : -INFINITY, sum = p->sinks ? 1 : 0;
 #pragma unroll 1
-    for (int j = first_key_of(t, i); j < end_key_of(t, i); ++j) {
+    for (int j = first_key_of_part(t, i); j < end_key_of_part(t, i); ++j) {
         if (HAS_MASKS && unit_is_hidden(&p->visible, &t->owner, j / UNIT)) {
             j = j / UNIT * UNIT + UNIT - 1; /* the unit's last key */
             continue;
@@ -101,14 +108,12 @@ INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t,
                 if (kept) o[n] += weight * keep_scale * VALUE_SCALE(p, t, j) * element_at(p->v_data, row + lane + 32 * n);
             }
     }
-    OUT_TYPE *out = (OUT_TYPE *)p->out + (p->cu_seqlens_q ? 0 : t->batch * p->out_stride[0]) +
-                    (t->first_row + i) * p->out_stride[1] + t->head * p->out_stride[2];
+    OUT_TYPE *out = (OUT_TYPE *)p->out + row_at(p, t, p->out_stride, i) + part_at(t, p->parts.step_out);
 #pragma unroll
     for (int n = 0; n < 8; ++n)
         if (lane + 32 * n < p->dim_v) out[lane + 32 * n] = (OUT_TYPE)PACK_OUT(sum > 0 || sum != sum ? o[n] / sum : 0, 0);
     if (WRITES_LSE && p->lse && lane == 0)
-        p->lse[(p->cu_seqlens_q ? 0 : t->batch * p->lse_stride[0]) + (t->first_row + i) * p->lse_stride[1] +
-               t->head * p->lse_stride[2]] = sum > 0 || sum != sum ? maximum + logf(sum) : -INFINITY;
+        p->lse[row_at(p, t, p->lse_stride, i)] = sum > 0 || sum != sum ? maximum + logf(sum) : -INFINITY;
 }
 
 /* The recompute mark of a warp's sixteen rows of a tile. The marks of a warp form a chain from its last tile to its first:

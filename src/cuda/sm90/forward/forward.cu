@@ -325,6 +325,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
     }
     __syncthreads();
     if (HAS_MASKS) wait_for_previous(); /* visible.cu */
+    if (HAS_PARTS) let_next_start();    /* merge.cu, which waits for all CTAs to end */
     if (threadIdx.x == 64) trace_moment(&p, true);
     const int group = threadIdx.x / 128 - 1;
     if (group < 0) {

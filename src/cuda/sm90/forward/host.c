@@ -9,12 +9,14 @@
 #include "cuda/host/compiled.h"
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
+#include "cuda/host/merge.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/host/visible.h"
 #include "cuda/sm90/band.h"
 #include "cuda/sm90/feature_class.h"
 #include "cuda/sm90/forward/pages_host.h"
 #include "cuda/sm90/forward/params.h"
+#include "cuda/sm90/forward/parts_host.h"
 #include "cuda/sm90/trace_host.h"
 #include "math/exp2.h"
 
@@ -94,9 +96,31 @@ static const struct variant *variant_of_class(const struct problem *p, int32_t f
     return NULL;
 }
 
+static struct sm90_cut cut_of(const struct problem *p, const struct forward_variant *v) {
+    return strobe__sm90_cut(p, visible_keys(p), 64 * v->groups, v->keys);
+}
+
+/* The variant with parts that takes the problem, or NULL. */
+static const struct forward_variant *variant_with_parts(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int64_t dim = a->dim > a->dim_v ? a->dim : a->dim_v;
+    const int32_t features = strobe__sm90_classes(p).general;
+    if (features != FEATURES_NONE && features != FEATURES_PAGES) return NULL;
+    for (const struct forward_variant *v = variants; v->symbol; ++v)
+        if (v->features == (features | FEATURES_PARTS) && v->dtype == a->q.dtype && v->dim >= dim) return v;
+    return NULL;
+}
+
+/* Whether parts are worth it, or pages have no other variant for an out in fp32. */
+static bool wants_parts(const struct problem *p, const struct forward_variant *v) {
+    return v && (cut_of(p, v).count > 1 || (p->a.paged && p->a.out.dtype == STROBE_FP32));
+}
+
 bool strobe__sm90_forward_choose(struct plan *plan) {
     const struct sm90_classes classes = strobe__sm90_classes(plan->problem);
-    plan->variant = variant_of_class(plan->problem, classes.alone);
+    const struct forward_variant *parts = variant_with_parts(plan->problem);
+    plan->variant = wants_parts(plan->problem, parts) ? &parts->base : NULL;
+    if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.alone);
     if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.general);
     if (!plan->variant && !plan->problem->a.paged) plan->variant = variant_of_class(plan->problem, FEATURES_ALL);
     strobe__cuda_visible_choose(plan);
@@ -141,7 +165,13 @@ const char *strobe__sm90_forward_reject(const struct problem *p) {
     if (!strobe__can_be_copied(&a->q, batch_q, a->heads_q) || !strobe__can_be_copied(&a->k, batch_k, a->heads_kv) ||
         !strobe__can_be_copied(&a->v, batch_k, a->heads_kv))
         return "rows of q, k or v do not start at ascending multiples of 16 bytes; rows that do are taken";
-    if (a->paged && a->out.dtype == STROBE_FP32) return "out is fp32 with pages; q's dtype is taken";
+    const struct forward_variant *parts = variant_with_parts(p);
+    if (a->paged && a->out.dtype == STROBE_FP32 && !parts)
+        return "out is fp32 with pages and dim above 128, or with what changes scores; q's dtype is taken";
+    if (a->dtype != STROBE_FP8_E4M3 && a->seq_q < LEAST_TILE &&
+        (a->seq_q * p->group <= LEAST_TILE || !parts || cut_of(p, parts).count == 1))
+        return "seq_q is below 64; that is taken where a K/V head has more than 64 rows, over many keys, with dim up to 128 "
+               "and a mask or pages alone";
     const char *refused = strobe__sm90_cache_reject(p);
     if (refused) return refused;
     return strobe__cuda_reject(p);
@@ -164,7 +194,9 @@ static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, 
     const int64_t rows = v->cu_seqlens_q ? v->total_q : a->seq_q, keys = v->cu_seqlens_k ? v->total_k : a->seq_k;
     const int64_t batch_q = v->cu_seqlens_q ? 1 : a->batch, batch_k = v->cu_seqlens_k ? 1 : a->batch;
     if (variant->features == FEATURES_BIAS && !strobe__encode_scores_map(&m->bias_map, p, &p->bias, 64, 64)) return false;
-    if (!strobe__encode_map(&m->q, &a->q, a->dim, rows, a->heads_q, batch_q, 64)) return false;
+    if (variant->features & FEATURES_PARTS ? !strobe__sm90_encode_cut(m, p)
+                                           : !strobe__encode_map(&m->q, &a->q, a->dim, rows, a->heads_q, batch_q, 64))
+        return false;
     if (a->paged) return strobe__sm90_encode_pages(m, p, variant->dim);
     return strobe__encode_map(&m->k, &a->k, a->dim, keys, a->heads_kv, batch_k, variant->keys) &&
            strobe__encode_map(&m->v, &a->v, a->dim_v, keys, a->heads_kv, batch_k, variant->keys);
@@ -279,16 +311,22 @@ static int32_t shared_bytes(const struct forward_variant *v) {
            1024 + 1024;
 }
 
-/* Where what visible.cu writes begins, behind the recompute marks. */
+/* Where what visible.cu writes, or parts, begin, behind the recompute marks. */
 static size_t visible_at(const struct plan *plan) {
     const struct problem *p = plan->problem;
     const struct forward_variant *variant = (const struct forward_variant *)plan->variant;
-    const int64_t warps = row_tiles(&p->a, variant) * p->a.heads_q * p->a.batch * 4 * variant->groups;
+    const struct sm90_cut cut = cut_of(p, variant);
+    const int64_t tiles = variant->features & FEATURES_PARTS ? strobe__sm90_cut_tiles(p, &cut)
+                                                             : row_tiles(&p->a, variant) * p->a.heads_q * p->a.batch;
+    const int64_t warps = tiles * 4 * variant->groups;
     const size_t marks = may_hide(p) ? (size_t)warps * sizeof(int32_t) : 0;
     return TRACE_BYTES + sizeof(struct sm90_workspace) + (marks + 15) / 16 * 16;
 }
 
 size_t strobe__sm90_forward_workspace(const struct plan *plan) {
+    const struct forward_variant *variant = (const struct forward_variant *)plan->variant;
+    if (variant->features & FEATURES_PARTS)
+        return visible_at(plan) + strobe__cuda_parts_bytes(plan->problem, cut_of(plan->problem, variant).count);
     return visible_at(plan) + strobe__cuda_visible_bytes(plan->problem, OWNERS_ARE_ROWS);
 }
 
@@ -315,6 +353,10 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     struct sm90_forward_params params;
     memset(&params, 0, sizeof params);
     fill(&params, p, variant);
+    const bool has_parts = variant->features & FEATURES_PARTS;
+    const struct sm90_cut cut = cut_of(p, variant);
+    float *const parts = (float *)((char *)execution->workspace + visible_at(plan));
+    if (has_parts) strobe__sm90_set_cut(&params, p, &cut, parts);
     params.launch = launch_number();
     params.workspace = (struct sm90_workspace *)((char *)execution->workspace + TRACE_BYTES);
 #if defined(STROBE_TRACE)
@@ -342,8 +384,9 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
                       : strobe__compiled_launch(kernels[0], ctas, threads, shared_bytes(variant), &params, sizeof params,
                                                 &values, execution->stream, early);
     }
-    return (early ? strobe__cuda_launch_early : strobe__cuda_launch)(variant->symbol, ctas, threads, shared_bytes(variant),
-                                                                     &params, execution->stream);
+    const strobe_status status = (early ? strobe__cuda_launch_early : strobe__cuda_launch)(
+        variant->symbol, ctas, threads, shared_bytes(variant), &params, execution->stream);
+    return status || !has_parts ? status : strobe__sm90_merge_cut(p, &cut, parts, execution->stream);
 }
 
 strobe_status strobe__sm90_forward_prepare(const struct plan *plan) {

@@ -155,8 +155,12 @@ INLINE uint32_t load_queries(const struct sm90_forward_params *p, struct shared 
         trace(tracer, STROBE_TRACE_WAIT_ROOM, tiles);
         mbarrier_wait(&s->q_empty[slot], q_parity(piece) ^ 1);
         trace(tracer, STROBE_TRACE_LOAD_Q, tiles);
-        load_block(s->q[slot], &p->q, &s->q_full[slot], Q_SLAB, row, t->head, p->cu_seqlens_q ? 0 : t->batch,
-                   TMA_EVICT_FIRST);
+        const int batch = p->cu_seqlens_q ? 0 : t->batch;
+        if (HAS_PARTS) /* the map has heads in front of rows */
+            load_block(s->q[slot], &p->q, &s->q_full[slot], Q_SLAB, t->head << t->cut.head_bits,
+                       t->first_row + (int)position_of(t, t->row + 64 * group), batch, TMA_EVICT_LAST);
+        else
+            load_block(s->q[slot], &p->q, &s->q_full[slot], Q_SLAB, row, t->head, batch, TMA_EVICT_FIRST);
     }
     return piece;
 }

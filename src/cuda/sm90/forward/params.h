@@ -19,6 +19,11 @@
 #define FEATURES_PAGES_SCORE (FEATURES_PAGES | (int)FEATURES_SCORE)
 #define HAS_PAGES            (((FEATURE_CLASS)&FEATURES_PAGES) != 0)
 
+/* And where few rows are to attend to many keys: a tile has rows of several heads and a part of the keys, out is fp32. */
+#define FEATURES_PARTS       256
+#define FEATURES_PAGES_PARTS (FEATURES_PARTS | FEATURES_PAGES)
+#define HAS_PARTS            (((FEATURE_CLASS)&FEATURES_PARTS) != 0)
+
 /* The workspace may hold anything before a launch: a memset of a few bytes would take as long as a launch. */
 struct sm90_workspace {
     uint64_t launch;       /* the launch whose tile counter this is, set by its first CTA; 0 once all tiles are taken */
@@ -44,6 +49,14 @@ struct sm90_scales {
  * by itself. */
 struct page_map {
     int32_t page_eights, page_heads, slabs; /* slabs: of a copy */
+};
+
+/* With parts: a tile's rows are those of 2^head_bits neighbouring heads in turns, which share K and V, and what struct
+ * sm90_forward_params calls a head is so many heads, and a part of their keys. Of more than one part, part n of out and lse
+ * lies n steps on; behind all lse is what their rounding has left (device/lse.h). */
+struct sm90_parts {
+    int32_t count, head_bits;
+    int64_t step_out, step_lse;
 };
 
 struct sm90_forward_params {
@@ -101,6 +114,7 @@ struct sm90_forward_params {
     int32_t piece_keys, block_pieces, window_blocks, page_shift;
     uint32_t page_factor;
     struct page_map k_pages, v_pages;
+    struct sm90_parts parts;
 #if defined(STROBE_TRACE)
     strobe_trace *trace;
 #endif

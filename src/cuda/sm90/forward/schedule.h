@@ -92,7 +92,8 @@ INLINE bool find_sequence(const struct sm90_forward_params *p, int number, struc
 #pragma unroll 1
     for (; cursor->batch < p->batch; cursor->batch += 32) {
         const int batch = cursor->batch + lane;
-        const int row_tiles = batch < p->batch ? (rows_of(p, batch) + TILE_ROWS - 1) / TILE_ROWS : 0;
+        const int rows = batch < p->batch ? rows_of(p, batch) << (HAS_PARTS ? p->parts.head_bits : 0) : 0;
+        const int row_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
         int end = row_tiles * p->heads_q; /* tiles up to this sequence's last */
 #pragma unroll 1
         for (int lanes = 1; lanes < 32; lanes *= 2) {
@@ -112,6 +113,14 @@ INLINE bool find_sequence(const struct sm90_forward_params *p, int number, struc
     return false;
 }
 
+/* With parts: of the blocks that the tile's rows see, those of the tile's part. A part without blocks sees no key. */
+INLINE void cut_blocks(const struct sm90_forward_params *p, struct tile *t) {
+    const int each = (t->end_block - t->first_block + p->parts.count - 1) / p->parts.count;
+    const int first = t->first_block + t->cut.part * each, end = first + each < t->end_block ? first + each : t->end_block;
+    if (first >= end) t->keys = 0;
+    t->first_block = first < end ? first : 0, t->end_block = first < end ? end : 1;
+}
+
 /* Describes tile `number` in *t, by the lanes that write; returns false past the last. Heads are taken a section at a time,
  * and in a section the last rows come first: under a causal mask they see the most keys, and when long tiles come first,
  * CTAs that take the next number when they are done with one end together. A tile that sees no key has one block, all of it
@@ -129,18 +138,25 @@ INLINE bool describe_tile(const struct sm90_forward_params *p, int number, struc
     const int left = all.heads - first_head, heads = left < p->section_heads ? left : p->section_heads;
     const int head = first_head + in_section % heads, row = (all.row_tiles - 1 - in_section / heads) * TILE_ROWS;
     const bool inner = FEATURE_CLASS == FEATURES_BIAS && p->batch_is_inner;
-    const int batch = inner ? head % p->batch : all.batch + head / p->heads_q, rows = rows_of(p, batch);
+    const int batch = inner ? head % p->batch : all.batch + head / p->heads_q, positions = rows_of(p, batch);
+    const int rows = HAS_PARTS ? positions << p->parts.head_bits : positions;
     const int stored = keys_of(p, batch), padding = padding_of(p, batch, stored), keys = stored - padding;
     t->row = row, t->rows = rows, t->keys = keys;
-    t->head = inner ? head / p->batch : head % p->heads_q, t->kv_head = t->head / p->group, t->batch = batch;
+    t->head = inner ? head / p->batch : head % p->heads_q, t->batch = batch;
+    if (HAS_PARTS) {
+        t->cut.part = (int16_t)(t->head % p->parts.count), t->cut.head_bits = (int16_t)p->parts.head_bits;
+        t->head /= p->parts.count;
+    }
+    t->kv_head = t->head / p->group;
     t->first_row = p->cu_seqlens_q ? entry(p->cu_seqlens_q, p->index_bits == 64, batch) : 0;
     t->first_key = (p->cu_seqlens_k ? entry(p->cu_seqlens_k, p->index_bits == 64, batch) : 0) + padding;
-    const int diagonal = p->bottom_right ? keys - rows : 0;
+    const int diagonal = p->bottom_right ? keys - positions : 0;
     t->first_shift = p->first_shift + diagonal, t->end_shift = p->end_shift + diagonal;
     const int last = row + TILE_ROWS < rows ? row + TILE_ROWS - 1 : rows - 1;
     const int first_block = first_key_of(t, row) / KEYS, end_block = (end_key_of(t, last) + KEYS - 1) / KEYS;
     t->first_block = end_block > first_block ? first_block : 0;
     t->end_block = end_block > first_block ? end_block : 1;
+    if (HAS_PARTS) cut_blocks(p, t);
     if (HAS_ROW_OFFSETS) {
         const int block = (last + p->start + keys - rows) / KEYS, most = t->end_block - 1;
         t->start_block = block < t->first_block ? t->first_block : block > most ? most : block;

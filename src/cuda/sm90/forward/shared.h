@@ -45,7 +45,7 @@ enum {
  * is the least with which ptxas does not spill the producers. */
 #define REGISTERS (65536 / (THREADS * CTAS) / 8 * 8)
 #define PRODUCER_REGISTERS \
-    (HAS_MASKS || ((HAS_PAGES || SLAB_COLUMNS == 128) && REGISTERS == 168) ? 40 : REGISTERS == 168 ? 24 : 32)
+    (HAS_MASKS || ((HAS_PAGES || HAS_PARTS || SLAB_COLUMNS == 128) && REGISTERS == 168) ? 40 : REGISTERS == 168 ? 24 : 32)
 #define MOVED_REGISTERS    ((REGISTERS * (GROUPS + 1) - PRODUCER_REGISTERS) / GROUPS / 8 * 8)
 #define CONSUMER_REGISTERS (MOVED_REGISTERS < 240 ? MOVED_REGISTERS : 240)
 

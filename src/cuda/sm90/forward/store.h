@@ -19,16 +19,18 @@ INLINE void finish_rows(const struct sm90_forward_params *p, const struct tile *
         sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
         sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
     }
+    const int64_t row = t->row + first + lane / 4 + 8 * odd;
     struct row_end end = end_of_row(odd ? shift[1] : shift[0], 0, p->to_natural, odd ? sum[1] : sum[0],
-                                    p->sinks ? p->sinks + t->head : NULL);
+                                    p->sinks ? p->sinks + head_of(t, row) : NULL);
     if (HAS_DROPOUT && p->dropout) end.factor *= p->place.keep_scale;
     const float own = end.factor;
     const float other = __shfl_xor_sync(0xffffffffu, own, 1);
-    const int64_t row = t->row + first + lane / 4 + 8 * odd;
     factor[0] = odd ? other : own, factor[1] = odd ? own : other;
-    if (p->lse && lane % 4 < 2 && row < t->rows)
-        p->lse[(p->cu_seqlens_q ? 0 : t->batch * p->lse_stride[0]) + (t->first_row + row) * p->lse_stride[1] +
-               t->head * p->lse_stride[2]] = end.lse;
+    if (p->lse && lane % 4 < 2 && row < t->rows) {
+        float *const lse = p->lse + row_at(p, t, p->lse_stride, row) + part_at(t, p->parts.step_lse);
+        *lse = end.lse;
+        if (HAS_PARTS && p->parts.count > 1) lse[p->parts.count * p->parts.step_lse] = end.rest;
+    }
 }
 
 /* Stores four columns of a row, or the `columns` that are left of it. */
@@ -56,8 +58,7 @@ INLINE void store_rows(const struct sm90_forward_params *p, const struct tile *t
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int64_t row = t->row + first + lane / 4 + 8 * i;
-        uint16_t *to = (uint16_t *)p->out + (p->cu_seqlens_q ? 0 : t->batch * p->out_stride[0]) +
-                       (t->first_row + row) * p->out_stride[1] + t->head * p->out_stride[2] + column;
+        uint16_t *to = (uint16_t *)p->out + row_at(p, t, p->out_stride, row) + column;
         const int columns = row < t->rows ? p->dim_v - column : 0;
         if (p->out_is_aligned) {
 #pragma unroll

@@ -14,8 +14,7 @@ INLINE void store_rows_fp32(const struct sm90_forward_params *p, const struct ti
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int64_t row = t->row + first + lane / 4 + 8 * i;
-        float *to = (float *)p->out + (p->cu_seqlens_q ? 0 : t->batch * p->out_stride[0]) +
-                    (t->first_row + row) * p->out_stride[1] + t->head * p->out_stride[2] + column;
+        float *to = (float *)p->out + row_at(p, t, p->out_stride, row) + part_at(t, p->parts.step_out) + column;
         const int columns = row < t->rows ? p->dim_v - column : 0;
 #pragma unroll
         for (int n = 0; n < HEAD_DIM / 8; ++n) {

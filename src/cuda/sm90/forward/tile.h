@@ -20,8 +20,13 @@ struct tile {
     int first_row, first_key;   /* of the sequence in a packed tensor */
     int first_shift, end_shift; /* the band, see struct band32 */
     int first_block, end_block; /* causal skip: the loop goes over these blocks of KEYS, which some row of the tile sees */
-    int start_block;            /* with ALiBi alone: the loop starts at the diagonal, and goes round */
-    struct owner owner;         /* of masks, see device/visible.h */
+    union {
+        int start_block; /* with ALiBi alone: the loop starts at the diagonal, and goes round */
+        struct {
+            int16_t part, head_bits;
+        } cut; /* with parts, see struct sm90_parts */
+    };
+    struct owner owner; /* of masks, see device/visible.h */
 };
 
 /* Whether scores come without a part that all scores of a row share, see alibi.h. */
@@ -34,8 +39,25 @@ INLINE int next_of_walk(const struct tile *t, int n) {
     return HAS_ROW_OFFSETS && n == t->first_block ? t->end_block - 1 : n - 1;
 }
 
-INLINE int first_key_of(const struct tile *t, int row) { return band32_first_key(t->first_shift, row); }
-INLINE int end_key_of(const struct tile *t, int row) { return band32_end_key(t->end_shift, row, t->keys); }
+/* Where a tile's row stands in the sequence, and its head. */
+INLINE int64_t position_of(const struct tile *t, int64_t row) { return HAS_PARTS ? row >> t->cut.head_bits : row; }
+INLINE int head_of(const struct tile *t, int64_t row) {
+    return HAS_PARTS ? (t->head << t->cut.head_bits) + ((int)row & ((1 << t->cut.head_bits) - 1)) : t->head;
+}
+
+/* Elements from the beginning of q, out or lse to a tile's row. */
+INLINE int64_t row_at(const struct sm90_forward_params *p, const struct tile *t, const int64_t stride[3], int64_t row) {
+    return (p->cu_seqlens_q ? 0 : t->batch * stride[0]) + (t->first_row + position_of(t, row)) * stride[1] +
+           head_of(t, row) * stride[2];
+}
+
+/* Elements from part 0 of a row of out or lse to the tile's. */
+INLINE int64_t part_at(const struct tile *t, int64_t step) { return HAS_PARTS ? t->cut.part * step : 0; }
+
+INLINE int first_key_of(const struct tile *t, int row) { return band32_first_key(t->first_shift, (int)position_of(t, row)); }
+INLINE int end_key_of(const struct tile *t, int row) {
+    return band32_end_key(t->end_shift, (int)position_of(t, row), t->keys);
+}
 
 /* Scores are raw dot products or, with score features, in natural units: exp(score) = 2^(score * this). */
 INLINE float exponent_factor(const struct sm90_forward_params *p) { return HAS_SCORE_TERMS ? (float)LOG2_E : p->exponent; }
