@@ -14,8 +14,7 @@ static __device__ __forceinline__ uint64_t full_product(uint32_t a, uint32_t b) 
     return product;
 }
 
-/* The larger of both pairs of halves, without signs; one instruction on Hopper. PTX ISA 9.7.1.11 "max", .u16x2; from sm_90 on.
- */
+/* The larger of both pairs of halves, unsigned; one instruction from sm_90 on. PTX ISA 9.7.1.11 "max", .u16x2. */
 static __device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     uint32_t both;
