@@ -34,10 +34,10 @@ DTYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
 def load_peaks() -> ctypes.CDLL:
     source, folder = Path(__file__).with_name("cpu_peaks.c"), tempfile.mkdtemp()
-    options = ["-O3", "-mavx512f", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-shared", "-fPIC"]
+    options = ["-O3", "-mfma", "-mavx512f", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-shared", "-fPIC"]
     subprocess.run(["cc", *options, str(source), "-o", f"{folder}/peaks.so"], check=True)
     peaks = ctypes.CDLL(f"{folder}/peaks.so")
-    for name in ("cpu_seconds", "peak_bf16", "peak_bf16_numbers", "peak_fma", "peak_read"):
+    for name in ("cpu_seconds", "peak_bf16", "peak_bf16_numbers", "peak_fma", "peak_fma_of_8", "peak_read"):
         getattr(peaks, name).restype = c_double
     peaks.peak_read.argtypes = [c_void_p, c_size_t]
     return peaks
@@ -66,6 +66,15 @@ def ours(library, q, k, v, out, causal):
     a.heads_q, a.heads_kv, a.dim, a.mask, a.parallel = q.shape[2], k.shape[2], q.shape[3], 1 if causal else 0, ctypes.pointer(parallel)
     a.q, a.k, a.v, a.out = (tensor_of(x) for x in (q, k, v, out))
     return lambda: check(library, library.strobe_forward(byref(a), None, 0, None)), a
+
+
+def backward_call(library, a, dout, gradients):
+    """The call after the forward of descriptor a. Tensors are [batch, heads, seq, dim]."""
+    g = Gradients(struct_size=ctypes.sizeof(Gradients))
+    g.dout, g.dq, g.dk, g.dv = (tensor_of(x.transpose(1, 2)) for x in (dout, *gradients))
+    call = lambda: check(library, library.strobe_backward(byref(a), byref(g), None, 0, None))  # noqa: E731
+    call.descriptor = g
+    return call
 
 
 def measure(library, peaks, standard, dtype, seq, heads, dim, causal, seconds):
@@ -173,14 +182,10 @@ def measure_backward(library, peaks, dtype, seq, heads, heads_kv, dim, causal, s
     call, a = ours(library, *(x.transpose(1, 2) for x in (q, k, v, out)), causal)
     a.lse.data = lse.data_ptr()
     call()
-    g = Gradients(struct_size=ctypes.sizeof(Gradients))
-    g.dout, g.dq, g.dk, g.dv = (tensor_of(x.transpose(1, 2)) for x in (dout, dq, dk, dv))
+    backward = backward_call(library, a, dout, (dq, dk, dv))
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         theirs_out = F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=heads != heads_kv)
-
-    def backward():
-        check(library, library.strobe_backward(byref(a), byref(g), None, 0, None))
 
     def pytorch():
         return torch.autograd.grad(theirs_out, leaves, dout, retain_graph=True)
@@ -198,7 +203,7 @@ def measure_backward(library, peaks, dtype, seq, heads, heads_kv, dim, causal, s
         if not calm and spent < 4 * seconds:
             continue
         rates.append(work / mine), shares.append(work / mine / peak if peak else 0), ratios.append(theirs / mine)
-    return report(dtype, seq, seq, heads, heads_kv, dim, causal, selected(library, a, g), "GFLOP/s", rates, shares, ratios)
+    return report(dtype, seq, seq, heads, heads_kv, dim, causal, selected(library, a, backward.descriptor), "GFLOP/s", rates, shares, ratios)
 
 
 def all_backward(library, peaks, standard, seconds):

@@ -23,7 +23,8 @@
  *   v_load2_e4m3             the same, over 256
  *   v_sum v_highest          the sum and the maximum of a vector's lanes, without a NaN for v_highest
  *   v_sums                   the sums of the lanes of LANES vectors, as one vector
- *   v_exp2                   2^x for x <= 127, relative error 1.6e-7, exact for whole x, 0 below -125, NaN to NaN
+ *   v_exp2_start _finish     2^x for x <= 127, relative error 1.6e-7, exact for whole x, 0 below -125, NaN to NaN; in two
+ *                            steps, between which a loop can start that of other numbers
  *
  * Every function here and in the headers of src/cpu is static. Of inline functions with linkage the linker keeps one copy
  * for all files, which could be the one compiled for AVX-512. */
@@ -54,6 +55,8 @@
 #include "cpu/isa/baseline.h"
 #define LEVEL_KERNEL(name) strobe__cpu_##name##_baseline
 #endif
+
+static inline vec v_exp2(vec x) { return v_exp2_finish(v_exp2_start(x)); }
 
 /* A function that is inlined everywhere, and so compiled for each value of its constant arguments. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))

@@ -131,21 +131,29 @@ static inline float v_highest(vec a) {
     return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
 }
 
-/* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, since a denormal would
- * cost 60 times as much. A NaN passes by the order of max's operands: the polynomial makes one of it, to which the
- * conversion of no number adds 0, and no comparison with it is true. Arguments are at most 127; those of a softmax are at
- * most 0. */
-static inline vec v_exp2(vec x) {
-    const vec clamped = _mm256_max_ps(v_set(-126.0f), x);
-    const vec whole = _mm256_floor_ps(clamped), f = _mm256_sub_ps(clamped, whole);
+/* 2^x begun: what is left are the polynomial of the fraction and the power of two. */
+struct exp2_parts {
+    vec whole, fraction;
+};
+
+static inline struct exp2_parts v_exp2_start(vec x) {
+    const vec whole = _mm256_floor_ps(x);
+    return (struct exp2_parts){whole, _mm256_sub_ps(x, whole)};
+}
+
+/* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, whatever the bits are,
+ * since a denormal would cost 60 times as much. The polynomial makes a NaN of a NaN, to which the conversion of no number
+ * adds 0, and no comparison with it is true. Arguments are at most 127; those of a softmax are at most 0. */
+static inline vec v_exp2_finish(struct exp2_parts e) {
+    const vec f = e.fraction;
     vec p = v_fma(v_set(EXP2_C5), f, v_set(EXP2_C4));
     p = v_fma(p, f, v_set(EXP2_C3));
     p = v_fma(p, f, v_set(EXP2_C2));
     p = v_fma(p, f, v_set(EXP2_C1));
     p = v_fma(p, f, v_set(EXP2_C0));
-    const __m256i shift = _mm256_slli_epi32(_mm256_cvtps_epi32(whole), 23);
+    const __m256i shift = _mm256_slli_epi32(_mm256_cvtps_epi32(e.whole), 23);
     const vec power = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), shift));
-    return _mm256_and_ps(power, _mm256_cmp_ps(x, v_set(-125.0f), _CMP_NLT_UQ));
+    return _mm256_and_ps(power, _mm256_cmp_ps(e.whole, v_set(-125.0f), _CMP_NLT_UQ));
 }
 
 /* Transposes 8 x 8. */

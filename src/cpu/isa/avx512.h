@@ -140,16 +140,25 @@ static inline vec v_sums(const vec x[16]) {
 static inline float v_sum(vec a) { return _mm512_reduce_add_ps(a); }
 static inline float v_highest(vec a) { return _mm512_reduce_max_ps(a); }
 
+/* 2^x begun: what is left are the polynomial of the fraction and the power of two. */
+struct exp2_parts {
+    vec x, fraction;
+};
+
 /* vreduce gives x - floor(x) and vscalef multiplies by 2^floor(x), so nothing is rounded or clamped. exp2(-inf) = 0, and a
  * NaN stays a NaN. */
-static inline vec v_exp2(vec x) {
-    const vec f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
+static inline struct exp2_parts v_exp2_start(vec x) {
+    return (struct exp2_parts){x, _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF)};
+}
+
+static inline vec v_exp2_finish(struct exp2_parts e) {
+    const vec f = e.fraction;
     vec p = v_fma(v_set(EXP2_C5), f, v_set(EXP2_C4));
     p = v_fma(p, f, v_set(EXP2_C3));
     p = v_fma(p, f, v_set(EXP2_C2));
     p = v_fma(p, f, v_set(EXP2_C1));
     p = v_fma(p, f, v_set(EXP2_C0));
-    return _mm512_scalef_ps(p, x);
+    return _mm512_scalef_ps(p, e.x);
 }
 
 /* Transposes 16 x 16 words of 32 bits. */

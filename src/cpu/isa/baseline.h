@@ -140,23 +140,32 @@ static inline float v_highest(vec a) {
 /* The sums of the lanes of 4 vectors, in order. */
 static inline vec v_sums(const vec x[4]) { return (vec){v_sum(x[0]), v_sum(x[1]), v_sum(x[2]), v_sum(x[3])}; }
 
-/* Adding and subtracting 1.5 * 2^23 rounds x to an integer, which is corrected to the floor and added to the exponent bits
- * of the polynomial. Below -125 the result is 0, since a denormal would be slow. Arguments are at most 127; those of a
- * softmax are at most 0. */
-static inline vec v_exp2(vec x) {
+/* 2^x begun: what is left are the polynomial of the fraction and the power of two. */
+struct exp2_parts {
+    vec x, whole, fraction;
+};
+
+/* Adding and subtracting 1.5 * 2^23 rounds x to an integer, which is corrected to the floor. */
+static inline struct exp2_parts v_exp2_start(vec x) {
     const vec clamped = v_pick(x < v_set(-126.0f), v_set(-126.0f), x);
     const vec rounded = (clamped + v_set(12582912.0f)) - v_set(12582912.0f);
     const vec whole = rounded - v_pick(rounded > clamped, v_set(1.0f), v_set(0.0f));
-    const vec f = clamped - whole;
+    return (struct exp2_parts){x, whole, clamped - whole};
+}
+
+/* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, since a denormal would
+ * be slow. Arguments are at most 127; those of a softmax are at most 0. */
+static inline vec v_exp2_finish(struct exp2_parts e) {
+    const vec f = e.fraction;
     vec p = v_set(EXP2_C5) * f + v_set(EXP2_C4);
     p = p * f + v_set(EXP2_C3);
     p = p * f + v_set(EXP2_C2);
     p = p * f + v_set(EXP2_C1);
     p = p * f + v_set(EXP2_C0);
-    const vec_words shift = ((vec_words)(whole + v_set(12582912.0f)) - 0x4b400000u)
+    const vec_words shift = ((vec_words)(e.whole + v_set(12582912.0f)) - 0x4b400000u)
                             << 23; /* a NaN gives any bits, which are not kept */
-    const vec kept = v_pick(x < v_set(-125.0f), v_set(0.0f), (vec)((vec_words)p + shift));
-    return v_pick(x == x, kept, x);
+    const vec kept = v_pick(e.x < v_set(-125.0f), v_set(0.0f), (vec)((vec_words)p + shift));
+    return v_pick(e.x == e.x, kept, e.x);
 }
 
 /* Transposes 4 x 4. */

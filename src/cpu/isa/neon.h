@@ -109,19 +109,29 @@ static inline vec v_sums(const vec x[4]) { return vpaddq_f32(vpaddq_f32(x[0], x[
 static inline float v_sum(vec a) { return vaddvq_f32(a); }
 static inline float v_highest(vec a) { return vmaxnmvq_f32(a); }
 
-/* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, since a denormal may be
- * slow. Arguments are at most 127; those of a softmax are at most 0. */
-static inline vec v_exp2(vec x) {
-    const vec clamped = v_max(x, v_set(-126.0f)); /* a NaN becomes a number, which is not kept */
-    const vec whole = vrndmq_f32(clamped), f = vsubq_f32(clamped, whole);
+/* 2^x begun: what is left are the polynomial of the fraction and the power of two. */
+struct exp2_parts {
+    vec whole, fraction;
+};
+
+static inline struct exp2_parts v_exp2_start(vec x) {
+    const vec whole = vrndmq_f32(x);
+    return (struct exp2_parts){whole, vsubq_f32(x, whole)};
+}
+
+/* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, whatever the bits are,
+ * since a denormal may be slow. A NaN stays one: its conversion is 0. Arguments are at most 127; those of a softmax are at
+ * most 0. */
+static inline vec v_exp2_finish(struct exp2_parts e) {
+    const vec f = e.fraction;
     vec p = v_fma(v_set(EXP2_C5), f, v_set(EXP2_C4));
     p = v_fma(p, f, v_set(EXP2_C3));
     p = v_fma(p, f, v_set(EXP2_C2));
     p = v_fma(p, f, v_set(EXP2_C1));
     p = v_fma(p, f, v_set(EXP2_C0));
-    const int32x4_t shift = vshlq_n_s32(vcvtq_s32_f32(whole), 23);
+    const int32x4_t shift = vshlq_n_s32(vcvtq_s32_f32(e.whole), 23);
     const vec power = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p), shift));
-    return v_select_equal(x, x, v_select_less(x, v_set(-125.0f), v_set(0), power), x);
+    return v_select_less(e.whole, v_set(-125.0f), v_set(0), power);
 }
 
 /* Transposes 4 x 4. */

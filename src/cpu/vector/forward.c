@@ -84,6 +84,12 @@ static void start_tile(struct tile *t, const struct tile_rows *rows, float *memo
     }
 }
 
+/* Rows of K or V that the task comes to next, and that its tiles prefetch while they are at this block, a share each. */
+struct next_rows {
+    const char *data;            /* NULL: there are none, or they do not lie in a row */
+    int64_t rows, stride, bytes; /* bytes from one to the next, and of one */
+};
+
 /* A block of keys. The tiles of a task come to it one after the other, those to which it is not hidden. */
 struct key_block {
     int64_t first, keys;
@@ -91,7 +97,50 @@ struct key_block {
     struct rows32 k, v;
     struct rows32 finite_v; /* V with zeros in the place of keys that are not finite; data NULL: not yet asked for */
     struct nonfinite_keys nonfinite;
+    struct next_rows next_k, next_v;
+    int shares; /* of the prefetching: tiles that see some of the block and have not come to it yet */
 };
+
+/* The maximum of m and the scores of a vector of rows. One chain of maxima would wait for itself. */
+static vec highest_score(const float *s, int64_t keys, vec m) {
+    vec chain[4] = {m, m, m, m};
+    int64_t j = 0;
+    for (; j + 4 <= keys; j += 4)
+        for (int n = 0; n < 4; ++n) chain[n] = v_max(v_load(s + (j + n) * TILE_ROWS), chain[n]);
+    for (; j < keys; ++j) chain[0] = v_max(v_load(s + j * TILE_ROWS), chain[0]);
+    return v_max(v_max(chain[0], chain[1]), v_max(chain[2], chain[3]));
+}
+
+/* The shift is subtracted before the product: scores near m then lose nothing. */
+ALWAYS_INLINE struct exp2_parts start_exponential(const float *s, vec shift, vec c) {
+    return v_exp2_start(v_mul(v_sub(v_load(s), shift), c));
+}
+
+/* Scores of a vector of rows become P = 2^((S - shift) c); returns their sum. An exponential is one long chain, of which the
+ * processor's window holds few: those of the next two keys are started before these two are finished. */
+static vec exponentials(float *s, int64_t keys, vec shift, vec c) {
+    vec sum[2] = {v_set(0), v_set(0)};
+    if (keys % 2) {
+        sum[0] = v_exp2_finish(start_exponential(s, shift, c));
+        v_store(s, sum[0]);
+        s += TILE_ROWS;
+    }
+    if (keys < 2) return sum[0];
+    struct exp2_parts even = start_exponential(s, shift, c), odd = start_exponential(s + TILE_ROWS, shift, c);
+    for (int64_t pairs = keys / 2; pairs > 0; --pairs, s += 2 * TILE_ROWS) {
+        const struct exp2_parts first = even, second = odd;
+        if (pairs > 1) {
+            even = start_exponential(s + 2 * TILE_ROWS, shift, c);
+            odd = start_exponential(s + 3 * TILE_ROWS, shift, c);
+        }
+        const vec p = v_exp2_finish(first), next_p = v_exp2_finish(second);
+        sum[0] = v_add(sum[0], p);
+        sum[1] = v_add(sum[1], next_p);
+        v_store(s, p);
+        v_store(s + TILE_ROWS, next_p);
+    }
+    return v_add(sum[0], sum[1]);
+}
 
 /* The online softmax of a block, for the rows of the vectors [first, end): s becomes P, and the tile's m and l are updated.
  * rescale gets exp(m_old - m_new), by which O has to be multiplied: exactly 1 where m stays, which the polynomial's 2^0 is
@@ -99,20 +148,31 @@ struct key_block {
 static void online_softmax(struct tile *t, float *s, float *rescale, int first, int end, int64_t keys, float factor) {
     const vec c = v_set(factor), none = v_set(-INFINITY), zero = v_set(0);
     for (int64_t at = first * LANES; at < end * LANES; at += LANES) {
-        const vec before = v_load(t->m + at);
-        vec m = before, sum = zero;
-        for (int64_t j = 0; j < keys; ++j) m = v_max(v_load(s + j * TILE_ROWS + at), m);
-        const vec shift = v_select_equal(m, none, zero, m); /* subtracted first: scores near m then lose nothing */
-        for (int64_t j = 0; j < keys; ++j) {
-            const vec p_ij = v_exp2(v_mul(v_sub(v_load(s + j * TILE_ROWS + at), shift), c));
-            sum = v_add(sum, p_ij);
-            v_store(s + j * TILE_ROWS + at, p_ij);
-        }
+        const vec before = v_load(t->m + at), m = highest_score(s + at, keys, before);
+        const vec shift = v_select_equal(m, none, zero, m), sum = exponentials(s + at, keys, shift, c);
         const vec a = v_select_equal(m, before, v_set(1), v_exp2(v_mul(v_sub(before, shift), c)));
         v_store(t->m + at, m);
         v_store(t->l + at, v_fma(v_load(t->l + at), a, sum));
         v_store(rescale + at, a);
     }
+}
+
+/* Keys [j0, j0 + n) of x. */
+static struct next_rows next_rows(const strobe_tensor *x, const struct sequence *s, int64_t kv, int64_t j0, int64_t n,
+                                  int64_t columns) {
+    const int64_t size = (int64_t)strobe__dtype_bytes(x->dtype);
+    if (n <= 0 || !strobe__keys_in_place(s, j0, n)) return (struct next_rows){.data = NULL};
+    return (struct next_rows){(const char *)x->data + strobe__key_offset(x, s, j0, kv) * size, n, x->stride[1] * size,
+                              columns * size};
+}
+
+/* Prefetches one of `shares` equal shares of what is left, into L2. */
+static void prefetch_share(struct next_rows *next, int shares) {
+    if (!next->data) return;
+    const int64_t rows = (next->rows + shares - 1) / shares;
+    for (int64_t r = 0; r < rows; ++r, next->data += next->stride)
+        for (int64_t at = 0; at < next->bytes; at += 64) __builtin_prefetch(next->data + at, 0, 2);
+    next->rows -= rows;
 }
 
 /* A tile attends to a block of keys of which it sees some: those of its vectors of rows do that see a key. */
@@ -121,12 +181,15 @@ static void attend_block(const struct forward *f, struct tile *tile, const struc
     const strobe_attention *a = &f->p->a;
     const int vectors = visible->end - visible->first;
     const int64_t at = visible->first * LANES, end = visible->end * LANES;
+    prefetch_share(&b->next_k, b->shares);
     tile_scores(t->s + at, b->k, tile->q + at, a->dim, b->keys, vectors);
     const bool hidden = finish_block_scores(t->s, NULL, &tile->rows, &tile->features, visible, b->first, b->keys, 1);
     if (hidden && !b->finite_v.data) b->finite_v = leave_out_nonfinite(&b->nonfinite, b->v, t->v, b->keys, a->dim_v);
     hide_missing_keys(t->s, b->missing);
     online_softmax(tile, t->s, t->rescale, visible->first, visible->end, b->keys, exponent_factor(f->p));
     if (a->dropout) apply_dropout_factors(t->s, &tile->features, visible, &f->place, b->first, b->keys);
+    prefetch_share(&b->next_v, b->shares);
+    --b->shares;
     tile_accumulate(tile->o + at, hidden ? b->finite_v : b->v, t->s + at, t->rescale + at, b->keys, a->dim_v, vectors);
     if (hidden) add_nonfinite(&b->nonfinite, tile->o, b->v, t->s, at, end < tile->rows.n ? end : tile->rows.n, a->dim_v);
 }
@@ -139,22 +202,36 @@ static struct rows32 brought_together(float *block, struct rows32 x, int64_t n, 
     return (struct rows32){block, columns};
 }
 
-/* The tiles of a task attend to the block of keys from j0 on. It is loaded only if one of them sees some of it. */
+/* K and V of the block, for so many vectors of rows. The task's keys end at `end`. */
+static void load_block(struct key_block *b, const struct forward *f, const struct scratch *t, const struct sequence *s,
+                       int64_t kv, int64_t end, int vectors) {
+    const strobe_attention *a = &f->p->a;
+    const bool enough = vectors >= ENOUGH_VECTORS;
+    b->missing = strobe__keys_missing(s, b->first, b->keys);
+    b->k = true_rows(t->k, f->p, &a->k, s, kv, b->first, b->keys, a->dim);
+    if (enough) b->k = brought_together(t->k, b->k, b->keys, a->dim);
+    b->v = f->v_in_k ? b->k : true_rows(t->v, f->p, &a->v, s, kv, b->first, b->keys, a->dim_v);
+    if (enough && !f->v_in_k) b->v = brought_together(t->v, b->v, b->keys, a->dim_v);
+    const int64_t next = b->first + b->keys, keys = end - next < BLOCK_KEYS ? end - next : BLOCK_KEYS;
+    if (enough) b->next_k = next_rows(&a->k, s, kv, next, keys, a->dim);
+    if (enough && !f->v_in_k) b->next_v = next_rows(&a->v, s, kv, next, keys, a->dim_v);
+}
+
+/* The tiles of a task, whose keys end at `end`, attend to the block of keys from j0 on. It is loaded only if one of them
+ * sees some of it. */
 static void attend_tiles(const struct forward *f, struct scratch *t, int tiles, const struct sequence *s, int64_t kv,
-                         int64_t j0) {
+                         int64_t j0, int64_t end) {
     struct visible_block visible[MOST_TILES];
     struct key_block b = {.first = j0, .keys = s->keys - j0 < BLOCK_KEYS ? s->keys - j0 : BLOCK_KEYS};
     int vectors = 0; /* of rows that see some of it */
     for (int n = 0; n < tiles; ++n) {
         see_block(&visible[n], &t->tile[n].rows, &t->tile[n].features, j0, b.keys);
-        if (visible[n].coverage != BLOCK_SKIPPED) vectors += visible[n].end - visible[n].first;
+        if (visible[n].coverage == BLOCK_SKIPPED) continue;
+        vectors += visible[n].end - visible[n].first;
+        ++b.shares;
     }
     if (vectors == 0) return;
-    b.missing = strobe__keys_missing(s, j0, b.keys);
-    b.k = true_rows(t->k, f->p, &f->p->a.k, s, kv, j0, b.keys, f->p->a.dim);
-    if (vectors >= ENOUGH_VECTORS) b.k = brought_together(t->k, b.k, b.keys, f->p->a.dim);
-    b.v = f->v_in_k ? b.k : true_rows(t->v, f->p, &f->p->a.v, s, kv, j0, b.keys, f->p->a.dim_v);
-    if (vectors >= ENOUGH_VECTORS && !f->v_in_k) b.v = brought_together(t->v, b.v, b.keys, f->p->a.dim_v);
+    load_block(&b, f, t, s, kv, end, vectors);
     for (int n = 0; n < tiles; ++n)
         if (visible[n].coverage != BLOCK_SKIPPED) attend_block(f, &t->tile[n], t, &b, &visible[n]);
 }
@@ -190,9 +267,15 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     const int tiles = start_tiles(f, &t, &s, kv, first);
     const int64_t end = tile_end_key(&t.tile[tiles - 1].rows);
     for (int64_t j0 = tile_first_key(&t.tile[0].rows) / BLOCK_KEYS * BLOCK_KEYS; j0 < end; j0 += BLOCK_KEYS)
-        attend_tiles(f, &t, tiles, &s, kv, j0);
+        attend_tiles(f, &t, tiles, &s, kv, j0, end);
     for (int n = 0; n < tiles; ++n) finish_tile(&t.tile[n]);
     leave_flush_to_zero(mode);
+}
+
+/* A single worker has nothing to balance. */
+static int64_t enough_tasks(int64_t workers) {
+    if (workers == 1) return 1;
+    return workers * TASKS_A_WORKER < ENOUGH_TASKS ? workers * TASKS_A_WORKER : ENOUGH_TASKS;
 }
 
 size_t LEVEL_KERNEL(forward_workspace)(const struct plan *plan) {
@@ -208,7 +291,8 @@ strobe_status LEVEL_KERNEL(forward)(const struct plan *plan, const struct execut
         .p = p, .workspace = execution->workspace, .scratch_bytes = lay_out(&t, NULL, p), .tiles = MOST_TILES};
     f.v_in_k = strobe__v_in_k(p);
     const int64_t heads = p->a.batch * p->a.heads_kv, tiles = (p->a.seq_q * p->group + TILE_ROWS - 1) / TILE_ROWS;
-    while (f.tiles > 1 && heads * ((tiles + f.tiles - 1) / f.tiles) < ENOUGH_TASKS) f.tiles /= 2;
+    const int64_t wanted = enough_tasks(strobe__workers(p->a.parallel));
+    while (f.tiles > 1 && heads * ((tiles + f.tiles - 1) / f.tiles) < wanted) f.tiles /= 2;
     f.tasks_a_head = (tiles + f.tiles - 1) / f.tiles;
     if (p->a.dropout) f.place = strobe__dropout_place(p);
     strobe__parallel_for(p->a.parallel, heads * f.tasks_a_head, forward_task, &f);

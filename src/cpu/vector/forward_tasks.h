@@ -6,8 +6,9 @@
 #define STROBE_CPU_FORWARD_TASKS_H
 
 enum {
-    MOST_TILES = 4,    /* of a task, which share each block of K and V that is read */
-    ENOUGH_TASKS = 64, /* to balance threads; where there are fewer, tasks get fewer tiles */
+    MOST_TILES = 4,     /* of a task, which share each block of K and V that is read */
+    TASKS_A_WORKER = 8, /* balance several threads; where there are fewer, tasks get fewer tiles, */
+    ENOUGH_TASKS = 64,  /* unless there are so many */
 };
 
 #endif
