@@ -22,7 +22,7 @@
 #include "cpu/vector/nonfinite.h"
 
 /* So many vectors of rows pay for a copy of the keys that they attend to. */
-enum { ENOUGH_VECTORS = 3 };
+enum { ENOUGH_VECTORS = 3, MOST_TILES = TASK_ROWS / TILE_ROWS };
 
 /* The state of a tile's rows. */
 struct tile {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * forward_tasks.h: how the vector forward cuts its work into tasks. The sizes are in a header because the tests derive from
- * them the lengths past which a task has more than one tile. */
+ * them the lengths past which a head has more than one task. */
 #ifndef STROBE_CPU_FORWARD_TASKS_H
 #define STROBE_CPU_FORWARD_TASKS_H
 
 enum {
-    MOST_TILES = 4,     /* of a task, which share each block of K and V that is read */
-    TASKS_A_WORKER = 8, /* balance several threads; where there are fewer, tasks get fewer tiles, */
+    TASK_ROWS = 192,    /* at most, which share each block of K and V that is read: whole tiles at every level */
+    TASKS_A_WORKER = 8, /* balance several threads; where there are fewer, tasks get fewer rows, */
     ENOUGH_TASKS = 64,  /* unless there are so many */
 };
 
