@@ -49,16 +49,19 @@ enum {
 
 __attribute__((target("xsave"))) static unsigned long long saved_state(void) { return (unsigned long long)_xgetbv(0); }
 
+static bool machine_is_amd(void) {
+    unsigned eax, vendor[3];
+    return __get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]) && memcmp(vendor, "AuthenticAMD", sizeof vendor) == 0;
+}
+
 /* Products of pairs of bf16 at the rate of other products. Intel's processors take twice as long for one, which gains
  * nothing over fp32; AMD's (Zen 4 and later) do not. */
 static bool machine_has_fast_pairs(void) {
 #if defined(STROBE_AMX_EMULATED) /* so are they, in isa/dot_tiles.h */
     return true;
 #else
-    unsigned eax, vendor[3], ecx, edx;
-    if (!__get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]) || memcmp(vendor, "AuthenticAMD", sizeof vendor) != 0)
-        return false;
-    return __get_cpuid_count(7, 1, &eax, &vendor[0], &ecx, &edx) && (eax & LEAF7_1_EAX_AVX512BF16);
+    unsigned eax, ebx, ecx, edx;
+    return machine_is_amd() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & LEAF7_1_EAX_AVX512BF16);
 #endif
 }
 
@@ -99,6 +102,7 @@ static void read_name(char name[49]) {
 
 #else
 
+static bool machine_is_amd(void) { return false; }
 static bool machine_has_fast_pairs(void) { return false; }
 static enum cpu_level machine_level(void) {
 #if defined(__aarch64__)
@@ -112,14 +116,25 @@ static void read_name(char name[49]) { strcpy(name, "CPU"); }
 
 #endif
 
-static bool has_fast_pairs(void) {
-    static _Atomic int known = -1; /* two threads that both come first find the same answer */
-    int fast = atomic_load_explicit(&known, memory_order_relaxed);
-    if (fast < 0) {
-        fast = machine_has_fast_pairs();
-        atomic_store_explicit(&known, fast, memory_order_relaxed);
+/* What `machine_has` says of this machine, which does not change; `known` is -1 at first. Two threads that both come first
+ * find the same answer. */
+static bool known_once(_Atomic int *known, bool (*machine_has)(void)) {
+    int answer = atomic_load_explicit(known, memory_order_relaxed);
+    if (answer < 0) {
+        answer = machine_has();
+        atomic_store_explicit(known, answer, memory_order_relaxed);
     }
-    return fast;
+    return answer;
+}
+
+static bool has_fast_pairs(void) {
+    static _Atomic int known = -1;
+    return known_once(&known, machine_has_fast_pairs);
+}
+
+bool strobe__cpu_prefetches_into_l2(void) {
+    static _Atomic int known = -1;
+    return known_once(&known, machine_is_amd);
 }
 
 static enum cpu_level allowed_level(void) {

@@ -14,6 +14,7 @@
  * since one after the other would visit each page once a head. Keys that a row does not see are not read for it.
  *
  * docs/kernels/cpu.md has the versions and what was tried, docs/benchmarks.md the figures. */
+#include "cpu/cpuid.h"
 #include "cpu/decode/decode_rows.h"
 #include "cpu/decode/split_kv.h"
 #include "cpu/scratch.h"
@@ -26,6 +27,7 @@ struct decode {
     char *workspace;
     size_t scratch_bytes;
     int64_t q_padded;
+    bool into_l2; /* what is prefetched */
 };
 
 /* One worker's memory. */
@@ -105,7 +107,8 @@ static struct keys_in_memory keys_in_pages(const struct block *b, const strobe_t
                                            int64_t h) {
     const size_t bytes = (size_t)bytes_of(x->dtype), head = (size_t)x->stride[2] * bytes;
     const uintptr_t *row = x == &b->f->split.p->a.k ? b->c.k_row : b->c.v_row;
-    struct keys_in_memory keys = {.columns = columns, .row = row + (j - b->j0), .head = (size_t)h * head};
+    struct keys_in_memory keys = {
+        .columns = columns, .row = row + (j - b->j0), .head = (size_t)h * head, .into_l2 = b->f->into_l2};
     const bool last = h + 1 == b->t.heads;
     const int64_t ahead = b->t.heads > 1 ? BLOCK_KEYS : PREFETCH_BYTES / (columns * (int64_t)bytes);
     if (last) keys.ahead = ahead < BLOCK_KEYS ? ahead : BLOCK_KEYS;
@@ -136,7 +139,8 @@ static struct keys_in_memory keys_at(const struct block *b, const strobe_tensor 
     return (struct keys_in_memory){.data = (const char *)x->data + at,
                                    .stride = x->stride[1],
                                    .columns = columns,
-                                   .prefetch = prefetch_distance(&b->t, x, columns, h)};
+                                   .prefetch = prefetch_distance(&b->t, x, columns, h),
+                                   .into_l2 = b->f->into_l2};
 }
 
 /* What for_each_chunk() does for rows from r on of head h and keys of a chunk that they see, which exist all or none. */
@@ -294,6 +298,7 @@ strobe_status LEVEL_KERNEL(decode)(const struct plan *plan, const struct executi
     struct scratch t;
     struct decode f = {.split = split_kv_of(p, longest_sequence(p), HEADS_A_TASK), .workspace = execution->workspace};
     f.q_padded = padded_columns(p->a.dim);
+    f.into_l2 = strobe__cpu_prefetches_into_l2();
     f.scratch_bytes = lay_out(&t, NULL, p, f.split.heads_a_task);
     f.split.partials = worker_memory(f.workspace, f.scratch_bytes, strobe__workers(p->a.parallel));
     run_splits(&f.split, decode_task, &f);

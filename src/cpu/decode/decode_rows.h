@@ -34,6 +34,7 @@ struct keys_in_memory {
     const uintptr_t *row; /* NULL: not in pages; addresses of the rows of the task's first head */
     size_t head;          /* bytes from there to this head */
     int64_t ahead;        /* in pages: the row that is prefetched is so many further on, and then `prefetch` bytes */
+    bool into_l2;         /* and no further */
 };
 
 ALWAYS_INLINE const char *key_row(const struct keys_in_memory *x, int64_t j, int64_t bytes) {
@@ -93,11 +94,17 @@ ALWAYS_INLINE struct vec2 load_pair(const char *at, int32_t dtype) {
 }
 
 /* Loads the pair at padded column c of a row and prefetches. */
-ALWAYS_INLINE struct vec2 row_pair(const char *row, int32_t dtype, int64_t c, int64_t columns, size_t prefetch) {
+ALWAYS_INLINE struct vec2 row_pair(const char *row, int32_t dtype, int64_t c, int64_t columns, size_t prefetch,
+                                   bool into_l2) {
     if (columns >= PAIR) {
         const char *at = row + pair_start(c, columns) * bytes_of(dtype);
-        for (int64_t line = 0; line < PAIR * bytes_of(dtype); line += 64)
-            __builtin_prefetch((const void *)((uintptr_t)at + prefetch + (size_t)line));
+        for (int64_t line = 0; line < PAIR * bytes_of(dtype); line += 64) {
+            const void *next = (const void *)((uintptr_t)at + prefetch + (size_t)line);
+            if (into_l2)
+                __builtin_prefetch(next, 0, 2);
+            else
+                __builtin_prefetch(next);
+        }
         return load_pair(at, dtype);
     }
     float copy[PAIR] = {0}; /* large enough for any dtype */
@@ -108,7 +115,7 @@ ALWAYS_INLINE struct vec2 row_pair(const char *row, int32_t dtype, int64_t c, in
 /* The products of the rows with `abreast` keys from j on, lane by lane, not yet summed over the lanes. */
 ALWAYS_INLINE void keys_abreast(vec sum[ROWS_AT_ONCE][ABREAST], const float *q, int64_t q_stride,
                                 const struct keys_in_memory *k, int64_t j, int64_t keys, int32_t dtype, int rows,
-                                int abreast) {
+                                int abreast, bool into_l2) {
     const char *key[ABREAST];
     size_t prefetch[ABREAST];
     for (int i = 0; i < abreast; ++i) { /* past the end the last key is read again, and its product not used */
@@ -119,7 +126,7 @@ ALWAYS_INLINE void keys_abreast(vec sum[ROWS_AT_ONCE][ABREAST], const float *q, 
     }
     for (int64_t c = 0; c < k->columns; c += PAIR)
         for (int i = 0; i < abreast; ++i) {
-            const struct vec2 x = row_pair(key[i], dtype, c, k->columns, prefetch[i]);
+            const struct vec2 x = row_pair(key[i], dtype, c, k->columns, prefetch[i], into_l2);
             for (int r = 0; r < rows; ++r) {
                 sum[r][i] = v_fma(x.a, v_load(q + r * q_stride + c), sum[r][i]);
                 sum[r][i] = v_fma(x.b, v_load(q + r * q_stride + c + LANES), sum[r][i]);
@@ -128,13 +135,13 @@ ALWAYS_INLINE void keys_abreast(vec sum[ROWS_AT_ONCE][ABREAST], const float *q, 
 }
 
 ALWAYS_INLINE void key_products(float *s, const float *q, int64_t q_stride, const struct keys_in_memory *k, int64_t keys,
-                                int32_t dtype, int rows) {
+                                int32_t dtype, int rows, bool into_l2) {
     const int many = LANES / rows, abreast = many < ABREAST ? many : ABREAST;
     for (int64_t j = 0; j < keys; j += many) {
         vec all[LANES];
         for (int i = 0; i < many; i += abreast) {
             vec sum[ROWS_AT_ONCE][ABREAST];
-            keys_abreast(sum, q, q_stride, k, j + i, keys, dtype, rows, abreast);
+            keys_abreast(sum, q, q_stride, k, j + i, keys, dtype, rows, abreast, into_l2);
             for (int r = 0; r < rows; ++r)
                 for (int n = 0; n < abreast; ++n) all[r * many + i + n] = sum[r][n];
         }
@@ -146,7 +153,7 @@ ALWAYS_INLINE void key_products(float *s, const float *q, int64_t q_stride, cons
 
 /* value_products() for `pairs` pairs of o from padded column c on. */
 ALWAYS_INLINE void value_columns(float *o, int64_t o_stride, const float *a, const float *p, const struct keys_in_memory *v,
-                                 int64_t keys, int64_t c, int32_t dtype, int rows, int pairs) {
+                                 int64_t keys, int64_t c, int32_t dtype, int rows, int pairs, bool into_l2) {
     struct vec2 sum[ROWS_AT_ONCE][4];
     for (int r = 0; r < rows; ++r)
         for (int i = 0; i < pairs; ++i) {
@@ -157,7 +164,7 @@ ALWAYS_INLINE void value_columns(float *o, int64_t o_stride, const float *a, con
         const char *row = key_row(v, j, bytes_of(dtype));
         const size_t prefetch = prefetch_distance_of(v, j);
         for (int i = 0; i < pairs; ++i) {
-            const struct vec2 x = row_pair(row, dtype, c + i * PAIR, v->columns, prefetch);
+            const struct vec2 x = row_pair(row, dtype, c + i * PAIR, v->columns, prefetch, into_l2);
             for (int r = 0; r < rows; ++r) {
                 const vec p_ij = v_set(p[r * ROW_SCORES + j]);
                 sum[r][i] = (struct vec2){v_fma(x.a, p_ij, sum[r][i].a), v_fma(x.b, p_ij, sum[r][i].b)};
@@ -172,14 +179,15 @@ ALWAYS_INLINE void value_columns(float *o, int64_t o_stride, const float *a, con
 }
 
 ALWAYS_INLINE void value_products(float *o, int64_t o_stride, const float *a, const float *p, const struct keys_in_memory *v,
-                                  int64_t keys, int32_t dtype, int rows) {
+                                  int64_t keys, int32_t dtype, int rows, bool into_l2) {
     const int most = REGISTERS / 2; /* vectors of sums */
     int64_t c = 0;
     if (8 * rows <= most)
-        for (; c + 3 * PAIR < v->columns; c += 4 * PAIR) value_columns(o, o_stride, a, p, v, keys, c, dtype, rows, 4);
+        for (; c + 3 * PAIR < v->columns; c += 4 * PAIR)
+            value_columns(o, o_stride, a, p, v, keys, c, dtype, rows, 4, into_l2);
     if (4 * rows <= most)
-        for (; c + PAIR < v->columns; c += 2 * PAIR) value_columns(o, o_stride, a, p, v, keys, c, dtype, rows, 2);
-    for (; c < v->columns; c += PAIR) value_columns(o, o_stride, a, p, v, keys, c, dtype, rows, 1);
+        for (; c + PAIR < v->columns; c += 2 * PAIR) value_columns(o, o_stride, a, p, v, keys, c, dtype, rows, 2, into_l2);
+    for (; c < v->columns; c += PAIR) value_columns(o, o_stride, a, p, v, keys, c, dtype, rows, 1, into_l2);
 }
 
 /* The two products for a dtype and a number of rows. */
@@ -188,14 +196,21 @@ struct row_products {
     void (*values)(float *o, int64_t o_stride, const float *a, const float *p, const struct keys_in_memory *v, int64_t keys);
 };
 
+/* Where prefetching ends is asked once a call: a branch a line cost 12 % of bf16 at d 64. */
 #define ROW_PRODUCTS(dtype, rows)                                                                                         \
     static void key_products_##dtype##_##rows(float *s, const float *q, int64_t q_stride, const struct keys_in_memory *k, \
                                               int64_t keys) {                                                             \
-        key_products(s, q, q_stride, k, keys, STROBE_##dtype, rows);                                                      \
+        if (k->into_l2)                                                                                                   \
+            key_products(s, q, q_stride, k, keys, STROBE_##dtype, rows, true);                                            \
+        else                                                                                                              \
+            key_products(s, q, q_stride, k, keys, STROBE_##dtype, rows, false);                                           \
     }                                                                                                                     \
     static void value_products_##dtype##_##rows(float *o, int64_t o_stride, const float *a, const float *p,               \
                                                 const struct keys_in_memory *v, int64_t keys) {                           \
-        value_products(o, o_stride, a, p, v, keys, STROBE_##dtype, rows);                                                 \
+        if (v->into_l2)                                                                                                   \
+            value_products(o, o_stride, a, p, v, keys, STROBE_##dtype, rows, true);                                       \
+        else                                                                                                              \
+            value_products(o, o_stride, a, p, v, keys, STROBE_##dtype, rows, false);                                      \
     }
 #define ROW_PRODUCTS_OF(dtype) ROW_PRODUCTS(dtype, 1) ROW_PRODUCTS(dtype, 2) ROW_PRODUCTS(dtype, 4)
 #define ROW_PRODUCTS_ENTRY(dtype, rows) \
