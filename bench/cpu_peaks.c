@@ -85,20 +85,20 @@ double peak_bf16_numbers(void) {
 }
 
 /* double name(void): FLOP/s of fp32 FMA from registers, on vectors of so many lanes. */
-#define PEAK_OF_FMA(name, lanes, vector, bits)                                                          \
-    double name(void) {                                                                                 \
-        enum { ROUNDS = 200000, CHAINS = 12 };                                                          \
-        vector sum[CHAINS];                                                                             \
-        const vector x = _mm##bits##_set1_ps(0.5f), y = _mm##bits##_set1_ps(0.25f);                     \
-        for (int i = 0; i < CHAINS; ++i) sum[i] = _mm##bits##_set1_ps((float)i);                        \
-        const double start = cpu_seconds();                                                             \
-        for (int n = 0; n < ROUNDS; ++n)                                                                \
-            for (int i = 0; i < CHAINS; ++i) sum[i] = _mm##bits##_fmadd_ps(sum[i], x, y);               \
-        const double seconds = cpu_seconds() - start;                                                   \
-        float kept[16];                                                                                 \
-        volatile float end = 0; /* the chains end somewhere, or the compiler leaves them out */         \
-        for (int i = 0; i < CHAINS; ++i) _mm##bits##_storeu_ps(kept, sum[i]), end = end + kept[0];      \
-        return (double)ROUNDS * CHAINS * 2 * (lanes) / seconds;                                         \
+#define PEAK_OF_FMA(name, lanes, vector, bits)                                                     \
+    double name(void) {                                                                            \
+        enum { ROUNDS = 200000, CHAINS = 12 };                                                     \
+        vector sum[CHAINS];                                                                        \
+        const vector x = _mm##bits##_set1_ps(0.5f), y = _mm##bits##_set1_ps(0.25f);                \
+        for (int i = 0; i < CHAINS; ++i) sum[i] = _mm##bits##_set1_ps((float)i);                   \
+        const double start = cpu_seconds();                                                        \
+        for (int n = 0; n < ROUNDS; ++n)                                                           \
+            for (int i = 0; i < CHAINS; ++i) sum[i] = _mm##bits##_fmadd_ps(sum[i], x, y);          \
+        const double seconds = cpu_seconds() - start;                                              \
+        float kept[16];                                                                            \
+        volatile float end = 0; /* the chains end somewhere, or the compiler leaves them out */    \
+        for (int i = 0; i < CHAINS; ++i) _mm##bits##_storeu_ps(kept, sum[i]), end = end + kept[0]; \
+        return (double)ROUNDS * CHAINS * 2 * (lanes) / seconds;                                    \
     }
 
 PEAK_OF_FMA(peak_fma, 16, __m512, 512)

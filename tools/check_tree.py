@@ -21,7 +21,7 @@ INCLUDES = {
     "src/cpu": ["cpu/", "core/", "math/", "portable/", "strobe/"],
     "src/cpu/isa": ["cpu/isa/", "math/"],
     "src/cpu/vector": ["cpu/vector/", *CPU_SHARED],
-    "src/cpu/decode": ["cpu/decode/", "cpu/vector/", *CPU_SHARED],
+    "src/cpu/decode": ["cpu/decode/", "cpu/vector/", "cpu/cpuid.h", *CPU_SHARED],
     "src/cpu/amx": ["cpu/amx/", "cpu/decode/", "cpu/vector/", *CPU_SHARED],
     "src/cuda": ["cuda/", "core/", "math/", "strobe/"],
     "src/cuda/host": ["cuda/host/", "cuda/device/", "core/", "math/", "strobe/"],

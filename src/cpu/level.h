@@ -23,8 +23,8 @@
  *   v_load2_e4m3             the same, over 256
  *   v_sum v_highest          the sum and the maximum of a vector's lanes, without a NaN for v_highest
  *   v_sums                   the sums of the lanes of LANES vectors, as one vector
- *   v_exp2_start _finish     2^x for x <= 127, relative error 1.6e-7, exact for whole x, 0 below -125, NaN to NaN; in two
- *                            steps, between which a loop can start that of other numbers
+ *   v_exp2_start _scale      2^x for x <= 127, relative error 1.6e-7, exact for whole x, 0 below -125, NaN to NaN: the
+ *                            fraction of x, and the polynomial of it times the power of two (v_exp2)
  *
  * Every function here and in the headers of src/cpu is static. Of inline functions with linkage the linker keeps one copy
  * for all files, which could be the one compiled for AVX-512. */
@@ -55,6 +55,16 @@
 #include "cpu/isa/baseline.h"
 #define LEVEL_KERNEL(name) strobe__cpu_##name##_baseline
 #endif
+
+/* What is left of 2^x. A loop can start that of other numbers in between. */
+static inline vec v_exp2_finish(struct exp2_parts e) {
+    vec p = v_fma(v_set(EXP2_C5), e.fraction, v_set(EXP2_C4));
+    p = v_fma(p, e.fraction, v_set(EXP2_C3));
+    p = v_fma(p, e.fraction, v_set(EXP2_C2));
+    p = v_fma(p, e.fraction, v_set(EXP2_C1));
+    p = v_fma(p, e.fraction, v_set(EXP2_C0));
+    return v_exp2_scale(e, p);
+}
 
 static inline vec v_exp2(vec x) { return v_exp2_finish(v_exp2_start(x)); }
 

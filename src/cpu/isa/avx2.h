@@ -144,13 +144,7 @@ static inline struct exp2_parts v_exp2_start(vec x) {
 /* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, whatever the bits are,
  * since a denormal would cost 60 times as much. The polynomial makes a NaN of a NaN, to which the conversion of no number
  * adds 0, and no comparison with it is true. Arguments are at most 127; those of a softmax are at most 0. */
-static inline vec v_exp2_finish(struct exp2_parts e) {
-    const vec f = e.fraction;
-    vec p = v_fma(v_set(EXP2_C5), f, v_set(EXP2_C4));
-    p = v_fma(p, f, v_set(EXP2_C3));
-    p = v_fma(p, f, v_set(EXP2_C2));
-    p = v_fma(p, f, v_set(EXP2_C1));
-    p = v_fma(p, f, v_set(EXP2_C0));
+static inline vec v_exp2_scale(struct exp2_parts e, vec p) {
     const __m256i shift = _mm256_slli_epi32(_mm256_cvtps_epi32(e.whole), 23);
     const vec power = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), shift));
     return _mm256_and_ps(power, _mm256_cmp_ps(e.whole, v_set(-125.0f), _CMP_NLT_UQ));

@@ -151,15 +151,7 @@ static inline struct exp2_parts v_exp2_start(vec x) {
     return (struct exp2_parts){x, _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF)};
 }
 
-static inline vec v_exp2_finish(struct exp2_parts e) {
-    const vec f = e.fraction;
-    vec p = v_fma(v_set(EXP2_C5), f, v_set(EXP2_C4));
-    p = v_fma(p, f, v_set(EXP2_C3));
-    p = v_fma(p, f, v_set(EXP2_C2));
-    p = v_fma(p, f, v_set(EXP2_C1));
-    p = v_fma(p, f, v_set(EXP2_C0));
-    return _mm512_scalef_ps(p, e.x);
-}
+static inline vec v_exp2_scale(struct exp2_parts e, vec p) { return _mm512_scalef_ps(p, e.x); }
 
 /* Transposes 16 x 16 words of 32 bits. */
 static inline void v_transpose(__m512i r[16]) {

@@ -155,13 +155,7 @@ static inline struct exp2_parts v_exp2_start(vec x) {
 
 /* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, since a denormal would
  * be slow. Arguments are at most 127; those of a softmax are at most 0. */
-static inline vec v_exp2_finish(struct exp2_parts e) {
-    const vec f = e.fraction;
-    vec p = v_set(EXP2_C5) * f + v_set(EXP2_C4);
-    p = p * f + v_set(EXP2_C3);
-    p = p * f + v_set(EXP2_C2);
-    p = p * f + v_set(EXP2_C1);
-    p = p * f + v_set(EXP2_C0);
+static inline vec v_exp2_scale(struct exp2_parts e, vec p) {
     const vec_words shift = ((vec_words)(e.whole + v_set(12582912.0f)) - 0x4b400000u)
                             << 23; /* a NaN gives any bits, which are not kept */
     const vec kept = v_pick(e.x < v_set(-125.0f), v_set(0.0f), (vec)((vec_words)p + shift));

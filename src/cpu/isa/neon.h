@@ -122,13 +122,7 @@ static inline struct exp2_parts v_exp2_start(vec x) {
 /* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, whatever the bits are,
  * since a denormal may be slow. A NaN stays one: its conversion is 0. Arguments are at most 127; those of a softmax are at
  * most 0. */
-static inline vec v_exp2_finish(struct exp2_parts e) {
-    const vec f = e.fraction;
-    vec p = v_fma(v_set(EXP2_C5), f, v_set(EXP2_C4));
-    p = v_fma(p, f, v_set(EXP2_C3));
-    p = v_fma(p, f, v_set(EXP2_C2));
-    p = v_fma(p, f, v_set(EXP2_C1));
-    p = v_fma(p, f, v_set(EXP2_C0));
+static inline vec v_exp2_scale(struct exp2_parts e, vec p) {
     const int32x4_t shift = vshlq_n_s32(vcvtq_s32_f32(e.whole), 23);
     const vec power = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p), shift));
     return v_select_less(e.whole, v_set(-125.0f), v_set(0), power);

@@ -11,8 +11,8 @@
  *   O / l and lse = m + ln l are written once
  *
  * Query rows lie across the lanes, so the softmax has no horizontal step (tile.h). Memory of a worker, d = 128, AVX-512: S
- * 12 KiB, and for each tile Q and O 24 KiB each; K and V are streamed. The number of tiles of a task follows from shapes
- * alone, and every row's sums run in the order of the keys: results do not depend on the number of threads. */
+ * 12 KiB, and for each tile Q and O 24 KiB each; K and V are streamed. A task has fewer tiles where there are
+ * more threads, and every row's sums run in the order of the keys: results do not depend on the number of threads. */
 #include "core/parallel.h"
 #include "cpu/scratch.h"
 #include "cpu/table.h"
@@ -275,7 +275,7 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
 /* A single worker has nothing to balance. */
 static int64_t enough_tasks(int64_t workers) {
     if (workers == 1) return 1;
-    return workers * TASKS_A_WORKER < ENOUGH_TASKS ? workers * TASKS_A_WORKER : ENOUGH_TASKS;
+    return workers * BALANCING_TASKS < ENOUGH_TASKS ? workers * BALANCING_TASKS : ENOUGH_TASKS;
 }
 
 size_t LEVEL_KERNEL(forward_workspace)(const struct plan *plan) {

@@ -6,9 +6,9 @@
 #define STROBE_CPU_FORWARD_TASKS_H
 
 enum {
-    TASK_ROWS = 192,    /* at most, which share each block of K and V that is read: whole tiles at every level */
-    TASKS_A_WORKER = 8, /* balance several threads; where there are fewer, tasks get fewer rows, */
-    ENOUGH_TASKS = 64,  /* unless there are so many */
+    TASK_ROWS = 192,     /* at most, which share each block of K and V that is read: whole tiles at every level */
+    BALANCING_TASKS = 8, /* for each of several workers; where there would be fewer, tasks get fewer rows, */
+    ENOUGH_TASKS = 64,   /* unless there are so many */
 };
 
 #endif
