@@ -106,12 +106,25 @@ static inline void tile_accumulate(float *o, struct rows32 a, const float *p, co
         transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, VECTORS);
 }
 
+/* The vectors of columns that tile_outer() takes next, of `left`. With four rows a single vector has too few sums to keep
+ * the units busy, and four vectors are taken two by two; with eight it has not, and that lost 2 %. */
+static inline int64_t outer_vectors(int64_t left) {
+    const bool pairs = UNROLL < 8;
+    if (left >= VECTORS && !(pairs && VECTORS == 3 && left == 4)) return VECTORS;
+    return pairs && left >= 2 ? 2 : 1;
+}
+
 /* G and Y are [.][padded], padded a multiple of LANES. */
 static inline void tile_outer(float *g, const float *p, const float *y, int64_t padded, int64_t keys, int64_t rows) {
-    int64_t x = 0;
-    for (; x + VECTORS * LANES <= padded; x += VECTORS * LANES)
-        product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, true, VECTORS);
-    for (; x < padded; x += LANES) product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, true, 1);
+    for (int64_t x = 0, vectors; x < padded; x += vectors * LANES) {
+        vectors = outer_vectors((padded - x) / LANES);
+        if (vectors == VECTORS)
+            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, true, VECTORS);
+        else if (vectors == 2)
+            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, true, 2);
+        else
+            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, true, 1);
+    }
 }
 
 /* Copies one row of a tensor, as fp32. */
