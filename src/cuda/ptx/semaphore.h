@@ -20,4 +20,12 @@ static __device__ __forceinline__ void semaphore_post(uint32_t *counter) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
+/* What the counter is now, without making the thread's own loads wait for it and forget what the first-level cache has:
+ * whoever adds to sums in the L2 cache by the copy engine needs neither. */
+static __device__ __forceinline__ uint32_t semaphore_now(const uint32_t *counter) {
+    uint32_t now;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    return now;
+}
+
 #endif

@@ -79,7 +79,7 @@ INLINE void load_rows(const struct sm90_backward_params *p, struct shared *s, co
 
 INLINE void load_blocks(const struct sm90_backward_params *p, struct shared *s, const struct tile *t,
                         struct tracer *tracer) {
-    const struct walk walk = walk_of(p, t);
+    const struct walk walk = walk_of(t);
     uint32_t count = 0;
 #pragma unroll 1
     for (int head = t->head_kv * p->group; head < (t->head_kv + 1) * p->group; ++head) {

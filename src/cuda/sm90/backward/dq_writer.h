@@ -18,22 +18,33 @@ INLINE void hand_dq_to_writer(struct shared *s, const float (&dq)[32], int group
 }
 
 /* One thread for each consumer group adds the group's tiles of dQ to the sums of their blocks, and lets the consumers make
- * the next tile when this one has been read. With a fixed dQ order, tiles add to a block of rows from the tile of the first
- * keys that it sees to that of the last; `order` of them come first. All tiles walk from the last rows to the first, so that
- * a tile only waits for tiles of smaller number, which were taken before it. `tile` counts a group's tiles of all blocks. */
-INLINE void add_block(const struct sm90_backward_params *p, struct shared *s, int group, int64_t tile, int order,
-                      uint32_t count, struct tracer *tracer) {
-    trace(tracer, STROBE_TRACE_WAIT_DQ_ORDER, count);
-    if (p->dq_semaphores) semaphore_wait(p->dq_semaphores + tile, (uint32_t)order);
+ * the next tile when this one has been read. `tile` counts a group's tiles of all blocks. */
+INLINE void add_block(const struct sm90_backward_params *p, struct shared *s, int group, uint32_t tile, uint32_t count,
+                      struct tracer *tracer) {
     trace(tracer, STROBE_TRACE_ADD_DQ, count);
-    bulk_add(p->dq_sum + tile * DQ_TILE, s->dq[group], DQ_TILE * sizeof(float));
+    bulk_add(p->dq_sum + (int64_t)tile * DQ_TILE, s->dq[group], DQ_TILE * sizeof(float));
     bulk_wait_read();
     mbarrier_arrive(&s->dq_empty[group]);
 }
 
-/* With a fixed dQ order the next tile may add when this one's sums are in memory. */
-INLINE void let_next_tile_add(const struct sm90_backward_params *p, int64_t tile) {
-    if (p->dq_semaphores) bulk_wait(), semaphore_post(p->dq_semaphores + tile);
+/* ---- With a fixed dQ order tiles of smaller number, which were taken before, add to a block of rows first. */
+
+/* Adds a tile after `order` others. `added`: tiles that are known to have been added. */
+INLINE void add_block_in_order(const struct sm90_backward_params *p, struct shared *s, int group, uint32_t tile, int order,
+                               uint32_t added, uint32_t count, struct tracer *tracer) {
+    trace(tracer, STROBE_TRACE_WAIT_DQ_ORDER, count);
+    while (added != (uint32_t)order) added = semaphore_now(p->dq_semaphores + tile);
+    trace(tracer, STROBE_TRACE_WAIT_DQ, count);
+    mbarrier_wait(&s->dq_full[group], count % 2);
+    add_block(p, s, group, tile, count, tracer);
+}
+
+/* The next tile may add when this one's sums are in memory. Until they are takes as long as an answer of the next block's
+ * semaphore, which is returned: to wait for one after the other would take longer than the products of a block. */
+INLINE uint32_t let_next_tile_add(const struct sm90_backward_params *p, uint32_t tile, uint32_t next_tile) {
+    const uint32_t added = semaphore_now(p->dq_semaphores + next_tile);
+    bulk_wait(), semaphore_post(p->dq_semaphores + tile);
+    return added;
 }
 
 INLINE void wait_for_dq(struct shared *s, int group, uint32_t count, struct tracer *tracer) {
@@ -44,15 +55,30 @@ INLINE void wait_for_dq(struct shared *s, int group, uint32_t count, struct trac
 INLINE uint32_t add_blocks(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group,
                            uint32_t count, struct tracer *tracer) {
     const int64_t heads = (int64_t)t->batch * p->heads_kv * p->group + t->head_kv * p->group;
-    const struct walk walk = walk_of(p, t);
+    const struct walk walk = walk_of(t);
     for (int head = 0; head < p->group; ++head)
 #pragma unroll 1
         for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
-            const int64_t tile = ((heads + head) * p->row_blocks + m) * GROUPS + group;
             wait_for_dq(s, group, count, tracer);
-            add_block(p, s, group, tile, dq_order_of(t, m), count, tracer);
-            let_next_tile_add(p, tile);
+            add_block(p, s, group, (uint32_t)(((heads + head) * p->row_blocks + m) * GROUPS + group), count, tracer);
         }
+    return count;
+}
+
+/* The same with a fixed dQ order. */
+INLINE uint32_t add_blocks_in_order(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group,
+                                    uint32_t count, struct tracer *tracer) {
+    uint32_t added = UINT32_MAX;
+#pragma unroll 1
+    for (int head = 0, m = t->start_block; head < p->group;) {
+        const uint32_t block = (uint32_t)(((t->batch * p->heads_kv + t->head_kv) * p->group + head) * p->row_blocks + m);
+        const uint32_t tile = block * GROUPS + group;
+        add_block_in_order(p, s, group, tile, dq_order_of(t, m), added, count++, tracer);
+        m += t->step;
+        const bool more = m >= t->first_block && m < t->end_block;
+        added = let_next_tile_add(p, tile, more ? tile + t->step * GROUPS : tile);
+        if (!more) m = t->start_block, ++head, added = UINT32_MAX;
+    }
     return count;
 }
 
@@ -67,7 +93,7 @@ INLINE uint32_t add_visible(const struct sm90_backward_params *p, struct shared 
         const struct note *note = &s->note[count % NOTES];
         const int64_t block = (heads_end - note->heads) * p->row_blocks + block_of_note(note);
         last = note->block & NOTE_LAST;
-        add_block(p, s, group, block * GROUPS + group, 0, count++, tracer);
+        add_block(p, s, group, (uint32_t)(block * GROUPS + group), count++, tracer);
     } while (!last);
     return count;
 }
@@ -83,21 +109,22 @@ INLINE uint32_t add_visible_in_order(const struct sm90_backward_params *p, struc
     int head = p->group - s->note[count % NOTES].heads, m = block_of_note(&s->note[count % NOTES]);
     struct order_ahead ahead;
     look_ahead(p, t, head, m, &ahead);
+    uint32_t tile = (uint32_t)(((heads + head) * p->row_blocks + m) * GROUPS + group), added = UINT32_MAX;
     bool last;
 #pragma unroll 1
     do {
-        const int64_t tile = ((heads + head) * p->row_blocks + m) * GROUPS + group;
         const int order = dq_order_at(p, t, head, m, &ahead);
-        if (adds) {
-            wait_for_dq(s, group, count, tracer);
-            add_block(p, s, group, tile, order, count, tracer);
-        }
+        if (adds) add_block_in_order(p, s, group, tile, order, added, count, tracer);
         __syncwarp();
         const struct note *note = &s->note[count++ % NOTES];
+        const uint32_t now = tile;
         last = note->block & NOTE_LAST;
-        head = note->next_head, m = note->next_m;
-        if (!last) look_ahead(p, t, head, m, &ahead);
-        if (adds) let_next_tile_add(p, tile);
+        if (!last) {
+            head = note->next_head, m = note->next_m;
+            tile = (uint32_t)(((heads + head) * p->row_blocks + m) * GROUPS + group);
+            look_ahead(p, t, head, m, &ahead);
+        }
+        if (adds) added = let_next_tile_add(p, now, tile);
     } while (!last);
     return count;
 }
@@ -114,9 +141,10 @@ INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, in
         if (is_past_last(t)) break;
         if (has_blocks(t)) {
             wait_for_cleared(p, t);
-            count = in_order    ? add_visible_in_order(p, s, t, group, count, &tracer)
-                    : HAS_MASKS ? add_visible(p, s, t, group, count, &tracer)
-                                : add_blocks(p, s, t, group, count, &tracer);
+            count = in_order           ? add_visible_in_order(p, s, t, group, count, &tracer)
+                    : HAS_MASKS        ? add_visible(p, s, t, group, count, &tracer)
+                    : p->dq_semaphores ? add_blocks_in_order(p, s, t, group, count, &tracer)
+                                       : add_blocks(p, s, t, group, count, &tracer);
         }
         if (in_order) __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_empty[tile_slot(tiles)]);

@@ -149,7 +149,7 @@ INLINE void mark_keys(const struct sm90_backward_params *p, const struct tile *t
 #pragma unroll
     for (int v = 0; v < count; ++v) nothing = fmaf(sums[v], 0, nothing);
     if (nothing != 0 && key < t->in.keys.count)
-        p->marks[((int64_t)t->batch * p->heads_kv + t->head_kv) * marks_of_head(p) + key / MARKED_KEYS] = 1;
+        p->marks[((int64_t)t->batch * p->heads_kv + t->head_kv) / p->shares * marks_of_head(p) + key / MARKED_KEYS] = 1;
 }
 
 /* Computes the marked keys again; each of the grid's `warps` warps looks at some of the marks. */

@@ -36,7 +36,7 @@ INLINE void exchange(const struct sm90_backward_params *p, struct shared *s, con
     mbarrier_expect(&s->other_full, (uint32_t)slabs * K_SLAB);
     for (int slab = 0; slab < slabs; ++slab)
         tma_load_4d(s->k_other + slab * K_SLAB, &p->k, &s->other_full, (first + slab) * 64,
-                    t->in.keys.first + t->key + (other - rank) * KEYS, t->head_kv, t->in.keys.batch, TMA_EVICT_FIRST);
+                    t->in.keys.first + t->key + (other - rank) * KEYS, t->head_keys, t->in.keys.batch, TMA_EVICT_FIRST);
 #pragma unroll 1
     for (uint32_t count = 0; count < blocks && !last; ++count) {
         const uint32_t stage = stage_of(count);
@@ -48,19 +48,20 @@ INLINE void exchange(const struct sm90_backward_params *p, struct shared *s, con
     }
 }
 
-/* ---- dQ order: tiles add to a block of rows from the tile of the first keys that it sees to that of the last. All tiles
- * walk from the last rows to the first, so a tile only waits for tiles of smaller number, whose CTAs have started before. */
+/* ---- dQ order: tiles add to a block of rows in the order of their numbers, so a tile only waits for tiles whose CTAs have
+ * started before. */
 
 /* Goes to the first block of rows in the tile's walk with a fixed dQ order; and to the next one, or returns false. */
 INLINE void start_order(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
-    at->head = 0, at->m = t->end_block - 1;
+    at->head = 0, at->m = t->start_block;
     if (HAS_MASKS) (void)find_first(p, t, at);
 }
 
 INLINE bool go_on_in_order(const struct sm90_backward_params *p, const struct tile *t, struct search *at) {
     if (HAS_MASKS) return find_next(p, t, at);
-    if (--at->m >= t->first_block) return true;
-    at->m = t->end_block - 1;
+    at->m += t->step;
+    if (at->m >= t->first_block && at->m < t->end_block) return true;
+    at->m = t->start_block;
     return ++at->head < p->group;
 }
 
@@ -103,7 +104,6 @@ INLINE void dq_order_poster(const struct sm90_backward_params *p, struct shared 
     do {
         mbarrier_wait(&s->added, count % 2);
         mbarrier_arrive(&s->added_seen);
-        __threadfence();
         semaphore_post(dq_semaphore_at(p, t, &at));
         ++count;
     } while (go_on_in_order(p, t, &at));

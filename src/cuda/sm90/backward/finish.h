@@ -4,12 +4,41 @@
  * query head, and a thread has the elements that the thread of its number had in backward.cu.
  *
  * A warp whose sixteen rows are not all finite computes them again as exact rows, and so are keys that the main kernel has
- * marked: see exact_row.h. */
+ * marked: see exact_row.h. Where a group's query heads are shared out among tiles, their dK and dV are added here. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_FINISH_H
 #define STROBE_CUDA_SM90_BACKWARD_FINISH_H
 
 #include "cuda/ptx/dependent.h"
 #include "cuda/sm90/backward/exact_row.h"
+
+/* Eight columns of the sums of all shares of a K/V head, in the shares' order, scaled already. */
+INLINE void add_piece_of_shares(const struct sm90_backward_params *p, const struct sm90_rows *shares,
+                                const struct sm90_rows *to, const struct span *keys, int head_kv, int key, int column) {
+    if (column >= to->columns) return;
+    const float *from = (const float *)shares->data + row_start(shares, keys, key, head_kv * p->shares) + column;
+    float sums[8] = {0};
+    for (int share = 0; share < p->shares; ++share, from += shares->stride[2]) {
+        const float4 low = *(const float4 *)from, high = *(const float4 *)(from + 4);
+        sums[0] += low.x, sums[1] += low.y, sums[2] += low.z, sums[3] += low.w;
+        sums[4] += high.x, sums[5] += high.y, sums[6] += high.z, sums[7] += high.w;
+    }
+    store_gradients(to, row_start(to, keys, key, head_kv), column, sums);
+}
+
+/* The thread's part of dK and dV of all keys, but for marked ones. */
+INLINE void add_shares(const struct sm90_backward_params *p, int64_t thread, int64_t threads) {
+    enum { PIECES = HEAD_DIM / 8 };
+    const int64_t all = (int64_t)p->batch * p->heads_kv * p->seq_k * PIECES;
+    for (int64_t n = thread; n < all; n += threads) {
+        const int64_t row = n / PIECES;
+        const int key = (int)(row % p->seq_k), head = (int)(row / p->seq_k), batch = head / p->heads_kv;
+        const struct span keys = span_of(p->cu_seqlens_k, p->used_k, p->index64, batch, p->seq_k);
+        if (key >= keys.count || (p->may_hide && p->marks[head * marks_of_head(p) + key / MARKED_KEYS])) continue;
+        const int column = (int)(n % PIECES) * 8;
+        add_piece_of_shares(p, &p->dk_shares, &p->dk_rows, &keys, head % p->heads_kv, key, column);
+        add_piece_of_shares(p, &p->dv_shares, &p->dv_rows, &keys, head % p->heads_kv, key, column);
+    }
+}
 
 #define FINISH_(name) name##_finish
 #define FINISH(name)  FINISH_(name)
@@ -52,6 +81,8 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
     }
     const int warps = 4 * DQ_TILES;
     if (p.may_hide) exact_keys(&p, (int64_t)blockIdx.x * warps + threadIdx.x / 32, (int64_t)gridDim.x * warps);
+    if (p.shares > 1)
+        add_shares(&p, (int64_t)blockIdx.x * (128 * DQ_TILES) + threadIdx.x, (int64_t)gridDim.x * (128 * DQ_TILES));
 }
 
 #else
@@ -96,6 +127,8 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
     }
     const int warps = 4 * DQ_TILES;
     if (p.may_hide) exact_keys(&p, (int64_t)blockIdx.x * warps + threadIdx.x / 32, (int64_t)gridDim.x * warps);
+    if (p.shares > 1)
+        add_shares(&p, (int64_t)blockIdx.x * (128 * DQ_TILES) + threadIdx.x, (int64_t)gridDim.x * (128 * DQ_TILES));
 }
 #endif
 

@@ -22,6 +22,7 @@
 #include "cuda/host/tensor_map.h"
 #include "cuda/host/visible.h"
 #include "cuda/sm90/backward/params.h"
+#include "cuda/sm90/backward/tile_order.h"
 #include "cuda/sm90/band.h"
 #include "cuda/sm90/feature_class.h"
 #include "cuda/sm90/trace_host.h"
@@ -99,6 +100,15 @@ static const struct backward_variant *variant_of(const struct plan *plan) {
     return (const struct backward_variant *)plan->variant;
 }
 
+/* The variant that computes the shares of dK and dV, which are fp32; NULL if there is none. */
+static const struct backward_variant *variant_of_shares(const struct plan *plan) {
+    const struct backward_variant *of = variant_of(plan);
+    for (const struct backward_variant *v = variants; v->symbol; ++v)
+        if (v->dtype == of->dtype && v->gradients == STROBE_FP32 && v->features == of->features && v->dim == of->dim)
+            return v;
+    return NULL;
+}
+
 /* Blocks have at least so many rows, and keys for each of their CTAs. */
 enum { LEAST_BLOCK = 64 };
 
@@ -155,30 +165,44 @@ static int64_t dq_tiles(const struct backward_variant *v) { return v->rows * sto
 
 static int64_t all_rows(const struct plan *plan) { return all_row_blocks(plan) * variant_of(plan)->rows; }
 
+static struct tile_shape shape_of(const struct plan *plan) {
+    const struct backward_variant *v = variant_of(plan);
+    return (struct tile_shape){v->rows, v->keys, v->ctas, stored_columns(v)};
+}
+
+static int64_t shares_of(const struct plan *plan) {
+    const struct tile_shape shape = shape_of(plan);
+    const bool is_compiled = strobe__sm90_is_compiled(plan->problem, variant_of(plan)->features);
+    return is_compiled || !variant_of_shares(plan) ? 1 : strobe__sm90_shares(plan->problem, &shape);
+}
+
 /* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; with STROBE_DETERMINISTIC a counter for each tile of dQ;
  * a mark for sixteen keys; sums of dbias; and lse and D as an ordered dbias reads them, where it is wanted.
  */
 struct layout {
     int64_t rows_at, counts_at, heads_at, dq_semaphores_at, marks_at, dbias_at, packed_at, words;
-    int64_t packed_rows;                 /* of a K/V head */
-    size_t visible_at, arrays_at, bytes; /* in bytes, behind the words: what visible.cu writes; sums of arrays' gradients */
+    int64_t packed_rows, shares;         /* of a K/V head */
+    size_t shares_at;                    /* in bytes, behind the words: dK and dV of the shares, */
+    size_t visible_at, arrays_at, bytes; /* what visible.cu writes, sums of arrays' gradients */
     struct view dbias_sum;
 };
 
 static struct layout lay_out(const struct plan *plan) {
     const struct problem *p = plan->problem;
     const bool packed = strobe__cuda_dbias_is_ordered(p);
-    struct layout l = {.packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING};
+    struct layout l = {.packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING,
+                       .shares = shares_of(plan)};
     l.rows_at = all_rows(plan) * stored_columns(variant_of(plan));
     l.counts_at = l.rows_at + 2 * all_rows(plan);
     l.heads_at = l.counts_at + 2;
-    l.dq_semaphores_at = l.heads_at + p->a.batch * p->a.heads_kv;
+    l.dq_semaphores_at = l.heads_at + p->a.batch * p->a.heads_kv * l.shares;
     l.marks_at = l.dq_semaphores_at +
                  (p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(plan) * dq_tiles(variant_of(plan)) : 0);
     l.dbias_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = l.packed_at + (packed ? 2 * p->a.batch * p->a.heads_kv * l.packed_rows : 0);
-    l.visible_at = ((size_t)l.words * sizeof(float) + 15) / 16 * 16;
+    l.shares_at = ((size_t)l.words * sizeof(float) + 15) / 16 * 16;
+    l.visible_at = l.shares_at + (l.shares > 1 ? (size_t)(strobe__sm90_share_words(p) * l.shares) * sizeof(float) : 0);
     l.arrays_at = l.visible_at + strobe__cuda_visible_bytes(p, OWNERS_ARE_KEYS);
     l.bytes = l.arrays_at + strobe__array_gradient_bytes(p);
     return l;
@@ -192,32 +216,6 @@ static struct sm90_rows rows_of(const strobe_tensor *t, int64_t columns) {
     return rows;
 }
 
-static bool tiles_differ(const struct problem *p) {
-    return p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->features & VISIBLE_FEATURES;
-}
-
-/* Heads whose Q, dO and sums of dQ take a part of the L2 cache: the CTAs are at two or three sections at a time, and rows
- * shall come from memory once. With a fixed dQ order tiles of one head wait for each other at their first blocks, so that
- * more heads at a time are better, most of all where later tiles are shorter; measured in docs/kernels/sm90_backward.md. */
-static int64_t section_heads(const struct plan *plan) {
-    const struct problem *p = plan->problem;
-    const strobe_attention *a = &p->a;
-    const int64_t head_bytes = a->seq_q * p->group * (2 * (a->dim + a->dim_v) + 4 * stored_columns(variant_of(plan)));
-    const int64_t mebibytes = !(a->flags & STROBE_DETERMINISTIC) ? 8 : tiles_differ(p) ? 32 : 16;
-    const int64_t some = head_bytes > 0 ? (mebibytes << 20) / head_bytes : 1, all = a->batch * a->heads_kv;
-    return some < 1 ? 1 : some < all ? some : all;
-}
-
-/* Where tiles differ in length, heads of four tiles for each multiprocessor end the launch, long tiles first, so that all
- * CTAs end together. */
-static int64_t last_heads(const struct plan *plan) {
-    const struct problem *p = plan->problem;
-    const strobe_attention *a = &p->a;
-    const int64_t tiles = 4 * strobe__cuda_limits(a->device_index).multiprocessors / variant_of(plan)->ctas;
-    const int64_t all = a->batch * a->heads_kv, some = ceil_div(tiles, key_blocks(plan));
-    return !tiles_differ(p) ? 0 : some < all ? some : all;
-}
-
 static void fill_mask(struct sm90_backward_params *m, const struct plan *plan) {
     const struct problem *p = plan->problem;
     const struct sm90_band band = strobe__sm90_band(p);
@@ -225,7 +223,11 @@ static void fill_mask(struct sm90_backward_params *m, const struct plan *plan) {
     /* A neighbour's keys are in a block. Of no rows no tile asks for its place among their blocks. */
     m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->a.score || p->a.seq_q == 0 ||
                   variant_of(plan)->features & (FEATURES_MASK | FEATURES_BIAS | FEATURES_DROPOUT);
-    m->is_staggered = !tiles_differ(p) && p->a.seq_q > 0 && variant_of(plan)->features != FEATURES_ALL;
+    const bool in_order = p->a.flags & STROBE_DETERMINISTIC;
+    m->is_staggered = !in_order && !strobe__sm90_tiles_differ(p) && p->a.seq_q > 0 &&
+                      variant_of(plan)->features != FEATURES_ALL;
+    m->last_keys_first = in_order && band.end_shift < MOST_POSITIONS && variant_of(plan)->rows == variant_of(plan)->keys &&
+                         !(variant_of(plan)->features & FEATURES_MASK);
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k;
     m->index64 = p->varlen.index_bits == 64;
@@ -276,6 +278,7 @@ static void fill(struct sm90_backward_params *m, const struct plan *plan, float 
     const struct problem *p = plan->problem;
     const strobe_attention *a = &p->a;
     const struct layout l = lay_out(plan);
+    const struct tile_shape shape = shape_of(plan);
     fill_tensors(m, p);
     fill_mask(m, plan);
     fill_terms(m, plan);
@@ -289,10 +292,12 @@ static void fill(struct sm90_backward_params *m, const struct plan *plan, float 
     m->dbias_sum = l.dbias_sum;
     if (l.packed_at > l.dbias_at) m->dbias_sum.data = workspace + l.dbias_at;
     m->seq_q = (int32_t)a->seq_q, m->seq_k = (int32_t)a->seq_k, m->batch = (int32_t)a->batch;
-    m->heads_kv = (int32_t)a->heads_kv, m->group = (int32_t)p->group;
+    m->heads_kv = (int32_t)a->heads_kv, m->group = (int32_t)p->group, m->shares = (int32_t)l.shares;
+    if (l.shares > 1) strobe__sm90_fill_shares(m, p, (float *)((char *)workspace + l.shares_at));
     m->row_blocks = (int32_t)row_blocks(plan), m->key_blocks = (int32_t)key_blocks(plan);
-    m->tiles = (int32_t)(key_blocks(plan) * a->heads_kv * a->batch), m->section_heads = (int32_t)section_heads(plan);
-    m->last_heads = m->tiles > 0 ? (int32_t)last_heads(plan) : 0;
+    m->tiles = (int32_t)(key_blocks(plan) * a->heads_kv * a->batch * l.shares);
+    m->section_heads = (int32_t)strobe__sm90_section_heads(p, &shape, l.shares);
+    m->last_heads = m->tiles > 0 ? (int32_t)strobe__sm90_last_heads(p, &shape, l.shares) : 0;
 }
 
 static bool encode_maps(struct sm90_backward_params *m, const struct plan *plan) {
@@ -361,11 +366,13 @@ static strobe_status launch_compiled(const struct plan *plan, const struct sm90_
 
 /* Each of the three may start while the one before it ends, and waits for what that writes. */
 static strobe_status launch_three(const struct plan *plan, const struct sm90_backward_params *params, void *stream) {
-    const struct backward_variant *variant = variant_of(plan);
+    const struct backward_variant *variant = variant_of(plan),
+                                  *main = params->shares > 1 ? variant_of_shares(plan) : variant;
     const int64_t blocks = all_row_blocks(plan);
+    const struct sm90_backward_params of_main = strobe__sm90_params_of_shares(params);
     strobe_status status = strobe__cuda_launch(variant->prepare, blocks, PREPARE_THREADS, 0, params, stream);
     if (!status)
-        status = strobe__cuda_launch_early(variant->symbol, main_ctas(plan, params->tiles), THREADS, SHARED_BYTES, params,
+        status = strobe__cuda_launch_early(main->symbol, main_ctas(plan, params->tiles), THREADS, SHARED_BYTES, &of_main,
                                            stream);
     if (!status)
         status = strobe__cuda_launch_early(variant->finish, blocks, (int32_t)(128 * dq_tiles(variant)), 0, params, stream);

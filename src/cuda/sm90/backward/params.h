@@ -48,6 +48,11 @@ struct sm90_backward_params {
     int64_t counts;
     int32_t main_clears_dq; /* the main kernel sets dQ's sums to 0; else prepare does */
 
+    /* With shares the main kernel counts a K/V head once for each share of its query heads, of which `group` is the number
+     * then; dk_rows and dv_rows are those of the shares, fp32, [..][heads_kv x shares], which finish adds. */
+    int32_t shares;
+    struct sm90_rows dk_shares, dv_shares;
+
     int32_t seq_q, seq_k, batch, heads_kv, group;
     int32_t row_blocks, key_blocks;
     int32_t tiles;                  /* key_blocks * heads_kv * batch */
@@ -57,9 +62,10 @@ struct sm90_backward_params {
     int32_t bottom_right;           /* keys - rows of the sequence is added to both shifts */
     const void *cu_seqlens_q, *cu_seqlens_k, *used_q, *used_k; /* NULL: none */
     int32_t index64;
-    int32_t is_staggered;  /* all tiles have all rows, and start with different ones */
-    int32_t may_hide;      /* keys of a block may be hidden from some rows: sums are searched for what 0 * NaN did */
-    float scale, exponent; /* P = 2^(score * exponent - lse in base 2) */
+    int32_t is_staggered;    /* all tiles have all rows, and start with different ones */
+    int32_t last_keys_first; /* of heads that are not in the last section */
+    int32_t may_hide;        /* keys of a block may be hidden from some rows: sums are searched for what 0 * NaN did */
+    float scale, exponent;   /* P = 2^(score * exponent - lse in base 2) */
     float softcap, cap_rate, cap_inverse; /* 0: none; 2 log2(e) scale / softcap; 1 / softcap */
     struct softcap_terms cap;             /* where it is alone, and ln 2 / softcap */
     float cap_natural;

@@ -53,7 +53,7 @@ INLINE const struct tile *describe_tile(const struct sm90_backward_params *p, st
  * before; until then they are prefetched to the L2 cache. `filled`: tiles that had K and V before. */
 INLINE uint32_t load_blocks(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, uint32_t count,
                             uint32_t filled, struct tracer *tracer) {
-    const struct walk walk = walk_of(p, t);
+    const struct walk walk = walk_of(t);
     const uint32_t first = count;
     prefetch_keys(&p->k, t), prefetch_keys(&p->v, t);
 #pragma unroll 1

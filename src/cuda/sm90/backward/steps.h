@@ -69,13 +69,13 @@ INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtens
 /* Copies K or V of the tile. */
 INLINE void load_keys(unsigned char *to, const CUtensorMap *map, uint64_t *full, const struct tile *t) {
     mbarrier_expect(full, SLABS * K_SLAB);
-    load_tile(to, map, full, K_SLAB, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch, TMA_EVICT_FIRST);
+    load_tile(to, map, full, K_SLAB, t->in.keys.first + t->key, t->head_keys, t->in.keys.batch, TMA_EVICT_FIRST);
 }
 
 /* Prefetches K or V of the tile to the L2 cache. */
 INLINE void prefetch_keys(const CUtensorMap *map, const struct tile *t) {
     for (int slab = 0; slab < SLABS; ++slab)
-        tma_prefetch_4d(map, slab * 64, t->in.keys.first + t->key, t->head_kv, t->in.keys.batch);
+        tma_prefetch_4d(map, slab * 64, t->in.keys.first + t->key, t->head_keys, t->in.keys.batch);
 }
 
 INLINE bool rows_are_cut(const struct sm90_backward_params *p) { return p->cu_seqlens_q || p->used_q; }

@@ -59,12 +59,14 @@ INLINE struct pair_of_spans spans_of(const struct sm90_backward_params *p, int b
 struct tile {
     struct pair_of_spans in;
     int head_kv, batch, key;
+    int head_keys;              /* whose keys the tile has: of all shares of a K/V head */
     int first_block, end_block; /* causal skip: the walk goes over these blocks of ROWS rows, some of which see some key */
-    int start_block;            /* of these, the one that the walk starts with where any order will do */
+    int start_block, step;      /* of these, the one that the walk starts with; 1 or -1 */
 };
 
 /* Tile `number`. Heads are taken a section at a time, the last heads in one large section. In a section the first keys come
- * first: under a causal mask most rows see them, and when long tiles come first, CTAs end together. */
+ * first: under a causal mask most rows see them, and when long tiles come first, CTAs end together. With a fixed dQ order
+ * the last keys come first in earlier sections, see struct walk. */
 INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
     const int all_heads = p->heads_kv * p->batch, early_heads = all_heads - p->last_heads;
     const bool is_late = number >= early_heads * p->key_blocks;
@@ -74,8 +76,10 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
                                                        : left < p->section_heads ? left
                                                                                  : p->section_heads;
     const int in_section = number - first_head * p->key_blocks, head = first_head + in_section % heads;
+    const bool last_first = p->last_keys_first && !is_late;
     struct tile t;
-    t.head_kv = head % p->heads_kv, t.batch = head / p->heads_kv, t.key = in_section / heads * TILE_KEYS;
+    t.head_kv = head % p->heads_kv, t.batch = head / p->heads_kv, t.head_keys = t.head_kv / p->shares;
+    t.key = (last_first ? p->key_blocks - 1 - in_section / heads : in_section / heads) * TILE_KEYS;
     t.in = spans_of(p, t.batch);
     const int rows = t.in.rows.count, keys = t.in.keys.count,
               last = t.key + TILE_KEYS < keys ? t.key + TILE_KEYS - 1 : keys - 1;
@@ -83,7 +87,8 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
     t.first_block = first_row > 0 ? first_row / ROWS : 0;
     t.end_block = end_row < 0 ? 0 : ((end_row < rows ? end_row : rows) + ROWS - 1) / ROWS;
     if (t.key >= keys || t.end_block < t.first_block) t.end_block = t.first_block;
-    t.start_block = p->is_staggered ? t.key / ROWS % p->row_blocks : t.first_block;
+    t.step = p->dq_semaphores && !last_first ? -1 : 1;
+    t.start_block = t.step < 0 ? t.end_block - 1 : p->is_staggered ? t.key / ROWS % p->row_blocks : t.first_block;
     return t;
 }
 
@@ -91,14 +96,20 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
 INLINE int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 /* The blocks of rows that a CTA walks over, for each query head of its group. Where all rows see all keys, tiles start at
- * different blocks, so that they do not add to the same dQ at the same time. With a fixed dQ order they walk backwards. */
+ * different blocks, so that they do not add to the same dQ at the same time.
+ *
+ * With a fixed dQ order a tile adds to a block of rows after the tiles of smaller number that see it, and follows them at
+ * some distance. Under a causal mask, tiles that are taken from the last keys to the first walk from the diagonal on: each
+ * comes to a block that it shares with the tile before it TILE_KEYS / ROWS blocks later than that, so that none waits. In
+ * the last section long tiles have to come first, and where all rows see all keys all tiles have the same blocks: there
+ * tiles are taken from the first keys on and walk from the last rows to the first, and those that start together wait for
+ * each other at their first block. */
 struct walk {
-    int first, step, blocks; /* in blocks of rows; step is -1 with a fixed dQ order */
+    int first, step, blocks; /* in blocks of rows */
 };
 
-INLINE struct walk walk_of(const struct sm90_backward_params *p, const struct tile *t) {
-    const struct walk w = {p->dq_semaphores ? t->end_block - 1 : t->start_block, p->dq_semaphores ? -1 : 1,
-                           t->end_block - t->first_block};
+INLINE struct walk walk_of(const struct tile *t) {
+    const struct walk w = {t->start_block, t->step, t->end_block - t->first_block};
     return w;
 }
 
@@ -109,26 +120,27 @@ INLINE int next_block(const struct sm90_backward_params *p, const struct walk *w
 }
 
 /* Where a consumer is: its block's first row; how many blocks of the query head, and heads of the group, are left, counting
- * the ones it is at. */
+ * the ones it is at. Blocks are counted below zero where the walk goes backwards. */
 struct progress {
     int row, left, heads;
 };
 
 INLINE struct progress start(const struct sm90_backward_params *p, const struct tile *t) {
-    const struct walk walk = walk_of(p, t);
-    const struct progress at = {uniform(walk.first) * ROWS, uniform(walk.blocks), p->group};
+    const struct walk walk = walk_of(t);
+    const struct progress at = {uniform(walk.first) * ROWS, uniform(walk.blocks * walk.step), p->group};
     return at;
 }
 
-INLINE bool is_last(const struct progress *at) { return at->left == 1 && at->heads == 1; }
+INLINE bool is_last(const struct progress *at) { return (at->left == 1 || at->left == -1) && at->heads == 1; }
 
 /* Goes to the next block of rows; returns whether a new query head begins. */
 INLINE bool go_on(const struct sm90_backward_params *p, const struct tile *t, struct progress *at) {
-    at->row += p->dq_semaphores ? -ROWS : ROWS;
+    const int step = at->left > 0 ? 1 : -1;
+    at->row += step * ROWS, at->left -= step;
     if (at->row == p->row_blocks * ROWS) at->row = 0;
-    if (--at->left > 0) return false;
-    const struct walk walk = walk_of(p, t);
-    at->row = uniform(walk.first) * ROWS, at->left = uniform(walk.blocks), --at->heads;
+    if (at->left != 0) return false;
+    const struct walk walk = walk_of(t);
+    at->row = uniform(walk.first) * ROWS, at->left = uniform(walk.blocks * walk.step), --at->heads;
     return true;
 }
 
@@ -148,11 +160,12 @@ INLINE struct row_block row_block_of_cta(const struct sm90_backward_params *p) {
     return b;
 }
 
-/* The dQ order: how many tiles add to dQ of block m before this one. Tiles add in the order of their keys, from the first
- * keys that rows of the block see. */
+/* The dQ order: how many tiles add to dQ of block m before this one. Tiles that walk backwards add in the order of their
+ * keys, from the first keys that rows of the block see; the others from the last ones to the first. */
 INLINE int dq_order_of(const struct tile *t, int m) {
-    const int first_key = m * ROWS + t->in.first_shift;
-    return t->key / TILE_KEYS - (first_key > 0 ? first_key / TILE_KEYS : 0);
+    const int first_key = m * ROWS + t->in.first_shift, last_key = (m + 1) * ROWS + t->in.end_shift - 2;
+    if (t->step < 0) return t->key / TILE_KEYS - (first_key > 0 ? first_key / TILE_KEYS : 0);
+    return (last_key < t->in.keys.count ? last_key : t->in.keys.count - 1) / TILE_KEYS - t->key / TILE_KEYS;
 }
 
 /* A block of rows sees all of a warp's sixteen keys if its first row is from low to high. Uniform. */
@@ -192,6 +205,18 @@ INLINE void store_piece(const struct sm90_rows *rows, int64_t start, int column,
     }
 #pragma unroll 1
     for (int x = 0; x < 8 && column + x < rows->columns; ++x) to[x] = ((const uint16_t *)piece)[x];
+}
+
+/* Stores eight columns of a row of dK or dV, of those that it has. */
+INLINE void store_gradients(const struct sm90_rows *to, int64_t start, int column, const float (&x)[8]) {
+#if defined(GRADIENTS_FP32)
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+        if (column + n < to->columns) ((float *)to->data)[start + column + n] = x[n];
+#else
+    const uint4 piece = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+    store_piece(to, start, column, (const unsigned char *)&piece);
+#endif
 }
 
 /* Bytes to (row, column) of a tile in slabs of 64 columns and `rows` rows, swizzled as the copy engine does it. */

@@ -23,5 +23,9 @@ static inline void semaphore_wait(const uint32_t *counter, uint32_t count) {
     emulated_wait(emulated_has_count, &s, "a semaphore");
 }
 static inline void semaphore_post(uint32_t *counter) { __atomic_add_fetch(counter, 1, __ATOMIC_RELEASE); }
+static inline uint32_t semaphore_now(const uint32_t *counter) {
+    emulated_yield();
+    return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+}
 
 #endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * tile_order.c: see tile_order.h. The figures behind the constants are in docs/kernels/sm90_backward.md. */
+#include "cuda/sm90/backward/tile_order.h"
+
+#include "cuda/host/device.h"
+#include "cuda/host/launch.h"
+#include "cuda/host/visible.h"
+
+static int64_t tiles_at_a_time(const struct problem *p, const struct tile_shape *shape) {
+    return strobe__cuda_limits(p->a.device_index).multiprocessors / shape->ctas;
+}
+
+static int64_t all_heads(const struct problem *p, int64_t shares) { return p->a.batch * p->a.heads_kv * shares; }
+
+bool strobe__sm90_tiles_differ(const struct problem *p) {
+    return p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->features & VISIBLE_FEATURES;
+}
+
+/* ---- shares */
+
+static int64_t stored_columns(int64_t columns) { return ceil_div(columns, 8) * 8; }
+
+/* Of one share. */
+static int64_t all_rows(const struct problem *p) {
+    return (p->varlen.cu_seqlens_k ? p->varlen.total_k : p->a.batch * p->a.seq_k) * p->a.heads_kv;
+}
+
+int64_t strobe__sm90_share_words(const struct problem *p) {
+    return all_rows(p) * (stored_columns(p->a.dim) + stored_columns(p->a.dim_v));
+}
+
+static struct sm90_rows rows_of_shares(const struct problem *p, int64_t shares, float *data, int64_t columns) {
+    const int64_t stored = stored_columns(columns), row = stored * p->a.heads_kv * shares;
+    return (struct sm90_rows){.data = data,
+                              .columns = (int32_t)columns,
+                              .aligned = 1,
+                              .stride = {p->varlen.cu_seqlens_k ? 0 : p->a.seq_k * row, row, stored}};
+}
+
+void strobe__sm90_fill_shares(struct sm90_backward_params *m, const struct problem *p, float *memory) {
+    m->dk_shares = rows_of_shares(p, m->shares, memory, p->a.dim);
+    m->dv_shares = rows_of_shares(p, m->shares, memory + all_rows(p) * m->shares * stored_columns(p->a.dim), p->a.dim_v);
+}
+
+struct sm90_backward_params strobe__sm90_params_of_shares(const struct sm90_backward_params *params) {
+    struct sm90_backward_params m = *params;
+    if (m.shares == 1) return m;
+    m.heads_kv *= m.shares, m.group /= m.shares;
+    m.dk_rows = m.dk_shares, m.dv_rows = m.dv_shares;
+    return m;
+}
+
+/* What a launch takes with so many shares, in the time of a block's products. A tile takes some blocks' time for its keys
+ * and their gradients. Nothing ends before the longest tile does, nor before all tiles are shared out evenly, and somewhat
+ * later where these times are equal. Shares are written and read. Tiles that differ in length and go over more than four
+ * query heads are at so many different rows that the L2 cache does not hold them. */
+static double time_with(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
+    enum { TILE_BLOCKS = 6, BLOCK_BYTES = 5 << 20, HELD_HEADS = 4 };
+    const bool differ = strobe__sm90_tiles_differ(p);
+    const double blocks = (double)(ceil_div(p->a.seq_q, shape->rows) * p->group / shares);
+    const double tiles = (double)(ceil_div(p->a.seq_k, shape->keys) * all_heads(p, shares));
+    const double even = tiles * ((differ ? 0.5 : 1) * blocks + TILE_BLOCKS) / (double)tiles_at_a_time(p, shape);
+    const double longest = blocks + TILE_BLOCKS, most = even > longest ? even : longest;
+    const double ratio = (even < longest ? even : longest) / most, fourth = ratio * ratio * ratio * ratio;
+    const double extra = shares > 1 ? 8.0 * (double)(strobe__sm90_share_words(p) * shares) / BLOCK_BYTES : 0;
+    return extra + most * (1 + 0.09 * fourth * fourth) * (differ && p->group / shares > HELD_HEADS ? 1.2 : 1);
+}
+
+/* A group's query heads go to one tile, unless these are too few, or too long, for the multiprocessors. */
+int64_t strobe__sm90_shares(const struct problem *p, const struct tile_shape *shape) {
+    int64_t best = 1;
+    for (int64_t shares = 2; shares <= p->group && p->a.seq_q > 0; ++shares)
+        if (p->group % shares == 0 && time_with(p, shape, shares) < 0.95 * time_with(p, shape, best)) best = shares;
+    return best;
+}
+
+/* ---- sections */
+
+/* Of Q, dO and sums of dQ of a K/V head's share. */
+static int64_t head_bytes(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
+    return p->a.seq_q * p->group / shares * (2 * (p->a.dim + p->a.dim_v) + 4 * shape->columns);
+}
+
+static int64_t heads_of(int64_t mebibytes, int64_t head) { return head > 0 ? (mebibytes << 20) / head : 1; }
+
+static int64_t most_of(int64_t x, int64_t y) { return x > y ? x : y; }
+static int64_t least_of(int64_t x, int64_t y) { return x < y ? x : y; }
+
+/* Heads whose Q, dO and sums of dQ take a part of the L2 cache: the CTAs are at two or three sections at a time, and rows
+ * shall come from memory once. With a fixed dQ order tiles of one head wait for each other, so that more heads at a time are
+ * better, most of all where later tiles are shorter; and they are at the same rows. */
+int64_t strobe__sm90_section_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
+    enum { HEADS_IN_ORDER = 4 };
+    const int64_t head = head_bytes(p, shape, shares);
+    int64_t heads = heads_of(p->a.flags & STROBE_DETERMINISTIC ? 16 : 8, head);
+    if (p->a.flags & STROBE_DETERMINISTIC && strobe__sm90_tiles_differ(p))
+        heads = most_of(heads, least_of(HEADS_IN_ORDER, heads_of(64, head)));
+    return most_of(1, least_of(heads, all_heads(p, shares)));
+}
+
+/* Where tiles differ in length, heads of four tiles for each multiprocessor end the launch, long tiles first, so that all
+ * CTAs end together; but not more than the L2 cache holds, since their tiles are at different rows, unless that is less than
+ * a tile for each multiprocessor. With a fixed dQ order four heads or more, as in a section. */
+int64_t strobe__sm90_last_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
+    if (!strobe__sm90_tiles_differ(p) || p->a.seq_k == 0) return 0;
+    const int64_t at_a_time = tiles_at_a_time(p, shape), key_blocks = ceil_div(p->a.seq_k, shape->keys);
+    const int64_t least = p->a.flags & STROBE_DETERMINISTIC ? 4 : most_of(1, at_a_time / key_blocks);
+    const int64_t held = most_of(least, heads_of(32, head_bytes(p, shape, shares)));
+    return least_of(all_heads(p, shares), least_of(held, ceil_div(4 * at_a_time, key_blocks)));
+}
