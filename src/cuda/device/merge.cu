@@ -7,8 +7,8 @@
  * A row is merged by one warp or, where it has many parts, by all warps of a block; sums are fp32 and in a fixed order. A
  * warp reads 128 columns of a row, and all of its lse, before it writes them, so the result may lie over part 0. With few
  * rows the kernel waits for memory alone, so where the parts are those of split keys, whose type and spacing are known, each
- * warp reads eight parts at a time. One or two parts, as in a ring of many processes, are many rows: a warp reads four of
- * them at a time, and each lane works out the weights for itself. */
+ * warp reads eight parts at a time. One or two parts, as in a ring of many processes, are many rows: of those of a
+ * warp each lane works out one, and the warp reads four of them at a time. */
 #include "cuda/device/merge.h"
 
 #include "cuda/device/lanes.h"
@@ -74,37 +74,42 @@ INLINE float4 weighted(float weight, float4 x) {
     return weight == 0 ? make_float4(0, 0, 0, 0) : make_float4(weight * x.x, weight * x.y, weight * x.z, weight * x.w);
 }
 
-/* Rows index to index + ROWS_OF_TWO - 1: all loads are issued before the first is waited for. */
+/* Where a row lies, as the lane that has worked it out says it to all. */
+INLINE int64_t of_lane(int64_t at, int lane) {
+    const uint32_t low = __shfl_sync(0xffffffffu, (uint32_t)at, lane);
+    return (int64_t)((uint64_t)__shfl_sync(0xffffffffu, (uint32_t)((uint64_t)at >> 32), lane) << 32 | low);
+}
+
+/* Rows index to index + ROWS_OF_TWO - 1, each of which one lane works out; all loads of BATCH_OF_TWO of them are issued
+ * before the first is waited for. */
 INLINE void merge_two(const struct merge_params *p, int64_t index) {
-    const int64_t rows = (int64_t)p->batch * p->seq_q * p->heads_q;
-    const int lane = (int)threadIdx.x % 32;
-    struct two_weights w[ROWS_OF_TWO];
-    struct row r[ROWS_OF_TWO];
+    const int64_t rows = (int64_t)p->batch * p->seq_q * p->heads_q, last = rows - index;
+    const int lane = (int)threadIdx.x % 32, own = lane % ROWS_OF_TWO;
+    const struct view *a = &p->part[0].out, *b = &p->part[p->count - 1].out;
+    struct row r;
+    row_of(p, own < last ? index + own : rows - 1, &r);
+    const struct two_weights w = weights_of_two(p, r);
+    const int64_t first_at = offset(a, r.b, r.i, r.h), second_at = offset(b, r.b, r.i, r.h),
+                  out_at = offset(&p->out, r.b, r.i, r.h);
+    for (int n0 = 0; n0 < ROWS_OF_TWO && n0 < last; n0 += BATCH_OF_TWO)
+        for (int x0 = 0; x0 < p->dim_v; x0 += 128) {
+            const int x = x0 + 4 * lane < p->dim_v ? x0 + 4 * lane : p->dim_v - 4;
+            float4 first[BATCH_OF_TWO], second[BATCH_OF_TWO];
 #pragma unroll
-    for (int n = 0; n < ROWS_OF_TWO; ++n) {
-        row_of(p, index + n < rows ? index + n : rows - 1, &r[n]);
-        w[n] = weights_of_two(p, r[n]);
-    }
-    for (int x = 4 * lane; x < p->dim_v; x += 128) {
-        float4 first[ROWS_OF_TWO], second[ROWS_OF_TWO];
+            for (int n = 0; n < BATCH_OF_TWO; ++n) {
+                first[n] = *(const float4 *)((const float *)a->data + of_lane(first_at, n0 + n) + x);
+                second[n] = *(const float4 *)((const float *)b->data + of_lane(second_at, n0 + n) + x);
+            }
 #pragma unroll
-        for (int n = 0; n < ROWS_OF_TWO; ++n) {
-            const struct view *a = &p->part[0].out, *b = &p->part[p->count - 1].out;
-            first[n] = *(const float4 *)((const float *)a->data + offset(a, r[n].b, r[n].i, r[n].h) + x);
-            second[n] = *(const float4 *)((const float *)b->data + offset(b, r[n].b, r[n].i, r[n].h) + x);
+            for (int n = 0; n < BATCH_OF_TWO; ++n) {
+                const float4 u = weighted(__shfl_sync(0xffffffffu, w.first, n0 + n), first[n]),
+                             v = weighted(__shfl_sync(0xffffffffu, w.second, n0 + n), second[n]);
+                const int64_t to = of_lane(out_at, n0 + n);
+                if (n0 + n < last && x0 + 4 * lane < p->dim_v)
+                    store_four(p, to + x, make_float4(u.x + v.x, u.y + v.y, u.z + v.z, u.w + v.w));
+            }
         }
-#pragma unroll
-        for (int n = 0; n < ROWS_OF_TWO; ++n) {
-            const float4 a = weighted(w[n].first, first[n]), b = weighted(w[n].second, second[n]);
-            const float4 sum = make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-            if (index + n < rows) store_four(p, offset(&p->out, r[n].b, r[n].i, r[n].h) + x, sum);
-        }
-    }
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < ROWS_OF_TWO; ++n)
-        if (p->lse.data && lane == n && index + n < rows)
-            ((float *)p->lse.data)[offset(&p->lse, r[n].b, r[n].i, r[n].h)] = w[n].lse;
+    if (p->lse.data && lane < ROWS_OF_TWO && lane < last) ((float *)p->lse.data)[offset(&p->lse, r.b, r.i, r.h)] = w.lse;
 }
 
 extern "C" __global__ void __launch_bounds__(32 * MERGE_WARPS) KERNEL(const __grid_constant__ struct merge_params p) {

@@ -33,7 +33,7 @@ struct merge_params {
 
 /* Warps of a block. One merges a row, or all of them do where the row has many parts and rows are few; of two parts one
  * merges some rows. */
-enum { MERGE_WARPS = 4, ROWS_OF_TWO = 4, MANY_MERGE_ROWS = 1024 };
+enum { MERGE_WARPS = 4, ROWS_OF_TWO = 16, BATCH_OF_TWO = 4, MANY_MERGE_ROWS = 1024 };
 
 /* Whether parts are fp32, one step apart, of rows of whole 16 bytes. */
 STROBE_INLINE bool merge_is_even(const struct merge_params *p) { return p->evenly && p->dim_v % 4 == 0; }
