@@ -22,10 +22,15 @@ static strobe_status run_call(const struct engine *e, const struct call *c, cons
     g.dq = c->rows_fresh ? dq : strobe__tensor_of(e->part_dq.data, STROBE_FP32, c->rows, heads, s->a.dim);
     g.dk = c->keys_fresh ? dk : strobe__tensor_of(e->part.k.data, STROBE_FP32, c->keys, heads_kv, s->a.dim);
     g.dv = c->keys_fresh ? dv : strobe__tensor_of(e->part.v.data, STROBE_FP32, c->keys, heads_kv, s->a.dim_v);
-    TRY(strobe_backward(&d.a, &g, e->kernel, e->kernel_bytes, e->on->stream));
+    const strobe_status status = strobe_backward(&d.a, &g, e->kernel, e->kernel_bytes, e->on->stream);
+    if (status) return status;
     struct extent extent = {.entries = s->w->entries, .rows = c->rows, .heads = heads, .dim = s->a.dim};
     extent.to_step = extent.from_step = 1;
-    if (!c->rows_fresh) strobe__add_rows(e->on, dq, g.dq, extent);
+    const strobe_tensor none = {0}, rounded = strobe__tensor_from(s->g.dq, c->q_row, 0);
+    if (c->rows_last)
+        TRY(strobe__round_rows(e->on, s->w, rounded, dq, c->rows_fresh ? none : g.dq, extent, e->zeros));
+    else if (!c->rows_fresh)
+        strobe__add_rows(e->on, dq, g.dq, extent);
     if (c->keys_fresh) return STROBE_OK;
     extent.rows = c->keys, extent.heads = heads_kv;
     strobe__add_rows(e->on, dk, g.dk, extent);
@@ -88,15 +93,26 @@ static void zero_sums(const struct engine *e) {
     zero_dbias(e);
 }
 
+/* Rounds what no last call and no last transfer has. */
+static strobe_status round_runs(const struct engine *e, strobe_tensor to, strobe_tensor sum, const struct runs *runs,
+                                int64_t heads, int64_t dim) {
+    const strobe_tensor none = {0};
+    for (int64_t r = 0; r < runs->count; ++r) {
+        const struct run *run = &runs->at[r];
+        const struct extent extent = {.entries = e->s->w->entries, .rows = run->count, .heads = heads, .dim = dim};
+        TRY(strobe__round_rows(e->on, e->s->w, strobe__tensor_from(to, run->row, 0), strobe__tensor_from(sum, run->row, 0),
+                               none, extent, e->zeros));
+    }
+    return STROBE_OK;
+}
+
 static strobe_status finish(const struct engine *e) {
     const struct shard *s = e->s;
+    const struct runs *keys = &e->schedule->keys_rest;
     if (strobe__engine_is_whole(e)) return STROBE_OK;
-    struct extent extent = {.entries = s->w->entries, .rows = s->rows, .heads = s->a.heads_q, .dim = s->a.dim};
-    TRY(strobe__round_rows(e->on, s->w, s->g.dq, e->sum_dq, extent, e->zeros));
-    extent.rows = s->keys, extent.heads = s->a.heads_kv;
-    TRY(strobe__round_rows(e->on, s->w, s->g.dk, e->sum_dk, extent, e->zeros));
-    extent.dim = s->a.dim_v;
-    return strobe__round_rows(e->on, s->w, s->g.dv, e->sum_dv, extent, e->zeros);
+    TRY(round_runs(e, s->g.dq, e->sum_dq, &e->schedule->rest, s->a.heads_q, s->a.dim));
+    TRY(round_runs(e, s->g.dk, e->sum_dk, keys, s->a.heads_kv, s->a.dim));
+    return round_runs(e, s->g.dv, e->sum_dv, keys, s->a.heads_kv, s->a.dim_v);
 }
 
 strobe_status strobe__dist_run_backward(struct engine *e) {

@@ -10,6 +10,7 @@
 #include "cuda_params.h"
 
 void strobe__dist_move_rows(struct move_params);
+void strobe__dist_round_rows(struct round_params);
 void strobe__dist_fill_floats(float *to, int64_t count, float value);
 void strobe__dist_sum_ranks(float *to, const float *parts, int64_t count, int32_t ranks);
 void strobe__dist_store_words(struct upload_params);
@@ -70,6 +71,36 @@ const char *strobe__dist_cuda_move(const struct moved_rows *given, bool adds, vo
                          (unsigned)smaller(ceil_div(inner, across), MOST_PARTS), 1};
     void *arguments[] = {&p};
     return launch((void (*)(void))strobe__dist_move_rows, blocks, threads, arguments, stream);
+}
+
+/* Whether every head of every row begins at a multiple of 16 bytes on both sides, and is as long. */
+static bool is_wide(const struct rounded_rows *r) {
+    const int64_t to_bytes = r->type == ROUNDED_FP32 ? 4 : 2;
+    uint64_t to = (uint64_t)(uintptr_t)r->to, from = (uint64_t)(uintptr_t)r->from | (uint64_t)(uintptr_t)r->more;
+    for (int axis = 0; axis < 3; ++axis)
+        if (r->count[axis] > 1)
+            to |= (uint64_t)(r->to_stride[axis] * to_bytes),
+                from |= (uint64_t)(r->from_stride[axis] * 4) | (uint64_t)(r->more ? r->more_stride[axis] * 4 : 0);
+    return r->count[3] % 8 == 0 && (to | from) % 16 == 0;
+}
+
+const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream) {
+    const bool wide = is_wide(r);
+    const int64_t units = wide ? r->count[3] / 8 : r->count[3], inner = units * r->count[2];
+    if (inner > MOST_UNITS) return "rows of 2^30 and more units are not rounded";
+    struct round_params p = {.to = r->to, .from = r->from, .more = r->more, .entries = r->count[0], .rows = r->count[1]};
+    p.units = (uint32_t)units, p.inner = (uint32_t)inner, p.type = r->type, p.wide = wide;
+    for (int axis = 0; axis < 3; ++axis)
+        p.to_stride[axis] = r->to_stride[axis], p.from_stride[axis] = r->from_stride[axis],
+        p.more_stride[axis] = r->more_stride[axis];
+    unsigned across = 16;
+    while (across < THREADS && across < inner) across *= 2;
+    const unsigned down = THREADS / across;
+    const dim3 threads = {across, down, 1};
+    const dim3 blocks = {(unsigned)smaller(ceil_div(p.entries * p.rows, down), MOST_BLOCKS),
+                         (unsigned)smaller(ceil_div(inner, across), MOST_PARTS), 1};
+    void *arguments[] = {&p};
+    return launch((void (*)(void))strobe__dist_round_rows, blocks, threads, arguments, stream);
 }
 
 const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream) {

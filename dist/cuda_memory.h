@@ -18,6 +18,16 @@ struct moved_rows {
 };
 
 const char *strobe__dist_cuda_move(const struct moved_rows *m, bool adds, void *stream); /* adds: fp32 */
+
+/* Rows of fp32, or the sums of two (more: NULL, or the other), rounded to a type of the same order as in cuda_params.h. */
+struct rounded_rows {
+    void *to;
+    const float *from, *more;
+    int64_t count[4], to_stride[3], from_stride[3], more_stride[3];
+    int32_t type; /* 0 fp32, 1 fp16, 2 bf16 */
+};
+const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream);
+
 const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream);
 const char *strobe__dist_cuda_fill(float *to, int64_t count, float value, void *stream);
 const char *strobe__dist_cuda_copy(void *to, const void *from, size_t bytes, void *stream);

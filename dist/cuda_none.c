@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cuda_none.c: builds without CUDA: no device can be entered, and so nothing else is asked for; there is no transport over
- * NCCL. */
+ * cuda_none.c: builds without CUDA: no device can be entered, and so nothing else is asked for; there are no
+ * transports for GPUs. */
 #include "cuda_memory.h"
+#include "strobe/strobe_dist_copies.h"
 #include "strobe/strobe_dist_nccl.h"
 
 static const char nothing[] = "this build has no CUDA; 0 (the CPU) is accepted";
 
 const char *strobe__dist_cuda_move(const struct moved_rows *m, bool adds, void *stream) {
     (void)m, (void)adds, (void)stream;
+    return nothing;
+}
+const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream) {
+    (void)r, (void)stream;
     return nothing;
 }
 const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream) {
@@ -51,3 +56,10 @@ strobe_status strobe_dist_nccl_create(const void *communicator, strobe_transport
 }
 void strobe_dist_nccl_destroy(strobe_transport *transport) { (void)transport; }
 const char *strobe_dist_nccl_last_error(void) { return nothing; }
+
+strobe_status strobe_dist_copies_create(const strobe_transport *base, int32_t device_index, strobe_transport *transport) {
+    (void)base, (void)device_index, (void)transport;
+    return STROBE_UNSUPPORTED;
+}
+void strobe_dist_copies_destroy(strobe_transport *transport) { (void)transport; }
+const char *strobe_dist_copies_last_error(void) { return nothing; }

@@ -16,6 +16,16 @@ struct move_params {
     int32_t adds;                                        /* units are of floats, and are added to what is there */
 };
 
+/* Rows of fp32, or the sums of two, rounded to the type of `to`; strides in elements. */
+enum { ROUNDED_FP32, ROUNDED_FP16, ROUNDED_BF16 };
+struct round_params {
+    unsigned char *to;
+    const float *from, *more; /* more: NULL, or what is added */
+    int64_t entries, rows, to_stride[3], from_stride[3], more_stride[3];
+    uint32_t units, inner; /* of a head; of all heads */
+    int32_t type, wide;    /* wide: units are of eight elements, else of one */
+};
+
 /* Words that travel in the parameters themselves, so that a captured graph keeps them. */
 enum { UPLOADED_WORDS = 448 };
 struct upload_params {

@@ -202,18 +202,21 @@ struct movement {
     int32_t dtype;
     bool gradients;
     unsigned char *memory;
+    const struct block *rounded; /* NULL, or where sums that are complete go, rounded */
 };
 
 /* Calls `one` for each message of runs: K, or V, of a run. */
 typedef void move_piece(struct engine *e, struct movement *m, const strobe_tensor *whole, const struct run *run,
                         int32_t rank, int64_t dim);
-static void each_piece(struct engine *e, struct movement m, const struct transfer *list, int64_t count, move_piece *one) {
+static unsigned char *each_piece(struct engine *e, struct movement m, const struct transfer *list, int64_t count,
+                                 move_piece *one) {
     for (int64_t n = 0; n < count; ++n)
         for (int64_t r = 0; r < list[n].runs.count; ++r) {
             const int32_t rank = strobe__shard_rank(e->s, list[n].participant);
             one(e, &m, m.block ? &m.block->k : NULL, &list[n].runs.at[r], rank, e->s->a.dim);
             one(e, &m, m.block ? &m.block->v : NULL, &list[n].runs.at[r], rank, e->s->a.dim_v);
         }
+    return m.memory;
 }
 
 /* Room in m->memory for a message, as a tensor. */
@@ -258,8 +261,13 @@ static void put_piece(struct engine *e, struct movement *m, const strobe_tensor 
 static void add_piece(struct engine *e, struct movement *m, const strobe_tensor *whole, const struct run *run, int32_t rank,
                       int64_t dim) {
     (void)rank;
-    const strobe_tensor landed = take_piece(e, m, run->count, dim);
-    strobe__add_rows(e->on, strobe__tensor_from(*whole, run->row, 0), landed, extent_of(e, run->count, dim));
+    const strobe_tensor landed = take_piece(e, m, run->count, dim), sum = strobe__tensor_from(*whole, run->row, 0);
+    if (!m->rounded) {
+        strobe__add_rows(e->on, sum, landed, extent_of(e, run->count, dim));
+        return;
+    }
+    const strobe_tensor to = strobe__tensor_from(whole == &m->block->k ? m->rounded->k : m->rounded->v, run->row, 0);
+    strobe__engine_note(e, strobe__round_rows(e->on, e->s->w, to, sum, landed, extent_of(e, run->count, dim), e->zeros));
 }
 
 /* Rows of K and V, or of their gradients, between blocks of this rank. */
@@ -276,16 +284,16 @@ strobe_status strobe__engine_start(struct engine *e, int64_t t) {
     if (t < e->schedule->count) {
         const struct step *step = &e->schedule->steps[t];
         const struct block block = strobe__engine_block(e, t), next = strobe__engine_block(e, t + 1);
-        each_piece(e, (struct movement){&block, dtype, false, e->staging}, step->sends, step->send_count, send_piece);
-        each_piece(e, (struct movement){&next, dtype, false, e->landing}, step->receives, step->receive_count,
+        each_piece(e, (struct movement){&block, dtype, false, e->staging, NULL}, step->sends, step->send_count, send_piece);
+        each_piece(e, (struct movement){&next, dtype, false, e->landing, NULL}, step->receives, step->receive_count,
                    receive_piece);
     }
     if (t > 0 && e->s->w->backward) {
         const struct step *step = &e->schedule->steps[t - 1];
         const struct block gradients = strobe__engine_gradients(e, t - 1);
-        each_piece(e, (struct movement){&gradients, STROBE_FP32, true, e->grad_staging}, step->grad_sends,
+        each_piece(e, (struct movement){&gradients, STROBE_FP32, true, e->grad_staging, NULL}, step->grad_sends,
                    step->grad_send_count, send_piece);
-        each_piece(e, (struct movement){NULL, STROBE_FP32, true, e->grad_landing}, step->grad_receives,
+        each_piece(e, (struct movement){NULL, STROBE_FP32, true, e->grad_landing, NULL}, step->grad_receives,
                    step->grad_receive_count, receive_piece);
     }
     TRY(strobe__exchange_start(e->x));
@@ -302,8 +310,8 @@ strobe_status strobe__engine_finish(struct engine *e, int64_t t) {
     if (t < e->schedule->count) {
         const struct step *step = &e->schedule->steps[t];
         const struct block next = strobe__engine_block(e, t + 1);
-        each_piece(e, (struct movement){&next, e->s->a.k.dtype, false, e->landing}, step->receives, step->receive_count,
-                   put_piece);
+        each_piece(e, (struct movement){&next, e->s->a.k.dtype, false, e->landing, NULL}, step->receives,
+                   step->receive_count, put_piece);
     }
     if (t > 0 && e->s->w->backward) {
         const struct step *step = &e->schedule->steps[t - 1];
@@ -311,8 +319,13 @@ strobe_status strobe__engine_finish(struct engine *e, int64_t t) {
         const struct runs *local = &step->grad_local.runs;
         for (int64_t r = 0; r < local->count; ++r)
             copy_run(e, sums, local->at[r].row, gradients, local->at[r].grad, local->at[r].count);
-        each_piece(e, (struct movement){&sums, STROBE_FP32, true, e->grad_landing}, step->grad_receives,
-                   step->grad_receive_count, add_piece);
+        const struct block rounded = {e->s->g.dk, e->s->g.dv};
+        struct movement m = {&sums, STROBE_FP32, true, e->grad_landing, NULL};
+        const struct transfer *last = strobe__schedule_last(e->schedule);
+        const bool ends = t == e->schedule->count && last;
+        m.memory = each_piece(e, m, step->grad_receives, step->grad_receive_count - ends, add_piece);
+        m.rounded = &rounded;
+        if (ends) each_piece(e, m, last, 1, add_piece);
     }
     return STROBE_OK;
 }

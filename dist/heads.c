@@ -307,7 +307,8 @@ strobe_status strobe__heads_gather(struct heads *h, float *zeros) {
     }
     TRY(all_to_all(h, h->results, h->result_count, false));
     if (!w->backward || !h->sum_k.data) return STROBE_OK;
-    TRY(strobe__round_rows(h->on, w, w->g.dk, h->sum_k, e, zeros));
+    const strobe_tensor none = {0};
+    TRY(strobe__round_rows(h->on, w, w->g.dk, h->sum_k, none, e, zeros));
     e.dim = w->a.dim_v;
-    return strobe__round_rows(h->on, w, w->g.dv, h->sum_v, e, zeros);
+    return strobe__round_rows(h->on, w, w->g.dv, h->sum_v, none, e, zeros);
 }

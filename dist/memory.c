@@ -68,6 +68,18 @@ void strobe__add_rows(struct place *on, strobe_tensor to, strobe_tensor from, st
             }
 }
 
+void strobe__round_on_device(struct place *on, strobe_tensor to, strobe_tensor from, strobe_tensor more, struct extent e) {
+    if (is_empty(e)) return;
+    if (!more.data || more.stride[2] == e.dim) e = joined(&to, &from, e);
+    struct rounded_rows r = {.to = to.data, .from = from.data, .more = more.data};
+    r.type = to.dtype == STROBE_BF16 ? 2 : to.dtype == STROBE_FP16 ? 1 : 0;
+    r.count[0] = e.entries, r.count[1] = e.rows, r.count[2] = e.heads, r.count[3] = e.dim;
+    for (int axis = 0; axis < 3; ++axis)
+        r.to_stride[axis] = to.stride[axis], r.from_stride[axis] = from.stride[axis],
+        r.more_stride[axis] = more.stride[axis];
+    note(on, strobe__dist_cuda_round(&r, on->stream));
+}
+
 void strobe__zero(struct place *on, void *to, size_t bytes) {
     if (bytes == 0) return;
     if (on->device == STROBE_CUDA)

@@ -252,6 +252,22 @@ static bool mark_rows(struct schedule *schedule, const struct shard *s) {
     return ok;
 }
 
+/* The last transfer of gradients of keys. */
+static bool mark_rest_of_keys(struct schedule *schedule, const struct shard *s) {
+    const struct transfer *last = strobe__schedule_last(schedule);
+    unsigned char *done = marks_of(s->keys);
+    for (int64_t r = 0; done && last && r < last->runs.count; ++r)
+        memset(done + last->runs.at[r].row, 1, (size_t)last->runs.at[r].count);
+    const bool ok = done && add_unmarked(&schedule->keys_rest, done, s->keys);
+    free(done);
+    return ok;
+}
+
+const struct transfer *strobe__schedule_last(const struct schedule *schedule) {
+    const struct step *step = &schedule->steps[schedule->count - 1];
+    return step->grad_receive_count ? &step->grad_receives[step->grad_receive_count - 1] : NULL;
+}
+
 bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers) {
     const bool gather = gathers && s->participants > 1;
     *schedule = (struct schedule){.count = gather ? 2 : s->participants};
@@ -259,7 +275,7 @@ bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, boo
     bool ok = schedule->steps;
     if (ok && gather) ok = gather_steps(schedule->steps, s);
     for (int32_t t = 0; ok && !gather && t < s->participants; ++t) ok = ring_step(&schedule->steps[t], s, t);
-    return ok && mark_keys(schedule, s) && mark_rows(schedule, s);
+    return ok && mark_keys(schedule, s) && mark_rows(schedule, s) && mark_rest_of_keys(schedule, s);
 }
 
 static int64_t messages_of(const struct transfer *list, int64_t count) {
@@ -296,5 +312,6 @@ void strobe__schedule_free(struct schedule *schedule) {
     }
     free(schedule->steps);
     strobe__runs_free(&schedule->unwritten), strobe__runs_free(&schedule->rest);
+    strobe__runs_free(&schedule->keys_rest);
     *schedule = (struct schedule){0};
 }

@@ -37,9 +37,12 @@ struct schedule {
     int64_t count;
     /* Rows of which no call is the first, or the last, as a whole: none sees them, or calls overlap. */
     struct runs unwritten, rest;
+    struct runs keys_rest; /* of the shard's own keys, those that the last of all transfers of gradients does not bring */
 };
 
 bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers);
+/* What brings gradients of the shard's keys last; NULL: nothing does. */
+const struct transfer *strobe__schedule_last(const struct schedule *schedule);
 /* At least as many as go one way, or come, in one exchange. */
 int64_t strobe__schedule_messages(const struct schedule *schedule);
 void strobe__schedule_free(struct schedule *schedule);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * tensor.c: see tensor.h; what moves is in memory.c. Rounding is strobe_merge's, of one part whose lse is 0. */
+ * tensor.c: see tensor.h; what moves is in memory.c. On the CPU rounding is strobe_merge's, of one part
+ * whose lse is 0. */
 #include "tensor.h"
 
 #include <string.h>
@@ -45,8 +46,15 @@ strobe_tensor strobe__tensor_from(strobe_tensor t, int64_t row, int64_t head) {
     return t;
 }
 
-strobe_status strobe__round_rows(const struct place *on, const struct whole *w, strobe_tensor to, strobe_tensor from,
-                                 struct extent e, float *zeros) {
+strobe_status strobe__round_rows(struct place *on, const struct whole *w, strobe_tensor to, strobe_tensor from,
+                                 strobe_tensor more, struct extent e, float *zeros) {
+    if (e.entries == 0 || e.rows == 0) return STROBE_OK;
+    if (on->device == STROBE_CUDA) {
+        strobe__round_on_device(on, to, from, more, e);
+        return STROBE_OK;
+    }
+    e.to_step = e.from_step = 1;
+    if (more.data) strobe__add_rows(on, from, more, e);
     const strobe_partial part = {.out = from, .lse = {.data = zeros, .stride = {0, 0, 1}, .dtype = STROBE_FP32}};
     const strobe_partials m = {.struct_size = sizeof m,
                                .batch = e.entries,
@@ -59,7 +67,6 @@ strobe_status strobe__round_rows(const struct place *on, const struct whole *w, 
                                .device = on->device,
                                .device_index = on->index,
                                .parallel = w->a.parallel};
-    if (e.entries == 0 || e.rows == 0) return STROBE_OK;
     return strobe__dist_core(strobe_merge(&m, on->stream));
 }
 

@@ -28,6 +28,8 @@ struct extent {
     int64_t entries, rows, heads, dim;
     int64_t to_first, to_step, from_first, from_step;
 };
+/* On CUDA, of fp32, and the sum with `more` where it has data: rounded to the dtype of `to`. */
+void strobe__round_on_device(struct place *on, strobe_tensor to, strobe_tensor from, strobe_tensor more, struct extent e);
 void strobe__copy_rows(struct place *on, strobe_tensor to, strobe_tensor from, struct extent e); /* of one dtype */
 void strobe__add_rows(struct place *on, strobe_tensor to, strobe_tensor from, struct extent e);  /* fp32 */
 
@@ -51,9 +53,10 @@ strobe_status strobe__place_check(const struct place *on, const char *name, cons
 /* Refuses a stream that is being captured, in which ranks cannot wait for each other. */
 strobe_status strobe__place_may_wait(const struct place *on);
 
-/* Rounds fp32 rows to the dtype of `to`. zeros: as many as there are heads. */
-strobe_status strobe__round_rows(const struct place *on, const struct whole *w, strobe_tensor to, strobe_tensor from,
-                                 struct extent e, float *zeros);
+/* Rounds fp32 rows, or the sums of two, to the dtype of `to`. more: without data there is one. Rows of `from` may change.
+ * zeros: as many as there are heads. */
+strobe_status strobe__round_rows(struct place *on, const struct whole *w, strobe_tensor to, strobe_tensor from,
+                                 strobe_tensor more, struct extent e, float *zeros);
 
 /* K and V, or dK and dV, of some rows, one behind the other: a message, and a block to compute on. */
 struct block {

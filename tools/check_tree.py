@@ -31,6 +31,8 @@ INCLUDES = {
     "src/cuda/sm90": ["cuda/sm90/", *CUDA_SHARED],
     "src/cuda/emulated": ["cuda/emulated/", "cuda/ptx/", "math/"],
     "dist": ["portable/", "strobe/"],
+    "dist/copies": ["dist/cuda_memory.h", "strobe/"],
+    "dist/cuda_memory.cu": ["cuda/ptx/"],
     "dist/nccl": ["dist/cuda_memory.h", "strobe/"],
     "cli": ["strobe/", "lab/", "bench/", "check/", "io/", "portable/", "problem/", "run/"],
     "cli/bench/cuda_peaks.cu": ["cuda/ptx/"],

@@ -59,7 +59,7 @@ static PyMethodDef functions[] = {
     ENTRY(aten_calls, 0),
     ENTRY(ask_before_plain, 0),
     ENTRY(is_plain, 0),
-    ENTRY(nccl_transport, 0),
+    ENTRY(gpu_transport, 0),
     ENTRY(nothing, 0),
     {NULL, NULL, 0, NULL},
 };

@@ -3,10 +3,11 @@
  * shards.c: calls over many processes, by libstrobe_dist: q, k and v are shards, and what moves data is Python's: two
  * functions that start an exchange of messages and wait for it, and two more for the records that ranks compare, which lie
  * in the host's memory where tensors are a GPU's. They run on the thread of the call, with the GIL, which the call itself
- * runs without. An exception of theirs ends the call and is raised from it. Or else what moves data is the library's own
- * transport over a communicator of NCCL's, which needs no Python: nccl_transport. */
+ * runs without. An exception of theirs ends the call and is raised from it. Or else what moves data are the library's own
+ * transports, over a communicator of NCCL's and over copy engines, which need no Python: gpu_transport. */
 #include <stdlib.h>
 #include <string.h>
+#include <strobe/strobe_dist_copies.h>
 #include <strobe/strobe_dist_nccl.h>
 
 #include "results.h"
@@ -70,31 +71,59 @@ static int wait_for(void *self, void *stream) {
     return leave(m->shards, PyObject_CallFunctionObjArgs(m->wait, NULL));
 }
 
-/* ------------------------------------------------------------------------------------------------------------- NCCL -- */
+/* ------------------------------------------------------------------------------------------------------------- GPUs -- */
 
 static const char capsule_name[] = "strobe_transport";
 
+/* The first is what the capsule holds. */
+struct gpu_transport {
+    strobe_transport best, nccl; /* best: over copy engines, or a copy of nccl */
+    bool copies;
+};
+
 static void destroy_transport(PyObject *capsule) {
-    strobe_transport *transport = PyCapsule_GetPointer(capsule, capsule_name);
-    strobe_dist_nccl_destroy(transport);
-    free(transport);
+    struct gpu_transport *t = PyCapsule_GetPointer(capsule, capsule_name);
+    if (t->copies) strobe_dist_copies_destroy(&t->best);
+    strobe_dist_nccl_destroy(&t->nccl);
+    free(t);
 }
 
-/* (an ncclComm_t as a number) -> a capsule with a transport over it, for start in `shards`. */
-FUNCTION(py_nccl_transport) {
-    void *communicator = count == 1 ? PyLong_AsVoidPtr(args[0]) : NULL;
+/* NULL, or the sentence of what failed. Where copy engines reach no other rank, NCCL moves everything. */
+static const char *make_transport(struct gpu_transport *t, void *communicator, int device, int copies,
+                                  strobe_status *status) {
+    *status = strobe_dist_nccl_create(&communicator, &t->nccl);
+    if (*status) return strobe_dist_nccl_last_error();
+    t->best = t->nccl;
+    if (!copies || t->nccl.size == 1) return NULL;
+    *status = strobe_dist_copies_create(&t->nccl, device, &t->best);
+    t->copies = *status == STROBE_OK;
+    if (*status == STROBE_OK || *status == STROBE_UNSUPPORTED) return NULL;
+    strobe_dist_nccl_destroy(&t->nccl);
+    return strobe_dist_copies_last_error();
+}
+
+/* (an ncclComm_t as a number, the device's number, whether copy engines may be used) -> a capsule with a transport, for
+ * start in `shards`. Every rank of the communicator makes this call. */
+FUNCTION(py_gpu_transport) {
+    void *communicator = count == 3 ? PyLong_AsVoidPtr(args[0]) : NULL;
+    const int device = count == 3 && !PyErr_Occurred() ? (int)PyLong_AsLong(args[1]) : 0;
+    const int copies = count == 3 && !PyErr_Occurred() ? PyObject_IsTrue(args[2]) : 0;
     if (PyErr_Occurred()) return NULL;
-    strobe_transport *transport = calloc(1, sizeof *transport);
-    if (!transport) return PyErr_NoMemory();
-    const strobe_status status = strobe_dist_nccl_create(&communicator, transport);
-    PyObject *capsule = NULL;
-    if (status)
-        raise_sentence(module_state(module), status, strobe_dist_nccl_last_error());
-    else
-        capsule = PyCapsule_New(transport, capsule_name, destroy_transport);
-    if (!status && !capsule) strobe_dist_nccl_destroy(transport);
-    if (!capsule) free(transport);
-    return capsule;
+    struct gpu_transport *t = calloc(1, sizeof *t);
+    if (!t) return PyErr_NoMemory();
+    strobe_status status;
+    const char *failure;
+    Py_BEGIN_ALLOW_THREADS failure = make_transport(t, communicator, device, copies, &status);
+    Py_END_ALLOW_THREADS if (failure) {
+        free(t);
+        return raise_sentence(module_state(module), status, failure), NULL;
+    }
+    PyObject *capsule = PyCapsule_New(t, capsule_name, destroy_transport);
+    if (capsule) return capsule;
+    if (t->copies) strobe_dist_copies_destroy(&t->best);
+    strobe_dist_nccl_destroy(&t->nccl);
+    free(t);
+    return NULL;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- call -- */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * test_dist_nccl.c [RANKS [SEQ]]: libstrobe_dist over NCCL, a process a rank (2; 1003 positions). Every scheme, forward and
+ * test_dist_nccl.c [RANKS [SEQ [copies]]]: libstrobe_dist over NCCL, or with `copies` over copy engines where they reach, a
+ * process a rank (2; 1003 positions). Every scheme, forward and
  * backward in bf16: the error against fp32 on the CPU is at most 1.1 times that of one process on the GPU; a captured graph
  * gives the same bits; ranks that disagree all hear of it; a cache that is split over ranks. Where there are fewer GPUs than
  * ranks, several ranks have the same one: each then tells NCCL that it is a host of its own (NCCL_HOSTID), and messages go
@@ -18,6 +19,7 @@
 
 #include "problem/cuda_driver.h"
 #include "problem/element.h"
+#include "strobe/strobe_dist_copies.h"
 #include "strobe/strobe_dist_nccl.h"
 
 #if !defined(STROBE_DIM) /* smaller on a GPU that the host plays */
@@ -52,7 +54,8 @@ struct shared {
 static struct shared *shared;
 static int32_t ranks, rank, device; /* device: of this rank */
 static const cuda_driver *driver;
-static strobe_transport transport;
+static strobe_transport nccl_transport, transport;
+static int wants_copies;
 static void *stream;
 
 static int64_t elements(int heads) { return shared->seq * heads * DIM; }
@@ -259,13 +262,18 @@ static void run_rank(void) {
     }
     while (!shared->has_id) sched_yield();
     if (init(&communicator, ranks, shared->id, rank)) fail("ncclCommInitRank", "failed");
-    if (strobe_dist_nccl_create(&communicator, &transport)) fail("strobe_dist_nccl_create", strobe_dist_nccl_last_error());
+    if (strobe_dist_nccl_create(&communicator, &nccl_transport))
+        fail("strobe_dist_nccl_create", strobe_dist_nccl_last_error());
+    transport = nccl_transport;
+    if (wants_copies && strobe_dist_copies_create(&nccl_transport, device, &transport))
+        fail("strobe_dist_copies_create", strobe_dist_copies_last_error());
     must(driver->create_stream(&stream, 1), "a stream");
     for (int n = 0; n < WAYS; ++n)
         if (ways[n].scheme != STROBE_DIST_TWO_LEVELS || ranks % 2 == 0) run_way(n);
     disagree();
     decode();
-    strobe_dist_nccl_destroy(&transport);
+    if (wants_copies) strobe_dist_copies_destroy(&transport);
+    strobe_dist_nccl_destroy(&nccl_transport);
     if (rank == 0) run_alone();
     (void)destroy(communicator);
     _exit(0);
@@ -335,6 +343,7 @@ static void fill_inputs(void) {
 int main(int argc, char **argv) {
     ranks = argc > 1 ? atoi(argv[1]) : 2;
     const int64_t seq = argc > 2 ? atoi(argv[2]) : 1003;
+    wants_copies = argc > 3 && strcmp(argv[3], "copies") == 0;
     if (ranks < 1 || ranks > MOST_RANKS || seq < 1) return 2;
     const size_t tensors = (size_t)(seq * (2 * HEADS + 2 * HEADS_KV) * DIM) * sizeof(float);
     shared = mmap(NULL, sizeof *shared + (WAYS + 4) * tensors + sizeof(float) * MOST_RANKS * HEADS * DIM,

@@ -2,6 +2,7 @@
 """One sequence over the processes of a group: attention of shards, and what cuts tensors into shards and puts them together."""
 
 import ctypes
+import os
 from typing import Any
 
 import torch
@@ -86,15 +87,16 @@ _transports: dict[tuple[int, int], tuple[Any, Any]] = {}  # by group, which is k
 
 
 def _nccl(group: Any, device: torch.device) -> Any:
-    """The library's own transport over the group's communicator, which goes without Python; None where PyTorch does not tell the
-    communicator, or has not made it yet."""
+    """The library's own transport over the group's communicator, which goes without Python, and within a host by copy engines,
+    unless STROBE_DIST_COPIES is 0, on every process; None where PyTorch does not tell the communicator, or has not made it yet."""
     backend = group._get_backend(device)
     address = backend._comm_ptr() if hasattr(backend, "_comm_ptr") else 0
     if not address:
         return None
     key = (id(group), address)
     if key not in _transports:
-        _transports[key] = (_strobe.nccl_transport(address), group)
+        copies = os.environ.get("STROBE_DIST_COPIES", "1") != "0"
+        _transports[key] = (_strobe.gpu_transport(address, device.index, copies), group)
     return _transports[key][0]
 
 

@@ -147,7 +147,7 @@ SEEN CUresult cuDeviceGetPCIBusId(char *text, int capacity, CUdevice device) {
 struct allocation {
     unsigned char *pages, *data;
     size_t pages_bytes, bytes;
-    int device;
+    int device, file; /* file: of the pages, where other processes may have them, else -1 */
     struct allocation *next;
 };
 static struct allocation *allocations;
@@ -159,6 +159,13 @@ static struct allocation *find(const void *pointer) {
     return NULL;
 }
 
+static void *add(struct allocation *made) {
+    pthread_mutex_lock(&lock);
+    made->next = allocations, allocations = made;
+    pthread_mutex_unlock(&lock);
+    return made->data;
+}
+
 void *emulated_allocate(size_t bytes, int device) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), rounded = (bytes + 255) / 256 * 256,
                  begin = (page - rounded % page) % page;
@@ -168,12 +175,33 @@ void *emulated_allocate(size_t bytes, int device) {
     unsigned char *pages = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (pages == MAP_FAILED) return free(made), NULL;
     mprotect(pages + begin + rounded, page, PROT_NONE);
-    *made = (struct allocation){pages, pages + begin, all, bytes, device, NULL};
+    *made = (struct allocation){pages, pages + begin, all, bytes, device, -1, NULL};
     memset(made->data, SLACK_BYTE, rounded);
+    return add(made);
+}
+
+bool emulated_share(const void *data, struct emulated_pages *pages) {
     pthread_mutex_lock(&lock);
-    made->next = allocations, allocations = made;
+    struct allocation *a = find(data);
+    const size_t bytes = a ? a->pages_bytes - (size_t)sysconf(_SC_PAGESIZE) : 0;
+    if (a && a->file < 0) { /* the same pages, of a file from here on */
+        a->file = memfd_create("strobe-emulated", MFD_CLOEXEC);
+        if (a->file >= 0 &&
+            (write(a->file, a->pages, bytes) != (ssize_t)bytes ||
+             mmap(a->pages, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, a->file, 0) == MAP_FAILED))
+            (void)close(a->file), a->file = -1;
+    }
+    const bool is_shared = a && a->file >= 0;
+    if (is_shared) *pages = (struct emulated_pages){a->file, (size_t)(a->data - a->pages), a->bytes, bytes};
     pthread_mutex_unlock(&lock);
-    return made->data;
+    return is_shared;
+}
+
+void *emulated_adopt(void *pages, size_t pages_bytes, size_t begin, size_t bytes, int device) {
+    struct allocation *made = malloc(sizeof *made);
+    if (!made) return munmap(pages, pages_bytes), NULL;
+    *made = (struct allocation){pages, (unsigned char *)pages + begin, pages_bytes, bytes, device, -1, NULL};
+    return add(made);
 }
 
 bool emulated_release(void *data) {
@@ -189,6 +217,7 @@ bool emulated_release(void *data) {
         if (a->data[n] != SLACK_BYTE)
             emulated_fault("%zu bytes past the end of %zu were written", n - a->bytes + 1, a->bytes);
     munmap(a->pages, a->pages_bytes);
+    if (a->file >= 0) (void)close(a->file);
     free(a);
     return true;
 }

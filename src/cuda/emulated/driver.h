@@ -31,9 +31,18 @@ bool emulated_release(void *data);
 int emulated_device_of(const void *pointer);
 enum { EMULATED_NOBODY = -1, EMULATED_PINNED = -2 }; /* memory of the host that the runtime has made */
 
+/* An allocation's pages as a file that other processes can open; the file is the allocation's, and closed with it. */
+struct emulated_pages {
+    int file;
+    size_t begin, bytes, pages_bytes;
+};
+bool emulated_share(const void *data, struct emulated_pages *pages);
+/* Mapped pages of another process become an allocation of this one. NULL without memory. */
+void *emulated_adopt(void *pages, size_t pages_bytes, size_t begin, size_t bytes, int device);
+
 /* What is put on a stream. */
 struct step {
-    enum { LAUNCH, FILL, COPY, CALL, RECORD, AWAIT, GRAPH } what;
+    enum { LAUNCH, FILL, COPY, CALL, RECORD, AWAIT, GRAPH, AWAIT_VALUE, STORE_VALUE } what;
     const struct emulated_kernel *kernel;
     void *arguments[EMULATED_MOST_ARGUMENTS];
     struct emulated_index ctas, threads;
@@ -45,7 +54,7 @@ struct step {
     void (*function)(void *data); /* of the host */
     void *data;
     struct CUevent_st *event;
-    uint64_t number; /* of the event's records */
+    uint64_t number; /* of the event's records; or the value at `to` */
     struct CUgraph_st *graph;
     struct step *next;
 };

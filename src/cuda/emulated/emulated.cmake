@@ -10,7 +10,7 @@ set(emulated_options -std=gnu++17 -O1 -g1 -march=native -fPIC -fvisibility=hidde
   -I${PROJECT_SOURCE_DIR}/include -isystem ${STROBE_CUDA_INCLUDE} CACHE INTERNAL "")
 
 add_library(strobe_emulated_gpu SHARED cuda/emulated/barriers.c cuda/emulated/coroutines.c cuda/emulated/driver.c
-  cuda/emulated/events.c cuda/emulated/machine.c cuda/emulated/modules.c cuda/emulated/runtime.c cuda/emulated/streams.c)
+  cuda/emulated/events.c cuda/emulated/machine.c cuda/emulated/modules.c cuda/emulated/peers.c cuda/emulated/runtime.c cuda/emulated/streams.c)
 set_target_properties(strobe_emulated_gpu PROPERTIES OUTPUT_NAME cuda SOVERSION 1
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}) # where the loader looks for libraries of this build
 target_include_directories(strobe_emulated_gpu PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})

@@ -5,6 +5,8 @@
  * given in its order, and tarries at random; what lacks an event between two streams, or reads results before they are
  * there, computes something else now and then. The default stream is the legacy one: it waits for the blocking streams, and
  * is never late itself. */
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -80,6 +82,10 @@ static void run_step(const struct step *s) {
         pthread_mutex_unlock(&lock);
         break;
     case AWAIT: emulated_await(s); break;
+    case AWAIT_VALUE:
+        while (atomic_load((_Atomic uint32_t *)(void *)s->to) != s->number) sched_yield();
+        break;
+    case STORE_VALUE: atomic_store((_Atomic uint32_t *)(void *)s->to, (uint32_t)s->number); break;
     }
 }
 
