@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * cost.c: the cost model. A step of a ring lasts as long as the slowest rank computes or the largest block travels,
- * whichever is more, and on GPUs as long as both, since an attention kernel leaves no multiprocessors to those that
- * exchange (docs/kernels/processes.md); parts that merge, sums that are rounded and messages that are packed take their
- * bytes of memory; an all-gather and an all-to-all hide nothing. Pairs that see each other and rows that travel are counted
- * from the same lists as the schedule's. All ranks come to the same numbers, and so to the same choice. */
+ * whichever is more, and on GPUs without copy engines as long as both, since an attention kernel leaves no multiprocessors
+ * to those that exchange (docs/kernels/processes.md); parts that merge, sums that are rounded and messages that are packed
+ * take their bytes of memory; an all-gather and an all-to-all hide nothing. Pairs that see each other and rows that travel
+ * are counted from the same lists as the schedule's. All ranks come to the same numbers, and so to the same choice. */
 #include "cost.h"
 
 #include <stdio.h>
@@ -58,6 +58,7 @@ struct unit {
     double kv_row, grad_row; /* to travel */
     double latency;
     bool hides;              /* exchanges go beside computation */
+    bool own_last;           /* the shard's own block is left for the time of the last exchange */
     double merge_q, merge_k; /* a part of out, or dQ, of a row; of dK and dV */
     double round;            /* dQ, dK and dV of all rows, where they are sums */
 };
@@ -75,7 +76,8 @@ static struct unit unit_of(const struct shard *s) {
                          .kv_row = elements * size / w->rates.bandwidth,
                          .grad_row = w->backward ? elements * sizeof(float) / w->rates.bandwidth : 0,
                          .latency = w->rates.latency,
-                         .hides = w->a.device == STROBE_CPU,
+                         .hides = w->a.device == STROBE_CPU || w->hides,
+                         .own_last = w->hides && w->backward,
                          .merge_q = row * MERGED / w->rates.memory,
                          .merge_k = w->backward ? elements * MERGED / w->rates.memory : 0,
                          .round = w->backward ? (row * rows + elements * keys) * (ROUNDED + size) / w->rates.memory : 0};
@@ -87,7 +89,8 @@ static struct cost cost_of_ring(const struct tally *y, int32_t n, struct unit u,
     for (int32_t t = 0; t <= (backward ? n : n - 1); ++t) { /* a backward's last gradients travel when all is computed */
         const double merges = t > 0 && t < n ? y->q_rows[t] * u.merge_q : 0;
         const double added = t > 1 ? y->grad_rows[t - 1] * u.merge_k : 0;
-        const double compute = (t < n && y->pairs[t] > 0 ? y->pairs[t] * u.pair + u.call : 0) + merges + added;
+        const double pairs = t % n ? y->pairs[t] : u.own_last == (t > 0) ? y->pairs[0] : 0;
+        const double compute = (pairs > 0 ? pairs * u.pair + u.call : 0) + merges + added;
         const double travel = (t + 1 < n ? y->kv_rows[t + 1] * u.kv_row : 0) +
                               (t > 1 ? y->grad_rows[t - 1] * u.grad_row : 0);
         const double moves = travel > 0 ? travel + u.latency : 0, step = u.hides ? larger(compute, moves) : compute + moves;

@@ -56,6 +56,7 @@ struct whole {
     strobe_transport t, records; /* records: what the ranks compare by, size 0: nothing */
     struct place place;
     strobe_dist_rates rates;
+    bool hides; /* on a GPU: messages go beside kernels that have all multiprocessors */
     strobe_attention a;
     strobe_gradients g;
     bool backward;

@@ -321,8 +321,9 @@ strobe_status strobe__engine_finish(struct engine *e, int64_t t) {
             copy_run(e, sums, local->at[r].row, gradients, local->at[r].grad, local->at[r].count);
         const struct block rounded = {e->s->g.dk, e->s->g.dv};
         struct movement m = {&sums, STROBE_FP32, true, e->grad_landing, NULL};
-        const struct transfer *last = strobe__schedule_last(e->schedule);
-        const bool ends = t == e->schedule->count && last;
+        int64_t last_step;
+        const struct transfer *last = strobe__schedule_last(e->schedule, &last_step);
+        const bool ends = last && t == last_step + 1;
         m.memory = each_piece(e, m, step->grad_receives, step->grad_receive_count - ends, add_piece);
         m.rounded = &rounded;
         if (ends) each_piece(e, m, last, 1, add_piece);

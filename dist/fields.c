@@ -39,6 +39,7 @@ int strobe__dist_fields(const struct whole *w, int32_t scheme, struct named *nam
         {"transport.size", w->t.size},
         {OPERATION, w->backward ? OPERATION_BACKWARD : OPERATION_FORWARD},
         {"device", a->device},
+        {"transport.flags", w->t.flags},
         {"batch", a->batch},
         {"seq_q", a->seq_q},
         {"seq_k", a->seq_k},

@@ -140,9 +140,9 @@ static strobe_status read_documents(struct whole *w) {
 
 /* The defaults of a CPU are one core's of a server, and processes of one host that exchange through shared memory; those of
  * a GPU were fitted to two H100 of a host, linked by NVLink. */
-static void fill_rates(strobe_dist_rates *r, bool gpu) {
+static void fill_rates(strobe_dist_rates *r, bool gpu, bool copies) {
     if (r->flops == 0) r->flops = gpu ? 6e14 : 5e10;
-    if (r->bandwidth == 0) r->bandwidth = gpu ? 2.4e11 : 4e9;
+    if (r->bandwidth == 0) r->bandwidth = copies ? 3e11 : gpu ? 2.4e11 : 4e9;
     if (r->latency == 0) r->latency = gpu ? 30e-6 : 20e-6;
     if (r->call == 0) r->call = gpu ? 20e-6 : 10e-6;
     if (r->memory == 0) r->memory = gpu ? 2.3e12 : 1e10;
@@ -170,8 +170,8 @@ strobe_status strobe__dist_check_transport(const strobe_transport *t, const stro
                                  t->start ? "wait" : "start");
     if (t->device != STROBE_CPU && t->device != STROBE_CUDA)
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "transport.device is %d; 0 or 1 is accepted", t->device);
-    if (t->reserved != 0)
-        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "transport.reserved is %d; 0 is accepted", t->reserved);
+    if (t->flags & ~STROBE_TRANSPORT_BESIDE_KERNELS)
+        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "transport.flags is %d; 0 or 1 is accepted", t->flags);
     if (t->size == 1 || !compares || records->size > 0) return STROBE_OK;
     if (!t->records)
         return strobe__dist_fail(
@@ -207,7 +207,8 @@ strobe_status strobe__dist_read(struct whole *w, const strobe_dist *dist, const 
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "gradients is NULL; a descriptor is accepted");
     if (backward) TRY(strobe__dist_copy(&w->g, sizeof w->g, gradients, "gradients"));
     COPY(w->d, rates, w->rates, "rates");
-    fill_rates(&w->rates, w->a.device == STROBE_CUDA);
+    w->hides = w->a.device == STROBE_CUDA && w->t.flags & STROBE_TRANSPORT_BESIDE_KERNELS;
+    fill_rates(&w->rates, w->a.device == STROBE_CUDA, w->hides);
     TRY(read_features(w));
     fill_defaults(w);
     set_band(w);

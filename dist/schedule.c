@@ -210,16 +210,22 @@ static bool mark(unsigned char *seen, unsigned char *own, int64_t first, int64_t
     return fresh;
 }
 
-/* Marks the calls that are the first to write gradients of keys. */
+/* Marks the calls that are the first to write gradients of keys. A late step's are, where nothing has come from others
+ * before. */
 static bool mark_keys(struct schedule *schedule, const struct shard *s) {
     bool ok = true;
-    for (int64_t t = 0; ok && t < schedule->count; ++t) {
+    struct step *late = schedule->late ? &schedule->steps[schedule->count - 1] : NULL;
+    for (int64_t t = 0; ok && t < schedule->count - (late != NULL); ++t) {
         struct step *step = &schedule->steps[t];
         const int64_t rows = step->own ? s->keys : step->grad_rows;
         unsigned char *seen = marks_of(rows), *written = marks_of(rows);
         ok = seen && written;
         for (int64_t c = 0; ok && c < step->calls.count; ++c) {
             struct call *call = &step->calls.at[c];
+            call->keys_fresh = mark(seen, written, call->grad_row, call->keys);
+        }
+        for (int64_t c = 0; ok && step->own && late && s->participants == 2 && c < late->calls.count; ++c) {
+            struct call *call = &late->calls.at[c];
             call->keys_fresh = mark(seen, written, call->grad_row, call->keys);
         }
         const struct runs *local =
@@ -254,7 +260,8 @@ static bool mark_rows(struct schedule *schedule, const struct shard *s) {
 
 /* The last transfer of gradients of keys. */
 static bool mark_rest_of_keys(struct schedule *schedule, const struct shard *s) {
-    const struct transfer *last = strobe__schedule_last(schedule);
+    int64_t step;
+    const struct transfer *last = strobe__schedule_last(schedule, &step);
     unsigned char *done = marks_of(s->keys);
     for (int64_t r = 0; done && last && r < last->runs.count; ++r)
         memset(done + last->runs.at[r].row, 1, (size_t)last->runs.at[r].count);
@@ -263,18 +270,33 @@ static bool mark_rest_of_keys(struct schedule *schedule, const struct shard *s) 
     return ok;
 }
 
-const struct transfer *strobe__schedule_last(const struct schedule *schedule) {
-    const struct step *step = &schedule->steps[schedule->count - 1];
-    return step->grad_receive_count ? &step->grad_receives[step->grad_receive_count - 1] : NULL;
+const struct transfer *strobe__schedule_last(const struct schedule *schedule, int64_t *step) {
+    for (*step = schedule->count - 1; *step >= 0; --*step) {
+        const struct step *last = &schedule->steps[*step];
+        if (last->grad_receive_count == 0) continue;
+        return schedule->late && *step + 2 < schedule->count ? NULL : &last->grad_receives[last->grad_receive_count - 1];
+    }
+    return NULL;
+}
+
+/* Gradients of a backward's last block travel when it has been computed on. Where messages go beside kernels, the shard's
+ * own block is left for that time, as a step at the end; then its K and V, half as many bytes, are what nothing hides. */
+static void leave_own(struct schedule *schedule) {
+    struct step *own = &schedule->steps[0], *late = &schedule->steps[schedule->count];
+    if (late[-1].grad_send_count == 0 || own->calls.count == 0) return;
+    late->own = true, late->grad_rows = own->grad_rows;
+    late->calls = own->calls, own->calls = (struct calls){0};
+    schedule->late = true, ++schedule->count;
 }
 
 bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers) {
     const bool gather = gathers && s->participants > 1;
     *schedule = (struct schedule){.count = gather ? 2 : s->participants};
-    schedule->steps = calloc((size_t)schedule->count, sizeof *schedule->steps);
+    schedule->steps = calloc((size_t)schedule->count + 1, sizeof *schedule->steps);
     bool ok = schedule->steps;
     if (ok && gather) ok = gather_steps(schedule->steps, s);
     for (int32_t t = 0; ok && !gather && t < s->participants; ++t) ok = ring_step(&schedule->steps[t], s, t);
+    if (ok && !gather && s->participants > 1 && s->w->backward && s->w->hides) leave_own(schedule);
     return ok && mark_keys(schedule, s) && mark_rows(schedule, s) && mark_rest_of_keys(schedule, s);
 }
 

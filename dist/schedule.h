@@ -15,7 +15,7 @@ struct transfer {
 
 /* One block of K and V: which calls are made on it, and what moves meanwhile. */
 struct step {
-    bool own;          /* the block is the shard's own, in the caller's tensors */
+    bool own;          /* the block is the shard's own, in the caller's tensors; also that of a late step */
     int64_t rows;      /* of the block, else */
     int64_t grad_rows; /* of its dK and dV */
     struct runs
@@ -35,14 +35,15 @@ struct step {
 struct schedule {
     struct step *steps;
     int64_t count;
+    bool late; /* the shard's own block comes last, as a step without messages */
     /* Rows of which no call is the first, or the last, as a whole: none sees them, or calls overlap. */
     struct runs unwritten, rest;
     struct runs keys_rest; /* of the shard's own keys, those that the last of all transfers of gradients does not bring */
 };
 
 bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers);
-/* What brings gradients of the shard's keys last; NULL: nothing does. */
-const struct transfer *strobe__schedule_last(const struct schedule *schedule);
+/* What brings gradients of the shard's keys after all calls, and after which step it goes; NULL: nothing does. */
+const struct transfer *strobe__schedule_last(const struct schedule *schedule, int64_t *step);
 /* At least as many as go one way, or come, in one exchange. */
 int64_t strobe__schedule_messages(const struct schedule *schedule);
 void strobe__schedule_free(struct schedule *schedule);

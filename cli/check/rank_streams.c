@@ -171,6 +171,7 @@ strobe_transport streams_transport(struct streams *s, const strobe_transport *ho
                               .wait = wait_for,
                               .error = text_of,
                               .device = STROBE_CUDA,
+                              .flags = STROBE_TRANSPORT_BESIDE_KERNELS, /* copy engines move them */
                               .records = host};
 }
 

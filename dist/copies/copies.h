@@ -7,7 +7,8 @@
  *     the sender's stream      waits for empty = 1, sets it to 0, copies into the slot, sets full = 1
  *     the receiver's stream    waits for full = 1, sets it to 0, copies out of the slot, sets empty = 1
  *
- * The values are the same on every round, so that a graph may be launched again. An exchange goes in rounds, and every rank
+ * The values are the same on every round, so that a graph may be launched again. Between a copy and a value a GPU loses some
+ * microseconds, so that slots are large. An exchange goes in rounds, and every rank
  * puts a round's sends on its streams before it puts the receives of the round before: if a GPU ran all streams of a rank
  * as one, in the order of the host's calls, no rank would wait for ever. */
 #ifndef STROBE_DIST_COPIES_COPIES_H
@@ -23,9 +24,19 @@
 #include "strobe/strobe_dist.h"
 
 #if !defined(STROBE_SLOT_BYTES) /* smaller on a GPU that the host plays, so that messages take many */
-#define STROBE_SLOT_BYTES (8 << 20)
+#define STROBE_SLOT_BYTES (32 << 20)
 #endif
-enum { SLOTS = 4, SLOT_BYTES = STROBE_SLOT_BYTES, MOST_NEAR = 64, RECORD_BYTES = 2048, DEEP = 2, AT_A_TIME = 8 };
+enum {
+    SLOTS = 3,
+    SEND = 0,
+    TAKE = 1,
+    STREAMS = 2,
+    SLOT_BYTES = STROBE_SLOT_BYTES,
+    MOST_NEAR = 64,
+    RECORD_BYTES = 2048,
+    DEEP = 2,
+    AT_A_TIME = 8
+};
 
 /* Values that streams wait for, as the host sees them. */
 struct channel {
@@ -48,6 +59,13 @@ struct shared {
     struct mailbox mailbox[MOST_NEAR][MOST_NEAR];
 };
 
+/* One side of an exchange. */
+struct side {
+    const strobe_message *list;
+    int64_t count;
+    bool sends;
+};
+
 /* A rank of the host: a near one where it is reached. */
 struct near {
     int32_t rank, number; /* number: in the host */
@@ -58,8 +76,7 @@ struct near {
     unsigned char *own;       /* this rank's memory for messages of its */
     int send_slot, take_slot; /* the next ones */
     bool reached;
-    const strobe_message *list; /* of a side of the exchange: the next message, and how much of it has gone */
-    int64_t send_at, take_at;
+    int64_t send_at, take_at; /* in the lists of the exchange: the next message, and how much of it has gone */
     size_t send_done, take_done;
 };
 
@@ -75,9 +92,11 @@ struct copies {
     struct shared *shared;
     struct channel *on_device; /* the channels, as the GPU sees them */
     bool is_registered, watches;
-    cudaStream_t send, take;
-    cudaEvent_t ready, sent, taken;
-    bool has_sent, has_taken, base_moves, base_records_move;
+    cudaStream_t stream[STREAMS]; /* SEND and TAKE */
+    cudaEvent_t ready, done[STREAMS];
+    bool is_used[STREAMS];            /* by the exchange under way */
+    struct side send_side, take_side; /* of it: started, when it is waited for */
+    bool copies_move, base_moves, base_records_move;
     strobe_message *far; /* messages that base moves: sends, then receives */
     int64_t far_capacity;
     const strobe_message *record_sends; /* copied */

@@ -9,20 +9,11 @@
 
 enum { ALIGNMENT = 256 };
 
-/* One side of an exchange. */
-struct side {
-    const strobe_message *list;
-    int64_t count;
-    bool sends;
-};
-
 /* Finds the next message of a rank; false when there is none. */
 static bool find(const struct side *side, int32_t rank, int64_t *at) {
     while (*at < side->count && side->list[*at].peer != rank) ++*at;
     return *at < side->count;
 }
-
-static struct channel *channel(struct copies *c, int32_t from, int32_t to) { return &c->on_device[from * MOST_NEAR + to]; }
 
 static int stream_values(struct copies *c, CUstreamBatchMemOpParams *values, unsigned count, cudaStream_t stream) {
     const CUresult error = c->stream_values(stream, count, values, 0);
@@ -52,7 +43,7 @@ static int release(struct copies *c, _Atomic uint32_t *value, cudaStream_t strea
 }
 
 /* Copies messages into a slot, or out of one, until it is full or there are no more. */
-static int copy_slot(struct copies *c, const struct side *side, struct near *n) {
+static int copy_slot(struct copies *c, const struct side *side, struct near *n, cudaStream_t stream) {
     int64_t *at = side->sends ? &n->send_at : &n->take_at;
     size_t *done = side->sends ? &n->send_done : &n->take_done, used = 0;
     unsigned char *slot = side->sends ? n->landing + (size_t)n->send_slot * SLOT_BYTES
@@ -61,35 +52,37 @@ static int copy_slot(struct copies *c, const struct side *side, struct near *n) 
     while (!failed && used < SLOT_BYTES && find(side, n->rank, at)) {
         const strobe_message *m = &side->list[*at];
         const size_t left = m->bytes - *done, bytes = left < SLOT_BYTES - used ? left : SLOT_BYTES - used;
-        unsigned char *own = (unsigned char *)m->data + *done;
-        failed = strobe__copies_cuda(c,
-                                     cudaMemcpyAsync(side->sends ? slot + used : own, side->sends ? own : slot + used, bytes,
-                                                     cudaMemcpyDeviceToDevice, side->sends ? c->send : c->take),
-                                     "a copy");
+        unsigned char *own = (unsigned char *)m->data + *done, *to = side->sends ? slot + used : own;
+        const unsigned char *from = side->sends ? own : slot + used;
+        failed = strobe__copies_cuda(c, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "a copy");
         *done += bytes, used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         if (*done == m->bytes) ++*at, *done = 0;
     }
     return failed;
 }
 
-static int send_slot(struct copies *c, const struct side *side, struct near *n) {
-    struct channel *to = channel(c, c->number, n->number);
-    const int slot = n->send_slot;
-    if (acquire(c, &to->empty[slot], c->send) || copy_slot(c, side, n)) return 1;
-    n->send_slot = (slot + 1) % SLOTS;
-    return release(c, &to->full[slot], c->send);
+/* A stream that the exchange has not used yet begins when the call's has come to its start. */
+static int use(struct copies *c, int number) {
+    if (c->is_used[number]) return 0;
+    c->is_used[number] = true;
+    return strobe__copies_cuda(c, cudaStreamWaitEvent(c->stream[number], c->ready, 0), "an event");
 }
 
-static int take_slot(struct copies *c, const struct side *side, struct near *n) {
-    struct channel *from = channel(c, n->number, c->number);
-    const int slot = n->take_slot;
-    if (acquire(c, &from->full[slot], c->take) || copy_slot(c, side, n)) return 1;
-    n->take_slot = (slot + 1) % SLOTS;
-    return release(c, &from->empty[slot], c->take);
+static int move_slot(struct copies *c, const struct side *side, struct near *n) {
+    struct channel *channel = side->sends ? &c->on_device[c->number * MOST_NEAR + n->number]
+                                          : &c->on_device[n->number * MOST_NEAR + c->number];
+    int *slot = side->sends ? &n->send_slot : &n->take_slot;
+    const int number = side->sends ? SEND : TAKE;
+    cudaStream_t stream = c->stream[number];
+    _Atomic uint32_t *before = side->sends ? &channel->empty[*slot] : &channel->full[*slot],
+                     *after = side->sends ? &channel->full[*slot] : &channel->empty[*slot];
+    if (use(c, number) || acquire(c, before, stream) || copy_slot(c, side, n, stream)) return 1;
+    *slot = (*slot + 1) % SLOTS;
+    return release(c, after, stream);
 }
 
 /* All rounds. */
-static int move_near(struct copies *c, const struct side *sends, const struct side *receives) {
+static int move_near(struct copies *c) {
     int failed = 0;
     for (int32_t k = 0; k < c->near_count; ++k) c->near[k].send_at = c->near[k].take_at = 0;
     bool moves = true;
@@ -97,11 +90,13 @@ static int move_near(struct copies *c, const struct side *sends, const struct si
         moves = round == 0;
         for (int32_t k = 0; k < c->near_count && !failed; ++k) {
             struct near *n = &c->near[k];
-            if (n->reached && find(sends, n->rank, &n->send_at)) moves = true, failed = send_slot(c, sends, n);
+            if (!n->reached || !find(&c->send_side, n->rank, &n->send_at)) continue;
+            moves = true, failed = move_slot(c, &c->send_side, n);
         }
         for (int32_t k = c->near_count - 1; round > 0 && k >= 0 && !failed; --k) {
             struct near *n = &c->near[k];
-            if (n->reached && find(receives, n->rank, &n->take_at)) moves = true, failed = take_slot(c, receives, n);
+            if (!n->reached || !find(&c->take_side, n->rank, &n->take_at)) continue;
+            moves = true, failed = move_slot(c, &c->take_side, n);
         }
     }
     return failed;
@@ -114,50 +109,48 @@ static int64_t count_near(const struct copies *c, const struct side *side) {
     return count;
 }
 
-/* Those of the others, for base. */
-static int start_far(struct copies *c, const struct side *sends, const struct side *receives, int64_t far_sends,
-                     int64_t far_receives, void *stream) {
+static int base_failed(struct copies *c) {
+    const char *text = c->base.error ? c->base.error(c->base.self) : NULL;
+    return strobe__copies_fail(c, "%s", text ? text : "the transport below does not say why");
+}
+
+/* Messages of ranks that are not near, by base. */
+static int start_far(struct copies *c, int64_t far_sends, int64_t far_receives, void *stream) {
+    const struct side *sides[2] = {&c->send_side, &c->take_side};
     if (far_sends + far_receives > c->far_capacity) {
         strobe_message *more = realloc(c->far, (size_t)(far_sends + far_receives) * sizeof *more);
         if (!more) return strobe__copies_fail(c, "host memory for messages could not be allocated");
         c->far = more, c->far_capacity = far_sends + far_receives;
     }
     int64_t at = 0;
-    for (int64_t n = 0; n < sends->count; ++n)
-        if (c->near_of[sends->list[n].peer] < 0) c->far[at++] = sends->list[n];
-    for (int64_t n = 0; n < receives->count; ++n)
-        if (c->near_of[receives->list[n].peer] < 0) c->far[at++] = receives->list[n];
-    c->base_moves = true;
-    if (!c->base.start(c->base.self, c->far, far_sends, c->far + far_sends, far_receives, stream)) return 0;
-    return strobe__copies_fail(c, "%s",
-                               c->base.error ? c->base.error(c->base.self) : "the transport below does not say why");
+    for (int side = 0; side < 2; ++side)
+        for (int64_t n = 0; n < sides[side]->count; ++n)
+            if (c->near_of[sides[side]->list[n].peer] < 0) c->far[at++] = sides[side]->list[n];
+    return c->base.start(c->base.self, c->far, far_sends, c->far + far_sends, far_receives, stream) ? base_failed(c) : 0;
 }
 
+/* What goes by copy engines is put on streams when it is waited for: by then the host has launched the kernels beside which
+ * it goes, and has not kept the GPU waiting for them. */
 int strobe__copies_start(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
                          int64_t receive_count, void *stream) {
     struct copies *c = self;
-    const struct side out = {sends, send_count, true}, in = {receives, receive_count, false};
-    const int64_t near_sends = count_near(c, &out), near_receives = count_near(c, &in);
-    c->base_moves = false, c->has_sent = near_sends > 0, c->has_taken = near_receives > 0;
+    c->send_side = (struct side){sends, send_count, true}, c->take_side = (struct side){receives, receive_count, false};
+    const int64_t near_sends = count_near(c, &c->send_side), near_receives = count_near(c, &c->take_side);
+    c->base_moves = near_sends + near_receives < send_count + receive_count;
+    c->copies_move = near_sends + near_receives > 0;
     if (strobe__copies_gone(c)) return 1;
-    if (send_count + receive_count > near_sends + near_receives &&
-        start_far(c, &out, &in, send_count - near_sends, receive_count - near_receives, stream))
-        return 1;
-    if (!c->has_sent && !c->has_taken) return 0;
-    return strobe__copies_cuda(c, cudaEventRecord(c->ready, stream), "an event") ||
-           (c->has_sent && strobe__copies_cuda(c, cudaStreamWaitEvent(c->send, c->ready, 0), "an event")) ||
-           (c->has_taken && strobe__copies_cuda(c, cudaStreamWaitEvent(c->take, c->ready, 0), "an event")) ||
-           move_near(c, &out, &in) ||
-           (c->has_sent && strobe__copies_cuda(c, cudaEventRecord(c->sent, c->send), "an event")) ||
-           (c->has_taken && strobe__copies_cuda(c, cudaEventRecord(c->taken, c->take), "an event"));
+    if (c->base_moves && start_far(c, send_count - near_sends, receive_count - near_receives, stream)) return 1;
+    return c->copies_move ? strobe__copies_cuda(c, cudaEventRecord(c->ready, stream), "an event") : 0;
 }
 
 int strobe__copies_wait(void *self, void *stream) {
     struct copies *c = self;
-    if (c->base_moves && c->base.wait(c->base.self, stream))
-        return strobe__copies_fail(c, "%s",
-                                   c->base.error ? c->base.error(c->base.self) : "the transport below does not say why");
-    return (c->has_sent && strobe__copies_cuda(c, cudaStreamWaitEvent(stream, c->sent, 0), "an event")) ||
-           (c->has_taken && strobe__copies_cuda(c, cudaStreamWaitEvent(stream, c->taken, 0), "an event")) ||
-           strobe__copies_gone(c);
+    for (int n = 0; n < STREAMS; ++n) c->is_used[n] = false;
+    if (c->copies_move && move_near(c)) return 1;
+    if (c->base_moves && c->base.wait(c->base.self, stream)) return base_failed(c);
+    for (int n = 0; n < STREAMS; ++n)
+        if (c->is_used[n] && (strobe__copies_cuda(c, cudaEventRecord(c->done[n], c->stream[n]), "an event") ||
+                              strobe__copies_cuda(c, cudaStreamWaitEvent(stream, c->done[n], 0), "an event")))
+            return 1;
+    return strobe__copies_gone(c);
 }

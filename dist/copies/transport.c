@@ -40,24 +40,27 @@ static int make_streams(struct copies *c) {
         found != cudaDriverEntryPointSuccess)
         return strobe__copies_fail(c, "CUDA: the driver's streams cannot wait for values");
     memcpy(&c->stream_values, &function, sizeof function);
-    return strobe__copies_cuda(c, cudaDeviceGetStreamPriorityRange(&least, &greatest), "a stream") ||
-           strobe__copies_cuda(c, cudaStreamCreateWithPriority(&c->send, cudaStreamNonBlocking, greatest), "a stream") ||
-           strobe__copies_cuda(c, cudaStreamCreateWithPriority(&c->take, cudaStreamNonBlocking, greatest), "a stream") ||
-           strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->ready, cudaEventDisableTiming), "an event") ||
-           strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->sent, cudaEventDisableTiming), "an event") ||
-           strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->taken, cudaEventDisableTiming), "an event");
+    if (strobe__copies_cuda(c, cudaDeviceGetStreamPriorityRange(&least, &greatest), "a stream") ||
+        strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->ready, cudaEventDisableTiming), "an event"))
+        return 1;
+    for (int n = 0; n < STREAMS; ++n)
+        if (strobe__copies_cuda(c, cudaStreamCreateWithPriority(&c->stream[n], cudaStreamNonBlocking, greatest),
+                                "a stream") ||
+            strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->done[n], cudaEventDisableTiming), "an event"))
+            return 1;
+    return 0;
 }
 
 /* While processes are watched: streams may wait for one that has ended. */
 static void release(struct copies *c) {
-    if (c->send) (void)cudaStreamSynchronize(c->send), (void)cudaStreamDestroy(c->send);
-    if (c->take) (void)cudaStreamSynchronize(c->take), (void)cudaStreamDestroy(c->take);
+    for (int n = 0; n < STREAMS; ++n)
+        if (c->stream[n]) (void)cudaStreamSynchronize(c->stream[n]), (void)cudaStreamDestroy(c->stream[n]);
     if (c->shared && c->near_count > 0) atomic_store(&c->shared->has_left[c->number], 1);
     strobe__copies_watch_no_more(c);
     strobe__copies_part(c);
     if (c->ready) (void)cudaEventDestroy(c->ready);
-    if (c->sent) (void)cudaEventDestroy(c->sent);
-    if (c->taken) (void)cudaEventDestroy(c->taken);
+    for (int n = 0; n < STREAMS; ++n)
+        if (c->done[n]) (void)cudaEventDestroy(c->done[n]);
     free(c->near_of), free(c->far), free(c);
 }
 
@@ -119,6 +122,7 @@ strobe_status strobe_dist_copies_create(const strobe_transport *base, int32_t de
                                     .error = text_of};
     *transport = c->records;
     transport->start = strobe__copies_start, transport->wait = strobe__copies_wait;
+    transport->flags = STROBE_TRANSPORT_BESIDE_KERNELS;
     transport->device = STROBE_CUDA, transport->records = &c->records;
     return STROBE_OK;
 }

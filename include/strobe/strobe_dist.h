@@ -67,7 +67,7 @@ typedef struct strobe_message {
 
 /* What moves data between ranks. The library calls it from the thread of the call alone, and has at most one exchange under
  * way: start, wait, start, wait, ... Both return 0, or anything else for a failure.
- * start: begins to send and to receive; data stay as they are until wait has returned. What one rank sends to another
+ * start: begins to send and to receive; data and lists stay as they are until wait has returned. What one rank sends to another
  *   arrives in the order in which it was sent, over exchanges too, and sizes are the same on both sides. It must not wait
  *   for the peers: all may send first.
  * wait: returns when all messages of the exchange have been sent and received.
@@ -87,9 +87,14 @@ typedef struct strobe_transport {
     int (*wait)(void *self, void *stream);
     const char *(*error)(void *self);
     int32_t device; /* a strobe_device: that of the tensors; default the CPU */
-    int32_t reserved;
+    int32_t flags;  /* bits, the same on every rank */
     const struct strobe_transport *records;
 } strobe_transport;
+
+/* Bits of strobe_transport.flags. */
+enum {
+    STROBE_TRANSPORT_BESIDE_KERNELS = 1 /* on CUDA messages move also while a kernel has all multiprocessors */
+};
 
 typedef enum strobe_dist_layout {
     STROBE_DIST_CONTIGUOUS = 0,

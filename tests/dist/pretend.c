@@ -10,7 +10,6 @@
 
 #include "dist/cuda_memory.h"
 #include "portable/posix.h"
-#include "problem/element.h"
 
 strobe_status __real_strobe_forward(const strobe_attention *a, void *workspace, size_t bytes, void *stream);
 strobe_status __real_strobe_backward(const strobe_attention *a, const strobe_gradients *g, void *workspace, size_t bytes,
@@ -85,16 +84,26 @@ const char *strobe__dist_cuda_move(const struct moved_rows *m, bool adds, void *
 
 const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream) {
     static const int32_t types[] = {STROBE_FP32, STROBE_FP16, STROBE_BF16};
+    static const float lse; /* of one part */
+    float *sum = malloc((size_t)r->count[3] * sizeof *sum);
     check_stream(stream);
     for (int64_t b = 0; b < r->count[0]; ++b)
         for (int64_t i = 0; i < r->count[1]; ++i)
-            for (int64_t h = 0; h < r->count[2]; ++h)
+            for (int64_t h = 0; h < r->count[2]; ++h) {
+                const int64_t to = b * r->to_stride[0] + i * r->to_stride[1] + h * r->to_stride[2];
                 for (int64_t x = 0; x < r->count[3]; ++x) {
-                    const int64_t to = b * r->to_stride[0] + i * r->to_stride[1] + h * r->to_stride[2] + x;
-                    float sum = r->from[b * r->from_stride[0] + i * r->from_stride[1] + h * r->from_stride[2] + x];
-                    if (r->more) sum += r->more[b * r->more_stride[0] + i * r->more_stride[1] + h * r->more_stride[2] + x];
-                    element_store((char *)r->to + to * (r->type ? 2 : 4), types[r->type], sum);
+                    sum[x] = r->from[b * r->from_stride[0] + i * r->from_stride[1] + h * r->from_stride[2] + x];
+                    if (r->more)
+                        sum[x] += r->more[b * r->more_stride[0] + i * r->more_stride[1] + h * r->more_stride[2] + x];
                 }
+                const strobe_partial part = {{.data = sum, .dtype = STROBE_FP32},
+                                             {.data = (void *)(uintptr_t)&lse, .dtype = STROBE_FP32}};
+                strobe_partials m = {.struct_size = sizeof m, .batch = 1, .seq_q = 1, .heads_q = 1, .count = 1};
+                m.dim_v = r->count[3], m.parts = &part;
+                m.out = (strobe_tensor){.data = (char *)r->to + to * (r->type ? 2 : 4), .dtype = types[r->type]};
+                if (__real_strobe_merge(&m, NULL)) abort();
+            }
+    free(sum);
     return NULL;
 }
 

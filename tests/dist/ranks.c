@@ -167,7 +167,7 @@ static void run_rank(void *context, const strobe_transport *transport) {
     struct rank *r = &j->ranks[transport->rank];
     const strobe_gradients *g = j->operation == STROBE_BACKWARD ? &r->g : NULL;
     strobe_transport of_gpu = *transport;
-    of_gpu.device = STROBE_CUDA, of_gpu.records = transport;
+    of_gpu.device = STROBE_CUDA, of_gpu.records = transport, of_gpu.flags = STROBE_TRANSPORT_BESIDE_KERNELS;
     if (gpu_stream) r->a.device = STROBE_CUDA, transport = &of_gpu;
     strobe_dist d = {
         .struct_size = sizeof d, .attention = &r->a, .transport = transport, .rows_q = r->rows, .rows_k = r->keys};
