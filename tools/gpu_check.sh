@@ -11,7 +11,7 @@
 # of the Hopper backward, of FP8 and of latent attention release memory: it sees these kernels in RACECHECK_BUILD alone, a folder built with
 # -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK. --quick: the quick grid, two of the tools on a third of the problems, a corner of the
 # table of speeds; two minutes on 16 cores. --ranks N: attention over N processes and nothing else: streams of the GPUs as ranks, NCCL
-# with 1 to N processes (several share a GPU, through sockets, where there are fewer), the Python package's over torchrun, and where
+# and copy engines with 1 to N processes (several share a GPU, through sockets, where there are fewer), the Python package's over torchrun, and where
 # there are N GPUs the speeds of bench/dist_peers.py.
 set -u
 usage="usage: gpu_check.sh BUILD [--quick] [--ranks N]"
@@ -60,7 +60,9 @@ if [ -n "$ranks" ]; then
         "$build/tests/test_dist_nccl" $n || status=$?
         [ $status = 0 ] || echo "gpu_check: test_dist_nccl $n ends with $status"
         [ $status = 0 ] || [ $status = 77 ] || failed=1
+        "$build/tests/test_dist_nccl" $n 1003 copies || [ $? = 77 ] || failed=1
     done
+    "$build/tests/test_dist_copies" || [ $? = 77 ] || failed=1
     if PYTHONPATH=$build/package python3 -c 'import strobe, pytest, torch' 2>/dev/null; then
         PYTHONPATH=$build/package python3 -m pytest -q -p no:cacheprovider "$here/tests/python/test_context_parallel.py" || failed=1
         if [ "$(nvidia-smi -L | wc -l)" -ge "$ranks" ]; then
