@@ -9,21 +9,20 @@
 
 struct job {
     struct whole w;
-    struct shard s;
     struct schedule schedule;
-    struct exchange x;
-    struct heads h;
-    struct engine e;
-    int32_t scheme;
+    struct exchange x, heads_x; /* heads_x: of the all-to-all over heads */
+    struct shard s[MOST_PARTS];
+    struct heads h[MOST_PARTS];
+    struct engine e[MOST_PARTS];
+    int32_t scheme, parts;
     float *dsinks;                  /* the caller's */
     float *own_dsinks, *all_dsinks; /* [heads_q], [size][heads_q] */
 };
 
 static void release(struct job *j) {
-    strobe__heads_free(&j->h);
+    for (int32_t n = 0; n < j->parts; ++n) strobe__heads_free(&j->h[n]), strobe__shard_free(&j->s[n]);
     strobe__schedule_free(&j->schedule);
-    strobe__shard_free(&j->s);
-    strobe__exchange_free(&j->x);
+    strobe__exchange_free(&j->x), strobe__exchange_free(&j->heads_x);
     strobe__dist_release(&j->w);
 }
 
@@ -36,9 +35,14 @@ static strobe_status lay_out(struct job *j, struct room *room) {
         j->all_dsinks = strobe__room_take(room, (size_t)(heads * w->t.size) * sizeof(float));
         w->dsinks.data = j->own_dsinks;
     }
-    strobe__heads_free(&j->h);
-    if (j->s.group > 1 && !strobe__heads_make(&j->h, &j->s, &w->place, &j->x, room)) return strobe__dist_no_memory();
-    return strobe__engine_make(&j->e, &j->s, &w->place, &j->schedule, &j->x, room);
+    for (int32_t n = 0; n < j->parts; ++n) {
+        struct heads *first = n > 0 ? &j->h[0] : NULL;
+        strobe__heads_free(&j->h[n]);
+        if (j->s[n].group > 1 && !strobe__heads_make(&j->h[n], &j->s[n], first, &w->place, &j->heads_x, room))
+            return strobe__dist_no_memory();
+        TRY(strobe__engine_make(&j->e[n], &j->s[n], &w->place, &j->schedule, &j->x, room));
+    }
+    return STROBE_OK;
 }
 
 /* Everything but the workspace and the data. */
@@ -48,8 +52,10 @@ static strobe_status plan(struct job *j, bool runs, struct room *room) {
     TRY(strobe__dist_choose(w, &j->scheme));
     const struct scheme way = strobe__dist_scheme(w, j->scheme);
     if (w->g.dsinks) j->dsinks = w->dsinks.data;
-    if (!strobe__shard_make(&j->s, w, way.group)) return strobe__dist_no_memory();
-    if (!strobe__schedule_make(&j->schedule, &j->s, way.gathers)) return strobe__dist_no_memory();
+    j->parts = strobe__dist_parts(w, way.group);
+    for (int32_t n = 0; n < j->parts; ++n)
+        if (!strobe__shard_make(&j->s[n], w, way.group, j->parts, n)) return strobe__dist_no_memory();
+    if (!strobe__schedule_make(&j->schedule, &j->s[0], way.gathers)) return strobe__dist_no_memory();
     return lay_out(j, room);
 }
 
@@ -71,13 +77,31 @@ static strobe_status sum_dsinks(struct job *j) {
     return STROBE_OK;
 }
 
+/* Part n is computed on, if there is one, while the inputs of the next and the results of the one before travel. */
+static strobe_status run_part(struct job *j, int32_t n) {
+    const bool goes = j->s[0].group > 1, next = goes && n + 1 < j->parts, before = goes && n > 0;
+    if (next) strobe__heads_tell(&j->h[n + 1], true);
+    if (before) strobe__heads_tell(&j->h[n - 1], false);
+    TRY(strobe__exchange_start(&j->heads_x));
+    if (next) strobe__heads_keep(&j->h[n + 1], true);
+    if (before) strobe__heads_keep(&j->h[n - 1], false);
+    if (n >= 0 && n < j->parts)
+        TRY(j->w.backward ? strobe__dist_run_backward(&j->e[n]) : strobe__dist_run_forward(&j->e[n]));
+    TRY(strobe__exchange_wait(&j->heads_x));
+    if (next) strobe__heads_put(&j->h[n + 1], true);
+    if (before) strobe__heads_put(&j->h[n - 1], false);
+    return STROBE_OK;
+}
+
 static strobe_status run(struct job *j) {
+    const bool heads = j->s[0].group > 1;
     if (j->w.g.dsinks) strobe__zero(&j->w.place, j->own_dsinks, (size_t)j->w.a.heads_q * sizeof *j->own_dsinks);
-    if (j->s.group > 1) TRY(strobe__heads_scatter(&j->h));
-    TRY(j->w.backward ? strobe__dist_run_backward(&j->e) : strobe__dist_run_forward(&j->e));
-    if (j->s.group > 1) TRY(strobe__heads_gather(&j->h, j->e.zeros));
+    for (int32_t n = heads ? -1 : 0; n < j->parts + heads; ++n) TRY(run_part(j, n));
+    strobe_status status = STROBE_OK;
+    for (int32_t n = 0; n < j->parts && !status; ++n) status = j->e[n].status;
+    if (heads && !status) status = strobe__heads_finish(&j->h[0], j->e[0].zeros);
     TRY(sum_dsinks(j));
-    if (j->e.status || !j->w.place.status) return j->e.status;
+    if (status || !j->w.place.status) return status;
     return strobe__dist_fail(j->w.place.status, "the device failed to move data: %s", j->w.place.sentence);
 }
 
@@ -117,8 +141,10 @@ static strobe_status prepare(struct job *j, void *workspace, size_t given, void 
     struct room room = {0};
     struct whole *w = &j->w;
     TRY(plan(j, true, &room));
-    const int64_t messages = (2 * MOST_ITEMS + 2) * (int64_t)w->t.size + strobe__schedule_messages(&j->schedule);
-    if (!strobe__exchange_make(&j->x, &w->t, w->place.stream, messages)) return strobe__dist_no_memory();
+    const int64_t messages = 2 * (int64_t)w->t.size + strobe__schedule_messages(&j->schedule);
+    if (!strobe__exchange_make(&j->x, &w->t, w->place.stream, messages) ||
+        !strobe__exchange_make(&j->heads_x, &w->t, w->place.stream, 2 * MOST_ITEMS * (int64_t)w->t.size))
+        return strobe__dist_no_memory();
     const size_t needed = room.used;
     TRY(strobe__room_find(&room, &w->place, needed, workspace, given, own));
     TRY(check_memory(w, needed ? workspace : NULL));

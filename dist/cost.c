@@ -120,14 +120,15 @@ static double cost_of_heads(const struct shard *s) {
     const double gradient = w->a.heads_kv % s->group == 0 ? in : sizeof(float);
     if (w->backward) bytes += q * (dim_v * out + dim * in + sizeof(float)) + k * (dim + dim_v) * gradient;
     const double packed = 2 * bytes / w->rates.memory; /* read and written, before or behind */
-    return s->group == 1 ? 0 : (bytes / w->rates.bandwidth + packed) * (parts - 1) / parts + 2 * w->rates.latency;
+    const double travel = bytes / w->rates.bandwidth / strobe__dist_parts(w, s->group); /* of which nothing hides */
+    return s->group == 1 ? 0 : (travel + packed) * (parts - 1) / parts + 2 * w->rates.latency;
 }
 
 bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost) {
     const struct scheme way = strobe__dist_scheme(w, scheme);
     struct shard s;
     double *numbers = NULL;
-    bool ok = strobe__shard_make(&s, w, way.group);
+    bool ok = strobe__shard_make(&s, w, way.group, 1, 0);
     if (ok) numbers = calloc((size_t)s.participants * 6, sizeof *numbers);
     ok = ok && numbers;
     if (ok) {

@@ -132,11 +132,15 @@ struct shard {
     strobe_gradients g;
     int64_t rows, keys;
     int32_t group;               /* of the all-to-all */
+    int32_t parts, part;         /* heads of a rank that go through it at a time; 1 and 0: all */
     int32_t index, participants; /* of the ring */
     struct runs *q, *k;          /* [participants] */
 };
 int32_t strobe__shard_rank(const struct shard *s, int32_t participant);
-bool strobe__shard_make(struct shard *s, const struct whole *w, int32_t group);
+bool strobe__shard_make(struct shard *s, const struct whole *w, int32_t group, int32_t parts, int32_t part);
+/* In how many parts the heads go, so that one part's messages travel while another is computed on. */
+enum { MOST_PARTS = 4 };
+int32_t strobe__dist_parts(const struct whole *w, int32_t group);
 void strobe__shard_free(struct shard *s);
 
 #endif

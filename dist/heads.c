@@ -17,8 +17,9 @@ static int64_t slots_of(const struct heads *h, const struct item *item) {
 /* The head of the whole that is number `slot` of a member's. */
 static int64_t head_of(const struct heads *h, const struct item *item, int32_t member, int64_t slot) {
     const strobe_attention *a = &h->s->a, *all = &h->s->w->a;
-    if (!item->keys) return member * a->heads_q + slot;
-    return (member * a->heads_q + slot * (a->heads_q / a->heads_kv)) / (all->heads_q / all->heads_kv);
+    const int64_t number = member * h->s->parts + h->s->part; /* of as many shares as there are parts of members */
+    if (!item->keys) return number * a->heads_q + slot;
+    return (number * a->heads_q + slot * (a->heads_q / a->heads_kv)) / (all->heads_q / all->heads_kv);
 }
 
 static const struct runs *rows_of(const struct heads *h, const struct item *item, int32_t member) {
@@ -84,7 +85,7 @@ static void make_backward(struct heads *h, struct room *room) {
     g->dlse = take(h, room, false, 1, STROBE_FP32); /* zeros where the caller has none */
     add_item(h->inputs, &h->input_count, (struct item){w->g.dlse, g->dlse, false, false, 1});
     g->dq = take(h, room, false, a->dim, w->g.dq.dtype);
-    if (w->a.heads_kv % h->s->group ==
+    if (w->a.heads_kv % (h->s->group * h->s->parts) ==
         0) { /* each K/V head is one member's: its gradients are whole, and are rounded there */
         g->dk = take(h, room, true, a->dim, w->g.dk.dtype), g->dv = take(h, room, true, a->dim_v, w->g.dv.dtype);
         add_item(h->results, &h->result_count, (struct item){w->g.dq, g->dq, false, false, a->dim});
@@ -94,8 +95,11 @@ static void make_backward(struct heads *h, struct room *room) {
     }
     g->dk = take(h, room, true, a->dim, STROBE_FP32), g->dv = take(h, room, true, a->dim_v, STROBE_FP32);
     const int64_t keys = w->d.rows_k, heads = w->a.heads_kv, elements = w->entries * keys * heads;
-    void *sum_k = strobe__room_take(room, (size_t)(elements * a->dim) * sizeof(float));
-    void *sum_v = strobe__room_take(room, (size_t)(elements * a->dim_v) * sizeof(float));
+    void *sum_k = h->first->sum_k.data, *sum_v = h->first->sum_v.data;
+    if (h->s->part == 0) {
+        sum_k = strobe__room_take(room, (size_t)(elements * a->dim) * sizeof(float));
+        sum_v = strobe__room_take(room, (size_t)(elements * a->dim_v) * sizeof(float));
+    }
     h->sum_k = strobe__tensor_of(sum_k, STROBE_FP32, keys, heads, a->dim);
     h->sum_v = strobe__tensor_of(sum_v, STROBE_FP32, keys, heads, a->dim_v);
     add_item(h->results, &h->result_count, (struct item){w->g.dq, g->dq, false, false, a->dim});
@@ -107,7 +111,7 @@ static void make_backward(struct heads *h, struct room *room) {
 static void take_features(struct heads *h) {
     const struct whole *w = h->s->w;
     strobe_attention *a = &h->s->a;
-    const int64_t first = self(h) * a->heads_q;
+    const int64_t first = (self(h) * h->s->parts + h->s->part) * a->heads_q;
     h->sinks = w->sinks, h->dsinks = w->dsinks, h->alibi = w->alibi, h->dropout = w->dropout;
     if (h->sinks.data) h->sinks.data = (float *)h->sinks.data + first;
     if (h->dsinks.data) h->dsinks.data = (float *)h->dsinks.data + first;
@@ -119,9 +123,10 @@ static void take_features(struct heads *h) {
     if (a->dropout) a->dropout = &h->dropout;
 }
 
-bool strobe__heads_make(struct heads *h, struct shard *s, struct place *on, struct exchange *x, struct room *room) {
+bool strobe__heads_make(struct heads *h, struct shard *s, const struct heads *first, struct place *on, struct exchange *x,
+                        struct room *room) {
     const struct whole *w = s->w;
-    *h = (struct heads){.s = s, .on = on, .x = x};
+    *h = (struct heads){.s = s, .on = on, .x = x, .first = first ? first : h};
     h->q = calloc((size_t)s->group, sizeof *h->q), h->k = calloc((size_t)s->group, sizeof *h->k);
     bool ok = h->q && h->k;
     for (int32_t m = 0; ok && m < s->group; ++m)
@@ -263,9 +268,11 @@ static void tell(const struct heads *h, const struct item *item, int32_t member,
     }
 }
 
-/* An all-to-all. rows of what is sent to a member are this rank's (scatter), out of its own tensors, or the member's
- * (gather), out of the shard. */
-static strobe_status all_to_all(struct heads *h, const struct item *items, int count, bool scatters) {
+/* Rows of what is sent to a member are this rank's (scatter), out of its own tensors, or the member's (gather), out of the
+ * shard. */
+void strobe__heads_tell(struct heads *h, bool scatters) {
+    const struct item *items = scatters ? h->inputs : h->results;
+    const int count = scatters ? h->input_count : h->result_count;
     unsigned char *sent = h->staging, *landed = h->landing;
     for (int n = 0; n < count && scatters; ++n)
         if (!items[n].whole.data) zero_shard(h, &items[n]);
@@ -280,10 +287,28 @@ static strobe_status all_to_all(struct heads *h, const struct item *items, int c
             tell(h, &items[n], m, receives, landed, scatters, false);
             sent += item_bytes(h, &items[n], sends), landed += item_bytes(h, &items[n], receives);
         }
-    TRY(strobe__exchange_start(h->x));
-    for (int n = 0; n < count; ++n) move_own(h, &items[n], scatters); /* meanwhile */
-    TRY(strobe__exchange_wait(h->x));
-    landed = h->landing;
+}
+
+/* Sums begin with zeros, before the first part's are added. */
+static void begin_sums(struct heads *h) {
+    const struct whole *w = h->s->w;
+    if (!w->backward || !h->sum_k.data || h->s->part > 0) return;
+    const size_t elements = (size_t)(w->entries * w->d.rows_k * w->a.heads_kv) * sizeof(float);
+    strobe__zero(h->on, h->sum_k.data, elements * (size_t)w->a.dim);
+    strobe__zero(h->on, h->sum_v.data, elements * (size_t)w->a.dim_v);
+}
+
+void strobe__heads_keep(struct heads *h, bool scatters) {
+    const struct item *items = scatters ? h->inputs : h->results;
+    const int count = scatters ? h->input_count : h->result_count;
+    if (!scatters) begin_sums(h);
+    for (int n = 0; n < count; ++n) move_own(h, &items[n], scatters);
+}
+
+void strobe__heads_put(struct heads *h, bool scatters) {
+    const struct item *items = scatters ? h->inputs : h->results;
+    const int count = scatters ? h->input_count : h->result_count;
+    unsigned char *landed = h->landing;
     for (int32_t m = 0; m < h->s->group; ++m)
         for (int n = 0; n < count && m != self(h); ++n) {
             if (scatters)
@@ -292,22 +317,13 @@ static strobe_status all_to_all(struct heads *h, const struct item *items, int c
                 move_whole(h, &items[n], m, landed, false);
             landed += item_bytes(h, &items[n], scatters ? m : self(h));
         }
-    return STROBE_OK;
 }
 
-strobe_status strobe__heads_scatter(struct heads *h) { return all_to_all(h, h->inputs, h->input_count, true); }
-
-strobe_status strobe__heads_gather(struct heads *h, float *zeros) {
+strobe_status strobe__heads_finish(const struct heads *h, float *zeros) {
     const struct whole *w = h->s->w;
-    struct extent e = {.entries = w->entries, .rows = w->d.rows_k, .heads = w->a.heads_kv, .dim = w->a.dim};
-    if (w->backward && h->sum_k.data) {
-        const size_t elements = (size_t)(e.entries * e.rows * e.heads) * sizeof(float);
-        strobe__zero(h->on, h->sum_k.data, elements * (size_t)w->a.dim);
-        strobe__zero(h->on, h->sum_v.data, elements * (size_t)w->a.dim_v);
-    }
-    TRY(all_to_all(h, h->results, h->result_count, false));
-    if (!w->backward || !h->sum_k.data) return STROBE_OK;
     const strobe_tensor none = {0};
+    struct extent e = {.entries = w->entries, .rows = w->d.rows_k, .heads = w->a.heads_kv, .dim = w->a.dim};
+    if (!w->backward || !h->sum_k.data) return STROBE_OK;
     TRY(strobe__round_rows(h->on, w, w->g.dk, h->sum_k, none, e, zeros));
     e.dim = w->a.dim_v;
     return strobe__round_rows(h->on, w, w->g.dv, h->sum_v, none, e, zeros);

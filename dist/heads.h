@@ -15,7 +15,7 @@ struct item {
     bool adds; /* on the way back: fp32 that several ranks have a part of */
     int64_t dim;
 };
-enum { MOST_ITEMS = 8 }; /* each is at most two messages to a rank, since its rows are at most two runs */
+enum { MOST_ITEMS = 10 }; /* each is at most two messages to a rank, since its rows are at most two runs */
 
 struct heads {
     struct shard *s;
@@ -23,6 +23,7 @@ struct heads {
     struct exchange *x;
     struct item inputs[MOST_ITEMS], results[MOST_ITEMS];
     int input_count, result_count;
+    const struct heads *first; /* that of the first part, or this one */
     struct runs *q, *k; /* [group] of each member: position in the shard as `first`, with its step; row in its own tensor */
     strobe_tensor sum_k, sum_v; /* fp32, all K/V heads of the rank's keys: dK and dV from all members */
     unsigned char *staging, *landing;
@@ -31,11 +32,18 @@ struct heads {
     strobe_dropout dropout;
 };
 
-/* Sets the shard's tensors and features. Without a base the room counts. False: no host memory. */
-bool strobe__heads_make(struct heads *h, struct shard *s, struct place *on, struct exchange *x, struct room *room);
+/* Sets the shard's tensors and features. Without a base the room counts. False: no host memory. first: of the shard's parts;
+ * NULL for itself. */
+bool strobe__heads_make(struct heads *h, struct shard *s, const struct heads *first, struct place *on, struct exchange *x,
+                        struct room *room);
 void strobe__heads_free(struct heads *h);
 
-strobe_status strobe__heads_scatter(struct heads *h);              /* inputs, before */
-strobe_status strobe__heads_gather(struct heads *h, float *zeros); /* results, after; zeros: as many as there are heads */
+/* An all-to-all of the inputs (scatters), or of the results: what is told to the exchange before it starts, what this rank
+ * keeps for itself, and what has arrived. */
+void strobe__heads_tell(struct heads *h, bool scatters);
+void strobe__heads_keep(struct heads *h, bool scatters);
+void strobe__heads_put(struct heads *h, bool scatters);
+/* Sums of all parts, rounded. zeros: as many as there are heads. */
+strobe_status strobe__heads_finish(const struct heads *h, float *zeros);
 
 #endif

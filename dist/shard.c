@@ -6,6 +6,10 @@
 
 #include "dist.h"
 
+#if !defined(STROBE_LEAST_BLOCKS) /* none for a GPU that the host plays, so that small problems have parts */
+#define STROBE_LEAST_BLOCKS 128
+#endif
+
 int32_t strobe__shard_rank(const struct shard *s, int32_t participant) {
     return participant * s->group + s->w->t.rank % s->group;
 }
@@ -16,13 +20,26 @@ static int64_t common_divisor(int64_t a, int64_t b) { return b == 0 ? a : common
  * and the shard: where a group is cut, two shards, or two heads of one, have the same K/V head. */
 static void take_heads(struct shard *s) {
     strobe_attention *a = &s->a;
-    const int64_t heads = s->w->a.heads_q / s->group, group = s->w->a.heads_q / s->w->a.heads_kv;
+    const int64_t heads = s->w->a.heads_q / s->group / s->parts, group = s->w->a.heads_q / s->w->a.heads_kv;
     a->heads_q = heads;
     a->heads_kv = heads / common_divisor(group, heads);
 }
 
-bool strobe__shard_make(struct shard *s, const struct whole *w, int32_t group) {
-    *s = (struct shard){.w = w, .a = w->a, .g = w->g, .group = group};
+/* A part has enough blocks of keys for a GPU's multiprocessors, some of them twice: fewer cost more than messages. */
+int32_t strobe__dist_parts(const struct whole *w, int32_t group) {
+    enum { KEYS_OF_BLOCK = 128, LEAST_BLOCKS = STROBE_LEAST_BLOCKS };
+    if (group == 1 || group < w->t.size || !w->hides || w->a.heads_kv < 1) return 1;
+    const int64_t heads = w->a.heads_q / group, shared = w->a.heads_q / w->a.heads_kv;
+    for (int32_t parts = MOST_PARTS; parts > 1; parts /= 2) {
+        if (heads % parts != 0) continue;
+        const int64_t heads_kv = heads / parts / common_divisor(shared, heads / parts);
+        if (heads_kv * (w->total_k / KEYS_OF_BLOCK) >= (int64_t)parts * LEAST_BLOCKS) return parts;
+    }
+    return 1;
+}
+
+bool strobe__shard_make(struct shard *s, const struct whole *w, int32_t group, int32_t parts, int32_t part) {
+    *s = (struct shard){.w = w, .a = w->a, .g = w->g, .group = group, .parts = parts, .part = part};
     s->index = w->t.rank / group, s->participants = w->t.size / group;
     if (group > 1) take_heads(s);
     s->q = calloc((size_t)s->participants, sizeof *s->q), s->k = calloc((size_t)s->participants, sizeof *s->k);
