@@ -168,6 +168,7 @@ static bool copy_features(const job *j, rank *r, int device) {
 
 /* On a GPU, where the library has none of its own. A call that is refused says so by itself. */
 static bool make_workspace(const job *j, rank *r) {
+    r->nowhere.flags = STROBE_TRANSPORT_BESIDE_KERNELS; /* as that of the streams has */
     if (strobe_dist_workspace(&r->dist, j->c->backward ? &r->gradients : NULL, &r->workspace_bytes)) r->workspace_bytes = 0;
     r->block = cuda_memory_copied_to(r->attention.device_index, NULL, r->workspace_bytes + 2 * GUARD);
     return r->block != NULL;

@@ -181,8 +181,8 @@ STROBE_API strobe_status strobe_dist_decode_workspace(const strobe_attention *pa
  * do: where a lower rank refuses as well, that rank's. INVALID_ARGUMENT at once for a bad transport, and for STROBE_OK. */
 STROBE_API strobe_status strobe_dist_refuse(const strobe_transport *transport, strobe_status status, const char *sentence);
 
-/* The bytes of workspace that a call of this rank needs, into *bytes. Moves nothing; of the transport, rank and size are
- * read. gradients: NULL for the forward. */
+/* The bytes of workspace that a call of this rank needs, into *bytes. Moves nothing; of the transport, rank, size and flags
+ * are read. gradients: NULL for the forward. */
 STROBE_API strobe_status strobe_dist_workspace(const strobe_dist *dist, const strobe_gradients *gradients, size_t *bytes);
 
 /* The cost model's answer as text: a line for each scheme, "ring: chosen, predicted ..." or "ulysses: why not". Moves
