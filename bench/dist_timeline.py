@@ -18,11 +18,25 @@ LEFT, WIDTH, HEIGHT, GAP = 130, 1060, 26, 6
 
 
 def kind_of(name):
-    if "nccl" in name.lower():
+    if "nccl" in name.lower() or "PtoP" in name:
         return "exchange"
     if "forward" in name or "backward" in name:
         return "attention"
     return "memory"
+
+
+def lanes_of(events):
+    """(name, events) of each stream, the call's first: attention runs there. Over copy engines one sends, and one takes."""
+    named = {}
+    for event in events:
+        named.setdefault(event[1], []).append(event)
+    for own in named.values():
+        if "attention" in {kind_of(e[0]) for e in own}:
+            yield "the call", own
+    for own in named.values():
+        kinds = {kind_of(e[0]) for e in own}
+        if "attention" not in kinds:
+            yield ("exchange" if any("nccl" in e[0] for e in own) else "sends" if "exchange" in kinds else "takes"), own
 
 
 def record(given):
@@ -53,7 +67,7 @@ def record(given):
     with profile(activities=[ProfilerActivity.CUDA]) as noted:
         torch.cuda.synchronize()
         dist.barrier()
-        torch.cuda._sleep(1_000_000)  # the host is ahead from here on
+        torch.cuda._sleep(10_000_000)  # the host is ahead from here on
         run()
     path = f"/tmp/dist_timeline_{dist.get_rank()}_{os.getpid()}.json"
     noted.export_chrome_trace(path)
@@ -76,11 +90,7 @@ def record(given):
 
 def draw(title, ranks):
     end = max(begin + length for events in ranks for _, _, begin, length in events)
-    lanes = [
-        (f"rank {rank}, {'the call' if n == 0 else 'exchange'}", [e for e in events if e[1] == stream])
-        for rank, events in enumerate(ranks)
-        for n, stream in enumerate(dict.fromkeys(e[1] for e in sorted(events, key=lambda e: "nccl" in e[0].lower())))
-    ]
+    lanes = [(f"rank {rank}, {name}", own) for rank, events in enumerate(ranks) for name, own in lanes_of(events)]
     height = 60 + len(lanes) * (HEIGHT + GAP) + 30
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 40}" height="{height}" '

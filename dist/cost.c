@@ -18,8 +18,13 @@ struct tally {
     double *pairs, *q_rows, *kv_rows, *grad_rows, *sum_pairs, *sum_rows;
 };
 
-/* Bytes of memory an element: a part is read, the sum read and written; a sum is read and its rounding written. */
+/* Bytes of memory an element: a part is read, the sum read and written; a sum is read and its rounding written. On a GPU the
+ * last part of a gradient is read by what rounds. */
 enum { MERGED = 3 * sizeof(float), ROUNDED = sizeof(float) };
+#define MERGED_LAST (1.0 / 3)
+
+/* What a pair takes on a GPU in calls on one block after the other, over what it takes in one call. */
+#define SMALLER_CALLS 1.02
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
@@ -57,6 +62,7 @@ struct unit {
     double pair, call;
     double kv_row, grad_row; /* to travel */
     double latency;
+    bool gpu;
     bool hides;              /* exchanges go beside computation */
     bool own_last;           /* the shard's own block is left for the time of the last exchange */
     double merge_q, merge_k; /* a part of out, or dQ, of a row; of dK and dV */
@@ -76,6 +82,7 @@ static struct unit unit_of(const struct shard *s) {
                          .kv_row = elements * size / w->rates.bandwidth,
                          .grad_row = w->backward ? elements * sizeof(float) / w->rates.bandwidth : 0,
                          .latency = w->rates.latency,
+                         .gpu = w->a.device == STROBE_CUDA,
                          .hides = w->a.device == STROBE_CPU || w->hides,
                          .own_last = w->hides && w->backward,
                          .merge_q = row * MERGED / w->rates.memory,
@@ -86,9 +93,11 @@ static struct unit unit_of(const struct shard *s) {
 static struct cost cost_of_ring(const struct tally *y, int32_t n, struct unit u, bool backward) {
     struct cost c = {0};
     if (n > 1) c.compute = c.seconds = u.round;
+    if (n > 1 && u.gpu) u.pair *= SMALLER_CALLS;
     for (int32_t t = 0; t <= (backward ? n : n - 1); ++t) { /* a backward's last gradients travel when all is computed */
-        const double merges = t > 0 && t < n ? y->q_rows[t] * u.merge_q : 0;
-        const double added = t > 1 ? y->grad_rows[t - 1] * u.merge_k : 0;
+        const double last = u.gpu && backward ? MERGED_LAST : 1;
+        const double merges = t > 0 && t < n ? y->q_rows[t] * u.merge_q * (t == n - 1 ? last : 1) : 0;
+        const double added = t > 1 ? y->grad_rows[t - 1] * u.merge_k * (t == n ? last : 1) : 0;
         const double pairs = t % n ? y->pairs[t] : u.own_last == (t > 0) ? y->pairs[0] : 0;
         const double compute = (pairs > 0 ? pairs * u.pair + u.call : 0) + merges + added;
         const double travel = (t + 1 < n ? y->kv_rows[t + 1] * u.kv_row : 0) +
@@ -103,7 +112,8 @@ static struct cost cost_of_gather(const struct tally *y, int32_t n, struct unit 
     struct cost c = {0};
     double pairs = 0, rows = 0;
     for (int32_t p = 0; p < n; ++p) pairs = larger(pairs, y->sum_pairs[p]), rows = larger(rows, y->sum_rows[p]);
-    c.compute = pairs * u.pair + u.call + rows * u.merge_k + (n > 1 ? u.round : 0);
+    const double added = rows * u.merge_k * (n == 2 && u.gpu ? MERGED_LAST : 1);
+    c.compute = pairs * u.pair + u.call + added + (n > 1 ? u.round : 0);
     c.seconds = c.compute + (rows > 0 ? u.latency + rows * u.kv_row : 0) + (backward ? u.latency + rows * u.grad_row : 0);
     return c;
 }
@@ -119,7 +129,8 @@ static double cost_of_heads(const struct shard *s) {
     double bytes = (q * dim + k * (dim + dim_v)) * in + q * (dim_v * out + sizeof(float));
     const double gradient = w->a.heads_kv % s->group == 0 ? in : sizeof(float);
     if (w->backward) bytes += q * (dim_v * out + dim * in + sizeof(float)) + k * (dim + dim_v) * gradient;
-    const double packed = 2 * bytes / w->rates.memory; /* read and written, before or behind */
+    const double passes = w->hides ? 8 : 2; /* read and written, before or behind; also to and from slots, and in parts */
+    const double packed = passes * bytes / w->rates.memory;
     const double travel = bytes / w->rates.bandwidth / strobe__dist_parts(w, s->group); /* of which nothing hides */
     return s->group == 1 ? 0 : (travel + packed) * (parts - 1) / parts + 2 * w->rates.latency;
 }

@@ -7,7 +7,7 @@
 #include "dist.h"
 
 #if !defined(STROBE_LEAST_BLOCKS) /* none for a GPU that the host plays, so that small problems have parts */
-#define STROBE_LEAST_BLOCKS 128
+#define STROBE_LEAST_BLOCKS 256
 #endif
 
 int32_t strobe__shard_rank(const struct shard *s, int32_t participant) {

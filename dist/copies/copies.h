@@ -86,7 +86,8 @@ struct copies {
     int32_t number, members; /* of the ranks of this host, near or not */
     struct near near[MOST_NEAR];
     int32_t near_count;
-    int16_t *near_of; /* [size]: in near, -1 for others */
+    bool all_are_near; /* every rank to every other */
+    int16_t *near_of;  /* [size]: in near, -1 for others */
     unsigned char *landing;
     char file[64]; /* this rank's name for it, "" when it is gone */
     struct shared *shared;

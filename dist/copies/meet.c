@@ -266,7 +266,11 @@ static strobe_status meet(struct copies *c, struct meeting *m, strobe_status own
     status = tell_all(c, m->verdicts, sizeof *m->verdicts, m->heard, sizeof *m->heard);
     if (status) return status;
     int32_t reached = 0;
-    for (int32_t rank = 0; rank < c->size; ++rank) reached += m->heard[rank].reached;
+    c->all_are_near = true;
+    for (int32_t rank = 0; rank < c->size; ++rank) {
+        reached += m->heard[rank].reached;
+        c->all_are_near = c->all_are_near && m->heard[rank].reached == c->size - 1;
+    }
     if (reached == 0) {
         strobe__copies_fail(c, "copy engines move nothing here: %s", m->heard[0].sentence);
         return STROBE_UNSUPPORTED;

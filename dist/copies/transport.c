@@ -90,6 +90,7 @@ static strobe_status create(struct copies *c) {
         status = STROBE_INVALID_ARGUMENT;
     }
     if (!failure && make_streams(c)) status = STROBE_DEVICE_ERROR;
+    c->all_are_near = true; /* of one rank */
     if (c->size > 1) status = strobe__copies_meet(c, status);
     strobe__dist_cuda_leave(c->device, entered);
     return status;
@@ -122,7 +123,7 @@ strobe_status strobe_dist_copies_create(const strobe_transport *base, int32_t de
                                     .error = text_of};
     *transport = c->records;
     transport->start = strobe__copies_start, transport->wait = strobe__copies_wait;
-    transport->flags = STROBE_TRANSPORT_BESIDE_KERNELS;
+    transport->flags = c->all_are_near ? STROBE_TRANSPORT_BESIDE_KERNELS : 0;
     transport->device = STROBE_CUDA, transport->records = &c->records;
     return STROBE_OK;
 }

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,12 +28,12 @@ enum { SKIPPED = 77, MOST_RANKS = 4, MOST_MESSAGES = 64, ROUNDS = 6, RECORD = 20
 /* ---- the transport below */
 
 struct box {
-    volatile int full;
+    _Atomic int full;
     unsigned char record[RECORD];
 };
 static struct shared {
     struct box box[MOST_RANKS][MOST_RANKS];
-    volatile int arrived;
+    _Atomic int arrived;
 } * shared;
 
 struct rank {
@@ -57,7 +58,6 @@ static int start_records(void *self, const strobe_message *sends, int64_t send_c
         struct box *box = &shared->box[r->rank][sends[n].peer];
         while (box->full) sched_yield();
         memcpy(box->record, sends[n].data, sends[n].bytes);
-        __sync_synchronize();
         box->full = 1;
     }
     memcpy(r->receives, receives, (size_t)receive_count * sizeof *receives);
@@ -71,7 +71,6 @@ static int wait_for_records(void *self, void *stream) {
     for (int64_t n = 0; n < r->receive_count; ++n) {
         struct box *box = &shared->box[r->receives[n].peer][r->rank];
         while (!box->full) sched_yield();
-        __sync_synchronize();
         memcpy(r->receives[n].data, box->record, r->receives[n].bytes);
         box->full = 0;
     }
@@ -232,7 +231,9 @@ static int as_threads(int32_t rank, int32_t ranks) {
     struct rank r[MOST_RANKS] = {{.rank = 0}};
     pthread_t threads[MOST_RANKS];
     int failed = 0;
+    char text[256];
     if (rank > 0) return 0; /* this process has them all */
+    if (!cuda_driver_open(text, sizeof text)) return SKIPPED;
     for (int32_t n = 0; n < ranks; ++n) {
         r[n].rank = n, r[n].ranks = ranks;
         if (pthread_create(&threads[n], NULL, run_rank, &r[n])) return 1;
@@ -256,7 +257,7 @@ static int with_a_death(int32_t rank, int32_t ranks) {
     }
     const strobe_transport *t = &r.transport;
     const time_t began = time(NULL);
-    __sync_fetch_and_add(&shared->arrived, 1);
+    ++shared->arrived;
     const int failed = t->start(t->self, sends.at, sends.count, receives.at, receives.count, r.stream) ||
                        t->wait(t->self, r.stream);
     (void)r.driver->wait_stream(r.stream);
@@ -305,7 +306,7 @@ static int without_peers(int32_t rank, int32_t ranks) {
 
 static int run(const char *name, int32_t ranks, int (*part)(int32_t rank, int32_t ranks), int32_t dies) {
     int code = 0;
-    memset(shared, 0, sizeof *shared);
+    memset((void *)shared, 0, sizeof *shared);
     pid_t children[MOST_RANKS];
     for (int32_t rank = 0; rank < ranks; ++rank)
         if ((children[rank] = fork()) == 0) {
@@ -327,6 +328,7 @@ static int run(const char *name, int32_t ranks, int (*part)(int32_t rank, int32_
 }
 
 int main(void) {
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what is kept would be printed by each child */
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) return 1;
     const int first = run("processes", 2, as_process, -1);
