@@ -322,7 +322,7 @@ FIELD(strobe_transport, start, 24, 8);
 FIELD(strobe_transport, wait, 32, 8);
 FIELD(strobe_transport, error, 40, 8);
 FIELD(strobe_transport, device, 48, 4);
-FIELD(strobe_transport, reserved, 52, 4);
+FIELD(strobe_transport, flags, 52, 4);
 FIELD(strobe_transport, records, 56, 8);
 
 GROWS(strobe_dist_rates, 48);
