@@ -30,6 +30,17 @@ static const char *text_of(cudaError_t error) { return error == cudaSuccess ? NU
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/* Over rows of `inner` units each: threads lie along a row. */
+static const char *launch_over(void (*kernel)(void), int64_t rows, int64_t inner, void *params, void *stream) {
+    unsigned across = 16;
+    while (across < THREADS && across < inner) across *= 2;
+    const unsigned down = THREADS / across;
+    const dim3 threads = {across, down, 1};
+    const dim3 blocks = {(unsigned)smaller(ceil_div(rows, down), MOST_BLOCKS),
+                         (unsigned)smaller(ceil_div(inner, across), MOST_PARTS), 1};
+    return launch(kernel, blocks, threads, &params, stream);
+}
+
 /* The most bytes, up to 16, at whose multiples every head of every row begins and ends. */
 static int32_t unit_of(const struct moved_rows *m, bool adds) {
     uint64_t together = (uint64_t)(uintptr_t)m->to | (uint64_t)(uintptr_t)m->from |
@@ -63,14 +74,7 @@ const char *strobe__dist_cuda_move(const struct moved_rows *given, bool adds, vo
         p.to_stride[axis] = m.to_stride[axis] * m.element_bytes;
         p.from_stride[axis] = m.from_stride[axis] * m.element_bytes;
     }
-    unsigned across = 16;
-    while (across < THREADS && across < inner) across *= 2;
-    const unsigned down = THREADS / across;
-    const dim3 threads = {across, down, 1};
-    const dim3 blocks = {(unsigned)smaller(ceil_div(p.entries * p.rows, down), MOST_BLOCKS),
-                         (unsigned)smaller(ceil_div(inner, across), MOST_PARTS), 1};
-    void *arguments[] = {&p};
-    return launch((void (*)(void))strobe__dist_move_rows, blocks, threads, arguments, stream);
+    return launch_over((void (*)(void))strobe__dist_move_rows, p.entries * p.rows, inner, &p, stream);
 }
 
 /* Whether every head of every row begins at a multiple of 16 bytes on both sides, and is as long. */
@@ -93,14 +97,7 @@ const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream) 
     for (int axis = 0; axis < 3; ++axis)
         p.to_stride[axis] = r->to_stride[axis], p.from_stride[axis] = r->from_stride[axis],
         p.more_stride[axis] = r->more_stride[axis];
-    unsigned across = 16;
-    while (across < THREADS && across < inner) across *= 2;
-    const unsigned down = THREADS / across;
-    const dim3 threads = {across, down, 1};
-    const dim3 blocks = {(unsigned)smaller(ceil_div(p.entries * p.rows, down), MOST_BLOCKS),
-                         (unsigned)smaller(ceil_div(inner, across), MOST_PARTS), 1};
-    void *arguments[] = {&p};
-    return launch((void (*)(void))strobe__dist_round_rows, blocks, threads, arguments, stream);
+    return launch_over((void (*)(void))strobe__dist_round_rows, p.entries * p.rows, inner, &p, stream);
 }
 
 const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream) {

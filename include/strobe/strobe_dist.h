@@ -67,9 +67,9 @@ typedef struct strobe_message {
 
 /* What moves data between ranks. The library calls it from the thread of the call alone, and has at most one exchange under
  * way: start, wait, start, wait, ... Both return 0, or anything else for a failure.
- * start: begins to send and to receive; data and lists stay as they are until wait has returned. What one rank sends to another
- *   arrives in the order in which it was sent, over exchanges too, and sizes are the same on both sides. It must not wait
- *   for the peers: all may send first.
+ * start: begins to send and to receive; data and lists stay as they are until wait has returned. What one rank sends to
+ *   another arrives in the order in which it was sent, over exchanges too, and sizes are the same on both sides. It must
+ *   not wait for the peers: all may send first.
  * wait: returns when all messages of the exchange have been sent and received.
  * error: the text of the last failure; may be NULL.
  * stream is the call's, NULL on the CPU.
