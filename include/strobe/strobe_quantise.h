@@ -26,8 +26,7 @@ typedef struct strobe_rotary {
 } strobe_rotary;
 
 /* What strobe_quantise reads, and what it does on the way, in this order: rotary embedding of q and k, subtraction of K's
- * mean, random signs and a Hadamard transform of q and k. With the transform e4m3 rows of q are stored 1.002 times as large:
- * rounding makes scores of what is alike too small by as much. */
+ * mean, random signs and a Hadamard transform of q and k. */
 typedef struct strobe_quantiser {
     size_t struct_size;
     strobe_tensor q, k, v; /* read; fp32, fp16 or bf16; data NULL: this tensor and its scales are left as they are */

@@ -62,7 +62,7 @@ def quantise(q: Any, k: Any, v: Any, **options: "Unpack[Quantise]") -> Quantised
         How many share a scale; 0: all of a sequence.
     hadamard : bool
         Transform q and k by random signs and a Hadamard matrix, which scores do not feel; outliers are spread. Head dims up
-        to 256. q in float8_e4m3fn is stored 1.002 times as large: rounding makes scores of what is alike smaller by as much.
+        to 256.
     seed : int
         Of the signs: the same for q and k, also where they are quantised by two calls.
     rotary : (cos, sin) or float, optional

@@ -174,7 +174,6 @@ static void set_tensor(struct quantisation *w, int which, const struct side *s) 
         .int8 = s->to->dtype == STROBE_INT8,
         .rotary = !is_value && w->z.rotary,
         .hadamard = !is_value && w->z.hadamard,
-        .stretch = which == QUANTISE_Q && s->to->dtype == STROBE_FP8_E4M3 ? STRETCH_OF_QUERIES : 1,
     };
     for (int axis = 0; axis < 3; ++axis) {
         t.from_stride[axis] = s->from->stride[axis], t.to_stride[axis] = s->to->stride[axis];

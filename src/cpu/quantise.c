@@ -59,7 +59,6 @@ static void row_of(const struct work *w, float *x, int64_t batch, int64_t row, i
             t->scale_of_scores * sum[0];
     }
     for (int64_t c = 0; mean && c < t->dim; ++c) x[c] -= mean[c];
-    for (int64_t c = 0; t->hadamard && c < t->dim; ++c) x[c] = rounded_product(x[c], t->stretch);
     if (t->hadamard) row_transform(x, w->c, t->dim);
 }
 

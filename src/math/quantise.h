@@ -13,12 +13,6 @@ enum {
     MEAN_PARTS = 256, /* partial sums of a mean: part t adds rows t, t + 256, ...; then part t adds part t + 128, ... */
 };
 
-/* What rows of q are multiplied by before a Hadamard transform and rounding to e4m3. A row's elements are nearly normal
- * behind the transform, and rounding to nearest shrinks those: x times x rounded is 7.2e-4 less than x times x. A query and
- * a key that are much alike would thus have a score 1.45e-3 too small, and on Hopper, whose sums of FP8 products are cut off
- * toward zero, 2.0e-3; other scores do not feel it beside their rounding. */
-#define STRETCH_OF_QUERIES 1.002f
-
 /* One of q, k, v: what is read, what is written, what happens on the way. Strides are batch, row, head, in elements. A
  * packed tensor is one batch entry of `rows` rows. */
 struct quantise_tensor {
@@ -34,7 +28,6 @@ struct quantise_tensor {
     int64_t start; /* the position of row 0 of a sequence, for rotary embedding */
     int32_t from_dtype, index_bits, int8;
     int32_t rotary, hadamard; /* flags */
-    float stretch;            /* with hadamard: of every element, see STRETCH_OF_QUERIES; 1 for k */
     int32_t group;            /* heads that share a mean in lse_shift */
     float *lse_shift;         /* NULL: not wanted */
     int64_t shift_stride[3];  /* batch, row, head */

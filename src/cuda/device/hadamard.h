@@ -7,9 +7,6 @@
 
 #include "cuda/device/element.h"
 
-/* x, with the highest bit of `sign` as its sign changed. */
-INLINE float with_sign(float x, uint32_t sign) { return __uint_as_float(__float_as_uint(x) ^ (sign & 0x80000000u)); }
-
 /* The butterflies of `columns` columns, a power of two, of which lanes [0, columns / 8) of a group of up to `lanes` hold
  * eight each; and the norm. `lanes` is known at compile time. All lanes of the warp. */
 INLINE void hadamard_lanes(float (&x)[8], int lane, const int lanes, int columns, float norm) {

@@ -10,7 +10,6 @@
  * thread's own registers, and log2 LANES of them go through shuffles. The order of every operation is that of
  * math/quantise.h. */
 #define PLAIN 1
-#include "cuda/device/hadamard.h"
 #include "cuda/device/quantise_load.h"
 
 enum { LANES = COLUMNS / 32, THREADS = QUANTISE_CHUNK * LANES };
@@ -58,7 +57,7 @@ INLINE void subtract_mean(const float *mean, int lane, struct row *r) {
         for (int n = 0; n < 8; ++n) r->x[j][n] -= mean[8 * (lane + LANES * j) + n];
 }
 
-/* Random signs and the stretch, then the butterflies from near columns to far ones, then the norm. */
+/* Random signs, then the butterflies from near columns to far ones, then the norm. */
 INLINE void transform_row(const struct quantise_params *p, int lane, struct row *r) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -66,7 +65,7 @@ INLINE void transform_row(const struct quantise_params *p, int lane, struct row 
         const uint32_t signs = p->c.signs[first / 32] >> first % 32;
 #pragma unroll
         for (int n = 0; n < 8; ++n)
-            r->x[j][n] = rounded_product(r->x[j][n], with_sign(p->t.stretch, signs << (31 - n)));
+            r->x[j][n] = __uint_as_float(__float_as_uint(r->x[j][n]) ^ (signs << (31 - n) & 0x80000000u));
     }
 #pragma unroll
     for (int step = 1; step < 8; step *= 2)

@@ -56,12 +56,12 @@ INLINE void transform_end(float *row, float (&x)[8], int lane, int columns, floa
     __syncwarp();
 }
 
-/* Random signs, `signs` of the lane's eight columns, the stretch, and one or two transforms. Columns past the end are 0. Lanes past those
+/* Random signs, `signs` of the lane's eight columns, and one or two transforms. Columns past the end are 0. Lanes past those
  * of the first keep theirs. */
 INLINE void incoherent(const struct quantise_params *p, float *row, float (&x)[8], int lane, uint32_t signs) {
     const int dim = (int)p->t.dim, columns = p->columns;
 #pragma unroll
-    for (int n = 0; n < 8; ++n) x[n] = rounded_product(x[n], with_sign(p->t.stretch, signs << (31 - n)));
+    for (int n = 0; n < 8; ++n) x[n] = __uint_as_float(__float_as_uint(x[n]) ^ (signs << (31 - n) & 0x80000000u));
     if (columns == dim) {
         hadamard_lanes(x, lane, LANES, columns, p->norm);
         return;
