@@ -54,7 +54,7 @@ struct sm90_backward_params strobe__sm90_params_of_shares(const struct sm90_back
 /* What a launch takes with so many shares, in the time of a block's products. A tile takes some blocks' time for its keys
  * and their gradients. Nothing ends before the longest tile does, nor before all tiles are shared out evenly, and somewhat
  * later where these times are equal. Shares are written and read. Tiles that differ in length and go over more than four
- * query heads are at so many different rows that the L2 cache does not hold them. */
+ * query heads are at so many different rows, but in a fixed dQ order, that the L2 cache does not hold them. */
 static double time_with(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
     enum { TILE_BLOCKS = 6, BLOCK_BYTES = 5 << 20, HELD_HEADS = 4 };
     const bool differ = strobe__sm90_tiles_differ(p);
@@ -63,8 +63,9 @@ static double time_with(const struct problem *p, const struct tile_shape *shape,
     const double even = tiles * ((differ ? 0.5 : 1) * blocks + TILE_BLOCKS) / (double)tiles_at_a_time(p, shape);
     const double longest = blocks + TILE_BLOCKS, most = even > longest ? even : longest;
     const double ratio = (even < longest ? even : longest) / most, fourth = ratio * ratio * ratio * ratio;
+    const bool apart = differ && !(p->a.flags & STROBE_DETERMINISTIC) && p->group / shares > HELD_HEADS;
     const double extra = shares > 1 ? 8.0 * (double)(strobe__sm90_share_words(p) * shares) / BLOCK_BYTES : 0;
-    return extra + most * (1 + 0.09 * fourth * fourth) * (differ && p->group / shares > HELD_HEADS ? 1.2 : 1);
+    return extra + most * (1 + 0.09 * fourth * fourth) * (apart ? 1.2 : 1);
 }
 
 /* A group's query heads go to one tile, unless these are too few, or too long, for the multiprocessors. */
@@ -101,11 +102,14 @@ int64_t strobe__sm90_section_heads(const struct problem *p, const struct tile_sh
 
 /* Where tiles differ in length, heads of four tiles for each multiprocessor end the launch, long tiles first, so that all
  * CTAs end together; but not more than the L2 cache holds, since their tiles are at different rows, unless that is less than
- * a tile for each multiprocessor. With a fixed dQ order four heads or more, as in a section. */
+ * a tile for each multiprocessor. With a fixed dQ order four heads or more, as in a section. Heads of longer sequences, and
+ * in that order of several query heads, were faster without this limit. */
 int64_t strobe__sm90_last_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
     if (!strobe__sm90_tiles_differ(p) || p->a.seq_k == 0) return 0;
     const int64_t at_a_time = tiles_at_a_time(p, shape), key_blocks = ceil_div(p->a.seq_k, shape->keys);
-    const int64_t least = p->a.flags & STROBE_DETERMINISTIC ? 4 : most_of(1, at_a_time / key_blocks);
+    const bool in_order = p->a.flags & STROBE_DETERMINISTIC;
+    const int64_t least = in_order ? 4 : most_of(1, at_a_time / key_blocks);
     const int64_t held = most_of(least, heads_of(32, head_bytes(p, shape, shares)));
-    return least_of(all_heads(p, shares), least_of(held, ceil_div(4 * at_a_time, key_blocks)));
+    const int64_t most = least_of(all_heads(p, shares), ceil_div(4 * at_a_time, key_blocks));
+    return (in_order ? p->group > shares : key_blocks > at_a_time) ? most : least_of(held, most);
 }
