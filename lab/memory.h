@@ -42,7 +42,7 @@ int64_t lab_traffic_bytes(const lab_counts *counts);
  * PROBE stops every algorithm once it has its tiles, to find how much fast memory it needs. */
 typedef enum lab_mode { LAB_COMPUTE, LAB_COUNT, LAB_PROBE } lab_mode;
 
-enum { LAB_MOST_TILES = 64, LAB_REFUSAL = 256 };
+enum { LAB_MOST_TILES = 64, LAB_REFUSAL = 384 };
 
 typedef struct lab_memory {
     int64_t capacity;  /* S */

@@ -137,7 +137,7 @@ static void write_arrays(struct visible_function *f, const struct problem *p, co
 
 strobe_status strobe__visible_function(const struct problem *p, const struct visible_pass *pass, void *stream) {
     const struct score_program *program = program_of(p);
-    uint16_t number_of[SCORE_MOST_NODES];
+    uint16_t number_of[SCORE_MOST_NODES] = {0};
     struct visible_function f;
     memset(&f, 0, sizeof f);
     f.head.pass = *pass;
