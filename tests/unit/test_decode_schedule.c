@@ -13,7 +13,7 @@ enum { THREADS = 64, BLOCK_N = 64, MOST_SEGMENTS = 1 << 16 };
 static struct decode_params given;
 static struct walk walk;
 static struct segment segment;
-static uint32_t sums[THREADS / 32];
+static uint32_t sums[THREADS / 32 + 1];
 
 static struct {
     struct segment s;
