@@ -2,7 +2,8 @@
  *
  * test_decode_schedule.c: how cuda/sm80/decode_schedule.h shares out blocks of keys, run on the host. For random lengths,
  * cut in every way that a problem can have: each item is covered once, in the order of its keys, by neighbouring CTAs, which
- * all know whose parts belong together; the shares are even but for their ends; what a row sees is covered, and what all rows see is known. */
+ * all know whose parts belong together; the shares are even but for their ends; what a row sees is covered, and what all
+ * rows see is known. */
 enum { THREADS = 64, BLOCK_N = 64, MOST_SEGMENTS = 1 << 16 };
 #define ELEMENT_BF16
 #include "device_on_host.h"
