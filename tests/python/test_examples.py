@@ -150,7 +150,8 @@ q, k, v = torch.randn(3, 2, 16, 2, 8)
 """,
 }
 
-# Runs the programs that are its arguments, each as if alone but for what has been imported.
+# Runs the programs that are its arguments, each as if alone but for what has been imported. A process group's threads that
+# nobody ends can end the process by an abort.
 RUN_ALL = """
 import sys
 for program in sys.argv[1:]:
@@ -159,6 +160,9 @@ for program in sys.argv[1:]:
     except BaseException:
         print(program, file=sys.stderr)
         raise
+distributed = sys.modules.get("torch.distributed")
+if distributed and distributed.is_initialized():
+    distributed.destroy_process_group()
 """
 
 
