@@ -4,9 +4,9 @@
 made a call faster or slower, and what it did to the error.
 
     python3 bench/cuda_versions.py BEFORE/libstrobe.so AFTER/libstrobe.so ... [--what fwd,bwd,error] [--seq 512,2k,8k]
-                                   [--dim 64,128,256] [--ms 40] [--error-seq 2k] [--data FILE]
+                                   [--dim 64,128,256] [--heads 32/8,8/1] [--ms 40] [--error-seq 2k] [--data FILE]
 
-fwd, bwd: bf16, 16384 tokens, hidden size 2048, as cuda_peers.py; TFLOP/s of each library and its ratio to the first; calls take
+fwd, bwd: bf16, 16384 tokens, hidden size 2048, as cuda_peers.py, or with --heads one sequence of so many query and K/V heads; TFLOP/s of each library and its ratio to the first; calls take
 turns, L2 is flushed before each, medians. bwd*: in a fixed order. Last the geometric means and the least ratio.
 error: relative error (2-norm over the tensor, against float64) of O, dQ, dK and dV of each library and of PyTorch's
 FlashAttention-2 and cuDNN, on N(0, 1) and with one element in a thousand from N(0, 100) added, 4096 tokens, 8 heads.
@@ -44,14 +44,15 @@ class Call:
         self.strobe.backward(self.a, self.g, self.back_work)
 
 
-def speeds(libraries, what, dim, seq, causal, budget):
-    """A row: TFLOP/s of each library, and ratios to the first."""
-    batch, heads = 16384 // seq, 2048 // dim
-    inputs = [torch.randn(batch, seq, heads, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(4)]
+def speeds(libraries, what, dim, seq, causal, budget, grouped=""):
+    """A row: TFLOP/s of each library, and ratios to the first. grouped: heads of q and of K and V, such as "32/8"."""
+    batch, heads, heads_kv = (1, *map(int, grouped.split("/"))) if grouped else (16384 // seq, 2048 // dim, 2048 // dim)
+    inputs = [torch.randn(batch, seq, h, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+              for h in (heads, heads_kv, heads_kv, heads)]
     calls = [Call(s, *inputs, causal, DETERMINISTIC if what == "bwd*" else 0) for s in libraries]
     flop = 4 * batch * heads * seq * seq * dim / (2 if causal else 1) * (1 if what == "fwd" else 2.5)
     rates = [flop / t / 1e9 for t in medians_ms([c.forward if what == "fwd" else c.backward for c in calls], budget)]
-    print(f"{what:4} d{dim:<3} {'causal' if causal else 'full':6} {seq:6}: " + "  ".join(f"{r:6.1f}" for r in rates) +
+    print(f"{what:4} d{dim:<3} {grouped:5} {'causal' if causal else 'full':6} {seq:6}: " + "  ".join(f"{r:6.1f}" for r in rates) +
           "   ratios " + " ".join(f"{r / rates[0]:.3f}" for r in rates[1:]), flush=True)
     return [r / rates[0] for r in rates]
 
@@ -116,6 +117,7 @@ def main():
     parser.add_argument("--what", default="fwd,bwd,error")
     parser.add_argument("--seq", default="512,1k,2k,4k,8k,16k")
     parser.add_argument("--dim", default="64,128,256")
+    parser.add_argument("--heads", default="", help="one sequence of so many heads of q and of K and V: 32/8,8/1")
     parser.add_argument("--error-seq", default="2k")
     parser.add_argument("--data", help="examples/data/minilm_qkv.safetensors: errors on real queries, keys and values too")
     parser.add_argument("--ms", type=float, default=40)
@@ -132,8 +134,8 @@ def main():
             for layer, inputs in real(options.data) if options.data else ():
                 errors(libraries, inputs, False, f"{layer} of {options.data}")
             continue
-        summary(what, [speeds(libraries, what, dim, number(seq), causal, options.ms)
-                       for dim in dims for causal in (False, True) for seq in options.seq.split(",")])
+        summary(what, [speeds(libraries, what, dim, number(seq), causal, options.ms, grouped) for dim in dims
+                       for grouped in options.heads.split(",") for causal in (False, True) for seq in options.seq.split(",")])
 
 
 if __name__ == "__main__":
