@@ -1,27 +1,39 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# gpu_check.sh BUILD [--quick] [--ranks N]: what CI cannot see, on a machine with an NVIDIA GPU: the check grid on every CUDA kernel, ten
-# minutes of random problems (with --quick one), the
-# four tools of compute-sanitizer on small problems, 1000 repeats of the deterministic backward beside a busy stream and 100 of
-# two at once, calls from any thread and with any device current, capture in a CUDA graph, and speed beside PyTorch's
-# FlashAttention-2 and cuDNN in one process. BUILD: a build folder with the command and libstrobe.so. Totals come last; exit code
-# 0 all passed, 1 something failed, 77 there is no GPU. Needs compute-sanitizer, python3 with PyTorch, and a C compiler or
-# BUILD/tests, for their parts; says what it left out. racecheck cannot follow how warps
-# of the Hopper backward, of FP8 and of latent attention release memory: it sees these kernels in RACECHECK_BUILD alone, a folder built with
-# -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK. --quick: the quick grid, two of the tools on a third of the problems, a corner of the
-# table of speeds; two minutes on 16 cores. --ranks N: attention over N processes and nothing else: streams of the GPUs as ranks, NCCL
-# and copy engines with 1 to N processes (several share a GPU, through sockets, where there are fewer), the Python package's over torchrun, and where
-# there are N GPUs the speeds of bench/dist_peers.py.
+# gpu_check.sh BUILD [--quick] [--only PARTS] [--ranks N]: what CI cannot see, on a machine with an NVIDIA GPU. BUILD is a build
+# folder with the command and libstrobe.so. Its parts, all of them unless --only names some (with commas between):
+#   grid       the check grid on every CUDA kernel
+#   random     ten minutes of random problems (with --quick one)
+#   sanitizer  the four tools of compute-sanitizer on small problems
+#   threads    calls from any thread and with any device current, and kernels' first calls
+#   graphs     capture in CUDA graphs; 1000 repeats of the deterministic backward beside a busy stream, and 100 of two at once
+#   speed      beside PyTorch's FlashAttention-2 and cuDNN in one process
+#   python     the Python package of the same build: calls of PyTorch's and JAX's
+# Totals come last; exit code 0 all passed, 1 something failed, 77 there is no GPU. Needs compute-sanitizer, python3 with PyTorch,
+# and a C compiler or BUILD/tests, for their parts; says what it left out. racecheck cannot follow how warps of the Hopper backward,
+# of FP8 and of latent attention release memory: it sees these kernels in RACECHECK_BUILD alone, a folder built with
+# -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK.
+# --quick: the quick grid, two of the tools on a third of the problems, a corner of the table of speeds; two minutes on 16 cores.
+# --ranks N: attention over N processes and nothing else: streams of the GPUs as ranks, NCCL and copy engines with 1 to N processes
+# (several share a GPU, through sockets, where there are fewer), the Python package's over torchrun, and where there are N GPUs the
+# speeds of bench/dist_peers.py.
 set -u
-usage="usage: gpu_check.sh BUILD [--quick] [--ranks N]"
-build=${1:?$usage} ranks=
+usage="usage: gpu_check.sh BUILD [--quick] [--only PARTS] [--ranks N]"
+parts="grid random sanitizer threads graphs speed python"
+build=${1:?$usage} ranks= only=
 shift
 tier=--full random=600 tools="memcheck racecheck initcheck synccheck" every=1 speed="--ms 40" repeats=1000
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) tier=--quick random=60 tools="memcheck racecheck" every=3 speed="--ms 10 --seq 512,8k" repeats=50 ;;
     --ranks) ranks=${2:?$usage} && shift ;;
+    --only)
+        only=${2:?$usage} && shift
+        for part in ${only//,/ }; do
+            [[ " $parts " == *" $part "* ]] || { echo "gpu_check: --only $part: one of $parts is accepted" && exit 2; }
+        done
+        ;;
     *) echo "$usage" && exit 2 ;;
     esac
     shift
@@ -35,6 +47,9 @@ if ! "$strobe" info | grep -q '^cuda  *[0-9]'; then
     exit 77
 fi
 failed=0
+
+# wanted PART: whether this run has that part.
+wanted() { [[ -z $only || ,$only, == *,$1,* ]]; }
 
 # Attention over processes.
 if [ -n "$ranks" ]; then
@@ -74,18 +89,26 @@ if [ -n "$ranks" ]; then
     exit $failed
 fi
 
-# The grid, a process a kernel: the oracle runs on the CPU and takes most of the time.
-kernels=$("$strobe" info | awk '$1 ~ /^cuda_(forward|backward|decode|latent)_/ { print $1 }')
-threads=$(($(nproc) / $(wc -w <<<"$kernels")))
-for kernel in $kernels; do
-    OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))} "$strobe" check $tier --device cuda --kernel "$kernel" >"$work/grid_$kernel" 2>&1 &
-done
-wait
+# The grid, a process a core: the oracle runs on the CPU and takes most of the time.
+if wanted grid; then
+    cores=$(nproc)
+    for ((part = 1; part <= cores; ++part)); do
+        OMP_NUM_THREADS=1 "$strobe" check $tier --device cuda --part $part/$cores >"$work/grid_$part" 2>&1 &
+    done
+    wait
+    for ((part = 1; part <= cores; ++part)); do
+        grep -q ' 0 failed' "$work/grid_$part" && continue
+        failed=1
+        grep -E 'FAILED|failed|error' "$work/grid_$part" || tail -3 "$work/grid_$part"
+    done
+fi
 
 # Random problems, a process a core; what fails is printed as a problem to repeat.
-"$strobe" check --random $random --device cuda >"$work/random" 2>"$work/random_failures" || failed=1
-tr '\r' '\n' <"$work/random_failures" | grep -v 'seconds left'
-cat "$work/random"
+if wanted random; then
+    "$strobe" check --random $random --device cuda >"$work/random" 2>"$work/random_failures" || failed=1
+    tr '\r' '\n' <"$work/random_failures" | grep -v 'seconds left'
+    cat "$work/random"
+fi
 
 # Small problems, because the sanitizer slows kernels a hundredfold: each loader, mask path, split, and the backward pass.
 small="b=2 h=4/2 sq=37 sk=53 d=40 dv=24"
@@ -114,34 +137,40 @@ problems=(
     "fwd b=1 h=2/1 sq=200 sk=1300 d=128 fp8 scales=blocks" "fwd b=1 h=1 sq=70 sk=2400 d=256 fp8 scales=sequence window=2200,0"
     "fwd b=3 h=2 s=300 d=128 fp8 scales=sequence varlen=packed causal" "fwd b=2 h=2/1 s=300 d=64 fp8 scales=blocks window=90,3 sinks"
 )
-sanitized=0 dirty=0
-[ -n "${RACECHECK_BUILD:-}" ] || echo "gpu_check: no RACECHECK_BUILD, so racecheck leaves out the Hopper backward, FP8 and latent attention"
-if command -v compute-sanitizer >/dev/null; then
-    for tool in $tools; do
-        checked=$strobe
-        [ $tool = racecheck ] && checked=${RACECHECK_BUILD:-$build}/strobe
-        for ((i = 0; i < ${#problems[@]}; i += every)); do
-            problem=${problems[i]} only=
-            if [ "$tool ${RACECHECK_BUILD:-}" = "racecheck " ]; then
-                [[ $problem == *"fp8 scales"* || $problem == *v_in_k* ]] && continue
-                [[ $problem == bwd*16* ]] && only="--kernel cuda_backward_sm80"
-            fi
-            # shellcheck disable=SC2086 # the problem is words
-            if compute-sanitizer --tool $tool --error-exitcode 9 "$checked" check --device cuda $only $problem >"$work/log" 2>&1; then
-                sanitized=$((sanitized + 1))
-            else
-                dirty=$((dirty + 1))
-                echo "gpu_check: $tool: $problem"
-                grep -m 5 -E 'ERROR|Error|Invalid|hazard|FAILED' "$work/log"
-            fi
+# sanitize TOOL INDEX: one problem under one tool; leaves a file clean_* or dirty_*.
+sanitize() {
+    local tool=$1 problem=${problems[$2]} checked=$strobe only= log=$work/$1_$2
+    [ "$tool" = racecheck ] && checked=${RACECHECK_BUILD:-$build}/strobe
+    if [ "$tool ${RACECHECK_BUILD:-}" = "racecheck " ]; then
+        [[ $problem == *"fp8 scales"* || $problem == *v_in_k* ]] && return
+        [[ $problem == bwd*16* ]] && only="--kernel cuda_backward_sm80"
+    fi
+    # shellcheck disable=SC2086 # the problem is words
+    if compute-sanitizer --tool "$tool" --error-exitcode 9 "$checked" check --device cuda $only $problem >"$log" 2>&1; then
+        touch "$work/clean_$1_$2"
+    else
+        touch "$work/dirty_$1_$2"
+        { echo "gpu_check: $tool: $problem" && grep -m 5 -E 'ERROR|Error|Invalid|hazard|FAILED' "$log"; } >"$log.found"
+        cat "$log.found"
+    fi
+}
+if wanted sanitizer; then
+    [ -n "${RACECHECK_BUILD:-}" ] || echo "gpu_check: no RACECHECK_BUILD, so racecheck leaves out the Hopper backward, FP8 and latent attention"
+    if command -v compute-sanitizer >/dev/null; then
+        for tool in $tools; do
+            for ((i = 0; i < ${#problems[@]}; i += every)); do
+                while [ "$(jobs -rp | wc -l)" -ge $((($(nproc) + 1) / 2)) ]; do wait -n; done
+                sanitize $tool $i &
+            done
         done
-    done
-else
-    echo "gpu_check: no compute-sanitizer here, left out"
+        wait
+    else
+        echo "gpu_check: no compute-sanitizer here, left out"
+    fi
 fi
 
 # Calls from threads that have made no CUDA call, with other devices current; kernels' first calls; the tests' programs, or their texts.
-for test in threads first_calls; do
+for test in $(wanted threads && echo threads first_calls); do
     program=$build/tests/cuda_$test
     if [ ! -x "$program" ] && command -v cc >/dev/null; then
         program=$work/cuda_$test
@@ -155,27 +184,35 @@ for test in threads first_calls; do
     fi
 done
 
-# Graphs and speed.
-if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-    python3 "$here/tests/cuda/calls.py" "$build/libstrobe.so" || failed=1
-    python3 "$here/tests/cuda/masks.py" "$build/libstrobe.so" || failed=1
-    python3 "$here/tests/cuda/masks.py" "$build/libstrobe.so" --kernel cuda_forward_sm80 --forward --bf16 || failed=1
-    python3 "$here/tests/cuda/masks.py" "$build/libstrobe.so" --kernel cuda_backward_sm80 --bf16 || failed=1
-    python3 "$here/tests/cuda/repeats.py" "$build/libstrobe.so" $repeats || failed=1
-    python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" graph || failed=1
-    python3 "$here/tests/cuda/decode_graph.py" "$build/libstrobe.so" || failed=1
-    # the command's own figures, beside what it measures as the card's peak
-    "$strobe" bench bwd b=2 h=16 s=4k d=128 bf16 causal device=cuda || failed=1
-    for choice in "fwd bwd decode" "fwd --kernel cuda_forward_sm80" "bwd --kernel cuda_backward_sm80"; do
-        # shellcheck disable=SC2086
-        python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" $choice $speed || failed=1
-    done
-else
+# Graphs, repeats and speed.
+if ! wanted graphs && ! wanted speed; then
+    :
+elif ! python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
     echo "gpu_check: no PyTorch with a GPU here, graph capture and speed left out"
+else
+    if wanted graphs; then
+        python3 "$here/tests/cuda/calls.py" "$build/libstrobe.so" || failed=1
+        python3 "$here/tests/cuda/masks.py" "$build/libstrobe.so" || failed=1
+        python3 "$here/tests/cuda/masks.py" "$build/libstrobe.so" --kernel cuda_forward_sm80 --forward --bf16 || failed=1
+        python3 "$here/tests/cuda/masks.py" "$build/libstrobe.so" --kernel cuda_backward_sm80 --bf16 || failed=1
+        python3 "$here/tests/cuda/repeats.py" "$build/libstrobe.so" $repeats || failed=1
+        python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" graph || failed=1
+        python3 "$here/tests/cuda/decode_graph.py" "$build/libstrobe.so" || failed=1
+    fi
+    if wanted speed; then
+        # the command's own figures, beside what it measures as the card's peak
+        "$strobe" bench bwd b=2 h=16 s=4k d=128 bf16 causal device=cuda || failed=1
+        for choice in "fwd bwd decode" "fwd --kernel cuda_forward_sm80" "bwd --kernel cuda_backward_sm80"; do
+            # shellcheck disable=SC2086
+            python3 "$here/bench/cuda_peers.py" "$build/libstrobe.so" $choice $speed || failed=1
+        done
+    fi
 fi
 
 # The Python package of the same build: calls of PyTorch's and JAX's.
-if PYTHONPATH=$build/package python3 -c 'import strobe, pytest, torch' 2>/dev/null; then
+if ! wanted python; then
+    :
+elif PYTHONPATH=$build/package python3 -c 'import strobe, pytest, torch' 2>/dev/null; then
     PYTHONPATH=$build/package python3 -m pytest -q -p no:cacheprovider "$here/tests/python/test_cuda.py" \
         "$here/tests/python/test_cuda_kernels.py" "$here/tests/python/test_activate.py" || failed=1
     status=0
@@ -186,9 +223,8 @@ else
 fi
 
 echo
-for kernel in $kernels; do
-    tail -3 "$work/grid_$kernel" | sed -n "s/^\([0-9]* cases run.*\)/$kernel: \1/p"
-    grep -q ' 0 failed' "$work/grid_$kernel" || failed=1
-done
-echo "compute-sanitizer: $sanitized runs clean, $dirty not"
-[ $dirty = 0 ] && [ $failed = 0 ]
+wanted grid && grep -h ' cases run' "$work"/grid_* |
+    awk '{ run += $1; passed += $4; failed += $6 } END { print "grid: " run " cases run: " passed " passed, " failed " failed" }'
+clean=$(find "$work" -name 'clean_*' | wc -l) dirty=$(find "$work" -name 'dirty_*' | wc -l)
+wanted sanitizer && echo "compute-sanitizer: $clean runs clean, $dirty not"
+[ "$dirty" = 0 ] && [ $failed = 0 ]
