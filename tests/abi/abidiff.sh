@@ -6,7 +6,7 @@
 # release, v0.1.0 or later, the library is compared with itself. Either way the comparison is tried on changes that break
 # programs, each of which it has to find, and on two that do not.
 #
-# Only what defines public functions is compiled, src/core and dist/: kernels are not a part of the interface.
+# Only what defines public functions is compiled, src/core and dist/ as without a GPU: kernels are not a part of the interface.
 set -eu
 source=$1 work=$2
 here=$source/tests/abi
@@ -21,8 +21,8 @@ library() {
     cc $common -DSTROBE_CPU_LEVELS='""' -Wl,--unresolved-symbols=ignore-all -Wl,--version-script="$1/src/strobe.map" \
         $(find "$1/src/core" -name '*.c') -o "$1/libstrobe.so"
     # shellcheck disable=SC2046,SC2086
-    cc $common -Wl,--unresolved-symbols=ignore-all -Wl,--version-script="$1/dist/strobe_dist.map" $(find "$1/dist" -maxdepth 1 -name '*.c') \
-        -o "$1/libstrobe_dist.so"
+    cc $common -Wl,--unresolved-symbols=ignore-all -Wl,--version-script="$1/dist/strobe_dist.map" \
+        $(find "$1/dist" -maxdepth 1 -name '*.c' ! -name cuda_device.c ! -name cuda_memory.c) -o "$1/libstrobe_dist.so"
     for name in strobe strobe_dist; do # nothing public is defined elsewhere
         sed -n 's/^ *\(strobe_[a-z0-9_]*\);$/\1/p' "$1"/*/$name.map | sort >"$work/wanted"
         nm -D --defined-only "$1/lib$name.so" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort | diff "$work/wanted" - >"$work/log" ||
