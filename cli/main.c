@@ -44,7 +44,7 @@ static bool level_is_known(void) {
 #if defined(__x86_64__)
     static const char *const levels[] = {"baseline", "avx2", "avx512", "avx512bf16", "amx"};
 #elif defined(__aarch64__)
-    static const char *const levels[] = {"baseline", "neon"};
+    static const char *const levels[] = {"baseline", "neon", "neonbf16"};
 #else
     static const char *const levels[] = {"baseline"};
 #endif

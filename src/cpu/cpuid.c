@@ -2,8 +2,9 @@
  *
  * cpuid.c: detection of the level. CPUID leaves 1 and 7 say what the processor decodes, XCR0 says which registers the
  * operating system saves, and a level needs both. The bits are from the Intel SDM, volume 2A, CPUID, and volume 1, 13.3
- * "Enabling the XSAVE feature set". Every 64-bit ARM processor that runs Linux or macOS has NEON. Other architectures have
- * the baseline, which the compiler maps to the vectors that they guarantee. */
+ * "Enabling the XSAVE feature set". Every 64-bit ARM processor that runs Linux or macOS has NEON; Linux says which have
+ * products of bf16 (Documentation/arm64/elf_hwcaps.rst), and elsewhere nobody is asked. Other architectures have the
+ * baseline, which the compiler maps to the vectors that they guarantee. */
 #define _DEFAULT_SOURCE /* syscall() */
 #include "cpu/cpuid.h"
 
@@ -22,12 +23,18 @@
 #endif
 #endif
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+enum { HAS_BF16 = 1 << 14 }; /* HWCAP2_BF16 */
+#endif
+
 const char *const strobe__cpu_level_names[CPU_LEVELS] = {
     [CPU_BASELINE] = "baseline",
 #if defined(__x86_64__)
     [CPU_AVX2] = "avx2",         [CPU_AVX512] = "avx512", [CPU_AVX512BF16] = "avx512bf16", [CPU_AMX] = "amx",
 #elif defined(__aarch64__)
     [CPU_NEON] = "neon",
+    [CPU_NEONBF16] = "neonbf16",
 #endif
 };
 
@@ -105,7 +112,9 @@ static void read_name(char name[49]) {
 static bool machine_is_amd(void) { return false; }
 static bool machine_has_fast_pairs(void) { return false; }
 static enum cpu_level machine_level(void) {
-#if defined(__aarch64__)
+#if defined(__aarch64__) && defined(__linux__)
+    return getauxval(AT_HWCAP2) & HAS_BF16 ? CPU_NEONBF16 : CPU_NEON;
+#elif defined(__aarch64__)
     return CPU_NEON;
 #else
     return CPU_BASELINE;
@@ -160,6 +169,7 @@ enum cpu_level strobe__cpu_level(void) {
 const char *strobe__cpu_lacks(enum cpu_level level) {
     static const char *const sentences[CPU_LEVELS] = {
         [CPU_NEON] = "STROBE_ISA forbids NEON",
+        [CPU_NEONBF16] = "this machine has no matrix products of bf16 (FEAT_BF16), or STROBE_ISA forbids them",
         [CPU_AVX2] = "this machine has no AVX2 with FMA and F16C, or STROBE_ISA forbids it",
         [CPU_AVX512] = "this machine has no AVX-512 with DQ, BW and VL, or STROBE_ISA forbids it",
         [CPU_AVX512BF16] = "this machine has no AVX512_BF16 at the rate of fp32 products, or STROBE_ISA forbids it",

@@ -9,7 +9,7 @@
 
 #include "strobe/strobe.h"
 
-enum cpu_level { CPU_BASELINE, CPU_NEON, CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX, CPU_LEVELS };
+enum cpu_level { CPU_BASELINE, CPU_NEON, CPU_NEONBF16, CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX, CPU_LEVELS };
 
 /* NULL for the levels of other architectures. */
 extern const char *const strobe__cpu_level_names[CPU_LEVELS];

@@ -48,12 +48,19 @@
 #elif defined(STROBE_LEVEL_avx2)
 #include "cpu/isa/avx2.h"
 #define LEVEL_KERNEL(name) strobe__cpu_##name##_avx2
+#elif defined(STROBE_LEVEL_neonbf16)
+#define STROBE_TILES
+#include "cpu/isa/neonbf16.h"
+#define LEVEL_KERNEL(name) strobe__cpu_##name##_neonbf16
 #elif defined(STROBE_LEVEL_neon)
 #include "cpu/isa/neon.h"
 #define LEVEL_KERNEL(name) strobe__cpu_##name##_neon
 #else
 #include "cpu/isa/baseline.h"
 #define LEVEL_KERNEL(name) strobe__cpu_##name##_baseline
+#endif
+#if defined(STROBE_TILES)
+#include "cpu/isa/tiles.h"
 #endif
 
 /* What is left of 2^x. A loop can start that of other numbers in between. */

@@ -84,6 +84,21 @@ enum {
         .gradients = SAME | FP32, .dbias = STORED,                                                    \
     }
 
+/* The texts of tiles where vectors multiply bf16. */
+#define FORWARD_PRODUCTS(level, LEVEL, words)                                                                               \
+    {                                                                                                                       \
+        .name = "cpu_forward_" #level, .summary = "FlashAttention-2 forward, " words, .operation = STROBE_FORWARD,          \
+        .needs = CPU_##LEVEL, .features = COMMON | SCORES | CACHE | FEATURE(LSE), .dtypes = BF16_FORWARD, .dim = DIM_LIMIT, \
+        .dim_v = DIM_V_LIMIT, ANY_SIZE, .workspace = strobe__cpu_forward_workspace_##level,                                 \
+        .run = strobe__cpu_forward_##level,                                                                                 \
+    }
+#define BACKWARD_PRODUCTS(level, LEVEL, words)                                                                           \
+    {                                                                                                                    \
+        .name = "cpu_backward_" #level, .summary = "FlashAttention-2 backward, " words, .operation = STROBE_BACKWARD,    \
+        .needs = CPU_##LEVEL, .features = COMMON | SCORES | BACKWARD, .dtypes = BF16_BACKWARD, .dim = 256, .dim_v = 256, \
+        ANY_SIZE, .workspace = strobe__cpu_backward_workspace_##level, .run = strobe__cpu_backward_##level,              \
+    }
+
 /* The levels above the baseline. On Windows GCC's macros for tiles cast strides to long, which has 32 bits there, and the
  * assembler refuses them. */
 #if defined(__x86_64__) && !defined(STROBE_BASELINE_ONLY)
@@ -180,24 +195,14 @@ static const struct kernel kernels[] = {
     },
 #endif
 #if defined(X86_LEVELS)
-    {
-        .name = "cpu_forward_avx512bf16",
-        .summary = "FlashAttention-2 forward, products of bf16 pairs on AVX-512 vectors",
-        .operation = STROBE_FORWARD,
-        .needs = CPU_AVX512BF16,
-        .features = COMMON | SCORES | CACHE | FEATURE(LSE),
-        .dtypes = BF16_FORWARD,
-        .dim = DIM_LIMIT,
-        .dim_v = DIM_V_LIMIT,
-        ANY_SIZE,
-        .workspace = strobe__cpu_forward_workspace_avx512bf16,
-        .run = strobe__cpu_forward_avx512bf16,
-    },
+    FORWARD_PRODUCTS(avx512bf16, AVX512BF16, "products of bf16 pairs on AVX-512 vectors"),
     FORWARD_LEVEL(avx512, AVX512),
     DECODE_LEVEL(avx2, AVX2),
     FORWARD_LEVEL(avx2, AVX2),
 #elif defined(ARM_LEVELS)
-    DECODE_LEVEL(neon, NEON),           FORWARD_LEVEL(neon, NEON),
+    DECODE_LEVEL(neon, NEON),
+    FORWARD_PRODUCTS(neonbf16, NEONBF16, "products of bf16 matrices on NEON vectors"),
+    FORWARD_LEVEL(neon, NEON),
 #endif
     DECODE_LEVEL(baseline, BASELINE),
     FORWARD_LEVEL(baseline, BASELINE),
@@ -218,22 +223,11 @@ static const struct kernel kernels[] = {
     },
 #endif
 #if defined(X86_LEVELS)
-    {
-        .name = "cpu_backward_avx512bf16",
-        .summary = "FlashAttention-2 backward, products of bf16 pairs on AVX-512 vectors",
-        .operation = STROBE_BACKWARD,
-        .needs = CPU_AVX512BF16,
-        .features = COMMON | SCORES | BACKWARD,
-        .dtypes = BF16_BACKWARD,
-        .dim = 256,
-        .dim_v = 256,
-        ANY_SIZE,
-        .workspace = strobe__cpu_backward_workspace_avx512bf16,
-        .run = strobe__cpu_backward_avx512bf16,
-    },
+    BACKWARD_PRODUCTS(avx512bf16, AVX512BF16, "products of bf16 pairs on AVX-512 vectors"),
     BACKWARD_LEVEL(avx512, AVX512),
     BACKWARD_LEVEL(avx2, AVX2),
 #elif defined(ARM_LEVELS)
+    BACKWARD_PRODUCTS(neonbf16, NEONBF16, "products of bf16 matrices on NEON vectors"),
     BACKWARD_LEVEL(neon, NEON),
 #endif
     BACKWARD_LEVEL(baseline, BASELINE),

@@ -12,11 +12,13 @@ enum { MOST_DECODE_ROWS = 16 };
 #define DECLARE_FORWARD(level)                                             \
     size_t strobe__cpu_forward_workspace_##level(const struct plan *plan); \
     strobe_status strobe__cpu_forward_##level(const struct plan *plan, const struct execution *execution);
-#define DECLARE_LEVEL(level)                                                                                \
-    DECLARE_FORWARD(level)                                                                                  \
-    size_t strobe__cpu_backward_workspace_##level(const struct plan *plan);                                 \
-    strobe_status strobe__cpu_backward_##level(const struct plan *plan, const struct execution *execution); \
-    size_t strobe__cpu_decode_workspace_##level(const struct plan *plan);                                   \
+#define DECLARE_PRODUCTS(level)                                             \
+    DECLARE_FORWARD(level)                                                  \
+    size_t strobe__cpu_backward_workspace_##level(const struct plan *plan); \
+    strobe_status strobe__cpu_backward_##level(const struct plan *plan, const struct execution *execution);
+#define DECLARE_LEVEL(level)                                              \
+    DECLARE_PRODUCTS(level)                                               \
+    size_t strobe__cpu_decode_workspace_##level(const struct plan *plan); \
     strobe_status strobe__cpu_decode_##level(const struct plan *plan, const struct execution *execution);
 
 DECLARE_LEVEL(baseline)
@@ -24,18 +26,18 @@ DECLARE_LEVEL(baseline)
 DECLARE_LEVEL(avx2)
 DECLARE_LEVEL(avx512)
 DECLARE_LEVEL(amx)
-DECLARE_FORWARD(avx512bf16)
-size_t strobe__cpu_backward_workspace_avx512bf16(const struct plan *plan);
-strobe_status strobe__cpu_backward_avx512bf16(const struct plan *plan, const struct execution *execution);
+DECLARE_PRODUCTS(avx512bf16)
 DECLARE_FORWARD(fp16_amx)
 DECLARE_FORWARD(fp32_amx)
 size_t strobe__cpu_decode_workspace_int8_amx(const struct plan *plan);
 strobe_status strobe__cpu_decode_int8_amx(const struct plan *plan, const struct execution *execution);
 #elif defined(__aarch64__)
 DECLARE_LEVEL(neon)
+DECLARE_PRODUCTS(neonbf16)
 #endif
 
 #undef DECLARE_LEVEL
+#undef DECLARE_PRODUCTS
 #undef DECLARE_FORWARD
 
 #endif

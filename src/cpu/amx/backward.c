@@ -45,7 +45,7 @@ static void super_block_gradients(const struct gradient_tasks *g, float *memory,
     start_keys(f, &c, k);
     loop_over_rows(f, &c, k);
     finish_keys(f, &c, k);
-    if (f->streams) _mm_sfence(); /* orders the non-temporal stores before whatever the caller does next */
+    if (f->streams) stream_fence(); /* orders the non-temporal stores before whatever the caller does next */
     tiles_leave();
 }
 
@@ -59,7 +59,7 @@ static void write_dq(const struct tile_rows *t, const float *dq) {
     }
     const bool streams = streams_gradients(t->p);
     unpack_rows(t, &t->p->g.dq, dq, t->p->a.dim, scale, streams);
-    if (streams) _mm_sfence();
+    if (streams) stream_fence();
 }
 
 static struct backward backward_of(const struct problem *p) {

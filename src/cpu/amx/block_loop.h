@@ -105,7 +105,7 @@ ALWAYS_INLINE struct softmax_gradients softmax_gradients_of(const struct block_l
     work.factor = v_set(loop->factor);
     for (int i = 0; i < VECTORS; ++i) {
         work.minus_lse2[i] = v_mul(v_load(of_rows.minus_lse + i * LANES), v_set((float)LOG2_E));
-        work.rows[i] = (__mmask16)columns_mask(t->n - i * LANES);
+        work.rows[i] = lanes_first(t->n - i * LANES);
     }
     return work;
 }

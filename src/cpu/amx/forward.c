@@ -274,7 +274,7 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     lay_out(&t, worker_memory(f->workspace, f->scratch_bytes, worker), f);
     forward_rows(f, &t, &k, first, left < f->rows_a_task ? left : f->rows_a_task);
     tiles_leave();
-    if (f->streams) _mm_sfence(); /* orders the non-temporal stores before whatever the caller does next */
+    if (f->streams) stream_fence(); /* orders the non-temporal stores before whatever the caller does next */
     leave_flush_to_zero(mode);
 }
 

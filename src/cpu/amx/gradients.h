@@ -45,7 +45,7 @@ struct softmax_gradients {
     const float *slope, *z;          /* of the next two keys: softcap's slope, dropout's factors; NULL: there are none */
     const float *minus_delta;        /* with dropout: -delta of the rows, from which the chain of dP has not started then */
     vec factor, minus_lse2[VECTORS]; /* P = 2^(S factor - lse2) */
-    __mmask16 rows[VECTORS];         /* the rows that exist */
+    lane_mask rows[VECTORS];         /* the rows that exist */
     int left;                        /* pairs of keys still to come */
     bool hidden;                     /* a score may be -inf, or there is softcap or dropout; the functions' `hidden` */
 };
@@ -82,15 +82,14 @@ ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, boo
     if (hidden && !ready && work->slope) multiply_two_keys(ds, work->slope);
     for (int j = 0; j < 2 && hidden; ++j)
         for (int n = 0; n < VECTORS; ++n) {
-            const __mmask16 seen = _mm512_mask_cmp_ps_mask(work->rows[n], score[j][n], v_set(-INFINITY), _CMP_NEQ_UQ);
-            p[j][n] = _mm512_maskz_mov_ps(seen, p[j][n]);
-            ds[j][n] = _mm512_maskz_mov_ps(seen, ds[j][n]);
+            p[j][n] = v_keep_visible(work->rows[n], score[j][n], p[j][n]);
+            ds[j][n] = v_keep_visible(work->rows[n], score[j][n], ds[j][n]);
         }
     for (int j = 0; j < 2; ++j) {
-        _mm512_store_si512(work->to.p + j * LANES, v_pair(p[j][0], p[j][1]));
-        _mm512_store_si512(work->to.ds + j * LANES, v_pair(ds[j][0], ds[j][1]));
+        w_store(work->to.p + j * LANES, v_pair(p[j][0], p[j][1]));
+        w_store(work->to.ds + j * LANES, v_pair(ds[j][0], ds[j][1]));
     }
-    for (int n = 0; n < VECTORS; ++n) _mm512_store_si512(work->to.pairs + n * LANES, v_pair(ds[0][n], ds[1][n]));
+    for (int n = 0; n < VECTORS; ++n) w_store(work->to.pairs + n * LANES, v_pair(ds[0][n], ds[1][n]));
     work->s += 2 * TILE_ROWS;
     work->dp += 2 * TILE_ROWS;
     if (drops) work->z += 2 * TILE_ROWS;

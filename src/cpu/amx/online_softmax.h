@@ -92,7 +92,7 @@ static void set_reference(struct tile *t, const float *s, int64_t rows) {
         const vec none = v_set(-INFINITY), before = v_load(t->m + at);
         const vec m = v_select_equal(before, none, maximum(s + at, rows), before);
         v_store(t->m + at, m);
-        t->any_unset = t->any_unset || _mm512_cmp_ps_mask(m, none, _CMP_EQ_OQ);
+        t->any_unset = t->any_unset || v_equal_bits(m, none);
     }
 }
 
@@ -146,14 +146,14 @@ ALWAYS_INLINE void start_exponentials(struct exponentials *e, const struct forwa
     }
 }
 
-/* Rescale: m of the rows in `lanes` moves to the maximum of the block, and O, which holds the blocks before it, and l are
+/* Rescale: m of the rows in `moves` moves to the maximum of the block, and O, which holds the blocks before it, and l are
  * multiplied by exp(m_old - m_new); that is exactly 1 where m stays. */
 static void rescale_rows(const struct forward *f, struct tile *t, const float *s, int64_t rows,
-                         const __mmask16 lanes[VECTORS]) {
+                         const lane_mask moves[VECTORS]) {
     const vec factor = v_set(f->factor);
     for (int n = 0; n < VECTORS; ++n) {
         const vec before = v_load(t->m + n * LANES);
-        const vec m = _mm512_mask_blend_ps(lanes[n], before, v_max(maximum(s + n * LANES, rows), before));
+        const vec m = v_pick(moves[n], v_max(maximum(s + n * LANES, rows), before), before);
         const vec power = v_exp2(v_mul(v_sub(before, m), factor));
         const vec rescale = v_select_equal(m, before, v_set(1), power);
         v_store(t->m + n * LANES, m);
@@ -172,21 +172,21 @@ static void apply_dropout(const struct forward *f, const struct row_features *fe
     const uint64_t key = (uint64_t)(f->place.key_start + j0);
     const vec_words threshold = w_set(f->place.threshold), first = w_set(0x0000ffffu), second = w_set(0xffff0000u);
     for (int n = 0; n < VECTORS; ++n) {
-        __mmask16 dropped[BLOCK_KEYS + 6], *of_block = dropped + 3; /* up to three keys before the block and behind it */
+        lane_mask dropped[BLOCK_KEYS + 6], *of_block = dropped + 3; /* up to three keys before the block and behind it */
         for (int64_t j = -(int64_t)(key % 4); j < rows; j += 4) {
             const uint64_t *row = features->dropout_row + n * LANES, quad = (key + (uint64_t)j) / 4;
             vec_words even[4], odd[4];
             philox_vectors(even, f->place.seed, f->place.offset, row, quad);
             philox_vectors(odd, f->place.seed, f->place.offset, row + LANES / 2, quad);
-            for (int i = 0; i < 4; ++i) of_block[j + i] = _mm512_cmplt_epu32_mask(w_join(even[i], odd[i]), threshold);
+            for (int i = 0; i < 4; ++i) of_block[j + i] = lanes_below(w_join(even[i], odd[i]), threshold);
         }
         for (int part = 0; part < PARTS; ++part)
             for (int64_t j = 0; j < rows; j += 2) {
                 uint32_t *at = p + part * P_WORDS + j / 2 * TILE_ROWS + n * LANES;
                 vec_words pair = w_load(at);
-                pair = _mm512_mask_and_epi32(pair, of_block[j], pair, second);
-                pair = _mm512_mask_and_epi32(pair, of_block[j + 1], pair, first);
-                _mm512_storeu_si512(at, pair);
+                pair = w_and_where(of_block[j], pair, second);
+                pair = w_and_where(of_block[j + 1], pair, first);
+                w_store(at, pair);
             }
     }
 }
@@ -220,14 +220,14 @@ static void add_nonfinite_keys(const struct forward *f, struct tile *t, const st
  * that exceeds RESCALE_ABOVE (or is NaN), m moves, O and l are rescaled, and P is computed again with the new m. */
 static void online_softmax(const struct forward *f, struct tile *t, struct exponentials *e, const float *s, uint32_t *p,
                            int64_t rows) {
-    __mmask16 lanes[VECTORS];
+    lane_mask moves[VECTORS];
     bool any = false;
     for (int n = 0; n < VECTORS; ++n) {
-        lanes[n] = _mm512_cmp_ps_mask(e->sum[n], v_set(RESCALE_ABOVE), _CMP_NLE_UQ);
-        any = any || lanes[n];
+        moves[n] = lanes_not_at_most(e->sum[n], v_set(RESCALE_ABOVE));
+        any = any || lanes_any(moves[n]);
     }
     if (any) {
-        rescale_rows(f, t, s, rows, lanes);
+        rescale_rows(f, t, s, rows, moves);
         start_exponentials(e, f, t, s, p, rows);
         exponentials_rest(e);
     }

@@ -53,25 +53,20 @@ static const struct {
 #endif
 };
 
-static inline __mmask32 columns_mask(int64_t columns) {
-    return columns >= TILE_DEPTH ? 0xffffffffu : columns <= 0 ? 0 : (1u << columns) - 1;
-}
-
 /* Takes a part from x: the upper half of each word of `bits`, which is x or x rounded. x becomes what is left, exactly. */
-static inline __m512i take_part(vec *x, __m512i bits) {
-    const __m512i part = _mm512_and_si512(bits, _mm512_set1_epi32(-0x10000));
-    *x = v_sub(*x, _mm512_castsi512_ps(part));
+static inline vec_words take_part(vec *x, vec_words bits) {
+    const vec_words part = w_and(bits, w_set(0xffff0000u));
+    *x = v_sub(*x, v_of_words(part));
     return part;
 }
 
 /* The part by truncation. */
-static inline __m512i cut_part(vec *x) { return take_part(x, _mm512_castps_si512(*x)); }
+static inline vec_words cut_part(vec *x) { return take_part(x, v_words(*x)); }
 
 /* The part to nearest. What is left is then half as large and of either sign, so the products left out have no bias. */
-static inline __m512i round_part(vec *x) {
-    return take_part(x, _mm512_add_epi32(_mm512_castps_si512(*x), _mm512_set1_epi32(0x8000)));
-}
+static inline vec_words round_part(vec *x) { return take_part(x, w_add(v_words(*x), w_set(0x8000))); }
 
+#if defined(STROBE_AMX_fp16) || defined(STROBE_AMX_fp32)
 /* The part to nearest, but cut where rounding would give an infinity. */
 static inline __m512i round_any_part(vec *x) {
     const __m512i bits = _mm512_castps_si512(*x), size = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
@@ -87,22 +82,14 @@ static inline __m512i join_upper(__m512i low, __m512i high) {
     return _mm512_permutex2var_epi16(low, odd, high);
 }
 
-/* Loads 32 columns of a row in parts. Columns from `columns` on are 0 and not read. */
-static inline void load_parts(__m512i parts[PARTS], const number *x, int64_t columns) {
+/* Splits 32 columns of a row; those that do not exist are 0 and not read. */
+static inline void split_columns(__m512i parts[PARTS], const number *x, int64_t columns) {
     const __mmask32 mask = columns_mask(columns);
-    if (columns <= 0) {
-        for (int n = 0; n < PARTS; ++n) parts[n] = _mm512_setzero_si512();
-        return;
-    }
 #if defined(STROBE_AMX_fp32)
     vec low = _mm512_maskz_loadu_ps((__mmask16)mask, x);
     vec high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + LANES);
 #else
     const __m512i raw = _mm512_maskz_loadu_epi16(mask, x);
-    if (PARTS == 1) {
-        parts[0] = raw;
-        return;
-    }
     vec low = _mm512_cvtph_ps(_mm512_castsi512_si256(raw)), high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(raw, 1));
 #endif
     const __m512i rounded = round_any_part(&low);
@@ -112,18 +99,31 @@ static inline void load_parts(__m512i parts[PARTS], const number *x, int64_t col
         parts[n] = join_upper(part, cut_part(&high));
     }
 }
+#endif
+
+/* Loads 32 columns of a row in parts. Columns from `columns` on are 0 and not read. */
+static inline void load_parts(vec_words parts[PARTS], const number *x, int64_t columns) {
+    if (columns <= 0) {
+        for (int n = 0; n < PARTS; ++n) parts[n] = w_set(0);
+        return;
+    }
+#if defined(STROBE_AMX_fp16) || defined(STROBE_AMX_fp32)
+    split_columns(parts, x, columns);
+#else
+    parts[0] = w_load_some(x, columns);
+#endif
+}
 
 /* Whether 32 columns of a row are finite. */
 static inline bool columns_are_finite(const number *x, int64_t columns) {
-    const __mmask32 mask = columns_mask(columns);
 #if defined(STROBE_AMX_fp32)
+    const __mmask32 mask = columns_mask(columns);
     const __m512i size = _mm512_set1_epi32(0x7fffffff), infinity = _mm512_set1_epi32(0x7f800000);
     const __m512i low = _mm512_and_si512(size, _mm512_maskz_loadu_epi32((__mmask16)mask, x));
     const __m512i high = _mm512_and_si512(size, _mm512_maskz_loadu_epi32((__mmask16)(mask >> 16), x + LANES));
     return !_mm512_cmp_epi32_mask(_mm512_max_epi32(low, high), infinity, _MM_CMPINT_NLT);
 #else
-    const __m512i exponent = _mm512_set1_epi16(PARTS == 1 ? 0x7f80 : 0x7c00), x32 = _mm512_maskz_loadu_epi16(mask, x);
-    return !_mm512_cmpeq_epi16_mask(_mm512_and_si512(x32, exponent), exponent);
+    return !w_some_have(w_load_some(x, columns), PARTS == 1 ? 0x7f80 : 0x7c00);
 #endif
 }
 
@@ -137,28 +137,11 @@ static inline float to_float(number x) {
 #endif
 }
 
-/* fp32 to bf16, to nearest even, in the upper halves. A NaN stays a NaN unless all its bits are set. No sum is such a NaN:
- * the NaNs of bf16 inputs and those that the processor makes have a lower half of zeros. */
-static inline __m512i round_number(vec x) {
-    const __m512i bits = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), one);
-    return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-}
-
-/* fp32 to bf16 as above, and every NaN stays a NaN. */
-static inline __m512i round_bits(vec x) {
-    const __m512i bits = _mm512_castps_si512(x), rounded = round_number(x);
-    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    return _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-}
-
-static inline __m256i round_bf16(vec x) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_bits(x), 16)); }
-
 /* Results are written in words of 32 bits: one column of fp32, or two of 16 bits. */
 enum { COLUMNS_A_WORD = (int)(sizeof(uint32_t) / sizeof(number)) };
 
 /* One word in each lane: a column of fp32, or two columns rounded to the 16-bit dtype. */
-static inline __m512i round_word(vec first, vec second) {
+static inline vec_words round_word(vec first, vec second) {
 #if defined(STROBE_AMX_fp32)
     (void)second;
     return _mm512_castps_si512(first);
@@ -167,28 +150,28 @@ static inline __m512i round_word(vec first, vec second) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(first, nearest));
     return _mm512_or_si512(low, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_cvtps_ph(second, nearest)), 16));
 #else
-    return v_pair_cut(round_number(first), round_number(second));
+    return v_pair_even(first, second);
 #endif
 }
 
 /* Stores 16 words of a row, of which `columns` columns exist. stream: a store of a whole line bypasses the caches. */
-static inline void store_words(number *to, __m512i words, int64_t columns, bool stream) {
+static inline void store_words(number *to, vec_words words, int64_t columns, bool stream) {
     if (stream && columns >= LANES * COLUMNS_A_WORD && (uintptr_t)to % 64 == 0)
-        _mm512_stream_si512((__m512i *)(void *)to, words);
+        w_stream(to, words);
     else
 #if defined(STROBE_AMX_fp32)
-        _mm512_mask_storeu_epi32(to, (__mmask16)columns_mask(columns), words);
+        v_store_some(to, v_of_words(words), columns);
 #else
-        _mm512_mask_storeu_epi16(to, columns_mask(columns), words);
+        w_store_some(to, words, columns);
 #endif
 }
 
 /* The same of fp32 results, whatever the kernel's dtype. */
 static inline void store_floats(float *to, vec x, int64_t columns, bool stream) {
     if (stream && columns >= LANES && (uintptr_t)to % 64 == 0)
-        _mm512_stream_ps(to, x);
+        v_stream(to, x);
     else
-        _mm512_mask_storeu_ps(to, (__mmask16)columns_mask(columns), x);
+        v_store_some(to, x, columns);
 }
 
 #endif

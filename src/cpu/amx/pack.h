@@ -11,33 +11,25 @@
 
 static inline int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-/* 16 bytes from each of four places, one in each 128-bit lane. */
-static inline __m512i load_lanes(const uint16_t *a, const uint16_t *b, const uint16_t *c, const uint16_t *d) {
-    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)a));
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)b), 1);
-    x = _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)c), 2);
-    return _mm512_inserti32x4(x, _mm_loadu_si128((const __m128i *)(const void *)d), 3);
-}
-
 /* Transposes eight columns of 16 rows, at row[.] + c, into four rows of Q^T, where a pair of columns is one word. The loads
  * put four rows into the lanes of a register, so that the transpose stays within lanes and takes two shuffles a row. */
-static inline void pack_pairs(uint16_t *to, const uint16_t *const row[TILE_SIDE], int64_t c, __m512i sign) {
-    __m512i r[4], t[4];
+static inline void pack_pairs(uint16_t *to, const uint16_t *const row[TILE_SIDE], int64_t c, vec_words sign) {
+    vec_words r[4], t[4];
     for (int i = 0; i < 4; ++i)
-        r[i] = _mm512_xor_si512(sign, load_lanes(row[i] + c, row[4 + i] + c, row[8 + i] + c, row[12 + i] + c));
+        r[i] = w_xor(sign, w_load_lanes(row[i] + c, row[4 + i] + c, row[8 + i] + c, row[12 + i] + c));
     for (int i = 0; i < 2; ++i) {
-        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+        t[2 * i] = w_zip_low_32(r[2 * i], r[2 * i + 1]);
+        t[2 * i + 1] = w_zip_high_32(r[2 * i], r[2 * i + 1]);
     }
     for (int i = 0; i < 2; ++i) {
-        _mm512_store_si512(to + 2 * i * TILE_DEPTH, _mm512_unpacklo_epi64(t[i], t[2 + i]));
-        _mm512_store_si512(to + (2 * i + 1) * TILE_DEPTH, _mm512_unpackhi_epi64(t[i], t[2 + i]));
+        w_store(to + 2 * i * TILE_DEPTH, w_zip_low_64(t[i], t[2 + i]));
+        w_store(to + (2 * i + 1) * TILE_DEPTH, w_zip_high_64(t[i], t[2 + i]));
     }
 }
 
 /* Packs Q^T of a tile, [dim / 32][PARTS][2][16 pairs of columns][16 queries]; flip: with all signs changed. */
 static inline void pack_queries(uint16_t *to, const struct tile_rows *t, const strobe_tensor *x, int64_t dim, bool flip) {
-    const __m512i sign = _mm512_set1_epi16(flip ? -0x8000 : 0);
+    const vec_words sign = w_set(flip ? 0x80008000u : 0);
     _Alignas(64) uint16_t square[PARTS][TILE_SIDE][TILE_DEPTH];
     int64_t offset[TILE_ROWS];
     tile_offsets(offset, t, x);
@@ -48,10 +40,10 @@ static inline void pack_queries(uint16_t *to, const struct tile_rows *t, const s
             for (int64_t i = 0; i < TILE_SIDE; ++i) {
                 const int64_t r = half * TILE_SIDE + i;
                 const number *at = r < t->n ? (const number *)x->data + offset[r] + c * TILE_DEPTH : NULL;
-                __m512i parts[PARTS];
+                vec_words parts[PARTS];
                 if (!in_place) load_parts(parts, at, at ? dim - c * TILE_DEPTH : 0);
                 for (int n = 0; n < PARTS; ++n) {
-                    if (!in_place) _mm512_store_si512(square[n][i], parts[n]);
+                    if (!in_place) w_store(square[n][i], parts[n]);
                     row[n][i] = in_place ? (const uint16_t *)(const void *)at : square[n][i];
                 }
             }
@@ -63,23 +55,20 @@ static inline void pack_queries(uint16_t *to, const struct tile_rows *t, const s
 }
 
 /* Keeps the greatest magnitudes among first parts. The first part of an infinity or a NaN is an infinity or a NaN too. */
-static inline void note_size(__m512i *greatest, __m512i part) {
-    *greatest = _mm512_max_epu16(*greatest, _mm512_and_si512(part, _mm512_set1_epi16(0x7fff)));
+static inline void note_size(vec_words *greatest, vec_words part) {
+    *greatest = w_largest(*greatest, w_and(part, w_set(0x7fff7fffu)));
 }
 
-static inline bool is_finite(__m512i greatest) {
-    return !_mm512_cmp_epu16_mask(greatest, _mm512_set1_epi16(0x7f80), _MM_CMPINT_NLT);
-}
+static inline bool is_finite(vec_words greatest) { return w_all_below(greatest, 0x7f80); }
 
 /* Packs n rows of K, [PARTS][64 keys][padded]. Returns whether all are finite. */
 static inline bool pack_keys(uint16_t *to, const number *k, int64_t stride, int64_t n, int64_t dim, int64_t padded) {
-    __m512i parts[PARTS], greatest = _mm512_setzero_si512();
+    vec_words parts[PARTS], greatest = w_set(0);
     for (int64_t j = 0; j < BLOCK_KEYS; ++j)
         for (int64_t c = 0; c < padded; c += TILE_DEPTH) {
             load_parts(parts, k + (j < n ? j : 0) * stride + c, j < n ? dim - c : 0);
             note_size(&greatest, parts[0]);
-            for (int64_t part = 0; part < PARTS; ++part)
-                _mm512_store_si512(to + (part * BLOCK_KEYS + j) * padded + c, parts[part]);
+            for (int64_t part = 0; part < PARTS; ++part) w_store(to + (part * BLOCK_KEYS + j) * padded + c, parts[part]);
         }
     return is_finite(greatest);
 }
@@ -115,26 +104,25 @@ static inline uint64_t keys_not_finite(const number *x, int64_t stride, int64_t 
 
 /* Transposes eight columns of 32 keys, at v, into eight rows of V^T. The loads put eight keys into each 128-bit lane, so
  * that the transpose stays within lanes and takes three shuffles a row; from whole rows it would take five. */
-static inline void pack_columns(uint16_t *to, const uint16_t *v, int64_t stride, __m512i *greatest) {
-    __m512i r[8], t[8], u[8];
+static inline void pack_columns(uint16_t *to, const uint16_t *v, int64_t stride, vec_words *greatest) {
+    vec_words r[8], t[8], u[8];
     for (int i = 0; i < 8; ++i) {
         const uint16_t *key = v + i * stride;
-        r[i] = load_lanes(key, key + 8 * stride, key + 16 * stride, key + 24 * stride);
+        r[i] = w_load_lanes(key, key + 8 * stride, key + 16 * stride, key + 24 * stride);
         note_size(greatest, r[i]);
     }
     for (int i = 0; i < 4; ++i) {
-        t[i] = _mm512_unpacklo_epi16(r[2 * i], r[2 * i + 1]); /* columns 0 to 3 of keys 2i and 2i + 1 */
-        t[4 + i] = _mm512_unpackhi_epi16(r[2 * i], r[2 * i + 1]);
+        t[i] = w_zip_low_16(r[2 * i], r[2 * i + 1]); /* columns 0 to 3 of keys 2i and 2i + 1 */
+        t[4 + i] = w_zip_high_16(r[2 * i], r[2 * i + 1]);
     }
     for (int i = 0; i < 4; ++i) { /* u[2 i + n]: columns 2 i and 2 i + 1 of the keys 4 n to 4 n + 3 */
-        const __m512i *pair = t + i / 2 * 4;
+        const vec_words *pair = t + i / 2 * 4;
         for (int n = 0; n < 2; ++n)
-            u[2 * i + n] = i % 2 ? _mm512_unpackhi_epi32(pair[2 * n], pair[2 * n + 1])
-                                 : _mm512_unpacklo_epi32(pair[2 * n], pair[2 * n + 1]);
+            u[2 * i + n] = i % 2 ? w_zip_high_32(pair[2 * n], pair[2 * n + 1]) : w_zip_low_32(pair[2 * n], pair[2 * n + 1]);
     }
     for (int i = 0; i < 4; ++i) {
-        _mm512_store_si512(to + 2 * i * TILE_DEPTH, _mm512_unpacklo_epi64(u[2 * i], u[2 * i + 1]));
-        _mm512_store_si512(to + (2 * i + 1) * TILE_DEPTH, _mm512_unpackhi_epi64(u[2 * i], u[2 * i + 1]));
+        w_store(to + 2 * i * TILE_DEPTH, w_zip_low_64(u[2 * i], u[2 * i + 1]));
+        w_store(to + (2 * i + 1) * TILE_DEPTH, w_zip_high_64(u[2 * i], u[2 * i + 1]));
     }
 }
 
@@ -143,13 +131,13 @@ static inline void pack_columns(uint16_t *to, const uint16_t *v, int64_t stride,
  * whether all of them are finite. */
 static inline bool pack_values_square(uint16_t *to, const number *v, int64_t stride, int64_t columns, uint32_t keys,
                                       int64_t apart, bool both) {
-    __m512i greatest = _mm512_setzero_si512(), other, parts[PARTS];
+    vec_words greatest = w_set(0), other, parts[PARTS];
     _Alignas(64) uint16_t square[PARTS][TILE_DEPTH][TILE_DEPTH];
     const bool in_place = PARTS == 1 && columns >= TILE_DEPTH && keys == 0xffffffffu;
     for (int j = 0; j < TILE_DEPTH && !in_place; ++j) {
         const bool there = keys >> j & 1;
         load_parts(parts, there ? v + j * stride : NULL, there ? columns : 0);
-        for (int n = 0; n < PARTS; ++n) _mm512_store_si512(square[n][j], parts[n]);
+        for (int n = 0; n < PARTS; ++n) w_store(square[n][j], parts[n]);
     }
     for (int n = 0; n < PARTS; ++n)
         for (int x = 0; x < (both ? TILE_DEPTH : TILE_SIDE); x += 8)
@@ -182,7 +170,7 @@ static inline void unpack_rows(const struct tile_rows *t, const strobe_tensor *x
     for (int64_t half = 0; half * TILE_SIDE < t->n; ++half) {
         const vec f = v_load(factor + half * TILE_SIDE);
         for (int64_t c = 0; c < dim; c += TILE_SIDE * COLUMNS_A_WORD) {
-            __m512i words[TILE_SIDE];
+            vec_words words[TILE_SIDE];
             for (int64_t i = 0; i < TILE_SIDE; ++i) {
                 const int64_t first = c + i * COLUMNS_A_WORD, second = first + COLUMNS_A_WORD - 1;
                 const float *at = o + half * TILE_SIDE;

@@ -15,19 +15,8 @@ static inline void pack_key_tiles(uint16_t *to, const uint16_t *k, int64_t strid
     for (int64_t j = 0; j < BLOCK_KEYS; ++j) {
         uint16_t *row = to + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_DEPTH;
         for (int64_t c = 0; c < padded; c += TILE_DEPTH)
-            _mm512_store_si512(row + c * TILE_SIDE, j < n
-                                                        ? _mm512_maskz_loadu_epi16(columns_mask(dim - c), k + j * stride + c)
-                                                        : _mm512_setzero_si512());
+            w_store(row + c * TILE_SIDE, j < n ? w_load_some(k + j * stride + c, dim - c) : w_set(0));
     }
-}
-
-/* Interleaves 32 columns of a row (low) and of the row 16 further on (high) into pairs, 16 in each vector. */
-static inline void pair_columns(__m512i pairs[2], __m512i low, __m512i high) {
-    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
-                  second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-    const __m512i even = _mm512_unpacklo_epi16(low, high), odd = _mm512_unpackhi_epi16(low, high);
-    pairs[0] = _mm512_permutex2var_epi64(even, first, odd);
-    pairs[1] = _mm512_permutex2var_epi64(even, second, odd);
 }
 
 /* Packs a tile's rows of x as operand B in pairs of rows r and r + 16, [padded / 16] tiles. Rows in `left_out` are zero. */
@@ -39,12 +28,10 @@ static inline void pack_row_pairs(uint16_t *to, const struct tile_rows *t, const
         row[r] = r < t->n && !(left_out >> r & 1) ? (const uint16_t *)x->data + tile_offset(t, x, r) : zeros;
     for (int64_t r = 0; r < TILE_SIDE; ++r)
         for (int64_t c = 0; c < padded; c += TILE_DEPTH) {
-            const __mmask32 mask = columns_mask(dim - c);
-            __m512i pairs[2];
-            pair_columns(pairs, _mm512_maskz_loadu_epi16(mask, row[r] + c),
-                         _mm512_maskz_loadu_epi16(mask, row[r + TILE_SIDE] + c));
-            _mm512_store_si512(to + c * TILE_DEPTH + r * TILE_DEPTH, pairs[0]);
-            _mm512_store_si512(to + c * TILE_DEPTH + TILE_ELEMENTS + r * TILE_DEPTH, pairs[1]);
+            vec_words pairs[2];
+            w_zip_rows(pairs, w_load_some(row[r] + c, dim - c), w_load_some(row[r + TILE_SIDE] + c, dim - c));
+            w_store(to + c * TILE_DEPTH + r * TILE_DEPTH, pairs[0]);
+            w_store(to + c * TILE_DEPTH + TILE_ELEMENTS + r * TILE_DEPTH, pairs[1]);
         }
 }
 
@@ -65,10 +52,9 @@ static inline void unpack_key_tiles(const strobe_tensor *x, int64_t element, con
         for (int64_t c = 0; c < dim && x->dtype == STROBE_FP32; c += TILE_SIDE)
             store_floats((float *)x->data + element + c, v_mul(v_load(row + c * TILE_SIDE), v_set(factor)), dim - c, stream);
         for (int64_t c = 0; c < dim && x->dtype != STROBE_FP32; c += TILE_DEPTH) {
-            const __m256i low = round_bf16(v_mul(v_load(row + c * TILE_SIDE), v_set(factor)));
-            const __m256i high = round_bf16(v_mul(v_load(row + (c + TILE_SIDE) * TILE_SIDE), v_set(factor)));
-            store_words((uint16_t *)x->data + element + c, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1), dim - c,
-                        stream);
+            const vec low = v_mul(v_load(row + c * TILE_SIDE), v_set(factor));
+            const vec high = v_mul(v_load(row + (c + TILE_SIDE) * TILE_SIDE), v_set(factor));
+            store_words((uint16_t *)x->data + element + c, w_round_bf16(low, high), dim - c, stream);
         }
     }
 }

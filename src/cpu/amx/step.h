@@ -65,17 +65,17 @@ struct step {
 /* Stores two rows of P^T as pairs of bf16, in parts. */
 ALWAYS_INLINE void store_pair(uint32_t *p, vec even, vec odd) {
     for (int part = 1; part < PARTS; ++part, p += P_WORDS) {
-        const __m512i even_part = part == 1 ? round_part(&even) : cut_part(&even);
-        _mm512_store_si512(p, v_pair_cut(even_part, part == 1 ? round_part(&odd) : cut_part(&odd)));
+        const vec_words even_part = part == 1 ? round_part(&even) : cut_part(&even);
+        w_store(p, v_pair_cut(even_part, part == 1 ? round_part(&odd) : cut_part(&odd)));
     }
-    _mm512_store_si512(p, v_pair(even, odd));
+    w_store(p, v_pair(even, odd));
 }
 
 /* The exponent of scores at s, (S - m) c. Coarsely it is one instruction, S c - m c. What m c loses by rounding is part of
  * every P of a row, so O does not have it, but lse would. */
 ALWAYS_INLINE vec exponent(const struct exponentials *e, const float *s, int n, bool fine) {
     if (fine) return v_mul(v_sub(v_load(s), e->shift[n]), e->factor);
-    return _mm512_fmsub_ps(v_load(s), e->factor, e->shift[n]);
+    return v_fms(v_load(s), e->factor, e->shift[n]);
 }
 
 /* P of keys 2 pair and 2 pair + 1 from e->s on, for the queries of vector n. */

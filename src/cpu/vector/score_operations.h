@@ -12,6 +12,7 @@
 #include "cpu/vector/tanh.h"
 #include "math/float16.h"
 
+typedef float vec_floats __attribute__((vector_size(4 * LANES))); /* what a vec may be, or the compiler's name for it */
 typedef int32_t vec_ints __attribute__((vector_size(4 * LANES)));
 typedef uint32_t vec_uints __attribute__((vector_size(4 * LANES)));
 
@@ -24,15 +25,35 @@ ALWAYS_INLINE vec_ints i_load(const float *x) {
 ALWAYS_INLINE void i_store(float *x, vec_ints a) { memcpy(x, &a, sizeof a); }
 ALWAYS_INLINE vec_ints i_set(int32_t x) { return x - (vec_ints){0}; }
 ALWAYS_INLINE vec_ints i_pick(vec_ints where, vec_ints yes, vec_ints no) { return (yes & where) | (no & ~where); }
-ALWAYS_INLINE vec f_pick(vec_ints where, vec yes, vec no) { return (vec)i_pick(where, (vec_ints)yes, (vec_ints)no); }
-ALWAYS_INLINE vec_ints f_less(vec a, vec b) { return (vec_ints)(a < b); }
+
+/* A vec by the names of the compiler's types: its floats, its bits; and back. */
+ALWAYS_INLINE vec_floats f_floats(vec x) {
+    vec_floats a;
+    memcpy(&a, &x, sizeof a);
+    return a;
+}
+
+ALWAYS_INLINE vec f_of_floats(vec_floats x) {
+    vec a;
+    memcpy(&a, &x, sizeof a);
+    return a;
+}
+
+ALWAYS_INLINE vec_ints f_bits(vec x) { return (vec_ints)f_floats(x); }
+ALWAYS_INLINE vec f_of_bits(vec_ints x) { return f_of_floats((vec_floats)x); }
+ALWAYS_INLINE vec_ints f_whole(vec x) { return __builtin_convertvector(f_floats(x), vec_ints); }
+ALWAYS_INLINE vec f_of_whole(vec_ints x) { return f_of_floats(__builtin_convertvector(x, vec_floats)); }
+
+ALWAYS_INLINE vec f_pick(vec_ints where, vec yes, vec no) { return f_of_bits(i_pick(where, f_bits(yes), f_bits(no))); }
+ALWAYS_INLINE vec_ints f_less(vec a, vec b) { return (vec_ints)(f_floats(a) < f_floats(b)); }
+ALWAYS_INLINE vec_ints f_at_most(vec a, vec b) { return (vec_ints)(f_floats(a) <= f_floats(b)); }
+ALWAYS_INLINE vec_ints f_equal(vec a, vec b) { return (vec_ints)(f_floats(a) == f_floats(b)); }
 
 /* 2^n for whole n from -126 to 127, as the exponent's bits. */
-ALWAYS_INLINE vec power_of_two(vec_ints n) { return (vec)((n + 127) << 23); }
+ALWAYS_INLINE vec power_of_two(vec_ints n) { return f_of_bits((n + 127) << 23); }
 
 ALWAYS_INLINE vec f_floor(vec x) {
-    const vec whole = __builtin_convertvector(
-        __builtin_convertvector(f_pick(f_less(v_abs(x), v_set(8388608)), x, v_set(0)), vec_ints), vec);
+    const vec whole = f_of_whole(f_whole(f_pick(f_less(v_abs(x), v_set(8388608)), x, v_set(0))));
     const vec floored = v_sub(whole, f_pick(f_less(x, whole), v_set(1), v_set(0)));
     return f_pick(f_less(v_abs(x), v_set(8388608)), floored, x);
 }
@@ -40,12 +61,12 @@ ALWAYS_INLINE vec f_floor(vec x) {
 /* 2^n 2^rest, for whole n and rest within 0.5; x is out of these bounds, or NaN, where the result is 0, infinite, or NaN. */
 ALWAYS_INLINE vec scaled_power(vec n, vec rest, vec x, float least, float most) {
     const vec bounded = v_max(v_set(-126), v_min(v_set(128), n)); /* a NaN passes, and is picked away below */
-    const vec_ints exponent = __builtin_convertvector(f_pick((vec_ints)(bounded == bounded), bounded, v_set(0)), vec_ints);
+    const vec_ints exponent = f_whole(f_pick(f_equal(bounded, bounded), bounded, v_set(0)));
     const vec_ints half = exponent >> 1;
     const vec power = v_mul(v_mul(v_exp2(rest), power_of_two(half)), power_of_two(exponent - half));
     const vec high = f_pick(f_less(v_set(most), x), v_set(INFINITY), power);
     const vec bounded_below = f_pick(f_less(x, v_set(least)), v_set(0), high);
-    return f_pick((vec_ints)(x == x), bounded_below, x);
+    return f_pick(f_equal(x, x), bounded_below, x);
 }
 
 ALWAYS_INLINE vec f_exp2(vec x) {
@@ -62,20 +83,20 @@ ALWAYS_INLINE vec f_exp(vec x) {
 
 /* x = 2^e m with m around 1; log m = 2 atanh s with s = (m - 1) / (m + 1). */
 ALWAYS_INLINE vec f_log(vec x) {
-    const vec_ints bits = (vec_ints)x, e = (bits - 0x3f3504f3) >> 23; /* sqrt(1/2) and above belong to exponent 0 */
-    const vec m = (vec)(bits - (e << 23)), exponent = __builtin_convertvector(e, vec);
+    const vec_ints bits = f_bits(x), e = (bits - 0x3f3504f3) >> 23; /* sqrt(1/2) and above belong to exponent 0 */
+    const vec m = f_of_bits(bits - (e << 23)), exponent = f_of_whole(e);
     const vec s = v_div(v_sub(m, v_set(1)), v_add(m, v_set(1))), square = v_mul(s, s);
     vec p = v_add(v_mul(v_set(2 / 9.0f), square), v_set(2 / 7.0f));
     p = v_add(v_mul(p, square), v_set(2 / 5.0f));
     p = v_add(v_mul(p, square), v_set(2 / 3.0f));
     const vec of_m = v_add(v_mul(v_mul(s, square), p), v_mul(s, v_set(2)));
     const vec log = v_add(v_mul(exponent, v_set(0.693359375f)), v_add(of_m, v_mul(exponent, v_set(-2.12194440e-4f))));
-    const vec positive = f_pick((vec_ints)(x == v_set(INFINITY)), x, log);
+    const vec positive = f_pick(f_equal(x, v_set(INFINITY)), x, log);
     const vec some = f_pick(f_less(x, v_set(1.17549435e-38f)), v_set(-INFINITY), positive);
-    return f_pick((vec_ints)(x >= v_set(0)), some, v_set(NAN));
+    return f_pick(f_at_most(v_set(0), x), some, v_set(NAN));
 }
 
-ALWAYS_INLINE vec f_tanh(vec x) { return f_pick((vec_ints)(x == x), v_tanh(x), x); }
+ALWAYS_INLINE vec f_tanh(vec x) { return f_pick(f_equal(x, x), v_tanh(x), x); }
 
 ALWAYS_INLINE vec f_pow(vec x, vec y) {
     float a[LANES], b[LANES];
@@ -87,7 +108,7 @@ ALWAYS_INLINE vec f_pow(vec x, vec y) {
 /* Towards zero; the nearest integer where it does not fit, 0 of a NaN. */
 ALWAYS_INLINE vec_ints f_to_i(vec x) {
     const vec_ints fits = f_less(v_abs(x), v_set(2147483648.0f));
-    const vec_ints inside = __builtin_convertvector(f_pick(fits, x, v_set(0)), vec_ints);
+    const vec_ints inside = f_whole(f_pick(fits, x, v_set(0)));
     const vec_ints outside = i_pick(f_less(v_set(0), x), i_set(INT32_MAX),
                                     i_pick(f_less(x, v_set(0)), i_set(INT32_MIN), i_set(0)));
     return i_pick(fits, inside, outside);
@@ -178,7 +199,7 @@ static inline void apply_to_integers(enum score_operation operation, float *to, 
     case OP_I_OR: FOR_EACH_INTEGER(x | y);
     case OP_I_NOT: FOR_EACH_INTEGER(i_truth(x == 0));
     case OP_I_SELECT: FOR_EACH_INTEGER(i_pick(x != 0, y, i_load(of[2].at + n * of[2].stride)));
-    default: FOR_EACH_INTEGER((vec_ints) __builtin_convertvector(x, vec)); /* I_TO_F */
+    default: FOR_EACH_INTEGER(f_bits(f_of_whole(x))); /* I_TO_F */
     }
 }
 
@@ -189,15 +210,15 @@ static inline void apply_to_floats(enum score_operation operation, float *to, co
     case OP_F_SUB: FOR_EACH_FLOAT(v_store, v_sub(x, y));
     case OP_F_MUL: FOR_EACH_FLOAT(v_store, v_mul(x, y));
     case OP_F_DIV: FOR_EACH_FLOAT(v_store, v_div(x, y));
-    case OP_F_NEG: FOR_EACH_FLOAT(i_store, (vec_ints)x ^ INT32_MIN);
+    case OP_F_NEG: FOR_EACH_FLOAT(i_store, f_bits(x) ^ INT32_MIN);
     case OP_F_ABS: FOR_EACH_FLOAT(v_store, v_abs(x));
     case OP_F_MIN: FOR_EACH_FLOAT(v_store, f_pick(f_less(x, y), x, y));
     case OP_F_MAX: FOR_EACH_FLOAT(v_store, f_pick(f_less(y, x), x, y));
     case OP_F_LESS: FOR_EACH_FLOAT(i_store, i_truth(f_less(x, y)));
-    case OP_F_LESS_EQUAL: FOR_EACH_FLOAT(i_store, i_truth((vec_ints)(x <= y)));
-    case OP_F_EQUAL: FOR_EACH_FLOAT(i_store, i_truth((vec_ints)(x == y)));
-    case OP_F_SELECT: FOR_EACH_FLOAT(v_store, f_pick((vec_ints)x != 0, y, v_load(of[2].at + n * of[2].stride)));
-    case OP_F_CHAIN: FOR_EACH_FLOAT(v_store, f_pick((vec_ints)(x == v_set(0)), x, v_mul(x, y)));
+    case OP_F_LESS_EQUAL: FOR_EACH_FLOAT(i_store, i_truth(f_at_most(x, y)));
+    case OP_F_EQUAL: FOR_EACH_FLOAT(i_store, i_truth(f_equal(x, y)));
+    case OP_F_SELECT: FOR_EACH_FLOAT(v_store, f_pick(f_bits(x) != 0, y, v_load(of[2].at + n * of[2].stride)));
+    case OP_F_CHAIN: FOR_EACH_FLOAT(v_store, f_pick(f_equal(x, v_set(0)), x, v_mul(x, y)));
     case OP_F_EXP: FOR_EACH_FLOAT(v_store, f_exp(x));
     case OP_F_EXP2: FOR_EACH_FLOAT(v_store, f_exp2(x));
     case OP_F_LOG: FOR_EACH_FLOAT(v_store, f_log(x));

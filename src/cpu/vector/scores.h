@@ -12,7 +12,7 @@
 #include "cpu/vector/score_function.h"
 #include "cpu/vector/tanh.h"
 #include "cpu/vector/visible.h"
-#if defined(STROBE_TILES) || defined(STROBE_LEVEL_avx512)
+#if defined(STROBE_CPU_ISA_AVX512_H)
 #include "cpu/vector/bias_columns.h"
 #endif
 
@@ -119,7 +119,7 @@ ALWAYS_INLINE bool scores_bias(float *s, const struct tile_rows *t, const struct
             at[lane] = f->bias[r + lane < t->n ? r + lane : 0];
             prefetch_row(bias->data, (at[lane] + j0 + BLOCK_KEYS) * bytes, BLOCK_KEYS * bytes);
         }
-#if defined(STROBE_TILES) || defined(STROBE_LEVEL_avx512)
+#if defined(STROBE_CPU_ISA_AVX512_H)
         j = bias_columns(s + r, bias, at, j0, keys, scale, &hidden);
 #endif
         if (j < keys) hidden = scores_bias_widened(s + j * TILE_ROWS + r, bias, at, j0 + j, keys - j, scale) || hidden;

@@ -6,7 +6,7 @@
 
 #include "cpu/level.h"
 
-#if !defined(STROBE_TILES) || defined(STROBE_AMX_fp32) /* isa/amx.h has one for 16 bits */
+#if !defined(STROBE_TILES) || defined(STROBE_AMX_fp32) /* isa/tiles.h has one for 16 bits */
 /* tanh x: x + x^3 p(x^2) with a minimax polynomial for |x| <= 0.625, error 1.6e-9, and 1 - 2 / (1 + e^2x) beyond. */
 static inline vec v_tanh(vec x) {
     const vec size = v_abs(x), square = v_mul(x, x);
