@@ -34,6 +34,9 @@
 #include <stdint.h>
 #include <string.h>
 
+/* A function that is inlined everywhere, and so compiled for each value of its constant arguments. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 #if defined(STROBE_LEVEL_amx)
 #define STROBE_TILES
 #include "cpu/isa/amx.h"
@@ -64,7 +67,7 @@
 #endif
 
 /* What is left of 2^x. A loop can start that of other numbers in between. */
-static inline vec v_exp2_finish(struct exp2_parts e) {
+ALWAYS_INLINE vec v_exp2_finish(struct exp2_parts e) {
     vec p = v_fma(v_set(EXP2_C5), e.fraction, v_set(EXP2_C4));
     p = v_fma(p, e.fraction, v_set(EXP2_C3));
     p = v_fma(p, e.fraction, v_set(EXP2_C2));
@@ -74,9 +77,6 @@ static inline vec v_exp2_finish(struct exp2_parts e) {
 }
 
 static inline vec v_exp2(vec x) { return v_exp2_finish(v_exp2_start(x)); }
-
-/* A function that is inlined everywhere, and so compiled for each value of its constant arguments. */
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* Denormals are 60 times as slow as other numbers and mean nothing here. So they are flushed to zero while a task runs, and
  * then the caller's mode is restored. */

@@ -251,14 +251,15 @@ static inline vec v_sums(const vec x[LANES]) {
 static inline float v_sum(vec a) { return vaddvq_f32(quad_sum(a)); }
 static inline float v_highest(vec a) { return vmaxnmvq_f32(quad_highest(a)); }
 
-/* 2^x begun: what is left are the polynomial of the fraction and the power of two. */
+/* 2^x begun: what is left are the polynomial of the fraction and the power of two. Of 16 lanes that is too much to be handed
+ * to a function in registers. */
 struct exp2_parts {
     vec whole, fraction;
 };
 
 QUADWISE_1(v_floor, vec, vec, vrndmq_f32)
 
-static inline struct exp2_parts v_exp2_start(vec x) {
+ALWAYS_INLINE struct exp2_parts v_exp2_start(vec x) {
     const vec whole = v_floor(x);
     return (struct exp2_parts){whole, v_sub(x, whole)};
 }
@@ -266,7 +267,7 @@ static inline struct exp2_parts v_exp2_start(vec x) {
 /* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, whatever the bits are,
  * since a denormal may be slow. A NaN stays one: its conversion is 0. Arguments are at most 127; those of a softmax are at
  * most 0. */
-static inline vec v_exp2_scale(struct exp2_parts e, vec p) {
+ALWAYS_INLINE vec v_exp2_scale(struct exp2_parts e, vec p) {
     EACH_QUAD {
         const int32x4_t shift = vshlq_n_s32(vcvtq_s32_f32(e.whole.q[i]), 23);
         p.q[i] = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p.q[i]), shift));
