@@ -3,18 +3,21 @@
  * dot_matrices.h: tile products of ARM's BFMMLA, which multiplies 2 rows of A, 4 elements each, by 2 columns of B: a tile
  * product is 512 of them. Registers hold 8 rows x 8 columns of sums as 16 squares of 2 x 2. Both operands lie in memory as
  * tiles do: two rows of A, 8 elements each, become two operands, the first and the second 4 of both, and so do 4 columns of
- * two rows of B, whose pairs of elements follow each other. */
+ * two rows of B, whose pairs of elements follow each other. A is laid out so once for all columns, B for each 8 rows,
+ * between the products. */
 #ifndef STROBE_CPU_ISA_DOT_MATRICES_H
 #define STROBE_CPU_ISA_DOT_MATRICES_H
 
 #include "cpu/isa/neon.h"
 
-enum { DOT_COLUMNS = 8, DOT_SQUARES = 4 /* of 2 x 2 sums, in a row or column of squares */ };
+enum {
+    DOT_COLUMNS = 8,
+    DOT_SQUARES = 4,           /* of 2 x 2 sums, in a row or column of squares */
+    DOT_DEPTHS = DOT_ROWS / 2, /* of 4 elements, in the rows of a tile */
+};
 
 static inline uint32x4_t dot_load_16(const char *at) { return vreinterpretq_u32_u8(vld1q_u8((const uint8_t *)at)); }
 static inline float32x4_t dot_load_sums(const char *at) { return vreinterpretq_f32_u32(dot_load_16(at)); }
-static inline bfloat16x8_t dot_operand_32(uint32x4_t x) { return vreinterpretq_bf16_u32(x); }
-static inline bfloat16x8_t dot_operand_64(uint64x2_t x) { return vreinterpretq_bf16_u64(x); }
 
 /* Sums of two rows and four columns as two squares, and back. */
 static inline void dot_squares(float32x4_t square[2], float32x4_t row, float32x4_t below) {
@@ -23,58 +26,57 @@ static inline void dot_squares(float32x4_t square[2], float32x4_t row, float32x4
     square[1] = vreinterpretq_f32_u64(vzip2q_u64(a, b));
 }
 
-/* Eight elements of each row of A, and four rows of B. */
-static inline __attribute__((always_inline)) void dot_step(float32x4_t sum[DOT_SQUARES][DOT_SQUARES], const char *a,
-                                                           size_t a_row, const char *b, size_t b_row) {
-    bfloat16x8_t rows[2][DOT_SQUARES], columns[DOT_SQUARES];
-#pragma GCC unroll 4
-    for (size_t m = 0; m < DOT_SQUARES; ++m) {
-        const uint64x2_t row = vreinterpretq_u64_u32(dot_load_16(a + 2 * m * a_row));
-        const uint64x2_t below = vreinterpretq_u64_u32(dot_load_16(a + (2 * m + 1) * a_row));
-        rows[0][m] = dot_operand_64(vzip1q_u64(row, below));
-        rows[1][m] = dot_operand_64(vzip2q_u64(row, below));
-    }
-#pragma GCC unroll 2
-    for (size_t half = 0; half < 2; ++half) {
-#pragma GCC unroll 2
-        for (size_t n = 0; n < DOT_SQUARES / 2; ++n) {
-            const uint32x4_t first = dot_load_16(b + 2 * half * b_row + 16 * n);
-            const uint32x4_t second = dot_load_16(b + (2 * half + 1) * b_row + 16 * n);
-            columns[2 * n] = dot_operand_32(vzip1q_u32(first, second));
-            columns[2 * n + 1] = dot_operand_32(vzip2q_u32(first, second));
+/* Eight rows of A as operands. */
+static inline void dot_lay_out(bfloat16x8_t to[DOT_DEPTHS][DOT_SQUARES], const char *a, size_t row) {
+    for (size_t m = 0; m < DOT_SQUARES; ++m, a += 2 * row)
+        for (size_t k = 0; k < DOT_DEPTHS; k += 2) {
+            const uint64x2_t upper = vreinterpretq_u64_u32(dot_load_16(a + 8 * k));
+            const uint64x2_t lower = vreinterpretq_u64_u32(dot_load_16(a + 8 * k + row));
+            to[k][m] = vreinterpretq_bf16_u64(vzip1q_u64(upper, lower));
+            to[k + 1][m] = vreinterpretq_bf16_u64(vzip2q_u64(upper, lower));
         }
-#pragma GCC unroll 4
-        for (size_t m = 0; m < DOT_SQUARES; ++m)
-#pragma GCC unroll 4
-            for (size_t n = 0; n < DOT_SQUARES; ++n) sum[m][n] = vbfmmlaq_f32(sum[m][n], rows[half][m], columns[n]);
-    }
 }
 
-/* 8 rows from `first` on and 8 columns from `column` on of a tile of sums: c + the products of a chain, a[n] b[n]. */
-static inline __attribute__((always_inline)) void dot_block(float (*sums)[LANES], struct dot_rows c,
-                                                            const struct dot_rows *a, const struct dot_rows *b, int count,
-                                                            size_t first, size_t column) {
+/* Four elements of each row of A, and two rows of B. */
+static inline __attribute__((always_inline)) void
+dot_step(float32x4_t sum[DOT_SQUARES][DOT_SQUARES], const bfloat16x8_t rows[DOT_SQUARES], const char *b, size_t b_row) {
+    bfloat16x8_t columns[DOT_SQUARES];
+#pragma GCC unroll 2
+    for (size_t n = 0; n < DOT_SQUARES / 2; ++n) {
+        const uint32x4_t upper = dot_load_16(b + 16 * n), lower = dot_load_16(b + b_row + 16 * n);
+        columns[2 * n] = vreinterpretq_bf16_u32(vzip1q_u32(upper, lower));
+        columns[2 * n + 1] = vreinterpretq_bf16_u32(vzip2q_u32(upper, lower));
+    }
+#pragma GCC unroll 4
+    for (size_t m = 0; m < DOT_SQUARES; ++m)
+#pragma GCC unroll 4
+        for (size_t n = 0; n < DOT_SQUARES; ++n) sum[m][n] = vbfmmlaq_f32(sum[m][n], rows[m], columns[n]);
+}
+
+/* 8 columns from `column` on of 8 rows of sums: c + the products of a chain, rows[n] b[n]. */
+static inline void dot_block(float (*sums)[LANES], struct dot_rows c, const bfloat16x8_t (*rows)[DOT_DEPTHS][DOT_SQUARES],
+                             const struct dot_rows *b, int count, size_t column) {
     float32x4_t sum[DOT_SQUARES][DOT_SQUARES];
 #pragma GCC unroll 4
     for (size_t m = 0; m < DOT_SQUARES; ++m)
 #pragma GCC unroll 2
         for (size_t n = 0; n < DOT_SQUARES; n += 2) {
-            const char *at = c.at + (first + 2 * m) * c.row + (column + 2 * n) * sizeof(float);
+            const char *at = c.at + 2 * m * c.row + (column + 2 * n) * sizeof(float);
             dot_squares(&sum[m][n], dot_load_sums(at), dot_load_sums(at + c.row));
         }
-    for (int n = 0; n < count; ++n)
-#pragma GCC unroll 1
-        for (size_t k = 0; k < DOT_ROWS; k += 4)
-            dot_step(sum, a[n].at + first * a[n].row + 4 * k, a[n].row, b[n].at + k * b[n].row + column * sizeof(float),
-                     b[n].row);
+    for (int n = 0; n < count; ++n) {
+        const char *at = b[n].at + column * sizeof(float);
+#pragma GCC unroll 1 /* more would be interleaved, and does not fit the registers */
+        for (size_t k = 0; k < DOT_DEPTHS; ++k, at += 2 * b[n].row) dot_step(sum, rows[n][k], at, b[n].row);
+    }
 #pragma GCC unroll 4
     for (size_t m = 0; m < DOT_SQUARES; ++m)
 #pragma GCC unroll 2
         for (size_t n = 0; n < DOT_SQUARES; n += 2) {
             float32x4_t row[2];
             dot_squares(row, sum[m][n], sum[m][n + 1]);
-            vst1q_f32(&sums[first + 2 * m][column + 2 * n], row[0]);
-            vst1q_f32(&sums[first + 2 * m + 1][column + 2 * n], row[1]);
+            vst1q_f32(&sums[2 * m][column + 2 * n], row[0]);
+            vst1q_f32(&sums[2 * m + 1][column + 2 * n], row[1]);
         }
 }
 
@@ -83,9 +85,14 @@ static inline __attribute__((always_inline)) void dot_block(float (*sums)[LANES]
 static inline void dot_half(float (*sums)[LANES], float (*others)[LANES], struct dot_rows c, struct dot_rows other,
                             const struct dot_rows *a, const struct dot_rows *b, const struct dot_rows *more, int count,
                             size_t first, bool two) {
-    for (size_t column = 0; column < LANES; column += DOT_COLUMNS) dot_block(sums, c, a, b, count, first, column);
-    for (size_t column = 0; two && column < LANES; column += DOT_COLUMNS)
-        dot_block(others, other, a, more, count, first, column);
+    bfloat16x8_t rows[MOST_WAITING][DOT_DEPTHS][DOT_SQUARES];
+    for (int n = 0; n < count; ++n) dot_lay_out(rows[n], a[n].at + first * a[n].row, a[n].row);
+    c.at += first * c.row;
+    other.at += first * other.row;
+    for (size_t column = 0; column < LANES; column += DOT_COLUMNS) {
+        dot_block(sums + first, c, rows, b, count, column);
+        if (two) dot_block(others + first, other, rows, more, count, column);
+    }
 }
 
 #endif
