@@ -38,8 +38,9 @@ static const char help[] =
     "         inside the mask, half of all for a causal square. In json and csv: tflops\n"
     "GB/s     every tensor read or written once, over the time\n"
     "of peak  share of what this machine did in loops of our own just before and after, on as many threads: fp32\n"
-    "         multiply-adds in registers; for 16-bit tensors in a kernel of level amx or avx512bf16, bf16 products; for\n"
-    "         problems that must move more than they compute, bytes read from memory (bound: fma, bf16 or memory)\n"
+    "         multiply-adds in registers; for 16-bit tensors in a kernel of level amx, avx512bf16 or neonbf16, bf16\n"
+    "         products; for problems that must move more than they compute, bytes read from memory (bound: fma, bf16 or\n"
+    "         memory)\n"
     "         On a GPU: matrix products (mma), for fp32 multiply-adds, or bytes read and written by a copy\n"
     "         Times on a GPU are the device's, with L2 emptied before each call; clocks and what holds them back are\n"
     "         printed below the table\n"
@@ -173,7 +174,8 @@ static bool ready_meter(bench *b, int threads) {
 /* A kernel's name ends with its level. What fp32 gains by products of bf16 is a share of what multiply-adds could do. */
 static bool multiplies_bf16(const subject *s) {
     const char *level = strrchr(s->kernel, '_');
-    return level && (!strcmp(level, "_amx") || !strcmp(level, "_avx512bf16")) && element_bytes(s->in.problem.dtype) == 2;
+    return level && (!strcmp(level, "_amx") || !strcmp(level, "_avx512bf16") || !strcmp(level, "_neonbf16")) &&
+           element_bytes(s->in.problem.dtype) == 2;
 }
 
 /* False, with a sentence, if it could not be measured. */

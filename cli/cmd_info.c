@@ -21,7 +21,7 @@ static const char help[] =
     "  -o FORMAT  table (default), json, csv or md; csv holds the kernels only\n"
     "\n"
     "The environment variable STROBE_ISA=baseline, avx2, avx512, avx512bf16 or amx lowers the level of the CPU; on ARM\n"
-    "baseline or neon.\n"
+    "baseline, neon or neonbf16.\n"
     "Exit code: 0 ok, 2 usage.\n"
     "\n"
     "examples:\n"

@@ -5,13 +5,16 @@
  * ARM's largest processors start four a cycle and have 32 registers: 24 chains.
  * Built with -ffp-contract=fast, so that the compiler makes one instruction of the two operations where the level has it.
  * The loops of bf16: AMX multiplies four tiles of sums from two by two of operands, as a product of matrices has them;
- * AVX-512 has chains of products of pairs. */
+ * AVX-512 has chains of products of pairs, ARM of products of 2 x 4 by 4 x 2. */
 #include "bench/peak.h"
 
 #include <string.h>
 #include <strobe/strobe.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__) && !defined(__clang__) /* whose headers have no functions for one function's instructions */
+#include <arm_neon.h>
+#define HAS_MATRICES 1
 #endif
 #if defined(__linux__) && defined(__x86_64__)
 #include <sys/syscall.h>
@@ -100,10 +103,29 @@ __attribute__((target("avx512f,avx512bf16"))) static int64_t run_pairs(int64_t r
 }
 #endif
 
+#if defined(HAS_MATRICES)
+#define BEGIN_MATRICES(n)   float32x4_t a##n = vdupq_n_f32((float)(n));
+#define ADVANCE_MATRICES(n) a##n = vbfmmlaq_f32(a##n, x, x);
+#define COLLECT_MATRICES(n) a0 = vaddq_f32(a0, a##n);
+__attribute__((target("arch=armv8.2-a+bf16"))) static int64_t run_matrices(int64_t rounds, float *result) {
+    volatile uint16_t opaque = 0x3000;
+    const bfloat16x8_t x = vreinterpretq_bf16_u16(vdupq_n_u16(opaque));
+    CHAINS(BEGIN_MATRICES)
+    for (int64_t round = 0; round < rounds; ++round) {
+        CHAINS(ADVANCE_MATRICES)
+    }
+    CHAINS(COLLECT_MATRICES)
+    *result = vgetq_lane_f32(a0, 0);
+    return rounds * CHAIN_COUNT * 2 * 2 * 4 * 2;
+}
+#endif
+
 peak_loop peak_bf16_loop(void) {
-#if defined(__x86_64__)
     strobe_device_info device = {.struct_size = sizeof device};
     if (strobe_device_at(STROBE_CPU, 0, &device)) return (peak_loop){0};
+#if defined(HAS_MATRICES)
+    if (!strcmp(device.level, "neonbf16")) return (peak_loop){"neonbf16", run_matrices};
+#elif defined(__x86_64__)
 #if defined(__linux__)
     const long request = 0x1023, tile_data = 18; /* ARCH_REQ_XCOMP_PERM: a process asks before it uses tiles */
     if (!strcmp(device.level, "amx") && !syscall(SYS_arch_prctl, request, tile_data)) return (peak_loop){"amx", run_tiles};

@@ -54,7 +54,7 @@ dot_step(float32x4_t sum[DOT_SQUARES][DOT_SQUARES], const bfloat16x8_t rows[DOT_
 }
 
 /* 8 columns from `column` on of 8 rows of sums: c + the products of a chain, rows[n] b[n]. */
-static inline void dot_block(float (*sums)[LANES], struct dot_rows c, const bfloat16x8_t (*rows)[DOT_DEPTHS][DOT_SQUARES],
+static inline void dot_block(float (*sums)[LANES], struct dot_rows c, bfloat16x8_t (*rows)[DOT_DEPTHS][DOT_SQUARES],
                              const struct dot_rows *b, int count, size_t column) {
     float32x4_t sum[DOT_SQUARES][DOT_SQUARES];
 #pragma GCC unroll 4
