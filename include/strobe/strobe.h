@@ -464,9 +464,8 @@ STROBE_API const char *strobe_feature_name(int32_t bit);
 typedef struct strobe_device_info {
     size_t struct_size;
     const char *name;  /* as the device calls itself; both strings live as long as the library */
-    const char *level; /* CUDA: such as sm_90; CPU: baseline, avx2, avx512, avx512bf16 or amx, on ARM baseline, neon or
-                          neonbf16, which the environment variable STROBE_ISA can lower: one of these words, any other
-                          is ignored */
+    const char *level; /* CUDA: such as sm_90; CPU: baseline, avx2, avx512, avx512bf16, amx, on ARM neon, neonbf16, which the
+                          environment variable STROBE_ISA can lower: one of these words, any other is ignored */
     int32_t threads;   /* CPU: threads that a call uses by default */
     int32_t reserved;
     int64_t memory_bytes;

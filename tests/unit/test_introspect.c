@@ -39,7 +39,7 @@ static void test_listing(void **state) {
     assert_int_equal(k, count);
 }
 
-static const char *const levels[] = {"_amx", "_avx512bf16", "_avx512", "_avx2", "_baseline"};
+static const char *const levels[] = {"_amx", "_avx512bf16", "_avx512", "_avx2", "_neonbf16", "_neon", "_baseline"};
 
 /* The level at the end of a name, the best first; COUNT(levels) when there is none. length: of what stands before it. */
 static size_t level_of(const char *name, size_t *length) {
