@@ -21,6 +21,7 @@ static struct {
     PFN_cuDevicePrimaryCtxRetain_v7000 retain;
     PFN_cuDevicePrimaryCtxRelease_v11000 release;
     PFN_cuDevicePrimaryCtxGetState_v7000 state;
+    PFN_cuStreamGetCtx_v9020 stream_context;
 } driver;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int devices;
@@ -45,7 +46,8 @@ static void look(void) {
                !find(&driver.current_device, "cuCtxGetDevice", 2000) || !find(&driver.push, "cuCtxPushCurrent", 4000) ||
                !find(&driver.pop, "cuCtxPopCurrent", 4000) || !find(&driver.retain, "cuDevicePrimaryCtxRetain", 7000) ||
                !find(&driver.release, "cuDevicePrimaryCtxRelease", 11000) ||
-               !find(&driver.state, "cuDevicePrimaryCtxGetState", 7000)) {
+               !find(&driver.state, "cuDevicePrimaryCtxGetState", 7000) ||
+               !find(&driver.stream_context, "cuStreamGetCtx", 9020)) {
         lack = "the NVIDIA driver is older than the CUDA this was built with";
     }
 }
@@ -96,4 +98,16 @@ int strobe__dist_cuda_owner(const void *data) {
     }
     if (attributes.type == cudaMemoryTypeUnregistered) return MEMORY_OF_THE_HOST;
     return attributes.type == cudaMemoryTypeDevice ? attributes.device : MEMORY_OF_ANY;
+}
+
+int strobe__dist_cuda_stream_owner(void *stream) {
+    CUcontext context, current = NULL;
+    CUdevice device = MEMORY_OF_ANY;
+    if ((uintptr_t)stream <= 2) return MEMORY_OF_ANY; /* the default streams' names */
+    if (driver.stream_context(stream, &context)) return MEMORY_OF_ANY;
+    const bool is_other = driver.current_context(&current) || current != context;
+    if (is_other && driver.push(context)) return MEMORY_OF_ANY;
+    if (driver.current_device(&device)) device = MEMORY_OF_ANY;
+    if (is_other) (void)driver.pop(&current);
+    return device;
 }

@@ -42,6 +42,8 @@ void strobe__dist_cuda_leave(int32_t index, int entered);
 /* Whose memory it is: a device's number, or one of these. Managed and pinned memory is any device's. */
 enum { MEMORY_OF_ANY = -1, MEMORY_OF_THE_HOST = -2 };
 int strobe__dist_cuda_owner(const void *data);
+/* Whose stream it is, on a device that has been entered; the default streams are any device's. */
+int strobe__dist_cuda_stream_owner(void *stream);
 bool strobe__dist_cuda_is_captured(void *stream);
 
 #endif

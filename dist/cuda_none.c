@@ -45,6 +45,10 @@ int strobe__dist_cuda_owner(const void *data) {
     (void)data;
     return MEMORY_OF_THE_HOST;
 }
+int strobe__dist_cuda_stream_owner(void *stream) {
+    (void)stream;
+    return MEMORY_OF_ANY;
+}
 bool strobe__dist_cuda_is_captured(void *stream) {
     (void)stream;
     return false;

@@ -139,7 +139,11 @@ strobe_status strobe__place_enter(const struct place *on, int *entered) {
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "stream is %p; NULL is accepted on the CPU", on->stream);
     }
     const char *failure = strobe__dist_cuda_enter(on->index, entered);
-    return failure ? strobe__dist_fail(STROBE_UNSUPPORTED, "device is %d; %s", on->device, failure) : STROBE_OK;
+    if (failure) return strobe__dist_fail(STROBE_UNSUPPORTED, "device is %d; %s", on->device, failure);
+    const int owner = strobe__dist_cuda_stream_owner(on->stream);
+    if (owner == MEMORY_OF_ANY || owner == on->index) return STROBE_OK;
+    return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "stream is one of device %d; one of device %d is accepted", owner,
+                             on->index);
 }
 
 void strobe__place_leave(const struct place *on, int entered) {

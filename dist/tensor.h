@@ -43,7 +43,7 @@ void strobe__sum_parts(struct place *on, float *to, const float *parts, int64_t 
 void strobe__upload(struct place *on, int64_t *to, const int64_t *words, int64_t count);
 
 /* Makes the device of a place the thread's current one, where the place is a GPU, until leave undoes *entered. Fails with a
- * sentence where this build or machine has none. */
+ * sentence where this build or machine has none, or the place's stream is another device's. */
 strobe_status strobe__place_enter(const struct place *on, int *entered);
 void strobe__place_leave(const struct place *on, int entered);
 

@@ -153,6 +153,11 @@ int strobe__dist_cuda_owner(const void *data) {
     return MEMORY_OF_ANY;
 }
 
+int strobe__dist_cuda_stream_owner(void *stream) {
+    (void)stream;
+    return MEMORY_OF_ANY;
+}
+
 bool strobe__dist_cuda_is_captured(void *stream) {
     (void)stream;
     return false;

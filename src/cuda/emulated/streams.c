@@ -233,6 +233,10 @@ SEEN CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status
     *status = emulated_is_capturing(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return emulated_current_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
+SEEN CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
+    *context = is_default(stream) ? emulated_current_context() : stream->context;
+    return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
 SEEN CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data) {
     const struct step s = {.what = CALL, .function = function, .data = data};
     return (CUresult)emulated_submit(stream, &s);
