@@ -1,28 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * mpi.c: strobe_dist_mpi.h. MPI counts in int, so that a large message is several. */
-#include <dlfcn.h>
-#include <mpi.h>
-#if defined(OPEN_MPI)
-#include <mpi-ext.h>
-#endif
+#include "state.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "strobe/strobe_dist_mpi.h"
-
 enum { MOST_BYTES = 1 << 30 };
 
-struct state {
-    MPI_Comm comm;
-    MPI_Request *requests;
-    int count, capacity;
-    int (*wait_stream)(void *stream); /* the CUDA driver's */
-    strobe_transport records;         /* of a transport for a GPU */
-    char text[MPI_MAX_ERROR_STRING];
-};
-
-static int failed(struct state *s, int code) {
+static int failed(struct mpi *s, int code) {
     int length = 0;
     if (code == MPI_SUCCESS) return 0;
     if (MPI_Error_string(code, s->text, &length) != MPI_SUCCESS) strcpy(s->text, "an error without a text");
@@ -35,7 +21,7 @@ static int count_of(const strobe_message *messages, int64_t count) {
     return pieces;
 }
 
-static int begin(struct state *s, const strobe_message *message, int receives) {
+static int begin(struct mpi *s, const strobe_message *message, int receives) {
     char *at = message->data;
     for (size_t left = message->bytes; left > 0;) {
         const int bytes = left < MOST_BYTES ? (int)left : MOST_BYTES;
@@ -48,9 +34,9 @@ static int begin(struct state *s, const strobe_message *message, int receives) {
     return 0;
 }
 
-static int start(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
-                 int64_t receive_count, void *stream) {
-    struct state *s = self;
+int strobe__mpi_start(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
+                      int64_t receive_count, void *stream) {
+    struct mpi *s = self;
     const int needed = count_of(sends, send_count) + count_of(receives, receive_count);
     (void)stream;
     if (needed > s->capacity) {
@@ -69,30 +55,19 @@ static int start(void *self, const strobe_message *sends, int64_t send_count, co
     return 0;
 }
 
-static int wait_for(void *self, void *stream) {
-    struct state *s = self;
+int strobe__mpi_wait(void *self, void *stream) {
+    struct mpi *s = self;
     (void)stream;
     return failed(s, MPI_Waitall(s->count, s->requests, MPI_STATUSES_IGNORE));
 }
 
-/* What is sent must have been computed, and what is received may overwrite what work before reads. */
-static int start_on_gpu(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
-                        int64_t receive_count, void *stream) {
-    struct state *s = self;
-    if (s->wait_stream(stream)) {
-        strcpy(s->text, "the CUDA driver reports an error of the stream");
-        return 1;
-    }
-    return start(self, sends, send_count, receives, receive_count, NULL);
-}
-
-static const char *text_of(void *self) { return ((struct state *)self)->text; }
+static const char *text_of(void *self) { return ((struct mpi *)self)->text; }
 
 strobe_status strobe_dist_mpi_create(const void *communicator, strobe_transport *transport) {
     int initialised = 0, rank, size;
     if (!communicator || !transport || MPI_Initialized(&initialised) != MPI_SUCCESS || !initialised)
         return STROBE_INVALID_ARGUMENT;
-    struct state *s = calloc(1, sizeof *s);
+    struct mpi *s = calloc(1, sizeof *s);
     if (!s) return STROBE_OUT_OF_MEMORY;
     memcpy(&s->comm, communicator, sizeof s->comm);
     if (MPI_Comm_rank(s->comm, &rank) != MPI_SUCCESS || MPI_Comm_size(s->comm, &size) != MPI_SUCCESS) {
@@ -103,45 +78,16 @@ strobe_status strobe_dist_mpi_create(const void *communicator, strobe_transport 
                                     .rank = rank,
                                     .size = size,
                                     .self = s,
-                                    .start = start,
-                                    .wait = wait_for,
+                                    .start = strobe__mpi_start,
+                                    .wait = strobe__mpi_wait,
                                     .error = text_of};
     return STROBE_OK;
 }
 
-static int reads_gpus(void) {
-#if defined(MPIX_CUDA_AWARE_SUPPORT)
-    return MPIX_Query_cuda_support();
-#elif defined(MPIX_GPU_SUPPORT_CUDA)
-    int is_there = 0;
-    return MPIX_GPU_query_support(MPIX_GPU_SUPPORT_CUDA, &is_there) == MPI_SUCCESS && is_there;
-#else
-    return 0;
-#endif
-}
-
-strobe_status strobe_dist_mpi_create_cuda(const void *communicator, strobe_transport *transport) {
-    strobe_transport host;
-    const strobe_status status = transport ? strobe_dist_mpi_create(communicator, &host) : STROBE_INVALID_ARGUMENT;
-    if (status) return status;
-    struct state *s = host.self;
-    void *const driver = reads_gpus() ? dlopen("libcuda.so.1", RTLD_NOW) : NULL;
-    void *const found = driver ? dlsym(driver, "cuStreamSynchronize") : NULL;
-    if (!found) {
-        strobe_dist_mpi_destroy(&host);
-        return STROBE_UNSUPPORTED;
-    }
-    memcpy(&s->wait_stream, &found, sizeof found);
-    s->records = host;
-    *transport = host;
-    transport->start = start_on_gpu;
-    transport->device = STROBE_CUDA, transport->records = &s->records;
-    return STROBE_OK;
-}
-
 void strobe_dist_mpi_destroy(strobe_transport *transport) {
-    if (!transport || transport->wait != wait_for) return;
-    struct state *s = transport->self;
+    if (!transport || transport->error != text_of) return;
+    struct mpi *s = transport->self;
+    if (s->gpu) strobe__mpi_release_gpu(s->gpu);
     free(s->requests);
     free(s);
     memset(transport, 0, sizeof *transport);

@@ -25,10 +25,14 @@ enum { STROBE_DIST_MPI_TAG = 20805 };
  *     strobe_dist_mpi_destroy(&transport); */
 STROBE_API strobe_status strobe_dist_mpi_create(const void *communicator, strobe_transport *transport);
 
-/* The same for tensors of a GPU, by an MPI that is built to read and write a GPU's memory, as it says itself
- * (MPIX_Query_cuda_support, MPIX_GPU_query_support): UNSUPPORTED where it does not, or where there is no CUDA driver. MPI
- * knows no streams: an exchange waits on the host for the call's stream before it sends, and for its messages; what the call
- * has put on the stream meanwhile goes on. Calls are compared over the same communicator. */
+/* The same for tensors of a GPU, over any MPI. One that is built to read and write a GPU's memory, as it says itself
+ * (MPIX_Query_cuda_support, MPIX_GPU_query_support), gets the messages where they lie. For any other they go through pinned
+ * memory of the host, as many bytes as the largest exchange sends and receives, which the transport takes when an exchange
+ * needs it and keeps. The first exchange says which device's context the transport works in.
+ * MPI knows no streams: an exchange waits on the host for the call's stream before it sends, and for its messages; what the
+ * call has put on the stream meanwhile goes on. A stream that is being captured is refused by the exchange. Calls are
+ * compared over the same communicator. Returns, besides what strobe_dist_mpi_create does, UNSUPPORTED where there is no CUDA
+ * driver. */
 STROBE_API strobe_status strobe_dist_mpi_create_cuda(const void *communicator, strobe_transport *transport);
 
 /* Frees what the transport holds; the communicator stays. */

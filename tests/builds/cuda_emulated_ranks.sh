@@ -4,7 +4,8 @@
 # cuda_emulated_ranks.sh SOURCE: libstrobe_dist with tensors of GPUs that the host plays (docs/kernels/emulator.md): builds the
 # variants of head dim 64 and runs attention over ranks on 1 to 3 devices of a process, each scheme, layout and element type,
 # forward, backward and decoding, with work done at once and late; then the transport over an emulated NCCL, a process a rank,
-# with graphs, with communicators that block and that do not, and the one over copy engines. It needs CUDA's headers.
+# with graphs, with communicators that block and that do not, and the one over copy engines; over MPI by way of the host, and
+# as if MPI read a GPU's memory. It needs CUDA's headers.
 set -eu
 cd "$1"
 if ! echo '#include <cuda_runtime_api.h>' | cc -I/usr/local/cuda/include -E - >/dev/null 2>&1; then
@@ -15,6 +16,9 @@ build=build-cuda-emulated-ranks
 cmake -B $build -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1" -DSTROBE_CUDA=ON \
     -DSTROBE_CUDA_EMULATED=ON -DSTROBE_CUDA_ONLY=64 -DSTROBE_BASELINE_ONLY=ON -DSTROBE_BENCH=OFF -DSTROBE_TESTS=ON >/dev/null
 cmake --build $build --target strobe_command test_dist_copies test_dist_nccl -- --quiet
+if command -v mpirun >/dev/null; then
+    cmake --build $build --target test_dist_mpi_gpu example_ring_mpi -- --quiet
+fi
 
 # check DEVICES LATE PROBLEM...: every kernel that takes it.
 check() {
@@ -42,3 +46,20 @@ STROBE_EMULATED_DEVICES=4 STROBE_EMULATED_SM=80 $build/tests/test_dist_nccl 4 45
 STROBE_EMULATED_DEVICES=2 $build/tests/test_dist_nccl 3 131 copies
 STROBE_EMULATED_DEVICES=2 $build/tests/test_dist_copies
 STROBE_EMULATED_DEVICES=4 STROBE_EMULATED_LATE=0 $build/tests/test_dist_copies
+
+# over_mpi DEVICES RANKS PROGRAM...
+over_mpi() {
+    export STROBE_EMULATED_DEVICES=$1
+    shift
+    mpirun --mca mpi_yield_when_idle 1 --oversubscribe --allow-run-as-root --timeout 300 -n "$@"
+}
+if command -v mpirun >/dev/null; then
+    over_mpi 1 1 $build/tests/test_dist_mpi_gpu 45
+    over_mpi 2 2 $build/tests/test_dist_mpi_gpu 70
+    over_mpi 2 2 $build/tests/test_dist_mpi_gpu 70 reads
+    over_mpi 3 3 $build/tests/test_dist_mpi_gpu 131
+    over_mpi 2 4 $build/tests/test_dist_mpi_gpu 45 reads
+    over_mpi 2 4 $build/examples/example_ring_mpi --device cuda
+else
+    echo "no mpirun here: GPUs over MPI are left out"
+fi

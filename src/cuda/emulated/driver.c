@@ -239,6 +239,15 @@ SEEN CUresult cuMemAlloc_v2(CUdeviceptr *memory, size_t bytes) {
 SEEN CUresult cuMemFree_v2(CUdeviceptr memory) {
     return !memory || emulated_release((void *)(uintptr_t)memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+SEEN CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
+    if (!emulated_current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    return (void)flags, (*memory = emulated_allocate(bytes, EMULATED_PINNED)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+SEEN CUresult cuMemFreeHost(void *memory) {
+    if (!emulated_current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    return emulated_release(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 SEEN CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *wanted, void **answers, CUdeviceptr pointer) {
     const int device = emulated_device_of((const void *)(uintptr_t)pointer);
     for (unsigned n = 0; n < count; ++n)

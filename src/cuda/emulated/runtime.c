@@ -91,6 +91,11 @@ SEEN cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum 
     return failed((cudaError_t)emulated_submit(stream, &s));
 }
 
+SEEN cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+    (void)kind, (void)emulated_current_device();
+    return emulated_drain_blocking(), memcpy(to, from, bytes), cudaSuccess;
+}
+
 SEEN cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
     (void)priority;
     (void)emulated_current_device();
