@@ -6,37 +6,80 @@
 #include "describe.h"
 #include "engine.h"
 
-static strobe_status run_call(const struct engine *e, const struct call *c, const struct block *block,
-                              const struct block *gradients) {
+/* A call, and where its gradients go: into the sums where it is the first to write them, else into parts. */
+struct made {
+    const struct call *call;
+    strobe_tensor dq, dk, dv;                /* of the sums */
+    strobe_tensor part_dq, part_dk, part_dv; /* where it writes them */
+};
+
+static struct made make(const struct engine *e, const struct call *c, const struct block *gradients,
+                        const struct parts *parts) {
+    const strobe_attention *a = &e->s->a;
+    struct made m = {.call = c, .dq = strobe__tensor_from(e->sum_dq, c->q_row, 0)};
+    m.dk = strobe__tensor_from(gradients->k, c->grad_row, 0), m.dv = strobe__tensor_from(gradients->v, c->grad_row, 0);
+    m.part_dq = c->rows_fresh ? m.dq : strobe__tensor_of(parts->dq, STROBE_FP32, c->rows, a->heads_q, a->dim);
+    m.part_dk = c->keys_fresh ? m.dk : strobe__tensor_of(parts->dk, STROBE_FP32, c->keys, a->heads_kv, a->dim);
+    m.part_dv = c->keys_fresh ? m.dv : strobe__tensor_of(parts->dv, STROBE_FP32, c->keys, a->heads_kv, a->dim_v);
+    return m;
+}
+
+/* Computes the gradients of some K/V heads. */
+static strobe_status compute(const struct engine *e, const struct made *m, const struct block *block, int64_t first,
+                             int64_t count) {
     struct described d;
     const struct shard *s = e->s;
-    const int64_t heads = s->a.heads_q, heads_kv = s->a.heads_kv;
-    const strobe_tensor dq = strobe__tensor_from(e->sum_dq, c->q_row, 0);
-    const strobe_tensor dk = strobe__tensor_from(gradients->k, c->grad_row, 0);
-    const strobe_tensor dv = strobe__tensor_from(gradients->v, c->grad_row, 0);
+    const struct call *c = m->call;
+    const int64_t head = first * (s->a.heads_q / s->a.heads_kv);
     strobe__dist_describe(s, c, block, &d);
+    strobe__dist_take_heads(&d, first, count);
     strobe_gradients g = s->g;
-    g.dout = strobe__tensor_from(g.dout, c->q_row, 0), g.dlse = strobe__tensor_from(g.dlse, c->q_row, 0);
+    g.dout = strobe__tensor_from(g.dout, c->q_row, head), g.dlse = strobe__tensor_from(g.dlse, c->q_row, head);
     g.dsinks = NULL, g.dbias = g.dbias ? &d.dbias : NULL;
-    if (strobe__engine_is_whole(e)) return strobe_backward(&d.a, &g, e->kernel, e->kernel_bytes, e->on->stream);
-    g.dq = c->rows_fresh ? dq : strobe__tensor_of(e->part_dq.data, STROBE_FP32, c->rows, heads, s->a.dim);
-    g.dk = c->keys_fresh ? dk : strobe__tensor_of(e->part.k.data, STROBE_FP32, c->keys, heads_kv, s->a.dim);
-    g.dv = c->keys_fresh ? dv : strobe__tensor_of(e->part.v.data, STROBE_FP32, c->keys, heads_kv, s->a.dim_v);
-    const strobe_status status = strobe_backward(&d.a, &g, e->kernel, e->kernel_bytes, e->on->stream);
-    if (status) return status;
-    struct extent extent = {.entries = s->w->entries, .rows = c->rows, .heads = heads, .dim = s->a.dim};
+    if (!strobe__engine_is_whole(e)) {
+        g.dq = strobe__tensor_from(m->part_dq, 0, head), g.dk = strobe__tensor_from(m->part_dk, 0, first);
+        g.dv = strobe__tensor_from(m->part_dv, 0, first);
+    }
+    return strobe_backward(&d.a, &g, e->kernel, e->kernel_bytes, e->on->stream);
+}
+
+/* Adds what the call has written to the sums, and rounds dQ of rows that are complete. */
+static strobe_status add_up(const struct engine *e, const struct made *m) {
+    const struct shard *s = e->s;
+    const struct call *c = m->call;
+    struct extent extent = {.entries = s->w->entries, .rows = c->rows, .heads = s->a.heads_q, .dim = s->a.dim};
     extent.to_step = extent.from_step = 1;
     const strobe_tensor none = {0}, rounded = strobe__tensor_from(s->g.dq, c->q_row, 0);
+    if (strobe__engine_is_whole(e)) return STROBE_OK;
     if (c->rows_last)
-        TRY(strobe__round_rows(e->on, s->w, rounded, dq, c->rows_fresh ? none : g.dq, extent, e->zeros));
+        TRY(strobe__round_rows(e->on, s->w, rounded, m->dq, c->rows_fresh ? none : m->part_dq, extent, e->zeros));
     else if (!c->rows_fresh)
-        strobe__add_rows(e->on, dq, g.dq, extent);
+        strobe__add_rows(e->on, m->dq, m->part_dq, extent);
     if (c->keys_fresh) return STROBE_OK;
-    extent.rows = c->keys, extent.heads = heads_kv;
-    strobe__add_rows(e->on, dk, g.dk, extent);
+    extent.rows = c->keys, extent.heads = s->a.heads_kv;
+    strobe__add_rows(e->on, m->dk, m->part_dk, extent);
     extent.dim = s->a.dim_v;
-    strobe__add_rows(e->on, dv, g.dv, extent);
+    strobe__add_rows(e->on, m->dv, m->part_dv, extent);
     return STROBE_OK;
+}
+
+/* A call on a step's block; of the one of which some heads came early, the others. */
+static strobe_status run_call(const struct engine *e, const struct call *c, const struct block *block,
+                              const struct block *gradients) {
+    const bool is_early = c == strobe__schedule_early(e->schedule);
+    const int64_t done = is_early ? e->schedule->early_heads : 0;
+    const struct made m = make(e, c, gradients, is_early ? &e->early : &e->part);
+    TRY(compute(e, &m, block, done, e->s->a.heads_kv - done));
+    return add_up(e, &m);
+}
+
+/* Some heads of the shard's own block, while the first K and V travel. */
+static strobe_status run_early(const struct engine *e) {
+    const struct call *c = strobe__schedule_early(e->schedule);
+    if (!c || e->s->w->entries == 0) return STROBE_OK;
+    const struct block block = strobe__engine_block(e, 0), gradients = strobe__engine_gradients(e, 0);
+    const struct made m = make(e, c, &gradients, &e->early);
+    return compute(e, &m, &block, 0, e->schedule->early_heads);
 }
 
 /* A call of all rows of the shard and no keys: of its gradients those of the sinks are left. */
@@ -48,7 +91,7 @@ static void describe_sinks(const struct engine *e, strobe_attention *a, strobe_g
     a->k = a->v = (strobe_tensor){.dtype = s->a.k.dtype};
     a->varlen = NULL, a->bias = NULL, a->bool_mask = NULL, a->alibi = NULL, a->dropout = NULL;
     g->dbias = NULL, g->dk = g->dv = fp32;
-    g->dq = strobe__tensor_of(e->part_dq.data, STROBE_FP32, s->rows, s->a.heads_q, s->a.dim);
+    g->dq = strobe__tensor_of(e->part.dq, STROBE_FP32, s->rows, s->a.heads_q, s->a.dim);
 }
 
 strobe_status strobe__dist_sinks_workspace(const struct engine *e, size_t *bytes) {
@@ -125,6 +168,7 @@ strobe_status strobe__dist_run_backward(struct engine *e) {
             const struct step *step = &e->schedule->steps[t];
             const struct block block = strobe__engine_block(e, t), gradients = strobe__engine_gradients(e, t);
             zero_runs(e, &gradients.k, &step->unwritten), zero_runs(e, &gradients.v, &step->unwritten);
+            if (t == 0) strobe__engine_note(e, run_early(e));
             for (int64_t c = 0; c < step->calls.count && s->w->entries > 0; ++c)
                 strobe__engine_note(e, run_call(e, &step->calls.at[c], &block, &gradients));
         }

@@ -16,6 +16,7 @@
  */
 struct tally {
     double *pairs, *q_rows, *kv_rows, *grad_rows, *sum_pairs, *sum_rows;
+    int64_t own_calls; /* on a participant's own block */
 };
 
 /* Bytes of memory an element: a part is read, the sum read and written; a sum is read and its rounding written. On a GPU the
@@ -42,6 +43,7 @@ static bool count_block(const struct shard *s, int32_t source, struct tally *y) 
         struct calls calls = {0};
         ok = ok && strobe__dist_calls(s->w, &s->q[p], &need, &calls);
         double q_rows = 0;
+        if (t == 0 && calls.count > y->own_calls) y->own_calls = calls.count;
         for (int64_t c = 0; c < calls.count; ++c) q_rows += (double)calls.at[c].rows;
         strobe__calls_free(&calls);
         y->q_rows[t] = larger(y->q_rows[t], q_rows);
@@ -64,7 +66,8 @@ struct unit {
     double latency;
     bool gpu;
     bool hides;              /* exchanges go beside computation */
-    bool own_last;           /* the shard's own block is left for the time of the last exchange */
+    bool own_last;           /* the shard's own block is left for the time of the last exchange, */
+    double early;            /* but for this share of it */
     double merge_q, merge_k; /* a part of out, or dQ, of a row; of dK and dV */
     double round;            /* dQ, dK and dV of all rows, where they are sums */
 };
@@ -85,6 +88,7 @@ static struct unit unit_of(const struct shard *s) {
                          .gpu = w->a.device == STROBE_CUDA,
                          .hides = w->a.device == STROBE_CPU || w->hides,
                          .own_last = w->hides && w->backward,
+                         .early = strobe__dist_is_filled(s->a.heads_kv / 2, (int64_t)keys) ? 0.5 : 0,
                          .merge_q = row * MERGED / w->rates.memory,
                          .merge_k = w->backward ? elements * MERGED / w->rates.memory : 0,
                          .round = w->backward ? (row * rows + elements * keys) * (ROUNDED + size) / w->rates.memory : 0};
@@ -92,13 +96,14 @@ static struct unit unit_of(const struct shard *s) {
 
 static struct cost cost_of_ring(const struct tally *y, int32_t n, struct unit u, bool backward) {
     struct cost c = {0};
+    if (y->own_calls != 1 || !u.own_last) u.early = u.own_last ? 0 : 1;
     if (n > 1) c.compute = c.seconds = u.round;
     if (n > 1 && u.gpu) u.pair *= SMALLER_CALLS;
     for (int32_t t = 0; t <= (backward ? n : n - 1); ++t) { /* a backward's last gradients travel when all is computed */
         const double last = u.gpu && backward ? MERGED_LAST : 1;
         const double merges = t > 0 && t < n ? y->q_rows[t] * u.merge_q * (t == n - 1 ? last : 1) : 0;
         const double added = t > 1 ? y->grad_rows[t - 1] * u.merge_k * (t == n ? last : 1) : 0;
-        const double pairs = t % n ? y->pairs[t] : u.own_last == (t > 0) ? y->pairs[0] : 0;
+        const double pairs = t % n ? y->pairs[t] : y->pairs[0] * (t > 0 ? 1 - u.early : u.early);
         const double compute = (pairs > 0 ? pairs * u.pair + u.call : 0) + merges + added;
         const double travel = (t + 1 < n ? y->kv_rows[t + 1] * u.kv_row : 0) +
                               (t > 1 ? y->grad_rows[t - 1] * u.grad_row : 0);
@@ -144,7 +149,7 @@ bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost)
     ok = ok && numbers;
     if (ok) {
         const int32_t n = s.participants;
-        struct tally y = {numbers, numbers + n, numbers + 2 * n, numbers + 3 * n, numbers + 4 * n, numbers + 5 * n};
+        struct tally y = {numbers, numbers + n, numbers + 2 * n, numbers + 3 * n, numbers + 4 * n, numbers + 5 * n, 0};
         for (int32_t source = 0; ok && source < n; ++source) ok = count_block(&s, source, &y);
         const struct unit u = unit_of(&s);
         *cost = way.gathers ? cost_of_gather(&y, n, u, w->backward) : cost_of_ring(&y, n, u, w->backward);

@@ -90,3 +90,21 @@ void strobe__dist_describe(const struct shard *s, const struct call *c, const st
         describe_part(s, c, d);
     describe_features(s, c, d);
 }
+
+static void take_scores(strobe_bias *b, int64_t head) {
+    const int64_t bytes = b->dtype == STROBE_FP64 ? 8 : (int64_t)strobe__dist_bytes(b->dtype);
+    if (b->data) b->data = (char *)b->data + head * b->stride[1] * bytes;
+}
+
+void strobe__dist_take_heads(struct described *d, int64_t first, int64_t count) {
+    if (count == d->a.heads_kv) return;
+    const int64_t group = d->a.heads_q / d->a.heads_kv, head = first * group;
+    d->a.heads_kv = count, d->a.heads_q = count * group;
+    d->a.q = strobe__tensor_from(d->a.q, 0, head), d->a.out = strobe__tensor_from(d->a.out, 0, head);
+    d->a.lse = strobe__tensor_from(d->a.lse, 0, head);
+    d->a.k = strobe__tensor_from(d->a.k, 0, first), d->a.v = strobe__tensor_from(d->a.v, 0, first);
+    if (d->a.alibi) d->alibi.slopes += head;
+    if (d->a.dropout) d->dropout.head_start += head;
+    if (d->a.bool_mask && d->bool_mask.data) d->bool_mask.data += head * d->bool_mask.stride[1];
+    take_scores(&d->bias, head), take_scores(&d->dbias, head);
+}

@@ -16,5 +16,7 @@ struct described {
     strobe_dropout dropout;
 };
 void strobe__dist_describe(const struct shard *s, const struct call *c, const struct block *block, struct described *d);
+/* Of the same call `count` K/V heads alone, from `first` on, with their query heads. */
+void strobe__dist_take_heads(struct described *d, int64_t first, int64_t count);
 
 #endif

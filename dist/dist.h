@@ -141,6 +141,9 @@ bool strobe__shard_make(struct shard *s, const struct whole *w, int32_t group, i
 /* In how many parts the heads go, so that one part's messages travel while another is computed on. */
 enum { MOST_PARTS = 4 };
 int32_t strobe__dist_parts(const struct whole *w, int32_t group);
+/* Whether a call over so many keys has enough blocks of them for a GPU's multiprocessors, some of them twice: fewer cost
+ * more than what is hidden by computing on some heads at a time. */
+bool strobe__dist_is_filled(int64_t heads_kv, int64_t keys);
 void strobe__shard_free(struct shard *s);
 
 #endif

@@ -63,6 +63,7 @@ static struct sizes measure(const struct engine *e) {
         keep_larger(&z.grad_landing, copied_bytes(e, step->grad_receives, step->grad_receive_count, STROBE_FP32, NULL));
         for (int64_t c = 0; c < step->calls.count; ++c) {
             const struct call *call = &step->calls.at[c];
+            if (call == strobe__schedule_early(e->schedule)) continue; /* with parts of its own */
             if (!call->rows_fresh && call->rows > z.rows) z.rows = call->rows;
             if (!call->keys_fresh && call->keys > z.keys) z.keys = call->keys;
         }
@@ -102,11 +103,20 @@ static void take_forward(struct engine *e, struct room *room, const struct sizes
     e->part_lse.data = take_rows(e, room, z->rows, heads, 1);
 }
 
+static struct parts take_parts(const struct engine *e, struct room *room, int64_t rows, int64_t keys) {
+    const strobe_attention *a = &e->s->a;
+    struct parts parts = {.dq = take_rows(e, room, rows, a->heads_q, a->dim)};
+    parts.dk = take_rows(e, room, keys, a->heads_kv, a->dim), parts.dv = take_rows(e, room, keys, a->heads_kv, a->dim_v);
+    return parts;
+}
+
 static void take_backward(struct engine *e, struct room *room, const struct sizes *z) {
     const struct shard *s = e->s;
     const int64_t heads = s->a.heads_q, heads_kv = s->a.heads_kv, dim = s->a.dim, dim_v = s->a.dim_v;
+    const struct call *early = strobe__schedule_early(e->schedule);
     /* Of dsinks alone nothing is merged, but a call wants room for dq all the same. */
-    e->part_dq.data = take_rows(e, room, s->w->g.dsinks ? s->rows : z->rows, heads, dim);
+    e->part = take_parts(e, room, s->w->g.dsinks ? s->rows : z->rows, z->keys);
+    if (early) e->early = take_parts(e, room, early->rows_fresh ? 0 : early->rows, early->keys_fresh ? 0 : early->keys);
     if (strobe__engine_is_whole(e)) return;
     for (int n = 0; n < 2; ++n) e->grad_block[n] = strobe__room_take(room, z->grad_block[n]);
     e->grad_staging = strobe__room_take(room, z->grad_staging);
@@ -114,30 +124,40 @@ static void take_backward(struct engine *e, struct room *room, const struct size
     e->sum_dq = strobe__tensor_of(take_rows(e, room, s->rows, heads, dim), STROBE_FP32, s->rows, heads, dim);
     e->sum_dk = strobe__tensor_of(take_rows(e, room, s->keys, heads_kv, dim), STROBE_FP32, s->keys, heads_kv, dim);
     e->sum_dv = strobe__tensor_of(take_rows(e, room, s->keys, heads_kv, dim_v), STROBE_FP32, s->keys, heads_kv, dim_v);
-    e->part.k.data = take_rows(e, room, z->keys, heads_kv, dim),
-    e->part.v.data = take_rows(e, room, z->keys, heads_kv, dim_v);
 }
 
-/* The workspace that the core library wants for the call that wants most. */
-static strobe_status measure_calls(struct engine *e) {
+/* The workspace that the core library wants for a call on some K/V heads. */
+static strobe_status measure_heads(struct engine *e, const struct call *c, const struct block *block, int64_t first,
+                                   int64_t count) {
     const strobe_tensor fp32 = {.dtype = STROBE_FP32};
+    struct described d;
+    size_t bytes;
+    strobe__dist_describe(e->s, c, block, &d);
+    strobe__dist_take_heads(&d, first, count);
+    strobe_gradients g = e->s->g;
+    if (!strobe__engine_is_whole(e)) g.dq = g.dk = g.dv = fp32;
+    g.dsinks = NULL;
+    if (g.dbias) g.dbias = &d.dbias;
+    if (!e->s->w->backward && strobe__engine_is_direct(c))
+        d.a.sinks = e->s->a.sinks;
+    else if (!e->s->w->backward)
+        d.a.out = d.a.lse = fp32;
+    TRY(strobe__dist_core(strobe_workspace(&d.a, e->s->w->backward ? &g : NULL, &bytes)));
+    keep_larger(&e->kernel_bytes, bytes);
+    return STROBE_OK;
+}
+
+/* That of the call that wants most. */
+static strobe_status measure_calls(struct engine *e) {
+    const int64_t heads = e->s->a.heads_kv;
     for (int64_t t = 0; t < e->schedule->count; ++t) {
         const struct block block = strobe__engine_block(e, t);
         const struct calls *calls = &e->schedule->steps[t].calls;
         for (int64_t c = 0; c < calls->count; ++c) {
-            struct described d;
-            size_t bytes;
-            strobe__dist_describe(e->s, &calls->at[c], &block, &d);
-            strobe_gradients g = e->s->g;
-            if (!strobe__engine_is_whole(e)) g.dq = g.dk = g.dv = fp32;
-            g.dsinks = NULL;
-            if (g.dbias) g.dbias = &d.dbias;
-            if (!e->s->w->backward && strobe__engine_is_direct(&calls->at[c]))
-                d.a.sinks = e->s->a.sinks;
-            else if (!e->s->w->backward)
-                d.a.out = d.a.lse = fp32;
-            TRY(strobe__dist_core(strobe_workspace(&d.a, e->s->w->backward ? &g : NULL, &bytes)));
-            keep_larger(&e->kernel_bytes, bytes);
+            const bool is_early = &calls->at[c] == strobe__schedule_early(e->schedule);
+            const int64_t before = is_early ? e->schedule->early_heads : 0;
+            if (is_early) TRY(measure_heads(e, &calls->at[c], &block, 0, before));
+            TRY(measure_heads(e, &calls->at[c], &block, before, heads - before));
         }
     }
     return STROBE_OK;

@@ -8,6 +8,11 @@
 #include "schedule.h"
 #include "tensor.h"
 
+/* dQ, dK and dV of one call, where there is something to add them to. */
+struct parts {
+    void *dq, *dk, *dv;
+};
+
 struct engine {
     const struct shard *s;
     struct place *on; /* the whole's */
@@ -27,8 +32,7 @@ struct engine {
     strobe_tensor sum_out, sum_lse;   /* what the calls so far come to */
     strobe_tensor part_out, part_lse; /* what one call comes to, where there is something to merge it with */
     strobe_tensor sum_dq, sum_dk, sum_dv;
-    struct block part; /* dK and dV of one call, with room for the most keys */
-    strobe_tensor part_dq;
+    struct parts part, early; /* with room for the largest call; early: for the one that is made in two parts */
 };
 
 /* Hands out memory, the calls' offsets on a GPU too; without a base it counts. Fails where the core library refuses a call.

@@ -279,14 +279,23 @@ const struct transfer *strobe__schedule_last(const struct schedule *schedule, in
     return NULL;
 }
 
+const struct call *strobe__schedule_early(const struct schedule *schedule) {
+    return schedule->early_heads > 0 ? &schedule->steps[schedule->count - 1].calls.at[0] : NULL;
+}
+
 /* Gradients of a backward's last block travel when it has been computed on. Where messages go beside kernels, the shard's
- * own block is left for that time, as a step at the end; then its K and V, half as many bytes, are what nothing hides. */
-static void leave_own(struct schedule *schedule) {
+ * own block is left for that time, as a step at the end; then its K and V, half as many bytes, are what nothing hides,
+ * unless half of its heads are computed on before. */
+static void leave_own(struct schedule *schedule, const struct shard *s) {
     struct step *own = &schedule->steps[0], *late = &schedule->steps[schedule->count];
     if (late[-1].grad_send_count == 0 || own->calls.count == 0) return;
     late->own = true, late->grad_rows = own->grad_rows;
     late->calls = own->calls, own->calls = (struct calls){0};
     schedule->late = true, ++schedule->count;
+    const int64_t half = s->a.heads_kv / 2;
+    const bool sums_heads = s->w->g.dbias && s->w->dbias.stride[1] == 0; /* a call sums dbias over its heads */
+    if (late->calls.count == 1 && !sums_heads && strobe__dist_is_filled(half, late->calls.at[0].keys))
+        schedule->early_heads = half;
 }
 
 bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers) {
@@ -296,7 +305,7 @@ bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, boo
     bool ok = schedule->steps;
     if (ok && gather) ok = gather_steps(schedule->steps, s);
     for (int32_t t = 0; ok && !gather && t < s->participants; ++t) ok = ring_step(&schedule->steps[t], s, t);
-    if (ok && !gather && s->participants > 1 && s->w->backward && s->w->hides) leave_own(schedule);
+    if (ok && !gather && s->participants > 1 && s->w->backward && s->w->hides) leave_own(schedule, s);
     return ok && mark_keys(schedule, s) && mark_rows(schedule, s) && mark_rest_of_keys(schedule, s);
 }
 

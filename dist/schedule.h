@@ -35,7 +35,8 @@ struct step {
 struct schedule {
     struct step *steps;
     int64_t count;
-    bool late; /* the shard's own block comes last, as a step without messages */
+    bool late;           /* the shard's own block comes last, as a step without messages */
+    int64_t early_heads; /* but for so many of its K/V heads, on which its one call computes in the first step */
     /* Rows of which no call is the first, or the last, as a whole: none sees them, or calls overlap. */
     struct runs unwritten, rest;
     struct runs keys_rest; /* of the shard's own keys, those that the last of all transfers of gradients does not bring */
@@ -44,6 +45,8 @@ struct schedule {
 bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers);
 /* What brings gradients of the shard's keys after all calls, and after which step it goes; NULL: nothing does. */
 const struct transfer *strobe__schedule_last(const struct schedule *schedule, int64_t *step);
+/* The call on the shard's own block of which some heads come early; NULL: there is none. */
+const struct call *strobe__schedule_early(const struct schedule *schedule);
 /* At least as many as go one way, or come, in one exchange. */
 int64_t strobe__schedule_messages(const struct schedule *schedule);
 void strobe__schedule_free(struct schedule *schedule);

@@ -25,15 +25,18 @@ static void take_heads(struct shard *s) {
     a->heads_kv = heads / common_divisor(group, heads);
 }
 
-/* A part has enough blocks of keys for a GPU's multiprocessors, some of them twice: fewer cost more than messages. */
-int32_t strobe__dist_parts(const struct whole *w, int32_t group) {
+bool strobe__dist_is_filled(int64_t heads_kv, int64_t keys) {
     enum { KEYS_OF_BLOCK = 128, LEAST_BLOCKS = STROBE_LEAST_BLOCKS };
+    return heads_kv > 0 && heads_kv * (keys / KEYS_OF_BLOCK) >= LEAST_BLOCKS;
+}
+
+int32_t strobe__dist_parts(const struct whole *w, int32_t group) {
     if (group == 1 || group < w->t.size || !w->hides || w->a.heads_kv < 1) return 1;
     const int64_t heads = w->a.heads_q / group, shared = w->a.heads_q / w->a.heads_kv;
     for (int32_t parts = MOST_PARTS; parts > 1; parts /= 2) {
         if (heads % parts != 0) continue;
         const int64_t heads_kv = heads / parts / common_divisor(shared, heads / parts);
-        if (heads_kv * (w->total_k / KEYS_OF_BLOCK) >= (int64_t)parts * LEAST_BLOCKS) return parts;
+        if (strobe__dist_is_filled(heads_kv, w->total_k / parts)) return parts;
     }
     return 1;
 }
