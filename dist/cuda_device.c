@@ -22,6 +22,7 @@ static struct {
     PFN_cuDevicePrimaryCtxRelease_v11000 release;
     PFN_cuDevicePrimaryCtxGetState_v7000 state;
     PFN_cuStreamGetCtx_v9020 stream_context;
+    PFN_cuPointerGetAttributes_v7000 pointer_attributes;
 } driver;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int devices;
@@ -47,7 +48,8 @@ static void look(void) {
                !find(&driver.pop, "cuCtxPopCurrent", 4000) || !find(&driver.retain, "cuDevicePrimaryCtxRetain", 7000) ||
                !find(&driver.release, "cuDevicePrimaryCtxRelease", 11000) ||
                !find(&driver.state, "cuDevicePrimaryCtxGetState", 7000) ||
-               !find(&driver.stream_context, "cuStreamGetCtx", 9020)) {
+               !find(&driver.stream_context, "cuStreamGetCtx", 9020) ||
+               !find(&driver.pointer_attributes, "cuPointerGetAttributes", 7000)) {
         lack = "the NVIDIA driver is older than the CUDA this was built with";
     }
 }
@@ -90,8 +92,19 @@ void strobe__dist_cuda_leave(int32_t index, int entered) {
     if (entered == RETAINED && driver.get_device(&device, index) == CUDA_SUCCESS) (void)driver.release(device);
 }
 
-int strobe__dist_cuda_owner(const void *data) {
+/* The driver's answer takes half the time of the runtime's, and a call asks for a dozen pointers: the usual one first. */
+static bool is_memory_of(const void *data, int32_t index) {
+    CUpointer_attribute wanted[2] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    unsigned type = 0;
+    int owner = -1;
+    void *answers[2] = {&type, &owner};
+    return driver.pointer_attributes(2, wanted, answers, (CUdeviceptr)(uintptr_t)data) == CUDA_SUCCESS &&
+           type == CU_MEMORYTYPE_DEVICE && owner == index;
+}
+
+int strobe__dist_cuda_owner(const void *data, int32_t index) {
     struct cudaPointerAttributes attributes;
+    if (is_memory_of(data, index)) return index;
     if (cudaPointerGetAttributes(&attributes, data) != cudaSuccess) {
         (void)cudaGetLastError();
         return MEMORY_OF_THE_HOST;

@@ -39,9 +39,10 @@ const char *strobe__dist_cuda_upload(int64_t *to, const int64_t *words, int64_t 
 const char *strobe__dist_cuda_enter(int32_t index, int *entered);
 void strobe__dist_cuda_leave(int32_t index, int entered);
 
-/* Whose memory it is: a device's number, or one of these. Managed and pinned memory is any device's. */
+/* Whose memory it is, on a device that has been entered: a device's number, most often index, or one of these. Managed and
+ * pinned memory is any device's. */
 enum { MEMORY_OF_ANY = -1, MEMORY_OF_THE_HOST = -2 };
-int strobe__dist_cuda_owner(const void *data);
+int strobe__dist_cuda_owner(const void *data, int32_t index);
 /* Whose stream it is, on a device that has been entered; the default streams are any device's. */
 int strobe__dist_cuda_stream_owner(void *stream);
 bool strobe__dist_cuda_is_captured(void *stream);

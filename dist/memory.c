@@ -151,7 +151,7 @@ void strobe__place_leave(const struct place *on, int entered) {
 }
 
 strobe_status strobe__place_check(const struct place *on, const char *name, const void *data) {
-    const int owner = on->device == STROBE_CUDA && data ? strobe__dist_cuda_owner(data) : MEMORY_OF_ANY;
+    const int owner = on->device == STROBE_CUDA && data ? strobe__dist_cuda_owner(data, on->index) : MEMORY_OF_ANY;
     if (owner == MEMORY_OF_THE_HOST)
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "%s is %p, memory of the host; memory of device %d is accepted",
                                  name, data, on->index);

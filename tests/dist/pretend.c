@@ -148,8 +148,8 @@ const char *strobe__dist_cuda_enter(int32_t index, int *entered) {
 
 void strobe__dist_cuda_leave(int32_t index, int entered) { (void)index, (void)entered; }
 
-int strobe__dist_cuda_owner(const void *data) {
-    (void)data;
+int strobe__dist_cuda_owner(const void *data, int32_t index) {
+    (void)data, (void)index;
     return MEMORY_OF_ANY;
 }
 
