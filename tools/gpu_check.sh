@@ -15,9 +15,9 @@
 # of FP8 and of latent attention release memory: it sees these kernels in RACECHECK_BUILD alone, a folder built with
 # -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK.
 # --quick: the quick grid, two of the tools on a third of the problems, a corner of the table of speeds; two minutes on 16 cores.
-# --ranks N: attention over N processes and nothing else: streams of the GPUs as ranks, NCCL and copy engines with 1 to N processes
-# (several share a GPU, through sockets, where there are fewer), the Python package's over torchrun, and where there are N GPUs the
-# speeds of bench/dist_peers.py.
+# --ranks N: attention over N processes and nothing else: streams of the GPUs as ranks, also under memcheck and racecheck, NCCL, copy
+# engines and MPI with 1 to N processes (several share a GPU, through sockets, where there are fewer), the Python package's over
+# torchrun, and where there are N GPUs speeds of bench/dist_peers.py, up to 16k tokens; two minutes and a half on 32 cores.
 set -u
 usage="usage: gpu_check.sh BUILD [--quick] [--only PARTS] [--ranks N]"
 parts="grid random sanitizer threads graphs speed python"
@@ -53,7 +53,7 @@ wanted() { [[ -z $only || ,$only, == *,$1,* ]]; }
 
 # Attention over processes.
 if [ -n "$ranks" ]; then
-    size="s=1003 h=8/2 d=128 bf16" few="b=3 h=8/2 s=700 d=64 fp16"
+    size="s=515 h=8/2 d=128 bf16" few="b=2 h=8/2 s=330 d=64 fp16"
     problems=()
     for way in 3:ring:zigzag "$ranks:ring:contiguous" "$ranks:ring:striped" "$ranks:all_gather:zigzag" 4:ulysses:zigzag 8:ulysses \
         4/2:two_levels:zigzag 9:automatic; do
@@ -65,9 +65,33 @@ if [ -n "$ranks" ]; then
             esac
         done
     done
-    # shellcheck disable=SC2086 # the problems are words
-    "$strobe" check --device cuda ${problems[*]} || failed=1
-    "$strobe" check --device cuda fwd $size wide bwd $size wide || failed=1
+    problems+=("fwd $size wide" "bwd $size wide" "fwd s=1003 h=8/2 d=128 bf16 causal ranks=$ranks:ring:zigzag"
+        "bwd s=1003 h=8/2 d=128 bf16 causal ranks=$ranks:ring:zigzag")
+    # Some problems to a process: the oracle runs on the CPU and takes most of the time.
+    jobs=$((($(nproc) + 1) / 2)) running=()
+    [ $jobs -lt 16 ] || jobs=16
+    for ((part = 1; part <= jobs; ++part)); do
+        # shellcheck disable=SC2086 # the problems are words
+        OMP_NUM_THREADS=2 "$strobe" check --device cuda --part $part/$jobs ${problems[*]} >"$work/ranks_$part" 2>&1 &
+        running+=($!)
+    done
+    for ((part = 1; part <= jobs; ++part)); do
+        wait "${running[part - 1]}" || { failed=1 && cat "$work/ranks_$part"; }
+    done
+    cat "$work"/ranks_* | awk '/cases run/ { run += $1; bad += $6 } END { print "ranks as streams: " run " cases run, " bad " failed" }'
+    if command -v compute-sanitizer >/dev/null; then
+        for tool in memcheck racecheck; do
+            for operation in fwd bwd; do # racecheck cannot follow the Hopper backward
+                kernel=
+                [ "$tool$operation" = racecheckbwd ] && kernel="--kernel cuda_backward_sm80"
+                # shellcheck disable=SC2086
+                compute-sanitizer --tool $tool --error-exitcode 9 "$strobe" check --device cuda $kernel $operation b=1 h=4/2 s=150 d=64 bf16 \
+                    causal=topleft sinks ranks=2:ring:zigzag >"$work/log" 2>&1 && continue
+                failed=1 && echo "gpu_check: $tool: $operation over ranks"
+                grep -m 5 -E 'ERROR|Error|Invalid|hazard|FAILED' "$work/log"
+            done
+        done
+    fi
     LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     export LD_LIBRARY_PATH
     for ((n = 1; n <= ranks; ++n)); do
@@ -78,10 +102,17 @@ if [ -n "$ranks" ]; then
         "$build/tests/test_dist_nccl" $n 1003 copies || [ $? = 77 ] || failed=1
     done
     "$build/tests/test_dist_copies" || [ $? = 77 ] || failed=1
+    if [ -x "$build/tests/test_dist_mpi_gpu" ] && command -v mpirun >/dev/null; then
+        for ((n = 1; n <= ranks; ++n)); do
+            mpirun --oversubscribe --allow-run-as-root --timeout 100 -n $n "$build/tests/test_dist_mpi_gpu" 515 || failed=1
+        done
+    else
+        echo "gpu_check: no mpirun here, or a build without MPI: GPUs over MPI left out"
+    fi
     if PYTHONPATH=$build/package python3 -c 'import strobe, pytest, torch' 2>/dev/null; then
         PYTHONPATH=$build/package python3 -m pytest -q -p no:cacheprovider "$here/tests/python/test_context_parallel.py" || failed=1
         if [ "$(nvidia-smi -L | wc -l)" -ge "$ranks" ]; then
-            PYTHONPATH=$build/package torchrun --nproc-per-node "$ranks" "$here/bench/dist_peers.py" || failed=1
+            PYTHONPATH=$build/package torchrun --nproc-per-node "$ranks" "$here/bench/dist_peers.py" --rounds 9 --seconds 2 --only "causal 8k,causal 16k" || failed=1
         else
             echo "gpu_check: fewer than $ranks GPUs here, speeds over processes left out"
         fi
