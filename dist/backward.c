@@ -43,20 +43,33 @@ static strobe_status compute(const struct engine *e, const struct made *m, const
     return strobe_backward(&d.a, &g, e->kernel, e->kernel_bytes, e->on->stream);
 }
 
+/* Adds dQ of some rows of a call to the sum, and rounds it where it is complete. */
+static strobe_status add_rows(const struct engine *e, const struct made *m, const struct segment *rows) {
+    const struct shard *s = e->s;
+    const int64_t first = rows->row - m->call->q_row;
+    const strobe_tensor none = {0}, sum = strobe__tensor_from(m->dq, first, 0),
+                        part = strobe__tensor_from(m->part_dq, first, 0);
+    struct extent extent = {.entries = s->w->entries, .rows = rows->rows, .heads = s->a.heads_q, .dim = s->a.dim};
+    extent.to_step = extent.from_step = 1;
+    if (rows->last)
+        return strobe__round_rows(e->on, s->w, strobe__tensor_from(s->g.dq, rows->row, 0), rows->fresh ? part : sum,
+                                  rows->fresh ? none : part, extent, e->zeros);
+    if (!rows->fresh)
+        strobe__add_rows(e->on, sum, part, extent);
+    else if (!m->call->rows_fresh)
+        strobe__copy_rows(e->on, sum, part, extent);
+    return STROBE_OK;
+}
+
 /* Adds what the call has written to the sums, and rounds dQ of rows that are complete. */
 static strobe_status add_up(const struct engine *e, const struct made *m) {
     const struct shard *s = e->s;
     const struct call *c = m->call;
-    struct extent extent = {.entries = s->w->entries, .rows = c->rows, .heads = s->a.heads_q, .dim = s->a.dim};
-    extent.to_step = extent.from_step = 1;
-    const strobe_tensor none = {0}, rounded = strobe__tensor_from(s->g.dq, c->q_row, 0);
     if (strobe__engine_is_whole(e)) return STROBE_OK;
-    if (c->rows_last)
-        TRY(strobe__round_rows(e->on, s->w, rounded, m->dq, c->rows_fresh ? none : m->part_dq, extent, e->zeros));
-    else if (!c->rows_fresh)
-        strobe__add_rows(e->on, m->dq, m->part_dq, extent);
+    for (int64_t n = 0; n < c->segment_count; ++n) TRY(add_rows(e, m, &c->segments[n]));
     if (c->keys_fresh) return STROBE_OK;
-    extent.rows = c->keys, extent.heads = s->a.heads_kv;
+    struct extent extent = {.entries = s->w->entries, .rows = c->keys, .heads = s->a.heads_kv, .dim = s->a.dim};
+    extent.to_step = extent.from_step = 1;
     strobe__add_rows(e->on, m->dk, m->part_dk, extent);
     extent.dim = s->a.dim_v;
     strobe__add_rows(e->on, m->dv, m->part_dv, extent);
@@ -131,8 +144,9 @@ static void zero_runs(const struct engine *e, const strobe_tensor *t, const stru
 
 static void zero_sums(const struct engine *e) {
     const struct shard *s = e->s;
-    strobe__zero(e->on, e->zeros, (size_t)(s->a.heads_q + s->a.heads_kv + s->a.dim_v) * sizeof *e->zeros);
-    zero_runs(e, &e->sum_dq, &e->schedule->unwritten);
+    if (e->on->device == STROBE_CPU) /* on a GPU what rounds wants none */
+        strobe__zero(e->on, e->zeros, (size_t)(s->a.heads_q + s->a.heads_kv + s->a.dim_v) * sizeof *e->zeros);
+    zero_runs(e, &e->sum_dq, &e->schedule->rest);
     zero_dbias(e);
 }
 

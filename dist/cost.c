@@ -88,7 +88,8 @@ static struct unit unit_of(const struct shard *s) {
                          .gpu = w->a.device == STROBE_CUDA,
                          .hides = w->a.device == STROBE_CPU || w->hides,
                          .own_last = w->hides && w->backward,
-                         .early = strobe__dist_is_filled(s->a.heads_kv / 2, (int64_t)keys) ? 0.5 : 0,
+                         .early = (double)strobe__dist_early_heads(s->a.heads_kv, (int64_t)keys) /
+                                  larger(1, (double)s->a.heads_kv),
                          .merge_q = row * MERGED / w->rates.memory,
                          .merge_k = w->backward ? elements * MERGED / w->rates.memory : 0,
                          .round = w->backward ? (row * rows + elements * keys) * (ROUNDED + size) / w->rates.memory : 0};

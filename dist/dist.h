@@ -99,6 +99,12 @@ const char *strobe__dist_rejects(const struct whole *w, int32_t scheme);
 struct scheme strobe__dist_scheme(const struct whole *w, int32_t scheme);
 extern const char *const strobe__dist_scheme_names[5], *const strobe__dist_layout_names[3];
 
+/* Rows of a call, as rows of the shard. fresh: no call before has a part of them; last: no later one has. */
+struct segment {
+    int64_t row, rows;
+    bool fresh, last;
+};
+
 /* A call of attention: rows of q over keys of a block. */
 struct call {
     int64_t q_row, rows, k_row, keys, grad_row;
@@ -106,8 +112,10 @@ struct call {
     int64_t lowest, highest;     /* row i sees key j where lowest <= j - i <= highest, counted from the first of each */
     int64_t document, documents; /* of packed sequences; else 0 and 1 */
     bool whole;                  /* whole sequences, as the caller describes them */
+    struct segment *segments;    /* all its rows, in their order */
+    int64_t segment_count;
     bool rows_fresh, keys_fresh; /* results are written, not merged or added: nothing was there before */
-    bool rows_last;              /* no later call has a part of these rows */
+    bool rows_last;              /* no later call has a part of any of its rows */
     double pairs;                /* that see each other */
     int64_t *cu_q, *cu_k;        /* whole packed sequences: offsets from the first row and key, neighbours in memory */
     int64_t *device_cu;          /* on CUDA: the same in the workspace, cu_q first */
@@ -120,6 +128,9 @@ struct calls {
 bool strobe__dist_pairs(const struct whole *w, const struct runs *q, const struct runs *k, struct calls *calls);
 bool strobe__dist_calls(const struct whole *w, const struct runs *q, const struct runs *k, struct calls *calls);
 void strobe__calls_free(struct calls *calls);
+bool strobe__calls_add(struct calls *calls, struct call call); /* false where memory has run out */
+/* Appends the same call with some of its rows, and the keys that these see. */
+bool strobe__call_take_rows(const struct call *c, const struct segment *rows, struct calls *calls);
 
 /* Rows of a layout. */
 bool strobe__layout_runs(int32_t layout, int64_t seq, int32_t size, int32_t first_rank, int32_t ranks, struct runs *runs);
@@ -144,6 +155,9 @@ int32_t strobe__dist_parts(const struct whole *w, int32_t group);
 /* Whether a call over so many keys has enough blocks of them for a GPU's multiprocessors, some of them twice: fewer cost
  * more than what is hidden by computing on some heads at a time. */
 bool strobe__dist_is_filled(int64_t heads_kv, int64_t keys);
+/* How many K/V heads of a rank's own block are enough to compute on while the first K and V travel: a quarter, which leaves
+ * the others for gradients, twice the bytes; or half; 0 where these have too few blocks. */
+int64_t strobe__dist_early_heads(int64_t heads_kv, int64_t keys);
 void strobe__shard_free(struct shard *s);
 
 #endif

@@ -9,30 +9,44 @@
 #include "describe.h"
 #include "engine.h"
 
-/* Merges the sum of `rows` rows, the part where there is one, and at last the sinks, into the sum or the caller's tensors.
- */
-static strobe_status merge(const struct engine *e, int64_t row, int64_t rows, const strobe_partial *part, bool is_last) {
+/* Merges the sum of some rows, but where they are fresh, the part where there is one, and at last the sinks, into the sum or
+ * the caller's tensors. */
+static strobe_status merge(const struct engine *e, const struct segment *rows, const strobe_partial *part) {
     const struct shard *s = e->s;
-    const bool sinks = is_last && s->a.sinks;
-    strobe_partial parts[3] = {{strobe__tensor_from(e->sum_out, row, 0), strobe__tensor_from(e->sum_lse, row, 0)}};
-    int64_t count = 1;
+    const bool sinks = rows->last && s->a.sinks;
+    const int64_t row = rows->row;
+    const strobe_partial sum = {strobe__tensor_from(e->sum_out, row, 0), strobe__tensor_from(e->sum_lse, row, 0)};
+    strobe_partial parts[3];
+    int64_t count = 0;
+    if (!part || !rows->fresh) parts[count++] = sum;
     if (part) parts[count++] = *part;
     if (sinks)
         parts[count++] = (strobe_partial){.out = {.data = e->zeros, .stride = {0, 0, 1}, .dtype = STROBE_FP32},
                                           .lse = {.data = s->a.sinks->data, .stride = {0, 0, 1}, .dtype = STROBE_FP32}};
     const strobe_partials m = {.struct_size = sizeof m,
                                .batch = s->w->entries,
-                               .seq_q = rows,
+                               .seq_q = rows->rows,
                                .heads_q = s->a.heads_q,
                                .dim_v = s->a.dim_v,
                                .count = count,
                                .parts = parts,
-                               .out = is_last ? strobe__tensor_from(s->a.out, row, 0) : parts[0].out,
-                               .lse = is_last ? strobe__tensor_from(s->a.lse, row, 0) : parts[0].lse,
+                               .out = rows->last ? strobe__tensor_from(s->a.out, row, 0) : sum.out,
+                               .lse = rows->last ? strobe__tensor_from(s->a.lse, row, 0) : sum.lse,
                                .device = e->on->device,
                                .device_index = e->on->index,
                                .parallel = s->a.parallel};
     return strobe_merge(&m, e->on->stream);
+}
+
+/* The call's rows, of which a fresh call has written the sum itself; what is complete there goes to the caller's tensors. */
+static strobe_status merge_all(const struct engine *e, const struct call *c, const strobe_partial *part) {
+    for (int64_t n = 0; n < c->segment_count; ++n) {
+        const struct segment *rows = &c->segments[n];
+        const int64_t first = rows->row - c->q_row;
+        const strobe_partial own = {strobe__tensor_from(part->out, first, 0), strobe__tensor_from(part->lse, first, 0)};
+        if (!c->rows_fresh || rows->last) TRY(merge(e, rows, c->rows_fresh ? NULL : &own));
+    }
+    return STROBE_OK;
 }
 
 static strobe_status run_call(const struct engine *e, const struct call *c, const struct block *block) {
@@ -47,17 +61,17 @@ static strobe_status run_call(const struct engine *e, const struct call *c, cons
         d.a.out = strobe__tensor_from(e->sum_out, c->q_row, 0), d.a.lse = strobe__tensor_from(e->sum_lse, c->q_row, 0);
     else
         d.a.out = part.out, d.a.lse = part.lse;
-    const strobe_status status = strobe_forward(&d.a, e->kernel, e->kernel_bytes, e->on->stream);
-    return status || c->rows_fresh ? status : merge(e, c->q_row, c->rows, &part, c->rows_last);
+    TRY(strobe_forward(&d.a, e->kernel, e->kernel_bytes, e->on->stream));
+    return strobe__engine_is_direct(c) ? STROBE_OK : merge_all(e, c, &part);
 }
 
 strobe_status strobe__dist_run_forward(struct engine *e) {
     const struct shard *s = e->s;
     const struct runs *rest = &e->schedule->rest;
-    if (e->has_sums) {
-        strobe__fill(e->on, e->sum_lse.data, s->w->entries * s->rows * s->a.heads_q, -INFINITY); /* parts of no keys */
+    if (rest->count > 0) /* parts of no keys */
+        strobe__fill(e->on, e->sum_lse.data, s->w->entries * s->rows * s->a.heads_q, -INFINITY);
+    if (e->has_sums && s->a.sinks)
         strobe__zero(e->on, e->zeros, (size_t)(s->a.heads_q + s->a.heads_kv + s->a.dim_v) * sizeof *e->zeros);
-    }
     strobe__engine_upload(e);
     for (int64_t t = 0; t < e->schedule->count; ++t) {
         const struct block block = strobe__engine_block(e, t);
@@ -67,7 +81,9 @@ strobe_status strobe__dist_run_forward(struct engine *e) {
             strobe__engine_note(e, run_call(e, &calls->at[c], &block));
         TRY(strobe__engine_finish(e, t));
     }
-    for (int64_t r = 0; r < rest->count && s->w->entries > 0; ++r)
-        strobe__engine_note(e, merge(e, rest->at[r].row, rest->at[r].count, NULL, true));
+    for (int64_t r = 0; r < rest->count && s->w->entries > 0; ++r) {
+        const struct segment rows = {.row = rest->at[r].row, .rows = rest->at[r].count, .last = true};
+        strobe__engine_note(e, merge(e, &rows, NULL));
+    }
     return STROBE_OK;
 }

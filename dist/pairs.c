@@ -9,12 +9,12 @@
 #include "dist.h"
 
 void strobe__calls_free(struct calls *calls) {
-    for (int64_t c = 0; c < calls->count; ++c) free(calls->at[c].cu_q);
+    for (int64_t c = 0; c < calls->count; ++c) free(calls->at[c].cu_q), free(calls->at[c].segments);
     free(calls->at);
     *calls = (struct calls){0};
 }
 
-static bool add(struct calls *calls, struct call call) {
+bool strobe__calls_add(struct calls *calls, struct call call) {
     if (calls->count == calls->capacity) {
         const int64_t capacity = calls->capacity ? 2 * calls->capacity : 4;
         struct call *at = realloc(calls->at, (size_t)capacity * sizeof *at);
@@ -77,6 +77,18 @@ static bool clip(struct call *c, int64_t step) {
     return true;
 }
 
+bool strobe__call_take_rows(const struct call *c, const struct segment *rows, struct calls *calls) {
+    struct call part = *c;
+    const int64_t first = rows->row - c->q_row;
+    part.segments = NULL, part.segment_count = 0, part.whole = false;
+    part.q_row += first, part.q_first += first, part.rows = rows->rows;
+    if (part.lowest > -FAR) part.lowest += first;
+    if (part.highest < FAR) part.highest += first;
+    if (!clip(&part, 1)) return true; /* they see nothing */
+    part.pairs = pairs_of(&part);
+    return strobe__calls_add(calls, part);
+}
+
 /* Part of a sequence, or all of one: the rows and keys that both runs have of it. */
 static bool add_part(const struct whole *w, int64_t document, const struct run *q, const struct run *k,
                      struct calls *calls) {
@@ -94,7 +106,7 @@ static bool add_part(const struct whole *w, int64_t document, const struct run *
     set_band(w, &c, step, &l);
     if (!c.whole && !clip(&c, step)) return true;
     c.pairs = pairs_of(&c);
-    return add(calls, c);
+    return strobe__calls_add(calls, c);
 }
 
 static bool lies_in(int64_t begin, int64_t length, const struct run *run) {
@@ -117,7 +129,7 @@ static bool add_documents(const struct whole *w, int64_t first, int64_t end, con
         set_band(w, &one, 1, &l);
         c.pairs += pairs_of(&one);
     }
-    if (add(calls, c)) return true;
+    if (strobe__calls_add(calls, c)) return true;
     free(c.cu_q);
     return false;
 }

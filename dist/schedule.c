@@ -187,89 +187,6 @@ static bool gather_steps(struct step steps[2], const struct shard *s) {
     return ok;
 }
 
-/* A byte for each row of a tensor. */
-static unsigned char *marks_of(int64_t rows) { return calloc((size_t)rows + 1, 1); }
-
-/* Appends the rows without a mark. */
-static bool add_unmarked(struct runs *runs, const unsigned char *marks, int64_t rows) {
-    bool ok = true;
-    const unsigned char *const end = marks + rows, *at = memchr(marks, 0, (size_t)rows);
-    while (ok && at) {
-        const unsigned char *marked = memchr(at, 1, (size_t)(end - at)), *const stop = marked ? marked : end;
-        ok = strobe__runs_add(runs, (struct run){.row = at - marks, .count = stop - at});
-        at = memchr(stop, 0, (size_t)(end - stop));
-    }
-    return ok;
-}
-
-/* Marks rows in `seen`; where none of them was marked, in `own` too. Returns whether that is so. */
-static bool mark(unsigned char *seen, unsigned char *own, int64_t first, int64_t count) {
-    const bool fresh = !memchr(seen + first, 1, (size_t)count);
-    memset(seen + first, 1, (size_t)count);
-    if (fresh) memset(own + first, 1, (size_t)count);
-    return fresh;
-}
-
-/* Marks the calls that are the first to write gradients of keys. A late step's are, where nothing has come from others
- * before. */
-static bool mark_keys(struct schedule *schedule, const struct shard *s) {
-    bool ok = true;
-    struct step *late = schedule->late ? &schedule->steps[schedule->count - 1] : NULL;
-    for (int64_t t = 0; ok && t < schedule->count - (late != NULL); ++t) {
-        struct step *step = &schedule->steps[t];
-        const int64_t rows = step->own ? s->keys : step->grad_rows;
-        unsigned char *seen = marks_of(rows), *written = marks_of(rows);
-        ok = seen && written;
-        for (int64_t c = 0; ok && c < step->calls.count; ++c) {
-            struct call *call = &step->calls.at[c];
-            call->keys_fresh = mark(seen, written, call->grad_row, call->keys);
-        }
-        for (int64_t c = 0; ok && step->own && late && s->participants == 2 && c < late->calls.count; ++c) {
-            struct call *call = &late->calls.at[c];
-            call->keys_fresh = mark(seen, written, call->grad_row, call->keys);
-        }
-        const struct runs *local =
-            &schedule->steps[schedule->count - 1].grad_local.runs; /* an all-gather's, the first there */
-        for (int64_t r = 0; ok && step->own && r < local->count; ++r)
-            memset(written + local->at[r].row, 1, (size_t)local->at[r].count);
-        ok = ok && add_unmarked(&step->unwritten, written, rows);
-        free(seen), free(written);
-    }
-    return ok;
-}
-
-/* Marks the calls that are the first, or the last, to have a part of their rows. */
-static bool mark_rows(struct schedule *schedule, const struct shard *s) {
-    unsigned char *before = marks_of(s->rows), *written = marks_of(s->rows), *after = marks_of(s->rows),
-                  *done = marks_of(s->rows);
-    bool ok = before && written && after && done;
-    for (int64_t t = 0; ok && t < schedule->count; ++t)
-        for (int64_t c = 0; c < schedule->steps[t].calls.count; ++c) {
-            struct call *call = &schedule->steps[t].calls.at[c];
-            call->rows_fresh = mark(before, written, call->q_row, call->rows);
-        }
-    for (int64_t t = schedule->count - 1; ok && t >= 0; --t)
-        for (int64_t c = schedule->steps[t].calls.count - 1; c >= 0; --c) {
-            struct call *call = &schedule->steps[t].calls.at[c];
-            call->rows_last = mark(after, done, call->q_row, call->rows);
-        }
-    ok = ok && add_unmarked(&schedule->unwritten, written, s->rows) && add_unmarked(&schedule->rest, done, s->rows);
-    free(before), free(written), free(after), free(done);
-    return ok;
-}
-
-/* The last transfer of gradients of keys. */
-static bool mark_rest_of_keys(struct schedule *schedule, const struct shard *s) {
-    int64_t step;
-    const struct transfer *last = strobe__schedule_last(schedule, &step);
-    unsigned char *done = marks_of(s->keys);
-    for (int64_t r = 0; done && last && r < last->runs.count; ++r)
-        memset(done + last->runs.at[r].row, 1, (size_t)last->runs.at[r].count);
-    const bool ok = done && add_unmarked(&schedule->keys_rest, done, s->keys);
-    free(done);
-    return ok;
-}
-
 const struct transfer *strobe__schedule_last(const struct schedule *schedule, int64_t *step) {
     for (*step = schedule->count - 1; *step >= 0; --*step) {
         const struct step *last = &schedule->steps[*step];
@@ -285,17 +202,16 @@ const struct call *strobe__schedule_early(const struct schedule *schedule) {
 
 /* Gradients of a backward's last block travel when it has been computed on. Where messages go beside kernels, the shard's
  * own block is left for that time, as a step at the end; then its K and V, half as many bytes, are what nothing hides,
- * unless half of its heads are computed on before. */
+ * unless some of its heads are computed on before. */
 static void leave_own(struct schedule *schedule, const struct shard *s) {
     struct step *own = &schedule->steps[0], *late = &schedule->steps[schedule->count];
     if (late[-1].grad_send_count == 0 || own->calls.count == 0) return;
     late->own = true, late->grad_rows = own->grad_rows;
     late->calls = own->calls, own->calls = (struct calls){0};
     schedule->late = true, ++schedule->count;
-    const int64_t half = s->a.heads_kv / 2;
     const bool sums_heads = s->w->g.dbias && s->w->dbias.stride[1] == 0; /* a call sums dbias over its heads */
-    if (late->calls.count == 1 && !sums_heads && strobe__dist_is_filled(half, late->calls.at[0].keys))
-        schedule->early_heads = half;
+    if (late->calls.count == 1 && !sums_heads)
+        schedule->early_heads = strobe__dist_early_heads(s->a.heads_kv, late->calls.at[0].keys);
 }
 
 bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers) {
@@ -306,7 +222,7 @@ bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, boo
     if (ok && gather) ok = gather_steps(schedule->steps, s);
     for (int32_t t = 0; ok && !gather && t < s->participants; ++t) ok = ring_step(&schedule->steps[t], s, t);
     if (ok && !gather && s->participants > 1 && s->w->backward && s->w->hides) leave_own(schedule, s);
-    return ok && mark_keys(schedule, s) && mark_rows(schedule, s) && mark_rest_of_keys(schedule, s);
+    return ok && strobe__schedule_mark(schedule, s);
 }
 
 static int64_t messages_of(const struct transfer *list, int64_t count) {
@@ -342,7 +258,7 @@ void strobe__schedule_free(struct schedule *schedule) {
         strobe__runs_free(&step->local.runs), strobe__runs_free(&step->grad_local.runs);
     }
     free(schedule->steps);
-    strobe__runs_free(&schedule->unwritten), strobe__runs_free(&schedule->rest);
+    strobe__runs_free(&schedule->rest);
     strobe__runs_free(&schedule->keys_rest);
     *schedule = (struct schedule){0};
 }

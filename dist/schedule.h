@@ -35,13 +35,14 @@ struct step {
 struct schedule {
     struct step *steps;
     int64_t count;
-    bool late;           /* the shard's own block comes last, as a step without messages */
-    int64_t early_heads; /* but for so many of its K/V heads, on which its one call computes in the first step */
-    /* Rows of which no call is the first, or the last, as a whole: none sees them, or calls overlap. */
-    struct runs unwritten, rest;
+    bool late;             /* the shard's own block comes last, as a step without messages */
+    int64_t early_heads;   /* but for so many of its K/V heads, on which its one call computes in the first step */
+    struct runs rest;      /* rows that no call has */
     struct runs keys_rest; /* of the shard's own keys, those that the last of all transfers of gradients does not bring */
 };
 
+/* marks.c: segments of calls, what is written first and last; a forward's calls may become more. */
+bool strobe__schedule_mark(struct schedule *schedule, const struct shard *s);
 bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers);
 /* What brings gradients of the shard's keys after all calls, and after which step it goes; NULL: nothing does. */
 const struct transfer *strobe__schedule_last(const struct schedule *schedule, int64_t *step);

@@ -30,6 +30,12 @@ bool strobe__dist_is_filled(int64_t heads_kv, int64_t keys) {
     return heads_kv > 0 && heads_kv * (keys / KEYS_OF_BLOCK) >= LEAST_BLOCKS;
 }
 
+int64_t strobe__dist_early_heads(int64_t heads_kv, int64_t keys) {
+    for (int64_t part = 4; part > 1; part /= 2)
+        if (strobe__dist_is_filled(heads_kv / part, keys)) return heads_kv / part;
+    return 0;
+}
+
 int32_t strobe__dist_parts(const struct whole *w, int32_t group) {
     if (group == 1 || group < w->t.size || !w->hides || w->a.heads_kv < 1) return 1;
     const int64_t heads = w->a.heads_q / group, shared = w->a.heads_q / w->a.heads_kv;
