@@ -194,6 +194,18 @@ static bool join_rows(struct call *a, const struct call *b) {
     return true;
 }
 
+/* Joins calls of which the second has the first's keys and others behind them, and rows behind the first's: one diagonal
+ * goes through both, as through the two parts of a zigzag shard. */
+static bool join_steps(struct call *a, const struct call *b) {
+    if (a->q_row + a->rows != b->q_row || a->k_row != b->k_row || a->grad_row != b->grad_row || a->keys > b->keys)
+        return false;
+    if (a->highest >= FAR || b->highest != a->highest + a->rows || a->rows + a->highest > a->keys) return false;
+    if (a->lowest > 1 - a->rows || b->lowest > 1 - b->rows) return false;
+    a->lowest = -FAR;
+    a->rows += b->rows, a->keys = b->keys, a->pairs += b->pairs;
+    return true;
+}
+
 static void join(struct calls *calls, bool (*join_two)(struct call *, const struct call *)) {
     int64_t count = 0;
     for (int64_t c = 0; c < calls->count; ++c) {
@@ -220,6 +232,8 @@ bool strobe__dist_calls(const struct whole *w, const struct runs *q, const struc
     if (w->a.alibi || w->a.dropout || w->a.bias || w->a.bool_mask) return true; /* these go by positions, which have gaps */
     join(calls, join_keys);
     join(calls, join_rows);
+    if (w->backward)
+        join(calls, join_steps); /* a forward's first rows, which see no other rank's keys, are written at once */
     put_long_ones_first(calls);
     return true;
 }
