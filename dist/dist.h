@@ -156,7 +156,7 @@ int32_t strobe__dist_parts(const struct whole *w, int32_t group);
  * more than what is hidden by computing on some heads at a time. */
 bool strobe__dist_is_filled(int64_t heads_kv, int64_t keys);
 /* How many K/V heads of a rank's own block are enough to compute on while the first K and V travel: a quarter, which leaves
- * the others for gradients, twice the bytes; or half; 0 where these have too few blocks. */
+ * the others for gradients, twice the bytes; or half; 0 where all have too few blocks. */
 int64_t strobe__dist_early_heads(int64_t heads_kv, int64_t keys);
 void strobe__shard_free(struct shard *s);
 

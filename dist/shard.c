@@ -31,9 +31,8 @@ bool strobe__dist_is_filled(int64_t heads_kv, int64_t keys) {
 }
 
 int64_t strobe__dist_early_heads(int64_t heads_kv, int64_t keys) {
-    for (int64_t part = 4; part > 1; part /= 2)
-        if (strobe__dist_is_filled(heads_kv / part, keys)) return heads_kv / part;
-    return 0;
+    if (strobe__dist_is_filled(heads_kv / 4, keys)) return heads_kv / 4;
+    return strobe__dist_is_filled(heads_kv, keys) ? heads_kv / 2 : 0;
 }
 
 int32_t strobe__dist_parts(const struct whole *w, int32_t group) {
