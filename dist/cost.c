@@ -97,7 +97,8 @@ static struct unit unit_of(const struct shard *s) {
 
 static struct cost cost_of_ring(const struct tally *y, int32_t n, struct unit u, bool backward) {
     struct cost c = {0};
-    if (y->own_calls != 1 || !u.own_last) u.early = u.own_last ? 0 : 1;
+    const bool is_early = y->own_calls == 1 && n > 1 && 100 * y->kv_rows[1] * u.kv_row > y->pairs[0] * u.pair;
+    if (!is_early || !u.own_last) u.early = u.own_last ? 0 : 1;
     if (n > 1) c.compute = c.seconds = u.round;
     if (n > 1 && u.gpu) u.pair *= SMALLER_CALLS;
     for (int32_t t = 0; t <= (backward ? n : n - 1); ++t) { /* a backward's last gradients travel when all is computed */

@@ -200,6 +200,18 @@ const struct call *strobe__schedule_early(const struct schedule *schedule) {
     return schedule->early_heads > 0 ? &schedule->steps[schedule->count - 1].calls.at[0] : NULL;
 }
 
+/* Whether the first K and V travel for so long, beside the time of a call, that some of its heads are to go before: another
+ * launch costs about a hundredth. */
+static bool is_worth_hiding(const struct shard *s, const struct step *first, const struct call *c) {
+    const struct whole *w = s->w;
+    const double dim = (double)s->a.dim, dim_v = (double)s->a.dim_v, bytes = (double)strobe__dist_bytes(s->a.k.dtype);
+    double rows = 0;
+    for (int64_t n = 0; n < first->receive_count; ++n) rows += (double)strobe__runs_rows(&first->receives[n].runs);
+    const double travels = rows * (double)s->a.heads_kv * (dim + dim_v) * bytes / w->rates.bandwidth;
+    const double lasts = c->pairs * (double)s->a.heads_q * (6 * dim + 4 * dim_v) / w->rates.flops;
+    return 100 * travels > lasts;
+}
+
 /* Gradients of a backward's last block travel when it has been computed on. Where messages go beside kernels, the shard's
  * own block is left for that time, as a step at the end; then its K and V, half as many bytes, are what nothing hides,
  * unless some of its heads are computed on before. */
@@ -210,7 +222,7 @@ static void leave_own(struct schedule *schedule, const struct shard *s) {
     late->calls = own->calls, own->calls = (struct calls){0};
     schedule->late = true, ++schedule->count;
     const bool sums_heads = s->w->g.dbias && s->w->dbias.stride[1] == 0; /* a call sums dbias over its heads */
-    if (late->calls.count == 1 && !sums_heads)
+    if (late->calls.count == 1 && !sums_heads && is_worth_hiding(s, own, &late->calls.at[0]))
         schedule->early_heads = strobe__dist_early_heads(s->a.heads_kv, late->calls.at[0].keys);
 }
 
