@@ -9,6 +9,12 @@
 /* Rows of a CTA of quantise_rows.cu: those that share a scale are among them, or it takes two passes. */
 enum { QUANTISE_CHUNK = 128, QUANTISE_GROUPS = 32 };
 
+/* Of quantise_block.cu: columns of a lane; bytes of shared memory, and those of the tables of rotary embedding behind. */
+enum { QUANTISE_LANE_COLUMNS = 64 };
+#define QUANTISE_SHARED(columns)                                                      \
+    ((columns) * 4 + QUANTISE_CHUNK * (12 + 16 * ((columns) == 64 ? 9 : (columns) == 128 ? 17 : 38)))
+#define QUANTISE_TABLES(columns) (QUANTISE_CHUNK * 2 * 16 * 9 * ((columns) / QUANTISE_LANE_COLUMNS))
+
 enum quantise_phase {
     QUANTISE_AT_ONCE,  /* magnitudes, scales and bytes */
     QUANTISE_GATHER,   /* magnitudes into the scales */
@@ -26,6 +32,7 @@ struct quantise_params {
     int32_t chunks;                   /* of a head */
     int32_t from_aligned, to_aligned; /* eight columns of a row are aligned as a whole */
     int32_t tables_aligned;           /* eight of cos and sin too, and the pairs are eights */
+    int32_t tables_staged;            /* quantise_block.cu has them in shared memory */
     int64_t scale_extent[3];          /* slots along each axis: 1 where the stride is 0 */
 };
 

@@ -5,164 +5,168 @@
  * wanted. All else is quantise_rows.cu's; the bytes are the same.
  *
  * A CTA has the 128 rows of one head that share a scale, or that have several; with rotary embedding those of several heads,
- * one after the other, for which the tables come from L2 once. LANES neighbouring lanes hold a row, each four times eight
- * columns: 8 (lane + LANES j) + n, j = 0..3. So the pairs of rotary embedding, and five of the transform's steps, are in a
- * thread's own registers, and log2 LANES of them go through shuffles. The order of every operation is that of
- * math/quantise.h. */
+ * one after the other, for which the tables are copied to shared memory once. LANES neighbouring lanes hold a row, each 32
+ * columns of its first half and 32 of its second:
+ *
+ *     columns      0 .. 31 | 32 .. 63 | ... | COLUMNS / 2 .. | COLUMNS / 2 + 32 .. | ...
+ *     lane            0         1                  0                   1
+ *
+ * So pairs of rotary embedding, and all steps of the transform but log2 LANES, are in a thread's own registers. Rows pass
+ * through shared memory, on the way in and as bytes on the way out, so that a warp reads and writes whole lines; a warp has
+ * its rows alone, and CTAs meet once a head, for the scale. The order of every operation is that of math/quantise.h. */
 #define PLAIN 1
 #include "cuda/device/quantise_load.h"
+#include "cuda/device/quantise_tile.h"
 
-enum { LANES = COLUMNS / 32, THREADS = QUANTISE_CHUNK * LANES };
+enum { HALF = QUANTISE_LANE_COLUMNS / 2 };
 
+/* A thread's columns of a row: of each half of it. */
 struct row {
-    float x[4][8];
+    float x[2][HALF];
 };
 
-INLINE void load_row(const struct quantise_params *p, int64_t at, int lane, struct row *r) {
-    uint4 from[4];
+INLINE void widen_row(const uint4 *tile, bool is_bf16, int lane, struct row *r) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) from[j] = *(const uint4 *)((const uint16_t *)p->t.from + at + 8 * (lane + LANES * j));
-    const bool is_bf16 = p->t.from_dtype == CUDA_BF16;
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-        const uint32_t two[4] = {from[j].x, from[j].y, from[j].z, from[j].w};
+        for (int n = 0; n < HALF / 8; ++n) {
+            const uint4 from = tile[padded(half * (COLUMNS / 16) + 4 * lane) + n];
+            const uint32_t two[4] = {from.x, from.y, from.z, from.w};
+            float *x = &r->x[half][8 * n];
+            if (is_bf16) {
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
-            r->x[j][2 * n] = is_bf16 ? __uint_as_float(two[n] << 16) : f16_to_float((uint16_t)two[n]);
-            r->x[j][2 * n + 1] = is_bf16 ? __uint_as_float(two[n] & 0xffff0000u) : f16_to_float((uint16_t)(two[n] >> 16));
+                for (int i = 0; i < 4; ++i)
+                    x[2 * i] = __uint_as_float(two[i] << 16), x[2 * i + 1] = __uint_as_float(two[i] & 0xffff0000u);
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    x[2 * i] = f16_to_float((uint16_t)two[i]), x[2 * i + 1] = f16_to_float((uint16_t)(two[i] >> 16));
+            }
         }
-    }
 }
 
-/* Pairs are columns COLUMNS / 2 apart: eights j and j + 2. */
-INLINE void rotate_row(const struct quantise_params *p, int64_t position, int lane, struct row *r) {
+/* Pairs are columns COLUMNS / 2 apart. cos, sin: of the thread's pairs, in shared or in global memory. */
+INLINE void rotate_row(const float4 *cos, const float4 *sin, struct row *r) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-        const int64_t table = position * (COLUMNS / 2) + 8 * (lane + LANES * j);
-        float cos[8], sin[8];
-        load_table(p->c.cos + table, cos), load_table(p->c.sin + table, sin);
+    for (int n = 0; n < HALF / 4; ++n) {
+        const float4 cos4 = cos[n], sin4 = sin[n];
+        const float c[4] = {cos4.x, cos4.y, cos4.z, cos4.w}, s[4] = {sin4.x, sin4.y, sin4.z, sin4.w};
 #pragma unroll
-        for (int n = 0; n < 8; ++n) {
-            const float first = r->x[j][n], second = r->x[j + 2][n];
-            r->x[j][n] = turned_first(first, second, cos[n], sin[n]);
-            r->x[j + 2][n] = turned_second(first, second, cos[n], sin[n]);
+        for (int i = 0; i < 4; ++i) {
+            const float first = r->x[0][4 * n + i], second = r->x[1][4 * n + i];
+            r->x[0][4 * n + i] = turned_first(first, second, c[i], s[i]);
+            r->x[1][4 * n + i] = turned_second(first, second, c[i], s[i]);
         }
     }
 }
 
 INLINE void subtract_mean(const float *mean, int lane, struct row *r) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int n = 0; n < 8; ++n) r->x[j][n] -= mean[8 * (lane + LANES * j) + n];
+        for (int n = 0; n < HALF; ++n) r->x[half][n] -= mean[half * (COLUMNS / 2) + HALF * lane + n];
 }
 
-/* Random signs, then the butterflies from near columns to far ones, then the norm. */
-INLINE void transform_row(const struct quantise_params *p, int lane, struct row *r) {
+/* Random signs: words of one bit, the sign's, for each of the thread's columns. */
+INLINE void change_signs(const uint4 *signs, struct row *r) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-        const int first = 8 * (lane + LANES * j);
-        const uint32_t signs = p->c.signs[first / 32] >> first % 32;
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int n = 0; n < 8; ++n)
-            r->x[j][n] = __uint_as_float(__float_as_uint(r->x[j][n]) ^ (signs << (31 - n) & 0x80000000u));
-    }
+        for (int n = 0; n < HALF / 4; ++n) {
+            const uint4 sign = signs[half * (HALF / 4) + n];
+            float *x = &r->x[half][4 * n];
+            x[0] = __uint_as_float(__float_as_uint(x[0]) ^ sign.x), x[1] = __uint_as_float(__float_as_uint(x[1]) ^ sign.y);
+            x[2] = __uint_as_float(__float_as_uint(x[2]) ^ sign.z), x[3] = __uint_as_float(__float_as_uint(x[3]) ^ sign.w);
+        }
+}
+
+INLINE void butterfly(float *a, float *b) {
+    const float sum = *a + *b, difference = *a - *b;
+    *a = sum, *b = difference;
+}
+
+/* The butterflies from near columns to far ones, without the norm. */
+INLINE void transform_row(int lane, struct row *r) {
 #pragma unroll
-    for (int step = 1; step < 8; step *= 2)
+    for (int step = 1; step < HALF; step *= 2)
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
+        for (int half = 0; half < 2; ++half)
 #pragma unroll
-            for (int n = 0; n < 8; ++n)
-                if (!(n & step)) {
-                    const float a = r->x[j][n], b = r->x[j][n + step];
-                    r->x[j][n] = a + b, r->x[j][n + step] = a - b;
-                }
+            for (int n = 0; n < HALF; ++n)
+                if (!(n & step)) butterfly(&r->x[half][n], &r->x[half][n + step]);
 #pragma unroll
     for (int step = 1; step < LANES; step *= 2) {
         const float sign = lane & step ? -1 : 1; /* a product by it is exact: one rounding, as of a sum */
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
+        for (int half = 0; half < 2; ++half)
 #pragma unroll
-            for (int n = 0; n < 8; ++n) r->x[j][n] = fmaf(sign, r->x[j][n], __shfl_xor_sync(0xffffffffu, r->x[j][n], step));
+            for (int n = 0; n < HALF; ++n)
+                r->x[half][n] = fmaf(sign, r->x[half][n], __shfl_xor_sync(0xffffffffu, r->x[half][n], step));
     }
 #pragma unroll
-    for (int step = 1; step < 4; step *= 2)
+    for (int n = 0; n < HALF; ++n) butterfly(&r->x[0][n], &r->x[1][n]);
+}
+
+INLINE void scale_row(float norm, struct row *r) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j)
-            if (!(j & step))
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-                for (int n = 0; n < 8; ++n) {
-                    const float a = r->x[j][n], b = r->x[j + step][n];
-                    r->x[j][n] = a + b, r->x[j + step][n] = a - b;
-                }
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-#pragma unroll
-        for (int n = 0; n < 8; ++n) r->x[j][n] *= p->norm;
+        for (int n = 0; n < HALF; ++n) r->x[half][n] *= norm;
 }
 
 /* The bits of the largest magnitude of the thread's columns, an infinity's too; NaN does not count. */
 INLINE uint32_t largest_of(const struct row *r) {
     float most[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
+    for (int n = 0; n < HALF; ++n)
 #pragma unroll
-        for (int n = 0; n < 8; ++n) most[j] = fmaxf(most[j], fabsf(r->x[j][n]));
+        for (int half = 0; half < 2; ++half)
+            most[2 * half + n % 2] = fmaxf(most[2 * half + n % 2], fabsf(r->x[half][n]));
     return __float_as_uint(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])));
 }
 
-/* The same among finite numbers, for the few rows that have others. */
-INLINE uint32_t largest_finite(const struct row *r) {
+/* The same among finite numbers, for the few rows that have others, of which infinities become NaN. */
+INLINE uint32_t largest_finite(struct row *r) {
     float most = 0;
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int n = 0; n < 8; ++n) most = is_finite_float(r->x[j][n]) ? fmaxf(most, fabsf(r->x[j][n])) : most;
+        for (int n = 0; n < HALF; ++n) {
+            const bool finite = is_finite_float(r->x[half][n]);
+            most = finite ? fmaxf(most, fabsf(r->x[half][n])) : most;
+            r->x[half][n] = finite ? r->x[half][n] : NAN;
+        }
     return __float_as_uint(most);
 }
 
-/* all_finite: no infinity is among the warp's; a NaN may be. */
-INLINE void store_row(const struct quantise_params *p, uint8_t *to, int lane, const struct row *r, float inverse,
-                      bool all_finite) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-        uint32_t four[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const float *x = &r->x[j][4 * i];
+/* Bytes of numbers of which none is an infinity. */
+INLINE uint32_t four_bytes(const float *x, float inverse) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-            if (all_finite)
-                four[i] = cvt_e4m3x4(rounded_product(x[0], inverse), rounded_product(x[1], inverse),
-                                     rounded_product(x[2], inverse), rounded_product(x[3], inverse));
-            else
+    return cvt_e4m3x4(rounded_product(x[0], inverse), rounded_product(x[1], inverse), rounded_product(x[2], inverse),
+                      rounded_product(x[3], inverse));
+#else
+    return float_to_e4m3(rounded_product(x[0], inverse)) | float_to_e4m3(rounded_product(x[1], inverse)) << 8 |
+           float_to_e4m3(rounded_product(x[2], inverse)) << 16 |
+           (uint32_t)float_to_e4m3(rounded_product(x[3], inverse)) << 24;
 #endif
-                four[i] = quantised(x[0], inverse, 0) | quantised(x[1], inverse, 0) << 8 |
-                          quantised(x[2], inverse, 0) << 16 | (uint32_t)quantised(x[3], inverse, 0) << 24;
-        }
-        *(uint2 *)(to + 8 * (lane + LANES * j)) = make_uint2(four[0], four[1]);
-    }
 }
 
-/* A row of one head, from memory to memory. `magnitude`: 0, of the rows that share a scale. */
-INLINE void quantise_row(const struct quantise_params *p, int64_t batch, int64_t row, int64_t head, int index, bool there,
-                         uint32_t *magnitude) {
-    const struct quantise_tensor *t = &p->t;
-    const int lane = threadIdx.x % LANES, block = index >> p->block_shift;
-    struct row r;
-    if (there) {
-        load_row(p, source_at(t, batch, row, head), lane, &r);
-        if (t->rotary) rotate_row(p, t->start + row, lane, &r);
-        if (t->mean) subtract_mean(t->mean + (batch * t->heads + head) * t->dim, lane, &r);
-    } else {
+/* The row's bytes, to the tile. */
+INLINE void store_row(uint4 *tile, int lane, const struct row *r, float inverse) {
 #pragma unroll
-        for (int n = 0; n < 32; ++n) r.x[n / 8][n % 8] = 0;
-    }
-    if (t->hadamard) transform_row(p, lane, &r);
-    __syncthreads();
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int n = 0; n < HALF / 16; ++n) {
+            const float *x = &r->x[half][16 * n];
+            tile[half * (COLUMNS / 32) + 2 * lane + n] =
+                make_uint4(four_bytes(x, inverse), four_bytes(x + 4, inverse), four_bytes(x + 8, inverse),
+                           four_bytes(x + 12, inverse));
+        }
+}
 
-    uint32_t largest = largest_of(&r);
-    const bool all_finite = __all_sync(0xffffffffu, largest < 0x7f800000u);
-    if (!all_finite) largest = largest_finite(&r);
+/* The scale of the thread's row, whose largest magnitude is `largest`, over its block. */
+INLINE float scale_of_block(const struct quantise_params *p, uint32_t largest, int index, uint32_t *magnitude) {
+    const int block = index >> p->block_shift;
     if (p->block_shift >= 5) { /* a warp's rows have one scale */
         largest = __reduce_max_sync(0xffffffffu, largest);
         if (threadIdx.x % 32 == 0) atomicMax(&magnitude[block], largest);
@@ -170,28 +174,52 @@ INLINE void quantise_row(const struct quantise_params *p, int64_t batch, int64_t
         atomicMax(&magnitude[block], largest);
     }
     __syncthreads();
-    const float scale = scale_of_largest(__uint_as_float(magnitude[block]), 0);
-    const bool is_first = index % (1 << p->block_shift) == 0 && lane == 0;
-    if (is_first && row < t->rows) *quantise_scale_at(t, batch, 0, row, head) = scale;
-    if (there)
-        store_row(p, t->to + batch * t->to_stride[0] + row * t->to_stride[1] + head * t->to_stride[2], lane, &r, 1 / scale,
-                  all_finite);
+    return scale_of_largest(__uint_as_float(magnitude[block]), 0);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
+/* A head of the CTA's rows, of which this thread has `index`, from memory to memory. */
+INLINE void quantise_head(const struct quantise_params *p, struct quantise_shared *s, const struct rows *rows, int64_t head,
+                          int n) {
+    const struct quantise_tensor *t = &p->t;
+    const int lane = threadIdx.x % LANES, index = threadIdx.x / LANES;
+    const bool there = index < rows->count;
+    uint4 *const tile = s->rows[index];
+    struct row r;
+    load_rows(s, rows, head);
+    widen_row(tile, t->from_dtype == CUDA_BF16, lane, &r);
+    if (t->rotary) rotate_row(table_of(p, s, rows, 0, index, lane), table_of(p, s, rows, 1, index, lane), &r);
+    if (t->mean) subtract_mean(t->mean + (rows->batch * t->heads + head) * t->dim, lane, &r);
+    float norm = 1; /* a power of two waits until the product with the scale's inverse: it rounds nothing */
+    if (t->hadamard) {
+        change_signs(s->signs[lane], &r);
+        transform_row(lane, &r);
+        if (COLUMNS == 128) scale_row(p->norm, &r);
+        if (COLUMNS != 128) norm = p->norm;
+    }
+    uint32_t largest = there ? largest_of(&r) : 0;
+    if (__any_sync(0xffffffffu, largest >= 0x7f800000u)) largest = largest_finite(&r);
+    largest = __float_as_uint(__uint_as_float(largest) * norm);
+    if (threadIdx.x < QUANTISE_CHUNK) s->magnitude[(n + 1) % 3][threadIdx.x] = 0; /* all have read the one of two heads ago */
+    const float scale = scale_of_block(p, largest, index, s->magnitude[n % 3]);
+    if (rows->first + index < t->rows && index % (1 << p->block_shift) == 0 && lane == 0) /* unused ones too */
+        *quantise_scale_at(t, rows->batch, 0, rows->first + index, head) = scale;
+    if (there) store_row(tile, lane, &r, 1 / scale * norm);
+    store_rows(s, rows, head);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     KERNEL(const __grid_constant__ struct quantise_together all) {
-    __shared__ uint32_t magnitude[2][QUANTISE_CHUNK];
+    extern __shared__ __align__(16) unsigned char memory[];
+    struct quantise_shared *s = (struct quantise_shared *)memory;
     const int which = (all.count > 1 && blockIdx.x >= all.first[1]) + (all.count > 2 && blockIdx.x >= all.first[2]);
     const struct quantise_params *p = &all.tensor[which];
-    const struct quantise_tensor *t = &p->t;
-    const int index = threadIdx.x / LANES, heads = all.heads[which];
-    const uint32_t cta = blockIdx.x - (uint32_t)all.first[which], parts = (uint32_t)t->heads / (uint32_t)heads;
-    const int64_t first = cta % parts * heads, rest = cta / parts;
-    const int64_t batch = rest / p->chunks, row = rest % p->chunks * QUANTISE_CHUNK + index;
-    const int64_t used = t->used ? quantise_entry(t, t->used, batch) : t->rows, rows = used < t->rows ? used : t->rows;
+    const int heads = all.heads[which];
+    const uint32_t cta = blockIdx.x - (uint32_t)all.first[which], parts = (uint32_t)p->t.heads / (uint32_t)heads;
+    const struct rows rows = rows_of(p, cta / parts);
+    if (threadIdx.x < QUANTISE_CHUNK) s->magnitude[0][threadIdx.x] = 0;
+    if (p->t.hadamard) spread_signs(p, s);
+    if (p->t.rotary && p->tables_staged) load_tables(p, s, &rows);
+    __syncthreads();
 #pragma unroll 1
-    for (int n = 0; n < heads; ++n) { /* the other row of magnitudes has been read before the first barrier */
-        if (threadIdx.x < QUANTISE_CHUNK) magnitude[n % 2][threadIdx.x] = 0;
-        quantise_row(p, batch, row, first + n, index, row < rows, magnitude[n % 2]);
-    }
+    for (int n = 0; n < heads; ++n) quantise_head(p, s, &rows, (int64_t)(cta % parts) * heads + n, n);
 }

@@ -22,9 +22,10 @@ CUDA_KERNEL(quantise_mean);
 
 enum { MOST_DIM = 256, ENOUGH_CTAS = 1024 };
 
-/* Whether eight columns of every row, of `bytes` each, are aligned as a whole; not more than to 16 bytes. */
-static bool eights_are_aligned(const void *data, const int64_t stride[3], const struct quantise_tensor *t, int64_t bytes) {
-    const int64_t extent[3] = {t->batch, t->rows, t->heads}, whole = 8 * bytes < 16 ? 8 * bytes : 16;
+/* Whether every row, of elements of `bytes`, begins at a multiple of `whole` bytes and has whole eights of them. */
+static bool rows_are_aligned(const void *data, const int64_t stride[3], const struct quantise_tensor *t, int64_t bytes,
+                             int64_t whole) {
+    const int64_t extent[3] = {t->batch, t->rows, t->heads};
     if (t->dim % 8 != 0 || (uintptr_t)data % (size_t)whole != 0) return false;
     for (int axis = 0; axis < 3; ++axis)
         if (extent[axis] > 1 && stride[axis] * bytes % whole != 0) return false;
@@ -39,8 +40,10 @@ static struct quantise_params params_of(const struct quantisation *q, const stru
     p.columns = (int32_t)hadamard_columns(t->dim), p.norm = hadamard_norm(p.columns);
     while (t->block >> p.block_shift > 1) ++p.block_shift;
     p.chunks = (int32_t)ceil_div(t->rows, QUANTISE_CHUNK);
-    p.from_aligned = eights_are_aligned(t->from, t->from_stride, t, t->from_dtype == STROBE_FP32 ? 4 : 2);
-    p.to_aligned = eights_are_aligned(t->to, t->to_stride, t, 1);
+    p.from_aligned = rows_are_aligned(t->from, t->from_stride, t, t->from_dtype == STROBE_FP32 ? 4 : 2, 16);
+    p.to_aligned = rows_are_aligned(t->to, t->to_stride, t, 1, 8);
+    p.tables_staged = t->rotary && QUANTISE_SHARED(t->dim) + QUANTISE_TABLES(t->dim) <=
+                                       strobe__cuda_limits(q->p.a.device_index).shared_bytes;
     p.tables_aligned = (uintptr_t)p.c.cos % 16 == 0 && (uintptr_t)p.c.sin % 16 == 0 && p.c.pairs % 8 == 0;
     return p;
 }
@@ -80,6 +83,7 @@ static strobe_status launch_rows(struct quantise_params *p, enum quantise_phase 
 static bool is_for_block(const struct quantise_params *p) {
     const struct quantise_tensor *t = &p->t;
     return is_plain(p) && (t->dim == 64 || t->dim == 128 || t->dim == 256) && !t->lse_shift &&
+           rows_are_aligned(t->to, t->to_stride, t, 1, 16) &&
            (!t->rotary || 2 * p->c.pairs == t->dim);
 }
 
@@ -100,7 +104,12 @@ static strobe_status launch_together(const struct quantise_together *all, void *
                                                   &strobe__kernel_quantise_block_256};
     const int last = all->count - 1;
     const int64_t dim = all->tensor[last].t.dim, ctas = all->first[last] + ctas_of(&all->tensor[last], all->heads[last]);
-    return strobe__cuda_launch(blocks[dim / 128], ctas, (int32_t)(QUANTISE_CHUNK * dim / 32), 0, all, stream);
+    int32_t shared = QUANTISE_SHARED((int32_t)dim);
+    bool staged = false;
+    for (int n = 0; n <= last; ++n) staged = staged || all->tensor[n].tables_staged;
+    if (staged) shared += QUANTISE_TABLES((int32_t)dim);
+    return strobe__cuda_launch(blocks[dim / 128], ctas, (int32_t)(QUANTISE_CHUNK * dim / QUANTISE_LANE_COLUMNS), shared, all,
+                               stream);
 }
 
 /* Puts a tensor behind those that are launched together. These go first where their head dim is another, or CTAs so many
