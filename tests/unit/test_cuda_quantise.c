@@ -81,13 +81,13 @@ static void assert_same(const struct way *w, const char *what, const void *left,
 }
 
 static void same_bytes(void **state) {
-    static const int64_t dims[] = {64, 128, 256, 80, 96, 1, 7, 40, 192, 100, 8, 32}, blocks[] = {128, 1, 0, 16, 7, 200};
+    static const int64_t dims[] = {64, 96, 128, 192, 256, 80, 1, 7, 40, 100, 8, 32}, blocks[] = {128, 1, 0, 16, 7, 200};
     char message[256];
     (void)state;
     strobe_device_info info = {.struct_size = sizeof info};
     if (strobe_device_at(STROBE_CUDA, 0, &info) != STROBE_OK || !cuda_memory_open(message, sizeof message)) skip();
     struct random r = {.state = 9};
-    for (size_t n = 0; n < 120; ++n) {
+    for (size_t n = 0; n < 136; ++n) {
         const uint64_t bits = random_bits(&r) >> 20;
         struct way w = {.dim = dims[n % COUNT(dims)], .block = blocks[n / 2 % COUNT(blocks)]};
         w.source = bits & 1 ? STROBE_BF16 : bits & 2 ? STROBE_FP16 : STROBE_FP32;
@@ -98,8 +98,8 @@ static void same_bytes(void **state) {
         if (n < 6)
             w = (struct way){
                 .dim = dims[n], .block = 128, .source = STROBE_BF16, .target = STROBE_FP8_E4M3, .hadamard = true};
-        if (n >= 96) { /* what one kernel does for rows of 64, 128 and 256 columns */
-            w = (struct way){.dim = dims[n % 3], .block = n % 5 == 0 ? 1 : n % 5 == 1 ? 16 : 128};
+        if (n >= 96) { /* what one kernel does for rows of 64, 96, 128, 192 and 256 columns */
+            w = (struct way){.dim = dims[n % 5], .block = n / 5 % 5 == 0 ? 1 : n / 5 % 5 == 1 ? 16 : 128};
             w.source = bits & 1 ? STROBE_BF16 : STROBE_FP16, w.target = STROBE_FP8_E4M3;
             w.hadamard = bits & 2, w.rotary = bits & 4, w.used = bits & 8, w.nan = bits & 16, w.mean = bits & 32;
         }

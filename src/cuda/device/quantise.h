@@ -9,11 +9,13 @@
 /* Rows of a CTA of quantise_rows.cu: those that share a scale are among them, or it takes two passes. */
 enum { QUANTISE_CHUNK = 128, QUANTISE_GROUPS = 32 };
 
-/* Of quantise_block.cu: columns of a lane; bytes of shared memory, and those of the tables of rotary embedding behind. */
-enum { QUANTISE_LANE_COLUMNS = 64 };
-#define QUANTISE_SHARED(columns)                                                      \
-    ((columns) * 4 + QUANTISE_CHUNK * (12 + 16 * ((columns) == 64 ? 9 : (columns) == 128 ? 17 : 38)))
-#define QUANTISE_TABLES(columns) (QUANTISE_CHUNK * 2 * 16 * 9 * ((columns) / QUANTISE_LANE_COLUMNS))
+/* quantise_block.cu, by the columns of a row: lanes of a row; units of 16 bytes from row to row of its shared memory, and of
+ * the tables of rotary embedding there; bytes of it, and those of the tables behind. */
+#define QUANTISE_LANES(columns)       ((columns) / ((columns) % 3 == 0 ? 48 : 64))
+#define QUANTISE_ROW_PITCH(columns)   ((columns) == 256 ? 38 : (columns) == 192 ? 27 : (columns) / 8 + 1)
+#define QUANTISE_TABLE_PITCH(columns) ((columns) == 96 ? 13 : (columns) == 192 ? 26 : (columns) / 64 * 9)
+#define QUANTISE_SHARED(columns)      ((columns) * 4 + QUANTISE_CHUNK * (12 + 16 * QUANTISE_ROW_PITCH(columns)))
+#define QUANTISE_TABLES(columns)      (QUANTISE_CHUNK * 2 * 16 * QUANTISE_TABLE_PITCH(columns))
 
 enum quantise_phase {
     QUANTISE_AT_ONCE,  /* magnitudes, scales and bytes */

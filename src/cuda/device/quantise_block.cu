@@ -1,80 +1,118 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * quantise_block.cu: strobe_quantise on a GPU where it is asked for most: rows of COLUMNS (64, 128 or 256) 16-bit columns to
- * e4m3 in one pass, with rotary embedding of all of a row's columns by halves, K's mean, signs and a Hadamard transform as
- * wanted. All else is quantise_rows.cu's; the bytes are the same.
+ * quantise_block.cu: strobe_quantise on a GPU where it is asked for most: rows of COLUMNS (64, 96, 128, 192 or 256) 16-bit
+ * columns to e4m3 in one pass, with rotary embedding of all of a row's columns by halves, K's mean, signs and a Hadamard
+ * transform as wanted. All else is quantise_rows.cu's; the bytes are the same.
  *
  * A CTA has the 128 rows of one head that share a scale, or that have several; with rotary embedding those of several heads,
- * one after the other, for which the tables are copied to shared memory once. LANES neighbouring lanes hold a row, each 32
- * columns of its first half and 32 of its second:
+ * one after the other, for which the tables are copied to shared memory once. LANES neighbouring lanes hold a row, each
+ * WIDTH columns of each of its parts, which are two, or three where COLUMNS is no power of two:
  *
- *     columns      0 .. 31 | 32 .. 63 | ... | COLUMNS / 2 .. | COLUMNS / 2 + 32 .. | ...
- *     lane            0         1                  0                   1
+ *     columns      0 .. 31 | 32 .. 63 | 64 .. 95 | 96 .. 127        of 128
+ *     lane            0         1          0          1
  *
- * So pairs of rotary embedding, and all steps of the transform but log2 LANES, are in a thread's own registers. Rows pass
- * through shared memory, on the way in and as bytes on the way out, so that a warp reads and writes whole lines; a warp has
- * its rows alone, and CTAs meet once a head, for the scale. The order of every operation is that of math/quantise.h. */
+ * So all steps of a transform but log2 LANES are in a thread's own registers; of two parts, so are the pairs of rotary
+ * embedding, of three the other one of a pair is read again. Rows pass through shared memory, on the way in and as bytes on
+ * the way out, so that a warp reads and writes whole lines; a warp has its rows alone, and the warps of a CTA meet once a
+ * head, for the scale. The order of every operation is that of math/quantise.h. */
 #define PLAIN 1
 #include "cuda/device/quantise_load.h"
 #include "cuda/device/quantise_tile.h"
 
-enum { HALF = QUANTISE_LANE_COLUMNS / 2 };
-
-/* A thread's columns of a row: of each half of it. */
+/* A thread's columns of a row, of each part of it. */
 struct row {
-    float x[2][HALF];
+    float x[PARTS][WIDTH];
 };
 
-INLINE void widen_row(const uint4 *tile, bool is_bf16, int lane, struct row *r) {
+/* Columns [column, column + WIDTH) of the tile's row. */
+INLINE void widen(const uint4 *tile, bool is_bf16, int column, float (&x)[WIDTH]) {
+    const uint4 *const units = &tile[padded(column / 8)];
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int n = 0; n < WIDTH / 8; ++n) {
+        const uint4 from = units[n];
+        const uint32_t two[4] = {from.x, from.y, from.z, from.w};
+        float *to = &x[8 * n];
+        if (is_bf16) {
 #pragma unroll
-        for (int n = 0; n < HALF / 8; ++n) {
-            const uint4 from = tile[padded(half * (COLUMNS / 16) + 4 * lane) + n];
-            const uint32_t two[4] = {from.x, from.y, from.z, from.w};
-            float *x = &r->x[half][8 * n];
-            if (is_bf16) {
+            for (int i = 0; i < 4; ++i)
+                to[2 * i] = __uint_as_float(two[i] << 16), to[2 * i + 1] = __uint_as_float(two[i] & 0xffff0000u);
+        } else {
 #pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    x[2 * i] = __uint_as_float(two[i] << 16), x[2 * i + 1] = __uint_as_float(two[i] & 0xffff0000u);
-            } else {
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    x[2 * i] = f16_to_float((uint16_t)two[i]), x[2 * i + 1] = f16_to_float((uint16_t)(two[i] >> 16));
-            }
-        }
-}
-
-/* Pairs are columns COLUMNS / 2 apart. cos, sin: of the thread's pairs, in shared or in global memory. */
-INLINE void rotate_row(const float4 *cos, const float4 *sin, struct row *r) {
-#pragma unroll
-    for (int n = 0; n < HALF / 4; ++n) {
-        const float4 cos4 = cos[n], sin4 = sin[n];
-        const float c[4] = {cos4.x, cos4.y, cos4.z, cos4.w}, s[4] = {sin4.x, sin4.y, sin4.z, sin4.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float first = r->x[0][4 * n + i], second = r->x[1][4 * n + i];
-            r->x[0][4 * n + i] = turned_first(first, second, c[i], s[i]);
-            r->x[1][4 * n + i] = turned_second(first, second, c[i], s[i]);
+            for (int i = 0; i < 4; ++i)
+                to[2 * i] = f16_to_float((uint16_t)two[i]), to[2 * i + 1] = f16_to_float((uint16_t)(two[i] >> 16));
         }
     }
 }
 
+INLINE void load_angles(const float4 *cos, const float4 *sin, int n, float (&c)[4], float (&s)[4]) {
+    const float4 cos4 = cos[n], sin4 = sin[n];
+    c[0] = cos4.x, c[1] = cos4.y, c[2] = cos4.z, c[3] = cos4.w;
+    s[0] = sin4.x, s[1] = sin4.y, s[2] = sin4.z, s[3] = sin4.w;
+}
+
+/* Pairs are columns COLUMNS / 2 apart: with two parts the thread has both. */
+INLINE void rotate_halves(const float4 *cos, const float4 *sin, float (&x)[PARTS][WIDTH]) {
+#pragma unroll
+    for (int n = 0; n < WIDTH / 4; ++n) {
+        float c[4], s[4];
+        load_angles(cos, sin, n, c, s);
+#pragma unroll
+        for (int i = 4 * n; i < 4 * n + 4; ++i) {
+            const float first = x[0][i], second = x[1][i];
+            x[0][i] = turned_first(first, second, c[i % 4], s[i % 4]);
+            x[1][i] = turned_second(first, second, c[i % 4], s[i % 4]);
+        }
+    }
+}
+
+/* One half of WIDTH pairs, x, and `other`, the other one: turned_first(x, other) is turned_second(other, x) with a sine of
+ * the other sign, whose product has the same bits but for the sign. */
+INLINE void rotate_one(const float4 *cos, const float4 *sin, bool is_second, const float (&other)[WIDTH], float (&x)[WIDTH]) {
+    const float sign = is_second ? 1 : -1;
+#pragma unroll
+    for (int n = 0; n < WIDTH / 4; ++n) {
+        float c[4], s[4];
+        load_angles(cos, sin, n, c, s);
+#pragma unroll
+        for (int i = 4 * n; i < 4 * n + 4; ++i) x[i] = turned_second(other[i], x[i], c[i % 4], s[i % 4] * sign);
+    }
+}
+
+/* Turns the thread's columns of the tile's row `index`. */
+INLINE void rotate_row(const struct quantise_params *p, const struct quantise_shared *s, const struct rows *rows, int index,
+                       int lane, bool is_bf16, struct row *r) {
+#if COLUMNS % 3 != 0
+    const int pair = column_of(0, lane);
+    rotate_halves(table_of(p, s, rows, 0, index, pair), table_of(p, s, rows, 1, index, pair), r->x);
+    (void)is_bf16;
+#else
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        const int column = column_of(part, lane);
+        const bool is_second = column >= COLUMNS / 2;
+        const int pair = is_second ? column - COLUMNS / 2 : column;
+        float other[WIDTH];
+        widen(s->rows[index], is_bf16, is_second ? pair : column + COLUMNS / 2, other);
+        rotate_one(table_of(p, s, rows, 0, index, pair), table_of(p, s, rows, 1, index, pair), is_second, other, r->x[part]);
+    }
+#endif
+}
+
 INLINE void subtract_mean(const float *mean, int lane, struct row *r) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int n = 0; n < HALF; ++n) r->x[half][n] -= mean[half * (COLUMNS / 2) + HALF * lane + n];
+        for (int n = 0; n < WIDTH; ++n) r->x[part][n] -= mean[column_of(part, lane) + n];
 }
 
 /* Random signs: words of one bit, the sign's, for each of the thread's columns. */
 INLINE void change_signs(const uint4 *signs, struct row *r) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int n = 0; n < HALF / 4; ++n) {
-            const uint4 sign = signs[half * (HALF / 4) + n];
-            float *x = &r->x[half][4 * n];
+        for (int n = 0; n < WIDTH / 4; ++n) {
+            const uint4 sign = signs[part * (WIDTH / 4) + n];
+            float *x = &r->x[part][4 * n];
             x[0] = __uint_as_float(__float_as_uint(x[0]) ^ sign.x), x[1] = __uint_as_float(__float_as_uint(x[1]) ^ sign.y);
             x[2] = __uint_as_float(__float_as_uint(x[2]) ^ sign.z), x[3] = __uint_as_float(__float_as_uint(x[3]) ^ sign.w);
         }
@@ -85,43 +123,52 @@ INLINE void butterfly(float *a, float *b) {
     *a = sum, *b = difference;
 }
 
-/* The butterflies from near columns to far ones, without the norm. */
-INLINE void transform_row(int lane, struct row *r) {
+/* The butterflies of two neighbouring parts, from near columns to far ones, without the norm. */
+INLINE void transform_parts(int lane, float (&low)[WIDTH], float (&high)[WIDTH]) {
 #pragma unroll
-    for (int step = 1; step < HALF; step *= 2)
+    for (int step = 1; step < WIDTH; step *= 2)
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-#pragma unroll
-            for (int n = 0; n < HALF; ++n)
-                if (!(n & step)) butterfly(&r->x[half][n], &r->x[half][n + step]);
+        for (int n = 0; n < WIDTH; ++n)
+            if (!(n & step)) butterfly(&low[n], &low[n + step]), butterfly(&high[n], &high[n + step]);
 #pragma unroll
     for (int step = 1; step < LANES; step *= 2) {
         const float sign = lane & step ? -1 : 1; /* a product by it is exact: one rounding, as of a sum */
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-#pragma unroll
-            for (int n = 0; n < HALF; ++n)
-                r->x[half][n] = fmaf(sign, r->x[half][n], __shfl_xor_sync(0xffffffffu, r->x[half][n], step));
+        for (int n = 0; n < WIDTH; ++n) {
+            low[n] = fmaf(sign, low[n], __shfl_xor_sync(0xffffffffu, low[n], step));
+            high[n] = fmaf(sign, high[n], __shfl_xor_sync(0xffffffffu, high[n], step));
+        }
     }
 #pragma unroll
-    for (int n = 0; n < HALF; ++n) butterfly(&r->x[0][n], &r->x[1][n]);
+    for (int n = 0; n < WIDTH; ++n) butterfly(&low[n], &high[n]);
 }
 
-INLINE void scale_row(float norm, struct row *r) {
+INLINE void multiply(float norm, float (&x)[WIDTH]) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int n = 0; n < HALF; ++n) r->x[half][n] *= norm;
+    for (int n = 0; n < WIDTH; ++n) x[n] *= norm;
+}
+
+/* Signs, one transform of two parts or two of three, and the norm, or what of it is left: a power of two waits until the
+ * product with the scale's inverse, since it rounds nothing. */
+INLINE float transform_row(const struct quantise_params *p, const uint4 *signs, int lane, struct row *r) {
+    change_signs(signs, r);
+    transform_parts(lane, r->x[0], r->x[1]);
+    if (COLUMNS == 64 || COLUMNS == 256) return p->norm;
+    multiply(p->norm, r->x[0]), multiply(p->norm, r->x[1]);
+    if (PARTS == 3) {
+        transform_parts(lane, r->x[1], r->x[PARTS - 1]);
+        multiply(p->norm, r->x[1]), multiply(p->norm, r->x[PARTS - 1]);
+    }
+    return 1;
 }
 
 /* The bits of the largest magnitude of the thread's columns, an infinity's too; NaN does not count. */
 INLINE uint32_t largest_of(const struct row *r) {
     float most[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int n = 0; n < HALF; ++n)
+    for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-            most[2 * half + n % 2] = fmaxf(most[2 * half + n % 2], fabsf(r->x[half][n]));
+        for (int n = 0; n < WIDTH; ++n) most[n % 4] = fmaxf(most[n % 4], fabsf(r->x[part][n]));
     return __float_as_uint(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])));
 }
 
@@ -129,12 +176,12 @@ INLINE uint32_t largest_of(const struct row *r) {
 INLINE uint32_t largest_finite(struct row *r) {
     float most = 0;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int n = 0; n < HALF; ++n) {
-            const bool finite = is_finite_float(r->x[half][n]);
-            most = finite ? fmaxf(most, fabsf(r->x[half][n])) : most;
-            r->x[half][n] = finite ? r->x[half][n] : NAN;
+        for (int n = 0; n < WIDTH; ++n) {
+            const bool finite = is_finite_float(r->x[part][n]);
+            most = finite ? fmaxf(most, fabsf(r->x[part][n])) : most;
+            r->x[part][n] = finite ? r->x[part][n] : NAN;
         }
     return __float_as_uint(most);
 }
@@ -154,13 +201,12 @@ INLINE uint32_t four_bytes(const float *x, float inverse) {
 /* The row's bytes, to the tile. */
 INLINE void store_row(uint4 *tile, int lane, const struct row *r, float inverse) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
+    for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int n = 0; n < HALF / 16; ++n) {
-            const float *x = &r->x[half][16 * n];
-            tile[half * (COLUMNS / 32) + 2 * lane + n] =
-                make_uint4(four_bytes(x, inverse), four_bytes(x + 4, inverse), four_bytes(x + 8, inverse),
-                           four_bytes(x + 12, inverse));
+        for (int n = 0; n < WIDTH / 16; ++n) {
+            const float *x = &r->x[part][16 * n];
+            tile[column_of(part, lane) / 16 + n] = make_uint4(four_bytes(x, inverse), four_bytes(x + 4, inverse),
+                                                              four_bytes(x + 8, inverse), four_bytes(x + 12, inverse));
         }
 }
 
@@ -182,20 +228,15 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
                           int n) {
     const struct quantise_tensor *t = &p->t;
     const int lane = threadIdx.x % LANES, index = threadIdx.x / LANES;
-    const bool there = index < rows->count;
+    const bool there = index < rows->count, is_bf16 = t->from_dtype == CUDA_BF16;
     uint4 *const tile = s->rows[index];
     struct row r;
-    load_rows(s, rows, head);
-    widen_row(tile, t->from_dtype == CUDA_BF16, lane, &r);
-    if (t->rotary) rotate_row(table_of(p, s, rows, 0, index, lane), table_of(p, s, rows, 1, index, lane), &r);
+    load_rows(t, s, rows, head);
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) widen(tile, is_bf16, column_of(part, lane), r.x[part]);
+    if (t->rotary) rotate_row(p, s, rows, index, lane, is_bf16, &r);
     if (t->mean) subtract_mean(t->mean + (rows->batch * t->heads + head) * t->dim, lane, &r);
-    float norm = 1; /* a power of two waits until the product with the scale's inverse: it rounds nothing */
-    if (t->hadamard) {
-        change_signs(s->signs[lane], &r);
-        transform_row(lane, &r);
-        if (COLUMNS == 128) scale_row(p->norm, &r);
-        if (COLUMNS != 128) norm = p->norm;
-    }
+    const float norm = t->hadamard ? transform_row(p, s->signs[lane], lane, &r) : 1;
     uint32_t largest = there ? largest_of(&r) : 0;
     if (__any_sync(0xffffffffu, largest >= 0x7f800000u)) largest = largest_finite(&r);
     largest = __float_as_uint(__uint_as_float(largest) * norm);
@@ -204,7 +245,7 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
     if (rows->first + index < t->rows && index % (1 << p->block_shift) == 0 && lane == 0) /* unused ones too */
         *quantise_scale_at(t, rows->batch, 0, rows->first + index, head) = scale;
     if (there) store_row(tile, lane, &r, 1 / scale * norm);
-    store_rows(s, rows, head);
+    store_rows(t, s, rows, head);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)

@@ -15,7 +15,9 @@ CUDA_KERNEL(quantise_rows_64_general);
 CUDA_KERNEL(quantise_rows_128_general);
 CUDA_KERNEL(quantise_rows_256_general);
 CUDA_KERNEL(quantise_block_64);
+CUDA_KERNEL(quantise_block_96);
 CUDA_KERNEL(quantise_block_128);
+CUDA_KERNEL(quantise_block_192);
 CUDA_KERNEL(quantise_block_256);
 CUDA_KERNEL(quantise_scales);
 CUDA_KERNEL(quantise_mean);
@@ -79,11 +81,22 @@ static strobe_status launch_rows(struct quantise_params *p, enum quantise_phase 
                                stream);
 }
 
+/* quantise_block.cu for rows of so many columns, NULL where there is none. */
+static struct cuda_kernel *block_kernel(int64_t dim) {
+    switch (dim) {
+    case 64: return &strobe__kernel_quantise_block_64;
+    case 96: return &strobe__kernel_quantise_block_96;
+    case 128: return &strobe__kernel_quantise_block_128;
+    case 192: return &strobe__kernel_quantise_block_192;
+    case 256: return &strobe__kernel_quantise_block_256;
+    default: return NULL;
+    }
+}
+
 /* Whether quantise_block.cu takes it, of what is plain and takes one pass. */
 static bool is_for_block(const struct quantise_params *p) {
     const struct quantise_tensor *t = &p->t;
-    return is_plain(p) && (t->dim == 64 || t->dim == 128 || t->dim == 256) && !t->lse_shift &&
-           rows_are_aligned(t->to, t->to_stride, t, 1, 16) &&
+    return is_plain(p) && block_kernel(t->dim) && !t->lse_shift && rows_are_aligned(t->to, t->to_stride, t, 1, 16) &&
            (!t->rotary || 2 * p->c.pairs == t->dim);
 }
 
@@ -100,16 +113,13 @@ static int64_t ctas_of(const struct quantise_params *p, int32_t heads) {
 }
 
 static strobe_status launch_together(const struct quantise_together *all, void *stream) {
-    static struct cuda_kernel *const blocks[3] = {&strobe__kernel_quantise_block_64, &strobe__kernel_quantise_block_128,
-                                                  &strobe__kernel_quantise_block_256};
     const int last = all->count - 1;
-    const int64_t dim = all->tensor[last].t.dim, ctas = all->first[last] + ctas_of(&all->tensor[last], all->heads[last]);
-    int32_t shared = QUANTISE_SHARED((int32_t)dim);
+    const int32_t dim = (int32_t)all->tensor[last].t.dim, threads = QUANTISE_CHUNK * QUANTISE_LANES(dim);
+    const int64_t ctas = all->first[last] + ctas_of(&all->tensor[last], all->heads[last]);
     bool staged = false;
     for (int n = 0; n <= last; ++n) staged = staged || all->tensor[n].tables_staged;
-    if (staged) shared += QUANTISE_TABLES((int32_t)dim);
-    return strobe__cuda_launch(blocks[dim / 128], ctas, (int32_t)(QUANTISE_CHUNK * dim / QUANTISE_LANE_COLUMNS), shared, all,
-                               stream);
+    return strobe__cuda_launch(block_kernel(dim), ctas, threads, QUANTISE_SHARED(dim) + (staged ? QUANTISE_TABLES(dim) : 0),
+                               all, stream);
 }
 
 /* Puts a tensor behind those that are launched together. These go first where their head dim is another, or CTAs so many
