@@ -225,13 +225,14 @@ INLINE float scale_of_block(const struct quantise_params *p, uint32_t largest, i
 
 /* A head of the CTA's rows, of which this thread has `index`, from memory to memory. */
 INLINE void quantise_head(const struct quantise_params *p, struct quantise_shared *s, const struct rows *rows, int64_t head,
-                          int n) {
+                          int n, bool last) {
     const struct quantise_tensor *t = &p->t;
     const int lane = threadIdx.x % LANES, index = threadIdx.x / LANES;
     const bool there = index < rows->count, is_bf16 = t->from_dtype == CUDA_BF16;
     uint4 *const tile = s->rows[index];
     struct row r;
     load_rows(t, s, rows, head);
+    if (!last) prefetch_rows(t, rows, head + 1);
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) widen(tile, is_bf16, column_of(part, lane), r.x[part]);
     if (t->rotary) rotate_row(p, s, rows, index, lane, is_bf16, &r);
@@ -262,5 +263,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     if (p->t.rotary && p->tables_staged) load_tables(p, s, &rows);
     __syncthreads();
 #pragma unroll 1
-    for (int n = 0; n < heads; ++n) quantise_head(p, s, &rows, (int64_t)(cta % parts) * heads + n, n);
+    for (int n = 0; n < heads; ++n) quantise_head(p, s, &rows, (int64_t)(cta % parts) * heads + n, n, n == heads - 1);
 }

@@ -63,6 +63,15 @@ INLINE int copied_unit(int units, int i) { return (threadIdx.x % 32 + 32 * i) % 
 /* Where unit n of a row lies: eight units, and a gap. */
 INLINE int padded(int n) { return n + n / 8; }
 
+/* Asks for the warp's rows of a head, which come to L2: a line a lane. */
+INLINE void prefetch_rows(const struct quantise_tensor *t, const struct rows *rows, int64_t head) {
+    enum { LINES = 32 / WARP_ROWS };
+    const int row = threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / LINES;
+    if (row < rows->count)
+        prefetch_line(rows->from + head * t->from_stride[2] + row * t->from_stride[1] +
+                      threadIdx.x % LINES * (COLUMNS / LINES));
+}
+
 /* Copies the warp's rows of a head to the tile; those that are not there become 0. */
 INLINE void load_rows(const struct quantise_tensor *t, struct quantise_shared *s, const struct rows *rows, int64_t head) {
     __syncwarp(); /* the bytes of the head before have been read */
