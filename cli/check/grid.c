@@ -218,6 +218,7 @@ static const char *const eighths[] = {"",
                                       "scales=sequence alibi layout=reversed nolse",
                                       "scales=blocks qstart=5 kstart=-3 window=40,0",
                                       "scales=token bias=hk dropout=0.17",
+                                      "scales=blocks causal scale=1e-20 values=outliers varlen=packed_q alibi",
                                       NULL};
 
 /* What a side without elements meets: everything that stands over scores, and each gradient. */

@@ -50,53 +50,50 @@ INLINE void load_angles(const float4 *cos, const float4 *sin, int n, float (&c)[
     s[0] = sin4.x, s[1] = sin4.y, s[2] = sin4.z, s[3] = sin4.w;
 }
 
-/* Pairs are columns COLUMNS / 2 apart: with two parts the thread has both. */
-INLINE void rotate_halves(const float4 *cos, const float4 *sin, float (&x)[PARTS][WIDTH]) {
+/* Turns the thread's columns of the tile's row `index`. Pairs are columns COLUMNS / 2 apart. */
+#if COLUMNS % 3 != 0
+INLINE void rotate_row(const struct quantise_params *p, const struct quantise_shared *tile, const struct rows *rows, int index,
+                       int lane, bool is_bf16, struct row *r) {
+    const int pair = column_of(0, lane);
+    const float4 *cos = table_of(p, tile, rows, 0, index, pair), *sin = table_of(p, tile, rows, 1, index, pair);
+    (void)is_bf16;
 #pragma unroll
     for (int n = 0; n < WIDTH / 4; ++n) {
         float c[4], s[4];
         load_angles(cos, sin, n, c, s);
 #pragma unroll
         for (int i = 4 * n; i < 4 * n + 4; ++i) {
-            const float first = x[0][i], second = x[1][i];
-            x[0][i] = turned_first(first, second, c[i % 4], s[i % 4]);
-            x[1][i] = turned_second(first, second, c[i % 4], s[i % 4]);
+            const float first = r->x[0][i], second = r->x[1][i];
+            r->x[0][i] = turned_first(first, second, c[i % 4], s[i % 4]);
+            r->x[1][i] = turned_second(first, second, c[i % 4], s[i % 4]);
         }
     }
 }
-
-/* One half of WIDTH pairs, x, and `other`, the other one: turned_first(x, other) is turned_second(other, x) with a sine of
- * the other sign, whose product has the same bits but for the sign. */
-INLINE void rotate_one(const float4 *cos, const float4 *sin, bool is_second, const float (&other)[WIDTH], float (&x)[WIDTH]) {
-    const float sign = is_second ? 1 : -1;
-#pragma unroll
-    for (int n = 0; n < WIDTH / 4; ++n) {
-        float c[4], s[4];
-        load_angles(cos, sin, n, c, s);
-#pragma unroll
-        for (int i = 4 * n; i < 4 * n + 4; ++i) x[i] = turned_second(other[i], x[i], c[i % 4], s[i % 4] * sign);
-    }
-}
-
-/* Turns the thread's columns of the tile's row `index`. */
-INLINE void rotate_row(const struct quantise_params *p, const struct quantise_shared *s, const struct rows *rows, int index,
-                       int lane, bool is_bf16, struct row *r) {
-#if COLUMNS % 3 != 0
-    const int pair = column_of(0, lane);
-    rotate_halves(table_of(p, s, rows, 0, index, pair), table_of(p, s, rows, 1, index, pair), r->x);
-    (void)is_bf16;
 #else
+/* The other halves of pairs come from the tile again. turned_first(x, other) is turned_second(other, x) with a sine of the
+ * other sign, whose product has the same bits but for the sign. */
+INLINE void rotate_row(const struct quantise_params *p, const struct quantise_shared *tile, const struct rows *rows, int index,
+                       int lane, bool is_bf16, struct row *r) {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         const int column = column_of(part, lane);
         const bool is_second = column >= COLUMNS / 2;
         const int pair = is_second ? column - COLUMNS / 2 : column;
+        const float4 *cos = table_of(p, tile, rows, 0, index, pair), *sin = table_of(p, tile, rows, 1, index, pair);
+        const float sign = is_second ? 1 : -1;
         float other[WIDTH];
-        widen(s->rows[index], is_bf16, is_second ? pair : column + COLUMNS / 2, other);
-        rotate_one(table_of(p, s, rows, 0, index, pair), table_of(p, s, rows, 1, index, pair), is_second, other, r->x[part]);
+        widen(tile->rows[index], is_bf16, is_second ? pair : column + COLUMNS / 2, other);
+#pragma unroll
+        for (int n = 0; n < WIDTH / 4; ++n) {
+            float c[4], s[4];
+            load_angles(cos, sin, n, c, s);
+#pragma unroll
+            for (int i = 4 * n; i < 4 * n + 4; ++i)
+                r->x[part][i] = turned_second(other[i], r->x[part][i], c[i % 4], s[i % 4] * sign);
+        }
     }
-#endif
 }
+#endif
 
 INLINE void subtract_mean(const float *mean, int lane, struct row *r) {
 #pragma unroll

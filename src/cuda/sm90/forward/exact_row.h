@@ -76,6 +76,10 @@ INLINE int end_key_of_part(const struct tile *t, int i) {
     return HAS_PARTS ? min(end_key_of(t, i), t->end_block * KEYS) : end_key_of(t, i);
 }
 
+/* How far above a score that passes it the maximum is put, so that scores which grow from key to key, as ALiBi's do, do not
+ * multiply the sum by a rounded number, with the same error each time, at every one of them. */
+#define EXACT_HEADROOM 2.0f
+
 /* Row i of O, by online softmax over one key at a time. */
 INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t, int i) {
     const int lane = threadIdx.x % 32, kv = t->head / p->group;
@@ -95,7 +99,8 @@ INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t,
         const float s = exact_score(p, t, q, k + kv * p->k_stride[2], i, j);
         if (s == -INFINITY) continue;
         find_key(p, t, p->v_stride, j, &v);
-        const float higher = fmaxf(maximum, s), rescale = maximum == -INFINITY ? 0 : expf(maximum - higher);
+        const float higher = s > maximum ? s + EXACT_HEADROOM : maximum;
+        const float rescale = maximum == -INFINITY ? 0 : expf(maximum - higher);
         const float weight = expf(s - higher);
         const bool kept = !has_dropout || dropout_keeps(&p->place, dropped, j);
         const int64_t row = v + kv * p->v_stride[2];
