@@ -22,7 +22,7 @@ CUDA_KERNEL(quantise_block_256);
 CUDA_KERNEL(quantise_scales);
 CUDA_KERNEL(quantise_mean);
 
-enum { MOST_DIM = 256, ENOUGH_CTAS = 1024 };
+enum { MOST_DIM = 256, ENOUGH_COLUMNS = 1024 * 64 /* CTAs for any GPU, times the columns of their rows */ };
 
 /* Whether every row, of elements of `bytes`, begins at a multiple of `whole` bytes and has whole eights of them. */
 static bool rows_are_aligned(const void *data, const int64_t stride[3], const struct quantise_tensor *t, int64_t bytes,
@@ -103,9 +103,9 @@ static bool is_for_block(const struct quantise_params *p) {
 /* Heads that a CTA works on: where rows turn, several, as long as there are CTAs enough for any GPU. */
 static int32_t heads_of_cta(const struct quantise_params *p) {
     const struct quantise_tensor *t = &p->t;
-    const int64_t ctas = strobe__product(t->batch * p->chunks, t->heads);
+    const int64_t columns = strobe__product(strobe__product(t->batch * p->chunks, t->heads), t->dim);
     if (!t->rotary) return 1;
-    return t->heads % 4 == 0 && ctas >= 4 * ENOUGH_CTAS ? 4 : t->heads % 2 == 0 && ctas >= 2 * ENOUGH_CTAS ? 2 : 1;
+    return t->heads % 4 == 0 && columns >= 4 * ENOUGH_COLUMNS ? 4 : t->heads % 2 == 0 && columns >= 2 * ENOUGH_COLUMNS ? 2 : 1;
 }
 
 static int64_t ctas_of(const struct quantise_params *p, int32_t heads) {
