@@ -14,7 +14,7 @@ enum { QUANTISE_CHUNK = 128, QUANTISE_GROUPS = 32 };
 #define QUANTISE_LANES(columns)       ((columns) / ((columns) % 3 == 0 ? 48 : 64))
 #define QUANTISE_ROW_PITCH(columns)   ((columns) == 256 ? 38 : (columns) == 192 ? 27 : (columns) / 8 + 1)
 #define QUANTISE_TABLE_PITCH(columns) ((columns) == 96 ? 13 : (columns) == 192 ? 26 : (columns) / 64 * 9)
-#define QUANTISE_SHARED(columns)      ((columns) * 4 + QUANTISE_CHUNK * (12 + 16 * QUANTISE_ROW_PITCH(columns)))
+#define QUANTISE_SHARED(columns)      ((columns)*4 + QUANTISE_CHUNK * (12 + 16 * QUANTISE_ROW_PITCH(columns)))
 #define QUANTISE_TABLES(columns)      (QUANTISE_CHUNK * 2 * 16 * QUANTISE_TABLE_PITCH(columns))
 
 enum quantise_phase {

@@ -52,8 +52,8 @@ INLINE void load_angles(const float4 *cos, const float4 *sin, int n, float (&c)[
 
 /* Turns the thread's columns of the tile's row `index`. Pairs are columns COLUMNS / 2 apart. */
 #if COLUMNS % 3 != 0
-INLINE void rotate_row(const struct quantise_params *p, const struct quantise_shared *tile, const struct rows *rows, int index,
-                       int lane, bool is_bf16, struct row *r) {
+INLINE void rotate_row(const struct quantise_params *p, const struct quantise_shared *tile, const struct rows *rows,
+                       int index, int lane, bool is_bf16, struct row *r) {
     const int pair = column_of(0, lane);
     const float4 *cos = table_of(p, tile, rows, 0, index, pair), *sin = table_of(p, tile, rows, 1, index, pair);
     (void)is_bf16;
@@ -72,8 +72,8 @@ INLINE void rotate_row(const struct quantise_params *p, const struct quantise_sh
 #else
 /* The other halves of pairs come from the tile again. turned_first(x, other) is turned_second(other, x) with a sine of the
  * other sign, whose product has the same bits but for the sign. */
-INLINE void rotate_row(const struct quantise_params *p, const struct quantise_shared *tile, const struct rows *rows, int index,
-                       int lane, bool is_bf16, struct row *r) {
+INLINE void rotate_row(const struct quantise_params *p, const struct quantise_shared *tile, const struct rows *rows,
+                       int index, int lane, bool is_bf16, struct row *r) {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         const int column = column_of(part, lane);
@@ -238,7 +238,8 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
     uint32_t largest = there ? largest_of(&r) : 0;
     if (__any_sync(0xffffffffu, largest >= 0x7f800000u)) largest = largest_finite(&r);
     largest = __float_as_uint(__uint_as_float(largest) * norm);
-    if (threadIdx.x < QUANTISE_CHUNK) s->magnitude[(n + 1) % 3][threadIdx.x] = 0; /* all have read the one of two heads ago */
+    if (threadIdx.x < QUANTISE_CHUNK)
+        s->magnitude[(n + 1) % 3][threadIdx.x] = 0; /* all have read the one of two heads ago */
     const float scale = scale_of_block(p, largest, index, s->magnitude[n % 3]);
     if (rows->first + index < t->rows && index % (1 << p->block_shift) == 0 && lane == 0) /* unused ones too */
         *quantise_scale_at(t, rows->batch, 0, rows->first + index, head) = scale;

@@ -133,7 +133,8 @@ INLINE void store_rows(const struct quantise_tensor *t, const struct quantise_sh
         const uint4 *from = &s->rows[first][unit];
 #pragma unroll
         for (int i = 0; i < STORES / PERIOD; ++i, to += ROWS_BELOW(BYTE_UNITS) * t->to_stride[1])
-            if (first + i * ROWS_BELOW(BYTE_UNITS) < rows->count) *(uint4 *)to = from[i * ROWS_BELOW(BYTE_UNITS) * ROW_PITCH];
+            if (first + i * ROWS_BELOW(BYTE_UNITS) < rows->count)
+                *(uint4 *)to = from[i * ROWS_BELOW(BYTE_UNITS) * ROW_PITCH];
     }
 }
 

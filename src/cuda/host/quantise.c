@@ -105,7 +105,9 @@ static int32_t heads_of_cta(const struct quantise_params *p) {
     const struct quantise_tensor *t = &p->t;
     const int64_t columns = strobe__product(strobe__product(t->batch * p->chunks, t->heads), t->dim);
     if (!t->rotary) return 1;
-    return t->heads % 4 == 0 && columns >= 4 * ENOUGH_COLUMNS ? 4 : t->heads % 2 == 0 && columns >= 2 * ENOUGH_COLUMNS ? 2 : 1;
+    return t->heads % 4 == 0 && columns >= 4 * ENOUGH_COLUMNS   ? 4
+           : t->heads % 2 == 0 && columns >= 2 * ENOUGH_COLUMNS ? 2
+                                                                : 1;
 }
 
 static int64_t ctas_of(const struct quantise_params *p, int32_t heads) {

@@ -94,12 +94,12 @@ INLINE void issue_last_part(float (&t)[SUMS + 4], const uint32_t (&packed)[KEYS 
 
 /* What a thread of a consumer warp group keeps beside its registers of S, P, T and O. */
 struct consumer_state {
-    uint32_t count;             /* blocks processed; from it follows the stage of the next one */
-    uint32_t tiles;             /* tiles processed */
- /* of the tile in hand: its blocks, and those of them of which the group's rows see something */
+    uint32_t count; /* blocks processed; from it follows the stage of the next one */
+    uint32_t tiles; /* tiles processed */
+                    /* of the tile in hand: its blocks, and those of them of which the group's rows see something */
     int first_block, end_block, first_seen, end_seen;
-    struct keys shown;          /* to all rows of the warp */
-    float row_scale[2];         /* of Q's rows, times the scale of scores and, without score terms, log2 e */
+    struct keys shown;  /* to all rows of the warp */
+    float row_scale[2]; /* of Q's rows, times the scale of scores and, without score terms, log2 e */
     float l[2];
     struct rows rows;
     struct tracer tracer;
@@ -216,7 +216,8 @@ INLINE void process_block(const struct sm90_forward_params *p, struct shared *sh
     ++g->count;
 }
 
-/* Blocks down to `end` are none of the group's: it lets go of them when they have come, as it would be a phase ahead else. */
+/* Blocks down to `end` are none of the group's: it lets go of them when they have come, as it would be a phase ahead else.
+ */
 INLINE void skip_blocks(struct shared *shared, struct consumer_state *g, int begin, int end) {
 #pragma unroll 1
     for (int n = begin; n > end; --n, ++g->count) {
