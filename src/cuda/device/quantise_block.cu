@@ -4,17 +4,18 @@
  * columns to e4m3 in one pass, with rotary embedding of all of a row's columns by halves, K's mean, signs and a Hadamard
  * transform as wanted. All else is quantise_rows.cu's; the bytes are the same.
  *
- * A CTA has the 128 rows of one head that share a scale, or that have several; with rotary embedding those of several heads,
- * one after the other, for which the tables are copied to shared memory once. LANES neighbouring lanes hold a row, each
- * WIDTH columns of each of its parts, which are two, or three where COLUMNS is no power of two:
+ * A CTA has the 128 rows of a head that share a scale, or that have several, and then those of the next heads: the tables of
+ * rotary embedding are copied to shared memory once for all, and a head's rows while the one before is worked on. LANES
+ * neighbouring lanes hold a row, each WIDTH columns of each of its parts, which are two, or three where COLUMNS is no power
+ * of two:
  *
  *     columns      0 .. 31 | 32 .. 63 | 64 .. 95 | 96 .. 127        of 128
  *     lane            0         1          0          1
  *
  * So all steps of a transform but log2 LANES are in a thread's own registers; of two parts, so are the pairs of rotary
- * embedding, of three the other one of a pair is read again. Rows pass through shared memory, on the way in and as bytes on
- * the way out, so that a warp reads and writes whole lines; a warp has its rows alone, and the warps of a CTA meet once a
- * head, for the scale. The order of every operation is that of math/quantise.h. */
+ * embedding, of three the other one of a pair is read again. Rows pass through shared memory, so that a warp reads
+ * whole lines; it has its rows alone, and the warps of a CTA meet once a head, for the scale. The order of every operation
+ * is that of math/quantise.h. */
 #define PLAIN 1
 #include "cuda/device/quantise_load.h"
 #include "cuda/device/quantise_tile.h"
@@ -142,7 +143,7 @@ INLINE void transform_parts(int lane, float (&low)[WIDTH], float (&high)[WIDTH])
 
 INLINE void multiply(float norm, float (&x)[WIDTH]) {
 #pragma unroll
-    for (int n = 0; n < WIDTH; ++n) x[n] *= norm;
+    for (int n = 0; n < WIDTH; ++n) x[n] = rounded_product(x[n], norm); /* not fused with a sum that follows */
 }
 
 /* Signs, one transform of two parts or two of three, and the norm, or what of it is left: a power of two waits until the
@@ -195,15 +196,15 @@ INLINE uint32_t four_bytes(const float *x, float inverse) {
 #endif
 }
 
-/* The row's bytes, to the tile. */
-INLINE void store_row(uint4 *tile, int lane, const struct row *r, float inverse) {
+/* The row's bytes. */
+INLINE void store_row(uint8_t *to, int lane, const struct row *r, float inverse) {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int n = 0; n < WIDTH / 16; ++n) {
-            const float *x = &r->x[part][16 * n];
-            tile[column_of(part, lane) / 16 + n] = make_uint4(four_bytes(x, inverse), four_bytes(x + 4, inverse),
-                                                              four_bytes(x + 8, inverse), four_bytes(x + 12, inverse));
+        for (int n = 0; n < WIDTH; n += 16) {
+            const float *x = &r->x[part][n];
+            *(uint4 *)(to + column_of(part, lane) + n) = make_uint4(four_bytes(x, inverse), four_bytes(x + 4, inverse),
+                                                                    four_bytes(x + 8, inverse), four_bytes(x + 12, inverse));
         }
 }
 
@@ -226,13 +227,13 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
     const struct quantise_tensor *t = &p->t;
     const int lane = threadIdx.x % LANES, index = threadIdx.x / LANES;
     const bool there = index < rows->count, is_bf16 = t->from_dtype == CUDA_BF16;
-    uint4 *const tile = s->rows[index];
     struct row r;
-    load_rows(t, s, rows, head);
-    if (!last) prefetch_rows(t, rows, head + 1);
+    wait_for_rows();
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) widen(tile, is_bf16, column_of(part, lane), r.x[part]);
+    for (int part = 0; part < PARTS; ++part) widen(s->rows[index], is_bf16, column_of(part, lane), r.x[part]);
     if (t->rotary) rotate_row(p, s, rows, index, lane, is_bf16, &r);
+    __syncwarp();
+    if (!last) load_rows(t, s, rows, head + 1); /* comes while this head is worked on */
     if (t->mean) subtract_mean(t->mean + (rows->batch * t->heads + head) * t->dim, lane, &r);
     const float norm = t->hadamard ? transform_row(p, s->signs[lane], lane, &r) : 1;
     uint32_t largest = there ? largest_of(&r) : 0;
@@ -243,8 +244,7 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
     const float scale = scale_of_block(p, largest, index, s->magnitude[n % 3]);
     if (rows->first + index < t->rows && index % (1 << p->block_shift) == 0 && lane == 0) /* unused ones too */
         *quantise_scale_at(t, rows->batch, 0, rows->first + index, head) = scale;
-    if (there) store_row(tile, lane, &r, 1 / scale * norm);
-    store_rows(t, s, rows, head);
+    if (there) store_row(rows->to + head * t->to_stride[2] + index * t->to_stride[1], lane, &r, 1 / scale * norm);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
@@ -256,10 +256,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
     const int heads = all.heads[which];
     const uint32_t cta = blockIdx.x - (uint32_t)all.first[which], parts = (uint32_t)p->t.heads / (uint32_t)heads;
     const struct rows rows = rows_of(p, cta / parts);
+    const int64_t head = (int64_t)(cta % parts) * heads;
+    if (p->t.rotary && p->tables_staged) load_tables(p, s, &rows);
+    load_rows(&p->t, s, &rows, head);
     if (threadIdx.x < QUANTISE_CHUNK) s->magnitude[0][threadIdx.x] = 0;
     if (p->t.hadamard) spread_signs(p, s);
-    if (p->t.rotary && p->tables_staged) load_tables(p, s, &rows);
     __syncthreads();
 #pragma unroll 1
-    for (int n = 0; n < heads; ++n) quantise_head(p, s, &rows, (int64_t)(cta % parts) * heads + n, n, n == heads - 1);
+    for (int n = 0; n < heads; ++n) quantise_head(p, s, &rows, head + n, n, n == heads - 1);
 }

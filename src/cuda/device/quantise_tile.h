@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * quantise_tile.h: the shared memory of quantise_block.cu, and how rows come there and go. A warp copies its own rows, whole
- * lines at a time, and its lanes then read 64 bytes at once of each half of a row: units of 16 bytes lie so that eight lanes
- * find theirs in different banks. Included by quantise_block.cu alone. */
+ * quantise_tile.h: the shared memory of quantise_block.cu, and how rows come there. A warp copies its own rows, whole lines
+ * at a time, and its lanes then read 32 or 64 bytes at once of each part of a row: units of 16 bytes lie so that eight lanes
+ * find theirs in different banks, but for a few. Included by quantise_block.cu alone. */
 #ifndef STROBE_CUDA_DEVICE_QUANTISE_TILE_H
 #define STROBE_CUDA_DEVICE_QUANTISE_TILE_H
 
 #include "cuda/device/quantise.h"
 #include "cuda/ptx/cp_async.h"
-#include "cuda/ptx/memory.h"
 #include "cuda/ptx/shared_address.h"
 
 enum {
@@ -19,7 +18,6 @@ enum {
     THREADS = QUANTISE_CHUNK * LANES,
     WARP_ROWS = 32 / LANES,
     ROW_UNITS = COLUMNS / 8, /* of 16 bytes: of a row, and of a row of cosines or sines */
-    BYTE_UNITS = COLUMNS / 16,
     ROW_PITCH = QUANTISE_ROW_PITCH(COLUMNS),
     TABLE_PITCH = QUANTISE_TABLE_PITCH(COLUMNS),
 };
@@ -28,7 +26,7 @@ static_assert(PART == LANES * WIDTH, "lanes share a part");
 struct quantise_shared {
     uint32_t magnitude[3][QUANTISE_CHUNK]; /* of three heads, one after the other */
     uint4 signs[LANES][PARTS * WIDTH / 4];
-    uint4 rows[QUANTISE_CHUNK][ROW_PITCH];       /* of 16 bits, then of bytes */
+    uint4 rows[QUANTISE_CHUNK][ROW_PITCH];
     uint4 table[2][QUANTISE_CHUNK][TABLE_PITCH]; /* only where rows turn, and where there is room */
 };
 static_assert(sizeof(struct quantise_shared) == QUANTISE_SHARED(COLUMNS) + QUANTISE_TABLES(COLUMNS), "the host asks for it");
@@ -53,48 +51,40 @@ INLINE struct rows rows_of(const struct quantise_params *p, uint32_t chunk) {
     return rows;
 }
 
-/* The units that a lane copies, of rows of `units`: of number i the row, and the unit in it. Three numbers on, or one where
- * these are powers of two, it is the same unit some rows below. */
-enum { PERIOD = COLUMNS % 3 == 0 ? 3 : 1, LOADS = WARP_ROWS * ROW_UNITS / 32, STORES = WARP_ROWS * BYTE_UNITS / 32 };
-INLINE int copied_row(int units, int i) { return threadIdx.x / 32 * WARP_ROWS + (threadIdx.x % 32 + 32 * i) / units; }
-INLINE int copied_unit(int units, int i) { return (threadIdx.x % 32 + 32 * i) % units; }
-#define ROWS_BELOW(units) (32 * PERIOD / (units))
+/* The units that a lane copies: of number i the row, and the unit in it. Three numbers on, or one where a row's units are a
+ * power of two, it is the same unit ROWS_BELOW below. */
+enum { PERIOD = COLUMNS % 3 == 0 ? 3 : 1, LOADS = WARP_ROWS * ROW_UNITS / 32, ROWS_BELOW = 32 * PERIOD / ROW_UNITS };
+INLINE int copied_row(int i) { return threadIdx.x / 32 * WARP_ROWS + (threadIdx.x % 32 + 32 * i) / ROW_UNITS; }
+INLINE int copied_unit(int i) { return (threadIdx.x % 32 + 32 * i) % ROW_UNITS; }
 
 /* Where unit n of a row lies: eight units, and a gap. */
 INLINE int padded(int n) { return n + n / 8; }
 
-/* Asks for the warp's rows of a head, which come to L2: a line a lane. */
-INLINE void prefetch_rows(const struct quantise_tensor *t, const struct rows *rows, int64_t head) {
-    enum { LINES = 32 / WARP_ROWS };
-    const int row = threadIdx.x / 32 * WARP_ROWS + threadIdx.x % 32 / LINES;
-    if (row < rows->count)
-        prefetch_line(rows->from + head * t->from_stride[2] + row * t->from_stride[1] +
-                      threadIdx.x % LINES * (COLUMNS / LINES));
-}
-
-/* Copies the warp's rows of a head to the tile; those that are not there become 0. */
+/* Begins to copy the warp's rows of a head to the tile; those that are not there become 0. */
 INLINE void load_rows(const struct quantise_tensor *t, struct quantise_shared *s, const struct rows *rows, int64_t head) {
-    __syncwarp(); /* the bytes of the head before have been read */
 #pragma unroll
     for (int n = 0; n < PERIOD; ++n) {
-        const int first = copied_row(ROW_UNITS, n), unit = copied_unit(ROW_UNITS, n);
+        const int first = copied_row(n), unit = copied_unit(n);
         const uint16_t *from = rows->from + head * t->from_stride[2] + first * t->from_stride[1] + 8 * unit;
         const uint32_t to = shared_address(&s->rows[first][padded(unit)]);
 #pragma unroll
-        for (int i = 0; i < LOADS / PERIOD; ++i, from += ROWS_BELOW(ROW_UNITS) * t->from_stride[1])
-            cp_async_16(to + i * ROWS_BELOW(ROW_UNITS) * (int)sizeof s->rows[0], from,
-                        first + i * ROWS_BELOW(ROW_UNITS) < rows->count ? 16 : 0);
+        for (int i = 0; i < LOADS / PERIOD; ++i, from += ROWS_BELOW * t->from_stride[1])
+            cp_async_16(to + i * ROWS_BELOW * (int)sizeof s->rows[0], from, first + i * ROWS_BELOW < rows->count ? 16 : 0);
     }
     cp_async_commit();
+}
+
+/* Waits until the warp's rows, and tables, have come. */
+INLINE void wait_for_rows(void) {
     cp_async_wait(0);
     __syncwarp();
 }
 
-/* Copies the warp's rows of both tables. load_rows() waits for them. */
+/* Begins to copy the warp's rows of both tables; load_rows() closes the group. */
 INLINE void load_tables(const struct quantise_params *p, struct quantise_shared *s, const struct rows *rows) {
 #pragma unroll 1
     for (int i = 0; i < LOADS; ++i) {
-        const int row = copied_row(ROW_UNITS, i), unit = copied_unit(ROW_UNITS, i), bytes = row < rows->count ? 16 : 0;
+        const int row = copied_row(i), unit = copied_unit(i), bytes = row < rows->count ? 16 : 0;
         const int64_t at = (p->t.start + rows->first + row) * (COLUMNS / 2) + 4 * unit;
         cp_async_16(shared_address(&s->table[0][row][padded(unit)]), p->c.cos + at, bytes);
         cp_async_16(shared_address(&s->table[1][row][padded(unit)]), p->c.sin + at, bytes);
@@ -119,22 +109,6 @@ INLINE void spread_signs(const struct quantise_params *p, struct quantise_shared
     for (int n = threadIdx.x; n < COLUMNS; n += THREADS) {
         const int column = column_of(n / WIDTH % PARTS, n / (PARTS * WIDTH)) + n % WIDTH;
         ((uint32_t *)s->signs)[n] = p->c.signs[column / 32] << (31 - column % 32) & 0x80000000u;
-    }
-}
-
-/* Copies the warp's bytes from the tile to a head. */
-INLINE void store_rows(const struct quantise_tensor *t, const struct quantise_shared *s, const struct rows *rows,
-                       int64_t head) {
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < PERIOD; ++n) {
-        const int first = copied_row(BYTE_UNITS, n), unit = copied_unit(BYTE_UNITS, n);
-        uint8_t *to = rows->to + head * t->to_stride[2] + first * t->to_stride[1] + 16 * unit;
-        const uint4 *from = &s->rows[first][unit];
-#pragma unroll
-        for (int i = 0; i < STORES / PERIOD; ++i, to += ROWS_BELOW(BYTE_UNITS) * t->to_stride[1])
-            if (first + i * ROWS_BELOW(BYTE_UNITS) < rows->count)
-                *(uint4 *)to = from[i * ROWS_BELOW(BYTE_UNITS) * ROW_PITCH];
     }
 }
 

@@ -100,11 +100,10 @@ static bool is_for_block(const struct quantise_params *p) {
            (!t->rotary || 2 * p->c.pairs == t->dim);
 }
 
-/* Heads that a CTA works on: where rows turn, several, as long as there are CTAs enough for any GPU. */
+/* Heads that a CTA works on: several, as long as there are CTAs enough for any GPU. */
 static int32_t heads_of_cta(const struct quantise_params *p) {
     const struct quantise_tensor *t = &p->t;
     const int64_t columns = strobe__product(strobe__product(t->batch * p->chunks, t->heads), t->dim);
-    if (!t->rotary) return 1;
     return t->heads % 4 == 0 && columns >= 4 * ENOUGH_COLUMNS   ? 4
            : t->heads % 2 == 0 && columns >= 2 * ENOUGH_COLUMNS ? 2
                                                                 : 1;

@@ -17,7 +17,7 @@
  *     consumers    | S0 P0 T0 T0 ... | S1 P1 T1 T1 ... | ... | O / l -> global | S0' ...
  *
  * It has all score terms, and plain attention of rows that see few keys; forward_long.cu has the rest. A consumer leaves out
- * the blocks of its tile of which its own 64 rows see nothing.
+ * the blocks at the right of its tile of which its own 64 rows see nothing.
  *
  * A consumer does one thing after the other, and the others fill the time: three of them to 128 columns, two beyond. S, and
  * then P and T, take the same registers, since T is worked out a few columns at a time and added to O under the product of
@@ -94,12 +94,11 @@ INLINE void issue_last_part(float (&t)[SUMS + 4], const uint32_t (&packed)[KEYS 
 
 /* What a thread of a consumer warp group keeps beside its registers of S, P, T and O. */
 struct consumer_state {
-    uint32_t count; /* blocks processed; from it follows the stage of the next one */
-    uint32_t tiles; /* tiles processed */
-                    /* of the tile in hand: its blocks, and those of them of which the group's rows see something */
-    int first_block, end_block, first_seen, end_seen;
-    struct keys shown;  /* to all rows of the warp */
-    float row_scale[2]; /* of Q's rows, times the scale of scores and, without score terms, log2 e */
+    uint32_t count;             /* blocks processed; from it follows the stage of the next one */
+    uint32_t tiles;             /* tiles processed */
+    int first_block, end_block; /* of the tile in hand, as far as the group's rows see */
+    struct keys shown;          /* to all rows of the warp */
+    float row_scale[2];         /* of Q's rows, times the scale of scores and, without score terms, log2 e */
     float l[2];
     struct rows rows;
     struct tracer tracer;
@@ -113,12 +112,25 @@ INLINE uint64_t keys_of_stage(struct shared *shared, uint32_t stage) {
     return wgmma_operand(shared_address(shared->k), 0) + stage * K_STEP;
 }
 
-INLINE void find_seen_blocks(struct consumer_state *g, const struct tile *t) {
+/* Behind the last block of a tile of which some row of the group sees a key; of a tile of two groups they are few that not
+ * both see. */
+INLINE int end_of_group(const struct tile *t) {
+    if (GROUPS == 2) return t->end_block;
     const int first = t->row + 64 * group_index(), last = min(first + 63, t->rows - 1);
-    const int begin = first_key_of(t, first), end = end_key_of(t, last);
-    g->first_block = t->first_block, g->end_block = t->end_block;
-    g->first_seen = max(g->first_block, begin / KEYS), g->end_seen = min(g->end_block, (end + KEYS - 1) / KEYS);
-    if (first > last || end <= begin) g->first_seen = g->end_seen = g->first_block;
+    const int end = first > last ? 0 : (end_key_of(t, last) + KEYS - 1) / KEYS;
+    return min(max(end, t->first_block), t->end_block);
+}
+
+/* Lets go of the next blocks, once they have come: the group would be a phase ahead else. */
+INLINE void skip_blocks(struct shared *shared, struct consumer_state *g, int blocks) {
+#pragma unroll 1
+    for (; blocks > 0; --blocks, ++g->count) {
+        const uint32_t stage = stage_of(g->count), parity = full_parity(g->count);
+        mbarrier_wait(&shared->k_full[stage], parity);
+        release(&shared->k_empty[stage]);
+        mbarrier_wait(&shared->vt_full[stage], parity);
+        release(&shared->v_empty[stage]);
+    }
 }
 
 /* Takes over the description of the next tile, and waits for its Q; false after the last. */
@@ -130,7 +142,7 @@ INLINE bool begin_tile(const struct sm90_forward_params *p, struct shared *share
     mbarrier_wait(&shared->tile_full[slot_of(g->tiles)], slot_parity(g->tiles));
     if (tile->number == NO_TILE) return false;
     const int row = tile->row + warp_row() + (int)threadIdx.x % 32 / 4;
-    find_seen_blocks(g, tile);
+    g->first_block = tile->first_block, g->end_block = end_of_group(tile);
     g->shown = keys_of_warp(tile, warp_row());
     g->row_scale[0] = scale_of_row(p, tile, row) * factor, g->row_scale[1] = scale_of_row(p, tile, row + 8) * factor;
     g->rows = (struct rows)NO_ROWS;
@@ -138,7 +150,8 @@ INLINE bool begin_tile(const struct sm90_forward_params *p, struct shared *share
 #pragma unroll
     for (int v = 0; v < OUTPUTS; ++v) o[v] = 0;
     mbarrier_wait(&shared->q_full[q_slot_of(piece)], q_parity(piece));
-    if (g->first_seen == g->end_seen) release(&shared->q_empty[q_slot_of(piece)]);
+    if (GROUPS > 2 && g->end_block == g->first_block) release(&shared->q_empty[q_slot_of(piece)]);
+    if (GROUPS > 2) skip_blocks(shared, g, tile->end_block - g->end_block);
     return true;
 }
 
@@ -193,7 +206,7 @@ INLINE void accumulate(struct consumer_state *g, const uint32_t (&packed)[KEYS /
 /* Block n of the tile in hand: its scores, their softmax, P V. */
 INLINE void process_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                           float (&o)[OUTPUTS], int n) {
-    const uint32_t stage = stage_of(g->count), parity = full_parity(g->count), last = n == g->first_seen;
+    const uint32_t stage = stage_of(g->count), parity = full_parity(g->count), last = n == g->first_block;
     float s[SCORES];
     uint32_t packed[KEYS / 8]; /* P */
     trace(&g->tracer, STROBE_TRACE_WAIT_K, g->count);
@@ -216,19 +229,6 @@ INLINE void process_block(const struct sm90_forward_params *p, struct shared *sh
     ++g->count;
 }
 
-/* Blocks down to `end` are none of the group's: it lets go of them when they have come, as it would be a phase ahead else.
- */
-INLINE void skip_blocks(struct shared *shared, struct consumer_state *g, int begin, int end) {
-#pragma unroll 1
-    for (int n = begin; n > end; --n, ++g->count) {
-        const uint32_t stage = stage_of(g->count), parity = full_parity(g->count);
-        mbarrier_wait(&shared->k_full[stage], parity);
-        release(&shared->k_empty[stage]);
-        mbarrier_wait(&shared->vt_full[stage], parity);
-        release(&shared->v_empty[stage]);
-    }
-}
-
 /* One warp group: tile after tile, then the exact rows. */
 INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared, int index) {
     struct consumer_state g;
@@ -239,9 +239,7 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
 
     for (; begin_tile(p, shared, &g, o); ++g.tiles) {
         const uint32_t slot = slot_of(g.tiles);
-        skip_blocks(shared, &g, g.end_block, g.end_seen);
-        for (int n = g.end_seen - 1; n >= g.first_seen; --n) process_block(p, shared, &g, o, n);
-        skip_blocks(shared, &g, g.first_seen, g.first_block);
+        for (int n = g.end_block - 1; n >= g.first_block; --n) process_block(p, shared, &g, o, n);
         trace(&g.tracer, STROBE_TRACE_EPILOGUE, g.count);
         normalise(&g.rows, g.l, o);
         const bool finite = epilogue(p, &shared->tile[slot], o, &g.rows, warp_row());
