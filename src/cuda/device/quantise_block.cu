@@ -247,7 +247,7 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
     if (there) store_row(rows->to + head * t->to_stride[2] + index * t->to_stride[1], lane, &r, 1 / scale * norm);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, (PARTS == 2 ? 1024 : 512) / THREADS)
     KERNEL(const __grid_constant__ struct quantise_together all) {
     extern __shared__ __align__(16) unsigned char memory[];
     struct quantise_shared *s = (struct quantise_shared *)memory;

@@ -13,8 +13,8 @@
 enum {
     PARTS = COLUMNS % 3 == 0 ? 3 : 2,
     PART = COLUMNS / PARTS,
-    WIDTH = COLUMNS % 3 == 0 ? 16 : 32, /* columns of a lane in a part */
-    LANES = QUANTISE_LANES(COLUMNS),    /* of a row */
+    WIDTH = 16,                      /* columns of a lane in a part */
+    LANES = QUANTISE_LANES(COLUMNS), /* of a row */
     THREADS = QUANTISE_CHUNK * LANES,
     WARP_ROWS = 32 / LANES,
     ROW_UNITS = COLUMNS / 8, /* of 16 bytes: of a row, and of a row of cosines or sines */
@@ -24,8 +24,8 @@ enum {
 static_assert(PART == LANES * WIDTH, "lanes share a part");
 
 struct quantise_shared {
-    uint32_t magnitude[3][QUANTISE_CHUNK]; /* of three heads, one after the other */
-    uint4 signs[LANES][PARTS * WIDTH / 4];
+    uint32_t magnitude[3][QUANTISE_CHUNK];     /* of three heads, one after the other */
+    uint4 signs[LANES][PARTS * WIDTH / 4 + 1]; /* a gap, so that lanes read different banks */
     uint4 rows[QUANTISE_CHUNK][ROW_PITCH];
     uint4 table[2][QUANTISE_CHUNK][TABLE_PITCH]; /* only where rows turn, and where there is room */
 };
@@ -108,7 +108,8 @@ INLINE void spread_signs(const struct quantise_params *p, struct quantise_shared
 #pragma unroll 1
     for (int n = threadIdx.x; n < COLUMNS; n += THREADS) {
         const int column = column_of(n / WIDTH % PARTS, n / (PARTS * WIDTH)) + n % WIDTH;
-        ((uint32_t *)s->signs)[n] = p->c.signs[column / 32] << (31 - column % 32) & 0x80000000u;
+        ((uint32_t *)s->signs[n / (PARTS * WIDTH)])[n % (PARTS * WIDTH)] = p->c.signs[column / 32] << (31 - column % 32) &
+                                                                           0x80000000u;
     }
 }
 

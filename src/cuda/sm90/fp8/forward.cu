@@ -112,10 +112,10 @@ INLINE uint64_t keys_of_stage(struct shared *shared, uint32_t stage) {
     return wgmma_operand(shared_address(shared->k), 0) + stage * K_STEP;
 }
 
-/* Behind the last block of a tile of which some row of the group sees a key; of a tile of two groups they are few that not
- * both see. */
+/* Behind the last block of a tile of which some row of the group sees a key. Where the rows see all keys the groups stay
+ * together, even if some have no rows: one that runs ahead costs more than it leaves out. */
 INLINE int end_of_group(const struct tile *t) {
-    if (GROUPS == 2) return t->end_block;
+    if (GROUPS == 2 || end_key_of(t, t->row) >= t->keys) return t->end_block;
     const int first = t->row + 64 * group_index(), last = min(first + 63, t->rows - 1);
     const int end = first > last ? 0 : (end_key_of(t, last) + KEYS - 1) / KEYS;
     return min(max(end, t->first_block), t->end_block);
