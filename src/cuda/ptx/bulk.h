@@ -16,11 +16,17 @@ static __device__ __forceinline__ void bulk_load(void *to, const void *from, uin
         : "memory");
 }
 
-/* Adds fp32 values in shared memory to those in global memory; closes a group of this thread's. */
-static __device__ __forceinline__ void bulk_add(float *to, const void *from, uint32_t bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
-                 "cp.async.bulk.commit_group;" ::"l"(to),
-                 "r"(shared_address(from)), "r"(bytes)
+/* Adds fp32 values in shared memory to those in global memory or, where `stores`, writes them there; closes a group of this
+ * thread's. Predicates, since a branch would cost registers. */
+static __device__ __forceinline__ void bulk_add(float *to, const void *from, uint32_t bytes, uint32_t stores) {
+    asm volatile("{\n"
+                 ".reg .pred stores;\n"
+                 "setp.ne.u32 stores, %3, 0;\n"
+                 "@stores cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+                 "@!stores cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"
+                 "cp.async.bulk.commit_group;\n"
+                 "}" ::"l"(to),
+                 "r"(shared_address(from)), "r"(bytes), "r"(stores)
                  : "memory");
 }
 
@@ -35,6 +41,18 @@ static __device__ __forceinline__ void bulk_wait(void) { asm volatile("cp.async.
 /* Four sums at once, of no particular order. */
 static __device__ __forceinline__ void red_add_4(float *to, float a, float b, float c, float d) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
+                 : "memory");
+}
+
+/* The same or, where `stores`, they are written. */
+static __device__ __forceinline__ void red_add_or_store_4(float *to, float a, float b, float c, float d, uint32_t stores) {
+    asm volatile("{\n"
+                 ".reg .pred stores;\n"
+                 "setp.ne.u32 stores, %5, 0;\n"
+                 "@stores st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};\n"
+                 "@!stores red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n"
+                 "}" ::"l"(to),
+                 "f"(a), "f"(b), "f"(c), "f"(d), "r"(stores)
                  : "memory");
 }
 

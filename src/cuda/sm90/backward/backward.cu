@@ -370,7 +370,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
         else if (threadIdx.x >= 32 && threadIdx.x / 32 <= GROUPS &&
                  (threadIdx.x % 32 == 0 || (HAS_MASKS && p.dq_semaphores)))
             dq_writer(&p, shared, (int)threadIdx.x / 32 - 1);
-        else if (threadIdx.x >= 32 * (GROUPS + 1))
+        else if (threadIdx.x >= 32 * (GROUPS + 1) && !p.dq_semaphores)
             clear_dq(&p, UINT32_MAX, 0);
         if (threadIdx.x == 32) trace_moment(&p, false);
     } else {

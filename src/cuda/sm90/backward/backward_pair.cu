@@ -63,6 +63,7 @@ struct shared {
     uint64_t k_full, v_full, other_full, q_full[STAGES], q_empty[STAGES], dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t p_full, p_empty, ds_made[STAGES], ds_full[STAGES], ds_empty[STAGES];
     uint64_t may_add, added, added_seen; /* the dQ order, see exchange.h */
+    uint32_t is_first; /* whether the tile is the first to add to the block of rows that it may add to */
 };
 
 static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fits a multiprocessor's shared memory");
@@ -297,7 +298,7 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
     let_next_start();
     wait_for_previous();
     if (t->end_block == t->first_block) {
-        if (p.main_clears_dq && threadIdx.x < 32) clear_dq(&p, blocks_to_clear(&p), 0);
+        if (!p.dq_semaphores && threadIdx.x < 32) clear_dq(&p, blocks_to_clear(&p), 0);
         clear_sums(&p.dk_rows, t), clear_sums(&p.dv_rows, t);
         return;
     }
@@ -312,7 +313,7 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
             dq_order_waiter(&p, shared, t);
         else if (p.dq_semaphores && threadIdx.x == 96)
             dq_order_poster(&p, shared, t);
-        else if (p.main_clears_dq && threadIdx.x >= 96)
+        else if (!p.dq_semaphores && threadIdx.x >= 96)
             clear_dq(&p, blocks_to_clear(&p), t->batch * p.heads_kv + t->head_kv);
     } else {
         registers_claim(CONSUMER_REGISTERS);

@@ -2,7 +2,8 @@
  *
  * dq_sums.h: dQ's fp32 sums are set to 0 by the main kernel itself: in each CTA a warp that has nothing else to do does it
  * beside the products of the others. Heads are cleared one after the other, and a CTA adds to a head's sums when all blocks
- * of that head are clear. Warps take blocks of rows from a counter, so that nobody waits for a CTA that has not started. */
+ * of that head are clear. Warps take blocks of rows from a counter, so that nobody waits for a CTA that has not started.
+ * With a fixed dQ order the first to add to a block of rows stores instead. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_DQ_SUMS_H
 #define STROBE_CUDA_SM90_BACKWARD_DQ_SUMS_H
 

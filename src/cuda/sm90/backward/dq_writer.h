@@ -19,15 +19,16 @@ INLINE void hand_dq_to_writer(struct shared *s, const float (&dq)[32], int group
 
 /* One thread for each consumer group adds the group's tiles of dQ to the sums of their blocks, and lets the consumers make
  * the next tile when this one has been read. `tile` counts a group's tiles of all blocks. */
-INLINE void add_block(const struct sm90_backward_params *p, struct shared *s, int group, uint32_t tile, uint32_t count,
-                      struct tracer *tracer) {
+INLINE void add_block(const struct sm90_backward_params *p, struct shared *s, int group, uint32_t tile, bool stores,
+                      uint32_t count, struct tracer *tracer) {
     trace(tracer, STROBE_TRACE_ADD_DQ, count);
-    bulk_add(p->dq_sum + (int64_t)tile * DQ_TILE, s->dq[group], DQ_TILE * sizeof(float));
+    bulk_add(p->dq_sum + (int64_t)tile * DQ_TILE, s->dq[group], DQ_TILE * sizeof(float), stores);
     bulk_wait_read();
     mbarrier_arrive(&s->dq_empty[group]);
 }
 
-/* ---- With a fixed dQ order tiles of smaller number, which were taken before, add to a block of rows first. */
+/* ---- With a fixed dQ order tiles of smaller number, which were taken before, add to a block of rows first; the first of
+ * all stores its dQ, so that nobody has to clear the sums. */
 
 /* Adds a tile after `order` others. `added`: tiles that are known to have been added. */
 INLINE void add_block_in_order(const struct sm90_backward_params *p, struct shared *s, int group, uint32_t tile, int order,
@@ -36,7 +37,7 @@ INLINE void add_block_in_order(const struct sm90_backward_params *p, struct shar
     while (added != (uint32_t)order) added = semaphore_now(p->dq_semaphores + tile);
     trace(tracer, STROBE_TRACE_WAIT_DQ, count);
     mbarrier_wait(&s->dq_full[group], count % 2);
-    add_block(p, s, group, tile, count, tracer);
+    add_block(p, s, group, tile, order == 0, count, tracer);
 }
 
 /* The next tile may add when this one's sums are in memory. Until they are takes as long as an answer of the next block's
@@ -60,7 +61,7 @@ INLINE uint32_t add_blocks(const struct sm90_backward_params *p, struct shared *
 #pragma unroll 1
         for (int n = 0, m = walk.first; n < walk.blocks; ++n, m = next_block(p, &walk, m), ++count) {
             wait_for_dq(s, group, count, tracer);
-            add_block(p, s, group, (uint32_t)(((heads + head) * p->row_blocks + m) * GROUPS + group), count, tracer);
+            add_block(p, s, group, (uint32_t)(((heads + head) * p->row_blocks + m) * GROUPS + group), false, count, tracer);
         }
     return count;
 }
@@ -73,7 +74,7 @@ INLINE uint32_t add_blocks_in_order(const struct sm90_backward_params *p, struct
     for (int head = 0, m = t->start_block; head < p->group;) {
         const uint32_t block = (uint32_t)(((t->batch * p->heads_kv + t->head_kv) * p->group + head) * p->row_blocks + m);
         const uint32_t tile = block * GROUPS + group;
-        add_block_in_order(p, s, group, tile, dq_order_of(t, m), added, count++, tracer);
+        add_block_in_order(p, s, group, tile, dq_order_of(p, t, m), added, count++, tracer);
         m += t->step;
         const bool more = m >= t->first_block && m < t->end_block;
         added = let_next_tile_add(p, tile, more ? tile + t->step * GROUPS : tile);
@@ -93,7 +94,7 @@ INLINE uint32_t add_visible(const struct sm90_backward_params *p, struct shared 
         const struct note *note = &s->note[count % NOTES];
         const int64_t block = (heads_end - note->heads) * p->row_blocks + block_of_note(note);
         last = note->block & NOTE_LAST;
-        add_block(p, s, group, (uint32_t)(block * GROUPS + group), count++, tracer);
+        add_block(p, s, group, (uint32_t)(block * GROUPS + group), false, count++, tracer);
     } while (!last);
     return count;
 }
@@ -140,7 +141,7 @@ INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, in
         mbarrier_wait(&s->tile_full[tile_slot(tiles)], tile_parity(tiles));
         if (is_past_last(t)) break;
         if (has_blocks(t)) {
-            wait_for_cleared(p, t);
+            if (!p->dq_semaphores) wait_for_cleared(p, t);
             count = in_order           ? add_visible_in_order(p, s, t, group, count, &tracer)
                     : HAS_MASKS        ? add_visible(p, s, t, group, count, &tracer)
                     : p->dq_semaphores ? add_blocks_in_order(p, s, t, group, count, &tracer)

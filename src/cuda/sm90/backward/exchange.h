@@ -32,7 +32,7 @@ INLINE void exchange(const struct sm90_backward_params *p, struct shared *s, con
     const uint32_t blocks = HAS_MASKS ? UINT32_MAX : blocks_of(p, t);
     bool last = false;
     /* Consumers wait for other_full before they add to dQ: it completes after dQ's sums are clear. */
-    if (p->main_clears_dq) wait_for_cleared(p, t);
+    if (!p->dq_semaphores) wait_for_cleared(p, t);
     mbarrier_expect(&s->other_full, (uint32_t)slabs * K_SLAB);
     for (int slab = 0; slab < slabs; ++slab)
         tma_load_4d(s->k_other + slab * K_SLAB, &p->k, &s->other_full, (first + slab) * 64,
@@ -81,12 +81,13 @@ INLINE void dq_order_waiter(const struct sm90_backward_params *p, struct shared 
 #pragma unroll 1
     for (uint32_t count = 0; more; ++count) {
         const uint32_t *semaphore = dq_semaphore_at(p, t, &at);
-        const int order = HAS_MASKS ? dq_order_at(p, t, at.head, at.m, &ahead) : dq_order_of(t, at.m);
+        const int order = HAS_MASKS ? dq_order_at(p, t, at.head, at.m, &ahead) : dq_order_of(p, t, at.m);
         more = go_on_in_order(p, t, &at);
         if (HAS_MASKS && more) look_ahead(p, t, at.head, at.m, &ahead);
         if (threadIdx.x % LANES == 0) {
             semaphore_wait(semaphore, (uint32_t)order);
             if (count > 0) mbarrier_wait(&s->added_seen, (count - 1) % 2);
+            s->is_first = order == 0;
             mbarrier_arrive(&s->may_add);
         }
         if (HAS_MASKS) __syncwarp();
@@ -136,16 +137,23 @@ INLINE int block_of(const struct sm90_backward_params *p, const struct tile *t, 
     return ((t->batch * p->heads_kv + t->head_kv + 1) * p->group - at->heads) * p->row_blocks + at->row / ROWS;
 }
 
-/* Adds dQ of the tile's `count`th block to the fp32 sums, in the order of a thread's registers, four at a time. */
+/* Adds dQ of the tile's `count`th block to the fp32 sums, in the order of a thread's registers, four at a time. With a fixed
+ * order the first tile stores it: nobody clears the sums then. */
 INLINE void add_dq_part(const struct sm90_backward_params *p, struct shared *shared, int part, const float (&dq)[32],
                         int block, uint32_t count) {
-    if (p->dq_semaphores) mbarrier_wait(&shared->may_add, count % 2);
-    if (DQ_TILES % GROUPS == 0 || part < DQ_TILES) {
-        float *sum = p->dq_sum + ((int64_t)block * DQ_TILES + part) * DQ_TILE + (int)threadIdx.x % 128 * 4;
+    const bool has_part = DQ_TILES % GROUPS == 0 || part < DQ_TILES;
+    float *sum = p->dq_sum + ((int64_t)block * DQ_TILES + part) * DQ_TILE + (int)threadIdx.x % 128 * 4;
+    if (!p->dq_semaphores) {
 #pragma unroll
-        for (int v = 0; v < 32; v += 4) red_add_4(sum + v * 128, dq[v], dq[v + 1], dq[v + 2], dq[v + 3]);
+        for (int v = 0; has_part && v < 32; v += 4) red_add_4(sum + v * 128, dq[v], dq[v + 1], dq[v + 2], dq[v + 3]);
+        return;
     }
-    if (p->dq_semaphores) release(&shared->added);
+    mbarrier_wait(&shared->may_add, count % 2);
+    const uint32_t stores = shared->is_first;
+#pragma unroll
+    for (int v = 0; has_part && v < 32; v += 4)
+        red_add_or_store_4(sum + v * 128, dq[v], dq[v + 1], dq[v + 2], dq[v + 3], stores);
+    release(&shared->added);
 }
 
 /* dQ of the tile's last block, which no later block carries with it. */

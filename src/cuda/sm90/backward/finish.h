@@ -40,6 +40,17 @@ INLINE void add_shares(const struct sm90_backward_params *p, int64_t thread, int
     }
 }
 
+/* A thread's sums of a tile of dQ; 0 where nobody has added: where the main kernel has not run or, with a fixed dQ order,
+ * whose semaphores tell it, no key is seen. Such sums hold anything. */
+INLINE void load_dq(const struct sm90_backward_params *p, int64_t block, int tile, int thread, float4 (&dq)[8]) {
+    const float4 *sum = (const float4 *)(p->dq_sum + block * BLOCK_ELEMENTS + tile * DQ_TILE) + thread;
+    const bool summed = p->tiles > 0 && (!p->dq_semaphores || p->dq_semaphores[block * DQ_TILES] > 0);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) dq[n] = sum[n * 128];
+#pragma unroll
+    for (int n = 0; n < 8; ++n) dq[n] = summed ? dq[n] : make_float4(0, 0, 0, 0);
+}
+
 #define FINISH_(name) name##_finish
 #define FINISH(name)  FINISH_(name)
 #if !defined(GRADIENTS_FP32)
@@ -49,14 +60,11 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
     __shared__ int not_finite[ROWS / 16];
     const struct row_block block = row_block_of_cta(&p);
     const int tile = (int)threadIdx.x / 128, thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    const float *sum = p.dq_sum + block.number * BLOCK_ELEMENTS + tile * DQ_TILE;
     const int first_row = (ROW_PARTS == 2 ? 64 * tile : 0), first_column = (ROW_PARTS == 1 ? 64 * tile : 0);
-    const bool summed = p.tiles > 0; /* else the main kernel has not run, and the sums hold anything */
     float4 dq[8];
     float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
     wait_for_previous();
-#pragma unroll
-    for (int n = 0; n < 8; ++n) dq[n] = summed ? *(const float4 *)(sum + n * 512 + thread * 4) : make_float4(0, 0, 0, 0);
+    load_dq(&p, block.number, tile, thread, dq);
     if (threadIdx.x < ROWS / 16) not_finite[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll
@@ -93,15 +101,12 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
     __shared__ int not_finite[ROWS / 16];
     const struct row_block block = row_block_of_cta(&p);
     const int tile = (int)threadIdx.x / 128, thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    const float *sum = p.dq_sum + block.number * BLOCK_ELEMENTS + tile * DQ_TILE;
     const int first_row = (ROW_PARTS == 2 ? 64 * tile : 0), first_column = (ROW_PARTS == 1 ? 64 * tile : 0);
     const int row = first_row + 16 * warp + lane / 4, part_of_warp = first_row / 16 + warp;
-    const bool summed = p.tiles > 0; /* else the main kernel has not run, and the sums hold anything */
     float4 dq[8];
     float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
     wait_for_previous();
-#pragma unroll
-    for (int n = 0; n < 8; ++n) dq[n] = summed ? *(const float4 *)(sum + n * 512 + thread * 4) : make_float4(0, 0, 0, 0);
+    load_dq(&p, block.number, tile, thread, dq);
     if (threadIdx.x < ROWS / 16) not_finite[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll

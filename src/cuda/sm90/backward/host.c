@@ -176,7 +176,12 @@ static int64_t shares_of(const struct plan *plan) {
     return is_compiled || !variant_of_shares(plan) ? 1 : strobe__sm90_shares(plan->problem, &shape);
 }
 
-/* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; with STROBE_DETERMINISTIC a counter for each tile of dQ;
+static bool keeps_dq_order(const struct plan *plan) {
+    const struct tile_shape shape = shape_of(plan);
+    return strobe__sm90_keeps_dq_order(plan->problem, &shape);
+}
+
+/* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; in a fixed dQ order a counter for each tile of dQ;
  * a mark for sixteen keys; sums of dbias; and lse and D as an ordered dbias reads them, where it is wanted.
  */
 struct layout {
@@ -196,8 +201,7 @@ static struct layout lay_out(const struct plan *plan) {
     l.counts_at = l.rows_at + 2 * all_rows(plan);
     l.heads_at = l.counts_at + 2;
     l.dq_semaphores_at = l.heads_at + p->a.batch * p->a.heads_kv * l.shares;
-    l.marks_at = l.dq_semaphores_at +
-                 (p->a.flags & STROBE_DETERMINISTIC ? all_row_blocks(plan) * dq_tiles(variant_of(plan)) : 0);
+    l.marks_at = l.dq_semaphores_at + (keeps_dq_order(plan) ? all_row_blocks(plan) * dq_tiles(variant_of(plan)) : 0);
     l.dbias_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = l.packed_at + (packed ? 2 * p->a.batch * p->a.heads_kv * l.packed_rows : 0);
@@ -223,11 +227,13 @@ static void fill_mask(struct sm90_backward_params *m, const struct plan *plan) {
     /* A neighbour's keys are in a block. Of no rows no tile asks for its place among their blocks. */
     m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->a.score || p->a.seq_q == 0 ||
                   variant_of(plan)->features & (FEATURES_MASK | FEATURES_BIAS | FEATURES_DROPOUT);
-    const bool in_order = p->a.flags & STROBE_DETERMINISTIC;
+    const bool in_order = keeps_dq_order(plan);
     m->is_staggered = !in_order && !strobe__sm90_tiles_differ(p) && p->a.seq_q > 0 &&
                       variant_of(plan)->features != FEATURES_ALL;
     m->last_keys_first = in_order && band.end_shift < MOST_POSITIONS && variant_of(plan)->rows == variant_of(plan)->keys &&
                          !(variant_of(plan)->features & FEATURES_MASK);
+    m->even_keys_first = in_order && band.end_shift < MOST_POSITIONS && band.first_shift < -MOST_POSITIONS &&
+                         p->group == shares_of(plan) && !(variant_of(plan)->features & FEATURES_MASK);
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k;
     m->index64 = p->varlen.index_bits == 64;
@@ -285,9 +291,7 @@ static void fill(struct sm90_backward_params *m, const struct plan *plan, float 
     m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_delta = m->row_lse + all_rows(plan);
     m->tile_counter = (uint32_t *)workspace + l.counts_at, m->clear_counter = m->tile_counter + 1;
     m->heads_cleared = (uint32_t *)workspace + l.heads_at, m->counts = l.dbias_at - l.counts_at;
-    m->dq_semaphores = a->flags & STROBE_DETERMINISTIC ? (uint32_t *)workspace + l.dq_semaphores_at : NULL;
-    m->main_clears_dq = variant_of(plan)->ctas == 1 ||
-                        !m->dq_semaphores; /* pairs with a fixed dQ order have no warp for it */
+    m->dq_semaphores = keeps_dq_order(plan) ? (uint32_t *)workspace + l.dq_semaphores_at : NULL;
     m->marks = (uint32_t *)workspace + l.marks_at;
     m->dbias_sum = l.dbias_sum;
     if (l.packed_at > l.dbias_at) m->dbias_sum.data = workspace + l.dbias_at;

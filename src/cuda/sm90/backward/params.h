@@ -35,10 +35,11 @@ struct sm90_backward_params {
     int64_t lse_stride[3], dlse_stride[3];
 
     /* In the workspace, [batch][heads_q][row_blocks] of a block's rows: -lse in base 2, -inf for rows that see nothing;
-     * delta = rowsum(dO * O) - dlse; and dQ / scale in fp32, a block's in the order of a warp group's registers. */
+     * delta = rowsum(dO * O) - dlse; and dQ / scale in fp32, a block's in the order of a warp group's registers. With
+     * dq_semaphores sums of rows that see nothing are not written. */
     float *row_lse, *row_delta, *dq_sum;
 
-    /* The next `counts` words of the workspace, all of which prepare clears. tile_counter: tiles taken (schedule.h).
+    /* The next `counts` words of the workspace, all of which prepare sets to 0. tile_counter: tiles taken (schedule.h).
      * clear_counter, heads_cleared: blocks of rows taken to clear their sums of dQ, and how many of each K/V head are clear
      * (dq_sums.h). */
     uint32_t *tile_counter, *clear_counter, *heads_cleared;
@@ -46,7 +47,6 @@ struct sm90_backward_params {
     uint32_t *marks; /* recompute marks of sixteen keys each whose sums are not finite: [batch][heads_kv][seq_k / 16] */
 
     int64_t counts;
-    int32_t main_clears_dq; /* the main kernel sets dQ's sums to 0; else prepare does */
 
     /* With shares the main kernel counts a K/V head once for each share of its query heads, of which `group` is the number
      * then; dk_rows and dv_rows are those of the shares, fp32, [..][heads_kv x shares], which finish adds. */
@@ -64,6 +64,7 @@ struct sm90_backward_params {
     int32_t index64;
     int32_t is_staggered;    /* all tiles have all rows, and start with different ones */
     int32_t last_keys_first; /* of heads that are not in the last section */
+    int32_t even_keys_first; /* where the first keys come first: first blocks of keys of even number, then the others */
     int32_t may_hide;        /* keys of a block may be hidden from some rows: sums are searched for what 0 * NaN did */
     float scale, exponent;   /* P = 2^(score * exponent - lse in base 2) */
     float softcap, cap_rate, cap_inverse; /* 0: none; 2 log2(e) scale / softcap; 1 / softcap */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * prepare.h: what backward.cu needs of every row before it starts: delta = rowsum(dO * O) - dlse, and -lse in base 2. It
- * also sets counters, semaphores and marks to 0, and dQ's sums where the main kernel does not. A CTA has a block of ROWS
- * rows of a query head; the kernel is bound by memory. */
+ * also sets counters, semaphores and marks to 0. A CTA has a block of ROWS rows of a query head; the kernel is bound by
+ * memory. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_PREPARE_H
 #define STROBE_CUDA_SM90_BACKWARD_PREPARE_H
 
@@ -38,16 +38,11 @@ INLINE void store_statistics(const struct sm90_backward_params *p, int64_t to, f
     p->row_delta[to] = lse == -INFINITY ? 0 : product - dlse;
 }
 
-/* Clears counters, semaphores and marks; and the block's sums of dQ where the main kernel does not. */
-INLINE void clear_block(const struct sm90_backward_params *p, int64_t block) {
+/* Clears counters, semaphores and marks. */
+INLINE void clear_counts(const struct sm90_backward_params *p) {
     for (int64_t n = (int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x; n < p->counts;
          n += (int64_t)gridDim.x * PREPARE_THREADS)
         p->tile_counter[n] = 0;
-    if (p->main_clears_dq) return;
-    float4 *sum = (float4 *)(p->dq_sum + block * BLOCK_ELEMENTS);
-#pragma unroll
-    for (int n = 0; n < BLOCK_ELEMENTS / 4 / PREPARE_THREADS; ++n)
-        sum[n * PREPARE_THREADS + threadIdx.x] = make_float4(0, 0, 0, 0);
 }
 
 #define PREPARE_(name) name##_prepare
@@ -73,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, HEAD_DIM > 128 ? 2
         lse[n] = p.lse[statistic_start(p.lse_stride, &rows, i, block.head)];
         if (p.dlse) dlse[n] = p.dlse[statistic_start(p.dlse_stride, &rows, i, block.head)];
     }
-    clear_block(&p, block.number);
+    clear_counts(&p);
 #pragma unroll
     for (int n = 0; n < TIMES; ++n) {
         const float product = row_product(out[n], dout[n]);

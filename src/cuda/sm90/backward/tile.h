@@ -65,6 +65,15 @@ struct tile {
     int unused[HAS_MASKS];      /* one, or none: with 64 bytes a tile, ptxas spills in the main loop of masks at d 64 */
 };
 
+/* The block of keys of a head's `n`th tile. With even_keys_first a tile is two blocks of keys shorter than the one that is
+ * taken before it, and so, having waited for it at the start, is done well before it: tiles that follow on these CTAs start
+ * far enough apart not to wait for each other. */
+INLINE int key_block_of(const struct sm90_backward_params *p, int n, bool last_first) {
+    const int even = (p->key_blocks + 1) / 2;
+    if (last_first) return p->key_blocks - 1 - n;
+    return !p->even_keys_first ? n : n < even ? 2 * n : 2 * (n - even) + 1;
+}
+
 /* Tile `number`. Heads are taken a section at a time, the last heads in one large section. In a section the first keys come
  * first: under a causal mask most rows see them, and when long tiles come first, CTAs end together. With a fixed dQ order
  * the last keys come first in earlier sections, see struct walk. */
@@ -80,7 +89,7 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
     const bool last_first = p->last_keys_first && !is_late;
     struct tile t;
     t.head_kv = head % p->heads_kv, t.batch = head / p->heads_kv, t.head_keys = t.head_kv / p->shares;
-    t.key = (last_first ? p->key_blocks - 1 - in_section / heads : in_section / heads) * TILE_KEYS;
+    t.key = key_block_of(p, in_section / heads, last_first) * TILE_KEYS;
     t.in = spans_of(p, t.batch);
     const int rows = t.in.rows.count, keys = t.in.keys.count,
               last = t.key + TILE_KEYS < keys ? t.key + TILE_KEYS - 1 : keys - 1;
@@ -162,11 +171,14 @@ INLINE struct row_block row_block_of_cta(const struct sm90_backward_params *p) {
 }
 
 /* The dQ order: how many tiles add to dQ of block m before this one. Tiles that walk backwards add in the order of their
- * keys, from the first keys that rows of the block see; the others from the last ones to the first. */
-INLINE int dq_order_of(const struct tile *t, int m) {
+ * keys, from the first keys that rows of the block see, with even_keys_first blocks of keys of even number before all
+ * others; those that walk forwards from the last keys to the first. */
+INLINE int dq_order_of(const struct sm90_backward_params *p, const struct tile *t, int m) {
     const int first_key = m * ROWS + t->in.first_shift, last_key = (m + 1) * ROWS + t->in.end_shift - 2;
-    if (t->step < 0) return t->key / TILE_KEYS - (first_key > 0 ? first_key / TILE_KEYS : 0);
-    return (last_key < t->in.keys.count ? last_key : t->in.keys.count - 1) / TILE_KEYS - t->key / TILE_KEYS;
+    const int last = (last_key < t->in.keys.count ? last_key : t->in.keys.count - 1) / TILE_KEYS, own = t->key / TILE_KEYS;
+    if (t->step > 0) return last - own;
+    if (p->even_keys_first) return own % 2 ? last / 2 + 1 + own / 2 : own / 2;
+    return own - (first_key > 0 ? first_key / TILE_KEYS : 0);
 }
 
 /* A block of rows sees all of a warp's sixteen keys if its first row is from low to high. Uniform. */

@@ -17,6 +17,20 @@ bool strobe__sm90_tiles_differ(const struct problem *p) {
     return p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->features & VISIBLE_FEATURES;
 }
 
+/* ---- dQ order */
+
+/* In a fixed order the first tile stores its dQ, and nobody clears sums before: of many short sequences that is a tenth of
+ * the time. Tiles wait for each other little where there are many heads. */
+bool strobe__sm90_keeps_dq_order(const struct problem *p, const struct tile_shape *shape) {
+    enum { SHORT = 1024, TILES_AT_LEAST = 4 }; /* tiles for each multiprocessor */
+    if (p->a.flags & STROBE_DETERMINISTIC) return true;
+    if (p->features & (SCORE_FEATURES | VISIBLE_FEATURES | FEATURE(SCORE) | FEATURE(DROPOUT) | FEATURE(DBIAS))) return false;
+    const bool is_causal = p->a.mask == STROBE_MASK_CAUSAL_TOP_LEFT || p->a.mask == STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
+    return (is_causal || p->a.mask == STROBE_MASK_NONE) && !p->a.varlen && p->group == 1 && p->a.seq_q <= SHORT &&
+           p->a.seq_k <= SHORT &&
+           ceil_div(p->a.seq_k, shape->keys) * all_heads(p, 1) >= TILES_AT_LEAST * tiles_at_a_time(p, shape);
+}
+
 /* ---- shares */
 
 static int64_t stored_columns(int64_t columns) { return ceil_div(columns, 8) * 8; }
@@ -90,13 +104,15 @@ static int64_t least_of(int64_t x, int64_t y) { return x < y ? x : y; }
 
 /* Heads whose Q, dO and sums of dQ take a part of the L2 cache: the CTAs are at two or three sections at a time, and rows
  * shall come from memory once. With a fixed dQ order tiles of one head wait for each other, so that more heads at a time are
- * better, most of all where later tiles are shorter; and they are at the same rows. */
+ * better, most of all where later tiles are shorter; and they are at the same rows. Then these are sixteen, if the cache
+ * holds them, and four in any case but of the longest sequences. */
 int64_t strobe__sm90_section_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
-    enum { HEADS_IN_ORDER = 4 };
+    enum { LEAST_HEADS = 4, MOST_HEADS = 16 };
     const int64_t head = head_bytes(p, shape, shares);
-    int64_t heads = heads_of(p->a.flags & STROBE_DETERMINISTIC ? 16 : 8, head);
-    if (p->a.flags & STROBE_DETERMINISTIC && strobe__sm90_tiles_differ(p))
-        heads = most_of(heads, least_of(HEADS_IN_ORDER, heads_of(64, head)));
+    const bool in_order = strobe__sm90_keeps_dq_order(p, shape);
+    int64_t heads = heads_of(in_order ? 16 : 8, head);
+    if (in_order && strobe__sm90_tiles_differ(p))
+        heads = most_of(heads, most_of(least_of(MOST_HEADS, heads_of(32, head)), least_of(LEAST_HEADS, heads_of(64, head))));
     return most_of(1, least_of(heads, all_heads(p, shares)));
 }
 
@@ -107,7 +123,7 @@ int64_t strobe__sm90_section_heads(const struct problem *p, const struct tile_sh
 int64_t strobe__sm90_last_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
     if (!strobe__sm90_tiles_differ(p) || p->a.seq_k == 0) return 0;
     const int64_t at_a_time = tiles_at_a_time(p, shape), key_blocks = ceil_div(p->a.seq_k, shape->keys);
-    const bool in_order = p->a.flags & STROBE_DETERMINISTIC;
+    const bool in_order = strobe__sm90_keeps_dq_order(p, shape);
     const int64_t least = in_order ? 4 : most_of(1, at_a_time / key_blocks);
     const int64_t held = most_of(least, heads_of(32, head_bytes(p, shape, shares)));
     const int64_t most = least_of(all_heads(p, shares), ceil_div(4 * at_a_time, key_blocks));

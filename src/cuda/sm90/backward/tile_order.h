@@ -16,6 +16,9 @@ struct tile_shape {
 /* Whether tiles differ in length. */
 bool strobe__sm90_tiles_differ(const struct problem *problem);
 
+/* Whether tiles add to dQ in a fixed order: with STROBE_DETERMINISTIC, and where that is faster. */
+bool strobe__sm90_keeps_dq_order(const struct problem *problem, const struct tile_shape *shape);
+
 int64_t strobe__sm90_shares(const struct problem *problem, const struct tile_shape *shape);
 
 /* K/V heads, each counted once for each share, of a section and of the last one, see tile_of() in tile.h. */

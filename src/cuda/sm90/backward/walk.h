@@ -114,13 +114,15 @@ INLINE void load_states_of_tiles(const struct sm90_backward_params *p, const str
     if (*blocks && v->block_states) *blocks = v->block_states[owner.blocks + unit];
 }
 
-INLINE int first_tile_of(const struct tile *t, int m) { return t->key / TILE_KEYS - dq_order_of(t, m); }
+INLINE int first_tile_of(const struct sm90_backward_params *p, const struct tile *t, int m) {
+    return t->key / TILE_KEYS - dq_order_of(p, t, m);
+}
 
 INLINE void look_ahead(const struct sm90_backward_params *p, const struct tile *t, int head, int m,
                        struct order_ahead *ahead) {
 #pragma unroll
     for (int n = 0; n < LOADS_AHEAD; ++n)
-        load_states_of_tiles(p, t, head, m, first_tile_of(t, m) + n * LANES, &ahead->mask[n], &ahead->blocks[n]);
+        load_states_of_tiles(p, t, head, m, first_tile_of(p, t, m) + n * LANES, &ahead->mask[n], &ahead->blocks[n]);
 }
 
 INLINE int dq_order_at(const struct sm90_backward_params *p, const struct tile *t, int head, int m,
@@ -129,7 +131,7 @@ INLINE int dq_order_at(const struct sm90_backward_params *p, const struct tile *
 #pragma unroll
     for (int n = 0; n < LOADS_AHEAD; ++n) before += __popc(__ballot_sync(0xffffffffu, ahead->mask[n] & ahead->blocks[n]));
 #pragma unroll 1
-    for (int n = first_tile_of(t, m) + LOADS_AHEAD * LANES; n < t->key / TILE_KEYS; n += LANES) {
+    for (int n = first_tile_of(p, t, m) + LOADS_AHEAD * LANES; n < t->key / TILE_KEYS; n += LANES) {
         uint32_t mask, blocks;
         load_states_of_tiles(p, t, head, m, n, &mask, &blocks);
         before += __popc(__ballot_sync(0xffffffffu, mask & blocks));

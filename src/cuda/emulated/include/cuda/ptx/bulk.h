@@ -34,16 +34,18 @@ struct emulated_bulk_add {
     float *to;
     const float *from;
     uint64_t count;
+    uint32_t stores;
 };
 
 static inline void emulated_run_bulk_add(void *operands) {
     const emulated_bulk_add *o = (const emulated_bulk_add *)operands;
+    if (o->stores) memset(o->to, 0, o->count * sizeof *o->to);
     for (uint64_t n = 0; n < o->count; ++n) atomicAdd(o->to + n, o->from[n]);
 }
 
-static inline void bulk_add(float *to, const void *from, uint32_t bytes) {
+static inline void bulk_add(float *to, const void *from, uint32_t bytes, uint32_t stores) {
     emulated_check_bulk(to, from, bytes);
-    const emulated_bulk_add o = {to, (const float *)from, bytes / 4};
+    const emulated_bulk_add o = {to, (const float *)from, bytes / 4, stores};
     emulated_later(EMULATED_BULK, emulated_run_bulk_add, &o, sizeof o);
     emulated_commit(EMULATED_BULK);
 }
@@ -54,6 +56,11 @@ static inline void bulk_wait(void) { emulated_wait_groups(EMULATED_BULK, 0); }
 static inline void red_add_4(float *to, float a, float b, float c, float d) {
     if ((uintptr_t)to % 16) emulated_fault("red.v4 to an address that is no multiple of 16");
     atomicAdd(to, a), atomicAdd(to + 1, b), atomicAdd(to + 2, c), atomicAdd(to + 3, d);
+}
+
+static inline void red_add_or_store_4(float *to, float a, float b, float c, float d, uint32_t stores) {
+    if (stores) to[0] = to[1] = to[2] = to[3] = 0;
+    red_add_4(to, a, b, c, d);
 }
 
 #endif
