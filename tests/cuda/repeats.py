@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 from abi import BlockMask, Gradients  # noqa: E402
 from cuda_peers import DETERMINISTIC, Strobe, torch, view  # noqa: E402  exits with 77 without PyTorch
 
-# batch, query heads, K/V heads, rows, keys, dim: some fill the GPU twice, some once
+# batch, query heads, K/V heads, rows, keys, dim: some fill the GPU several times, some once
 SHAPES = ((1, 6, 6, 8192, 8192, 64), (1, 4, 4, 8192, 8192, 128), (1, 2, 2, 8192, 8192, 256), (2, 8, 2, 1999, 2333, 128),
-          (3, 3, 3, 1024, 777, 64), (1, 8, 4, 1500, 1500, 192))
+          (3, 3, 3, 1024, 777, 64), (1, 8, 4, 1500, 1500, 192), (16, 16, 16, 512, 512, 128))
 
 
 class Neighbour:
