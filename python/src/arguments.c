@@ -245,6 +245,7 @@ void heads_last(const struct call *c, struct tensor *t) {
     const int64_t heads = t->shape[1], stride = t->stride[1];
     t->shape[1] = t->shape[2], t->stride[1] = t->stride[2];
     t->shape[2] = heads, t->stride[2] = stride;
+    t->turned = !t->turned;
 }
 
 PyObject *as_shown(const struct call *c, PyObject *result) {

@@ -86,6 +86,7 @@ static int execute(PyObject *module) {
         CALL((state)->swapaxes);                      \
         CALL((state)->numpy_empty);                   \
         CALL((state)->torch_empty);                   \
+        CALL((state)->torch_empty_like);              \
         CALL((state)->torch_keywords);                \
         CALL((state)->plain_types);                   \
         CALL((state)->questions);                     \

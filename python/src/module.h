@@ -56,7 +56,8 @@ struct state {
     PyObject *swapaxes;       /* and this */
     PyObject *numpy_empty;    /* NULL until a NumPy array was seen */
     PyObject *torch_empty;    /* torch.Tensor.new_empty; NULL until a result of PyTorch's was made */
-    PyObject *plain_types;    /* plain.c: tuples; NULL until they are given */
+    PyObject *torch_empty_like;
+    PyObject *plain_types; /* plain.c: tuples; NULL until they are given */
     PyObject *questions;
     PyObject *torch_keywords; /* its keywords by the dtype's name: {"float32": {"dtype": torch.float32}} */
     struct framework frameworks[FRAMEWORKS];

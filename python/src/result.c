@@ -41,6 +41,27 @@ static PyObject *new_by_exchange(struct tensor *t, const struct tensor *like, in
     return object;
 }
 
+/* Whether a tensor of this shape, one row after the other, is one like `like`. */
+static bool is_alike(const struct tensor *like, int32_t element, int ndim, const int64_t *shape) {
+    bool alike = like->element == element && like->ndim == ndim && !like->turned;
+    int64_t stride = 1;
+    for (int axis = ndim - 1; alike && axis >= 0; --axis) {
+        alike = like->shape[axis] == shape[axis] && like->stride[axis] == stride;
+        stride *= shape[axis];
+    }
+    return alike;
+}
+
+/* torch.empty_like(like): less of PyTorch than new_empty(), which between other operators has to come from memory. */
+static PyObject *new_by_torch_alike(struct state *state, const struct tensor *like) {
+    if (!state->torch_empty_like) {
+        PyObject *torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch"); /* borrowed */
+        state->torch_empty_like = torch ? PyObject_GetAttrString(torch, "empty_like") : NULL;
+        if (!state->torch_empty_like) return NULL;
+    }
+    return PyObject_CallFunctionObjArgs(state->torch_empty_like, like->object, NULL);
+}
+
 /* torch.Tensor.new_empty and its keywords for a dtype, which are NULL where it is that of `like`. New references. */
 static bool find_torch(struct state *state, const struct tensor *like, int32_t element, PyObject **function,
                        PyObject **keywords) {
@@ -69,6 +90,7 @@ static bool find_torch(struct state *state, const struct tensor *like, int32_t e
 static PyObject *new_by_torch(struct state *state, const struct tensor *like, int32_t element, int ndim,
                               const int64_t *shape) {
     PyObject *function = NULL, *keywords = NULL, *tensor = NULL;
+    if (is_alike(like, element, ndim, shape)) return new_by_torch_alike(state, like);
     PyObject *arguments = PyTuple_New(1 + ndim);
     if (arguments && find_torch(state, like, element, &function, &keywords)) {
         Py_INCREF(like->object);

@@ -31,6 +31,7 @@ struct tensor {
     int32_t element;
     int32_t device, device_index; /* as in strobe_attention */
     bool read_only;
+    bool turned;                                 /* the second and third axis are exchanged: heads_last() */
     int64_t shape[MOST_AXES], stride[MOST_AXES]; /* stride in elements */
 
     PyObject *object;           /* borrowed from the caller; NULL: not open */

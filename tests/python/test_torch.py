@@ -45,6 +45,24 @@ def test_opcheck(name, given):
     )
 
 
+def test_results_are_laid_out_by_shape():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 4, 4, 8)  # as many heads as rows: a wrong order of axes fits too
+    true = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)))
+    ways = [
+        (st.attention(q, k, v), true.transpose(1, 2)),
+        (st.attention(torch.nn.Parameter(q), k, v).detach(), true.transpose(1, 2)),
+        (st.attention(q.mT.contiguous().mT, k, v), true.transpose(1, 2)),  # not contiguous
+        (st.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v))), true),
+        (st.scaled_dot_product_attention(*(x.transpose(1, 2).contiguous() for x in (q, k, v))), true),
+        (strobe.attention(*(x.transpose(1, 2) for x in (q, k, v)), heads_first=True), true),
+    ]
+    for out, expected in ways:
+        torch.testing.assert_close(out, expected)
+        assert type(out) is torch.Tensor and not out.requires_grad
+    assert all(ways[n][0].is_contiguous() for n in (0, 1, 2))
+
+
 def test_block_masks_positions_offset_and_kernel():
     torch.manual_seed(0)
     q, k, v = (leaf(1, 8, 2, 8) for _ in range(3))
