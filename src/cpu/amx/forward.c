@@ -27,6 +27,7 @@
 #include "core/parallel.h"
 #include "cpu/amx/online_softmax.h"
 #include "cpu/amx/sizes.h"
+#include "cpu/amx/tasks.h"
 #include "cpu/scratch.h"
 #include "cpu/table.h"
 #include "cpu/vector/finish.h"
@@ -175,7 +176,8 @@ static void finish_block(const struct forward *f, struct tile *t, const struct s
 
 /* A tile attends to a super-block: the loop over the blocks that it sees, a step of the pipeline each and one more at either
  * end. */
-static void attend_super_block(const struct forward *f, struct tile *t, const struct scratch *c, const struct keys *k) {
+static void attend_super_block(const struct forward *f, struct tile *t, const struct scratch *c, const struct keys *k,
+                               struct next_task *ahead) {
     struct block_walk w = start_walk(f, c, t, k);
     struct key_block next = next_block(f, c, k, t, &w), now = {.rows = 0}, before = {.rows = 0}; /* exponentiated: now */
     for (int64_t n = 1; next.rows || now.rows || before.rows; ++n) {
@@ -191,6 +193,7 @@ static void attend_super_block(const struct forward *f, struct tile *t, const st
             t->o_empty = false;
             step.v = c->v + PARTS * (before.j0 - k->first) * f->v_padded;
         }
+        prefetch_next(ahead);
         struct exponentials e;
         start_exponentials(&e, f, t, s, p, now.rows);
         step_run(&step, &e);
@@ -235,7 +238,8 @@ static void pack_tile(const struct forward *f, const struct scratch *c, const st
 }
 
 /* The forward of the packed rows [first, first + rows) of a K/V head. */
-static void forward_rows(const struct forward *f, const struct scratch *c, struct keys *k, int64_t first, int64_t rows) {
+static void forward_rows(const struct forward *f, const struct scratch *c, struct keys *k, int64_t first, int64_t rows,
+                         struct next_task *ahead) {
     struct tile tiles[FORWARD_MOST_ROWS / TILE_ROWS];
     const int64_t count = (rows + TILE_ROWS - 1) / TILE_ROWS, stride = state_floats(f);
     const struct tile_rows top = tile_rows_at(f->p, &k->s, k->kv, first);
@@ -250,7 +254,8 @@ static void forward_rows(const struct forward *f, const struct scratch *c, struc
             const struct tile_rows at = tile_rows_at(f->p, &k->s, k->kv, first + n * TILE_ROWS);
             const struct tile_rows next = tile_rows_at(f->p, &k->s, k->kv, first + (n + 1) * TILE_ROWS);
             if (k->first == begin) start_tile(f, &tiles[n], c->state + (one_super_block ? 0 : n) * stride, &at);
-            attend_super_block(f, &tiles[n], c, k);
+            if (k->end >= end && !f->streams) prefetch_results(f, &at);
+            attend_super_block(f, &tiles[n], c, k, ahead);
             /* Q^T of the next tile comes before the results of this one. Stores to the caches wait for those that bypass
              * them, and loads of Q^T wait for both. */
             if (n + 1 < count) pack_tile(f, c, &next);
@@ -261,18 +266,14 @@ static void forward_rows(const struct forward *f, const struct scratch *c, struc
 
 static void forward_task(void *context, int64_t index, int32_t worker) {
     const struct forward *f = context;
-    const strobe_attention *a = &f->p->a;
-    const int64_t heads = a->batch * a->heads_kv;
-    /* Under a causal mask the last rows see the most keys, and the longest tasks first balance the threads best. */
-    const int64_t first = (f->tasks_a_head - 1 - index / heads) * f->rows_a_task;
-    struct keys k = {.s = strobe__sequence(f->p, index % heads / a->heads_kv), .kv = index % heads % a->heads_kv};
-    const int64_t left = packed_rows(f->p, &k.s) - first;
-    if (left <= 0) return;
+    struct task task = task_at(f, index);
+    if (task.rows == 0) return;
+    struct next_task ahead = next_task(f, index);
     const float_mode mode = enter_flush_to_zero();
     tiles_enter();
     struct scratch t;
     lay_out(&t, worker_memory(f->workspace, f->scratch_bytes, worker), f);
-    forward_rows(f, &t, &k, first, left < f->rows_a_task ? left : f->rows_a_task);
+    forward_rows(f, &t, &task.keys, task.first, task.rows, &ahead);
     tiles_leave();
     if (f->streams) stream_fence(); /* orders the non-temporal stores before whatever the caller does next */
     leave_flush_to_zero(mode);
@@ -318,6 +319,8 @@ strobe_status AMX_KERNEL(forward)(const struct plan *plan, const struct executio
     struct scratch t;
     f.workspace = execution->workspace;
     f.scratch_bytes = lay_out(&t, NULL, &f);
-    strobe__parallel_for(p->a.parallel, p->a.batch * p->a.heads_kv * f.tasks_a_head, forward_task, &f);
+    f.tasks = p->a.batch * p->a.heads_kv * f.tasks_a_head;
+    f.workers = strobe__workers(p->a.parallel);
+    strobe__parallel_for(p->a.parallel, f.tasks, forward_task, &f);
     return STROBE_OK;
 }

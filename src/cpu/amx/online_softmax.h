@@ -9,6 +9,7 @@
 #include "cpu/amx/pack.h"
 #include "cpu/amx/step.h"
 #include "cpu/vector/dropout.h"
+#include "cpu/vector/next_rows.h"
 #include "cpu/vector/scores.h"
 
 #define RESCALE_ABOVE (256.0f * BLOCK_KEYS) /* P may grow to 2^8 on average: far from the end of bf16 and fp32 */
@@ -41,15 +42,21 @@ struct forward {
     const struct problem *p;
     char *workspace;
     size_t scratch_bytes;
-    int64_t rows_a_task, tasks_a_head, states; /* states: tiles whose state a worker keeps */
-    int64_t k_padded, v_padded, super_keys;    /* dim and dim_v up to whole tiles; keys of a super-block */
-    bool k_in_place;                           /* K is multiplied where the caller has it */
-    bool some_hidden;                          /* a key may be hidden from some row of its block */
-    bool packs_late;                           /* a block is packed when a tile sees it: some may be hidden from all */
-    bool has_terms;                            /* scores_have_terms() */
-    bool streams;                              /* results bypass the caches (non-temporal stores) */
-    float factor;                              /* exponent_factor() */
+    int64_t tasks, workers, rows_a_task, tasks_a_head;
+    int64_t states;                         /* tiles whose state a worker keeps */
+    int64_t k_padded, v_padded, super_keys; /* dim and dim_v up to whole tiles; keys of a super-block */
+    bool k_in_place;                        /* K is multiplied where the caller has it */
+    bool some_hidden;                       /* a key may be hidden from some row of its block */
+    bool packs_late;                        /* a block is packed when a tile sees it: some may be hidden from all */
+    bool has_terms;                         /* scores_have_terms() */
+    bool streams;                           /* results bypass the caches (non-temporal stores) */
+    float factor;                           /* exponent_factor() */
     struct dropout_place place;
+};
+
+/* What the worker probably reads in its next task: K, V and Q. Each step prefetches some of it. */
+struct next_task {
+    struct next_rows rows[3];
 };
 
 /* A super-block: keys [first, end) of a K/V head. */

@@ -19,6 +19,7 @@
 #include "cpu/vector/dropout.h"
 #include "cpu/vector/finish.h"
 #include "cpu/vector/forward_tasks.h"
+#include "cpu/vector/next_rows.h"
 #include "cpu/vector/nonfinite.h"
 
 /* So many vectors of rows pay for a copy of the keys that they attend to. */
@@ -84,12 +85,6 @@ static void start_tile(struct tile *t, const struct tile_rows *rows, float *memo
     }
 }
 
-/* Rows of K or V that the task comes to next, and that its tiles prefetch while they are at this block, a share each. */
-struct next_rows {
-    const char *data;            /* NULL: there are none, or they do not lie in a row */
-    int64_t rows, stride, bytes; /* bytes from one to the next, and of one */
-};
-
 /* A block of keys. The tiles of a task come to it one after the other, those to which it is not hidden. */
 struct key_block {
     int64_t first, keys;
@@ -97,8 +92,8 @@ struct key_block {
     struct rows32 k, v;
     struct rows32 finite_v; /* V with zeros in the place of keys that are not finite; data NULL: not yet asked for */
     struct nonfinite_keys nonfinite;
-    struct next_rows next_k, next_v;
-    int shares; /* of the prefetching: tiles that see some of the block and have not come to it yet */
+    struct next_rows next_k, next_v; /* of the next block: a share of them is prefetched by each tile */
+    int shares;                      /* tiles that see some of the block and have not come to it yet */
 };
 
 /* The maximum of m and the scores of a vector of rows. One chain of maxima would wait for itself. */
@@ -157,24 +152,6 @@ static void online_softmax(struct tile *t, float *s, float *rescale, int first, 
     }
 }
 
-/* Keys [j0, j0 + n) of x. */
-static struct next_rows next_rows(const strobe_tensor *x, const struct sequence *s, int64_t kv, int64_t j0, int64_t n,
-                                  int64_t columns) {
-    const int64_t size = (int64_t)strobe__dtype_bytes(x->dtype);
-    if (n <= 0 || !strobe__keys_in_place(s, j0, n)) return (struct next_rows){.data = NULL};
-    return (struct next_rows){(const char *)x->data + strobe__key_offset(x, s, j0, kv) * size, n, x->stride[1] * size,
-                              columns * size};
-}
-
-/* Prefetches one of `shares` equal shares of what is left, into L2. */
-static void prefetch_share(struct next_rows *next, int shares) {
-    if (!next->data) return;
-    const int64_t rows = (next->rows + shares - 1) / shares;
-    for (int64_t r = 0; r < rows; ++r, next->data += next->stride)
-        for (int64_t at = 0; at < next->bytes; at += 64) __builtin_prefetch(next->data + at, 0, 2);
-    next->rows -= rows;
-}
-
 /* A tile attends to a block of keys of which it sees some: those of its vectors of rows do that see a key. */
 static void attend_block(const struct forward *f, struct tile *tile, const struct scratch *t, struct key_block *b,
                          const struct visible_block *visible) {
@@ -213,8 +190,8 @@ static void load_block(struct key_block *b, const struct forward *f, const struc
     b->v = f->v_in_k ? b->k : true_rows(t->v, f->p, &a->v, s, kv, b->first, b->keys, a->dim_v);
     if (enough && !f->v_in_k) b->v = brought_together(t->v, b->v, b->keys, a->dim_v);
     const int64_t next = b->first + b->keys, keys = end - next < BLOCK_KEYS ? end - next : BLOCK_KEYS;
-    if (enough) b->next_k = next_rows(&a->k, s, kv, next, keys, a->dim);
-    if (enough && !f->v_in_k) b->next_v = next_rows(&a->v, s, kv, next, keys, a->dim_v);
+    if (enough) b->next_k = next_keys(&a->k, s, kv, next, keys, a->dim);
+    if (enough && !f->v_in_k) b->next_v = next_keys(&a->v, s, kv, next, keys, a->dim_v);
 }
 
 /* The tiles of a task, whose keys end at `end`, attend to the block of keys from j0 on. It is loaded only if one of them

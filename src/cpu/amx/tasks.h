@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * tasks.h: the tasks of the AMX forward, and what a worker will touch soon, brought into its caches while it multiplies.
+ * Between a model's other operators nothing of a call is in the worker's own caches, and rows of one head, which often lie
+ * kilobytes apart, are what the processor's own prefetching finds late. */
+#ifndef STROBE_CPU_AMX_TASKS_H
+#define STROBE_CPU_AMX_TASKS_H
+
+#include "cpu/amx/online_softmax.h"
+
+enum {
+    AHEAD_ROWS = 32,       /* of the next task, that each step prefetches */
+    AHEAD_BYTES = 1 << 18, /* of K, V and Q each, that are prefetched at most */
+};
+
+/* Rows [first, first + rows) of a K/V head. */
+struct task {
+    struct keys keys;
+    int64_t first, rows;
+};
+
+static inline struct task task_at(const struct forward *f, int64_t index) {
+    const strobe_attention *a = &f->p->a;
+    const int64_t heads = a->batch * a->heads_kv;
+    struct task t = {.keys = {.s = strobe__sequence(f->p, index % heads / a->heads_kv), .kv = index % heads % a->heads_kv}};
+    /* Under a causal mask the last rows see the most keys, and the longest tasks first balance the threads best. */
+    t.first = (f->tasks_a_head - 1 - index / heads) * f->rows_a_task;
+    const int64_t left = packed_rows(f->p, &t.keys.s) - t.first;
+    t.rows = left < 0 ? 0 : left < f->rows_a_task ? left : f->rows_a_task;
+    return t;
+}
+
+static inline int64_t most_rows(int64_t rows, const strobe_tensor *x, int64_t columns) {
+    const int64_t most = AHEAD_BYTES / columns / (int64_t)strobe__dtype_bytes(x->dtype);
+    return rows < most ? rows : most;
+}
+
+/* Query rows of the task from the first one on. */
+static inline struct next_rows next_queries(const struct task *t, const struct tile_rows *top, const strobe_tensor *q,
+                                            int64_t dim) {
+    const int64_t size = (int64_t)strobe__dtype_bytes(q->dtype), group = top->p->group, columns = dim * group;
+    if (group > 1 && q->stride[2] != dim) return (struct next_rows){.data = NULL};
+    return (struct next_rows){(const char *)q->data + tile_offset(top, q, 0) * size,
+                              most_rows((t->rows + group - 1) / group, q, columns), q->stride[1] * size, columns * size};
+}
+
+/* What the worker of a task comes to next, probably: workers take tasks in turns. */
+static inline struct next_task next_task(const struct forward *f, int64_t index) {
+    const strobe_attention *a = &f->p->a;
+    struct next_task n = {.rows = {{.data = NULL}}};
+    index += f->workers;
+    if (index >= f->tasks) return n;
+    const struct task t = task_at(f, index);
+    if (t.rows == 0) return n;
+    const struct tile_rows top = tile_rows_at(f->p, &t.keys.s, t.keys.kv, t.first),
+                           bottom = tile_rows_at(f->p, &t.keys.s, t.keys.kv, t.first + t.rows - 1);
+    const int64_t begin = tile_first_key(&top), keys = tile_end_key(&bottom) - begin;
+    n.rows[0] = next_keys(&a->k, &t.keys.s, t.keys.kv, begin, most_rows(keys, &a->k, a->dim), a->dim);
+    n.rows[1] = next_keys(&a->v, &t.keys.s, t.keys.kv, begin, most_rows(keys, &a->v, a->dim_v), a->dim_v);
+    n.rows[2] = next_queries(&t, &top, &a->q, a->dim);
+    return n;
+}
+
+static inline void prefetch_next(struct next_task *next) {
+    int64_t rows = AHEAD_ROWS;
+    for (int n = 0; n < 3 && rows > 0; ++n) rows = prefetch_rows(&next->rows[n], rows);
+}
+
+/* The lines that the results of a tile go to, to be written: its stores then find them, and wait for nothing. */
+static inline void prefetch_results(const struct forward *f, const struct tile_rows *t) {
+    const strobe_tensor *out = &f->p->a.out;
+    const int64_t size = (int64_t)strobe__dtype_bytes(out->dtype), bytes = f->p->a.dim_v * size;
+    int64_t offset[TILE_ROWS];
+    tile_offsets(offset, t, out);
+    for (int64_t r = 0; r < t->n; ++r)
+        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch((char *)out->data + offset[r] * size + at, 1);
+}
+
+#endif
