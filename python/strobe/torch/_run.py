@@ -148,8 +148,9 @@ def compiled(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool,
 
 def heads_last(q: Tensor, k: Tensor, v: Tensor, causal: bool, diagonal: str, scale: float | None) -> Tensor | None:
     """Attention of plain tensors (batch, seq, heads, dim); None where it is another way's."""
-    if not all(x.dim() == 4 and (x.is_cpu or x.is_cuda) for x in (q, k, v)):
-        return None
+    for x in (q, k, v):
+        if x.dim() != 4 or not (x.is_cpu or x.is_cuda):
+            return None
     if _is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         if causal and diagonal != "top_left" and q.shape[1] != k.shape[1]:
             return None
