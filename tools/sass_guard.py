@@ -32,6 +32,7 @@ WARP_GROUP = 0x1C5  # arrive and waits; the wait's limit is in the high word
 WAITS = {0x10000: "wait0", 0x10100: "wait1", 0x10200: "wait2", 0x10300: "wait3"}
 MOST_LOCAL = 4  # accesses from the first wait of a backward to the end of its main loop, some 1,000 instructions
 MOST_LOCAL_PAIR = 70  # anywhere
+MOST_LOCAL_BYTES = 16  # anywhere, of latent attention over bytes; two of them in the loop of the scores group
 
 
 def instructions(cubin, kernel):
@@ -126,17 +127,20 @@ def check_pair(kinds):
         yield f"{kinds.count('local')} accesses of local memory; {MOST_LOCAL_PAIR} at most"
 
 
-def check_latent(kinds):
+def check_latent(kinds, over_bytes):
     """For latent/latent.cu: 576 / 16 products of the scores; of the values two panels of 128 columns for each 16 of 48 keys."""
     order = [k for k in kinds if k in ("hgmma", "wait0")]
     scores, values = ["hgmma"] * 36 + ["wait0"], ["hgmma"] * 6 + ["wait0"]
     if order not in (scores + values, values + scores):
         yield f"products and waits are in another order: {' '.join(order)}"
+    if over_bytes and kinds.count("local") > MOST_LOCAL_BYTES:
+        yield f"{kinds.count('local')} accesses of local memory; {MOST_LOCAL_BYTES} at most"
 
 
 def findings_of(defines, source, log, kinds):
     if source == "latent.cu":
-        return [*check_report(log), *check_latent(kinds)]
+        over_bytes = "STORED_INT8" in defines or "STORED_FP8_E4M3" in defines
+        return [*check_report(log, over_bytes), *check_latent(kinds, over_bytes)]
     dim = int(defines.get("COLUMNS", defines["HEAD_DIM"]))
     if source == "forward.cu":
         keys, ping_pong = int(defines["KEYS"]), defines["GROUPS"] != "1"
@@ -150,7 +154,7 @@ def findings_of(defines, source, log, kinds):
 
 def guard(nvcc, name, options, folder):
     """Findings for one variant."""
-    defines = dict(re.findall(r"-D(\w+)=(\d+)", " ".join(options)))
+    defines = dict(re.findall(r"-D(\w+)(?:=(\d+))?", " ".join(options)))
     cubin = folder / f"{name}.cubin"
     command = [nvcc, *options, f"-DKERNEL={name}", "-cubin", "-Xptxas=-v", "-o", str(cubin)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)

@@ -204,6 +204,11 @@ static const char *const latents[] = {"",
                                       "leftpad causal values=spikes",
                                       "causal hidden=inf nolse",
                                       "varlen=used_k lengths=no_keys",
+                                      "scale=-0.25 alibi paged=8 varlen=used_k",
+                                      "softcap=15 alibi=batch causal hidden=inf",
+                                      "split=60 varlen=used_k causal",
+                                      "kv=fp8 paged=16 missing varlen=used_k causal",
+                                      "kv=int8 split=100 window=40,1 softcap=15 hidden=inf",
                                       NULL};
 
 /* FP8, as quantisers leave it. */

@@ -131,9 +131,10 @@ static const struct kernel kernels[] = {
         .operation = STROBE_FORWARD,
         .device = STROBE_CUDA,
         .needs = CUDA_SM90,
-        .features = SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(SINKS) | FEATURE(LSE) | FEATURE(PAGED) |
-                    FEATURE(LEFTPAD_K),
-        .dtypes = {.q = FP16 | BF16, .kv = SAME, .out = SAME, .lse = FP32, .sinks = FP32},
+        .features = SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) |
+                    FEATURE(ALIBI) | FEATURE(SINKS) | FEATURE(LSE) | FEATURE(PAGED) | FEATURE(LEFTPAD_K) |
+                    FEATURE(SPLIT_KEYS) | FEATURE(SCALES),
+        .dtypes = {.q = FP16 | BF16, .kv = SAME | FP8 | INT8, .out = SAME, .lse = FP32, .sinks = FP32},
         .dim = 576,
         .dim_v = 512,
         .least_dim = 576,
@@ -145,7 +146,9 @@ static const struct kernel kernels[] = {
         .reject = strobe__sm90_latent_reject,
         .limits = PACKED_TOTALS
         "; dim 576, dim_v 512, v k's first columns; rows of q, k and out at ascending multiples of 16 "
-        "bytes; pages of multiples of 8 slots, without leftpad_k",
+        "bytes; pages of multiples of 8 slots, without leftpad_k; at most 160 splits; int8 and e4m3 beside bf16; q_start "
+        "and k_start at most 2^28 apart "
+        "with ALiBi",
         .choose = strobe__sm90_latent_choose,
         .variants = strobe__sm90_latent_variants,
         .workspace = strobe__sm90_latent_workspace,

@@ -40,9 +40,11 @@ static struct cuda_image image = {.code = &image};
 #define VARIANT(name, ...) STAND_IN(name) STAND_IN(name##_prepare) STAND_IN(name##_finish)
 #include "sm90_backward_variants.h"
 #undef VARIANT
-#define VARIANT(name, ...) STAND_IN(name) STAND_IN(name##_merge)
+#define VARIANT(name, ...) STAND_IN(name)
 #include "sm90_latent_variants.h"
 #undef VARIANT
+STAND_IN(latent_sm90_bf16_merge)
+STAND_IN(latent_sm90_fp16_merge)
 STAND_IN(row_deltas)
 STAND_IN(sink_sums)
 STAND_IN(dq_round)
@@ -104,16 +106,17 @@ const struct fake_kernel fake_kernels[] = {
 #define VARIANT(name, dtype, out, terms, dim, keys, groups, ...) KERNEL(name, 128 * ((groups) + 1), true)
 #include "sm90_forward_variants.h"
 #undef VARIANT
-#define VARIANT(name, ...) KERNEL(name, 512, true) KERNEL(name##_merge, 256, true)
+#define VARIANT(name, ...) KERNEL(name, 512, true)
 #include "sm90_latent_variants.h"
 #undef VARIANT
 #define VARIANT(name, ...) KERNEL(name, 384, true) KERNEL(name##_prepare, 256, true) KERNEL(name##_finish, 0, true)
 #include "sm90_backward_variants.h"
 #undef VARIANT
-    KERNEL(row_deltas, 256, false) KERNEL(sink_sums, SINK_THREADS, false) KERNEL(dq_round, 256, false)
-        KERNEL(dbias_round, 256, false) KERNEL(merge_two, 128, false) KERNEL(merge_few, 128, false)
-            KERNEL(merge_most, 128, false) KERNEL(visible_units, 256, false) KERNEL(visible_function_units, 256, false)
-                KERNEL(visible_small_units, 256, false){0},
+    KERNEL(latent_sm90_bf16_merge, 256, true) KERNEL(latent_sm90_fp16_merge, 256, true) KERNEL(row_deltas, 256, false)
+        KERNEL(sink_sums, SINK_THREADS, false) KERNEL(dq_round, 256, false) KERNEL(dbias_round, 256, false)
+            KERNEL(merge_two, 128, false) KERNEL(merge_few, 128, false) KERNEL(merge_most, 128, false)
+                KERNEL(visible_units, 256, false) KERNEL(visible_function_units, 256, false)
+                    KERNEL(visible_small_units, 256, false){0},
 };
 
 /* No kernel is compiled here. */
@@ -183,7 +186,10 @@ static const unsigned features[] = {0,
                                     FP8_CACHE,
                                     FP8_CACHE | PAGED | USED | SINKS,
                                     V_IN_K,
-                                    V_IN_K | PAGED | USED | CAUSAL};
+                                    V_IN_K | PAGED | USED | CAUSAL,
+                                    V_IN_K | SOFTCAP | ALIBI | SPLIT,
+                                    V_IN_K | INT8_CACHE,
+                                    V_IN_K | FP8_CACHE | PAGED | USED};
 static const int64_t dims[][2] = {{1, 1},     {32, 32},   {40, 24},   {64, 64},   {65, 65},   {96, 96},
                                   {128, 128}, {160, 160}, {192, 128}, {192, 192}, {256, 256}, {257, 257},
                                   {512, 512}, {64, 512},  {512, 1},   {576, 512}};
@@ -249,6 +255,7 @@ static void add_cache(struct call *c, int device, unsigned with) {
     c->paged = (strobe_paged){.struct_size = sizeof c->paged, .page_table = place(device), .page_size = 16, .pages = 9999};
     c->scales = (strobe_scales){.struct_size = sizeof c->scales, .k = place(device), .v = place(device), .block_k = 1};
     c->scales.stride_k[1] = c->scales.stride_v[1] = 1;
+    if (with & V_IN_K) c->scales.v = c->scales.k;
     if (with & PAGED) c->a.paged = &c->paged;
     if (!(with & (INT8_CACHE | FP8_CACHE))) return;
     c->a.scales = &c->scales;

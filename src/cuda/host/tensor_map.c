@@ -40,6 +40,11 @@ bool strobe__scores_can_be_copied(const struct problem *p, const strobe_bias *sc
     return scores->dtype == p->a.q.dtype && p->a.seq_k > 0 && p->a.seq_q > 0 && strobe__can_be_copied(&t, 1, 1);
 }
 
+static CUtensorMapDataType element_type(int32_t dtype) {
+    if (strobe__dtype_bytes(dtype) == 1) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    return dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
 /* A stride of 0 is that of an axis of extent 1, which may have any: 16 bytes will do. */
 static bool encode_boxes(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
                          int64_t columns, int64_t rows, int64_t box_heads) {
@@ -50,13 +55,11 @@ static bool encode_boxes(CUtensorMap *map, const strobe_tensor *t, int64_t dim, 
     for (int axis = 0; axis < 3; ++axis)
         if (stride[axis] == 0) stride[axis] = 16;
     const cuuint32_t box[4] = {(cuuint32_t)columns, (cuuint32_t)rows, (cuuint32_t)box_heads, 1}, step[4] = {1, 1, 1, 1};
-    const CUtensorMapDataType type = bytes == 1                ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                     : t->dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     pthread_once(&once, find_encoder);
-    return encode && encode(map, type, 4, t->data, extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            columns == 16 ? CU_TENSOR_MAP_SWIZZLE_32B : CU_TENSOR_MAP_SWIZZLE_128B,
-                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return encode &&
+           encode(map, element_type(t->dtype), 4, t->data, extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  columns == 16 ? CU_TENSOR_MAP_SWIZZLE_32B : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
@@ -71,14 +74,14 @@ bool strobe__encode_heads_map(CUtensorMap *map, const strobe_tensor *t, int64_t 
     return encode_boxes(map, &turned, dim, heads, seq, batch, 64, box_heads, box_rows);
 }
 
-/* 16-bit elements along five axes, the first of 64 columns or fewer. */
+/* Elements along five axes, the first of 64 columns or fewer; those of 16 bits come swizzled. */
 static bool encode_five(CUtensorMap *map, const strobe_tensor *t, const cuuint64_t extent[5], const cuuint64_t stride[4],
                         const cuuint32_t box[5]) {
     const cuuint32_t step[5] = {1, 1, 1, 1, 1};
     pthread_once(&once, find_encoder);
     return encode &&
-           encode(map, t->dtype == STROBE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 5,
-                  t->data, extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+           encode(map, element_type(t->dtype), 5, t->data, extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  strobe__dtype_bytes(t->dtype) == 1 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 

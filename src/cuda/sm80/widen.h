@@ -21,7 +21,6 @@ INLINE int stored_bytes(int dtype) {
 /* Bit 7 of each of four e4m3 bytes that is a NaN, 0x7f or 0xff. */
 INLINE uint32_t e4m3_nans(uint32_t four) { return ((four & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u; }
 
-#if defined(ELEMENT_FP32)
 /* Number n of the four bytes. */
 INLINE float widen_byte(uint32_t four, int n, int dtype) {
     const uint32_t byte = four >> (8 * n) & 0xff;
@@ -30,6 +29,7 @@ INLINE float widen_byte(uint32_t four, int n, int dtype) {
     return __uint_as_float((byte & 0x80) << 24 | (byte & 0x7f) << 20) * 0x1p120f;
 }
 
+#if defined(ELEMENT_FP32)
 /* 16 stored bytes to 16 (8) elements at to[chunk of 4]. */
 INLINE void widen_chunk(uint4 stored, int dtype, float4 (&to)[4]) {
     const uint32_t words[4] = {stored.x, stored.y, stored.z, stored.w};

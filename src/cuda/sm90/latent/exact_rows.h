@@ -6,17 +6,30 @@
 #define STROBE_CUDA_SM90_LATENT_EXACT_ROWS_H
 
 #include "cuda/device/lanes.h"
+#include "cuda/device/score_terms.h"
+#include "cuda/sm80/key_scales.h"
+#include "cuda/sm80/widen.h"
 #include "cuda/sm90/latent/schedule.h"
 
 enum { EXACT_COLUMNS = 128 };
 
-/* Key j of the sequence; NULL: its page is none. */
-INLINE const element *exact_key(const struct params *p, const struct job *t, int64_t j) {
-    const element *k = (const element *)p->k.data;
-    if (!p->cache.page_table) return k + key_offset(&p->k, t, j);
-    const int page = p->cache.page_table[t->b * p->cache.table_stride + j / p->cache.page_size];
-    if ((uint32_t)page >= (uint32_t)p->cache.pages) return NULL;
-    return k + page * p->k.batch + j % p->cache.page_size * p->k.row + t->kv * p->k.head;
+/* Where key j of the sequence begins, and its scale, 1 where there is none; false: its page is none. */
+INLINE bool find_exact_key(const struct params *p, const struct job *t, int64_t j, int64_t *at, float *scale) {
+    int64_t batch = t->batch_k, slot = t->first_key + j;
+    if (p->cache.page_table) {
+        batch = p->cache.page_table[t->b * p->cache.table_stride + j / p->cache.page_size], slot = j % p->cache.page_size;
+        if ((uint64_t)batch >= (uint64_t)p->cache.pages) return false;
+    }
+    *at = batch * p->k.batch + slot * p->k.row + t->kv * p->k.head;
+    *scale = p->cache.k_scale ? *scale_of_key(p->cache.k_scale, p->cache.k_scale_stride, p, t, batch, slot) : 1;
+    return true;
+}
+
+/* Element x of K as it is stored. */
+INLINE float exact_element(const struct params *p, int64_t at) {
+    const bool is_byte = p->k.dtype == CUDA_INT8 || p->k.dtype == CUDA_FP8;
+    return is_byte ? widen_byte(((const uint8_t *)p->k.data)[at], 0, p->k.dtype)
+                   : element_to_float(((const element *)p->k.data)[at]);
 }
 
 /* Columns [first, first + EXACT_COLUMNS) of a packed row, one key after the other. A warp. */
@@ -24,20 +37,24 @@ INLINE void exact_columns(const struct params *p, const struct job *t, int packe
     const struct place at = place_of(p, t, packed);
     const int lane = (int)threadIdx.x % 32;
     const element *const q = (const element *)p->q.data + row_offset(&p->q, t, at);
+    const float slope = p->slopes ? p->slopes[t->b * p->slopes_batch + at.h] : 0;
     float o[EXACT_COLUMNS / 32] = {0}, most = p->sinks ? p->sinks[at.h] : -INFINITY, sum = p->sinks ? 1 : 0;
 #pragma unroll 1
     for (int64_t j = band_first(&t->band, at.i); j < band_end(&t->band, at.i); ++j) {
-        const element *const k = exact_key(p, t, j);
-        if (!k) continue;
-        float dot = 0;
+        int64_t k;
+        float scale, dot = 0;
+        if (!find_exact_key(p, t, j, &k, &scale)) continue;
 #pragma unroll 1
-        for (int x = lane; x < LATENT_DIM; x += 32) dot += element_to_float(q[x]) * element_to_float(k[x]);
-        const float score = warp_sum(dot) * p->scale, higher = fmaxf(most, score);
+        for (int x = lane; x < LATENT_DIM; x += 32) dot += element_to_float(q[x]) * exact_element(p, k + x);
+        float score = warp_sum(dot) * scale * p->scale;
+        if (p->softcap > 0) score = p->softcap * tanhf(score / p->softcap);
+        if (slope != 0) score -= slope * fabsf((float)(t->alibi_diagonal + at.i - j));
+        const float higher = fmaxf(most, score);
         const float before = most == -INFINITY ? 0 : expf(most - higher), weight = expf(score - higher);
         sum = sum * before + weight, most = higher;
 #pragma unroll
         for (int n = 0; n < EXACT_COLUMNS / 32; ++n)
-            o[n] = o[n] * before + weight * element_to_float(k[first + lane + 32 * n]);
+            o[n] = o[n] * before + weight * (scale * exact_element(p, k + first + lane + 32 * n));
     }
     const int64_t out = row_offset(&p->out, t, at) + first + lane;
 #pragma unroll

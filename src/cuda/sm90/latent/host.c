@@ -11,21 +11,23 @@
 #include "cuda/host/launch.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/sm90/latent/params.h"
+#include "math/exp2.h"
 
 /* The build writes the list: latent.cu for a dtype, and what merges its parts. */
-#define VARIANT(name, dtype) \
-    CUDA_KERNEL(name);       \
-    CUDA_KERNEL(name##_merge);
+#define VARIANT(name, dtype, stored, has_terms, merge) \
+    CUDA_KERNEL(name);                                 \
+    CUDA_KERNEL(merge);
 #include "sm90_latent_variants.h"
 #undef VARIANT
 
 struct latent_variant {
     struct variant base;
-    int32_t dtype;
+    int32_t dtype, stored, has_terms; /* of q, and of k and v; has_terms: takes those of scores too */
     struct cuda_kernel *symbol, *merge;
 };
 
-#define VARIANT(name, dtype) {{#name}, STROBE_##dtype, &strobe__kernel_##name, &strobe__kernel_##name##_merge},
+#define VARIANT(name, dtype, stored, has_terms, merge) \
+    {{#name}, STROBE_##dtype, STROBE_##stored, has_terms, &strobe__kernel_##name, &strobe__kernel_##merge},
 static const struct latent_variant variants[] = {
 #include "sm90_latent_variants.h"
     {.symbol = NULL},
@@ -40,8 +42,24 @@ const char strobe__sm90_latent_variants[] =
 
 enum {
     EIGHT = 8,
-    LEAST_BLOCKS = 4, /* of a share; not measured yet */
+    LEAST_BLOCKS = 4,   /* of a share; not measured yet */
+    SEGMENT_BLOCKS = 8, /* that take as long as the end of a segment and the begin of another */
+    MOST_START = 1 << 28,
 };
+
+/* Blocks of a part of a fixed size, and parts of an item of the most keys; 0 and 1 without. */
+static int64_t part_blocks(const struct problem *p) {
+    const int64_t size = ceil_div(p->tuning.split_keys, LATENT_KEYS), most = ceil_div(p->a.seq_k, LATENT_KEYS);
+    return size < most ? size : most;
+}
+static int64_t item_slots(const struct problem *p) {
+    return part_blocks(p) ? ceil_div(ceil_div(p->a.seq_k, LATENT_KEYS), part_blocks(p)) : 1;
+}
+
+/* Whether scores have terms or parts a fixed size, for which there are variants. */
+static int32_t wants_terms(const struct problem *p) {
+    return p->a.softcap > 0 || p->a.alibi || p->a.scale < 0 || p->tuning.split_keys > 0;
+}
 
 /* Query heads that are copied at a time: those of a tile, or as many as divide the group. */
 static int32_t heads_of_piece(const struct problem *p) {
@@ -67,6 +85,12 @@ const char *strobe__sm90_latent_reject(const struct problem *p) {
         return "rows of q, k or out do not start at ascending multiples of 16 bytes; rows that do are taken";
     if (strobe__product(a->batch * a->heads_kv, ceil_div(a->seq_k, LATENT_KEYS)) > INT32_MAX)
         return "the blocks of all keys are above 2^31; less is taken";
+    if (a->k.dtype != a->q.dtype && a->q.dtype != STROBE_BF16)
+        return "k and v are int8 or fp8 e4m3 beside an fp16 q; a bf16 q is taken";
+    if (item_slots(p) > LATENT_MOST_SHARES) return "tuning.split_keys makes more than 160 splits; larger ones are taken";
+    const int64_t start = a->q_start - a->k_start;
+    if (a->alibi && (start > MOST_START || start < -MOST_START))
+        return "q_start and k_start are further apart than 2^28, with ALiBi; up to that is taken";
     return strobe__cuda_reject(p);
 }
 
@@ -77,7 +101,9 @@ bool strobe__sm90_latent_choose(struct plan *plan) {
     if (strobe__cuda_limits(a->device_index).shared_bytes < LATENT_SHARED_BYTES) return false;
     plan->variant = NULL;
     for (const struct latent_variant *v = variants; v->symbol; ++v)
-        if (v->dtype == a->q.dtype) plan->variant = &v->base;
+        if (!plan->variant && v->dtype == a->q.dtype && v->stored == a->k.dtype &&
+            v->has_terms >= wants_terms(plan->problem))
+            plan->variant = &v->base;
     return plan->variant;
 }
 
@@ -100,11 +126,12 @@ static bool may_hide(const struct problem *p) {
 /* Of the table of items that are to be merged. */
 static int64_t entries_of(const struct problem *p) {
     const int64_t items = p->a.batch * p->a.heads_kv, shares = shares_of(p);
-    return items < shares ? items : shares;
+    return items < shares || part_blocks(p) ? items : shares;
 }
 
 static size_t parts_bytes(const struct problem *p) {
-    return (size_t)(2 * shares_of(p) * row_tiles(p)) * LATENT_PART_FLOATS * sizeof(float);
+    const int64_t slots = part_blocks(p) ? p->a.batch * p->a.heads_kv * item_slots(p) : 2 * shares_of(p);
+    return (size_t)(slots * row_tiles(p)) * LATENT_PART_FLOATS * sizeof(float);
 }
 
 static size_t marks_bytes(const struct problem *p) {
@@ -130,11 +157,15 @@ static bool encode_maps(struct latent_params *to, const struct problem *p) {
 }
 
 static void fill(struct latent_params *to, const struct problem *p, void *workspace) {
+    const int64_t keys = p->tuning.split_keys ? p->tuning.split_keys : p->a.seq_k; /* with a fixed split seq_k has no say */
     to->p = strobe__cuda_params(p);
     to->shares = (int32_t)shares_of(p), to->row_tiles = (int32_t)row_tiles(p);
     to->tiles_factor = (uint32_t)(65536 / to->row_tiles + 1);
-    to->least_blocks = LEAST_BLOCKS, to->q_piece = heads_of_piece(p), to->may_hide = may_hide(p);
-    to->lag_unit = to->p.exponent == 0 ? 0 : 1 / to->p.exponent, to->least_lag = p->a.seq_k >= 4096 ? 2.75f : 0;
+    to->part_blocks = (int32_t)part_blocks(p), to->item_slots = (int32_t)item_slots(p);
+    to->least_units = to->part_blocks ? 1 : LEAST_BLOCKS, to->segment_units = to->part_blocks ? 0 : SEGMENT_BLOCKS;
+    to->softcap_rate = p->a.softcap > 0 ? (float)(2 * LOG2_E * p->a.scale / p->a.softcap) : 0;
+    to->q_piece = heads_of_piece(p), to->may_hide = may_hide(p);
+    to->lag_unit = to->p.exponent == 0 ? 0 : 1 / to->p.exponent, to->least_lag = keys >= 4096 ? 2.75f : 0;
     to->parts = workspace;
     to->crossings = (struct crossing *)((char *)workspace + parts_bytes(p));
     to->entries = (int32_t)entries_of(p), to->by_item = p->a.batch * p->a.heads_kv == to->entries;

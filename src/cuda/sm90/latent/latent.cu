@@ -20,6 +20,9 @@
  *     scores          | QK0 | softmax0 | QK1 | softmax1 | QK2 | softmax2
  *     values                                 | P0 V0    |     | P1 V1       each group half of the columns
  *
+ * With HAS_TERMS also scale, softcap and ALiBi on S; over int8 or e4m3 (STORED_...) the producer's other warps widen blocks
+ * (widen.h), and keys' scales multiply S and, behind the sum, P.
+ *
  * Memory map: a ring of three stages, for K [eight keys][slab][8][64] or the first slabs of Q [slab][64][64]; P [64][64] of
  * each stage; the last slabs of Q; slabs of 64 columns, 128-byte swizzle. Registers of the scores group: Q 96, S KEYS / 2;
  * of a values group: O 128. ptxas wants 26 more than accumulators of each. Figures: docs/benchmarks.md; tuning:
@@ -28,10 +31,11 @@
 #include "cuda/ptx/dependent.h"
 #include "cuda/sm90/latent/load.h"
 #include "cuda/sm90/latent/values.h"
+#include "cuda/sm90/latent/widen.h"
 
-/* Of a thread, after the launch's 128 have been divided anew: 32 + 160 + 2 * 160 = 4 * 128. */
-#define PRODUCER_REGISTERS 32
-#define SCORES_REGISTERS   160
+/* Of a thread, after the launch's 128 have been divided anew: 32 + 160 + 2 * 160 = 4 * 128, or 40 + 152. */
+#define PRODUCER_REGISTERS (IS_RAW ? 40 : 32)
+#define SCORES_REGISTERS   (IS_RAW ? 152 : 160)
 #define VALUES_REGISTERS   160
 
 extern "C" __global__ void __launch_bounds__(LATENT_THREADS, 1) KERNEL(const __grid_constant__ struct latent_params d) {
@@ -40,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(LATENT_THREADS, 1) KERNEL(const __g
     if (threadIdx.x == 0) {
         tma_prefetch_map(&d.q), tma_prefetch_map(&d.k);
         for (int stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(&shared->full[stage], 1), mbarrier_init(&shared->empty[stage], 4 * VALUE_GROUPS * ARRIVALS);
+            mbarrier_init(&shared->full[stage], 1), mbarrier_init(&shared->raw[stage], 1);
+            mbarrier_init(&shared->empty[stage], 4 * VALUE_GROUPS * ARRIVALS);
             mbarrier_init(&shared->weights[stage], 4 * ARRIVALS), mbarrier_init(&shared->next[stage], 4 * ARRIVALS);
         }
         mbarrier_init_fence();
@@ -52,6 +57,9 @@ extern "C" __global__ void __launch_bounds__(LATENT_THREADS, 1) KERNEL(const __g
     if (group == 0) {
         registers_release(PRODUCER_REGISTERS);
         if (threadIdx.x < 32) producer(&d, shared);
+#if defined(STORED_DTYPE)
+        if (threadIdx.x >= 32) wideners(shared);
+#endif
     } else if (group == 1) {
         registers_claim(SCORES_REGISTERS);
         scores_group(&d, shared);

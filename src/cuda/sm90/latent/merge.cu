@@ -2,6 +2,7 @@
  *
  * merge.cu: parts of items that latent.cu has left in the workspace become rows of out and lse. Every entry of the table of
  * crossings has rows of this grid. A row has a warp, or four where there are few items, which then have many parts. */
+#define HAS_TERMS 1 /* whatever the variant is whose parts these are */
 #include "cuda/device/element.h"
 #include "cuda/device/lse.h"
 #include "cuda/ptx/dependent.h"
@@ -10,7 +11,7 @@
 enum { MOST_OF_LANE = LATENT_MOST_SHARES / 32 };
 
 /* The maxima and sums of a row's parts, a lane for each, become their weights; what all of it ends with. */
-INLINE struct row_end weights_of_parts(const struct latent_params *d, const struct crossing *c, int share, int tile, int row,
+INLINE struct row_end weights_of_parts(const struct latent_params *d, const struct crossing *c, int tile, int row,
                                        const float *sink, float (&weight)[MOST_OF_LANE]) {
     const int lane = (int)threadIdx.x % 32;
     float most = -INFINITY, sum = 0, l[MOST_OF_LANE];
@@ -19,7 +20,7 @@ INLINE struct row_end weights_of_parts(const struct latent_params *d, const stru
         const int part = lane + 32 * n;
         weight[n] = -INFINITY, l[n] = 0;
         if (part >= c->parts) continue;
-        const float *from = part_of(d, share + part, tile, part == 0) + LATENT_ROWS * LATENT_DIM_V;
+        const float *from = part_of(d, slot_of_part(d, c, part), tile) + LATENT_ROWS * LATENT_DIM_V;
         const float2 its = __ldcg((const float2 *)from + row);
         weight[n] = its.x, l[n] = its.y, most = fmaxf(most, its.x);
     }
@@ -69,14 +70,14 @@ INLINE void merge_row(const struct latent_params *d, const struct crossing *c, i
     const struct params *const p = &d->p;
     const int lane = (int)threadIdx.x % 32, packed = tile * LATENT_ROWS + row;
     const int64_t at_row = row * LATENT_DIM_V + first + 4 * lane, step = d->row_tiles * (int64_t)LATENT_PART_FLOATS / 4;
-    const float4 *from = (const float4 *)(part_of(d, c->share + 1, tile, false) + at_row);
+    const float4 *from = (const float4 *)(part_of(d, slot_of_part(d, c, 1), tile) + at_row);
     float4 one[chunks], two[chunks], o[chunks];
-    load_part<chunks>(one, (const float4 *)(part_of(d, c->share, tile, true) + at_row));
+    load_part<chunks>(one, (const float4 *)(part_of(d, slot_of_part(d, c, 0), tile) + at_row));
     load_part<chunks>(two, from);
     const struct job t = job_of_item(p, c->item);
     const struct place at = place_of(p, &t, packed);
     float weight[MOST_OF_LANE];
-    const struct row_end end = weights_of_parts(d, c, c->share, tile, row, p->sinks ? p->sinks + at.h : NULL, weight);
+    const struct row_end end = weights_of_parts(d, c, tile, row, p->sinks ? p->sinks + at.h : NULL, weight);
     if (p->lse.data && lane == 0 && first == 0) ((float *)p->lse.data)[row_offset(&p->lse, &t, at)] = end.lse;
 #pragma unroll
     for (int n = 0; n < chunks; ++n) o[n] = make_float4(0, 0, 0, 0);

@@ -5,6 +5,7 @@
 #ifndef STROBE_CUDA_SM90_LATENT_SCORES_H
 #define STROBE_CUDA_SM90_LATENT_SCORES_H
 
+#include "cuda/device/score_terms.h"
 #include "cuda/ptx/ldmatrix.h"
 #include "cuda/ptx/stmatrix.h"
 #include "cuda/ptx/warp_group.h"
@@ -81,6 +82,25 @@ INLINE void hide(const struct latent_params *d, const struct segment *s, uint32_
     }
 }
 
+/* Scale, softcap and ALiBi, in the block from key j on. */
+INLINE void add_terms(const struct latent_params *d, const struct job *t, float (&x)[KEYS / 2], int j) {
+    const struct params *p = &d->p;
+    const int lane = (int)threadIdx.x % 32, first = j + lane % 4 * 2;
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; ++v)
+        x[v] = p->softcap > 0 ? softcapped(x[v], p->softcap, d->softcap_rate) : x[v] * p->scale;
+    if (!p->slopes) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const struct place at = place_of(p, t, tile_of_cta(d) * ROWS + warp_row() + lane / 4 + 8 * half);
+        const float slope = at.i < t->rows ? p->slopes[t->b * p->slopes_batch + at.h] : 0;
+        const int distance = (int)t->alibi_diagonal + at.i - first;
+#pragma unroll
+        for (int v = 0; v < KEYS / 2; ++v)
+            if (v / 2 % 2 == half) x[v] -= slope * fabsf((float)(distance - 8 * (v / 4) - v % 2));
+    }
+}
+
 /* P, rounded, into its place as the A operand of P V. */
 INLINE void put_weights(unsigned char *p, const float (&s)[KEYS / 2]) {
     const int lane = (int)threadIdx.x % 32, row = warp_row() + lane % 16;
@@ -120,9 +140,12 @@ INLINE void score_block(const struct latent_params *d, struct shared *shared, co
     if (left < KEYS) clear_keys(shared->stage[stage], left > 0 ? left : 0);
     multiply_scores(x, q, wgmma_operand(shared_address(shared->q[0]), 0), key_operand(shared->stage[stage], 0));
     if (n > 0) arrive(&shared->next[before]);
+    if (IS_RAW) scale_scores(shared->scale[stage], 1, KEYS / 8, (float(*)[4])x);
+    if (HAS_TERMS && d->p.scaled) add_terms(d, &s->t, x, j);
     if (hides) hide(d, s, missing, x, j);
     const struct lag lag = {d->lag_unit, d->least_lag, n};
     online_softmax(x, r, d->p.exponent, &lag, nothing);
+    if (IS_RAW) scale_weights(shared->scale[stage], 1, KEYS / 8, 1, (float(*)[4])x);
     put_weights(shared->p[stage], x);
     if (lane % 4 < 2) {
         const float factor = lane % 4 ? r->factor[1] : r->factor[0];

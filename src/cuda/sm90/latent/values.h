@@ -50,7 +50,7 @@ INLINE void add_block(struct shared *shared, values &o, int index, uint32_t coun
 INLINE void store_part(const struct latent_params *d, const struct segment *s, const float2 *ends, int index,
                        const values &o) {
     const int lane = (int)threadIdx.x % 32, tile = tile_of_cta(d), end = s->t.rows * d->p.group - tile * ROWS;
-    float *const part = part_of(d, share_of_cta(d), tile, s->begins);
+    float *const part = part_of(d, s->slot, tile);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int row = warp_row() + lane / 4 + 8 * half;
