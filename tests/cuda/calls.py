@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-from abi import Gradients, Partials, Tensor, Tuning  # noqa: E402
+from abi import Gradients, Partials, Tensor, Tuning, Varlen  # noqa: E402
 from cuda_peers import Strobe, torch, view  # noqa: E402  exits with 77 without PyTorch
 
 NAN_KEY, NAN_VALUE = 120, 150
@@ -75,6 +75,32 @@ def fixed_split(strobe):
     right = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float())
     assert (whole.float() - right).abs().max() < 1e-2
     print("a fixed split gives the same bits in any batch")
+
+
+def fixed_split_of_lengths(strobe, kernel, heads, heads_kv, dim, dim_v):
+    """Decoding by lengths in device memory: the same bits alone, beside other lengths and under another bound of keys."""
+    lengths, most = (3000, 1, 777, 5000, 64), 6000
+    q = torch.randn(len(lengths), heads, 1, dim, device="cuda", dtype=torch.bfloat16)
+    k = torch.randn(len(lengths), heads_kv, most, dim, device="cuda", dtype=torch.bfloat16)
+    v = k[..., :dim_v] if dim_v < dim else torch.randn_like(k)
+
+    def call(b, end, bound, split):
+        out = torch.full((end - b, heads, 1, dim_v), float("nan"), device="cuda", dtype=q.dtype)
+        lse = torch.empty(end - b, heads, 1, device="cuda")
+        a = strobe.prepare(q[b:end], k[b:end, :, :bound], v[b:end, :, :bound], out, lse, False)
+        used = torch.tensor(lengths[b:end], dtype=torch.int32, device="cuda")
+        varlen, tuning = Varlen(struct_size=C.sizeof(Varlen), used_k=used.data_ptr()), Tuning(C.sizeof(Tuning), kernel, split)
+        a.varlen, a.tuning = C.cast(C.pointer(varlen), C.c_void_p), C.pointer(tuning)
+        strobe.forward(a, strobe.workspace(a))
+        torch.cuda.synchronize()
+        return out, lse
+
+    for split in (48, 500, 1000, 8192):
+        together = call(0, len(lengths), most, split)
+        for b, n in enumerate(lengths):
+            alone = call(b, b + 1, n, split)
+            assert all(torch.equal(x[0], y[b]) for x, y in zip(alone, together, strict=True)), (kernel, split, b)
+    print(f"so it does with {kernel.decode()}, beside other lengths")
 
 
 def hidden_nan_rows(strobe, chosen):
@@ -157,6 +183,9 @@ def main():
     torch.manual_seed(3)
     strobe = Strobe(sys.argv[1], None)
     fixed_split(strobe)
+    fixed_split_of_lengths(strobe, b"cuda_decode_sm80", 32, 8, 128, 128)
+    if torch.cuda.get_device_capability()[0] == 9:
+        fixed_split_of_lengths(strobe, b"cuda_latent_sm90", 16, 1, 576, 512)
     only_key(strobe)
     merge(strobe, True)
     merge(strobe, False)

@@ -3,7 +3,7 @@
  * test_decode_schedule.c: how cuda/sm80/decode_schedule.h shares out blocks of keys, run on the host. For random lengths,
  * cut in every way that a problem can have: each item is covered once, in the order of its keys, by neighbouring CTAs, which
  * all know whose parts belong together; the shares are even but for their ends; what a row sees is covered, and what all
- * rows see is known. */
+ * rows see is known. Where parts have a fixed size, each is a segment, whatever else is in the batch. */
 enum { THREADS = 64, BLOCK_N = 64, MOST_SEGMENTS = 1 << 16 };
 #define ELEMENT_BF16
 #include "device_on_host.h"
@@ -66,6 +66,8 @@ static void draw_problem(void) {
         if (one_in(4)) p->cache.leftpad = padding;
     }
     count_even(&given);
+    if (one_in(3)) given.part_blocks = draw(1, one_in(2) ? 3 : 20);
+    given.item_slots = given.part_blocks ? (p->seq_k / BLOCK_N + given.part_blocks) / given.part_blocks : 1;
     gridDim.x = (unsigned)draw(1, 12);
 }
 
@@ -77,7 +79,7 @@ static void share_out_all(void) {
     for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
         run_block(find);
         threadIdx.x = 0;
-        for (uint32_t left = walk.units; left > 0; next_segment(&segment, &walk, &given.p)) {
+        for (uint32_t left = walk.units; left > 0; next_segment(&segment, &walk, &given)) {
             assert_true(segment.blocks > 0 && (uint32_t)segment.blocks <= left && found_count < MOST_SEGMENTS);
             left -= (uint32_t)segment.blocks;
             found[found_count].s = segment;
@@ -89,16 +91,22 @@ static void share_out_all(void) {
 
 /* Of the item of sequence t and its head: its segments are found[first] to found[end - 1]. */
 static void check_item(const struct job *t, int first, int end) {
+    const int size = given.part_blocks, item = (t->b * given.p.heads_kv + found[first].s.t.kv) * given.item_slots;
     int key = found[first].s.first;
     int64_t low = INT64_MAX, high = 0;
     assert_int_equal(key % BLOCK_N, 0);
     for (int n = first; n < end; ++n) {
         const struct segment *s = &found[n].s;
         assert_int_equal(s->first, key);
-        assert_int_equal(s->begins, n == first);
-        assert_int_equal(s->first_cta, found[first].cta);
-        assert_int_equal(s->ctas, end - first);
-        assert_int_equal(found[n].cta, found[first].cta + n - first);
+        assert_int_equal(s->parts, end - first);
+        assert_int_equal(s->first_slot, size ? item : found[first].cta);
+        if (size) {
+            assert_true(n == end - 1 ? s->blocks <= size : s->blocks == size);
+            assert_true(s->slot == item + n - first && n - first < given.item_slots);
+        } else {
+            assert_int_equal(s->slot, found[n].cta + (n > first ? (int)gridDim.x : 0));
+            assert_int_equal(found[n].cta, found[first].cta + n - first);
+        }
         assert_true(s->t.rows == t->rows && s->t.keys == t->keys && s->t.first_row == t->first_row &&
                     s->t.first_key == t->first_key && s->t.batch_k == t->batch_k);
         assert_ptr_equal(s->k, &origin + t->batch_k * given.p.k.batch + s->t.kv * given.p.k.head);
@@ -114,20 +122,21 @@ static void check_item(const struct job *t, int first, int end) {
     if (low < high) assert_true(found[first].s.first <= low && key >= high && key < high + BLOCK_N);
 }
 
-/* Shares are even but for their ends, which lie at an item's where one is near. */
+/* Shares are even but for their ends, which lie at an item's where one is near, or at the nearest part's. */
 static void check_shares(const int units[], int total) {
     const int ctas = total < (int)gridDim.x ? total : (int)gridDim.x;
     for (int cta = 0, at = 0; cta < (int)gridDim.x; at += units[cta++]) {
         if (cta >= ctas) assert_int_equal(units[cta], 0);
         if (cta >= ctas) continue;
         const int each = total / ctas, more = total % ctas, even = cta * each + (cta < more ? cta : more);
-        assert_true(abs(at - even) <= (each / 2 < NEAR_BLOCKS ? each / 2 : NEAR_BLOCKS));
+        const int near = each / 2 < NEAR_BLOCKS ? each / 2 : NEAR_BLOCKS;
+        assert_true(abs(at - even) <= (given.part_blocks ? (given.part_blocks + 1) / 2 : near));
     }
 }
 
 static void items_are_covered_once(void **unused) {
     (void)unused;
-    for (uint64_t seed = 1; seed <= 24; ++seed) {
+    for (uint64_t seed = 1; seed <= 48; ++seed) {
         numbers.state = seed;
         draw_problem();
         share_out_all();

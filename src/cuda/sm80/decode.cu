@@ -57,15 +57,18 @@ INLINE void gather_warps(float *memory, struct state *state, float c) {
         }
 }
 
+/* Where the parts of the segment's item are counted. */
+INLINE int count_of(const struct decode_params *d, const struct segment *s) {
+    return d->part_blocks > 0 ? s->t.b * d->p.heads_kv + s->t.kv : s->first_slot;
+}
+
 /* Brings the segment's part; `free`: the memory of a block that all will have left at the next barrier. A part that is the
  * whole item does not leave that memory. */
 INLINE void finish_segment(const struct decode_params *d, const struct segment *s, unsigned char *free, struct state *state,
                            uint32_t *marks) {
     __shared__ bool is_last;
     const bool whole = is_whole_item(s);
-    float *const part = whole       ? whole_part((float *)free)
-                        : s->begins ? first_part(d, (int)blockIdx.x)
-                                    : other_part(d, (int)blockIdx.x);
+    float *const part = whole ? whole_part((float *)free) : part_at(d, s->slot);
     gather_warps((float *)free, state, d->p.exponent);
     if (whole) __syncthreads(); /* sums have been read */
     if (warp_n() == 0) {
@@ -75,13 +78,13 @@ INLINE void finish_segment(const struct decode_params *d, const struct segment *
     __syncthreads();
     if (!whole) {
         if (threadIdx.x == 0) {
-            is_last = s->ctas == 1 || atomicAdd(&d->arrived[s->first_cta], 1) == (uint32_t)s->ctas - 1;
+            is_last = s->parts == 1 || atomicAdd(&d->arrived[count_of(d, s)], 1) == (uint32_t)s->parts - 1;
             if (is_last) __threadfence();
         }
         __syncthreads();
         if (!is_last) return;
     }
-    merge_parts(d, s, whole ? part : first_part(d, s->first_cta), (float *)free, marks);
+    merge_parts(d, s, whole ? part : part_at(d, s->first_slot), (float *)free, marks);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_constant__ struct decode_params d) {
@@ -99,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
         load_packed(memory, p, &segments[0].t, &p->q, segments[0].t.q, 0, BLOCK_M, DIM, p->dim, THREADS);
     struct loader loader = {.left = blocks};
     if (p->cache.page_table) {
-        if (threadIdx.x == 0) next_segment(&segments[1], &walk, p);
+        if (threadIdx.x == 0) next_segment(&segments[1], &walk, &d);
         look_up(&loader.lookup, p, &segments[0], segments[0].first);
     }
     unsigned char *const stages = memory + Q_BYTES;
@@ -119,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
         if (is_there) cp_async_wait(STAGES - 2);
         __syncthreads(); /* this block is there for all, and all are done with the one before */
         const int free = stage == 0 ? STAGES - 1 : stage - 1;
-        load_next(&loader, p, segments, &walk, stages + free * STAGE_BYTES, &shown[free]);
+        load_next(&loader, &d, segments, &walk, stages + free * STAGE_BYTES, &shown[free]);
         if (is_there) {
             if (WARPS_M == 1 || 16 * warp_m() < s->t.rows * p->group)
                 process_block(p, s, memory, q_scales, stages + stage * STAGE_BYTES, &shown[stage],

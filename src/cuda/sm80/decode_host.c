@@ -73,6 +73,8 @@ static const struct decode_variant *variant_of(const struct plan *plan) {
     return (const struct decode_variant *)plan->variant;
 }
 
+enum { MOST_SPLITS = 1024 };
+
 const char *strobe__sm80_decode_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const struct params params = strobe__cuda_params(p);
@@ -80,6 +82,8 @@ const char *strobe__sm80_decode_reject(const struct problem *p) {
         return "k or v has rows that do not begin at multiples of 16 bytes; others are taken";
     if (a->batch * a->heads_kv > INT32_MAX / (a->seq_k / 16 + 1))
         return "the blocks of all keys are above 2^31; less is taken";
+    if (p->tuning.split_keys > 0 && ceil_div(a->seq_k, p->tuning.split_keys) > MOST_SPLITS)
+        return "tuning.split_keys makes more than 1024 splits; larger ones are taken";
     return strobe__cuda_reject(p);
 }
 
@@ -169,15 +173,34 @@ static int64_t most_ctas(const struct plan *plan) {
 /* An even number, so that all parts begin at multiples of 16 bytes. */
 static int64_t rows_of_part(const struct problem *p) { return ceil_div(p->a.seq_q * p->group, 2) * 2; }
 
+/* The most blocks of an item; blocks of a part whose size the caller has fixed, 0 without; parts of the most blocks. */
+static int64_t item_blocks(const struct plan *plan) {
+    const int64_t blocks = ceil_div(plan->problem->a.seq_k, variant_of(plan)->keys);
+    return blocks > 0 ? blocks : 1;
+}
+static int64_t part_blocks(const struct plan *plan) {
+    const int64_t size = ceil_div(plan->problem->tuning.split_keys, variant_of(plan)->keys), most = item_blocks(plan);
+    return size < most ? size : most;
+}
+static int64_t item_slots(const struct plan *plan) {
+    return part_blocks(plan) ? ceil_div(item_blocks(plan), part_blocks(plan)) : 1;
+}
+
 /* Bytes of the parts, in front of the counts. */
 static size_t parts_bytes(const struct plan *plan) {
     const struct problem *p = plan->problem;
     const size_t row = (size_t)(variant_of(plan)->dim + 2) * sizeof(float);
-    return 2 * (size_t)most_ctas(plan) * (size_t)rows_of_part(p) * row;
+    const int64_t slots = part_blocks(plan) ? p->a.batch * p->a.heads_kv * item_slots(plan) : 2 * most_ctas(plan);
+    return (size_t)slots * (size_t)rows_of_part(p) * row;
+}
+
+static int64_t counts(const struct plan *plan) {
+    const strobe_attention *a = &plan->problem->a;
+    return part_blocks(plan) ? a->batch * a->heads_kv : most_ctas(plan);
 }
 
 size_t strobe__sm80_decode_workspace(const struct plan *plan) {
-    return parts_bytes(plan) + (size_t)most_ctas(plan) * sizeof(uint32_t);
+    return parts_bytes(plan) + (size_t)counts(plan) * sizeof(uint32_t);
 }
 
 strobe_status strobe__sm80_decode(const struct plan *plan, const struct execution *execution) {
@@ -186,18 +209,21 @@ strobe_status strobe__sm80_decode(const struct plan *plan, const struct executio
     struct decode_params params = {.p = strobe__cuda_params(p),
                                    .parts = execution->workspace,
                                    .arrived = (uint32_t *)((char *)execution->workspace + parts_bytes(plan)),
-                                   .rows_most = (int32_t)rows_of_part(p)};
+                                   .rows_most = (int32_t)rows_of_part(p),
+                                   .part_blocks = (int32_t)part_blocks(plan),
+                                   .item_slots = (int32_t)item_slots(plan)};
     params.even_blocks = (int32_t)even_blocks(&params.p, v->keys);
     params.even_units = (uint32_t)(params.even_blocks * p->a.heads_kv);
-    const int64_t items = p->a.batch * p->a.heads_kv, most = most_ctas(plan);
-    const int64_t ctas = params.even_blocks ? aligned_ctas(items, most) : most;
-    const bool in_parts = !params.even_blocks || items % ctas > 0; /* else each CTA has whole items, and counts no parts */
+    const int64_t items = p->a.batch * p->a.heads_kv, most = most_ctas(plan), parts = items * item_slots(plan);
+    const int64_t ctas = params.even_blocks ? aligned_ctas(parts, most) : most;
+    const bool in_parts = !params.even_blocks || parts % ctas > 0 || parts > items; /* else CTAs have whole items */
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);
     if (!status) status = strobe__cuda_check_pointers(p, execution);
     if (!status && in_parts)
-        status = strobe__cuda_check(cudaMemsetAsync(params.arrived, 0, (size_t)ctas * sizeof(uint32_t), execution->stream),
-                                    "cudaMemsetAsync");
+        status = strobe__cuda_check(
+            cudaMemsetAsync(params.arrived, 0, (size_t)counts(plan) * sizeof(uint32_t), execution->stream),
+            "cudaMemsetAsync");
     if (!status) status = strobe__cuda_launch(v->symbol, ctas, v->threads, v->shared_bytes, &params, execution->stream);
     strobe__cuda_leave(&visit);
     return status;

@@ -221,13 +221,14 @@ INLINE int described_ahead(const struct params *p) { return p->cache.page_table 
 
 /* Asks for the CTA's next block, if there is one, and looks ahead to the one after it. One thread describes segments, as
  * they are entered. Closes a group of copies in any case. */
-INLINE void load_next(struct loader *l, const struct params *p, struct segment *segments, struct walk *walk,
+INLINE void load_next(struct loader *l, const struct decode_params *d, struct segment *segments, struct walk *walk,
                       unsigned char *stage, struct shown *shown) {
+    const struct params *p = &d->p;
     if (l->left > 0) {
         const struct segment *s = &segments[l->segment % SEGMENTS];
         load_block(p, s, &l->lookup, stage, shown, s->first + l->block * BLOCK_N);
         if (l->block == 0 && threadIdx.x == 0)
-            next_segment(&segments[(l->segment + described_ahead(p)) % SEGMENTS], walk, p);
+            next_segment(&segments[(l->segment + described_ahead(p)) % SEGMENTS], walk, d);
         --l->left;
         if (++l->block == s->blocks) ++l->segment, l->block = 0;
         if (l->left > 0 && p->cache.page_table) {

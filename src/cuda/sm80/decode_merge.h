@@ -12,11 +12,16 @@
 #include "math/fp8.h"
 
 /* Floats of a part. Every CTA has a place for the part of an item that begins in it, and one for that of an item that began
- * before: the first part of an item lies among the former, the others in a row among the latter. */
+ * before: the first part of an item lies among the former, the others in a row among the latter. Parts of a fixed size lie
+ * in a row, item after item. */
 INLINE int part_floats(const struct decode_params *d) { return d->rows_most * (DIM_V + 2); }
 
-INLINE float *first_part(const struct decode_params *d, int cta) { return d->parts + cta * part_floats(d); }
-INLINE float *other_part(const struct decode_params *d, int cta) { return first_part(d, (int)gridDim.x + cta); }
+INLINE float *part_at(const struct decode_params *d, int slot) { return d->parts + (int64_t)slot * part_floats(d); }
+
+/* Where part n of the item would lie; of n > 0 it does. */
+INLINE const float *other_parts(const struct decode_params *d, const struct segment *s) {
+    return part_at(d, s->first_slot + (d->part_blocks > 0 ? 0 : (int)gridDim.x));
+}
 
 INLINE int statistics_at(const struct decode_params *d, int row) { return d->rows_most * DIM_V + 2 * row; }
 
@@ -24,7 +29,7 @@ INLINE int statistics_at(const struct decode_params *d, int row) { return d->row
  * there is room. */
 enum { WEIGHTS = 2 * BLOCK_M };
 INLINE bool is_whole_item(const struct segment *s) {
-    return (WEIGHTS + BLOCK_M * (DIM_V + 2)) * (int)sizeof(float) <= STAGE_BYTES && s->ctas == 1;
+    return (WEIGHTS + BLOCK_M * (DIM_V + 2)) * (int)sizeof(float) <= STAGE_BYTES && s->parts == 1;
 }
 INLINE float *whole_part(float *stage) { return stage + WEIGHTS; }
 
@@ -130,7 +135,7 @@ static __device__ __noinline__ void exact_row(const struct params *p, const stru
 }
 
 /* Rows whose weights and sums, [part][row] each, fit the memory of a stage. */
-INLINE int rows_at_a_time(const struct segment *s) { return STAGE_BYTES / (2 * (int)sizeof(float) * s->ctas); }
+INLINE int rows_at_a_time(const struct segment *s) { return STAGE_BYTES / (2 * (int)sizeof(float) * s->parts); }
 
 /* How a row ends whose scores have the maximum `most`, and whose weights the sum l. */
 INLINE struct row_end end_of_merged_row(const struct params *p, struct place at, float most, float l) {
@@ -146,12 +151,12 @@ INLINE void add_up_statistics(const struct decode_params *d, const struct segmen
     enum { LANES = 16 };
     const struct params *p = &d->p;
     const float c = p->exponent;
-    float *const sums = weights + s->ctas * rows;
+    float *const sums = weights + s->parts * rows;
     const int lane = (int)threadIdx.x % LANES, own = (int)threadIdx.x / LANES;
 #pragma unroll 1
     for (int row = own; row - own < rows; row += THREADS / LANES) {
-        const int parts = row < rows ? s->ctas : 0;
-        const float *const part = other_part(d, s->first_cta) + statistics_at(d, first + row);
+        const int parts = row < rows ? s->parts : 0;
+        const float *const part = other_parts(d, s) + statistics_at(d, first + row);
         float most = -INFINITY, l = 0;
 #pragma unroll 4
         for (int n = lane; n < parts; n += LANES) {
@@ -200,12 +205,12 @@ INLINE bool store_columns(const struct params *p, const struct job *t, int row, 
 INLINE bool merge_columns(const struct decode_params *d, const struct segment *s, const float *first, const float *weights,
                           int rows, float factor, int row, int x) {
     const struct params *p = &d->p;
-    const float *const part = other_part(d, s->first_cta) + row * DIM_V + x;
+    const float *const part = other_parts(d, s) + row * DIM_V + x;
     const int step = part_floats(d);
     const float4 begin = part_4(first + row * DIM_V + x, is_whole_item(s));
     float o[4] = {weights[0] * begin.x, weights[0] * begin.y, weights[0] * begin.z, weights[0] * begin.w};
 #pragma unroll 8
-    for (int n = 1; n < s->ctas; ++n) {
+    for (int n = 1; n < s->parts; ++n) {
         const float4 its = __ldcg((const float4 *)(part + n * step));
         const float weight = weights[n * rows];
         o[0] = fmaf(weight, its.x, o[0]), o[1] = fmaf(weight, its.y, o[1]);
@@ -225,7 +230,7 @@ INLINE void merge_parts(const struct decode_params *d, const struct segment *s, 
         const int here = rows - first < most ? rows - first : most;
         __syncthreads();
         add_up_statistics(d, s, begin, memory, first, here);
-        const float *const factors = memory + s->ctas * here;
+        const float *const factors = memory + s->parts * here;
 #pragma unroll 1
         for (int at = (int)threadIdx.x; at < here * QUARTERS; at += THREADS) {
             const int row = at / QUARTERS, x = at % QUARTERS * 4;

@@ -10,7 +10,10 @@
  *      CTA 0   | CTA 1   | CTA 2   |       CTA 1 has the end of item 0, item 1 but for its end, ...
  *
  * The end of a segment that is not a whole item costs a CTA more time than a few blocks of keys. So a share ends with an
- * item where that end is near: where it is no further from the even cut than some blocks, and less than half a share. */
+ * item where that end is near: where it is no further from the even cut than some blocks, and less than half a share.
+ *
+ * Where the caller has fixed the size of parts (split_keys), a share ends with the nearest part, and each part is a segment.
+ */
 #ifndef STROBE_CUDA_SM80_DECODE_SCHEDULE_H
 #define STROBE_CUDA_SM80_DECODE_SCHEDULE_H
 
@@ -26,8 +29,8 @@ struct segment {
     const stored *k, *v;      /* row 0 of the sequence, with pages of page 0 */
     int first, blocks;        /* the key at which it begins, and its blocks; 0: there is none */
     int full_first, full_end; /* all rows see the keys between */
-    int begins;               /* the item begins in this CTA */
-    int first_cta, ctas;      /* that have parts of the item */
+    int slot, first_slot;     /* of its part, and of the item's first one: see decode_merge.h */
+    int parts;                /* of the item */
 };
 
 /* The share of a CTA, and where its next segment begins. */
@@ -37,6 +40,7 @@ struct walk {
     uint32_t at, end;    /* the next segment's first unit, and the end of the share, of all units */
     uint32_t unit;       /* `at`, counted from the first unit of sequence t */
     int blocks;          /* of an item of the sequence */
+    int part_blocks;     /* as decode_params has them */
     struct job t;
 };
 
@@ -59,6 +63,10 @@ INLINE uint32_t even_cut(const struct walk *w, uint32_t cta) { return cta * w->e
 /* Where a cut is moved to that lies `into` units into an item of so many blocks. */
 enum { NEAR_BLOCKS = 4 };
 INLINE uint32_t near_end(const struct walk *w, uint32_t into, uint32_t blocks) {
+    if (w->part_blocks > 0) {
+        const uint32_t size = (uint32_t)w->part_blocks, end = (into + size / 2) / size * size;
+        return end < blocks ? end : blocks;
+    }
     const uint32_t near = w->each / 2 < NEAR_BLOCKS ? w->each / 2 : NEAR_BLOCKS, rest = blocks - into;
     return into <= near && into <= rest ? 0 : rest <= near ? blocks : into;
 }
@@ -90,7 +98,8 @@ INLINE void find_tensors(struct segment *s, struct job *t, const struct params *
 
 /* Writes down the next segment of the CTA. One thread. Not inlined: instructions that are fetched for the first time cost a
  * short call more than all else, so that nothing here is there twice. */
-static __device__ __noinline__ void next_segment(struct segment *s, struct walk *walk, const struct params *p) {
+static __device__ __noinline__ void next_segment(struct segment *s, struct walk *walk, const struct decode_params *d) {
+    const struct params *p = &d->p;
     const uint32_t at = walk->at, left = walk->end - at;
     s->blocks = 0;
     if (left == 0) return;
@@ -105,20 +114,25 @@ static __device__ __noinline__ void next_segment(struct segment *s, struct walk 
     }
     t.kv = (int)(unit / (uint32_t)blocks);
     const uint32_t block = unit - (uint32_t)(t.kv * blocks), rest = (uint32_t)blocks - block, item = at - block;
-    const uint32_t own = rest < left ? rest : left;
+    uint32_t own = rest < left ? rest : left;
+    if (d->part_blocks > 0) {
+        const uint32_t size = (uint32_t)d->part_blocks, part = block / size;
+        s->parts = (int)(((uint32_t)blocks + size - 1) / size);
+        s->first_slot = (t.b * p->heads_kv + t.kv) * d->item_slots, s->slot = s->first_slot + (int)part;
+        own = rest < size ? rest : size;
+    } else {
+        s->first_slot = (int)blockIdx.x, s->parts = 1;
+        s->slot = (int)blockIdx.x + (block > 0 ? (int)gridDim.x : 0);
+        if (own < (uint32_t)blocks) {
+            s->first_slot = first_cta_of(walk, item, (uint32_t)blocks);
+            s->parts = last_cta_of(walk, item, (uint32_t)blocks) - s->first_slot + 1;
+        }
+    }
     find_tensors(s, &t, p);
     s->t = t;
     s->blocks = (int)own;
     s->first = (clamp(band_first(&t.band, 0), t.keys) / BLOCK_N + (int)block) * BLOCK_N;
     s->full_first = clamp(band_first(&t.band, t.rows - 1), t.keys), s->full_end = (int)band_end(&t.band, 0);
-    s->begins = block == 0;
-    s->ctas = 1;
-    if (own < (uint32_t)blocks) {
-        s->first_cta = first_cta_of(walk, item, (uint32_t)blocks);
-        s->ctas = last_cta_of(walk, item, (uint32_t)blocks) - s->first_cta + 1;
-    } else {
-        s->first_cta = (int)blockIdx.x;
-    }
     walk->at = at + own, walk->unit = unit + own;
 }
 
@@ -169,6 +183,7 @@ INLINE void find_share(struct walk *walk, struct segment *segment, uint32_t *sum
     const int thread = (int)threadIdx.x, lane = thread % 32;
     uint32_t *const end_of_share = &sums[THREADS / 32];
     struct walk w;
+    w.part_blocks = d->part_blocks;
     bool mine = thread == 0;
     if (d->even_blocks > 0) {
         if (mine) find_even_share(&w, d);
@@ -210,7 +225,7 @@ INLINE void find_share(struct walk *walk, struct segment *segment, uint32_t *sum
     }
     if (mine) {
         *walk = w;
-        if (w.units > 0) next_segment(segment, walk, p);
+        if (w.units > 0) next_segment(segment, walk, d);
     }
     __syncthreads();
 }
