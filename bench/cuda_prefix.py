@@ -4,10 +4,10 @@
 three calls of docs/serving.md, which read the prefix once, on the same page table and in one process.
 
     python3 bench/cuda_prefix.py LIBSTROBE [--sequences 64] [--own 256] [--prefix 1k,4k,16k,64k] [--page 16]
-                                   [--together 64] [--ms 20]
+                                   [--together 64] [--dim 128] [--ms 20]
 
 together: sequences whose rows are one batch entry of the call over the prefix, all by default; kernels for few rows want
-fewer. bf16, 32 heads on 8, d 128; pages in random order; partial results in fp32. Calls take turns, L2 is flushed before each,
+fewer. bf16, 32 heads on 8; pages in random order; partial results in fp32. Calls take turns, L2 is flushed before each,
 medians. Behind the times: how many times as fast the three calls are, then the error of either (2-norm over sequence 0, against
 float64). Needs PyTorch with a GPU (exit 77 otherwise)."""
 
@@ -17,7 +17,7 @@ import ctypes as C
 from abi import Attention, Paged, Partials, Tensor, Varlen, selected
 from cuda_peers import Strobe, medians_ms, number, torch
 
-HEADS, GROUP, DIM = 8, 4, 128
+HEADS, GROUP = 8, 4
 FP32, BF16 = 1, 3
 
 
@@ -32,16 +32,16 @@ def tensor(x, *stride, dtype=0):
 class Step:
     """Rows, cache and descriptors of a step; whole() and shared() do it."""
 
-    def __init__(self, strobe, sequences, prefix, own, page, together):
-        self.strobe, self.sequences = strobe, sequences
+    def __init__(self, strobe, sequences, prefix, own, page, together, dim):
+        self.strobe, self.sequences, self.dim = strobe, sequences, dim
         prefix_pages, own_pages = prefix // page, own // page
         pages = prefix_pages + sequences * own_pages
         order = torch.randperm(pages, device="cuda").to(torch.int32)
         self.table = torch.cat(
             [order[:prefix_pages].expand(sequences, -1), order[prefix_pages:].view(sequences, -1)], 1
         ).contiguous()
-        self.q = torch.randn(sequences, HEADS * GROUP, DIM, device="cuda", dtype=torch.bfloat16)
-        self.k, self.v = torch.randn(2, pages, page, HEADS, DIM, device="cuda", dtype=torch.bfloat16)
+        self.q = torch.randn(sequences, HEADS * GROUP, dim, device="cuda", dtype=torch.bfloat16)
+        self.k, self.v = torch.randn(2, pages, page, HEADS, dim, device="cuda", dtype=torch.bfloat16)
         self.out, self.merged = (torch.full_like(self.q, torch.nan) for _ in "ab")
         self.part = torch.full((2, *self.q.shape), torch.nan, device="cuda")
         self.lse = torch.full((2, sequences * HEADS * GROUP), torch.nan, device="cuda")
@@ -67,7 +67,7 @@ class Step:
             batch=sequences,
             seq_q=1,
             heads_q=HEADS * GROUP,
-            dim_v=DIM,
+            dim_v=dim,
             count=2,
             parts=C.cast(self.parts, C.c_void_p).value,
             out=tensor(self.merged, dtype=BF16),
@@ -83,7 +83,7 @@ class Step:
             seq_k=keys,
             heads_q=HEADS * GROUP,
             heads_kv=HEADS,
-            dim=DIM,
+            dim=self.dim,
             dtype=BF16,
             device=1,
         )
@@ -114,7 +114,7 @@ class Step:
     def errors(self):
         """Of sequence 0, one call's and the three calls'."""
         k, v = (x[self.table[0].long()].flatten(0, 1).double().repeat_interleave(GROUP, 1) for x in (self.k, self.v))
-        p = (torch.einsum("hd,khd->hk", self.q[0].double(), k) / DIM**0.5).softmax(-1)
+        p = (torch.einsum("hd,khd->hk", self.q[0].double(), k) / self.dim**0.5).softmax(-1)
         right = torch.einsum("hk,khd->hd", p, v)
         return [((x[0].double() - right).norm() / right.norm()).item() for x in (self.out, self.merged)]
 
@@ -127,6 +127,7 @@ def main():
     parser.add_argument("--prefix", default="1k,4k,16k,64k", type=lambda text: list(map(number, text.split(","))))
     parser.add_argument("--page", type=int, default=16)
     parser.add_argument("--together", type=int)
+    parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--ms", type=float, default=20)
     o = parser.parse_args()
     strobe = Strobe(o.library, None)
@@ -135,7 +136,7 @@ def main():
         f"{o.sequences} sequences, {o.own} keys of their own, pages of {o.page}: us of one call, of three (prefix, own, merge)"
     )
     for prefix in o.prefix:
-        step = Step(strobe, o.sequences, prefix, o.own, o.page, o.together or o.sequences)
+        step = Step(strobe, o.sequences, prefix, o.own, o.page, o.together or o.sequences, o.dim)
         times = [1e3 * t for t in medians_ms([step.whole, step.shared, step.prefix, step.own, step.merge], o.ms)]
         errors = step.errors()
         parts = ", ".join(f"{t:.0f}" for t in times[2:])

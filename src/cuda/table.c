@@ -93,8 +93,8 @@ static const struct kernel kernels[] = {
         .reject = strobe__sm90_forward_reject,
         .limits = COPIED_28 "q, k and v at ascending multiples of 16 bytes; block_mask.block_k a multiple of 8; pages of "
                             "multiples of 8 slots, without masks, bias, dropout and leftpad_k, and with an out in fp32 "
-                            "dim up to 128 without softcap and ALiBi; leftpad_k without masks; seq_q below 64 where a "
-                            "K/V head has more than 64 rows, over many keys, dim up to 128, plain or in pages",
+                            "without softcap and ALiBi; leftpad_k without masks; seq_q below 64 where a K/V head has "
+                            "more than 64 rows, over many keys, plain or in pages",
         .choose = strobe__sm90_forward_choose,
         .variants = strobe__sm90_forward_variants,
         .workspace = strobe__sm90_forward_workspace,

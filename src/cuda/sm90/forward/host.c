@@ -167,11 +167,11 @@ const char *strobe__sm90_forward_reject(const struct problem *p) {
         return "rows of q, k or v do not start at ascending multiples of 16 bytes; rows that do are taken";
     const struct forward_variant *parts = variant_with_parts(p);
     if (a->paged && a->out.dtype == STROBE_FP32 && !parts)
-        return "out is fp32 with pages and dim above 128, or with what changes scores; q's dtype is taken";
+        return "out is fp32 with pages and what changes scores; q's dtype is taken";
     if (a->dtype != STROBE_FP8_E4M3 && a->seq_q < LEAST_TILE &&
         (a->seq_q * p->group <= LEAST_TILE || !parts || cut_of(p, parts).count == 1))
-        return "seq_q is below 64; that is taken where a K/V head has more than 64 rows, over many keys, with dim up to 128 "
-               "and a mask or pages alone";
+        return "seq_q is below 64; that is taken where a K/V head has more than 64 rows, over many keys, with a mask "
+               "or pages alone";
     const char *refused = strobe__sm90_cache_reject(p);
     if (refused) return refused;
     return strobe__cuda_reject(p);
