@@ -15,7 +15,7 @@
 
 #include "cuda/ptx/cluster.h"
 
-enum { PARTS = CLUSTER * WARPS_N, LANES = PARTS < 16 ? PARTS : 16, ROW = DIM + 8, GROUPS = THREADS / LANES };
+enum { PARTS = CLUSTER * WARPS_N, EACH = 4, LANES = PARTS / EACH, ROW = DIM + 8, GROUPS = THREADS / LANES };
 
 /* What a CTA's warps leave to the cluster. */
 struct parts {
@@ -23,7 +23,7 @@ struct parts {
     float2 statistics[WARPS_N][BLOCK_M]; /* the maximum and the sum of weights */
     uint32_t marks[BLOCK_M], any;        /* in CTA 0: rows that are not finite, and whether there are such */
 };
-static_assert(WARPS_M == 1 && PARTS % LANES == 0, "warps share the rows, and lanes the parts");
+static_assert(WARPS_M == 1 && LANES * EACH == PARTS && LANES <= 16, "warps share the rows, and lanes the parts");
 static_assert((int)sizeof(struct parts) <= STAGES * STAGE_BYTES, "the parts lie where blocks lay");
 
 /* Describes CTA `rank`'s share of the keys of item `item`. One thread. */
@@ -74,26 +74,26 @@ INLINE void leave_part(struct parts *parts, const struct state *state, int rows)
  * are finite, in the first lane. */
 INLINE bool merge_parts_of(const struct params *p, const struct job *t, const struct parts *parts, int row, int x,
                            bool there) {
-    enum { EACH = PARTS / LANES };
     const int lane = (int)threadIdx.x % LANES;
     float2 its[EACH];
+    float4 v[EACH];
     float most = -INFINITY, l = 0, o[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int n = 0; n < EACH; ++n) {
         const int part = lane + n * LANES;
         its[n] = cluster_load_2(cluster_address(&parts->statistics[part % WARPS_N][row], part / WARPS_N));
-        most = fmaxf(most, its[n].x);
+        v[n] = cluster_load_4(cluster_address(&parts->o[part % WARPS_N][row][x], part / WARPS_N));
     }
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) most = fmaxf(most, its[n].x);
 #pragma unroll
     for (int w = LANES / 2; w > 0; w /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, w));
 #pragma unroll
     for (int n = 0; n < EACH; ++n) {
-        const int part = lane + n * LANES;
-        const float4 v = cluster_load_4(cluster_address(&parts->o[part % WARPS_N][row][x], part / WARPS_N));
         const float weight = weight_of(its[n].x, most, p->exponent);
         l = fmaf(weight, its[n].y, l);
-        o[0] = fmaf(weight, v.x, o[0]), o[1] = fmaf(weight, v.y, o[1]);
-        o[2] = fmaf(weight, v.z, o[2]), o[3] = fmaf(weight, v.w, o[3]);
+        o[0] = fmaf(weight, v[n].x, o[0]), o[1] = fmaf(weight, v[n].y, o[1]);
+        o[2] = fmaf(weight, v[n].z, o[2]), o[3] = fmaf(weight, v[n].w, o[3]);
     }
     l = lanes_sum(l, LANES);
 #pragma unroll
