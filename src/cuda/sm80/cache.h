@@ -12,11 +12,11 @@
 #ifndef STROBE_CUDA_SM80_CACHE_H
 #define STROBE_CUDA_SM80_CACHE_H
 
+#include "cuda/device/key_scales.h"
+#include "cuda/device/widen.h"
 #include "cuda/sm80/key_rows.h"
-#include "cuda/sm80/key_scales.h"
 #include "cuda/sm80/load.h"
 #include "cuda/sm80/scores.h"
-#include "cuda/sm80/widen.h"
 
 /* Of one block of keys: where rows begin, NULL where there is none, and scales, where there are; without a row anything. */
 struct key_rows {

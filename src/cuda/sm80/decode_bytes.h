@@ -15,10 +15,10 @@
 #ifndef STROBE_CUDA_SM80_DECODE_BYTES_H
 #define STROBE_CUDA_SM80_DECODE_BYTES_H
 
+#include "cuda/device/widen.h"
 #include "cuda/sm80/decode_load.h"
 #include "cuda/sm80/product.h"
 #include "cuda/sm80/softmax.h"
-#include "cuda/sm80/widen.h"
 
 /* Weights are stored times WEIGHT_LARGEST / unit, and O is relative to that: unit, a power of two, is at least the largest
  * of V's scales so far. Scales below LEAST_UNIT or above its inverse do not change it. */

@@ -6,8 +6,8 @@
 #ifndef STROBE_CUDA_SM80_DECODE_LOAD_H
 #define STROBE_CUDA_SM80_DECODE_LOAD_H
 
+#include "cuda/device/key_scales.h"
 #include "cuda/sm80/decode_schedule.h"
-#include "cuda/sm80/key_scales.h"
 #include "cuda/sm80/load.h"
 
 /* A stage: K, V, then with bytes the scales of K, of V. */

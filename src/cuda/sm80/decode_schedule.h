@@ -19,7 +19,7 @@
 
 #include "cuda/device/decode.h"
 #include "cuda/device/job.h"
-#include "cuda/sm80/decode_stored.h"
+#include "cuda/device/stored.h"
 
 /* Segments that are known at a time, a power of two: those of the blocks that are on their way, and two more. */
 enum { SEGMENTS = 8 };

@@ -5,10 +5,10 @@
 #ifndef STROBE_CUDA_SM90_LATENT_EXACT_ROWS_H
 #define STROBE_CUDA_SM90_LATENT_EXACT_ROWS_H
 
+#include "cuda/device/key_scales.h"
 #include "cuda/device/lanes.h"
 #include "cuda/device/score_terms.h"
-#include "cuda/sm80/key_scales.h"
-#include "cuda/sm80/widen.h"
+#include "cuda/device/widen.h"
 #include "cuda/sm90/latent/schedule.h"
 
 enum { EXACT_COLUMNS = 128 };

@@ -7,8 +7,8 @@
 #ifndef STROBE_CUDA_SM90_LATENT_LOAD_H
 #define STROBE_CUDA_SM90_LATENT_LOAD_H
 
+#include "cuda/device/key_scales.h"
 #include "cuda/ptx/tma_5d.h"
-#include "cuda/sm80/key_scales.h"
 #include "cuda/sm90/latent/shared.h"
 
 #define NO_PAGE (-1)

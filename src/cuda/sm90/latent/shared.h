@@ -5,8 +5,8 @@
 #ifndef STROBE_CUDA_SM90_LATENT_SHARED_H
 #define STROBE_CUDA_SM90_LATENT_SHARED_H
 
+#include "cuda/device/stored.h"
 #include "cuda/ptx/mbarrier.h"
-#include "cuda/sm80/decode_stored.h"
 #include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/latent/schedule.h"
 

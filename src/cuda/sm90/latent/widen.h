@@ -6,8 +6,8 @@
 #ifndef STROBE_CUDA_SM90_LATENT_WIDEN_H
 #define STROBE_CUDA_SM90_LATENT_WIDEN_H
 
+#include "cuda/device/widen.h"
 #include "cuda/ptx/warp_group.h"
-#include "cuda/sm80/widen.h"
 #include "cuda/sm90/latent/shared.h"
 
 #if defined(STORED_DTYPE)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * key_scales.h (sm80): scales of the keys of a quantised cache. No stored number is multiplied: K's scale of a key
+ * key_scales.h: scales of the keys of a quantised cache. No stored number is multiplied: K's scale of a key
  * multiplies its scores, V's its weights, behind their sum. Included by kernels that are compiled with CUDA's enumerated
  * dtypes and a warp's accumulators as ptx/mma.h has them. */
-#ifndef STROBE_CUDA_SM80_KEY_SCALES_H
-#define STROBE_CUDA_SM80_KEY_SCALES_H
+#ifndef STROBE_CUDA_DEVICE_KEY_SCALES_H
+#define STROBE_CUDA_DEVICE_KEY_SCALES_H
 
 #include "cuda/device/job.h"
 #include "cuda/ptx/cp_async_word.h"

@@ -3,8 +3,8 @@
  * widen.h: stored numbers of a cache, int8, e4m3 and beside fp32 the 16-bit types, become elements, exactly. Of 16-bit
  * elements two are made at a time: bytes are moved into the bits of a number of the type, and one fma takes out what that
  * number is too large by, or multiplies it by the power of two between the two types' exponents. */
-#ifndef STROBE_CUDA_SM80_WIDEN_H
-#define STROBE_CUDA_SM80_WIDEN_H
+#ifndef STROBE_CUDA_DEVICE_WIDEN_H
+#define STROBE_CUDA_DEVICE_WIDEN_H
 
 #include "cuda/device/element.h"
 #include "cuda/ptx/fma_x2.h"
