@@ -83,6 +83,15 @@ static int64_t visible_keys(const struct problem *p) {
 /* The copy engine takes longer over rows that are no whole 64 bytes, and several small CTAs read K and V more often. */
 static bool has_whole_sectors(const strobe_attention *a) { return a->dim % 32 == 0 && a->dim_v % 32 == 0; }
 
+static int64_t row_tiles(const strobe_attention *a, const struct forward_variant *variant) {
+    return ceil_div(a->seq_q, 64 * variant->groups);
+}
+
+/* At least four fifths of the rows of a variant for short sequences are the sequence's. */
+static bool fits_rows(const strobe_attention *a, const struct forward_variant *v, int64_t most) {
+    return most < 0 || 5 * a->seq_q >= 4 * row_tiles(a, v) * 64 * v->groups;
+}
+
 static const struct variant *variant_of_class(const struct problem *p, int32_t features) {
     const strobe_attention *a = &p->a;
     const int64_t dim = a->dim > a->dim_v ? a->dim : a->dim_v, keys = visible_keys(p);
@@ -90,7 +99,7 @@ static const struct variant *variant_of_class(const struct problem *p, int32_t f
     for (const struct forward_variant *v = variants; v->symbol; ++v) {
         const int64_t most = masked ? v->most_masked : v->most_full;
         if (v->dtype == a->q.dtype && v->out == a->out.dtype && v->features == features && v->dim >= dim &&
-            (most < 0 || keys <= most) && (v->ctas == 1 || has_whole_sectors(a)))
+            (most < 0 || keys <= most) && (masked || fits_rows(a, v, most)) && (v->ctas == 1 || has_whole_sectors(a)))
             return &v->base;
     }
     return NULL;
@@ -125,10 +134,6 @@ bool strobe__sm90_forward_choose(struct plan *plan) {
     if (!plan->variant && !plan->problem->a.paged) plan->variant = variant_of_class(plan->problem, FEATURES_ALL);
     strobe__cuda_visible_choose(plan);
     return plan->variant;
-}
-
-static int64_t row_tiles(const strobe_attention *a, const struct forward_variant *variant) {
-    return ceil_div(a->seq_q, 64 * variant->groups);
 }
 
 /* Four columns of a row, or two of fp32, are 8 bytes at a multiple of 8. */
