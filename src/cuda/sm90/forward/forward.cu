@@ -39,9 +39,11 @@
 #include "cuda/sm90/forward/bias_tile.h"
 #include "cuda/sm90/forward/dropout.h"
 #include "cuda/sm90/forward/exact_row.h"
+#include "cuda/sm90/forward/first_block.h"
 #include "cuda/sm90/forward/load.h"
 #include "cuda/sm90/forward/pages.h"
 #include "cuda/sm90/forward/params.h"
+#include "cuda/sm90/forward/products.h"
 #include "cuda/sm90/forward/score_terms.h"
 #include "cuda/sm90/forward/shared.h"
 #include "cuda/sm90/forward/softcap.h"
@@ -53,35 +55,6 @@ static_assert(sizeof(struct shared) <=
                   sizeof(shared::q) + sizeof(shared::k) + sizeof(shared::v) + sizeof(shared::bias) + 1024,
               "host.c asks for so much behind the stages");
 
-#define JOIN_(a, b)     a##b
-#define JOIN(a, b)      JOIN_(a, b)
-#define SCORES_STEP     JOIN(wgmma_ss_, KEYS)
-#define ACCUMULATE_STEP JOIN(wgmma_rs_, HEAD_DIM)
-
-/* The descriptor of stage 0 of K or V, whose eights of rows are KV_EIGHT bytes apart. */
-INLINE uint64_t kv_operand(const unsigned char *stage, uint32_t slab_bytes) {
-    return wgmma_operand(shared_address(stage), slab_bytes) + ((uint64_t)((KV_EIGHT - 8 * ROW_BYTES) / 16) << 32);
-}
-
-/* Issues S = Q K^T. */
-INLINE void issue_scores(float (&s)[SCORES], uint64_t q, uint64_t k) {
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < HEAD_DIM / 16; ++step) {
-        const int columns = step % 4 * 2;
-        SCORES_STEP(s, q + step / 4 * (Q_SLAB / 16) + columns, k + step / 4 * (SLAB_STEP / 16) + columns, step > 0);
-    }
-    wgmma_commit();
-}
-
-/* Issues O += P V. */
-INLINE void issue_accumulate(float (&o)[OUTPUTS], const uint32_t (&packed)[SCORES / 2], uint64_t v) {
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < KEYS / 16; ++step) ACCUMULATE_STEP(o, &packed[4 * step], v + step * (2 * KV_EIGHT / 16));
-    wgmma_commit();
-}
-
 INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
 
 /* The first of the warp's sixteen rows in a tile. */
@@ -91,9 +64,6 @@ INLINE int warp_row(void) { return (threadIdx.x / 32 - 4) * 16; }
 INLINE void release(uint64_t *empty) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
 }
-
-#define STAGE_STEP  (SLABS * KV_SLAB / 16) /* from stage to stage in a descriptor */
-#define Q_SLOT_STEP (GROUP_BYTES / 16)
 
 /* The consumer's state: what a thread of a warp group keeps beside its registers of S, P and O. */
 struct consumer_state {
@@ -166,14 +136,18 @@ INLINE struct lag lag_of(const struct sm90_forward_params *p, int blocks) {
     return lag;
 }
 
-/* The scores of block n, which the tensor cores have finished, become P. K, and Q after the last block, may be overwritten.
- */
-INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
-                             float (&s)[SCORES], int n) {
+/* The tensor cores have finished the scores of block n: K, and Q after the last block, may be overwritten. */
+INLINE void release_operands(struct shared *shared, struct consumer_state *g, int n) {
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
-    const struct tile *t = &shared->tile[slot_of(g->tiles)];
     release(&shared->k_empty[stage_of(g->count)]);
     if (HAS_MASKS ? g->note & NOTE_LAST : n == g->last_block) release(&shared->q_empty[g->q_slot]);
+}
+
+/* Finished scores of block n become P. */
+INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
+                             float (&s)[SCORES], int n) {
+    const struct tile *t = &shared->tile[slot_of(g->tiles)];
+    release_operands(shared, g, n);
     float offset[2] = {0, 0};
     if (FEATURE_CLASS == FEATURES_SOFTCAP) {
         const bool whole = n * KEYS + KEYS <= g->shown.end && n * KEYS >= g->shown.begin;
@@ -215,8 +189,15 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
     before_scores(p, shared, g, n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);
-    softmax_of_block(p, shared, g, s, n);
-    pack_weights(p, g, s, packed);
+    if (FEATURE_CLASS == FEATURES_NONE) {
+        const struct lag lag = lag_of(p, 0);
+        release_operands(shared, g, n);
+        mask_band(t, g->shown, s, warp_row(), n * KEYS);
+        first_softmax(s, packed, &g->rows, exponent_factor(p), &lag);
+    } else {
+        softmax_of_block(p, shared, g, s, n);
+        pack_weights(p, g, s, packed);
+    }
 #pragma unroll
     for (int i = 0; i < OUTPUTS; ++i) o[i] = 0;
 }

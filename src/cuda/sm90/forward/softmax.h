@@ -62,6 +62,16 @@ INLINE void row_maxima(const float (&s)[KEYS / 2], float (&greatest)[2], const f
     maxima_of_lanes(greatest);
 }
 
+/* The greatest of both rows' bits, as integers, three at a time. */
+INLINE void maxima_of_bits(float (&s)[KEYS / 2], int (&most)[2]) {
+    most[0] = most[1] = (int)0x80000000;
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; ++v) wgmma_keep(s[v]);
+#pragma unroll
+    for (int v = 0; v < KEYS / 2; v += 2)
+        most[v / 2 % 2] = max(max(most[v / 2 % 2], __float_as_int(s[v])), __float_as_int(s[v + 1]));
+}
+
 /* The same without offsets, from the maxima of the thread's scores' bits, which are those of the scores where not negative;
  * else the warp searches, all of it, since a branch that some lanes take costs more. */
 INLINE void row_maxima_of_bits(const float (&s)[KEYS / 2], const int (&most)[2], float (&greatest)[2]) {
@@ -102,12 +112,8 @@ INLINE void exponentials(float (&s)[KEYS / 2], struct rows *r, float c, const fl
 INLINE void online_softmax(float (&s)[KEYS / 2], struct rows *r, float c, const struct lag *lag, const float (&offset)[2]) {
     const float bound[2] = {HAS_ROW_OFFSETS ? r->bound[0] - offset[0] : r->bound[0],
                             HAS_ROW_OFFSETS ? r->bound[1] - offset[1] : r->bound[1]};
-    int most[2] = {(int)0x80000000, (int)0x80000000};
-#pragma unroll
-    for (int v = 0; v < KEYS / 2; ++v) wgmma_keep(s[v]);
-#pragma unroll
-    for (int v = 0; v < KEYS / 2; v += 2)
-        most[v / 2 % 2] = max(max(most[v / 2 % 2], __float_as_int(s[v])), __float_as_int(s[v + 1]));
+    int most[2];
+    maxima_of_bits(s, most);
     const bool above = bound[0] < 0 || bound[1] < 0 || most[0] > __float_as_int(bound[0]) ||
                        most[1] > __float_as_int(bound[1]);
     r->grown = __any_sync(0xffffffffu, above);
