@@ -208,16 +208,18 @@ static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, 
 }
 
 /* Heads that are worked on at a time, whole groups of them, as many as keep K and V in half of the L2 cache: under a causal
- * mask the more, the better tiles of all lengths level out. Where all are alike no more than fit one round of tiles, and two
- * rounds where they are short, so that new K and V come from memory at an even pace, but four heads of K and V, lest all
- * CTAs ask one part of the cache for the same lines. */
+ * mask the more, the better tiles of all lengths level out. But no more than so many rounds of tiles, so that new K and V
+ * come from memory at an even pace: one where all are alike, half of one where a head has many; two under a mask, but where
+ * small CTAs have long rows. And at least four heads of K and V, lest all CTAs ask one part of the cache for the same
+ * lines. */
 static int64_t section_heads(const struct problem *p, const struct forward_variant *variant, bool alike) {
     const strobe_attention *a = &p->a;
     const int64_t head_bytes = a->seq_k * (a->dim + a->dim_v) * (int64_t)strobe__dtype_bytes(a->k.dtype),
                   cache_bytes = (int64_t)(alike ? 18 : 32) << 20;
-    const bool is_even = alike || visible_keys(p) <= 512;
+    const bool is_even = alike || visible_keys(p) <= 512 || variant->dim > 64;
     const int64_t ctas = strobe__cuda_limits(a->device_index).multiprocessors * variant->ctas, all = a->batch * a->heads_q;
-    const int64_t cached = cache_bytes / head_bytes, even = (alike ? 1 : 2) * ctas / (row_tiles(a, variant) * p->group);
+    const int64_t tiles = row_tiles(a, variant), halves = !alike ? 4 : variant->dim > 64 && tiles >= 8 ? 1 : 2;
+    const int64_t cached = cache_bytes / head_bytes, even = halves * ctas / (2 * tiles * p->group);
     const int64_t enough = even > 4 ? even : 4, some = is_even && enough < cached ? enough : cached;
     const int64_t kv_heads = some > 0 ? some : 1;
     return kv_heads * p->group < all ? kv_heads * p->group : all;
