@@ -55,6 +55,8 @@ static_assert(sizeof(struct shared) <=
                   sizeof(shared::q) + sizeof(shared::k) + sizeof(shared::v) + sizeof(shared::bias) + 1024,
               "host.c asks for so much behind the stages");
 
+enum { BEGINS_EARLY = Q_SLOTS > GROUPS }; /* a tile's first scores, before O of the one before is stored */
+
 INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
 
 /* The first of the warp's sixteen rows in a tile. */
@@ -228,8 +230,9 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
     rescale(o, &g->rows);
 }
 
-/* The last P V of a tile, the first scores of the next tile, and the epilogue, which runs under these scores. Returns
- * whether the warp's O was finite. */
+/* The last P V of a tile, the first scores of the next tile, and the epilogue, which runs under these scores. Where the next
+ * tile's Q cannot have come yet, the epilogue is before them, and begins under P V. Returns whether the warp's O was finite.
+ */
 INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                      float (&s)[SCORES], const uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS]) {
     const uint32_t last = stage_of(g->count), slot = slot_of(g->tiles);
@@ -238,14 +241,18 @@ INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared,
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
     issue_accumulate(o, packed, g->v + last * STAGE_STEP);
     ping_pong_arrive(g);
+    float factor[2];
+    if (!BEGINS_EARLY) finish_rows(p, &shared->tile[slot], warp_row(), g->rows.shift, g->rows.sum, factor);
     ++g->count, ++g->tiles;
-    begin_tile(p, shared, g, s);
+    if (BEGINS_EARLY) begin_tile(p, shared, g, s);
     trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
-    wgmma_wait(1); /* P V; the scores go on */
+    wgmma_wait(BEGINS_EARLY ? 1 : 0); /* P V; the scores go on */
     trace(&g->tracer, STROBE_TRACE_EPILOGUE, g->count);
     release(&shared->v_empty[last]);
-    const bool finite = epilogue(p, &shared->tile[slot], o, &g->rows, warp_row());
+    const bool finite = BEGINS_EARLY ? epilogue(p, &shared->tile[slot], o, &g->rows, warp_row())
+                                     : store_tile(p, &shared->tile[slot], o, factor, warp_row());
     __syncwarp();
+    if (!BEGINS_EARLY) begin_tile(p, shared, g, s);
     return finite;
 }
 

@@ -74,17 +74,23 @@ INLINE void store_rows(const struct sm90_forward_params *p, const struct tile *t
     }
 }
 
-/* Stores O / l and lse. Returns whether the warp's O was finite; true, unasked, where no loaded key can be hidden. */
-INLINE bool epilogue(const struct sm90_forward_params *p, const struct tile *t, float (&o)[HEAD_DIM / 2], struct rows *r,
-                     int first) {
-    float factor[2];
+/* Stores O / l. Returns whether the warp's O was finite; true, unasked, where no loaded key can be hidden. */
+INLINE bool store_tile(const struct sm90_forward_params *p, const struct tile *t, const float (&o)[HEAD_DIM / 2],
+                       const float (&factor)[2], int first) {
     float nothing[4] = {0}; /* 0 x = 0 unless x is an infinity or a NaN; four sums, which do not wait for each other */
-    finish_rows(p, t, first, r->shift, r->sum, factor);
     STORE_ROWS(p, t, o, factor, first);
     if (!p->may_hide) return true;
 #pragma unroll
     for (int v = 0; v < HEAD_DIM / 2; ++v) nothing[v % 4] = fmaf(o[v], 0, nothing[v % 4]);
     return !__any_sync(0xffffffffu, nothing[0] + nothing[1] + nothing[2] + nothing[3] != 0);
+}
+
+/* The whole end of a tile. */
+INLINE bool epilogue(const struct sm90_forward_params *p, const struct tile *t, const float (&o)[HEAD_DIM / 2],
+                     struct rows *r, int first) {
+    float factor[2];
+    finish_rows(p, t, first, r->shift, r->sum, factor);
+    return store_tile(p, t, o, factor, first);
 }
 
 #endif
