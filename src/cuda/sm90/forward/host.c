@@ -305,6 +305,15 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->sinks = p->sinks.data;
 }
 
+/* What a tile's number is divided by. Sequences of different lengths have sections of their own. */
+static void set_divisors(struct sm90_forward_params *m) {
+    const bool has_lengths = m->cu_seqlens_q || m->used_q;
+    const int32_t last = (has_lengths ? m->heads_q : m->all_heads) % m->section_heads;
+    m->by_group = divisor_of(m->group), m->by_heads_q = divisor_of(m->heads_q);
+    m->by_section_heads = divisor_of(m->section_heads), m->by_last_heads = divisor_of(last > 0 ? last : m->section_heads);
+    m->by_section_tiles = divisor_of(m->section_heads * m->row_tiles);
+}
+
 /* Q, stages of K and V, of a bias, barriers, and what it takes to align to 1024 bytes. */
 static int32_t shared_bytes(const struct forward_variant *v) {
     const int64_t slabs = (v->dim + 63) / 64, bias_stages = v->features != FEATURES_BIAS ? 0 : v->dim <= 64 ? 2 : 1;
@@ -364,6 +373,7 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
     const struct sm90_cut cut = cut_of(p, variant);
     float *const parts = (float *)((char *)execution->workspace + visible_at(plan));
     if (has_parts) strobe__sm90_set_cut(&params, p, &cut, parts);
+    set_divisors(&params);
     params.launch = launch_number();
     params.workspace = (struct sm90_workspace *)((char *)execution->workspace + TRACE_BYTES);
 #if defined(STROBE_TRACE)

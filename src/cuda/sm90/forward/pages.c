@@ -72,15 +72,11 @@ void strobe__sm90_set_cache(struct sm90_forward_params *to, const struct problem
     if (!p->a.paged) return;
     const int32_t size = to->cache.page_size, keys = (int32_t)block_keys;
     const bool whole = has_slabs(p->a.dim) && has_slabs(p->a.dim_v);
-    int32_t shift = 0;
     to->piece_keys = whole ? common_divisor(size, keys) : EIGHT;
     to->block_pieces = keys / to->piece_keys;
     to->window_blocks = 1;
     while (2 * to->window_blocks * to->block_pieces <= LANES) to->window_blocks *= 2;
-    while (size >> shift > 1) ++shift;
-    /* j / size = j factor / 2^(31 + shift), rounded down, for all j below 2^30. */
-    to->page_shift = shift;
-    to->page_factor = (uint32_t)((((uint64_t)1 << (31 + shift)) + (uint64_t)size - 1) / (uint64_t)size);
+    to->by_page_size = divisor_of(size);
 }
 
 static bool encode(CUtensorMap *map, struct page_map *pages, const strobe_tensor *t, int64_t columns, int64_t slabs,

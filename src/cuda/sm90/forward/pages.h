@@ -18,10 +18,8 @@
 
 #define NO_PAGE (-1)
 
-/* The entry of the page table that key j has: j / page_size, by a product with what the host gives. */
-INLINE int entry_of_key(const struct sm90_forward_params *p, int j) {
-    return (int)(__umulhi(2u * (uint32_t)j, p->page_factor) >> p->page_shift);
-}
+/* The entry of the page table that key j has. */
+INLINE int entry_of_key(const struct sm90_forward_params *p, int j) { return quotient(j, p->by_page_size); }
 
 INLINE int slot_of_key(const struct sm90_forward_params *p, int j) { return j - entry_of_key(p, j) * p->cache.page_size; }
 

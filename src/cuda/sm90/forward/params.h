@@ -12,6 +12,7 @@
 #include "cuda/device/philox.h"
 #include "cuda/device/softcap.h"
 #include "cuda/device/visible.h"
+#include "math/divisor.h"
 #include "strobe/strobe_trace.h"
 
 /* Feature classes of this kernel alone: K and V in pages, with what class NONE or class SCORE has. */
@@ -79,6 +80,7 @@ struct sm90_forward_params {
         known_tiles; /* tiles that a CTA knows at a time, with the one in hand; 2 to TILES. More where tiles are so short
                       * that all roles wait for descriptions, else few, since other CTAs could do what one holds. */
     uint64_t launch; /* a number of this launch alone, not 0 */
+    struct divisor by_group, by_heads_q, by_section_heads, by_last_heads, by_section_tiles; /* see set_divisors() */
     int32_t section_heads; /* heads of a section: they are worked on at a time, so that their K and V stay in the L2 cache */
     struct sm90_workspace *workspace;
     int32_t may_hide; /* a tile may load keys that are hidden from some of its rows: O is searched for what 0 * NaN did */
@@ -109,10 +111,9 @@ struct sm90_forward_params {
     const float *sinks;        /* [heads_q], NULL: none */
     struct sm90_scales scales; /* of sm90/fp8 alone */
     struct cache cache;
-    /* With pages, see pages.h: keys of a piece; pieces of a block; blocks whose pieces a warp holds, a power of two; with
-     * what keys are divided by page_size. */
-    int32_t piece_keys, block_pieces, window_blocks, page_shift;
-    uint32_t page_factor;
+    /* With pages, see pages.h: keys of a piece; pieces of a block; blocks whose pieces a warp holds, a power of two. */
+    int32_t piece_keys, block_pieces, window_blocks;
+    struct divisor by_page_size;
     struct page_map k_pages, v_pages;
     struct sm90_parts parts;
 #if defined(STROBE_TRACE)

@@ -134,20 +134,25 @@ INLINE bool describe_tile(const struct sm90_forward_params *p, int number, struc
     t->number = there ? number : NO_TILE, t->first_block = t->end_block = 0;
     if (!there) return false;
     const int section_tiles = p->section_heads * all.row_tiles;
-    const int first_head = all.number / section_tiles * p->section_heads, in_section = all.number % section_tiles;
-    const int left = all.heads - first_head, heads = left < p->section_heads ? left : p->section_heads;
-    const int head = first_head + in_section % heads, row = (all.row_tiles - 1 - in_section / heads) * TILE_ROWS;
+    const int section = has_lengths(p) ? all.number / section_tiles : quotient(all.number, p->by_section_tiles);
+    const int first_head = section * p->section_heads, in_section = all.number - section * section_tiles;
+    const int left = all.heads - first_head;
+    const bool is_whole = left >= p->section_heads;
+    const int tile_row = quotient(in_section, is_whole ? p->by_section_heads : p->by_last_heads);
+    const int head = first_head + in_section - tile_row * (is_whole ? p->section_heads : left),
+              row = (all.row_tiles - 1 - tile_row) * TILE_ROWS;
     const bool inner = FEATURE_CLASS == FEATURES_BIAS && p->batch_is_inner;
-    const int batch = inner ? head % p->batch : all.batch + head / p->heads_q, positions = rows_of(p, batch);
+    const int entry_of_batch = FEATURE_CLASS == FEATURES_BIAS ? head / p->heads_q : quotient(head, p->by_heads_q);
+    const int batch = inner ? head % p->batch : all.batch + entry_of_batch, positions = rows_of(p, batch);
     const int rows = HAS_PARTS ? positions << p->parts.head_bits : positions;
     const int stored = keys_of(p, batch), padding = padding_of(p, batch, stored), keys = stored - padding;
     t->row = row, t->rows = rows, t->keys = keys;
-    t->head = inner ? head / p->batch : head % p->heads_q, t->batch = batch;
+    t->head = inner ? head / p->batch : head - entry_of_batch * p->heads_q, t->batch = batch;
     if (HAS_PARTS) {
         t->cut.part = (int16_t)(t->head % p->parts.count), t->cut.head_bits = (int16_t)p->parts.head_bits;
         t->head /= p->parts.count;
     }
-    t->kv_head = t->head / p->group;
+    t->kv_head = quotient(t->head, p->by_group);
     t->first_row = p->cu_seqlens_q ? entry(p->cu_seqlens_q, p->index_bits == 64, batch) : 0;
     t->first_key = (p->cu_seqlens_k ? entry(p->cu_seqlens_k, p->index_bits == 64, batch) : 0) + padding;
     const int diagonal = p->bottom_right ? keys - positions : 0;
