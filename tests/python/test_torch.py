@@ -63,6 +63,19 @@ def test_results_are_laid_out_by_shape():
     assert all(ways[n][0].is_contiguous() for n in (0, 1, 2))
 
 
+def test_out_without_lse():
+    q, k, v = torch.randn(3, 7, 2, 8)
+    cu = torch.tensor([0, 3, 7], dtype=torch.int32)
+    packed = {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": 4, "max_seqlen_k": 4}
+    for given in (packed, packed | {"causal": True, "softcap": 2.0}):
+        out, lse = st.attention(q, k, v, **given, return_lse=True)
+        assert lse.isfinite().all()
+        assert torch.equal(st.attention(q, k, v, **given), out)
+    leaf = q.requires_grad_()
+    st.attention(leaf, k, v, **packed).sum().backward()  # here it is saved
+    assert leaf.grad.isfinite().all() and leaf.grad.any()
+
+
 def test_block_masks_positions_offset_and_kernel():
     torch.manual_seed(0)
     q, k, v = (leaf(1, 8, 2, 8) for _ in range(3))

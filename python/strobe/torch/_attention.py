@@ -169,5 +169,5 @@ def attention(
     elif quantise is not None:
         out, lse = quantised_attention(shared, quantise)
     else:
-        out, lse = run(*shared)
+        out, lse = run(*shared, with_lse=return_lse)
     return (out, lse) if return_lse else out

@@ -179,8 +179,8 @@ def heads_first(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | No
     return _call(_strobe.attention, {"q": q, "k": k, "v": v, **options})
 
 
-def run(*shared: Any) -> tuple[Tensor, Tensor]:
-    """Out and lse of the operators' arguments, in their order."""
+def run(*shared: Any, with_lse: bool = True) -> tuple[Tensor, Tensor | None]:
+    """Out and lse of the operators' arguments, in their order. Without lse it is None where nothing has to be saved."""
     if not _is_compiling() and _transformed():
         return _ops.Transformed.apply(*shared)
     tensors = {name: x for name, x in zip(_TENSOR_NAMES, shared, strict=False) if x is not None}
@@ -198,4 +198,6 @@ def run(*shared: Any) -> tuple[Tensor, Tensor]:
     }
     if recorded and torch.is_grad_enabled():
         return _Eager.apply(tuple(tensors), numbers, *tensors.values())
-    return _call(_strobe.attention, {**tensors, **numbers, "return_lse": True})
+    if with_lse:
+        return _call(_strobe.attention, {**tensors, **numbers, "return_lse": True})
+    return _call(_strobe.attention, {**tensors, **numbers}), None
