@@ -78,9 +78,9 @@ enum {
 
 #define BF16_FORWARD \
     { .q = BF16, .kv = SAME, .out = STORED, .lse = LSES, .bias = STORED, .sinks = LSES }
-#define BF16_BACKWARD                                                                                 \
+#define TILES_BACKWARD(type)                                                                          \
     {                                                                                                 \
-        .q = BF16, .kv = SAME, .out = SAME, .lse = LSES, .bias = STORED, .sinks = LSES, .dout = SAME, \
+        .q = type, .kv = SAME, .out = SAME, .lse = LSES, .bias = STORED, .sinks = LSES, .dout = SAME, \
         .gradients = SAME | FP32, .dbias = STORED,                                                    \
     }
 
@@ -92,11 +92,11 @@ enum {
         .dim_v = DIM_V_LIMIT, ANY_SIZE, .workspace = strobe__cpu_forward_workspace_##level,                                 \
         .run = strobe__cpu_forward_##level,                                                                                 \
     }
-#define BACKWARD_PRODUCTS(level, LEVEL, words)                                                                           \
-    {                                                                                                                    \
-        .name = "cpu_backward_" #level, .summary = "FlashAttention-2 backward, " words, .operation = STROBE_BACKWARD,    \
-        .needs = CPU_##LEVEL, .features = COMMON | SCORES | BACKWARD, .dtypes = BF16_BACKWARD, .dim = 256, .dim_v = 256, \
-        ANY_SIZE, .workspace = strobe__cpu_backward_workspace_##level, .run = strobe__cpu_backward_##level,              \
+#define BACKWARD_PRODUCTS(level, LEVEL, words)                                                                            \
+    {                                                                                                                     \
+        .name = "cpu_backward_" #level, .summary = "FlashAttention-2 backward, " words, .operation = STROBE_BACKWARD,     \
+        .needs = CPU_##LEVEL, .features = COMMON | SCORES | BACKWARD, .dtypes = TILES_BACKWARD(BF16), .dim = 256,         \
+        .dim_v = 256, ANY_SIZE, .workspace = strobe__cpu_backward_workspace_##level, .run = strobe__cpu_backward_##level, \
     }
 
 /* The levels above the baseline. On Windows GCC's macros for tiles cast strides to long, which has 32 bits there, and the
@@ -213,13 +213,43 @@ static const struct kernel kernels[] = {
         .operation = STROBE_BACKWARD,
         .needs = CPU_AMX,
         .features = COMMON | SCORES | BACKWARD,
-        .dtypes = BF16_BACKWARD,
+        .dtypes = TILES_BACKWARD(BF16),
         .dim = 256,
         .dim_v = 256,
         ANY_SIZE,
         .denied = strobe__cpu_refuses_tiles,
         .workspace = strobe__cpu_backward_workspace_amx,
         .run = strobe__cpu_backward_amx,
+    },
+    {
+        .name = "cpu_backward_fp16_amx",
+        .summary = "the same in fp16, each number the sum of two bf16",
+        .operation = STROBE_BACKWARD,
+        .needs = CPU_AMX,
+        .features = COMMON | SCORES | BACKWARD,
+        .dtypes = TILES_BACKWARD(FP16),
+        .dim = 256,
+        .dim_v = 256,
+        ANY_SIZE,
+        .best_rows = {ROWS_WORTH_SPLITTING, INT64_MAX},
+        .denied = strobe__cpu_refuses_tiles,
+        .workspace = strobe__cpu_backward_workspace_fp16_amx,
+        .run = strobe__cpu_backward_fp16_amx,
+    },
+    {
+        .name = "cpu_backward_fp32_amx",
+        .summary = "the same in fp32, each number the sum of three bf16",
+        .operation = STROBE_BACKWARD,
+        .needs = CPU_AMX,
+        .features = COMMON | SCORES | BACKWARD,
+        .dtypes = TILES_BACKWARD(FP32),
+        .dim = 256,
+        .dim_v = 256,
+        ANY_SIZE,
+        .best_rows = {ROWS_WORTH_SPLITTING, INT64_MAX},
+        .denied = strobe__cpu_refuses_tiles,
+        .workspace = strobe__cpu_backward_workspace_fp32_amx,
+        .run = strobe__cpu_backward_fp32_amx,
     },
 #endif
 #if defined(X86_LEVELS)

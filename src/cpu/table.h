@@ -9,12 +9,10 @@
 /* The most query rows that share a K/V head in the decode kernels. */
 enum { MOST_DECODE_ROWS = 16 };
 
-#define DECLARE_FORWARD(level)                                             \
-    size_t strobe__cpu_forward_workspace_##level(const struct plan *plan); \
-    strobe_status strobe__cpu_forward_##level(const struct plan *plan, const struct execution *execution);
-#define DECLARE_PRODUCTS(level)                                             \
-    DECLARE_FORWARD(level)                                                  \
-    size_t strobe__cpu_backward_workspace_##level(const struct plan *plan); \
+#define DECLARE_PRODUCTS(level)                                                                            \
+    size_t strobe__cpu_forward_workspace_##level(const struct plan *plan);                                 \
+    strobe_status strobe__cpu_forward_##level(const struct plan *plan, const struct execution *execution); \
+    size_t strobe__cpu_backward_workspace_##level(const struct plan *plan);                                \
     strobe_status strobe__cpu_backward_##level(const struct plan *plan, const struct execution *execution);
 #define DECLARE_LEVEL(level)                                              \
     DECLARE_PRODUCTS(level)                                               \
@@ -27,8 +25,8 @@ DECLARE_LEVEL(avx2)
 DECLARE_LEVEL(avx512)
 DECLARE_LEVEL(amx)
 DECLARE_PRODUCTS(avx512bf16)
-DECLARE_FORWARD(fp16_amx)
-DECLARE_FORWARD(fp32_amx)
+DECLARE_PRODUCTS(fp16_amx)
+DECLARE_PRODUCTS(fp32_amx)
 size_t strobe__cpu_decode_workspace_int8_amx(const struct plan *plan);
 strobe_status strobe__cpu_decode_int8_amx(const struct plan *plan, const struct execution *execution);
 #elif defined(__aarch64__)
@@ -38,6 +36,5 @@ DECLARE_PRODUCTS(neonbf16)
 
 #undef DECLARE_LEVEL
 #undef DECLARE_PRODUCTS
-#undef DECLARE_FORWARD
 
 #endif

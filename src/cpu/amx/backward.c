@@ -53,7 +53,7 @@ static void super_block_gradients(const struct gradient_tasks *g, float *memory,
 static void write_dq(const struct tile_rows *t, const float *dq) {
     float scale[TILE_ROWS];
     for (int r = 0; r < TILE_ROWS; ++r) scale[r] = (float)t->p->a.scale;
-    if (t->p->g.dq.dtype == STROBE_FP32) {
+    if (t->p->g.dq.dtype == STROBE_FP32 && sizeof(number) != sizeof(float)) {
         tile_unpack(t, &t->p->g.dq, dq, t->p->a.dim, scale);
         return;
     }
@@ -65,7 +65,7 @@ static void write_dq(const struct tile_rows *t, const float *dq) {
 static struct backward backward_of(const struct problem *p) {
     const strobe_attention *a = &p->a;
     struct backward f = {.p = p, .k_padded = up_to(a->dim, TILE_DEPTH), .v_padded = up_to(a->dim_v, TILE_DEPTH)};
-    f.tasks = gradient_tasks_of(p, f.k_padded, 8 * f.k_padded + 6 * f.v_padded); /* K, K^T, V in bf16, dK, dV in fp32 */
+    f.tasks = gradient_tasks_of(p, f.k_padded, PARTS * 2 * (2 * f.k_padded + f.v_padded) + 4 * (f.k_padded + f.v_padded)); /* K, K^T, V; dK, dV */
     f.tasks.super_block_gradients = super_block_gradients;
     f.tasks.write_dq = write_dq;
     f.streams = streams_gradients(p);
@@ -77,14 +77,14 @@ static struct backward backward_of(const struct problem *p) {
     return f;
 }
 
-size_t LEVEL_KERNEL(backward_workspace)(const struct plan *plan) {
+size_t AMX_KERNEL(backward_workspace)(const struct plan *plan) {
     const struct problem *p = plan->problem;
     struct scratch c;
     struct backward f = backward_of(p);
     return gradient_tasks_lay_out(&f.tasks, NULL, lay_out(&c, NULL, &f));
 }
 
-strobe_status LEVEL_KERNEL(backward)(const struct plan *plan, const struct execution *execution) {
+strobe_status AMX_KERNEL(backward)(const struct plan *plan, const struct execution *execution) {
     const struct problem *p = plan->problem;
     struct scratch c;
     struct backward f = backward_of(p);

@@ -12,8 +12,8 @@ enum { STREAM_ABOVE = 1 << 19 }; /* bytes of gradients: beyond, they bypass the 
 
 /* One worker's memory. */
 struct scratch {
-    uint16_t *k, *v;                        /* of the super-block: [keys / 64] blocks of operands A */
-    uint16_t *k_columns;                    /* K^T, [keys / 64][dim / 16][2] tiles */
+    uint16_t *k, *v;                        /* of the super-block: [keys / 32][dim / 32] operands A */
+    uint16_t *k_columns;                    /* K^T, [keys / 64][dim / 32][2 strips] operands A */
     uint64_t *k_nonfinite;                  /* [keys / 64] one bit a key: its K is not finite and left out of K^T */
     float *dk, *dv;                         /* [keys / 64] blocks */
     bool *summed;                           /* [keys / 32] dK and dV of the strip hold sums; false: they hold anything */
@@ -60,17 +60,17 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     const int64_t k = f->k_padded, v = f->v_padded, rows = BLOCK_TILES * TILE_ROWS;
     const int64_t keys = f->tasks.super_keys;
     size_t used = 0;
-    t->k = (uint16_t *)take(base, &used, keys * k / 2);
-    t->v = (uint16_t *)take(base, &used, keys * v / 2);
-    t->k_columns = (uint16_t *)take(base, &used, keys * k / 2);
+    t->k = (uint16_t *)take(base, &used, keys * k * PARTS / 2);
+    t->v = (uint16_t *)take(base, &used, keys * v * PARTS / 2);
+    t->k_columns = (uint16_t *)take(base, &used, keys * k * PARTS / 2);
     t->k_nonfinite = (uint64_t *)(void *)take(base, &used, keys / BLOCK_KEYS * 2);
     t->dk = take(base, &used, keys * k);
     t->dv = take(base, &used, keys * v);
     t->summed = (bool *)(void *)take(base, &used, keys / STRIP_KEYS);
-    t->q = (uint16_t *)take(base, &used, rows * k / 2);
-    t->dout = (uint16_t *)take(base, &used, rows * v / 2);
-    t->q_pairs = (uint16_t *)take(base, &used, rows * k / 2);
-    t->dout_pairs = (uint16_t *)take(base, &used, rows * v / 2);
+    t->q = (uint16_t *)take(base, &used, rows * k * PARTS / 2);
+    t->dout = (uint16_t *)take(base, &used, rows * v * PARTS / 2);
+    t->q_pairs = (uint16_t *)take(base, &used, rows * k * PARTS / 2);
+    t->dout_pairs = (uint16_t *)take(base, &used, rows * v * PARTS / 2);
     t->p = (uint32_t *)take(base, &used, 2 * BLOCK_TILES * OPERAND_WORDS);
     t->ds = (uint32_t *)take(base, &used, 2 * BLOCK_TILES * OPERAND_WORDS);
     t->pairs = (uint32_t *)take(base, &used, BATCH_STRIPS * BLOCK_TILES * OPERAND_WORDS);
@@ -91,7 +91,7 @@ static void pack_tile(const struct backward *f, const struct scratch *c, struct 
     const strobe_attention *a = &f->p->a;
     const struct tile_rows *t = &rows->tile[n];
     const bool flip = !f->has_terms && a->scale < 0;
-    const int64_t k_at = n * TILE_ROWS * f->k_padded, v_at = n * TILE_ROWS * f->v_padded;
+    const int64_t k_at = n * TILE_ROWS * f->k_padded * PARTS, v_at = n * TILE_ROWS * f->v_padded * PARTS;
     rows->q_nonfinite[n] = f->some_hidden ? rows_not_finite(t, &a->q, a->dim) : 0;
     rows->dout_nonfinite[n] = f->some_hidden ? rows_not_finite(t, &f->p->g.dout, a->dim_v) : 0;
     pack_queries(c->q + k_at, t, &a->q, a->dim, flip);
@@ -122,13 +122,13 @@ static void start_rows(const struct backward *f, const struct scratch *c, struct
 static void pack_block(const struct backward *f, const struct scratch *c, const struct keys *k, int64_t j0) {
     const strobe_attention *a = &f->p->a;
     const int64_t left = k->s.keys - j0, n = left < BLOCK_KEYS ? left : BLOCK_KEYS, at = j0 - k->first;
-    const uint16_t *key = (const uint16_t *)a->k.data + strobe__key_offset(&a->k, &k->s, j0, k->kv);
-    const uint16_t *value = (const uint16_t *)a->v.data + strobe__key_offset(&a->v, &k->s, j0, k->kv);
+    const number *key = (const number *)a->k.data + strobe__key_offset(&a->k, &k->s, j0, k->kv);
+    const number *value = (const number *)a->v.data + strobe__key_offset(&a->v, &k->s, j0, k->kv);
     const uint64_t k_nonfinite = f->some_hidden ? keys_not_finite(key, a->k.stride[1], n, a->dim) : 0;
     c->k_nonfinite[at / BLOCK_KEYS] = k_nonfinite;
-    pack_key_tiles(c->k + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded);
-    pack_key_tiles(c->v + at * f->v_padded, value, a->v.stride[1], n, a->dim_v, f->v_padded);
-    pack_values(c->k_columns + at * f->k_padded, key, a->k.stride[1], n, a->dim, f->k_padded, k_nonfinite);
+    pack_key_tiles(c->k + at * f->k_padded * PARTS, key, a->k.stride[1], n, a->dim, f->k_padded);
+    pack_key_tiles(c->v + at * f->v_padded * PARTS, value, a->v.stride[1], n, a->dim_v, f->v_padded);
+    pack_key_columns(c->k_columns + at * f->k_padded * PARTS, key, a->k.stride[1], n, a->dim, f->k_padded, k_nonfinite);
     c->packed[at / BLOCK_KEYS] = true;
 }
 
@@ -154,7 +154,7 @@ static bool streams_gradients(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t queries = a->batch * a->seq_q * a->heads_q * a->dim;
     const int64_t keys = a->batch * a->seq_k * a->heads_kv * (a->dim + a->dim_v);
-    return (queries + keys) * (int64_t)sizeof(uint16_t) > STREAM_ABOVE;
+    return (queries + keys) * (int64_t)sizeof(number) > STREAM_ABOVE;
 }
 
 /* Writes dK, times the scale, and dV of a super-block. */

@@ -42,7 +42,7 @@ struct block_loop {
     const struct scratch *c;
     struct row_block *rows;
     const struct keys *k;
-    float factor;                      /* exponent_factor() */
+    float factor;                      /* of S in the exponent: exponent_factor(), in parts score_scale() */
     struct strip strips[BATCH_STRIPS]; /* the batch */
     int64_t count;                     /* of its strips */
     struct tiles_2x2 pending;          /* where the sums in T0 to T3 are still to be stored */
@@ -104,7 +104,7 @@ ALWAYS_INLINE struct softmax_gradients softmax_gradients_of(const struct block_l
     work.to = operands_of(loop, pair->strip, pair->tile, pair->buffer);
     work.factor = v_set(loop->factor);
     for (int i = 0; i < VECTORS; ++i) {
-        work.minus_lse2[i] = v_mul(v_load(of_rows.minus_lse + i * LANES), v_set((float)LOG2_E));
+        work.shift[i] = v_mul(v_load(of_rows.minus_lse + i * LANES), v_set(PARTS == 1 ? (float)LOG2_E : 1));
         work.rows[i] = lanes_first(t->n - i * LANES);
     }
     return work;
@@ -185,12 +185,13 @@ ALWAYS_INLINE void dkdv_step(struct block_loop *loop, struct dkdv *dkdv, struct 
     const struct gradient_operands operands = operands_of(loop, dkdv->strip, begin, dkdv->buffer);
     const bool summed = c->summed[at / STRIP_KEYS];
     const uint32_t seen = dkdv->strip->seen >> begin;
+    const int pairs = (int)((STRIP_KEYS / 2 + dkdv->groups - 1) / dkdv->groups); /* a pair's work over as many steps */
     if (n < v_groups)
-        product_dkdv(&loop->pending, c->dv + at * v, operands.p, c->dout_pairs + begin * TILE_ROWS * v, n, v / TILE_SIDE,
-                     depth, seen, summed, work, hidden);
+        product_dkdv(&loop->pending, c->dv + at * v, operands.p, c->dout_pairs + begin * TILE_ROWS * v * PARTS, n, v_groups,
+                     depth, seen, summed, work, pairs, hidden);
     else
-        product_dkdv(&loop->pending, c->dk + at * k, operands.ds, c->q_pairs + begin * TILE_ROWS * k, n - v_groups,
-                     k / TILE_SIDE, depth, seen, summed, work, hidden);
+        product_dkdv(&loop->pending, c->dk + at * k, operands.ds, c->q_pairs + begin * TILE_ROWS * k * PARTS, n - v_groups,
+                     k / TILE_DEPTH, depth, seen, summed, work, pairs, hidden);
     if (dkdv->next == dkdv->groups) c->summed[at / STRIP_KEYS] = true;
 }
 
@@ -201,12 +202,13 @@ ALWAYS_INLINE void pair_step(struct block_loop *loop, const struct block_pair *p
     struct softmax_gradients work = *from;
     const struct backward *f = loop->f;
     const struct scratch *c = loop->c;
-    const int64_t k = f->k_padded, v = f->v_padded, at = pair->strip->j0 - loop->k->first, row = pair->tile * TILE_ROWS;
+    const int64_t k = f->k_padded, v = f->v_padded, at = pair->strip->j0 - loop->k->first;
+    const int64_t key = at * PARTS, row = pair->tile * TILE_ROWS * PARTS;
     float *minus_delta = statistics_of(&f->tasks, &loop->k->s, loop->k->kv, loop->rows->first + pair->tile).minus_delta;
     tile_barrier();
     while (dkdv->next < until) dkdv_step(loop, dkdv, &work, hidden);
-    product_scores(&loop->pending, c->block.p, NULL, c->k + at * k, c->q + row * k, k / TILE_DEPTH, &work, hidden);
-    product_scores(&loop->pending, c->block.ds, f->delta_last ? NULL : minus_delta, c->v + at * v, c->dout + row * v,
+    product_scores(&loop->pending, c->block.p, NULL, c->k + key * k, c->q + row * k, k / TILE_DEPTH, &work, hidden);
+    product_scores(&loop->pending, c->block.ds, f->delta_last ? NULL : minus_delta, c->v + key * v, c->dout + row * v,
                    v / TILE_DEPTH, NULL, false);
     tile_barrier();
 }
@@ -224,12 +226,12 @@ static void add_nonfinite_rows(float *g, const struct tile_rows *t, const uint32
                                uint32_t nonfinite, int64_t columns, int64_t padded) {
     for (int64_t r = 0; nonfinite; ++r, nonfinite >>= 1) {
         if (!(nonfinite & 1)) continue;
-        const uint16_t *row = (const uint16_t *)y->data + tile_offset(t, y, r);
+        const number *row = (const number *)y->data + tile_offset(t, y, r);
         for (int64_t j = 0; j < STRIP_KEYS; ++j) {
             const float element = operand_element(operand, j, r);
             float *to = g + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_SIDE;
             for (int64_t x = 0; element != 0 && x < columns; ++x)
-                to[x / TILE_SIDE * TILE_SIDE * TILE_SIDE + x % TILE_SIDE] += element * bf16_to_float(row[x]);
+                to[x / TILE_SIDE * TILE_SIDE * TILE_SIDE + x % TILE_SIDE] += element * to_float(row[x]);
         }
     }
 }
@@ -240,11 +242,10 @@ static void add_nonfinite_keys(const struct backward *f, float *dq, const struct
     const strobe_tensor *k = &f->p->a.k;
     for (int64_t j = 0; nonfinite; ++j, nonfinite >>= 1) {
         if (!(nonfinite & 1)) continue;
-        const uint16_t *row = (const uint16_t *)k->data + strobe__key_offset(k, &t->s, j0 + j, t->kv);
+        const number *row = (const number *)k->data + strobe__key_offset(k, &t->s, j0 + j, t->kv);
         for (int64_t r = 0; r < t->n; ++r) {
             const float element = operand_element(operand, j, r);
-            for (int64_t x = 0; element != 0 && x < f->p->a.dim; ++x)
-                dq[x * TILE_ROWS + r] += element * bf16_to_float(row[x]);
+            for (int64_t x = 0; element != 0 && x < f->p->a.dim; ++x) dq[x * TILE_ROWS + r] += element * to_float(row[x]);
         }
     }
 }
@@ -279,26 +280,11 @@ static void next_dkdv(struct block_loop *loop, struct dkdv *dkdv, const struct b
     tile_barrier();
 }
 
-/* dQ^T += K^T dS^T over one strip, for 32 columns of K. rotation: NULL but for the first strip. */
-ALWAYS_INLINE void dq_step(const uint16_t *k, const uint32_t *pairs, const struct tile_rotation *rotation) {
-    _tile_stream_loadd(4, k, 64);
-    _tile_loadd(6, pairs, TILE_ROWS * sizeof *pairs);
-    if (rotation) ROTATE_TILE(0, rotation, 0, 0);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, pairs + LANES, TILE_ROWS * sizeof *pairs);
-    if (rotation) ROTATE_TILE(1, rotation, 1, 0);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_stream_loadd(5, k + 2 * TILE_ELEMENTS, 64);
-    if (rotation) ROTATE_TILE(2, rotation, 0, 1);
-    _tile_dpbf16ps(2, 5, 6);
-    if (rotation) ROTATE_TILE(3, rotation, 1, 1);
-    _tile_dpbf16ps(3, 5, 7);
-}
-
 /* dQ^T += K^T dS^T of a tile, over the strips of the batch that it sees. */
 static void product_dq(struct block_loop *loop, int64_t tile) {
     const int64_t padded = loop->f->k_padded;
     const struct strip *first = loop->strips, *end = loop->strips + loop->count;
+    struct softmax_gradients none = {.left = 0};
     while (first < end && !sees(first, tile)) ++first;
     if (first == end) return;
     const int64_t of_head = loop->rows->first + tile;
@@ -310,13 +296,13 @@ static void product_dq(struct block_loop *loop, int64_t tile) {
         for (const struct strip *s = first; s < end; ++s, rotation.pending = NULL) {
             if (!sees(s, tile)) continue;
             const int64_t at = s->j0 - loop->k->first, n = s - loop->strips;
-            const uint16_t *k = loop->c->k_columns + at / BLOCK_KEYS * BLOCK_KEYS * padded + at % BLOCK_KEYS * TILE_SIDE +
-                                x * BLOCK_KEYS;
-            const uint32_t *pairs = loop->c->pairs + (n * BLOCK_TILES + tile) * OPERAND_WORDS;
+            const uint16_t *k = loop->c->k_columns + at / BLOCK_KEYS * BLOCK_KEYS * padded * PARTS +
+                                (x * BLOCK_KEYS + at % BLOCK_KEYS * TILE_DEPTH) * PARTS;
+            const uint16_t *pairs = (const uint16_t *)(loop->c->pairs + (n * BLOCK_TILES + tile) * OPERAND_WORDS);
             if (rotation.pending)
-                dq_step(k, pairs, &rotation);
+                multiply_parts(k, pairs, STREAM_A, &rotation, &none, no_work, false);
             else
-                dq_step(k, pairs, NULL);
+                multiply_parts(k, pairs, STREAM_A, NULL, &none, no_work, false);
         }
         loop->pending = c;
     }
@@ -363,7 +349,8 @@ static void loop_over_batch(struct block_loop *loop) {
 /* The gradients of a block of rows and the keys [begin, end) of a super-block, in batches of about the same size. */
 static void loop_over_strips(const struct backward *f, const struct scratch *c, struct row_block *rows, const struct keys *k,
                              int64_t begin, int64_t end) {
-    struct block_loop loop = {.f = f, .c = c, .rows = rows, .k = k, .factor = exponent_factor(f->p)};
+    struct block_loop loop = {
+        .f = f, .c = c, .rows = rows, .k = k, .factor = PARTS == 1 ? exponent_factor(f->p) : score_scale(f->p)};
     const int64_t strips = (end - begin + STRIP_KEYS - 1) / STRIP_KEYS, batches = (strips + BATCH_STRIPS - 1) / BATCH_STRIPS;
     const int64_t batch = (strips + batches - 1) / batches;
     for (int64_t j0 = begin; j0 < end; j0 += STRIP_KEYS) {

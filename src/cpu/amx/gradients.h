@@ -24,30 +24,34 @@
 
 #include <math.h>
 
+#include "cpu/amx/operand.h"
 #include "cpu/amx/sizes.h"
 #include "cpu/vector/tile.h"
 
 enum {
-    PAIR_FLOATS = STRIP_KEYS * TILE_ROWS,       /* S^T or dP^T of a block pair */
-    OPERAND_WORDS = STRIP_KEYS * TILE_ROWS / 2, /* P^T or dS^T of a block pair, in pairs of bf16 */
+    PAIR_FLOATS = STRIP_KEYS * TILE_ROWS,     /* S^T or dP^T of a block pair */
+    PART_ELEMENTS = 2 * TILE_ELEMENTS,        /* from one part of an operand's two tiles to the next */
+    OPERAND_ELEMENTS = PARTS * PART_ELEMENTS, /* an operand of a step: two tiles, in parts */
+    PART_WORDS = PART_ELEMENTS / 2,           /* the same in pairs of bf16 */
+    OPERAND_WORDS = OPERAND_ELEMENTS / 2,     /* P^T or dS^T of a block pair */
 };
 
 /* P^T and dS^T of a block pair, in the layouts of operands. */
 struct gradient_operands {
-    uint32_t *p, *ds; /* A: [32 keys][16 pairs of rows] */
-    uint32_t *pairs;  /* B, dS^T: [16 pairs of keys][32 rows] */
+    uint32_t *p, *ds; /* A: [PARTS][32 keys][16 pairs of rows] */
+    uint32_t *pairs;  /* B, dS^T: [PARTS][2][16 pairs of keys][16 rows] */
 };
 
 /* The vector work of a block pair: P and dS from S^T and dP^T, two keys at a time, rounded into the three operands. */
 struct softmax_gradients {
     const float *s, *dp; /* of the next two keys */
     struct gradient_operands to;
-    const float *slope, *z;          /* of the next two keys: softcap's slope, dropout's factors; NULL: there are none */
-    const float *minus_delta;        /* with dropout: -delta of the rows, from which the chain of dP has not started then */
-    vec factor, minus_lse2[VECTORS]; /* P = 2^(S factor - lse2) */
-    lane_mask rows[VECTORS];         /* the rows that exist */
-    int left;                        /* pairs of keys still to come */
-    bool hidden;                     /* a score may be -inf, or there is softcap or dropout; the functions' `hidden` */
+    const float *slope, *z;     /* of the next two keys: softcap's slope, dropout's factors; NULL: there are none */
+    const float *minus_delta;   /* with dropout: -delta of the rows, from which the chain of dP has not started then */
+    vec factor, shift[VECTORS]; /* P = 2^(S factor + shift); in parts e^(S factor + shift) */
+    lane_mask rows[VECTORS];    /* the rows that exist */
+    int left;                   /* pairs of keys still to come */
+    bool hidden;                /* a score may be -inf, or there is softcap or dropout; the functions' `hidden` */
 };
 
 /* dP becomes Z dP - delta. */
@@ -63,6 +67,41 @@ ALWAYS_INLINE void multiply_two_keys(vec x[2][VECTORS], const float *by) {
         for (int n = 0; n < VECTORS; ++n) x[j][n] = v_mul(x[j][n], v_load(by + j * TILE_ROWS + n * LANES));
 }
 
+/* P of a score. In parts the difference of S and lse, which may be large, is taken before it is rounded again. */
+ALWAYS_INLINE vec weight(const struct softmax_gradients *work, vec score, int n) {
+    const vec exponent = v_fma(score, work->factor, work->shift[n]);
+    return PARTS == 1 ? v_exp2_coarse(exponent) : v_exp2(v_mul(exponent, v_set((float)LOG2_E)));
+}
+
+/* Takes the next part of x. The last one is all that is left, not rounded yet. */
+ALWAYS_INLINE vec next_part(vec *x, int part) {
+    if (part == PARTS - 1) return *x;
+    return v_of_words(part == 0 ? round_part(x) : cut_part(x));
+}
+
+/* Two vectors of a part as pairs of bf16. */
+ALWAYS_INLINE vec_words pair_part(vec even, vec odd, int part) {
+    return part == PARTS - 1 ? v_pair(even, odd) : v_pair_cut(v_words(even), v_words(odd));
+}
+
+/* Stores P and dS of two keys as operands, in parts. */
+ALWAYS_INLINE void store_operands(struct gradient_operands to, vec p[2][VECTORS], vec ds[2][VECTORS]) {
+    for (int part = 0; part < PARTS; ++part, to.p += PART_WORDS, to.ds += PART_WORDS, to.pairs += PART_WORDS) {
+        vec p_part[2][VECTORS], ds_part[2][VECTORS];
+        for (int j = 0; j < 2; ++j)
+            for (int n = 0; n < VECTORS; ++n) {
+                p_part[j][n] = next_part(&p[j][n], part);
+                ds_part[j][n] = next_part(&ds[j][n], part);
+            }
+        for (int j = 0; j < 2; ++j) {
+            w_store(to.p + j * LANES, pair_part(p_part[j][0], p_part[j][1], part));
+            w_store(to.ds + j * LANES, pair_part(ds_part[j][0], ds_part[j][1], part));
+        }
+        for (int n = 0; n < VECTORS; ++n)
+            w_store(to.pairs + n * TILE_SIDE * LANES, pair_part(ds_part[0][n], ds_part[1][n], part));
+    }
+}
+
 /* The vector work of the next two keys. `hidden`: as in the structure. P and dS are 0 where a score is -inf, whatever dP and
  * delta are, and in rows that do not exist, where a key's NaN is not masked. `ready`: s and dp hold P and dS already. */
 ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, bool hidden, bool ready) {
@@ -72,7 +111,7 @@ ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, boo
         for (int n = 0; n < VECTORS; ++n) {
             score[j][n] = v_load(work->s + j * TILE_ROWS + n * LANES);
             ds[j][n] = v_load(work->dp + j * TILE_ROWS + n * LANES);
-            p[j][n] = ready ? score[j][n] : v_exp2_coarse(v_fma(score[j][n], work->factor, work->minus_lse2[n]));
+            p[j][n] = ready ? score[j][n] : weight(work, score[j][n], n);
             if (!ready && !hidden) ds[j][n] = v_mul(p[j][n], ds[j][n]);
         }
     if (drops) drop_gradients(work, ds);
@@ -85,18 +124,14 @@ ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, boo
             p[j][n] = v_keep_visible(work->rows[n], score[j][n], p[j][n]);
             ds[j][n] = v_keep_visible(work->rows[n], score[j][n], ds[j][n]);
         }
-    for (int j = 0; j < 2; ++j) {
-        w_store(work->to.p + j * LANES, v_pair(p[j][0], p[j][1]));
-        w_store(work->to.ds + j * LANES, v_pair(ds[j][0], ds[j][1]));
-    }
-    for (int n = 0; n < VECTORS; ++n) w_store(work->to.pairs + n * LANES, v_pair(ds[0][n], ds[1][n]));
+    store_operands(work->to, p, ds);
     work->s += 2 * TILE_ROWS;
     work->dp += 2 * TILE_ROWS;
     if (drops) work->z += 2 * TILE_ROWS;
     if (hidden && work->slope) work->slope += 2 * TILE_ROWS;
     work->to.p += 2 * LANES;
     work->to.ds += 2 * LANES;
-    work->to.pairs += TILE_ROWS;
+    work->to.pairs += LANES;
     --work->left;
 }
 
@@ -107,8 +142,12 @@ ALWAYS_INLINE void softmax_gradients_step(struct softmax_gradients *work, int pa
 
 /* P or dS of key j and row r, from an operand A. */
 static inline float operand_element(const uint32_t *operand, int64_t j, int64_t r) {
-    const uint32_t word = operand[j * LANES + r % LANES];
-    return bf16_to_float((uint16_t)(r < LANES ? word : word >> 16));
+    float sum = 0;
+    for (int part = PARTS - 1; part >= 0; --part) {
+        const uint32_t word = operand[part * PART_WORDS + j * LANES + r % LANES];
+        sum += bf16_to_float((uint16_t)(r < LANES ? word : word >> 16));
+    }
+    return sum;
 }
 
 /* Four tiles of C in memory. */
@@ -147,108 +186,115 @@ struct tile_rotation {
             _tile_zero(tile);                                                                                          \
     } while (0)
 
-/* C += A B over 32 of the inner dimension; with_work: two keys of vector work after every second tile product. rotation:
- * NULL within a chain. B is streamed past L1, since it is not read again soon; stream: A too. */
-ALWAYS_INLINE void multiply_2x2(const uint16_t *a, int64_t a_below, const uint16_t *b, const struct tile_rotation *rotation,
-                                struct softmax_gradients *work, bool with_work, bool hidden, bool stream) {
-    if (stream)
-        _tile_stream_loadd(4, a, 64);
-    else
-        _tile_loadd(4, a, 64);
-    _tile_stream_loadd(6, b, 64);
+/* Which operands of a step are streamed past L1, since they are not read again soon. */
+enum streamed { STREAM_B = 1, STREAM_BOTH = 3, STREAM_A = 2 };
+
+/* Pairs of keys of vector work, at most: after each tile product of a step, and, of a step in parts, spread over the steps
+ * of its parts. */
+struct work_rate {
+    int after[4], spread;
+};
+
+#define LOAD_OPERAND(tile, at, stream)        \
+    do {                                      \
+        if (stream)                           \
+            _tile_stream_loadd(tile, at, 64); \
+        else                                  \
+            _tile_loadd(tile, at, 64);        \
+    } while (0)
+
+/* C += A B over 32 of the inner dimension, of one part of each operand. rotation: NULL within a chain. `fresh`: the part is
+ * not in its tiles yet. */
+ALWAYS_INLINE void multiply_2x2(const uint16_t *a, bool fresh_a, const uint16_t *b, bool fresh_b, enum streamed streamed,
+                                const struct tile_rotation *rotation, struct softmax_gradients *work, struct work_rate rate,
+                                bool hidden) {
+    if (fresh_a) LOAD_OPERAND(4, a, streamed & STREAM_A);
+    if (fresh_b) LOAD_OPERAND(6, b, streamed & STREAM_B);
     if (rotation) ROTATE_TILE(0, rotation, 0, 0);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_stream_loadd(7, b + TILE_ELEMENTS, 64);
+    softmax_gradients_step(work, rate.after[0], hidden);
+    if (fresh_b) LOAD_OPERAND(7, b + TILE_ELEMENTS, streamed & STREAM_B);
     if (rotation) ROTATE_TILE(1, rotation, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
-    if (with_work) softmax_gradients_variant(work, hidden, false);
-    if (stream)
-        _tile_stream_loadd(5, a + a_below, 64);
-    else
-        _tile_loadd(5, a + a_below, 64);
+    softmax_gradients_step(work, rate.after[1], hidden);
+    if (fresh_a) LOAD_OPERAND(5, a + TILE_ELEMENTS, streamed & STREAM_A);
     if (rotation) ROTATE_TILE(2, rotation, 0, 1);
     _tile_dpbf16ps(2, 5, 6);
+    softmax_gradients_step(work, rate.after[2], hidden);
     if (rotation) ROTATE_TILE(3, rotation, 1, 1);
     _tile_dpbf16ps(3, 5, 7);
-    if (with_work) softmax_gradients_variant(work, hidden, false);
+    softmax_gradients_step(work, rate.after[3], hidden);
 }
 
-/* A step of S^T, with up to `pairs` pairs of keys of vector work after each tile product. The first step of a chain still
- * has to store the dP^T that this work reads, so its vector work begins when two tiles, the first 16 keys, are stored. */
-ALWAYS_INLINE void scores_step(const uint16_t *k, int64_t k_below, const uint16_t *q, const struct tile_rotation *rotation,
-                               struct softmax_gradients *work, int pairs, bool hidden) {
-    _tile_loadd(4, k, 64);
-    _tile_stream_loadd(6, q, 64);
-    if (rotation) ROTATE_TILE(0, rotation, 0, 0);
-    _tile_dpbf16ps(0, 4, 6);
-    if (!rotation) softmax_gradients_step(work, pairs, hidden);
-    _tile_stream_loadd(7, q + TILE_ELEMENTS, 64);
-    if (rotation) ROTATE_TILE(1, rotation, 1, 0);
-    _tile_dpbf16ps(1, 4, 7);
-    softmax_gradients_step(work, pairs, hidden);
-    _tile_loadd(5, k + k_below, 64);
-    if (rotation) ROTATE_TILE(2, rotation, 0, 1);
-    _tile_dpbf16ps(2, 5, 6);
-    softmax_gradients_step(work, pairs, hidden);
-    if (rotation) ROTATE_TILE(3, rotation, 1, 1);
-    _tile_dpbf16ps(3, 5, 7);
-    softmax_gradients_step(work, pairs, hidden);
+/* How many of `pairs` come with the n-th of the steps of parts. */
+ALWAYS_INLINE int share_of_step(int pairs, int n) {
+    enum { STEPS = PRODUCTS - LSE_PRODUCTS };
+    return (n + 1) * pairs / STEPS - n * pairs / STEPS;
 }
 
-/* S^T of a block pair, or dP^T, which starts from a row of -delta: k [2][chunks] tiles, q [chunks][2] tiles. With S^T all
- * vector work that is left is done, before S^T is stored over what it reads; work: NULL for dP^T. */
+/* The same of all parts whose product counts. */
+ALWAYS_INLINE void multiply_parts(const uint16_t *a, const uint16_t *b, enum streamed streamed,
+                                  const struct tile_rotation *rotation, struct softmax_gradients *work,
+                                  struct work_rate rate, bool hidden) {
+    for (int n = LSE_PRODUCTS; n < PRODUCTS; ++n) {
+        const bool first = n == LSE_PRODUCTS;
+        if (rate.spread) rate.after[1] = share_of_step(rate.spread, n - LSE_PRODUCTS);
+        multiply_2x2(a + products[n].a * PART_ELEMENTS, first || products[n].fresh_a, b + products[n].b * PART_ELEMENTS,
+                     first || products[n].fresh_b, streamed, first ? rotation : NULL, work, rate, hidden);
+    }
+}
+
+static const struct work_rate no_work = {{0, 0, 0, 0}, 0};
+
+/* S^T of a block pair, or dP^T, which starts from a row of -delta: k and q [chunks] operands. With S^T all vector work that
+ * is left is done, before S^T is stored over what it reads; work: NULL for dP^T. The first step of the chain still has to
+ * store the dP^T that this work reads, so the work begins when two tiles, the first 16 keys, are stored. */
 ALWAYS_INLINE void product_scores(struct tiles_2x2 *pending, float *s, float *start, const uint16_t *k, const uint16_t *q,
                                   int64_t chunks, struct softmax_gradients *work, bool hidden) {
     const struct tiles_2x2 rows = {start, LANES, 0, 0};
     const struct tile_rotation rotation = {pending, start ? &rows : NULL};
-    const int64_t below = chunks * TILE_ELEMENTS;
+    struct softmax_gradients none = {.left = 0};
     if (work && work->left > 0) {
-        const int slots = (int)(4 * chunks - 1), pairs = (work->left + slots - 1) / slots;
+        const int slots = (int)((PRODUCTS - LSE_PRODUCTS) * 4 * chunks - 1), pairs = (work->left + slots - 1) / slots;
+        const struct work_rate first = {{0, pairs, pairs, pairs}, 0}, rate = {{pairs, pairs, pairs, pairs}, 0};
         if (chunks == 1) store_pending(pending); /* else the one step would have time for 8 pairs at most */
-        scores_step(k, below, q, &rotation, work, pairs, hidden);
-        for (int64_t n = 1; n < chunks; ++n) {
-            k += TILE_ELEMENTS;
-            q += 2 * TILE_ELEMENTS;
-            scores_step(k, below, q, NULL, work, pairs, hidden);
-        }
+        multiply_parts(k, q, STREAM_B, &rotation, work, first, hidden);
+        for (int64_t n = 1; n < chunks; ++n)
+            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, STREAM_B, NULL, work, rate, hidden);
     } else {
-        multiply_2x2(k, below, q, &rotation, NULL, false, false, false);
-        for (int64_t n = 1; n < chunks; ++n) {
-            k += TILE_ELEMENTS;
-            q += 2 * TILE_ELEMENTS;
-            multiply_2x2(k, below, q, NULL, NULL, false, false, false);
-        }
+        multiply_parts(k, q, STREAM_B, &rotation, &none, no_work, false);
+        for (int64_t n = 1; n < chunks; ++n)
+            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, STREAM_B, NULL, &none, no_work, false);
     }
     *pending = (struct tiles_2x2){s, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *s};
 }
 
-/* multiply_2x2() with A streamed, and with vector work as long as any is left. */
-ALWAYS_INLINE void multiply_2x2_with_work(const uint16_t *a, int64_t a_below, const uint16_t *b,
-                                          const struct tile_rotation *rotation, struct softmax_gradients *work,
-                                          bool hidden) {
+/* multiply_parts() with both operands streamed, and with vector work as long as any is left: in parts `pairs` pairs of keys.
+ */
+ALWAYS_INLINE void multiply_with_work(const uint16_t *a, const uint16_t *b, const struct tile_rotation *rotation,
+                                      struct softmax_gradients *work, int pairs, bool hidden) {
+    const struct work_rate some = {{0, 1, 0, 1}, 0}, in_parts = {{0, 0, 0, 0}, pairs};
     if (work->left > 0)
-        multiply_2x2(a, a_below, b, rotation, work, true, hidden, true);
+        multiply_parts(a, b, STREAM_BOTH, rotation, work, PARTS == 1 ? some : in_parts, hidden);
     else
-        multiply_2x2(a, a_below, b, rotation, work, false, false, true);
+        multiply_parts(a, b, STREAM_BOTH, rotation, work, no_work, false);
 }
 
 /* Columns [32 n, 32 n + 32) of dV += P^T dO or dK += dS^T Q over those of `depth` tiles of rows that see the strip, one bit
- * each in `seen`, the first among them: g [2][columns] tiles, p [depth][2] tiles, y [depth][columns] tiles. summed: g holds
- * sums; false: it holds anything and counts as zero. */
+ * each in `seen`, the first among them: g [2][2 groups] tiles, p [depth] operands, y [depth][groups] operands. summed: g
+ * holds sums; false: it holds anything and counts as zero. */
 ALWAYS_INLINE void product_dkdv(struct tiles_2x2 *pending, float *g, const uint32_t *p, const uint16_t *y, int64_t n,
-                                int64_t columns, int64_t depth, uint32_t seen, bool summed, struct softmax_gradients *work,
-                                bool hidden) {
+                                int64_t groups, int64_t depth, uint32_t seen, bool summed, struct softmax_gradients *work,
+                                int pairs, bool hidden) {
     const int64_t tile = TILE_SIDE * TILE_SIDE;
-    const struct tiles_2x2 c = {g + 2 * n * tile, tile, columns * tile, TILE_SIDE * sizeof *g};
+    const struct tiles_2x2 c = {g + 2 * n * tile, tile, 2 * groups * tile, TILE_SIDE * sizeof *g};
     const struct tile_rotation rotation = {pending, summed ? &c : NULL};
     const uint16_t *a = (const uint16_t *)p;
-    y += 2 * n * TILE_ELEMENTS;
-    multiply_2x2_with_work(a, TILE_ELEMENTS, y, &rotation, work, hidden);
-    for (int64_t t = 1; t < depth; ++t) {
-        a += 2 * TILE_ELEMENTS;
-        y += columns * TILE_ELEMENTS;
-        if (seen >> t & 1) multiply_2x2_with_work(a, TILE_ELEMENTS, y, NULL, work, hidden);
-    }
+    y += n * OPERAND_ELEMENTS;
+    multiply_with_work(a, y, &rotation, work, pairs, hidden);
+    for (int64_t t = 1; t < depth; ++t)
+        if (seen >> t & 1)
+            multiply_with_work(a + t * OPERAND_ELEMENTS, y + t * groups * OPERAND_ELEMENTS, NULL, work, pairs, hidden);
     *pending = c;
 }
 

@@ -137,6 +137,15 @@ static inline float to_float(number x) {
 #endif
 }
 
+/* Two vectors of fp32 as 2 LANES columns of the 16-bit dtype. */
+static inline vec_words round_columns(vec low, vec high) {
+#if defined(STROBE_AMX_fp16)
+    return w_round_fp16(low, high);
+#else
+    return w_round_bf16(low, high);
+#endif
+}
+
 /* Results are written in words of 32 bits: one column of fp32, or two of 16 bits. */
 enum { COLUMNS_A_WORD = (int)(sizeof(uint32_t) / sizeof(number)) };
 

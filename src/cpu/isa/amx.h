@@ -139,6 +139,12 @@ static inline vec_words w_round_bf16(vec low, vec high) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(round_bf16(low)), round_bf16(high), 1);
 }
 
+/* The same of fp16. */
+static inline vec_words w_round_fp16(vec low, vec high) {
+    enum { nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(low, nearest)), _mm512_cvtps_ph(high, nearest), 1);
+}
+
 /* Pairs that are results: to nearest even. */
 static inline vec_words v_pair_even(vec even, vec odd) { return v_pair_cut(round_number(even), round_number(odd)); }
 
