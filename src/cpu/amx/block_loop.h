@@ -300,9 +300,9 @@ static void product_dq(struct block_loop *loop, int64_t tile) {
                                 (x * BLOCK_KEYS + at % BLOCK_KEYS * TILE_DEPTH) * PARTS;
             const uint16_t *pairs = (const uint16_t *)(loop->c->pairs + (n * BLOCK_TILES + tile) * OPERAND_WORDS);
             if (rotation.pending)
-                multiply_parts(k, pairs, STREAM_A, &rotation, &none, no_work, false);
+                multiply_parts(k, pairs, SCORE_PRODUCTS, STREAM_A, &rotation, &none, no_work, false);
             else
-                multiply_parts(k, pairs, STREAM_A, NULL, &none, no_work, false);
+                multiply_parts(k, pairs, SCORE_PRODUCTS, STREAM_A, NULL, &none, no_work, false);
         }
         loop->pending = c;
     }

@@ -228,17 +228,17 @@ ALWAYS_INLINE void multiply_2x2(const uint16_t *a, bool fresh_a, const uint16_t 
 
 /* How many of `pairs` come with the n-th of the steps of parts. */
 ALWAYS_INLINE int share_of_step(int pairs, int n) {
-    enum { STEPS = PRODUCTS - LSE_PRODUCTS };
+    enum { STEPS = PRODUCTS - SCORE_PRODUCTS };
     return (n + 1) * pairs / STEPS - n * pairs / STEPS;
 }
 
-/* The same of all parts whose product counts. */
-ALWAYS_INLINE void multiply_parts(const uint16_t *a, const uint16_t *b, enum streamed streamed,
+/* The same of all parts whose product counts, which are those from products[start] on. */
+ALWAYS_INLINE void multiply_parts(const uint16_t *a, const uint16_t *b, int start, enum streamed streamed,
                                   const struct tile_rotation *rotation, struct softmax_gradients *work,
                                   struct work_rate rate, bool hidden) {
-    for (int n = LSE_PRODUCTS; n < PRODUCTS; ++n) {
-        const bool first = n == LSE_PRODUCTS;
-        if (rate.spread) rate.after[1] = share_of_step(rate.spread, n - LSE_PRODUCTS);
+    for (int n = start; n < PRODUCTS; ++n) {
+        const bool first = n == start;
+        if (rate.spread) rate.after[1] = share_of_step(rate.spread, n - start);
         multiply_2x2(a + products[n].a * PART_ELEMENTS, first || products[n].fresh_a, b + products[n].b * PART_ELEMENTS,
                      first || products[n].fresh_b, streamed, first ? rotation : NULL, work, rate, hidden);
     }
@@ -248,23 +248,24 @@ static const struct work_rate no_work = {{0, 0, 0, 0}, 0};
 
 /* S^T of a block pair, or dP^T, which starts from a row of -delta: k and q [chunks] operands. With S^T all vector work that
  * is left is done, before S^T is stored over what it reads; work: NULL for dP^T. The first step of the chain still has to
- * store the dP^T that this work reads, so the work begins when two tiles, the first 16 keys, are stored. */
+ * store the dP^T that this work reads, so the work begins when two tiles, the first 16 keys, are stored. All products of
+ * parts are taken: P is e to the power of S, and dP - delta may be a small difference. */
 ALWAYS_INLINE void product_scores(struct tiles_2x2 *pending, float *s, float *start, const uint16_t *k, const uint16_t *q,
                                   int64_t chunks, struct softmax_gradients *work, bool hidden) {
     const struct tiles_2x2 rows = {start, LANES, 0, 0};
     const struct tile_rotation rotation = {pending, start ? &rows : NULL};
     struct softmax_gradients none = {.left = 0};
     if (work && work->left > 0) {
-        const int slots = (int)((PRODUCTS - LSE_PRODUCTS) * 4 * chunks - 1), pairs = (work->left + slots - 1) / slots;
+        const int slots = (int)(PRODUCTS * 4 * chunks - 1), pairs = (work->left + slots - 1) / slots;
         const struct work_rate first = {{0, pairs, pairs, pairs}, 0}, rate = {{pairs, pairs, pairs, pairs}, 0};
         if (chunks == 1) store_pending(pending); /* else the one step would have time for 8 pairs at most */
-        multiply_parts(k, q, STREAM_B, &rotation, work, first, hidden);
+        multiply_parts(k, q, 0, STREAM_B, &rotation, work, first, hidden);
         for (int64_t n = 1; n < chunks; ++n)
-            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, STREAM_B, NULL, work, rate, hidden);
+            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, 0, STREAM_B, NULL, work, rate, hidden);
     } else {
-        multiply_parts(k, q, STREAM_B, &rotation, &none, no_work, false);
+        multiply_parts(k, q, 0, STREAM_B, &rotation, &none, no_work, false);
         for (int64_t n = 1; n < chunks; ++n)
-            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, STREAM_B, NULL, &none, no_work, false);
+            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, 0, STREAM_B, NULL, &none, no_work, false);
     }
     *pending = (struct tiles_2x2){s, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *s};
 }
@@ -275,9 +276,9 @@ ALWAYS_INLINE void multiply_with_work(const uint16_t *a, const uint16_t *b, cons
                                       struct softmax_gradients *work, int pairs, bool hidden) {
     const struct work_rate some = {{0, 1, 0, 1}, 0}, in_parts = {{0, 0, 0, 0}, pairs};
     if (work->left > 0)
-        multiply_parts(a, b, STREAM_BOTH, rotation, work, PARTS == 1 ? some : in_parts, hidden);
+        multiply_parts(a, b, SCORE_PRODUCTS, STREAM_BOTH, rotation, work, PARTS == 1 ? some : in_parts, hidden);
     else
-        multiply_parts(a, b, STREAM_BOTH, rotation, work, no_work, false);
+        multiply_parts(a, b, SCORE_PRODUCTS, STREAM_BOTH, rotation, work, no_work, false);
 }
 
 /* Columns [32 n, 32 n + 32) of dV += P^T dO or dK += dS^T Q over those of `depth` tiles of rows that see the strip, one bit

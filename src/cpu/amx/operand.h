@@ -7,7 +7,8 @@
  * is then a sum of products of parts. Those below the last bit of the dtype are left out:
  *
  *     fp16    a1 b0 + a0 b0 + a0 b1
- *             a1 b1, 2^-18 of a b, is left out, but taken for S where lse is wanted
+ *             a1 b1, 2^-18 of a b, is left out, but taken for S where lse is wanted, and in the
+ *             backward for S and dP
  *     fp32    a2 b0 + a1 b0 + a1 b1 + a0 b1 + a0 b2 + a0 b0
  *             a1 b2, a2 b1 and smaller ones, 2^-26 of a b, are left out
  *
@@ -22,19 +23,20 @@
 
 #if defined(STROBE_AMX_fp32)
 typedef float number;
-enum { PARTS = 3, PRODUCTS = 6, LSE_PRODUCTS = 0 };
+enum { PARTS = 3, PRODUCTS = 6, SCORE_PRODUCTS = 0 };
 #define AMX_KERNEL(name) LEVEL_KERNEL(name##_fp32)
 #elif defined(STROBE_AMX_fp16)
 typedef uint16_t number;
-enum { PARTS = 2, PRODUCTS = 4, LSE_PRODUCTS = 1 };
+enum { PARTS = 2, PRODUCTS = 4, SCORE_PRODUCTS = 1 };
 #define AMX_KERNEL(name) LEVEL_KERNEL(name##_fp16)
 #else
 typedef uint16_t number;
-enum { PARTS = 1, PRODUCTS = 1, LSE_PRODUCTS = 0 };
+enum { PARTS = 1, PRODUCTS = 1, SCORE_PRODUCTS = 0 };
 #define AMX_KERNEL(name) LEVEL_KERNEL(name)
 #endif
 
-/* The parts that are multiplied, in this order. The first LSE_PRODUCTS are for scores alone, and only where lse is wanted.
+/* The parts that are multiplied, in this order. The first SCORE_PRODUCTS are for scores alone: where lse is
+ * wanted, and in the backward.
  * From one product to the next one side changes, and the other stays in its tiles. */
 static const struct {
     int8_t a, b;

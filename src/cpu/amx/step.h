@@ -193,7 +193,7 @@ ALWAYS_INLINE void store_tiles(float *to) {
 /* S^T of block j+1. Its last four tiles stay in T0..T3; returns where they are to be stored. */
 ALWAYS_INLINE float *step_scores(const struct step *t, struct exponentials *e, int pairs) {
     const size_t k_row = (size_t)t->k_stride * sizeof *t->k;
-    const int first = e->fine ? 0 : LSE_PRODUCTS;
+    const int first = e->fine ? 0 : SCORE_PRODUCTS;
     struct tile_rotation rotation = {.store_to = NULL};
     for (int64_t j = 0; j < t->k_keys; j += HALF_KEYS) {
         struct operand k = {t->k + j * t->k_stride, .row = k_row, .next = TILE_SIDE * k_row,
@@ -219,10 +219,10 @@ ALWAYS_INLINE void step_values_in_parts(const struct step *t, struct exponential
                             .part = 2 * P_WORDS};
         v.next = (size_t)(PARTS * v.part) * sizeof *v.at;
         rotation.load_from = t->o_empty ? NULL : t->o + x * BELOW;
-        multiply_parts(v, p, LSE_PRODUCTS, &rotation, e, pairs);
+        multiply_parts(v, p, SCORE_PRODUCTS, &rotation, e, pairs);
         v.at += TILE_ELEMENTS;
         p.at += P_WORDS; /* the other 32 keys: half of P's words, two bf16 each */
-        if (t->v_whole) multiply_parts(v, p, LSE_PRODUCTS, NULL, e, pairs);
+        if (t->v_whole) multiply_parts(v, p, SCORE_PRODUCTS, NULL, e, pairs);
         rotation.store_to = t->o + x * BELOW;
     }
     store_tiles(rotation.store_to);
@@ -305,7 +305,7 @@ ALWAYS_INLINE void step_at_rate(const struct step *t, struct exponentials *expon
 
 /* One step, with its exponentials spread evenly over its groups of tile products. */
 ALWAYS_INLINE void step_spread(const struct step *t, struct exponentials *e, bool fine) {
-    const int64_t groups = (PRODUCTS - LSE_PRODUCTS) * (2 * t->chunks + t->tiles);
+    const int64_t groups = (PRODUCTS - SCORE_PRODUCTS) * (2 * t->chunks + t->tiles);
     if (groups * 2 >= BLOCK_PAIRS)
         step_at_rate(t, e, 2, fine);
     else if (groups * 4 >= BLOCK_PAIRS)
