@@ -99,6 +99,15 @@ enum {
         .dim_v = 256, ANY_SIZE, .workspace = strobe__cpu_backward_workspace_##level, .run = strobe__cpu_backward_##level, \
     }
 
+#define BACKWARD_IN_PARTS(dtype, DTYPE, parts)                                                                             \
+    {                                                                                                                      \
+        .name = "cpu_backward_" #dtype "_amx", .summary = "the same in " #dtype ", each number the sum of " parts " bf16", \
+        .operation = STROBE_BACKWARD, .needs = CPU_AMX, .features = COMMON | SCORES | BACKWARD,                            \
+        .dtypes = TILES_BACKWARD(DTYPE), .dim = 256, .dim_v = 256, ANY_SIZE,                                               \
+        .best_rows = {ROWS_WORTH_SPLITTING, INT64_MAX}, .denied = strobe__cpu_refuses_tiles,                               \
+        .workspace = strobe__cpu_backward_workspace_##dtype##_amx, .run = strobe__cpu_backward_##dtype##_amx,              \
+    }
+
 /* The levels above the baseline. On Windows GCC's macros for tiles cast strides to long, which has 32 bits there, and the
  * assembler refuses them. */
 #if defined(__x86_64__) && !defined(STROBE_BASELINE_ONLY)
@@ -221,36 +230,8 @@ static const struct kernel kernels[] = {
         .workspace = strobe__cpu_backward_workspace_amx,
         .run = strobe__cpu_backward_amx,
     },
-    {
-        .name = "cpu_backward_fp16_amx",
-        .summary = "the same in fp16, each number the sum of two bf16",
-        .operation = STROBE_BACKWARD,
-        .needs = CPU_AMX,
-        .features = COMMON | SCORES | BACKWARD,
-        .dtypes = TILES_BACKWARD(FP16),
-        .dim = 256,
-        .dim_v = 256,
-        ANY_SIZE,
-        .best_rows = {ROWS_WORTH_SPLITTING, INT64_MAX},
-        .denied = strobe__cpu_refuses_tiles,
-        .workspace = strobe__cpu_backward_workspace_fp16_amx,
-        .run = strobe__cpu_backward_fp16_amx,
-    },
-    {
-        .name = "cpu_backward_fp32_amx",
-        .summary = "the same in fp32, each number the sum of three bf16",
-        .operation = STROBE_BACKWARD,
-        .needs = CPU_AMX,
-        .features = COMMON | SCORES | BACKWARD,
-        .dtypes = TILES_BACKWARD(FP32),
-        .dim = 256,
-        .dim_v = 256,
-        ANY_SIZE,
-        .best_rows = {ROWS_WORTH_SPLITTING, INT64_MAX},
-        .denied = strobe__cpu_refuses_tiles,
-        .workspace = strobe__cpu_backward_workspace_fp32_amx,
-        .run = strobe__cpu_backward_fp32_amx,
-    },
+    BACKWARD_IN_PARTS(fp16, FP16, "two"),
+    BACKWARD_IN_PARTS(fp32, FP32, "three"),
 #endif
 #if defined(X86_LEVELS)
     BACKWARD_PRODUCTS(avx512bf16, AVX512BF16, "products of bf16 pairs on AVX-512 vectors"),

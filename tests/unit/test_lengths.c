@@ -16,7 +16,8 @@
 enum { SEVERAL_BLOCKS = 3 * BLOCK_KEYS + 5, LARGEST_DIM = 512, LARGEST_DIM_ON_TILES = 256 };
 
 /* Keys of a super-block at the largest head dim, where it is smallest: of vector/backward.c (K, V, dK and dV in fp32), of
- * amx/backward.c (K, K^T and V in bf16, dK and dV in fp32), and of amx/forward.c (K and V in bf16). */
+ * amx/backward.c (K, K^T and V in bf16, dK and dV in fp32; in parts they are smaller), and of amx/forward.c (K and V in
+ * bf16). */
 enum {
     SUPER_OF_BACKWARD = SUPER_BYTES / (4 * 4 * LARGEST_DIM),
     SUPER_OF_BACKWARD_ON_TILES = SUPER_BYTES / (14 * LARGEST_DIM_ON_TILES),
@@ -99,7 +100,7 @@ static const struct length ranges[] = {
                .dtype = STROBE_BF16, .mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT}},
     {.shape = {"super-blocks", WIDE_HEAD(LARGEST_DIM), .seq_q = 13, .dtype = STROBE_FP32, .seq_k = 2 * SUPER_OF_BACKWARD + 5,
                .mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT}},
-    {.shape = {"super-blocks on tiles", WIDE_HEAD(LARGEST_DIM_ON_TILES), .seq_q = 35, .dtype = STROBE_BF16,
+    {.shape = {"super-blocks on tiles", WIDE_HEAD(LARGEST_DIM_ON_TILES), .seq_q = 35,
                .seq_k = 2 * SUPER_OF_BACKWARD_ON_TILES + 5}},
     {.shape = {"batches of strips, blocks of tiles", ONE, .seq_k = 2 * BATCH_STRIPS * STRIP_KEYS + 7,
                .mask = STROBE_MASK_WINDOW_BOTTOM_RIGHT, .left = 300, .right = 100},

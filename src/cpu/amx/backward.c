@@ -65,7 +65,8 @@ static void write_dq(const struct tile_rows *t, const float *dq) {
 static struct backward backward_of(const struct problem *p) {
     const strobe_attention *a = &p->a;
     struct backward f = {.p = p, .k_padded = up_to(a->dim, TILE_DEPTH), .v_padded = up_to(a->dim_v, TILE_DEPTH)};
-    f.tasks = gradient_tasks_of(p, f.k_padded, PARTS * 2 * (2 * f.k_padded + f.v_padded) + 4 * (f.k_padded + f.v_padded)); /* K, K^T, V; dK, dV */
+    f.tasks = gradient_tasks_of(
+        p, f.k_padded, PARTS * 2 * (2 * f.k_padded + f.v_padded) + 4 * (f.k_padded + f.v_padded)); /* K, K^T, V; dK, dV */
     f.tasks.super_block_gradients = super_block_gradients;
     f.tasks.write_dq = write_dq;
     f.streams = streams_gradients(p);
