@@ -19,12 +19,19 @@
 #include "cpu/amx/block_loop.h"
 #include "cpu/table.h"
 
+/* Tiles of a block of rows: fewer where their operands, Q and dO twice each, in parts, would fill most of L2. */
+static int64_t block_tiles_of(int64_t k_padded, int64_t v_padded) {
+    const int64_t bytes = 2 * (int64_t)sizeof(uint16_t) * PARTS * TILE_ROWS * (k_padded + v_padded),
+                  most = ROWS_BYTES / bytes;
+    return most < 1 ? 1 : most < BLOCK_TILES ? most : BLOCK_TILES;
+}
+
 /* The loop over blocks of a head's rows, for a super-block of keys. */
 static void loop_over_rows(const struct backward *f, const struct scratch *c, const struct keys *k) {
     const int64_t tiles = up_to(packed_rows(f->p, &k->s), TILE_ROWS) / TILE_ROWS;
     struct row_block rows;
-    for (rows.first = 0; rows.first < tiles; rows.first += BLOCK_TILES) {
-        const int64_t last = rows.first + BLOCK_TILES < tiles ? rows.first + BLOCK_TILES - 1 : tiles - 1;
+    for (rows.first = 0; rows.first < tiles; rows.first += f->block_tiles) {
+        const int64_t last = rows.first + f->block_tiles < tiles ? rows.first + f->block_tiles - 1 : tiles - 1;
         const struct tile_rows top = tile_rows_at(f->p, &k->s, k->kv, rows.first * TILE_ROWS);
         const struct tile_rows bottom = tile_rows_at(f->p, &k->s, k->kv, last * TILE_ROWS);
         int64_t begin = tile_first_key(&top) / STRIP_KEYS * STRIP_KEYS, end = tile_end_key(&bottom);
@@ -69,6 +76,7 @@ static struct backward backward_of(const struct problem *p) {
         p, f.k_padded, PARTS * 2 * (2 * f.k_padded + f.v_padded) + 4 * (f.k_padded + f.v_padded)); /* K, K^T, V; dK, dV */
     f.tasks.super_block_gradients = super_block_gradients;
     f.tasks.write_dq = write_dq;
+    f.block_tiles = block_tiles_of(f.k_padded, f.v_padded);
     f.streams = streams_gradients(p);
     f.some_hidden = a->mask || scores_have_element_masks(p);
     f.has_element_masks = scores_have_element_masks(p);

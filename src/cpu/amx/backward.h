@@ -31,6 +31,7 @@ struct backward {
     struct gradient_tasks tasks; /* the first field: a pointer to it is a pointer to this */
     const struct problem *p;
     int64_t k_padded, v_padded; /* dim and dim_v up to whole tiles */
+    int64_t block_tiles;        /* of a block of rows */
     bool streams;               /* gradients bypass the caches (non-temporal stores), as the forward's output does */
     bool some_hidden;           /* a key may be hidden from some row of its block */
     bool has_element_masks;     /* then tiles and keys are packed when some of them see each other */
@@ -104,7 +105,7 @@ static void pack_tile(const struct backward *f, const struct scratch *c, struct 
 /* Starts a block of rows: packs it, or where some tiles may see nothing, nothing yet. */
 static void start_rows(const struct backward *f, const struct scratch *c, struct row_block *rows, const struct keys *k) {
     const int64_t all = packed_rows(f->p, &k->s);
-    for (rows->tiles = 0; rows->tiles < BLOCK_TILES && (rows->first + rows->tiles) * TILE_ROWS < all; ++rows->tiles) {
+    for (rows->tiles = 0; rows->tiles < f->block_tiles && (rows->first + rows->tiles) * TILE_ROWS < all; ++rows->tiles) {
         const int64_t n = rows->tiles;
         rows->tile[n] = tile_rows_at(f->p, &k->s, k->kv, (rows->first + n) * TILE_ROWS);
         const struct tile_rows *t = &rows->tile[n];

@@ -14,7 +14,8 @@ enum {
     FORWARD_MOST_ROWS = 2048,      /* of a task: bounds the O^T that wait in memory between super-blocks */
     FORWARD_LEAST_ROWS = 256,      /* of a task: each packs V for itself, which fewer rows would not pay for */
     STRIP_KEYS = 32,               /* keys of a strip of the backward */
-    BLOCK_TILES = 8,               /* tiles of 32 rows in a block of rows of the backward */
+    BLOCK_TILES = 8,               /* tiles of 32 rows in a block of rows of the backward, at most */
+    ROWS_BYTES = 1 << 19,          /* of such a block's operands, at most; in bf16 8 tiles have no more */
     BATCH_STRIPS = 8,              /* strips over which dQ is summed at once */
 };
 
