@@ -166,13 +166,24 @@ def timed(peaks, function):
     return peaks.cpu_seconds() - start
 
 
-def report(dtype, seq_q, seq_k, heads, heads_kv, dim, causal, kernel, unit, rates, shares, ratios, of_openblas=()):
+def report(dtype, seq_q, seq_k, heads, heads_kv, dim, causal, kernel, unit, rates, shares, ratios, of_openblas=(), errors=""):
     heads_text = f"{heads}" if heads == heads_kv else f"{heads}/{heads_kv}"
     name = f"{str(dtype)[6:]} h={heads_text} sq={seq_q} sk={seq_k} d={dim}{' causal' if causal else ''}"
     rate, share, ratio = (statistics.median(x) for x in (rates, shares, ratios))
-    standard = f"{statistics.median(of_openblas):.2f}" if of_openblas else ""
-    print(f"| {name} | {kernel} | {rate / 1e9:.0f} {unit} | {100 * share:.0f} % | {ratio:.2f} | {standard} |", flush=True)
+    last = f"{statistics.median(of_openblas):.2f}" if of_openblas else errors
+    print(f"| {name} | {kernel} | {rate / 1e9:.0f} {unit} | {100 * share:.0f} % | {ratio:.2f} | {last} |", flush=True)
     return ratio
+
+
+def relative_errors(leaves, dout, causal, *results):
+    """The largest of the relative errors (2-norm) of dq, dk and dv against float64, for each of the results, over two heads."""
+    q, k, v = (x[:, :2].detach().double().requires_grad_() for x in leaves)
+    scores = q @ k.mT / q.shape[3] ** 0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[2:], dtype=torch.bool).triu(1), float("-inf"))
+    exact = torch.autograd.grad(scores.softmax(3) @ v, (q, k, v), dout[:, :2].double())
+    worst = [max(((x[:, :2] - y).norm() / y.norm()).item() for x, y in zip(result, exact, strict=True)) for result in results]
+    return ", ".join(f"{error:.1e}" for error in worst)
 
 
 def measure_backward(library, peaks, dtype, seq, heads, heads_kv, dim, causal, seconds):
@@ -194,6 +205,7 @@ def measure_backward(library, peaks, dtype, seq, heads, heads_kv, dim, causal, s
     for name, x, y in zip(("dq", "dk", "dv"), pytorch(), (dq, dk, dv), strict=True):
         apart = (x.float() - y.float()).abs().max().item() / x.float().abs().max().item()
         assert apart < 0.05, f"{name} differs by {apart} of its maximum"
+    errors = relative_errors(leaves, dout, causal, (dq, dk, dv), pytorch()) if heads == heads_kv else ""
     work = 10.0 * heads * seq * seq * dim * (0.5 if causal else 1)
     shares, rates, ratios, spent = [], [], [], 0.0
     while spent < 5 * seconds and (spent < seconds or len(rates) < 5):
@@ -203,14 +215,15 @@ def measure_backward(library, peaks, dtype, seq, heads, heads_kv, dim, causal, s
         if not calm and spent < 4 * seconds:
             continue
         rates.append(work / mine), shares.append(work / mine / peak if peak else 0), ratios.append(theirs / mine)
-    return report(dtype, seq, seq, heads, heads_kv, dim, causal, selected(library, a, backward.descriptor), "GFLOP/s", rates, shares, ratios)
+    kernel = selected(library, a, backward.descriptor)
+    return report(dtype, seq, seq, heads, heads_kv, dim, causal, kernel, "GFLOP/s", rates, shares, ratios, errors=errors)
 
 
 def all_backward(library, peaks, standard, seconds):
-    for dtype, lengths in ((torch.bfloat16, (512, 2048, 4096)), (torch.float32, (512, 2048))):
+    for dtype, lengths in ((torch.bfloat16, (512, 2048, 4096)), (torch.float16, (512, 2048)), (torch.float32, (512, 2048))):
         ratios = [
             measure_backward(library, peaks, dtype, s, 16 if s <= 2048 else 4, 16 if s <= 2048 else 4, d, causal, seconds)
-            for d in (64, 128)
+            for d in (64, 128, 256)
             for causal in (False, True)
             for s in lengths
         ]
@@ -245,7 +258,8 @@ def main():
     a = parser.parse_args()
     library, peaks = load(a.library), load_peaks()
     torch.set_num_threads(1)
-    print("| problem | kernel | ours | of the peak | PyTorch's time / ours | OpenBLAS' |\n|---|---|---|---|---|---|")
+    last = "errors, ours and PyTorch's" if a.operation == "backward" else "OpenBLAS'"
+    print(f"| problem | kernel | ours | of the peak | PyTorch's time / ours | {last} |\n|---|---|---|---|---|---|")
     {"forward": all_forward, "backward": all_backward, "decode": all_decode}[a.operation](library, peaks, load_standard(), a.seconds)
 
 
