@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward.c (amx): FlashAttention-2's backward (Dao, 2023, algorithm 2) in bf16 on AMX tiles. cpu/vector/backward_tasks.h
- * cuts it into tasks, amx/block_loop.h has the pipeline, amx/gradients.h the products, tile shapes and layouts of operands,
- * and amx/backward.h the memory map.
+ * backward.c (amx): FlashAttention-2's backward (Dao, 2023, algorithm 2) on AMX tiles, in bf16, and compiled again in fp16
+ * and fp32, whose numbers are split into bf16 parts (amx/operand.h). cpu/vector/backward_tasks.h cuts it into tasks,
+ * amx/block_loop.h has the pipeline, amx/gradients.h the products, tile shapes and layouts of operands, and amx/backward.h
+ * the memory map.
  *
  *   for a super-block of keys:                             K, V, K^T packed once;  dK = dV = 0
  *     for each block of BLOCK_TILES tiles of 32 rows:      Q^T, dO^T, and Q, dO in pairs of rows, packed once
@@ -12,8 +13,9 @@
  *         dV += (Z P)^T dO     dK += dS^T Q     dQ^T += K^T dS^T
  *   dK, times the scale, and dV are written
  *
- * Products of bf16 are exact and summed in fp32. P and dS are rounded to bf16 once, and gradients once, after the sum over a
- * group. Skip: tiles and strips that do not see each other make no block pair, and what no pair needs is not packed.
+ * Products of bf16 are exact and summed in fp32. P and dS are rounded to bf16, or to their parts, once, and gradients once,
+ * after the sum over a group. Skip: tiles and strips that do not see each other make no block pair, and what no pair needs
+ * is not packed.
  *
  * docs/kernels/cpu.md has the versions and what was tried, docs/benchmarks.md the figures. */
 #include "cpu/amx/block_loop.h"

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * operand.h: the dtype that amx/forward.c is compiled for: bf16, or, with STROBE_AMX_fp16 or STROBE_AMX_fp32, a wider dtype
- * whose numbers are split. Tiles multiply bf16, which has 8 significant bits. A number of fp16 has 11 bits and is the exact
- * sum of two bf16 numbers, its parts; a number of fp32 has 24 bits and is the sum of three. Each part is what the parts
- * before it leave, rounded or cut to bf16 (Dekker, 1971; Henry, Tang and Heinecke, 2019, for bf16). A product of two numbers
- * is then a sum of products of parts. Those below the last bit of the dtype are left out:
+ * operand.h: the dtype that amx/forward.c and amx/backward.c are compiled for: bf16, or, with STROBE_AMX_fp16 or
+ * STROBE_AMX_fp32, a wider dtype whose numbers are split. Tiles multiply bf16, which has 8 significant bits. A number of
+ * fp16 has 11 bits and is the exact sum of two bf16 numbers, its parts; a number of fp32 has 24 bits and is the sum of
+ * three. Each part is what the parts before it leave, rounded or cut to bf16 (Dekker, 1971; Henry, Tang and Heinecke, 2019,
+ * for bf16). A product of two numbers is then a sum of products of parts. Those below the last bit of the dtype are left
+ * out:
  *
  *     fp16    a1 b0 + a0 b0 + a0 b1
- *             a1 b1, 2^-18 of a b, is left out, but taken for S where lse is wanted, and in the
- *             backward for S and dP
+ *             a1 b1, 2^-18 of a b, is left out, but taken for S where lse is wanted, and in the backward for S and dP
  *     fp32    a2 b0 + a1 b0 + a1 b1 + a0 b1 + a0 b2 + a0 b0
  *             a1 b2, a2 b1 and smaller ones, 2^-26 of a b, are left out
  *
@@ -35,9 +35,9 @@ enum { PARTS = 1, PRODUCTS = 1, SCORE_PRODUCTS = 0 };
 #define AMX_KERNEL(name) LEVEL_KERNEL(name)
 #endif
 
-/* The parts that are multiplied, in this order. The first SCORE_PRODUCTS are for scores alone: where lse is
- * wanted, and in the backward.
- * From one product to the next one side changes, and the other stays in its tiles. */
+/* The parts that are multiplied, in this order. The first SCORE_PRODUCTS are for scores alone, where
+ * lse is wanted, and for S and dP of the backward. From one product to the next one side changes, and the other stays in its
+ * tiles. */
 static const struct {
     int8_t a, b;
     bool fresh_a, fresh_b; /* it differs from the product before */
