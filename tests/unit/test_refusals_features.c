@@ -257,8 +257,8 @@ static const struct refusal particular[] = {
     {{INT(a.dtype, STROBE_BF16), NAMED("cpu_forward_fp32_amx")},
      NO_KERNEL "cpu_forward_fp32_amx: q is bf16; fp32 is taken",
      UNSUPPORTED},
-    {{INT(a.dtype, STROBE_BF16), INT(a.dim, 257), NAMED("cpu_forward_amx")},
-     NO_KERNEL "cpu_forward_amx: dim is 257; 1 to 256 is taken",
+    {{INT(a.dtype, STROBE_FP16), INT(a.dim, 257), NAMED("cpu_forward_fp16_amx")},
+     NO_KERNEL "cpu_forward_fp16_amx: dim is 257; 1 to 256 is taken",
      UNSUPPORTED},
 };
 
