@@ -35,9 +35,9 @@ enum { PARTS = 1, PRODUCTS = 1, SCORE_PRODUCTS = 0 };
 #define AMX_KERNEL(name) LEVEL_KERNEL(name)
 #endif
 
-/* The parts that are multiplied, in this order. The first SCORE_PRODUCTS are for scores alone, where
- * lse is wanted, and for S and dP of the backward. From one product to the next one side changes, and the other stays in its
- * tiles. */
+/* The parts that are multiplied, in this order. The first SCORE_PRODUCTS are for scores alone, where lse is wanted, and for
+ * S and dP of the backward. From one product to the next one side changes, and the other stays in
+ * its tiles. */
 static const struct {
     int8_t a, b;
     bool fresh_a, fresh_b; /* it differs from the product before */
