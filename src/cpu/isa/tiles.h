@@ -3,21 +3,28 @@
  * tiles.h: what the levels with tiles share: the size of a tile, and functions whose results are rounded to 16 bits. Their
  * kernels, in cpu/amx, are one text over the operations of level.h and these:
  *
- *   v_pair                   two vectors of fp32 as pairs of bf16, rounded to nearest: a word has the first in its lower
- * half v_pair_even              the same, to nearest even; v_pair may differ where two are as near v_pair_cut the same of
- * words, cut off v_fms v_quotient         a b - c; a / b, relative error 1e-7 v_words v_of_words       the bits of floats,
- * and back w_store                  stores LANES words to an address of whole vectors w_and w_xor w_add w_shift words;
- * w_shift: by 16 to the right w_load_lanes             16 bytes from each of four places w_zip_<low, high>_<16, 32, 64> of
- * each 16 bytes of two vectors the lower or the upper half, interleaved in units of so many bits w_zip_rows two vectors of 2
- * LANES elements of 16 bits as 2 LANES pairs, in order w_load_some w_store_some the first n of 2 LANES elements of 16 bits
- * (n may be 0 or less, or more than 2 LANES); those not loaded are 0, and what is behind them is not touched w_largest
- * w_all_below    elements of 16 bits without a sign: the larger ones; all are below a number w_some_have              some
- * element of 16 bits has all of these bits w_round_bf16             two vectors of fp32 as 2 LANES bf16, to nearest even;
- * every NaN stays one v_store_some             as w_store_some, of LANES floats w_stream v_stream stream_fence stores of
- * whole cache lines that bypass the caches where the processor can; they are in order with other stores after the fence
- *   lane_mask                one truth for each lane: lanes_first (the first n), lanes_not_at_most (of floats, true for a
- *                            NaN), lanes_below (of words), lanes_any; v_pick chooses, v_keep and w_and_where clear
- *   v_keep_visible           a where the lane is in `rows` and the score is not -inf, else 0 */
+ *   v_pair                    two vectors of fp32 as pairs of bf16, rounded to nearest;
+ *                             a word has the first in its lower half
+ *   v_pair_even               the same, to nearest even; v_pair may differ where two are as near
+ *   v_pair_cut                the same of words, cut off
+ *   v_fms v_quotient          a b - c; a / b, relative error 1e-7
+ *   v_words v_of_words        the bits of floats, and back
+ *   w_store                   stores LANES words to an address of whole vectors
+ *   w_and w_xor w_add w_shift of words; w_shift: by 16 to the right
+ *   w_load_lanes              16 bytes from each of four places
+ *   w_zip_<low, high>_<n>     of each 16 bytes of two vectors the lower or the upper half, interleaved in units of n bits
+ *   w_zip_rows                two vectors of 2 LANES elements of 16 bits as 2 LANES pairs, in order
+ *   w_load_some w_store_some  the first n of 2 LANES elements of 16 bits (n may be 0 or less, or more than 2 LANES);
+ *                             those not loaded are 0, and what is behind them is not touched
+ *   v_store_some              as w_store_some, of LANES floats
+ *   w_largest w_all_below     elements of 16 bits without a sign: the larger ones; all are below a number
+ *   w_some_have               some element of 16 bits has all of these bits
+ *   w_round_bf16              two vectors of fp32 as 2 LANES bf16, to nearest even; every NaN stays one
+ *   w_stream v_stream         stores of whole cache lines that bypass the caches where the processor can
+ *   stream_fence              puts them in order with the stores after it
+ *   lane_mask                 one truth for each lane: lanes_first (the first n), lanes_not_at_most (of floats, true for a
+ *                             NaN), lanes_below (of words), lanes_any; v_pick chooses, w_and_where clears bits
+ *   v_keep_visible            a where the lane is in `rows` and the score is not -inf, else 0 */
 #ifndef STROBE_CPU_ISA_TILES_H
 #define STROBE_CPU_ISA_TILES_H
 
