@@ -191,7 +191,7 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
     before_scores(p, shared, g, n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);
-    if (FEATURE_CLASS == FEATURES_NONE) {
+    if (FEATURE_CLASS == FEATURES_NONE && !HAS_SCORE_FUNCTION) {
         const struct lag lag = lag_of(p, 0);
         release_operands(shared, g, n);
         mask_band(t, g->shown, s, warp_row(), n * KEYS);
