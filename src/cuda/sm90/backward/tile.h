@@ -62,9 +62,8 @@ struct tile {
     int head_keys;              /* whose keys the tile has: of all shares of a K/V head */
     int first_block, end_block; /* causal skip: the walk goes over these blocks of ROWS rows, some of which see some key */
     int start_block, step;      /* of these, the one that the walk starts with; 1 or -1 */
-#if HAS_MASKS
-    int unused;                 /* with 64 bytes a tile, ptxas spills in the main loop of masks at d 64 */
-#endif
+    /* One, or none: with 64 bytes a tile, ptxas spills in the main loop of masks at d 64. NVRTC takes no array of none. */
+    int unused[HAS_MASKS || HAS_SCORE_FUNCTION];
 };
 
 /* The block of keys of a head's `n`th tile. With even_keys_first a tile is two blocks of keys shorter than the one that is

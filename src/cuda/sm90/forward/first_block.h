@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * first_block.h: the softmax of a tile's first block where there are no features and no function of a score: no bound is asked,
- * and weights are rounded as they come. Included by forward.cu alone, after its -D constants. */
+ * first_block.h: the softmax of a tile's first block where there are no features and no function of a score: no bound is
+ * asked, and weights are rounded as they come. Included by forward.cu alone, after its -D constants. */
 #ifndef STROBE_CUDA_SM90_FORWARD_FIRST_BLOCK_H
 #define STROBE_CUDA_SM90_FORWARD_FIRST_BLOCK_H
 
