@@ -15,7 +15,7 @@ static void expect_quotients_by(struct random *numbers, int32_t by) {
     expect_quotients_around(0, by);
     expect_quotients_around(INT32_MAX, by);
     expect_quotients_around((int64_t)INT32_MAX / by * by, by);
-    for (int i = 0; i < 200; ++i) expect_quotients_around(random_below(numbers, INT32_MAX / by + 1) * by, by);
+    for (int i = 0; i < 200; ++i) expect_quotients_around(random_below(numbers, (int64_t)INT32_MAX / by + 1) * by, by);
 }
 
 static void quotients_by_small_numbers(void **state) {
