@@ -99,6 +99,16 @@ static void *open_library(void) {
     return library;
 }
 
+/* The compiler opens a library of its own when it first compiles, by a name that the loader looks for in the usual places
+ * alone: that beside the compiler is found once it has been opened. */
+static void open_builtins(int major, int minor) {
+    const char *named = getenv("STROBE_NVRTC"), *end = named ? strrchr(named, '/') : NULL;
+    char file[4096];
+    if (!end || end - named > 4000) return;
+    snprintf(file, sizeof file, "%.*s/libnvrtc-builtins.so.%d.%d", (int)(end - named), named, major, minor);
+    (void)dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+
 static bool find(void *library, const char *name, void *function) {
     void *const found = dlsym(library, name);
     memcpy(function, &found, sizeof found); /* ISO C has no cast from an object to a function pointer */
@@ -121,6 +131,7 @@ static void look(void) {
            "package nvidia-cuda-nvrtc have it, STROBE_NVRTC may name its file";
     if (!library || !find_functions(library) || nvrtc.version(&major, &minor)) return;
     found_version = 1000 * major + 10 * minor;
+    open_builtins(major, minor);
     lack = major >= 12 ? NULL : "the NVRTC that was found is older than 12.0; 12.0 and later are taken";
     if (!lack && !read_sources()) lack = "the kernels' text in this library is damaged";
 }
@@ -152,6 +163,13 @@ static int compile(program made, const struct nvrtc_job *job, bool to_ptx) {
     return nvrtc.compile(made, count, options);
 }
 
+/* The line of the first error: warnings stand before it. */
+static const char *first_error(const char *log) {
+    const char *at = strstr(log, "error");
+    while (at && at > log && at[-1] != '\n') --at;
+    return at ? at : log;
+}
+
 /* The compiler's words, the first of them. */
 static strobe_status refuse(program made, const struct nvrtc_job *job, int code) {
     size_t bytes = 0;
@@ -160,7 +178,7 @@ static strobe_status refuse(program made, const struct nvrtc_job *job, int code)
     if (log) (void)nvrtc.log(made, log);
     const strobe_status status = strobe__fail(STROBE_DEVICE_ERROR,
                                               "%s with a score function could not be compiled: %s: %.600s", job->source,
-                                              nvrtc.error(code), log ? log : "");
+                                              nvrtc.error(code), log ? first_error(log) : "");
     free(log);
     return status;
 }
