@@ -600,6 +600,8 @@ add_custom_command(OUTPUT ${strobe_cuda_sources}
     --redefine-sym _binary_sources_txt_end=strobe__cuda_sources_end --rename-section .data=.rodata,alloc,load,readonly,data,contents ${strobe_cuda_sources}
   WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/cuda DEPENDS ${embedded} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/embed.cmake VERBATIM
   COMMENT "CUDA sources")
+add_custom_target(strobe_cuda_text DEPENDS ${strobe_cuda_sources})
+set_target_properties(strobe_cuda_text PROPERTIES STROBE_OBJECT ${strobe_cuda_sources})
 image_objects(images)
 set(strobe_cuda_object ${CMAKE_CURRENT_BINARY_DIR}/cuda/strobe_cuda.o)
 add_custom_command(OUTPUT ${strobe_cuda_object}

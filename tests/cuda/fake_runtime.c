@@ -17,7 +17,7 @@ const struct fake_gpu fake_gpus[FAKE_GPUS] = {{"sm_80", 8, 0, 108, 163 << 10},  
 
 enum { NONE = -1, MOST_REQUESTS = 4096, STATIC_BYTES = 1024 };
 
-struct fake_thread fake_thread = {NONE, 0, {NONE}, 0};
+_Thread_local struct fake_thread fake_thread = {NONE, 0, {NONE}, 0};
 struct fake_launches fake_launches;
 
 static struct {
@@ -232,6 +232,48 @@ static CUresult CUDAAPI encode(CUtensorMap *map, CUtensorMapDataType type, cuuin
     return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* ---- libraries of kernels that were compiled: whoever calls made the code, whose only kernels are these of any name ----
+ */
+
+static CUresult CUDAAPI load_code(CUlibrary *library, const void *code, CUjit_option *options, void **values, unsigned count,
+                                  CUlibraryOption *library_options, void **library_values, unsigned library_count) {
+    (void)options, (void)values, (void)library_options, (void)library_values;
+    *library = (CUlibrary)(uintptr_t)&fake_launches;
+    return code && count == 0 && library_count == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult CUDAAPI unload_code(CUlibrary library) { return library ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
+
+static CUresult CUDAAPI kernel_of_code(CUkernel *kernel, CUlibrary library, const char *name) {
+    *kernel = (CUkernel)(uintptr_t)library;
+    return name[0] ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+static CUresult CUDAAPI function_of_kernel(CUfunction *function, CUkernel kernel) {
+    *function = (CUfunction)(uintptr_t)kernel;
+    return fake_thread.current == NONE ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
+static CUresult CUDAAPI set_attribute(CUfunction function, CUfunction_attribute attribute, int bytes) {
+    const bool fits = fake_thread.current != NONE && bytes <= fake_gpus[fake_thread.current].shared_bytes;
+    return function && attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && fits ? CUDA_SUCCESS
+                                                                                            : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult CUDAAPI launch_function(const CUlaunchConfig *c, CUfunction function, void **arguments, void **extra) {
+    const bool ok = fake_thread.current == fake_launches.device && function && arguments[0] && !extra && c->gridDimX > 0 &&
+                    c->blockDimX > 0 && c->blockDimX <= 1024 && c->blockDimX % 32 == 0 &&
+                    c->sharedMemBytes <= (unsigned)fake_gpus[fake_launches.device].shared_bytes;
+    ++fake_launches.count;
+    return ok ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult CUDAAPI is_capturing(CUstream stream, CUstreamCaptureStatus *status) {
+    (void)stream;
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return fake_thread.current == NONE ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+
 #define ENTRY(name, function) \
     { name, (void (*)(void))(function) }
 
@@ -252,6 +294,13 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **found, uns
         ENTRY("cuCtxPopCurrent", pop),
         ENTRY("cuPointerGetAttributes", pointer_attributes),
         ENTRY("cuTensorMapEncodeTiled", encode),
+        ENTRY("cuLibraryLoadData", load_code),
+        ENTRY("cuLibraryUnload", unload_code),
+        ENTRY("cuLibraryGetKernel", kernel_of_code),
+        ENTRY("cuKernelGetFunction", function_of_kernel),
+        ENTRY("cuFuncSetAttribute", set_attribute),
+        ENTRY("cuLaunchKernelEx", launch_function),
+        ENTRY("cuStreamIsCapturing", is_capturing),
     };
     (void)version, (void)flags;
     *result = cudaDriverEntryPointSymbolNotFound;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * fake_runtime.h: a CUDA runtime over GPUs that are not there; see fake_runtime.c. One thread. */
+ * fake_runtime.h: a CUDA runtime over GPUs that are not there; see fake_runtime.c. Launches are one thread's. */
 #ifndef STROBE_TESTS_CUDA_FAKE_RUNTIME_H
 #define STROBE_TESTS_CUDA_FAKE_RUNTIME_H
 
@@ -22,11 +22,12 @@ extern const struct fake_kernel {
     const void *function;
     int threads;
     bool is_hopper;
+    bool with_functions; /* launched by functions.c, not by launches.c */
 } fake_kernels[];
 
 /* Devices: whose context is current, -1 none; what the runtime would choose; contexts below on the stack; primary contexts
  * held and not released. */
-extern struct fake_thread { int current, chosen, below[FAKE_DEPTH], held; } fake_thread;
+extern _Thread_local struct fake_thread { int current, chosen, below[FAKE_DEPTH], held; } fake_thread;
 
 /* device: which launches are to be on. */
 extern struct fake_launches {
