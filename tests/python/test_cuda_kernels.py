@@ -182,6 +182,8 @@ def test_offered_to_strobes_own_calls():
             flash(q, k, v, 0.5, True)
     finally:
         _strobe.aten_unregister("offered CUDA")
+        if _compiled.flash is not None:  # on a machine with a GPU they were in CUDA's place, and tests below call them there
+            _strobe.aten_register("offered CUDA")
     assert (ran() - before).tolist() == [2, 1]
     assert_laid_out((out, *got), (expected, *gradients))
     assert all(torch.equal(a, b) for a, b in zip((out, *got), (expected, *gradients), strict=True))
