@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-3-Clause
 #
-# site.sh SOURCE WORK: tools/site/build.py makes the site without a warning, and what a browser shows of it has no error in its
-# console, at the width of a desk and of a phone. Without Chromium the second part is left out, which is said.
+# site.sh SOURCE WORK: tools/site/build.py makes the site without a warning, and what a browser shows of each page, but for those
+# that show a source file, has no error in its console, at the width of a desk and of a phone. Without Chromium the second part is left
+# out, which is said.
 set -eu
 source=$1 work=$2
 mkdir -p "$work"
@@ -26,8 +27,10 @@ server=$!
 trap 'kill $server' EXIT
 until grep -q port "$work/server"; do sleep 0.1; done
 address=$(sed -n 's,.*(\(http.*\)/).*,\1,p' "$work/server")
+opened=0
 for size in 1280,900 390,844; do
-    for page in index api/strobe benchmarks; do
+    for page in $(cd "$work/site" && find . -name '*.html' ! -path './source/*' ! -name 404.html | sed 's,^\./,,; s,\.html$,,' | sort); do
+        opened=$((opened + 1))
         "$chromium" --headless --no-sandbox --disable-gpu --user-data-dir="$work/profile" --window-size=$size --timeout=20000 \
             --virtual-time-budget=5000 --enable-logging=stderr --dump-dom "$address/$page.html" >"$work/dom" 2>"$work/console" ||
             { cat "$work/console"; exit 1; }
@@ -36,4 +39,4 @@ for size in 1280,900 390,844; do
     done
 done
 if grep ' 404 ' "$work/requests" | grep -v favicon; then echo "pages ask for what is not there"; exit 1; fi
-echo "$(wc -l <"$work/requests") requests of $("$chromium" --version)"
+echo "$opened pages opened, $(wc -l <"$work/requests") requests of $("$chromium" --version)"
