@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """training_step.py: a whole training step on a GPU, by the attention that it calls.
 
-    python3 bench/training_step.py [--rounds 20] [--json FILE]
+    python3 bench/training_step.py [--rounds 20] [--dtype bfloat16|float32] [--json FILE]
 
-The model is a decoder of six layers (LayerNorm, projections, causal attention, an MLP four times as wide with GELU) in bf16; a step
-is forward, backward and fused AdamW, in eager mode. The ways are PyTorch's attention by cuDNN, by its FlashAttention, strobe.torch's
-scaled_dot_product_attention, and PyTorch's call after strobe.torch.activate(). They take turns in one process; a figure is the
+The model is a decoder of six layers (LayerNorm, projections, causal attention, an MLP four times as wide with GELU); a step is
+forward, backward and fused AdamW, in eager mode. The ways are PyTorch's attention by cuDNN, by its FlashAttention, or of float32 by its
+memory-efficient attention, which is all that takes it; strobe.torch's scaled_dot_product_attention; and PyTorch's call after
+strobe.torch.activate(). They take turns in one process; a figure is the
 median of the rounds, each some steps back to back with one synchronisation, so that it is the slower of host and GPU. "host" is
 the time until the last launch of such a round. The loss of the first step stands beside it: all ways begin with the same
 weights."""
@@ -24,7 +25,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-PROBLEMS = ((768, 12, 8, 1024), (2048, 16, 2, 8192))  # width, heads, batch, tokens
+# width, heads, batch, tokens
+PROBLEMS = ((512, 8, 4, 256), (768, 12, 8, 1024), (1024, 16, 4, 2048), (2048, 16, 2, 8192))
 LAYERS, STEPS, WORDS = 6, 4, 512
 
 
@@ -67,21 +69,26 @@ def activated():
         st.deactivate()
 
 
-WAYS = {
-    "PyTorch, cuDNN": (F.scaled_dot_product_attention, lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION)),
-    "PyTorch, flash": (F.scaled_dot_product_attention, lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION)),
-    "strobe.torch": (st.scaled_dot_product_attention, contextlib.nullcontext),
-    "PyTorch, activate()": (F.scaled_dot_product_attention, activated),
-}
+def ways_of(dtype):
+    """Each way's call, and what it is called within."""
+    backends = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+    if dtype == torch.float32:
+        backends = {"efficient": SDPBackend.EFFICIENT_ATTENTION}
+    ways = {
+        f"PyTorch, {name}": (F.scaled_dot_product_attention, lambda b=backend: sdpa_kernel(b)) for name, backend in backends.items()
+    }
+    ways["strobe.torch"] = (st.scaled_dot_product_attention, contextlib.nullcontext)
+    ways["PyTorch, activate()"] = (F.scaled_dot_product_attention, activated)
+    return ways
 
 
-def measure(width, heads, batch, tokens, rounds):
+def measure(width, heads, batch, tokens, rounds, dtype):
     """Milliseconds of a step and of its host's part, and the first loss, of each way."""
-    runs = {}
+    runs, ways = {}, ways_of(dtype)
     words = torch.randint(WORDS, (batch, tokens), device="cuda")
-    for name in WAYS:
+    for name in ways:
         torch.manual_seed(0)
-        model = Model(width, heads).to("cuda", torch.bfloat16)
+        model = Model(width, heads).to("cuda", dtype)
         runs[name] = (model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True), [], [], [])
 
     def step(model, optimiser, attention):
@@ -92,7 +99,7 @@ def measure(width, heads, batch, tokens, rounds):
         return loss
 
     for n in range(rounds + 1):
-        for name, (attention, way) in WAYS.items():
+        for name, (attention, way) in ways.items():
             model, optimiser, total, host, losses = runs[name]
             with way():
                 torch.cuda.synchronize()
@@ -116,16 +123,17 @@ def measure(width, heads, batch, tokens, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--json", metavar="FILE", help="write the numbers too")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("training_step: there is no GPU here that PyTorch can use")
         return 77
-    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {LAYERS} layers, bf16")
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {LAYERS} layers, {options.dtype}")
     results = {}
     for width, heads, batch, tokens in PROBLEMS:
         problem = f"{width} wide, {heads} heads, {batch} x {tokens} tokens"
-        results[problem] = measure(width, heads, batch, tokens, options.rounds)
+        results[problem] = measure(width, heads, batch, tokens, options.rounds, getattr(torch, options.dtype))
         print(f"\n{problem:<44}{'step':>10}{'host':>10}{'loss':>10}")
         for name, row in results[problem].items():
             print(f"{name:<44}{row['ms']:>7.2f} ms{row['host_ms']:>7.2f} ms{row['loss']:>10.5f}", flush=True)

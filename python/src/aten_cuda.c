@@ -16,12 +16,14 @@
 struct forward_places {
     const char *kinds;
     int mask, dropout, causal, debug, scale;
+    uint64_t flags; /* of the descriptor */
 };
 
 struct backward_places {
     const char *kinds;
     int out, lse, mask, dropout, causal, scale;
     bool mask_is_optional; /* a Tensor?, not a Tensor that may be undefined */
+    uint64_t flags;        /* of the descriptor */
 };
 
 static bool describe(struct aten_call *c, const stable_value *qkv, const stable_value *causal, const stable_value *scale) {
@@ -33,12 +35,14 @@ static bool describe(struct aten_call *c, const stable_value *qkv, const stable_
 
 /* Dropout is PyTorch's: its generator on the GPU chooses what is dropped. */
 static bool open_forward(struct aten_call *c, const stable_value *stack, const struct forward_places *at) {
+    c->a.flags = at->flags;
     return as_double(stack[at->dropout]) == 0 && (at->debug < 0 || !as_bool(stack[at->debug])) &&
            describe(c, stack, &stack[at->causal], &stack[at->scale]) &&
            (at->mask < 0 || aten_mask(c, aten_given_tensor(stack[at->mask])));
 }
 
 static bool open_backward(struct aten_call *c, const stable_value *stack, const struct backward_places *at) {
+    c->a.flags = at->flags;
     if (as_double(stack[at->dropout]) != 0 || !describe(c, stack + 1, &stack[at->causal], &stack[at->scale])) return false;
     if (at->mask < 0) return true;
     return aten_mask(c, at->mask_is_optional ? aten_given_tensor(stack[at->mask]) : aten_defined(stack[at->mask]));
@@ -146,6 +150,8 @@ void aten_cudnn_backward(stable_value *stack, uint64_t arguments, uint64_t resul
 /* ----------------------------------------------------------------------------------------------------------- efficient --
  */
 
+/* The one of the operators that PyTorch calls with fp32. Its own kernel makes an fp32 product of three of tf32; so may ours. */
+
 /* Of lse, PyTorch's own kernel makes whole 32s of rows. */
 static bool new_padded_lse(struct aten_call *c, bool wanted, struct torch_tensor **made) {
     if (wanted) return aten_new_lse(c, LSE_ROWS_LAST, (c->a.seq_q + 31) / 32 * 32, made);
@@ -156,7 +162,8 @@ static bool new_padded_lse(struct aten_call *c, bool wanted, struct torch_tensor
 /* query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal, scale -> output, log_sumexp, philox_seed,
  * philox_offset. */
 void aten_efficient(stable_value *stack, uint64_t arguments, uint64_t results) {
-    static const struct forward_places at = {"tttTnnnN", .mask = 3, .dropout = 5, .causal = 6, .debug = -1, .scale = 7};
+    static const struct forward_places at = {"tttTnnnN",  .mask = 3,  .dropout = 5,          .causal = 6,
+                                             .debug = -1, .scale = 7, .flags = STROBE_TF32X3};
     (void)arguments, (void)results;
     struct aten_call call = {0};
     struct torch_tensor *made[4] = {0};
@@ -181,8 +188,8 @@ void aten_efficient(stable_value *stack, uint64_t arguments, uint64_t results) {
  * is_causal, scale -> the gradients of query, key, value; and of attn_bias, an undefined tensor: whoever asks for it is
  * handed on. */
 void aten_efficient_backward(stable_value *stack, uint64_t arguments, uint64_t results) {
-    static const struct backward_places at = {"tttttttttnlnN", .out = 5,     .lse = 6,   .mask = 4,
-                                              .dropout = 9,    .causal = 11, .scale = 12};
+    static const struct backward_places at = {"tttttttttnlnN", .out = 5,     .lse = 6,    .mask = 4,
+                                              .dropout = 9,    .causal = 11, .scale = 12, .flags = STROBE_TF32X3};
     (void)arguments, (void)results;
     stable_value of_bias = 0;
     struct torch_tensor *none = NULL;

@@ -265,6 +265,23 @@ def test_the_same_as_through_python(monkeypatch, backend, rows, dim):
         torch.testing.assert_close(a, b, **({"rtol": 0.02, "atol": 0.02} if backend == "cudnn" else {"rtol": 0, "atol": 0}))
 
 
+@on_gpu
+def test_fp32_is_made_of_tf32_as_in_pytorchs_kernel(monkeypatch):
+    tensors = gpu(*[(2, 4, 300, 64)] * 3, dtype=torch.float32)
+    before = ran()
+    st.activate()
+    got = with_gradients(F.scaled_dot_product_attention, *tensors, is_causal=True)
+    st.deactivate()
+    assert (ran() - before).tolist() == [1, 1]
+    expected = by_python(lambda: with_gradients(F.scaled_dot_product_attention, *tensors, is_causal=True), monkeypatch)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    heads_last = [x.detach().transpose(1, 2) for x in tensors]
+    for allowed in (True, False):
+        out = strobe.attention(*heads_last, causal=True, diagonal="top_left", tf32x3=allowed).transpose(1, 2)
+        assert torch.equal(got[0], out) == torch.equal(expected[0], out) == allowed
+
+
 OWN = {
     "heads first": (lambda q, k, v: st.scaled_dot_product_attention(q, k, v, is_causal=True), (2, 4, 50, 64)),
     "heads last": (lambda q, k, v: st.attention(q, k, v, causal=True), (2, 50, 4, 64)),

@@ -68,20 +68,20 @@ def _dense_options(is_causal: bool, bias: Tensor | None, scale: float | None, ke
     return options
 
 
-def _dense(query, key, value, bias, dropout_p, is_causal, scale, out=None) -> tuple[Tensor, Tensor]:
+def _dense(query, key, value, bias, dropout_p, is_causal, scale, out=None, **more: Any) -> tuple[Tensor, Tensor]:
     """out, the caller's or laid out as query is, and lse (batch, heads, seq)."""
     _no_dropout(dropout_p)
     if out is None:
         same = query.shape[-1] == value.shape[-1]
         out = torch.empty_like(query) if same else query.new_empty((*query.shape[:-1], value.shape[-1]))
     options = _dense_options(is_causal, bias, scale, key.shape[2])
-    return out, _forward(*_swapped(query, key, value, out), **options)[1]
+    return out, _forward(*_swapped(query, key, value, out), **options, **more)[1]
 
 
-def _dense_backward(grad_out, query, key, value, out, lse, bias, dropout_p, is_causal, scale, gradients=None):
+def _dense_backward(grad_out, query, key, value, out, lse, bias, dropout_p, is_causal, scale, gradients=None, **more: Any):
     """gradients: of query, key and value, to be written; None: new ones, in memory (batch, seq, heads, dim)."""
     _no_dropout(dropout_p)
-    options = _dense_options(is_causal, bias, scale, key.shape[2])
+    options = _dense_options(is_causal, bias, scale, key.shape[2]) | more
     if gradients is not None:
         options |= dict(zip(("dq", "dk", "dv"), _swapped(*gradients), strict=True))
     return tuple(_swapped(*_backward(*_swapped(grad_out, query, key, value, out), lse, **options)))
@@ -137,7 +137,7 @@ def _cudnn_backward(
 def _efficient(query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None):
     shape = (*query.shape[:-1], value.shape[-1])
     out = torch.empty_permuted(shape, (0, 2, 1, 3), dtype=query.dtype, device=query.device)
-    lse = _dense(query, key, value, attn_bias, dropout_p, is_causal, scale, out)[1]
+    lse = _dense(query, key, value, attn_bias, dropout_p, is_causal, scale, out, tf32x3=True)[1]  # as PyTorch's own kernel
     rows = query.shape[2]  # PyTorch's own kernel makes them whole 32s
     lse = torch.nn.functional.pad(lse, (0, -rows % 32), value=math.inf) if compute_log_sumexp else lse.new_empty(0)
     return out, lse, *_no_random_numbers(query, torch.int64)
@@ -150,7 +150,8 @@ def _efficient_backward(
     if grad_input_mask[3]:
         raise Refused("the gradient of attn_mask is asked for; without it the call is accepted")
     lse = lse[..., : query.shape[2]]
-    return *_dense_backward(grad_out, query, key, value, out, lse, attn_bias, dropout_p, is_causal, scale), None
+    gradients = _dense_backward(grad_out, query, key, value, out, lse, attn_bias, dropout_p, is_causal, scale, tf32x3=True)
+    return *gradients, None
 
 
 # ---- (batch, seq, heads, dim), or packed: what varlen_attn and nested tensors call
