@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """cpu_ragged.py: batches of short and ragged sequences on the CPU, packed (cu_seqlens), beside dense batches and PyTorch's ways.
 
-    python3 bench/cpu_ragged.py [--dtype bfloat16] [--dim 64] [--threads 1] [--rounds 5]
+    python3 bench/cpu_ragged.py [--dtype bfloat16] [--dim 64] [--threads 1] [--rounds 5] [--cpu] [--no-peers] [--only "96 of 128"]
 
 16 heads. "Dense alike" is what dense batches take for as many full tiles: each sequence costs what one of its length, rounded
 up to 64 rows, costs in a batch of that length alone and of as many tokens; so above 1 is possible, where short ends cost less than
 full ones. PyTorch: a call of scaled_dot_product_attention for each sequence; one call on sequences padded to the longest, with a
-mask where they differ; one on nested tensors, once (jagged; it takes no causal mask here). Calls take turns; medians."""
+mask where they differ; one on nested tensors, once (jagged; it takes no causal mask here). Calls take turns; medians. "Dense /
+packed" is the median of the ratios of a round, with their quartiles, since a machine's speed changes from round to round. --cpu: the
+processor's time, all threads together, for a machine that others use."""
 
 import argparse
 import time
@@ -60,13 +62,13 @@ def pytorch(lengths, q, k, v, causal):
     return calls
 
 
-def measure(lengths, dim, dtype, causal, rounds):
-    """Milliseconds of the packed call, of dense batches for as many tiles, and of PyTorch's ways."""
+def measure(lengths, dim, dtype, causal, rounds, clock, with_peers):
+    """Milliseconds of the packed call, of dense batches for as many tiles, the ratios of both, and of PyTorch's ways."""
     q, k, v = torch.randn(3, sum(lengths), HEADS, dim, dtype=dtype)
     cu, longest = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32), max(lengths)
     limits = {"cu_seqlens_q": cu, "cu_seqlens_k": cu, "max_seqlen_q": longest, "max_seqlen_k": longest}
     tiles = dense(lengths, dim, dtype, causal)
-    peers = pytorch(lengths, q, k, v, causal)
+    peers = pytorch(lengths, q, k, v, causal) if with_peers else {}
     calls = {"packed": lambda: st.attention(q, k, v, causal=causal, **limits)}
     calls |= {name: call for name, (call, _) in tiles.items()} | peers
     times = {name: [] for name in calls}
@@ -74,13 +76,14 @@ def measure(lengths, dim, dtype, causal, rounds):
         for name, call in calls.items():
             if name == "nested" and turn > 1:
                 continue
-            start = time.perf_counter()
+            start = clock()
             call()
             if turn > 0:
-                times[name].append((time.perf_counter() - start) * 1e3)
+                times[name].append((clock() - start) * 1e3)
     median = {name: float(np.median(x)) for name, x in times.items()}
-    alike = sum(median[name] * share for name, (_, share) in tiles.items())
-    return median["packed"], alike, {name: median[name] for name in peers}
+    alike = sum(np.array(times[name]) * share for name, (_, share) in tiles.items())
+    ratios = np.percentile(alike / np.array(times["packed"]), (25, 50, 75))
+    return median["packed"], float(np.median(alike)), ratios, {name: median[name] for name in peers}
 
 
 def main():
@@ -89,7 +92,11 @@ def main():
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--cpu", action="store_true", help="the processor's time")
+    parser.add_argument("--no-peers", action="store_true", help="without PyTorch's ways")
+    parser.add_argument("--only", help="of the batches, one")
     options = parser.parse_args()
+    clock = time.process_time if options.cpu else time.perf_counter
     torch.set_num_threads(options.threads)
     strobe.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -97,12 +104,16 @@ def main():
     print("| sequences | | packed, ms | thousand tokens a second | dense alike, ms | dense / packed | PyTorch, ms, and over packed |")
     print("|---|---|---|---|---|---|---|")
     for name, lengths in batches(np.random.default_rng(1)).items():
+        if options.only not in (None, name):
+            continue
         for causal in (False, True):
-            packed, alike, peers = measure(lengths, options.dim, getattr(torch, options.dtype), causal, options.rounds)
+            dtype = getattr(torch, options.dtype)
+            packed, alike, ratios, peers = measure(lengths, options.dim, dtype, causal, options.rounds, clock, not options.no_peers)
+            quartiles = f"{ratios[1]:.3f} ({ratios[0]:.3f} to {ratios[2]:.3f})"
             others = ", ".join(f"{peer} {ms:.1f} ({ms / packed:.1f})" for peer, ms in peers.items())
             print(
                 f"| {name} | {'causal' if causal else 'full'} | {packed:.2f} | {sum(lengths) / packed:.0f} | {alike:.2f} "
-                f"| {alike / packed:.2f} | {others} |", flush=True,
+                f"| {quartiles} | {others} |", flush=True,
             )  # fmt: skip
 
 

@@ -132,11 +132,13 @@ def errors(found, right):
     return " / ".join(f"{x:.1e}" for x in of)
 
 
-def measure_model(dtype, tokens, rounds, clock):
+def measure_model(dtype, tokens, rounds, clock, steps):
     model, exact = llama(dtype), llama(torch.float32)
     exact.load_state_dict(model.state_dict())
     words = torch.randint(4096, (1, tokens))
     for step in (prefill, training_step):
+        if step.__name__ not in steps:
+            continue
         right, wrong, seconds = step(exact, words), {}, {"PyTorch": [], "Strobe": [], "none": []}
         for number in range(rounds + 1):  # the first warms up
             for way, times in seconds.items():
@@ -163,6 +165,7 @@ def main():
     parser.add_argument("--model", action="store_true")
     parser.add_argument("--dtypes", default="bfloat16,float32")
     parser.add_argument("--rounds", type=int, default=5, help="of the model")
+    parser.add_argument("--steps", default="prefill,training_step", help="of the model")
     parser.add_argument("--threads", type=int, default=strobe.get_num_threads())
     parser.add_argument("--cpu", action="store_true", help="the model's processor time: for a machine that others use")
     options = parser.parse_args()
@@ -176,7 +179,7 @@ def main():
         print("|---|---|---|---|---|---|---|---|---|")
         for dtype in options.dtypes.split(","):
             for tokens in map(int, (options.tokens or "1024,4096").split(",")):
-                measure_model(getattr(torch, dtype), tokens, options.rounds, clock)
+                measure_model(getattr(torch, dtype), tokens, options.rounds, clock, options.steps.split(","))
         return
     print("| dtype | tokens | | alone | in a loop | over alone | again | over alone | after a sleep | over alone |")
     print("|---|---|---|---|---|---|---|---|---|---|")

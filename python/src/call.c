@@ -88,6 +88,47 @@ KEYWORDS_FUNCTION(py_attention) {
     return answer;
 }
 
+enum { PLAIN_Q, PLAIN_CAUSAL = 3, PLAIN_DIAGONAL, PLAIN_SCALE, PLAIN_ARGUMENTS };
+
+/* Whether a tensor of PyTorch's requires a gradient, whether or not one is recorded; -1 with an exception. */
+static int requires_gradient(const struct state *state, PyObject *tensor) {
+    PyObject *requires = PyObject_GetAttr(tensor, state->requires_grad);
+    const int is = requires ? requires == Py_True : -1;
+    Py_XDECREF(requires);
+    return is;
+}
+
+/* What strobe.torch's attention() of most programs is: q, k, v, causal, diagonal, scale. In Python each of its questions is
+ * code of the interpreter's and PyTorch's that between a model's other operators has to come from memory
+ * (docs/kernels/cpu.md). Returns None where the call is another way's, or where it is refused: the other way says why. */
+FUNCTION(py_attention_plain) {
+    struct call call = {.state = module_state(module)};
+    struct result out = {0};
+    PyObject *answer = NULL;
+    if (count != PLAIN_ARGUMENTS) {
+        PyErr_Format(PyExc_TypeError, "attention_plain() got %zd arguments; q, k, v, causal, diagonal and scale are accepted",
+                     count);
+        return NULL;
+    }
+    const int causal = PyObject_IsTrue(args[PLAIN_CAUSAL]);
+    const int plain = causal < 0 ? -1 : are_plain(call.state, args, 3);
+    if (plain <= 0) return plain < 0 ? NULL : Py_NewRef(Py_None);
+    for (int n = 0; n < 3; ++n) {
+        const int requires = requires_gradient(call.state, args[PLAIN_Q + n]);
+        if (requires != 0) return requires < 0 ? NULL : Py_NewRef(Py_None);
+    }
+    if (!take_arguments(&call, FORWARD, args, 3, NULL)) return NULL;
+    if (causal) call.args[ARG_CAUSAL] = Py_True, call.args[ARG_DIAGONAL] = args[PLAIN_DIAGONAL];
+    call.args[ARG_SCALE] = args[PLAIN_SCALE];
+    if (call_read(&call) && open_forward(&call, &out, NULL, false) && run(&call, NULL, 1)) answer = Py_NewRef(out.object);
+    close_result(&out);
+    call_close(&call);
+    if (answer || !(PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_NotImplementedError)))
+        return answer;
+    PyErr_Clear();
+    return Py_NewRef(Py_None);
+}
+
 /* ----------------------------------------------------------------------------------------------------------- backward -- */
 
 /* out, lse, dout, dlse: as the forward left them or as its results are. */

@@ -34,6 +34,7 @@ static PyObject *py_nothing(PyObject *module, PyObject *const *args, Py_ssize_t 
 static PyMethodDef functions[] = {
     ENTRY(attention, METH_KEYWORDS),
     ENTRY(attention_backward, METH_KEYWORDS),
+    ENTRY(attention_plain, 0),
     ENTRY(check, METH_KEYWORDS),
     ENTRY(explain, METH_KEYWORDS),
     ENTRY(quantise, METH_KEYWORDS),

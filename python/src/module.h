@@ -70,6 +70,9 @@ struct state *module_state(PyObject *module);
 PyObject *raise_status(const struct state *state, strobe_status status);
 PyObject *raise_sentence(const struct state *state, strobe_status status, const char *sentence);
 
+/* plain.c: whether the tensors are of PyTorch's own types and nothing looks at a call: 1, 0, or -1 with an exception. */
+int are_plain(const struct state *state, PyObject *const *tensors, Py_ssize_t count);
+
 /* A function of the module, with positional arguments only; one whose arguments have names too. */
 #define FUNCTION(name)          PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t count)
 #define KEYWORDS_FUNCTION(name) PyObject *name(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names)
@@ -82,6 +85,7 @@ KEYWORDS_FUNCTION(py_mask_lists);         /* mask_lists.c */
 KEYWORDS_FUNCTION(py_append);             /* append.c */
 KEYWORDS_FUNCTION(py_freeze_attention);   /* freeze.c */
 KEYWORDS_FUNCTION(py_freeze_attention_backward);
+FUNCTION(py_attention_plain);
 FUNCTION(py_xla_handler);     /* xla_handler.c */
 FUNCTION(py_arguments);       /* keywords.c */
 FUNCTION(py_merge);           /* merge.c */

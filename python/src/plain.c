@@ -32,14 +32,18 @@ static int answers(PyObject *question) {
     return is_true;
 }
 
-FUNCTION(py_is_plain) {
-    const struct state *state = module_state(module);
-    if (!state->questions) return Py_NewRef(Py_False);
+int are_plain(const struct state *state, PyObject *const *tensors, Py_ssize_t count) {
+    if (!state->questions) return 0;
     for (Py_ssize_t n = 0; n < count; ++n)
-        if (!is_of(args[n], state->plain_types)) return Py_NewRef(Py_False);
+        if (!is_of(tensors[n], state->plain_types)) return 0;
     for (Py_ssize_t n = 0; n < PyTuple_Size(state->questions); ++n) {
         const int seen = answers(PyTuple_GetItem(state->questions, n)); /* borrowed */
-        if (seen != 0) return seen < 0 ? NULL : Py_NewRef(Py_False);
+        if (seen != 0) return seen < 0 ? -1 : 0;
     }
-    return Py_NewRef(Py_True);
+    return 1;
+}
+
+FUNCTION(py_is_plain) {
+    const int plain = are_plain(module_state(module), args, count);
+    return plain < 0 ? NULL : PyBool_FromLong(plain);
 }

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from strobe._attention import MaskLists, sides
 from strobe.torch._fp8 import quantised_attention
-from strobe.torch._run import heads_last, is_plain, run
+from strobe.torch._run import heads_last, run
 from strobe.torch._score import scored_attention
 
 
@@ -125,7 +125,6 @@ def attention(
         bias is mask is block_mask is mask_lists is alibi_slopes is sinks is cu_seqlens_q is cu_seqlens_k is used_q is None
         and used_k is max_seqlen_q is max_seqlen_k is block_size is kernel is score is visible is quantise is None
         and not (softcap or return_lse or arrays or scalars or ((deterministic or tf32x3) and q.is_cuda))
-        and is_plain(q, k, v)
         and dropout == offset == q_start == k_start == 0
         and (window is None or (type(window) is tuple and window == (-1, -1)))
     ):

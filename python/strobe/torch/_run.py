@@ -147,7 +147,12 @@ def compiled(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool,
 
 
 def heads_last(q: Tensor, k: Tensor, v: Tensor, causal: bool, diagonal: str, scale: float | None) -> Tensor | None:
-    """Attention of plain tensors (batch, seq, heads, dim); None where it is another way's."""
+    """Attention of tensors (batch, seq, heads, dim) with no other argument; None where it is another way's."""
+    if _is_compiling() or forward_ad._current_level >= 0:
+        return None
+    out = _strobe.attention_plain(q, k, v, causal, diagonal, scale)
+    if out is not None or not _strobe.is_plain(q, k, v):
+        return out
     for x in (q, k, v):
         if x.dim() != 4 or not (x.is_cpu or x.is_cuda):
             return None
