@@ -106,8 +106,8 @@ FUNCTION(py_attention_plain) {
     struct result out = {0};
     PyObject *answer = NULL;
     if (count != PLAIN_ARGUMENTS) {
-        PyErr_Format(PyExc_TypeError, "attention_plain() got %zd arguments; q, k, v, causal, diagonal and scale are accepted",
-                     count);
+        PyErr_Format(PyExc_TypeError,
+                     "attention_plain() got %zd arguments; q, k, v, causal, diagonal and scale are accepted", count);
         return NULL;
     }
     const int causal = PyObject_IsTrue(args[PLAIN_CAUSAL]);

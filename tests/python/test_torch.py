@@ -6,6 +6,7 @@ import strobe
 import strobe.torch as st
 import torch
 import torch.nn.functional as F
+from strobe import _strobe
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -61,6 +62,32 @@ def test_results_are_laid_out_by_shape():
         torch.testing.assert_close(out, expected)
         assert type(out) is torch.Tensor and not out.requires_grad
     assert all(ways[n][0].is_contiguous() for n in (0, 1, 2))
+
+
+def test_a_plain_call_is_one_function():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 5, 4, 8)
+    ways = [(False, "bottom_right", None), (True, "bottom_right", 0.5), (True, "top_left", None)]
+    for causal, diagonal, scale in ways:
+        out = _strobe.attention_plain(q, k[:, :3], v[:, :3], causal, diagonal, scale)
+        with torch.no_grad():
+            expected, _ = st.attention(q, k[:, :3], v[:, :3], causal=causal, diagonal=diagonal, scale=scale, return_lse=True)
+        assert torch.equal(out, expected)
+
+    class Other(torch.Tensor):
+        pass
+
+    way = (True, "bottom_right", None)
+    not_its_own = [
+        (q.clone().requires_grad_(), k, v), (q, k, v.clone().requires_grad_()), (q.as_subclass(Other), k, v), (q.numpy(), k, v),
+        (q, k.double(), v), (q[0], k[0], v[0]), (q.to("meta"), k, v), (q, k[..., :4], v), (q.mT, k.mT, v),
+    ]  # fmt: skip
+    for given in not_its_own:
+        assert _strobe.attention_plain(*given, *way) is None
+    with torch.autocast("cpu"):
+        assert _strobe.attention_plain(q, k, v, *way) is None
+    with pytest.raises(TypeError, match=r"attention_plain\(\) got 3 arguments; q, k, v, causal, diagonal and scale"):
+        _strobe.attention_plain(q, k, v)
 
 
 def test_out_without_lse():
