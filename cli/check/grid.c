@@ -194,6 +194,23 @@ static const char *const pages[] = {"paged=16",
                                     "paged=8 missing kv=bf16 scales split=40",
                                     NULL};
 
+/* Trees of tokens and other boolean masks over few rows. */
+static const char *const trees[] = {"mask=bqk",
+                                    "mask=hqk layout=bhsd",
+                                    "mask=bhqk causal",
+                                    "mask=k window=150,0 sinks",
+                                    "mask=bqk hidden=inf",
+                                    "mask=bqk shows=few hidden=nan varlen=used_k",
+                                    "mask=bqk paged=16 varlen=used_k",
+                                    "mask=bqk paged=1 missing layout=gaps hidden=inf",
+                                    "mask=qk paged=64 split=100 varlen=used_k causal",
+                                    "mask=bqk leftpad split=64 hidden=inf",
+                                    "mask=bhqk varlen=packed_used alibi softcap=15",
+                                    "mask=bqk kv=int8 scales=rows varlen=used_k",
+                                    "mask=bqk kv=fp8 scales=token paged=16 missing hidden=inf",
+                                    "mask=bqk values=growing nolse scale=-0.25",
+                                    NULL};
+
 /* Latent attention: V in the columns of K, which is mostly a cache. */
 static const char *const latents[] = {"",
                                       "causal",
@@ -265,6 +282,7 @@ static const char *const *const only_packed[] = {packed_layouts, NULL};
 static const char *const *const only_caches[] = {caches, NULL};
 static const char *const *const only_eighths[] = {eighths, NULL};
 static const char *const *const only_pages[] = {pages, NULL};
+static const char *const *const only_trees[] = {trees, NULL};
 static const char *const *const only_latents[] = {latents, NULL};
 static const char *const *const only_causal[] = {causal_or_not, NULL};
 static const char *const *const only_sums[] = {sums, NULL};
@@ -303,6 +321,8 @@ static const grid_block blocks[] = {
     {GRID_QUICK, "fwd " ANY_DTYPE, {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40"}, only_caches},
     {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=7/1,8/2 sk=300", {"sq=1 d=64", "sq=2 d=128", "sq=1 d=40 dv=96"}, only_causal},
     {GRID_QUICK, "fwd fp32,bf16", {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40", "h=2 sq=70 sk=0"}, only_pages},
+    {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=8/2", {"sq=4 sk=150 d=64", "sq=2 sk=333 d=100 dv=128", "sq=1 sk=90 d=200"}, only_trees},
+    {GRID_FULL, "fwd " ANY_DTYPE " b=2", {"h=8/2 sq=16 sk=700 d=128", "h=8/1 sq=5 sk=1900 d=64"}, only_trees},
     {GRID_QUICK, "fwd fp16,bf16 d=576 dv=512 v_in_k", {"b=3 h=16/1 sq=2 sk=150", "h=6/2 sq=1 sk=300"}, only_latents},
     {GRID_QUICK, "fwd fp8", {SMALL, "b=3 h=4/1 sq=70 sk=150 d=64"}, only_eighths},
     {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},

@@ -69,7 +69,12 @@ bool manner_wants_lists(call *c, const manner *how) {
 strobe_status manner_make_lists(call *c, char *message, size_t capacity) {
     const strobe_status status = strobe_mask_lists_make(&c->attention, &c->mask_lists, NULL);
     snprintf(message, capacity, "%s", status ? strobe_last_error() : "");
-    if (!status) c->attention.mask_lists = &c->mask_lists;
+    if (status) return status;
+    c->attention.mask_lists = &c->mask_lists;
+    /* With lists a function that shows a band stays a function, which the kernel that is named may not take. */
+    const char *kernel;
+    if (c->attention.score && strobe_select(&c->attention, call_gradients(c), &kernel) == STROBE_UNSUPPORTED)
+        c->attention.mask_lists = NULL;
     return status;
 }
 

@@ -54,7 +54,8 @@ enum {
     {                                                                                                                       \
         .name = "cpu_decode_" #level,                                                                                       \
         .summary = "split-KV decoding of few query rows, fp32 arithmetic, " #level " vectors", .operation = STROBE_FORWARD, \
-        .needs = CPU_##LEVEL, .features = COMMON | CACHE | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),            \
+        .needs = CPU_##LEVEL,                                                                                               \
+        .features = COMMON | CACHE | FEATURE(BOOL_MASK) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),             \
         .dtypes = {.q = FLOATS, .kv = FLOATS | FP8 | INT8, .out = STORED, .lse = LSES, .sinks = LSES}, .dim = DIM_LIMIT,    \
         .dim_v = DIM_V_LIMIT, ANY_LENGTH, .rows = {0, MOST_DECODE_ROWS}, .best_rows = {0, MOST_BETTER_IN_ROWS},             \
         .workspace = strobe__cpu_decode_workspace_##level, .run = strobe__cpu_decode_##level,                               \
@@ -126,7 +127,7 @@ static const struct kernel kernels[] = {
         .summary = "split-KV decoding of few bf16 query rows on AMX tiles",
         .operation = STROBE_FORWARD,
         .needs = CPU_AMX,
-        .features = COMMON | CACHE | FEATURE(LSE) | FEATURE(SPLIT_KEYS),
+        .features = COMMON | CACHE | FEATURE(BOOL_MASK) | FEATURE(LSE) | FEATURE(SPLIT_KEYS),
         .dtypes = {.q = BF16, .kv = SAME, .out = STORED, .lse = LSES, .sinks = LSES},
         .dim = 256,
         .dim_v = 256,
@@ -142,7 +143,7 @@ static const struct kernel kernels[] = {
         .summary = "split-KV decoding of few query rows on int8 K and V, as bytes on AMX tiles",
         .operation = STROBE_FORWARD,
         .needs = CPU_AMX,
-        .features = COMMON | CACHE | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),
+        .features = COMMON | CACHE | FEATURE(BOOL_MASK) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),
         .dtypes = {.q = FLOATS, .kv = INT8, .out = STORED, .lse = LSES, .sinks = LSES},
         .dim = 256,
         .dim_v = 256,

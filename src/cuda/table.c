@@ -26,7 +26,7 @@
 
 #define DECODE                                                                                                        \
     (SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) | FEATURE(ALIBI) | \
-     FEATURE(SINKS) | FEATURE(LSE) | FEATURE(PAGED) | FEATURE(LEFTPAD_K))
+     FEATURE(BOOL_MASK) | FEATURE(SINKS) | FEATURE(LSE) | FEATURE(PAGED) | FEATURE(LEFTPAD_K))
 
 #define DECODE_NUMBERS                                                                                   \
     .operation = STROBE_FORWARD, .device = STROBE_CUDA, .dim = 256, .dim_v = 256, .seq_q = POSITIONS_31, \

@@ -28,6 +28,7 @@
 #include "cpu/scratch.h"
 #include "cpu/table.h"
 #include "cpu/vector/nonfinite.h"
+#include "cpu/vector/visible.h"
 
 enum { HALF_TILE_ROWS = TILE_SIDE / 2 };
 
@@ -86,16 +87,23 @@ static size_t lay_out(struct scratch *c, float *base, const struct decode *f, in
 /* Sets the scores of keys that a row does not see, or that do not exist, to -inf; missing: those in no page. */
 static void hide(const struct block *b, const struct tile_rows *t, float *s, uint64_t missing) {
     int32_t first[LANES] = {0}, end[LANES] = {0};
+    uint32_t shown_keys[2][LANES]; /* by the boolean mask */
+    memset(shown_keys, 0xff, sizeof shown_keys);
     for (int64_t r = 0; r < t->n; ++r) {
         const struct block_keys seen = keys_seen(&t->s.band, packed_row(t, r), b->j0, b->keys);
         first[r] = (int32_t)seen.first;
         end[r] = (int32_t)seen.end;
+        if (!t->p->a.bool_mask) continue;
+        const uint64_t shown = bits_of_bytes(mask_of_row(t, r, b->j0), b->keys);
+        shown_keys[0][r] = (uint32_t)shown, shown_keys[1][r] = (uint32_t)(shown >> 32);
     }
     const __m512i firsts = _mm512_loadu_si512(first), ends = _mm512_loadu_si512(end);
+    const __m512i words[2] = {_mm512_loadu_si512(shown_keys[0]), _mm512_loadu_si512(shown_keys[1])};
     for (int32_t j = 0; j < BLOCK_KEYS; ++j) {
         const __m512i key = _mm512_set1_epi32(j);
         const __mmask16 seen = _mm512_cmp_epi32_mask(key, firsts, _MM_CMPINT_NLT) &
-                               _mm512_cmp_epi32_mask(key, ends, _MM_CMPINT_LT);
+                               _mm512_cmp_epi32_mask(key, ends, _MM_CMPINT_LT) &
+                               _mm512_test_epi32_mask(words[j / 32], _mm512_set1_epi32((int32_t)(1u << j % 32)));
         const __mmask16 shown = missing >> j & 1 ? 0 : seen;
         v_store(s + j * LANES, _mm512_mask_blend_ps(shown, v_set(-INFINITY), v_load(s + j * LANES)));
     }
@@ -184,7 +192,7 @@ static void attend_block(const struct block *b, struct head *h, int64_t kv) {
     tile_barrier();
     scores(b->c.s, k_in_place ? k : b->c.k, k_in_place ? k_stride : f->k_padded, h->q, f->k_padded, &prefetch);
     tile_barrier();
-    if (some_hidden) hide(b, &t, b->c.s, missing);
+    if (some_hidden || a->bool_mask) hide(b, &t, b->c.s, missing);
     online_softmax(h, b->c.s, b->c.p, exponent_factor(f->split.p), f->v_padded, f->half_tile, &prefetch);
     const uint16_t *v = rows_together(b->c.rows, &a->v, &b->t.s, kv, b->j0, b->keys, a->dim_v, &v_stride);
     const uint64_t v_nonfinite = some_hidden || b->checks_v ? keys_not_finite(v, v_stride, b->keys, a->dim_v) : 0;

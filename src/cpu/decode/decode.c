@@ -11,7 +11,9 @@
  *
  * K and V are read once from memory, a chunk of BLOCK_KEYS at a time, and for the other rows of the group again from L1. A
  * line is prefetched about a page before it is read. In [batch, seq, heads, dim] the heads of a task are read side by side,
- * since one after the other would visit each page once a head. Keys that a row does not see are not read for it.
+ * since one after the other would visit each page once a head. Keys outside of a row's band are not read for it. What a
+ * boolean mask hides gets the score -inf, and so P = 0; as 0 * NaN is NaN, a task whose O is not finite then is done again,
+ * row by row, with the V of those keys left out.
  *
  * docs/kernels/cpu.md has the versions and what was tried, docs/benchmarks.md the figures. */
 #include "cpu/cpuid.h"
@@ -19,6 +21,7 @@
 #include "cpu/decode/split_kv.h"
 #include "cpu/scratch.h"
 #include "cpu/table.h"
+#include "cpu/vector/nonfinite.h"
 
 enum { PREFETCH_BYTES = 4096 }; /* how far ahead a head prefetches; 1, 2 and 8 KiB were no faster (docs/kernels/cpu.md) */
 
@@ -46,6 +49,7 @@ struct block {
     int64_t j0, keys, most_keys; /* first key; how many; how many a whole block has */
     int64_t chunk;               /* keys that all rows read before the next ones are read */
     bool missing;                /* some of the keys are in no page */
+    bool leaves_out;             /* V of keys that the boolean mask hides is left out of the product */
     struct scratch c;
 };
 
@@ -197,6 +201,19 @@ static void multiply_values(const struct block *b, const struct tile_rows *t, in
     for (int n = 0; n < same.count; ++n) rescale[n] = 1; /* the chunks that follow must not rescale again */
 }
 
+/* The same without the keys that the mask hides, row by row. Where it hides all of a block's, rescale is 1. */
+static void multiply_shown_values(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r,
+                                  struct same_rows same) {
+    for (int64_t row = r; row < r + same.count; ++row) {
+        const uint8_t *shown = mask_of_row(t, row, 0);
+        struct same_rows run = {.first = same.first, .end = same.first, .count = 1};
+        for (; run.first < same.end; run.first = run.end) {
+            for (run.end = run.first + 1; run.end < same.end && !shown[run.end] == !shown[run.first];) ++run.end;
+            if (shown[run.first]) multiply_values(b, t, h, row, run);
+        }
+    }
+}
+
 /* The online softmax of a row over a block: s becomes P, m and l of the partial result are updated. Returns the factor by
  * which o has to be rescaled. */
 static float online_softmax(struct partial *partial, float *s, int64_t keys, float factor) {
@@ -245,6 +262,11 @@ static void for_each_chunk(const struct block *b, chunk_step *step) {
     }
 }
 
+/* Sets the scores of a row's keys that the mask hides to -inf. */
+static void hide_masked(float *s, const uint8_t *shown, int64_t keys) {
+    for (int64_t j = 0; j < keys; ++j) s[j] = shown[j] ? s[j] : -INFINITY;
+}
+
 /* The online softmax of every row over the keys of the block that it sees. */
 static void softmax_block(const struct block *b) {
     const struct split_kv *f = &b->f->split;
@@ -255,16 +277,42 @@ static void softmax_block(const struct block *b) {
             if (same.first >= same.end) continue;
             struct partial partial = partial_at(f, b->t.s.b * f->p->a.heads_kv + t.kv, b->t.split, r);
             float *s = b->c.s + (h * f->rows + r) * ROW_SCORES + same.first - b->j0;
+            if (f->p->a.bool_mask) hide_masked(s, mask_of_row(&t, r, same.first), same.end - same.first);
             b->c.rescale[h * f->rows + r] = online_softmax(&partial, s, same.end - same.first, exponent_factor(f->p));
         }
     }
 }
 
+/* All rows of the task attend to its keys, block by block. */
+static void attend(struct block *b) {
+    const struct split_kv *f = &b->f->split;
+    const struct split_task *t = &b->t;
+    for (int64_t h = 0; h < t->heads; ++h) start_partials(f, t->s.b * f->p->a.heads_kv + t->first_head + h, t->split);
+    for (b->j0 = t->first; b->j0 < t->end; b->j0 += b->most_keys) {
+        b->keys = t->end - b->j0 < b->most_keys ? t->end - b->j0 : b->most_keys;
+        if (t->s.pages) b->missing = find_keys(b->c.k_row, b, &f->p->a.k);
+        if (t->s.pages) find_keys(b->c.v_row, b, &f->p->a.v);
+        for_each_chunk(b, multiply_keys);
+        softmax_block(b);
+        for_each_chunk(b, b->leaves_out ? multiply_shown_values : multiply_values);
+    }
+}
+
+static bool rows_of_task_are_finite(const struct block *b) {
+    const struct split_kv *f = &b->f->split;
+    bool finite = true;
+    for (int64_t h = 0; h < b->t.heads; ++h)
+        for (int64_t r = 0; r < f->rows; ++r) {
+            const int64_t head = b->t.s.b * f->p->a.heads_kv + b->t.first_head + h;
+            finite = finite && row_is_finite(partial_at(f, head, b->t.split, r).o, f->partial_floats - LANES);
+        }
+    return finite;
+}
+
 static void decode_task(void *context, int64_t index, int32_t worker) {
     const struct decode *f = context;
     struct block b = {.f = f, .t = split_task_at(&f->split, index)};
-    const struct split_task *t = &b.t;
-    if (t->heads == 0) return;
+    if (b.t.heads == 0) return;
     const float_mode mode = enter_flush_to_zero();
     /* The block's size decides the order of sums. So it follows from the shape, and not from the heads of this task, whose
      * number follows from the number of threads. */
@@ -273,15 +321,10 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
     b.chunk = f->split.rows > 1 ? BLOCK_KEYS : b.most_keys;
     lay_out(&b.c, worker_memory(f->workspace, f->scratch_bytes, worker), f->split.p, f->split.heads_a_task);
     pack_queries(&b);
-    for (int64_t h = 0; h < t->heads; ++h)
-        start_partials(&f->split, t->s.b * f->split.p->a.heads_kv + t->first_head + h, t->split);
-    for (b.j0 = t->first; b.j0 < t->end; b.j0 += b.most_keys) {
-        b.keys = t->end - b.j0 < b.most_keys ? t->end - b.j0 : b.most_keys;
-        if (t->s.pages) b.missing = find_keys(b.c.k_row, &b, &f->split.p->a.k);
-        if (t->s.pages) find_keys(b.c.v_row, &b, &f->split.p->a.v);
-        for_each_chunk(&b, multiply_keys);
-        softmax_block(&b);
-        for_each_chunk(&b, multiply_values);
+    attend(&b);
+    if (f->split.p->a.bool_mask && !rows_of_task_are_finite(&b)) {
+        b.leaves_out = true;
+        attend(&b);
     }
     leave_flush_to_zero(mode);
 }

@@ -112,6 +112,13 @@ static inline struct tile_rows decode_rows(const struct problem *p, const struct
     return (struct tile_rows){.p = p, .s = *s, .kv = kv, .n = packed_rows(p, s)};
 }
 
+/* The boolean mask of packed row r from key j on. */
+static inline const uint8_t *mask_of_row(const struct tile_rows *t, int64_t r, int64_t j) {
+    const strobe_bool_mask *mask = &t->p->bool_mask;
+    return mask->data + t->s.b * mask->stride[0] + packed_head(t, r) * mask->stride[1] + packed_row(t, r) * mask->stride[2] +
+           j;
+}
+
 /* The split-KV merge of one row, in the order of the splits, into the first. Each is rescaled by exp(m_split - m). */
 static inline struct partial merge_row(const struct split_kv *f, int64_t head, int64_t splits, int64_t r) {
     const struct partial whole = partial_at(f, head, 0, r);

@@ -31,8 +31,38 @@ INLINE void apply_score_terms(const struct params *p, const struct job *t, struc
         }
 }
 
-/* Score terms and the mask, on a warp's scores of the keys from `key` on. Rows that are not there see nothing. */
-INLINE void finish_scores(const struct params *p, const struct job *t, const struct shown *shown, int key, float (*s)[4]) {
+/* What the boolean mask has for a lane's scores: of each row and tile two bytes, of neighbouring keys. */
+struct mask_pairs {
+    uint32_t of[2][N_TILES];
+};
+
+/* Loads it for a warp's scores of the keys from `key` on; rows and keys that are not there have zeros. Asked for before the
+ * product, so that it is there behind it. */
+INLINE void load_mask(struct mask_pairs *to, const struct params *p, const struct job *t, int key) {
+    const struct view *const mask = &p->bool_mask;
+    const int lane = (int)threadIdx.x % 32, first = key + lane % 4 * 2;
+    const uint64_t all = (uint64_t)(uintptr_t)mask->data | (uint64_t)(mask->batch | mask->head | mask->row);
+    const bool even = (all & 1) == 0; /* all rows begin at even addresses */
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const struct place at = place_of(p, t, 16 * warp_m() + lane / 4 + 8 * half);
+        const int left = at.i < t->rows ? t->keys - first : 0;
+        const uint8_t *const from = (const uint8_t *)mask->data + score_offset(mask, t, at) + first;
+#pragma unroll
+        for (int n = 0; n < N_TILES; ++n) {
+            uint32_t pair = 0;
+            if (even && 8 * n + 1 < left)
+                pair = __ldg((const uint16_t *)(from + 8 * n));
+            else if (8 * n < left)
+                pair = __ldg(from + 8 * n) | (8 * n + 1 < left ? (uint32_t)__ldg(from + 8 * n + 1) << 8 : 0);
+            to->of[half][n] = pair;
+        }
+    }
+}
+
+/* Score terms and masks, on a warp's scores of the keys from `key` on. Rows that are not there see nothing. */
+INLINE void finish_scores(const struct params *p, const struct job *t, const struct shown *shown,
+                          const struct mask_pairs *mask, int key, float (*s)[4]) {
     const int lane = (int)threadIdx.x % 32, first = lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -46,6 +76,12 @@ INLINE void finish_scores(const struct params *p, const struct job *t, const str
             for (int e = 0; e < 2; ++e)
                 if (8 * n + e < low || 8 * n + e >= end) s[n][2 * half + e] = -INFINITY;
     }
+    if (p->bool_mask.data)
+#pragma unroll
+        for (int n = 0; n < N_TILES; ++n)
+#pragma unroll
+            for (int x = 0; x < 4; ++x)
+                if ((mask->of[x / 2][n] >> x % 2 * 8 & 0xff) == 0) s[n][x] = -INFINITY;
     if (!p->cache.page_table || !shown->missing) return;
     const unsigned char *const its = shown->key + warp_n() * 8 * N_TILES + first;
 #pragma unroll
@@ -61,7 +97,10 @@ INLINE void process_block(const struct params *p, const struct segment *s, const
                           const unsigned char *stage, const struct shown *shown, int j0, struct state *state, float *unit) {
     const int keys = warp_n() * 8 * N_TILES, key = j0 + keys;
     if (key >= s->t.keys) return;
-    const bool hidden = key < s->full_first || key + 8 * N_TILES > s->full_end || (p->cache.page_table && shown->missing);
+    const bool hidden = key < s->full_first || key + 8 * N_TILES > s->full_end ||
+                        (p->cache.page_table && shown->missing) || p->bool_mask.data;
+    struct mask_pairs mask;
+    if (p->bool_mask.data) load_mask(&mask, p, &s->t, key);
     float scores[N_TILES][4];
     clear(scores, N_TILES);
 #if defined(STORED_DTYPE)
@@ -71,7 +110,7 @@ INLINE void process_block(const struct params *p, const struct segment *s, const
 #else
     product_rows(scores, 1, N_TILES, DIM, q, 16 * warp_m(), stage, keys, DIM);
 #endif
-    if (p->scaled || hidden) finish_scores(p, &s->t, shown, key, scores);
+    if (p->scaled || hidden) finish_scores(p, &s->t, shown, &mask, key, scores);
     online_softmax(scores, state, p->exponent);
 #if defined(STORED_DTYPE)
     scale_byte_weights(scales + BLOCK_N, hidden, state, unit, scores);

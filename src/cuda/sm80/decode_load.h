@@ -7,6 +7,7 @@
 #define STROBE_CUDA_SM80_DECODE_LOAD_H
 
 #include "cuda/device/key_scales.h"
+#include "cuda/ptx/memory.h"
 #include "cuda/sm80/decode_schedule.h"
 #include "cuda/sm80/load.h"
 
@@ -201,6 +202,17 @@ INLINE bool note_missing(struct shown *shown, const struct params *p, const stru
     return missing;
 }
 
+/* Sends for what the boolean mask has of the block at j0, to L2. */
+INLINE void send_for_mask(const struct params *p, const struct job *t, int j0) {
+    const int last = (j0 + BLOCK_N < t->keys ? j0 + BLOCK_N : t->keys) - 1;
+    static_assert(BLOCK_N <= 128, "a row's bytes touch two lines at most");
+#pragma unroll 1
+    for (int at = (int)threadIdx.x; at < 2 * t->rows * p->group; at += THREADS) {
+        const int64_t row = score_offset(&p->bool_mask, t, place_of(p, t, at / 2));
+        prefetch_line((const uint8_t *)p->bool_mask.data + row + (at % 2 ? last : j0));
+    }
+}
+
 /* Copies of K and V of the block at j0, with numbers of a byte also of their scales. */
 INLINE void load_block(const struct params *p, const struct segment *s, const struct lookup *lookup, unsigned char *stage,
                        struct shown *shown, int j0) {
@@ -214,6 +226,7 @@ INLINE void load_block(const struct params *p, const struct segment *s, const st
         load_pages(p, &x, lookup, stage, note_missing(shown, p, lookup, x.end), (unsigned)(s->t.first_key + j0));
     else
         load_contiguous(p, s, &x, stage, s->t.first_key + j0);
+    if (p->bool_mask.data) send_for_mask(p, &s->t, j0);
 }
 
 /* Segments that are described when one is entered; with pages one more, whose page is looked up. */

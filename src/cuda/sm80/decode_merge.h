@@ -106,6 +106,7 @@ static __device__ __noinline__ void exact_row(const struct params *p, const stru
 #pragma unroll 1
     for (int64_t j = band_first(&t->band, at.i); j < band_end(&t->band, at.i); ++j) {
         int64_t key = t->first_key + j, page = 0, batch = t->batch_k;
+        if (p->bool_mask.data && !((const uint8_t *)p->bool_mask.data)[score_offset(&p->bool_mask, t, at) + j]) continue;
         if (p->cache.page_table) {
             page = p->cache.page_table[t->b * p->cache.table_stride + key / p->cache.page_size];
             if (page < 0 || page >= p->cache.pages) continue;
