@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-from abi import Gradients, Partials, Tensor, Tuning, Varlen  # noqa: E402
+from abi import Gradients, Paged, Partials, Tensor, Tuning, Varlen  # noqa: E402
 from cuda_peers import Strobe, torch, view  # noqa: E402  exits with 77 without PyTorch
 
 NAN_KEY, NAN_VALUE = 120, 150
@@ -103,6 +103,55 @@ def fixed_split_of_lengths(strobe, kernel, heads, heads_kv, dim, dim_v):
     print(f"so it does with {kernel.decode()}, beside other lengths")
 
 
+def numbers_that_lie(strobe, kernel, rows, dim, page):
+    """Lengths outside of [0, seq_k] and entries of a page table that are no pages, which only the device sees: lengths are cut, such pages
+    are invisible, what lies around the cache is not read, it holds NaN, and what lies around the outputs is not written."""
+    most, guard, lengths = 192, 8, (192 + 1, 2**31 - 1, -1, -(2**31), 100, 191)
+    batch, heads, heads_kv, used = len(lengths), 4, 2, [min(max(n, 0), most) for n in lengths]
+    q = torch.randn(batch, heads, rows, dim, device="cuda", dtype=torch.bfloat16)
+    slots = page or most
+    entries = batch * most // slots
+    caches = [torch.full((entries + 2 * guard, slots, heads_kv, dim), float("nan"), device="cuda", dtype=q.dtype) for _ in "kv"]
+    k, v = (x[guard : guard + entries] for x in caches)
+    order = torch.randperm(entries, device="cuda").int() if page else torch.arange(entries, device="cuda").int()
+    table = order.view(batch, most // slots)
+    seen = torch.zeros(batch, most, dtype=torch.bool, device="cuda")
+    flat = [torch.zeros(batch, most, heads_kv, dim, device="cuda", dtype=q.dtype) for _ in "kv"]
+    wrong_entries = (-1, entries, 2**31 - 1, -(2**31))
+    for b, n in enumerate(used):
+        for j in range(0, n, slots):
+            is_lie = page and (b + j // slots) % 3 == 0
+            count, at = min(slots, n - j), int(table[b, j // slots])
+            for x, part in zip((k, v), flat, strict=True):
+                new = torch.randn(count, heads_kv, dim, device="cuda", dtype=q.dtype)
+                if not is_lie:
+                    x[at, :count], part[b, j : j + count] = new, new
+            seen[b, j : j + count] = not is_lie
+            if is_lie:
+                table[b, j // slots] = wrong_entries[(b + j) % len(wrong_entries)]
+    bytes_of_out = torch.full((batch + 2, heads, rows, dim), 7.0, device="cuda", dtype=q.dtype)
+    lses = torch.full((batch + 2, heads, rows), 7.0, device="cuda")
+    out, lse = bytes_of_out[1:-1], lses[1:-1]
+    like = torch.empty(batch, heads_kv, most, dim, device="meta", dtype=q.dtype)
+    a = strobe.prepare(q, *((like, like) if page else (k.transpose(1, 2), v.transpose(1, 2))), out, lse, False)
+    ends = torch.tensor(lengths, dtype=torch.int32, device="cuda")
+    varlen, tuning = Varlen(struct_size=C.sizeof(Varlen), used_k=ends.data_ptr()), Tuning(C.sizeof(Tuning), kernel, 0)
+    paged = Paged(C.sizeof(Paged), table.data_ptr(), table.shape[1], slots, entries)
+    a.varlen, a.tuning = C.cast(C.pointer(varlen), C.c_void_p), C.pointer(tuning)
+    if page:
+        for to, x in ((a.k, k), (a.v, v)):
+            to.data, to.stride = x.data_ptr(), (C.c_int64 * 3)(*x.stride()[:3])
+        a.paged = C.cast(C.pointer(paged), C.c_void_p)
+    strobe.forward(a, strobe.workspace(a))
+    torch.cuda.synchronize()
+    scores = torch.einsum("bhid,bjhd->bhij", q.float(), flat[0].float().repeat_interleave(2, 2)) / dim**0.5
+    weights = scores.masked_fill(~seen[:, None, None], float("-inf")).softmax(-1).nan_to_num(0)
+    right = torch.einsum("bhij,bjhd->bhid", weights, flat[1].float().repeat_interleave(2, 2))
+    assert (out.float() - right).abs().max() < 3e-2, (kernel, rows, dim, page)
+    for x in (bytes_of_out, lses):
+        assert (x[0] == 7).all() and (x[-1] == 7).all(), (kernel, rows, dim, page)
+
+
 def hidden_nan_rows(strobe, chosen):
     """Rows of Q and dO that hold NaN and do not see a key, or see none at all, leave the key's gradients alone, with and
     without STROBE_DETERMINISTIC."""
@@ -186,6 +235,15 @@ def main():
     fixed_split_of_lengths(strobe, b"cuda_decode_sm80", 32, 8, 128, 128)
     if torch.cuda.get_device_capability()[0] == 9:
         fixed_split_of_lengths(strobe, b"cuda_latent_sm90", 16, 1, 576, 512)
+    hopper = torch.cuda.get_device_capability()[0] == 9
+    lies = [(b"cuda_decode_sm80", (1, 4), (0, 16, 1)), (b"cuda_forward_sm80", (1, 100), (0, 16, 1))]
+    if hopper:
+        lies += [(b"cuda_decode_sm90", (1, 4), (0, 16, 1)), (b"cuda_forward_sm90", (100,), (0, 16))]
+    for kernel, all_rows, pages in lies:
+        for rows in all_rows:
+            for page in pages:
+                numbers_that_lie(strobe, kernel, rows, 128, page)
+    print("lengths and pages that are none, known on the device alone, reach nothing beside the cache and the outputs")
     only_key(strobe)
     merge(strobe, True)
     merge(strobe, False)
