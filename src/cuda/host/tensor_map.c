@@ -108,6 +108,22 @@ bool strobe__encode_slabs_map(CUtensorMap *map, const strobe_tensor *t, int64_t 
     return encode_five(map, t, extent, stride, box);
 }
 
+/* Row `end` - n is `rows` - n rows and `end` rows from an address that is `rows` rows in front of the tensor; rows from `end`
+ * on would be row `rows` of the second axis and further, which it does not have. */
+bool strobe__encode_ends_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
+                             int64_t rows) {
+    const cuuint64_t bytes = strobe__dtype_bytes(t->dtype), row = (cuuint64_t)t->stride[1] * bytes;
+    const cuuint64_t extent[5] = {(cuuint64_t)dim, (cuuint64_t)rows, (cuuint64_t)heads, (cuuint64_t)seq + 1,
+                                  (cuuint64_t)batch};
+    cuuint64_t stride[4] = {row, (cuuint64_t)t->stride[2] * bytes, row, (cuuint64_t)t->stride[0] * bytes};
+    for (int axis = 0; axis < 4; ++axis)
+        if (stride[axis] == 0) stride[axis] = 16; /* of an axis of extent 1 */
+    const cuuint32_t box[5] = {64, (cuuint32_t)rows, 1, 1, 1};
+    strobe_tensor moved = *t;
+    moved.data = (void *)((uintptr_t)t->data - (uintptr_t)((cuuint64_t)rows * row));
+    return encode_five(map, &moved, extent, stride, box);
+}
+
 bool strobe__encode_scores_map(CUtensorMap *map, const struct problem *p, const strobe_bias *scores, int64_t keys,
                                int64_t rows) {
     const strobe_tensor t = scores_tensor(p, scores);

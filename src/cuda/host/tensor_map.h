@@ -20,7 +20,13 @@ bool strobe__can_be_copied(const strobe_tensor *tensor, int64_t batch, int64_t h
 bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,
                         int64_t batch, int64_t rows);
 
-/* The same of 16-bit elements with rows behind heads, {dim, heads, seq, batch}: a box has box_rows rows of each of box_heads
+/* The last rows of sequences that lie one behind the other, {dim, rows before the end, heads, ends of sequences, batch} with
+ * boxes of 64 columns and `rows` rows. The box at {column, rows - n, head, end, batch} has the n rows in front of row `end`,
+ * and zeros behind them, whatever lies there. False if the driver refuses. */
+bool strobe__encode_ends_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,
+                             int64_t batch, int64_t rows);
+
+/* strobe__encode_map's of 16-bit elements with rows behind heads, {dim, heads, seq, batch}: a box has box_rows rows of each of box_heads
  * heads, a row's heads side by side. */
 bool strobe__encode_heads_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,
                               int64_t batch, int64_t box_heads, int64_t box_rows);

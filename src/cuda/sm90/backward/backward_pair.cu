@@ -286,10 +286,14 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
     struct shared *shared = (struct shared *)memory;
     const struct tile *t = &shared->tile;
     if (threadIdx.x == 0) {
-        shared->tile = tile_of(&p, (int)blockIdx.x / CTAS);
+        const int number = (int)blockIdx.x / CTAS;
+        if (p.sequences) wait_for_previous(); /* which counts the tiles */
+        const bool is_there = number < all_tiles(&p);
+        if (is_there) shared->tile = tile_of(&p, number);
+        if (!is_there) shared->tile.in.keys.count = shared->tile.key = shared->tile.first_block = shared->tile.end_block = 0;
         shared->tile.key += cluster_rank() * KEYS;
         struct search search;
-        if (HAS_MASKS && !find_first(&p, t, &search)) shared->tile.end_block = shared->tile.first_block;
+        if (HAS_MASKS && is_there && !find_first(&p, t, &search)) shared->tile.end_block = shared->tile.first_block;
         tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v), tma_prefetch_map(&p.dout);
         init_barriers(shared);
     }

@@ -27,8 +27,11 @@ INLINE void clear_dq(const struct sm90_backward_params *p, uint32_t most, int he
     uint32_t block = 0;
     for (uint32_t n = 0; (n < most || block + 1 < (head + 1) * blocks) && (block = take_block_to_clear(p)) < all; ++n) {
         float4 *sum = (float4 *)(p->dq_sum + (int64_t)block * BLOCK_ELEMENTS);
+        /* Sequences may be shorter than the longest: nothing is added behind their ends. */
+        const int head = (int)block / p->row_blocks, row = (int)block % p->row_blocks * ROWS;
+        const bool has_rows = row < rows_of(p, head / (p->heads_kv * p->group)).count;
 #pragma unroll 8
-        for (uint32_t n = lane; n < BLOCK_ELEMENTS / 4; n += 32) sum[n] = make_float4(0, 0, 0, 0);
+        for (uint32_t n = lane; has_rows && n < BLOCK_ELEMENTS / 4; n += 32) sum[n] = make_float4(0, 0, 0, 0);
         __threadfence();
         __syncwarp();
         if (lane == 0) semaphore_post(p->heads_cleared + block / blocks);

@@ -40,13 +40,15 @@ INLINE void add_shares(const struct sm90_backward_params *p, int64_t thread, int
     }
 }
 
-/* A thread's sums of a tile of dQ; 0 where nobody has added: where the main kernel has not run or, with a fixed dQ order,
- * whose semaphores tell it, no key is seen. Such sums hold anything. */
-INLINE void load_dq(const struct sm90_backward_params *p, int64_t block, int tile, int thread, float4 (&dq)[8]) {
-    const float4 *sum = (const float4 *)(p->dq_sum + block * BLOCK_ELEMENTS + tile * DQ_TILE) + thread;
-    const bool summed = p->tiles > 0 && (!p->dq_semaphores || p->dq_semaphores[block * DQ_TILES] > 0);
+/* A thread's sums of a tile of dQ; 0 where nobody has added: behind a sequence's end, where the main kernel has not run or,
+ * with a fixed dQ order, whose semaphores tell it, no key is seen. Such sums hold anything. */
+INLINE void load_dq(const struct sm90_backward_params *p, const struct row_block *block, int tile, int thread,
+                    float4 (&dq)[8]) {
+    const float4 *sum = (const float4 *)(p->dq_sum + block->number * BLOCK_ELEMENTS + tile * DQ_TILE) + thread;
+    const bool has_rows = block->m * ROWS < rows_of(p, block->batch).count;
+    const bool summed = has_rows && p->tiles > 0 && (!p->dq_semaphores || p->dq_semaphores[block->number * DQ_TILES] > 0);
 #pragma unroll
-    for (int n = 0; n < 8; ++n) dq[n] = sum[n * 128];
+    for (int n = 0; n < 8; ++n) dq[n] = has_rows ? sum[n * 128] : make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int n = 0; n < 8; ++n) dq[n] = summed ? dq[n] : make_float4(0, 0, 0, 0);
 }
@@ -64,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
     float4 dq[8];
     float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
     wait_for_previous();
-    load_dq(&p, block.number, tile, thread, dq);
+    load_dq(&p, &block, tile, thread, dq);
     if (threadIdx.x < ROWS / 16) not_finite[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll
@@ -106,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
     float4 dq[8];
     float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
     wait_for_previous();
-    load_dq(&p, block.number, tile, thread, dq);
+    load_dq(&p, &block, tile, thread, dq);
     if (threadIdx.x < ROWS / 16) not_finite[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll

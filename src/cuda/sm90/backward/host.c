@@ -181,11 +181,25 @@ static bool keeps_dq_order(const struct plan *plan) {
     return strobe__sm90_keeps_dq_order(plan->problem, &shape);
 }
 
-/* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; in a fixed dQ order a counter for each tile of dQ;
+/* Whether lengths of keys are known to the device alone. `prepare` reads them, which has a CTA for each block of rows. */
+static bool has_sequences(const struct plan *plan) {
+    const strobe_varlen *v = &plan->problem->varlen;
+    return (v->cu_seqlens_k || v->used_k) && all_row_blocks(plan) > 0;
+}
+
+/* Of one share, or as many as there can be. */
+static int64_t tiles_of_heads(const struct plan *plan) {
+    const struct problem *p = plan->problem;
+    const int64_t most = key_blocks(plan) * p->a.batch, keys = variant_of(plan)->keys;
+    const int64_t packed = p->varlen.cu_seqlens_k ? p->varlen.total_k / keys + p->a.batch : most;
+    return (has_sequences(plan) && packed < most ? packed : most) * p->a.heads_kv;
+}
+
+/* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; the order of sequences of differing lengths; in a fixed dQ order a counter for each tile of dQ;
  * a mark for sixteen keys; sums of dbias; and lse and D as an ordered dbias reads them, where it is wanted.
  */
 struct layout {
-    int64_t rows_at, counts_at, heads_at, dq_semaphores_at, marks_at, dbias_at, packed_at, words;
+    int64_t rows_at, sequences_at, counts_at, heads_at, dq_semaphores_at, marks_at, dbias_at, packed_at, words;
     int64_t packed_rows, shares;         /* of a K/V head */
     size_t shares_at;                    /* in bytes, behind the words: dK and dV of the shares, */
     size_t visible_at, arrays_at, bytes; /* what visible.cu writes, sums of arrays' gradients */
@@ -198,7 +212,8 @@ static struct layout lay_out(const struct plan *plan) {
     struct layout l = {.packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING,
                        .shares = shares_of(plan)};
     l.rows_at = all_rows(plan) * stored_columns(variant_of(plan));
-    l.counts_at = l.rows_at + 2 * all_rows(plan);
+    l.sequences_at = l.rows_at + 2 * all_rows(plan);
+    l.counts_at = l.sequences_at + (has_sequences(plan) ? 2 * (p->a.batch + 1) : 0);
     l.heads_at = l.counts_at + 2;
     l.dq_semaphores_at = l.heads_at + p->a.batch * p->a.heads_kv * l.shares;
     l.marks_at = l.dq_semaphores_at + (keeps_dq_order(plan) ? all_row_blocks(plan) * dq_tiles(variant_of(plan)) : 0);
@@ -299,9 +314,15 @@ static void fill(struct sm90_backward_params *m, const struct plan *plan, float 
     m->heads_kv = (int32_t)a->heads_kv, m->group = (int32_t)p->group, m->shares = (int32_t)l.shares;
     if (l.shares > 1) strobe__sm90_fill_shares(m, p, (float *)((char *)workspace + l.shares_at));
     m->row_blocks = (int32_t)row_blocks(plan), m->key_blocks = (int32_t)key_blocks(plan);
-    m->tiles = (int32_t)(key_blocks(plan) * a->heads_kv * a->batch * l.shares);
+    m->tiles = (int32_t)(tiles_of_heads(plan) * l.shares);
+    if (has_sequences(plan)) m->sequences = (struct sequence_at *)(workspace + l.sequences_at);
     m->section_heads = (int32_t)strobe__sm90_section_heads(p, &shape, l.shares);
     m->last_heads = m->tiles > 0 ? (int32_t)strobe__sm90_last_heads(p, &shape, l.shares) : 0;
+    if (m->sequences) { /* of the heads of one of them */
+        const int32_t heads = (int32_t)(a->heads_kv * l.shares);
+        if (m->section_heads > heads) m->section_heads = heads;
+        if (m->last_heads > heads) m->last_heads = heads;
+    }
 }
 
 static bool encode_maps(struct sm90_backward_params *m, const struct plan *plan) {
@@ -318,8 +339,8 @@ static bool encode_maps(struct sm90_backward_params *m, const struct plan *plan)
            strobe__encode_map(&m->v, &a->v, a->dim_v, all_k, a->heads_kv, batch_k, keys) &&
            strobe__encode_map(&m->dout, &p->g.dout, a->dim_v, all_q, a->heads_q, batch_q, rows) &&
            (!(v->cu_seqlens_q || v->used_q) ||
-            (strobe__encode_map(&m->q_row, &a->q, a->dim, all_q, a->heads_q, batch_q, 1) &&
-             strobe__encode_map(&m->dout_row, &p->g.dout, a->dim_v, all_q, a->heads_q, batch_q, 1)));
+            (strobe__encode_ends_map(&m->q_ends, &a->q, a->dim, all_q, a->heads_q, batch_q, rows) &&
+             strobe__encode_ends_map(&m->dout_ends, &p->g.dout, a->dim_v, all_q, a->heads_q, batch_q, rows)));
 }
 
 /* One on each multiprocessor, which draw tiles; where there are no rows, whose preparation clears the counter they draw

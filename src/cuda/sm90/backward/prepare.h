@@ -45,6 +45,56 @@ INLINE void clear_counts(const struct sm90_backward_params *p) {
         p->tile_counter[n] = 0;
 }
 
+/* Blocks of keys of an entry of the batch. */
+INLINE int key_blocks_of(const struct sm90_backward_params *p, int batch) {
+    return (span_of(p->cu_seqlens_k, p->used_k, p->index64, batch, p->seq_k).count + TILE_KEYS - 1) / TILE_KEYS;
+}
+
+/* The first CTA puts sequences in the order in which their tiles are taken, and counts these. With a fixed dQ order long
+ * sequences come first, so that all CTAs end together; otherwise dQ's sums are cleared in the order of the batch. */
+INLINE void order_sequences(const struct sm90_backward_params *p) {
+    enum { CLASSES = 64 }; /* of lengths, long ones first */
+    __shared__ int of_class[CLASSES], of_warp[PREPARE_THREADS / 32];
+    const int thread = (int)threadIdx.x, lane = thread % 32;
+    const bool sorts = p->dq_semaphores;
+    if (thread < CLASSES) of_class[thread] = 0;
+    __syncthreads();
+    for (int n = thread; sorts && n < p->batch; n += PREPARE_THREADS) {
+        const int blocks = key_blocks_of(p, n);
+        atomicAdd(&of_class[blocks < CLASSES ? CLASSES - 1 - blocks : 0], 1);
+    }
+    __syncthreads();
+    if (thread == 0)
+        for (int n = 0, before = 0; n < CLASSES; ++n) {
+            const int count = of_class[n];
+            of_class[n] = before, before += count;
+        }
+    __syncthreads();
+    for (int n = thread; n < p->batch; n += PREPARE_THREADS) {
+        const int blocks = key_blocks_of(p, n);
+        p->sequences[sorts ? atomicAdd(&of_class[blocks < CLASSES ? CLASSES - 1 - blocks : 0], 1) : n].batch = n;
+    }
+    __syncthreads();
+    for (int start = 0, before = 0; start <= p->batch; start += PREPARE_THREADS) {
+        const int at = start + thread, own = at < p->batch ? key_blocks_of(p, p->sequences[at].batch) : 0;
+        int sum = own; /* of the lanes up to this one */
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+            const int other = __shfl_up_sync(0xffffffffu, sum, step);
+            if (lane >= step) sum += other;
+        }
+        if (lane == 31) of_warp[thread / 32] = sum;
+        __syncthreads();
+        int first = before + sum - own;
+        for (int warp = 0; warp < PREPARE_THREADS / 32; ++warp) {
+            if (warp < thread / 32) first += of_warp[warp];
+            before += of_warp[warp];
+        }
+        if (at <= p->batch) p->sequences[at].tile = first;
+        __syncthreads();
+    }
+}
+
 #define PREPARE_(name) name##_prepare
 #define PREPARE(name)  PREPARE_(name)
 
@@ -58,6 +108,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, HEAD_DIM > 128 ? 2
     uint4 out[TIMES], dout[TIMES];
     float lse[TIMES], dlse[TIMES];
     let_next_start();
+    if (p.sequences && blockIdx.x == 0) order_sequences(&p);
 #pragma unroll
     for (int n = 0; n < TIMES; ++n) {
         const int i = block.m * ROWS + n * ROWS_AT_A_TIME + first;
@@ -69,6 +120,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, HEAD_DIM > 128 ? 2
         if (p.dlse) dlse[n] = p.dlse[statistic_start(p.dlse_stride, &rows, i, block.head)];
     }
     clear_counts(&p);
+    if (block.m * ROWS >= rows.count) return; /* nobody reads what it would store */
 #pragma unroll
     for (int n = 0; n < TIMES; ++n) {
         const float product = row_product(out[n], dout[n]);

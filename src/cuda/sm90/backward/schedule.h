@@ -38,12 +38,13 @@ INLINE int take_tile(const struct sm90_backward_params *p) {
 INLINE const struct tile *describe_tile(const struct sm90_backward_params *p, struct shared *s, uint32_t tiles, int number) {
     struct tile *t = &s->tile[tile_slot(tiles)];
     mbarrier_wait(&s->tile_empty[tile_slot(tiles)], tile_parity(tiles) ^ 1);
-    if (number < p->tiles)
+    const bool is_there = number < all_tiles(p);
+    if (is_there)
         *t = tile_of(p, number);
     else
         t->key = NO_TILE;
     struct search search;
-    if (HAS_MASKS && number < p->tiles && !find_first(p, t, &search)) t->end_block = t->first_block;
+    if (HAS_MASKS && is_there && !find_first(p, t, &search)) t->end_block = t->first_block;
     mbarrier_arrive(&s->tile_full[tile_slot(tiles)]);
     return t;
 }

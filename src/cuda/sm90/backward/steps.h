@@ -8,7 +8,7 @@
 #include "cuda/ptx/bulk.h"
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/stmatrix.h"
-#include "cuda/ptx/tma.h"
+#include "cuda/ptx/tma_5d.h"
 #include "cuda/ptx/wgmma_transposed.h"
 #include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/backward/exact_row.h"
@@ -44,26 +44,19 @@ INLINE void load_tile(unsigned char *to, const CUtensorMap *map, uint64_t *full,
         tma_load_4d(to + slab * slab_bytes, map, full, slab * 64, row, head, batch, policy);
 }
 
-/* Copies the last block of a packed or shortened sequence row by row. Rows past its end belong to others, and a NaN of
- * theirs would reach this sequence's sums with a weight of 0; so these rows are copied from beyond the tensor, where the
- * copy engine delivers zeros and counts their bytes. */
-INLINE void load_last_rows(unsigned char *to, const CUtensorMap *map, uint64_t *full, const struct span *rows, int row,
-                           int head) {
-    const int beyond = 1 << 30;
-#pragma unroll 1
-    for (int at = 0; at < SLABS * ROWS; ++at) {
-        const int i = row + at % ROWS;
-        tma_load_4d(to + at / ROWS * Q_SLAB + at % ROWS * ROW_BYTES, map, full, at / ROWS * 64,
-                    i < rows->count ? rows->first + i : beyond, head, rows->batch, TMA_EVICT_LAST);
-    }
-}
-
-INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtensorMap *row_map, uint64_t *full,
+/* Copies a block of rows. Rows past a sequence's end belong to others, and a NaN of theirs would reach this sequence's sums
+ * with a weight of 0: where sequences are `cut`, packed or shortened, the copy engine delivers zeros for those. */
+INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtensorMap *ends, uint64_t *full,
                          const struct span *rows, int row, int head, bool cut) {
-    if (cut && row + ROWS > rows->count)
-        load_last_rows(to, row_map, full, rows, row, head);
-    else
+    const int left = rows->count - row;
+    if (!cut || left >= ROWS) {
         load_tile(to, map, full, Q_SLAB, rows->first + row, head, rows->batch, TMA_EVICT_LAST);
+        return;
+    }
+#pragma unroll 1
+    for (int slab = 0; slab < SLABS; ++slab)
+        tma_load_5d(to + slab * Q_SLAB, ends, full, {slab * 64, ROWS - left, head, rows->first + rows->count, rows->batch},
+                    TMA_EVICT_LAST);
 }
 
 /* Copies K or V of the tile. */
@@ -105,7 +98,7 @@ INLINE void load_q(const struct sm90_backward_params *p, struct shared *s, const
     mbarrier_wait(&s->q_empty[stage], empty_parity(count));
     trace(tracer, STROBE_TRACE_LOAD_Q, count);
     mbarrier_expect(&s->q_full[stage], SLABS * Q_SLAB + ROWS * sizeof(float));
-    load_rows_of(s->q[stage], &p->q, &p->q_row, &s->q_full[stage], &t->in.rows, block.row, block.head, rows_are_cut(p));
+    load_rows_of(s->q[stage], &p->q, &p->q_ends, &s->q_full[stage], &t->in.rows, block.row, block.head, rows_are_cut(p));
     bulk_load(s->lse[stage], p->row_lse + block.statistics, ROWS * sizeof(float), &s->q_full[stage]);
 }
 
@@ -117,7 +110,7 @@ INLINE void load_dout(const struct sm90_backward_params *p, struct shared *s, co
     mbarrier_wait(&s->dout_empty[slot], dout_parity(count) ^ 1);
     trace(tracer, STROBE_TRACE_LOAD_DOUT, count);
     mbarrier_expect(&s->dout_full[slot], SLABS * Q_SLAB + ROWS * sizeof(float));
-    load_rows_of(s->dout[slot], &p->dout, &p->dout_row, &s->dout_full[slot], &t->in.rows, block.row, block.head,
+    load_rows_of(s->dout[slot], &p->dout, &p->dout_ends, &s->dout_full[slot], &t->in.rows, block.row, block.head,
                  rows_are_cut(p));
     bulk_load(s->delta[stage_of(count)], p->row_delta + block.statistics, ROWS * sizeof(float), &s->dout_full[slot]);
 }

@@ -66,19 +66,25 @@ struct tile {
     int unused[HAS_MASKS || HAS_SCORE_FUNCTION];
 };
 
-/* The block of keys of a head's `n`th tile. With even_keys_first a tile is two blocks of keys shorter than the one that is
+/* The block of keys of a head's `n`th tile, of which it has `blocks`. With even_keys_first a tile is two blocks of keys shorter than the one that is
  * taken before it, and so, having waited for it at the start, is done well before it: tiles that follow on these CTAs start
  * far enough apart not to wait for each other. */
-INLINE int key_block_of(const struct sm90_backward_params *p, int n, bool last_first) {
-    const int even = (p->key_blocks + 1) / 2;
-    if (last_first) return p->key_blocks - 1 - n;
+INLINE int key_block_of(const struct sm90_backward_params *p, int n, int blocks, bool last_first) {
+    const int even = (blocks + 1) / 2;
+    if (last_first) return blocks - 1 - n;
     return !p->even_keys_first ? n : n < even ? 2 * n : 2 * (n - even) + 1;
 }
 
-/* Tile `number`. Heads are taken a section at a time, the last heads in one large section. In a section the first keys come
- * first: under a causal mask most rows see them, and when long tiles come first, CTAs end together. With a fixed dQ order
- * the last keys come first in earlier sections, see struct walk. */
-INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
+/* Which keys a tile has: of which entry of the batch and head, and which block of them. */
+struct tile_keys {
+    int batch, head_kv, block;
+    bool last_first; /* of the head, the last block of keys comes first */
+};
+
+/* Heads are taken a section at a time, the last heads in one large section. In a section the first keys come first: under a
+ * causal mask most rows see them, and when long tiles come first, CTAs end together. With a fixed dQ order the last keys
+ * come first in earlier sections, see struct walk. */
+INLINE struct tile_keys keys_of_tile(const struct sm90_backward_params *p, int number) {
     const int all_heads = p->heads_kv * p->batch, early_heads = all_heads - p->last_heads;
     const bool is_late = number >= early_heads * p->key_blocks;
     const int section = is_late ? 0 : number / (p->section_heads * p->key_blocks);
@@ -87,10 +93,47 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
                                                        : left < p->section_heads ? left
                                                                                  : p->section_heads;
     const int in_section = number - first_head * p->key_blocks, head = first_head + in_section % heads;
-    const bool last_first = p->last_keys_first && !is_late;
+    struct tile_keys keys;
+    keys.batch = head / p->heads_kv, keys.head_kv = head % p->heads_kv;
+    keys.last_first = p->last_keys_first && !is_late;
+    keys.block = key_block_of(p, in_section / heads, p->key_blocks, keys.last_first);
+    return keys;
+}
+
+/* The same where lengths differ: sequences one after the other, each of as many tiles as it has, in sections of its heads.
+ * With a fixed dQ order they all walk as in the last section. */
+INLINE struct tile_keys keys_of_ragged_tile(const struct sm90_backward_params *p, int number) {
+    const struct sequence_at *at = p->sequences;
+    int low = 0, high = p->batch;
+#pragma unroll 1
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (at[middle].tile * p->heads_kv <= number)
+            low = middle;
+        else
+            high = middle;
+    }
+    const int blocks = at[low + 1].tile - at[low].tile, in_sequence = number - at[low].tile * p->heads_kv;
+    const int most = low + 1 == p->batch && p->last_heads > 0 ? p->last_heads : p->section_heads;
+    const int first_head = in_sequence / (most * blocks) * most, left = p->heads_kv - first_head;
+    const int heads = left < most ? left : most, in_section = in_sequence - first_head * blocks;
+    struct tile_keys keys;
+    keys.batch = at[low].batch, keys.head_kv = first_head + in_section % heads, keys.last_first = false;
+    keys.block = key_block_of(p, in_section / heads, blocks, false);
+    return keys;
+}
+
+/* How many tiles there are; p->tiles is that or more. */
+INLINE int all_tiles(const struct sm90_backward_params *p) {
+    return p->sequences ? p->sequences[p->batch].tile * p->heads_kv : p->tiles;
+}
+
+/* Tile `number`. */
+INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
+    const struct tile_keys own = p->sequences ? keys_of_ragged_tile(p, number) : keys_of_tile(p, number);
     struct tile t;
-    t.head_kv = head % p->heads_kv, t.batch = head / p->heads_kv, t.head_keys = t.head_kv / p->shares;
-    t.key = key_block_of(p, in_section / heads, last_first) * TILE_KEYS;
+    t.head_kv = own.head_kv, t.batch = own.batch, t.head_keys = t.head_kv / p->shares;
+    t.key = own.block * TILE_KEYS;
     t.in = spans_of(p, t.batch);
     const int rows = t.in.rows.count, keys = t.in.keys.count,
               last = t.key + TILE_KEYS < keys ? t.key + TILE_KEYS - 1 : keys - 1;
@@ -98,7 +141,7 @@ INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
     t.first_block = first_row > 0 ? first_row / ROWS : 0;
     t.end_block = end_row < 0 ? 0 : ((end_row < rows ? end_row : rows) + ROWS - 1) / ROWS;
     if (t.key >= keys || t.end_block < t.first_block) t.end_block = t.first_block;
-    t.step = p->dq_semaphores && !last_first ? -1 : 1;
+    t.step = p->dq_semaphores && !own.last_first ? -1 : 1;
     t.start_block = t.step < 0 ? t.end_block - 1 : p->is_staggered ? t.key / ROWS % p->row_blocks : t.first_block;
     return t;
 }

@@ -19,16 +19,27 @@ bool strobe__sm90_tiles_differ(const struct problem *p) {
 
 /* ---- dQ order */
 
-/* In a fixed order the first tile stores its dQ, and nobody clears sums before: of many short sequences that is a tenth of
- * the time. Tiles wait for each other little where there are many heads. */
+/* At least so many tiles have keys. Lengths that only the device knows are at most these. */
+static int64_t tiles_with_keys(const struct problem *p, const struct tile_shape *shape) {
+    if (p->varlen.cu_seqlens_k) return ceil_div(p->varlen.total_k, shape->keys) * p->a.heads_kv;
+    return ceil_div(p->a.seq_k, shape->keys) * all_heads(p, 1);
+}
+
+/* The sums of dQ have as many rows for each sequence as the longest has; these are half as many again as there are, or more. */
+static bool is_mostly_padding(const struct problem *p) {
+    return p->varlen.cu_seqlens_q && strobe__product(p->a.batch, p->a.seq_q) / 3 >= p->varlen.total_q / 2;
+}
+
+/* In a fixed order the first tile stores its dQ, and nobody clears sums before: of many short sequences, or of one long one
+ * among them, that is a tenth of the time or more. Tiles wait for each other little where there are many heads. */
 bool strobe__sm90_keeps_dq_order(const struct problem *p, const struct tile_shape *shape) {
     enum { SHORT = 1024, TILES_AT_LEAST = 4 }; /* tiles for each multiprocessor */
     if (p->a.flags & STROBE_DETERMINISTIC) return true;
     if (p->features & (SCORE_FEATURES | VISIBLE_FEATURES | FEATURE(SCORE) | FEATURE(DROPOUT) | FEATURE(DBIAS))) return false;
     const bool is_causal = p->a.mask == STROBE_MASK_CAUSAL_TOP_LEFT || p->a.mask == STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
-    return (is_causal || p->a.mask == STROBE_MASK_NONE) && !p->a.varlen && p->group == 1 && p->a.seq_q <= SHORT &&
-           p->a.seq_k <= SHORT &&
-           ceil_div(p->a.seq_k, shape->keys) * all_heads(p, 1) >= TILES_AT_LEAST * tiles_at_a_time(p, shape);
+    const bool is_short = p->a.seq_q <= SHORT && p->a.seq_k <= SHORT;
+    return (is_causal || p->a.mask == STROBE_MASK_NONE) && p->group == 1 && (is_short || is_mostly_padding(p)) &&
+           tiles_with_keys(p, shape) >= TILES_AT_LEAST * tiles_at_a_time(p, shape);
 }
 
 /* ---- shares */
