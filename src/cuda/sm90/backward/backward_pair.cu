@@ -63,7 +63,7 @@ struct shared {
     uint64_t k_full, v_full, other_full, q_full[STAGES], q_empty[STAGES], dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t p_full, p_empty, ds_made[STAGES], ds_full[STAGES], ds_empty[STAGES];
     uint64_t may_add, added, added_seen; /* the dQ order, see exchange.h */
-    uint32_t is_first; /* whether the tile is the first to add to the block of rows that it may add to */
+    uint32_t is_first;                   /* whether the tile is the first to add to the block of rows that it may add to */
 };
 
 static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fits a multiprocessor's shared memory");
@@ -152,7 +152,7 @@ INLINE struct block_pair pair_at(const struct shared *shared, uint32_t count, in
 
 /* One warp group: S, P and dV, and its part of dQ. No product may be in flight where the loop closes: ptxas would serialise
  * all of them. */
-INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t) {
+INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, bool in_order) {
     const int own = uniform((int)threadIdx.x % 128 / 32) * 16, key = uniform(t->key) + own;
     const struct full_rows full = full_rows_of(t, key);
     const int part = part_of_dq(0);
@@ -192,19 +192,20 @@ INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *s
         if (!last) mbarrier_wait(&shared->q_full[next], full_parity(count + 1));
         issue_scores(s, k, q + next * STAGE_STEP); /* after the last block: of stale data, likewise */
         wgmma_wait(1);                             /* dQ */
-        if (count > 0) release_both(&shared->ds_empty[next]), add_dq_part(p, shared, part, dq, before, count - 1);
+        if (count > 0) release_both(&shared->ds_empty[next]), add_dq_part(p, shared, part, dq, before, count - 1, in_order);
         before = block_of(p, t, &progress);
         wgmma_wait(0);
         if (last) break;
         if (HAS_MASKS ? go_to(&shared->note[(count + 1) % NOTES], &progress) : go_on(p, t, &progress))
             slope = slope_at(p, t, &progress);
     }
-    last_dq_part(p, shared, part, before, count);
+    last_dq_part(p, shared, part, before, count, in_order);
     store_sums(p, &p->dv_rows, t, &dv, dv_factor(p), key);
 }
 
 /* The other warp group: dP, dS and dK, and its part of dQ. */
-INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t) {
+INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
+                           bool in_order) {
     const int own = uniform((int)threadIdx.x % 128 / 32) * 16, key = uniform(t->key) + own;
     const struct full_rows full = full_rows_of(t, key);
     const int part = part_of_dq(1);
@@ -248,7 +249,7 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
         wgmma_wait(1); /* dK */
         release(&shared->q_empty[stage]);
         wgmma_wait(0); /* dQ */
-        if (count > 0) release_both(&shared->ds_empty[next]), add_dq_part(p, shared, part, dq, before, count - 1);
+        if (count > 0) release_both(&shared->ds_empty[next]), add_dq_part(p, shared, part, dq, before, count - 1, in_order);
         if (!last) mbarrier_wait(&shared->dout_full[next_slot], dout_parity(count + 1));
         issue_scores(dp, v, dout + next_slot * STAGE_STEP);
         before = block_of(p, t, &progress);
@@ -257,7 +258,7 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
         if (last) break;
         if (!HAS_MASKS && go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
-    last_dq_part(p, shared, part, before, count);
+    last_dq_part(p, shared, part, before, count, in_order);
     store_sums(p, &p->dk_rows, t, &dk, p->scale, key);
 }
 
@@ -280,21 +281,20 @@ INLINE void init_barriers(struct shared *s) {
     mbarrier_init_fence();
 }
 
-extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
-    KERNEL(const __grid_constant__ struct sm90_backward_params p) {
-    extern __shared__ __align__(1024) unsigned char memory[];
-    struct shared *shared = (struct shared *)memory;
+/* A CTA; whether it keeps the dQ order is a constant, since what a fixed order needs beside each addition costs the free one
+ * a fiftieth of its time. */
+INLINE void work(const struct sm90_backward_params *p, struct shared *shared, bool in_order) {
     const struct tile *t = &shared->tile;
     if (threadIdx.x == 0) {
         const int number = (int)blockIdx.x / CTAS;
-        if (p.sequences) wait_for_previous(); /* which counts the tiles */
-        const bool is_there = number < all_tiles(&p);
-        if (is_there) shared->tile = tile_of(&p, number);
+        if (p->sequences) wait_for_previous(); /* which counts the tiles */
+        const bool is_there = number < all_tiles(p);
+        if (is_there) shared->tile = tile_of(p, number);
         if (!is_there) shared->tile.in.keys.count = shared->tile.key = shared->tile.first_block = shared->tile.end_block = 0;
         shared->tile.key += cluster_rank() * KEYS;
         struct search search;
-        if (HAS_MASKS && is_there && !find_first(&p, t, &search)) shared->tile.end_block = shared->tile.first_block;
-        tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v), tma_prefetch_map(&p.dout);
+        if (HAS_MASKS && is_there && !find_first(p, t, &search)) shared->tile.end_block = shared->tile.first_block;
+        tma_prefetch_map(&p->q), tma_prefetch_map(&p->k), tma_prefetch_map(&p->v), tma_prefetch_map(&p->dout);
         init_barriers(shared);
     }
     __syncthreads();
@@ -302,30 +302,46 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
     let_next_start();
     wait_for_previous();
     if (t->end_block == t->first_block) {
-        if (!p.dq_semaphores && threadIdx.x < 32) clear_dq(&p, blocks_to_clear(&p), 0);
-        clear_sums(&p.dk_rows, t), clear_sums(&p.dv_rows, t);
+        if (!in_order && threadIdx.x < 32) clear_dq(p, blocks_to_clear(p), 0);
+        clear_sums(&p->dk_rows, t), clear_sums(&p->dv_rows, t);
         return;
     }
     const int group = uniform((int)threadIdx.x / 128);
     if (group == 0) {
         registers_release(PRODUCER_REGISTERS);
         if (threadIdx.x == 0)
-            producer(&p, shared, t);
+            producer(p, shared, t);
         else if (threadIdx.x == 32)
-            exchange(&p, shared, t);
-        else if (p.dq_semaphores && threadIdx.x >= 64 && threadIdx.x < (HAS_MASKS ? 96 : 65))
-            dq_order_waiter(&p, shared, t);
-        else if (p.dq_semaphores && threadIdx.x == 96)
-            dq_order_poster(&p, shared, t);
-        else if (!p.dq_semaphores && threadIdx.x >= 96)
-            clear_dq(&p, blocks_to_clear(&p), t->batch * p.heads_kv + t->head_kv);
+            exchange(p, shared, t, in_order);
+        else if (in_order && threadIdx.x >= 64 && threadIdx.x < (HAS_MASKS ? 96 : 65))
+            dq_order_waiter(p, shared, t);
+        else if (in_order && threadIdx.x == 96)
+            dq_order_poster(p, shared, t);
+        else if (!in_order && threadIdx.x >= 96)
+            clear_dq(p, blocks_to_clear(p), t->batch * p->heads_kv + t->head_kv);
     } else {
         registers_claim(CONSUMER_REGISTERS);
         if (group == 1)
-            consumer_p_dv(&p, shared, t);
+            consumer_p_dv(p, shared, t, in_order);
         else
-            consumer_ds_dk(&p, shared, t);
+            consumer_ds_dk(p, shared, t, in_order);
     }
     __syncwarp();
     cluster_barrier(); /* the other CTA may still read and signal here */
+}
+
+extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
+    KERNEL(const __grid_constant__ struct sm90_backward_params p) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    work(&p, (struct shared *)memory, false);
+}
+
+#define ORDERED_(name) name##_ordered
+#define ORDERED(name)  ORDERED_(name)
+
+/* With p.dq_semaphores. */
+extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
+    ORDERED(KERNEL)(const __grid_constant__ struct sm90_backward_params p) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    work(&p, (struct shared *)memory, true);
 }

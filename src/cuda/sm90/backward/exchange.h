@@ -26,13 +26,13 @@ INLINE uint32_t blocks_of(const struct sm90_backward_params *p, const struct til
 }
 
 /* One thread: loads the other CTA's keys once, and copies dS of every block into the other CTA's shared memory. */
-INLINE void exchange(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
+INLINE void exchange(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, bool in_order) {
     const int rank = cluster_rank(), other = rank ^ 1, first = rank * GROUPS,
               slabs = SLABS - first < GROUPS ? SLABS - first : GROUPS;
     const uint32_t blocks = HAS_MASKS ? UINT32_MAX : blocks_of(p, t);
     bool last = false;
     /* Consumers wait for other_full before they add to dQ: it completes after dQ's sums are clear. */
-    if (!p->dq_semaphores) wait_for_cleared(p, t);
+    if (!in_order) wait_for_cleared(p, t);
     mbarrier_expect(&s->other_full, (uint32_t)slabs * K_SLAB);
     for (int slab = 0; slab < slabs; ++slab)
         tma_load_4d(s->k_other + slab * K_SLAB, &p->k, &s->other_full, (first + slab) * 64,
@@ -140,10 +140,10 @@ INLINE int block_of(const struct sm90_backward_params *p, const struct tile *t, 
 /* Adds dQ of the tile's `count`th block to the fp32 sums, in the order of a thread's registers, four at a time. With a fixed
  * order the first tile stores it: nobody clears the sums then. */
 INLINE void add_dq_part(const struct sm90_backward_params *p, struct shared *shared, int part, const float (&dq)[32],
-                        int block, uint32_t count) {
+                        int block, uint32_t count, bool in_order) {
     const bool has_part = DQ_TILES % GROUPS == 0 || part < DQ_TILES;
     float *sum = p->dq_sum + ((int64_t)block * DQ_TILES + part) * DQ_TILE + (int)threadIdx.x % 128 * 4;
-    if (!p->dq_semaphores) {
+    if (!in_order) {
 #pragma unroll
         for (int v = 0; has_part && v < 32; v += 4) red_add_4(sum + v * 128, dq[v], dq[v + 1], dq[v + 2], dq[v + 3]);
         return;
@@ -157,12 +157,13 @@ INLINE void add_dq_part(const struct sm90_backward_params *p, struct shared *sha
 }
 
 /* dQ of the tile's last block, which no later block carries with it. */
-INLINE void last_dq_part(const struct sm90_backward_params *p, struct shared *shared, int part, int block, uint32_t count) {
+INLINE void last_dq_part(const struct sm90_backward_params *p, struct shared *shared, int part, int block, uint32_t count,
+                         bool in_order) {
     float dq[32];
     mbarrier_wait(&shared->ds_full[stage_of(count)], full_parity(count));
     issue_dq_part(dq, shared, part, stage_of(count));
     wgmma_wait(0);
-    add_dq_part(p, shared, part, dq, block, count);
+    add_dq_part(p, shared, part, dq, block, count, in_order);
 }
 
 #endif

@@ -28,9 +28,16 @@
 #include "cuda/sm90/trace_host.h"
 #include "math/exp2.h"
 
-#define VARIANT(name, ...)       \
-    CUDA_KERNEL(name);           \
-    CUDA_KERNEL(name##_prepare); \
+/* backward_pair.cu has a kernel of its own for a fixed dQ order. */
+#define ORDERED_OF_backward(name)      name
+#define ORDERED_OF_backward_pair(name) name##_ordered
+#define HANDLE_(name)                  strobe__kernel_##name
+#define HANDLE(name)                   HANDLE_(name)
+
+#define VARIANT(name, dtype, gradients, dim, rows, keys, ctas, features, file, ...) \
+    CUDA_KERNEL(name);                                                              \
+    extern struct cuda_kernel HANDLE(ORDERED_OF_##file(name));                      \
+    CUDA_KERNEL(name##_prepare);                                                    \
     CUDA_KERNEL(name##_finish);
 #include "sm90_backward_variants.h"
 #undef VARIANT
@@ -44,7 +51,7 @@ struct backward_variant {
     struct variant base;
     int32_t dtype, gradients, features;
     int64_t dim, rows, keys, ctas;
-    struct cuda_kernel *prepare, *symbol, *finish;
+    struct cuda_kernel *prepare, *symbol, *ordered, *finish; /* ordered: symbol with a fixed dQ order */
     struct compiled_text text; /* with a user's function; its feature class is still to be added */
 };
 
@@ -59,6 +66,7 @@ struct backward_variant {
      .ctas = ctas_,                                                                                          \
      .prepare = &strobe__kernel_##name##_prepare,                                                            \
      .symbol = &strobe__kernel_##name,                                                                       \
+     .ordered = &HANDLE(ORDERED_OF_##file(name)),                                                            \
      .finish = &strobe__kernel_##name##_finish,                                                              \
      .text = {.source = "cuda/sm90/backward/" #file ".cu",                                                   \
               .is_hopper = true,                                                                             \
@@ -195,8 +203,9 @@ static int64_t tiles_of_heads(const struct plan *plan) {
     return (has_sequences(plan) && packed < most ? packed : most) * p->a.heads_kv;
 }
 
-/* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; the order of sequences of differing lengths; in a fixed dQ order a counter for each tile of dQ;
- * a mark for sixteen keys; sums of dbias; and lse and D as an ordered dbias reads them, where it is wanted.
+/* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; the order of sequences of differing lengths; in a fixed
+ * dQ order a counter for each tile of dQ; a mark for sixteen keys; sums of dbias; and lse and D as an ordered dbias reads
+ * them, where it is wanted.
  */
 struct layout {
     int64_t rows_at, sequences_at, counts_at, heads_at, dq_semaphores_at, marks_at, dbias_at, packed_at, words;
@@ -397,8 +406,8 @@ static strobe_status launch_three(const struct plan *plan, const struct sm90_bac
     const struct sm90_backward_params of_main = strobe__sm90_params_of_shares(params);
     strobe_status status = strobe__cuda_launch(variant->prepare, blocks, PREPARE_THREADS, 0, params, stream);
     if (!status)
-        status = strobe__cuda_launch_early(main->symbol, main_ctas(plan, params->tiles), THREADS, SHARED_BYTES, &of_main,
-                                           stream);
+        status = strobe__cuda_launch_early(params->dq_semaphores ? main->ordered : main->symbol,
+                                           main_ctas(plan, params->tiles), THREADS, SHARED_BYTES, &of_main, stream);
     if (!status)
         status = strobe__cuda_launch_early(variant->finish, blocks, (int32_t)(128 * dq_tiles(variant)), 0, params, stream);
     return status;
