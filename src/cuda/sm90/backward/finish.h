@@ -56,7 +56,7 @@ INLINE void load_dq(const struct sm90_backward_params *p, const struct row_block
 #define FINISH_(name) name##_finish
 #define FINISH(name)  FINISH_(name)
 #if !defined(GRADIENTS_FP32)
-extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
+extern "C" __global__ void __launch_bounds__(128 * DQ_TILES, DQ_TILES > 2 ? 1 : 2)
     FINISH(KERNEL)(const __grid_constant__ struct sm90_backward_params p) {
     __shared__ __align__(128) unsigned char staging[BLOCK_ELEMENTS * 2];
     __shared__ int not_finite[ROWS / 16];
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
 #else
 
 /* The same into fp32: nothing is rounded, and a thread stores its pairs of columns itself. */
-extern "C" __global__ void __launch_bounds__(128 * DQ_TILES)
+extern "C" __global__ void __launch_bounds__(128 * DQ_TILES, DQ_TILES > 2 ? 1 : 2)
     FINISH(KERNEL)(const __grid_constant__ struct sm90_backward_params p) {
     __shared__ int not_finite[ROWS / 16];
     const struct row_block block = row_block_of_cta(&p);

@@ -195,6 +195,14 @@ static bool has_sequences(const struct plan *plan) {
     return (v->cu_seqlens_k || v->used_k) && all_row_blocks(plan) > 0;
 }
 
+/* CTAs of `prepare` and `finish`: a block of rows each, as many as sequences have at most, or, where that is far more than
+ * there are of packed rows, these and one for each sequence. */
+static int64_t blocks_of_rows(const struct plan *plan) {
+    const struct problem *p = plan->problem;
+    const int64_t all = all_row_blocks(plan), packed = p->varlen.total_q / variant_of(plan)->rows + p->a.batch;
+    return p->varlen.cu_seqlens_q && all / 2 > packed * p->a.heads_q ? packed * p->a.heads_q : all;
+}
+
 /* Of one share, or as many as there can be. */
 static int64_t tiles_of_heads(const struct plan *plan) {
     const struct problem *p = plan->problem;
@@ -260,7 +268,7 @@ static void fill_mask(struct sm90_backward_params *m, const struct plan *plan) {
                          p->group == shares_of(plan) && !(variant_of(plan)->features & FEATURES_MASK);
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k;
-    m->index64 = p->varlen.index_bits == 64;
+    m->index64 = p->varlen.index_bits == 64, m->finds_rows = blocks_of_rows(plan) < all_row_blocks(plan);
 }
 
 static void fill_tensors(struct sm90_backward_params *m, const struct problem *p) {
@@ -384,7 +392,7 @@ strobe_status strobe__sm90_backward_prepare(const struct plan *plan) {
 static strobe_status launch_compiled(const struct plan *plan, const struct sm90_backward_params *params,
                                      const struct score_values *values, void *stream) {
     const struct compiled_text text = text_of(plan);
-    const int64_t blocks = all_row_blocks(plan), bytes = sizeof *params;
+    const int64_t blocks = blocks_of_rows(plan), bytes = sizeof *params;
     compiled_kernel kernels[MOST_COMPILED_KERNELS];
     strobe_status status = strobe__compiled(plan->problem, &text, stream, kernels);
     if (!status)
@@ -402,7 +410,7 @@ static strobe_status launch_compiled(const struct plan *plan, const struct sm90_
 static strobe_status launch_three(const struct plan *plan, const struct sm90_backward_params *params, void *stream) {
     const struct backward_variant *variant = variant_of(plan),
                                   *main = params->shares > 1 ? variant_of_shares(plan) : variant;
-    const int64_t blocks = all_row_blocks(plan);
+    const int64_t blocks = blocks_of_rows(plan);
     const struct sm90_backward_params of_main = strobe__sm90_params_of_shares(params);
     strobe_status status = strobe__cuda_launch(variant->prepare, blocks, PREPARE_THREADS, 0, params, stream);
     if (!status)

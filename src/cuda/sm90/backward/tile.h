@@ -204,11 +204,31 @@ struct row_block {
     int64_t number; /* among all: [batch][heads_q][row_blocks] */
 };
 
+/* Among the blocks of packed sequences, the first that a sequence has: it and the next one's are far enough apart for its
+ * rows, and at most a block further than that. */
+INLINE int first_packed_block(const struct sm90_backward_params *p, int batch) {
+    return (int)entry(p->cu_seqlens_q, p->index64, batch) / ROWS + batch;
+}
+
 /* The block that a CTA of KERNEL_prepare or KERNEL_finish has. Neighbouring CTAs have the same rows of neighbouring heads,
- * which are neighbours in memory too. */
+ * which are neighbours in memory too. Behind a sequence's end it has no rows. */
 INLINE struct row_block row_block_of_cta(const struct sm90_backward_params *p) {
     const int heads = p->heads_kv * p->group, all = heads * p->batch, head = (int)(blockIdx.x % (unsigned)all);
     struct row_block b;
+    if (p->finds_rows) {
+        const int block = (int)(blockIdx.x / (unsigned)heads);
+        int low = 0, high = p->batch;
+        while (high - low > 1) {
+            const int middle = (low + high) / 2;
+            if (first_packed_block(p, middle) <= block)
+                low = middle;
+            else
+                high = middle;
+        }
+        b.batch = low, b.head = (int)(blockIdx.x % (unsigned)heads), b.m = block - first_packed_block(p, low);
+        b.number = (int64_t)(low * heads + b.head) * p->row_blocks + b.m;
+        return b;
+    }
     b.batch = head / heads, b.head = head % heads, b.m = (int)(blockIdx.x / (unsigned)all);
     b.number = (int64_t)head * p->row_blocks + b.m;
     return b;
