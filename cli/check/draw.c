@@ -165,7 +165,7 @@ static void draw_varlen(stream *r, problem *p) {
                                     VARLEN_USED_Q | VARLEN_USED_K | VARLEN_INDEX_64,
                                     VARLEN_CU_Q | VARLEN_CU_K | VARLEN_USED_Q | VARLEN_USED_K | VARLEN_INDEX_64};
     p->varlen = PICK(r, kinds);
-    if (chance(r, 1, 8)) p->lengths = LENGTHS_NO_KEYS + random_below(r, 3);
+    if (chance(r, 1, 8)) p->lengths = LENGTHS_NO_KEYS + random_below(r, 4);
 }
 
 static int64_t draw_axes(stream *r) { return AXIS_KEY | random_below(r, 8) * AXIS_ROW; }

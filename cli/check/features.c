@@ -123,6 +123,7 @@ static const feature features[] = {
     {"no keys in any sequence", IS(lengths, LENGTHS_NO_KEYS)},
     {"no rows in any sequence", IS(lengths, LENGTHS_NO_ROWS)},
     {"only empty sequences", IS(lengths, LENGTHS_NONE)},
+    {"one long sequence among short ones", IS(lengths, LENGTHS_ONE_LONG)},
     {"split_keys", IS(split_keys, ANY), .forward = true},
     {"results in fp32", IS(wide, ANY)},
     {"K and V in pages", IS(page_size, ANY), .forward = true},

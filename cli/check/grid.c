@@ -86,6 +86,14 @@ static const char *const lengths[] = {"varlen",
                                       "varlen=packed_used dropout=0.2 sinks",
                                       "varlen mask=bqk",
                                       NULL};
+/* Of which the memory for each sequence, as large as the longest, is mostly empty. */
+static const char *const one_long[] = {"varlen lengths=one_long",
+                                       "varlen lengths=one_long causal deterministic",
+                                       "varlen=packed_used lengths=one_long causal",
+                                       "varlen=used lengths=one_long",
+                                       "varlen lengths=one_long softcap=15 sinks dsinks",
+                                       "varlen lengths=one_long mask",
+                                       NULL};
 static const char *const layouts[] = {"layout=bhsd",
                                       "layout=gaps",
                                       "layout=reversed",
@@ -279,6 +287,7 @@ static const char *const *const all_beside_nothing[] = {beside_nothing, NULL};
 static const char *const *const all_gradients_of_nothing[] = {beside_nothing, gradients_of_nothing, NULL};
 static const char *const *const only_plain[] = {plain, NULL};
 static const char *const *const only_packed[] = {packed_layouts, NULL};
+static const char *const *const only_one_long[] = {one_long, NULL};
 static const char *const *const only_caches[] = {caches, NULL};
 static const char *const *const only_eighths[] = {eighths, NULL};
 static const char *const *const only_pages[] = {pages, NULL};
@@ -309,6 +318,7 @@ static const grid_block blocks[] = {
     {GRID_QUICK, "fwd " ANY_DTYPE, {SMALL}, all_forward},
     {GRID_QUICK, "bwd " ANY_DTYPE, {SMALL}, all_backward},
     {GRID_QUICK, "fwd,bwd " ANY_DTYPE, {"b=2 h=4/2 s=41 d=24", "b=4 h=3 s=20 d=33 dv=17"}, only_packed},
+    {GRID_QUICK, "bwd bf16 b=9 h=2 s=400", {"d=64", "d=128", "d=200"}, only_one_long},
     {GRID_QUICK, "fwd,bwd " ANY_DTYPE, {EDGES}, only_causal},
     {GRID_QUICK, "fwd " ANY_DTYPE " h=4/2", {NOTHING}, all_beside_nothing},
     {GRID_QUICK, "bwd " ANY_DTYPE " h=4/2", {NOTHING}, all_gradients_of_nothing},

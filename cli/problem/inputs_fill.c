@@ -21,8 +21,9 @@ enum { ROWS_BEFORE = 2, ROWS_AFTER = 1 };
 
 /* --------------------------------------------------------------------------------------------------------- lengths -- */
 
-static int64_t draw_length(random_stream *r, int64_t longest, bool empty, bool first) {
-    const int64_t drawn = longest > 0 ? 1 + random_below(r, longest) : 0;
+static int64_t draw_length(const problem *p, random_stream *r, int64_t longest, bool empty, bool first) {
+    const int64_t most = p->lengths == LENGTHS_ONE_LONG ? (longest + 15) / 16 : longest;
+    const int64_t drawn = most > 0 ? 1 + random_below(r, most) : 0;
     if (empty) return 0;
     return first ? longest : drawn;
 }
@@ -38,9 +39,9 @@ static void draw_lengths(const problem *p, int64_t b, bool keys, int64_t *room, 
     const bool one_tensor = p->layout == LAYOUT_PACKED; /* q, k and v have the same rows */
     random_stream r = random_at((uint64_t)p->seed, (uint64_t)FOR_LENGTHS + (keys && !one_tensor), (uint64_t)b);
     const bool first = b == 0 && p->batch > 1, empty = b == (keys && !one_tensor ? 3 : 2);
-    *room = p->varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q) ? draw_length(&r, longest, empty, first) : longest;
+    *room = p->varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q) ? draw_length(p, &r, longest, empty, first) : longest;
     r = random_at((uint64_t)p->seed, (uint64_t)FOR_USED + keys, (uint64_t)b);
-    *used = p->varlen & (keys ? VARLEN_USED_K : VARLEN_USED_Q) ? draw_length(&r, *room, empty, first) : *room;
+    *used = p->varlen & (keys ? VARLEN_USED_K : VARLEN_USED_Q) ? draw_length(p, &r, *room, empty, first) : *room;
     if (!has_none(p, keys)) return;
     if (p->varlen & (keys ? VARLEN_CU_K : VARLEN_CU_Q)) *room = 0;
     if (p->varlen & (keys ? VARLEN_CU_K | VARLEN_USED_K : VARLEN_CU_Q | VARLEN_USED_Q)) *used = 0;

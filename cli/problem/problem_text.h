@@ -49,7 +49,13 @@ typedef enum problem_scales { SCALES_TOKEN = 1, SCALES_ROWS, SCALES_SEQUENCE, SC
 enum { SCALE_ROWS = 16, SCALE_BLOCK = 128 };
 
 /* Which lengths sequences have under varlen. */
-typedef enum problem_lengths { LENGTHS_RAGGED, LENGTHS_NO_KEYS, LENGTHS_NO_ROWS, LENGTHS_NONE } problem_lengths;
+typedef enum problem_lengths {
+    LENGTHS_RAGGED,
+    LENGTHS_NO_KEYS,
+    LENGTHS_NO_ROWS,
+    LENGTHS_NONE,
+    LENGTHS_ONE_LONG /* a sixteenth of the first at most */
+} problem_lengths;
 
 /* What masks show; see inputs.h. */
 typedef enum problem_shows { SHOWS_USUAL, SHOWS_FEW, SHOWS_DOCUMENTS } problem_shows;

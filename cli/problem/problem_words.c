@@ -66,8 +66,9 @@ static const word_choice shows[] = {{"usual", SHOWS_USUAL}, {"few", SHOWS_FEW}, 
 static const word_choice hidden[] = {{"nan", HIDDEN_NAN}, {"inf", HIDDEN_INFINITY}, {"largest", HIDDEN_LARGEST}, {0}};
 static const word_choice scales[] = {{"token", SCALES_TOKEN},   {"rows", SCALES_ROWS},     {"sequence", SCALES_SEQUENCE},
                                      {"tensor", SCALES_TENSOR}, {"blocks", SCALES_BLOCKS}, {0}};
-static const word_choice lengths[] = {
-    {"ragged", LENGTHS_RAGGED}, {"no_keys", LENGTHS_NO_KEYS}, {"no_rows", LENGTHS_NO_ROWS}, {"none", LENGTHS_NONE}, {0}};
+static const word_choice lengths[] = {{"ragged", LENGTHS_RAGGED},     {"no_keys", LENGTHS_NO_KEYS},
+                                      {"no_rows", LENGTHS_NO_ROWS},   {"none", LENGTHS_NONE},
+                                      {"one_long", LENGTHS_ONE_LONG}, {0}};
 static const word_choice sinks[] = {{"usual", SINKS_USUAL}, {"hidden", SINKS_HIDDEN}, {"large", SINKS_LARGE}, {0}};
 static const word_choice alibi[] = {{"heads", ALIBI_HEADS}, {"batch", ALIBI_BATCH}, {0}};
 
@@ -182,7 +183,7 @@ const char problem_help[] =
     "  varlen[=KIND]                ragged lengths up to S: packed (default), used (padded, with used\n"
     "                               lengths), used_k (only keys are padded), packed_q (packed queries, padded keys),\n"
     "                               packed_used (both), packed64, used64, packed_used64 (64-bit), used_q, packed_k\n"
-    "  lengths=KIND                 under varlen: ragged (default), no_keys, no_rows, none\n"
+    "  lengths=KIND                 under varlen: ragged (default), no_keys, no_rows, none, one_long\n"
     "  mask[=AXES]  bias[=AXES]     a boolean mask, an additive bias; AXES are those it has of its own, of bhqk\n"
     "                               (batch, head, row, key) and ending in k; qk is the default, the others are broadcast\n"
     "  bias_dtype=DTYPE  bias_hides the bias in another dtype; some of it is -inf\n"

@@ -226,6 +226,7 @@ INLINE struct row_block row_block_of_cta(const struct sm90_backward_params *p) {
                 high = middle;
         }
         b.batch = low, b.head = (int)(blockIdx.x % (unsigned)heads), b.m = block - first_packed_block(p, low);
+        if (b.m < 0) b.m = p->row_blocks; /* rows in front of all sequences */
         b.number = (int64_t)(low * heads + b.head) * p->row_blocks + b.m;
         return b;
     }
