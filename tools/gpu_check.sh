@@ -151,7 +151,7 @@ problems=(
     "bwd b=1 h=2 s=70 d=200 fp32"
     "fwd b=1 h=2 s=300 d=64 bf16 causal" "fwd b=1 h=2 s=200 d=256 fp16 mask bias"
     "fwd b=1 h=2 s=150 d=128 bf16 dropout=0.2 softcap=15" "fwd b=3 h=2 s=200 d=128 bf16 varlen=packed causal"
-    "fwd b=2 h=2 s=300 d=64 bf16 mask" "bwd b=2 h=2 s=300 d=64 bf16 mask"
+    "fwd b=2 h=2 s=300 d=64 bf16 mask" "bwd b=2 h=2 s=300 d=64 bf16 mask" "fwd b=1 h=2 s=300 d=64 bf16 bias"
     "fwd b=2 h=2 sq=40 sk=0 d=64 bf16 mask" "fwd b=1 h=2 sq=40 sk=0 d=64 bf16 block=128,128"
     "fwd b=3 h=4/2 sq=9 sk=53 d=64 bf16 append=9 causal varlen=packed"
     "bwd h=1 sq=2 sk=1 d=1 fp32 varlen lengths=none mask bias=bqk dbias"
@@ -248,7 +248,8 @@ if ! wanted python; then
     :
 elif PYTHONPATH=$build/package python3 -c 'import strobe, pytest, torch' 2>/dev/null; then
     PYTHONPATH=$build/package python3 -m pytest -q -p no:cacheprovider "$here/tests/python/test_cuda.py" \
-        "$here/tests/python/test_cuda_kernels.py" "$here/tests/python/test_activate.py" || failed=1
+        "$here/tests/python/test_cuda_kernels.py" "$here/tests/python/test_activate.py" "$here/tests/python/test_compile.py" \
+        "$here/tests/python/test_mask_lists.py" "$here/tests/python/test_use.py" || failed=1
     status=0
     PYTHONPATH=$build/package python3 "$here/tests/python/jax_on_gpu.py" || status=$?
     [ $status = 0 ] || [ $status = 77 ] || failed=1

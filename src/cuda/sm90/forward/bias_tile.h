@@ -10,6 +10,7 @@
 #include "cuda/ptx/ldmatrix.h"
 #include "cuda/ptx/tma.h"
 #include "cuda/ptx/wgmma.h"
+#include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/forward/shared.h"
 
 /* One thread: the bias of every block, tile after tile. */
@@ -59,8 +60,7 @@ INLINE void add_bias_tile(const struct sm90_forward_params *p, struct shared *sh
             s[4 * n + 2 * x + 1] = fmaf(s[4 * n + 2 * x + 1], p->scale, element_to_float((element)(pairs[x] >> 16)));
         }
     }
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(&shared->bias_empty[stage][group]);
+    arrive_as_warp(&shared->bias_empty[stage][group]);
 }
 
 #endif

@@ -36,6 +36,7 @@
 #include "cuda/device/element.h"
 #include "cuda/ptx/dependent.h"
 #include "cuda/ptx/warp_group.h"
+#include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/forward/bias_tile.h"
 #include "cuda/sm90/forward/dropout.h"
 #include "cuda/sm90/forward/exact_row.h"
@@ -63,9 +64,7 @@ INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
 INLINE int warp_row(void) { return (threadIdx.x / 32 - 4) * 16; }
 
 /* The warp is done with what the barrier guards. */
-INLINE void release(uint64_t *empty) {
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(empty);
-}
+INLINE void release(uint64_t *empty) { arrive_together(empty); }
 
 /* The consumer's state: what a thread of a warp group keeps beside its registers of S, P and O. */
 struct consumer_state {
@@ -101,11 +100,12 @@ INLINE void wait_full(struct consumer_state *g, uint64_t *full, uint32_t parity,
 }
 
 /* With masks or pages: reads the note of the block whose K has come, and the mask's bits, which the scores' product hides.
- */
+ * All lanes read it, and one arrives for them when the scores are there: the warp's barrier orders their reads before. */
 INLINE void read_note(const struct sm90_forward_params *p, const struct shared *shared, struct consumer_state *g,
                       const struct tile *t) {
     if (!HAS_MASKS && !HAS_PAGES) return;
     g->note = __shfl_sync(0xffffffffu, shared->note[stage_of(g->count)], 0);
+    __syncwarp();
     if (HAS_MASKS) g->bits = bits_of_note(p, t, g->note);
 }
 
@@ -296,17 +296,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
     if (threadIdx.x == 0) {
         tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v);
         for (int slot = 0; slot < Q_SLOTS; ++slot)
-            mbarrier_init(&shared->q_full[slot], 1), mbarrier_init(&shared->q_empty[slot], 4);
+            mbarrier_init(&shared->q_full[slot], 1), mbarrier_init(&shared->q_empty[slot], 4 * ARRIVALS);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&shared->k_full[stage], 1), mbarrier_init(&shared->v_full[stage], 1);
-            mbarrier_init(&shared->k_empty[stage], 4 * GROUPS), mbarrier_init(&shared->v_empty[stage], 4 * GROUPS);
+            mbarrier_init(&shared->k_empty[stage], 4 * GROUPS * ARRIVALS);
+            mbarrier_init(&shared->v_empty[stage], 4 * GROUPS * ARRIVALS);
         }
         for (int slot = 0; slot < TILES; ++slot) {
-            mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_empty[slot], 4 * GROUPS + PRODUCERS);
-            mbarrier_init(&shared->tile_ends[slot], 1);
+            mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_ends[slot], 1);
+            mbarrier_init(&shared->tile_empty[slot], (4 * GROUPS + PRODUCER_WARPS) * ARRIVALS + PRODUCER_THREADS);
         }
         for (int i = 0; i < BIAS_STAGES * GROUPS; ++i)
-            mbarrier_init(&shared->bias_full[0][i], 1), mbarrier_init(&shared->bias_empty[0][i], 4);
+            mbarrier_init(&shared->bias_full[0][i], 1), mbarrier_init(&shared->bias_empty[0][i], 4 * ARRIVALS);
         if (HAS_PAGES) mbarrier_init(&shared->v_arrived, 1);
         for (int warp = 0; warp < 4 * GROUPS; ++warp) shared->chain[warp] = -1;
         mbarrier_init_fence();

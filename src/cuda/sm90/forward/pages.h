@@ -13,6 +13,7 @@
 #define STROBE_CUDA_SM90_FORWARD_PAGES_H
 
 #include "cuda/ptx/tma_5d.h"
+#include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/forward/shared.h"
 #include "cuda/sm90/trace.h"
 
@@ -149,8 +150,7 @@ INLINE void producer_pages(const struct sm90_forward_params *p, struct shared *s
         if (t->number == NO_TILE) break;
         load_tile_pages(p, s, t, is_v, count, &s->tile_ends[slot_of(tiles)], &ends, &tracer);
         count += t->end_block - t->first_block;
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);
+        arrive_as_warp(&s->tile_empty[slot_of(tiles)]);
     }
     trace(&tracer, STROBE_TRACE_END, 0);
 }

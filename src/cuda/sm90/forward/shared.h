@@ -38,7 +38,9 @@ enum {
     HAS_BIAS_TILES = FEATURE_CLASS == FEATURES_BIAS,
     BIAS_BYTES = 64 * KEYS * 2, /* of one group */
     BIAS_STAGES = HEAD_DIM <= 64 ? 2 : 1,
-    PRODUCERS = 2 + HAS_BIAS_TILES + HAS_PAGES, /* roles that read tile descriptions, beside the consumers */
+    /* roles that read tile descriptions, beside the consumers: warps, and threads that are alone */
+    PRODUCER_WARPS = HAS_PAGES ? 2 : 0,
+    PRODUCER_THREADS = HAS_PAGES ? 1 : 2 + HAS_BIAS_TILES,
 };
 
 /* Of a thread: at launch, and after the producer has released some and the consumers have claimed them. PRODUCER_REGISTERS
