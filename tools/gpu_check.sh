@@ -12,8 +12,8 @@
 #   python     the Python package of the same build: calls of PyTorch's and JAX's
 # Totals come last; exit code 0 all passed, 1 something failed, 77 there is no GPU. Needs compute-sanitizer, python3 with PyTorch,
 # and a C compiler or BUILD/tests, for their parts; says what it left out. racecheck cannot follow how warps of the Hopper backward,
-# of FP8 and of latent attention release memory: it sees these kernels in RACECHECK_BUILD alone, a folder built with
-# -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK.
+# of its forward with masks or pages, of FP8 and of latent attention release memory: it sees these kernels in RACECHECK_BUILD alone, a
+# folder built with -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK.
 # --quick: the quick grid, two of the tools on a third of the problems, a corner of the table of speeds; two minutes on 16 cores.
 # --ranks N: attention over N processes and nothing else: streams of the GPUs as ranks, also under memcheck and racecheck, NCCL, copy
 # engines and MPI with 1 to N processes (several share a GPU, through sockets, where there are fewer), the Python package's over
@@ -178,6 +178,8 @@ sanitize() {
     if [ "$tool ${RACECHECK_BUILD:-}" = "racecheck " ]; then
         [[ $problem == *"fp8 scales"* || $problem == *v_in_k* ]] && return
         [[ $problem == bwd*16* ]] && only="--kernel cuda_backward_sm80"
+        [[ $problem == fwd*16*mask* || $problem == fwd*16*block=* || ($problem == fwd*16*paged* && $problem != *kv=*) ]] &&
+            only="--kernel cuda_forward_sm80"
     fi
     # shellcheck disable=SC2086 # the problem is words
     if compute-sanitizer --tool "$tool" --error-exitcode 9 "$checked" check --device cuda $only $problem >"$log" 2>&1; then
@@ -189,7 +191,7 @@ sanitize() {
     fi
 }
 if wanted sanitizer; then
-    [ -n "${RACECHECK_BUILD:-}" ] || echo "gpu_check: no RACECHECK_BUILD, so racecheck leaves out the Hopper backward, FP8 and latent attention"
+    [ -n "${RACECHECK_BUILD:-}" ] || echo "gpu_check: no RACECHECK_BUILD, so racecheck leaves out the Hopper backward, its forward with masks or pages, FP8 and latent attention"
     if command -v compute-sanitizer >/dev/null; then
         for tool in $tools; do
             for ((i = 0; i < ${#problems[@]}; i += every)); do
