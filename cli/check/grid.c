@@ -331,7 +331,10 @@ static const grid_block blocks[] = {
     {GRID_QUICK, "fwd " ANY_DTYPE, {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40"}, only_caches},
     {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=7/1,8/2 sk=300", {"sq=1 d=64", "sq=2 d=128", "sq=1 d=40 dv=96"}, only_causal},
     {GRID_QUICK, "fwd fp32,bf16", {SMALL, "b=4 h=6/2 sq=1 sk=150 d=72 dv=40", "h=2 sq=70 sk=0"}, only_pages},
-    {GRID_QUICK, "fwd " ANY_DTYPE " b=2 h=8/2", {"sq=4 sk=150 d=64", "sq=2 sk=333 d=100 dv=128", "sq=1 sk=90 d=200"}, only_trees},
+    {GRID_QUICK,
+     "fwd " ANY_DTYPE " b=2 h=8/2",
+     {"sq=4 sk=150 d=64", "sq=2 sk=333 d=100 dv=128", "sq=1 sk=90 d=200"},
+     only_trees},
     {GRID_FULL, "fwd " ANY_DTYPE " b=2", {"h=8/2 sq=16 sk=700 d=128", "h=8/1 sq=5 sk=1900 d=64"}, only_trees},
     {GRID_QUICK, "fwd fp16,bf16 d=576 dv=512 v_in_k", {"b=3 h=16/1 sq=2 sk=150", "h=6/2 sq=1 sk=300"}, only_latents},
     {GRID_QUICK, "fwd fp8", {SMALL, "b=3 h=4/1 sq=70 sk=150 d=64"}, only_eighths},
@@ -374,6 +377,11 @@ static void add_block(problem_list *list, const grid_block *b) {
 /* For a GPU's kernels alone: products of tf32 parts, which no other device has; and tensors that are large enough for an
  * error over a whole one to say what was rounded (roundings.h). */
 static const grid_block blocks_of_gpu[] = {
+    {GRID_QUICK,
+     "fwd fp16,bf16 b=2 h=4/2 d=64,128,256 split=2048", /* with which large tiles are taken of a small call too */
+     {"sq=70 sk=1100 paged=16 causal varlen=used_k", "sq=90 sk=1030 paged=1 missing hidden=inf",
+      "sq=150 sk=300 paged=7 leftpad"},
+     only_plain},
     {GRID_QUICK, "fwd fp32 tf32x3", {SMALL}, all_forward},
     {GRID_QUICK, "bwd fp32 tf32x3", {SMALL}, all_backward},
     {GRID_QUICK, "fwd,bwd fp32 tf32x3", {EDGES, DIMS, "h=6/2 sq=799 sk=3 d=64", "h=2/1 sq=108 sk=256 d=128"}, only_causal},

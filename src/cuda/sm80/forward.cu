@@ -141,7 +141,8 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     float s[M_TILES * N_TILES][4];
     clear(s, M_TILES * N_TILES);
     multiply_q_k(again, s, q, stage, warp_m(warp) * 16 * M_TILES, key);
-    if (CACHE && rows && has_scales(p) && p->cache.k_scale && pass <= FINITE) scale_scores(rows->k_scale + key, M_TILES, N_TILES, s);
+    if (CACHE && rows && has_scales(p) && p->cache.k_scale && pass <= FINITE)
+        scale_scores(rows->k_scale + key, M_TILES, N_TILES, s);
     if (coverage != BLOCK_FULL || (FEATURES && p->scaled)) {
 #pragma unroll
         for (int n = 0; n < M_TILES * PARTS; ++n)
