@@ -30,7 +30,10 @@ static struct cuda_image image = {.code = &image};
 #define VARIANT(kind, name, ...) STAND_IN(name)
 #include "cuda_backward_variants.h"
 #undef VARIANT
-#define VARIANT(name, ...) STAND_IN(name) STAND_IN(name##_prepare) STAND_IN(name##_finish)
+#define STAND_INS_backward(name)
+#define STAND_INS_backward_pair(name) STAND_IN(name##_ordered)
+#define VARIANT(name, dtype, gradients, dim, rows, keys, ctas, features, file, ...) \
+    STAND_IN(name) STAND_IN(name##_prepare) STAND_IN(name##_finish) STAND_INS_##file(name)
 #include "sm90_backward_variants.h"
 #undef VARIANT
 #define VARIANT(name, ...) STAND_IN(name)
@@ -102,7 +105,10 @@ const struct fake_kernel fake_kernels[] = {
 #define VARIANT(name, ...) KERNEL(name, 512, true)
 #include "sm90_latent_variants.h"
 #undef VARIANT
-#define VARIANT(name, ...) KERNEL(name, 384, true) KERNEL(name##_prepare, 256, true) KERNEL(name##_finish, 0, true)
+#define KERNELS_backward(name)
+#define KERNELS_backward_pair(name) KERNEL(name##_ordered, 384, true)
+#define VARIANT(name, dtype, gradients, dim, rows, keys, ctas, features, file, ...) \
+    KERNEL(name, 384, true) KERNEL(name##_prepare, 256, true) KERNEL(name##_finish, 0, true) KERNELS_##file(name)
 #include "sm90_backward_variants.h"
 #undef VARIANT
     KERNEL(latent_sm90_bf16_merge, 256, true) KERNEL(latent_sm90_fp16_merge, 256, true) KERNEL(row_deltas, 256, false)

@@ -108,10 +108,10 @@ bool strobe__encode_slabs_map(CUtensorMap *map, const strobe_tensor *t, int64_t 
     return encode_five(map, t, extent, stride, box);
 }
 
-/* Row `end` - n is `rows` - n rows and `end` rows from an address that is `rows` rows in front of the tensor; rows from `end`
- * on would be row `rows` of the second axis and further, which it does not have. */
-bool strobe__encode_ends_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads, int64_t batch,
-                             int64_t rows) {
+/* Row `end` - n is `rows` - n rows and `end` rows from an address that is `rows` rows in front of the tensor; rows from
+ * `end` on would be row `rows` of the second axis and further, which it does not have. */
+bool strobe__encode_ends_map(CUtensorMap *map, const strobe_tensor *t, int64_t dim, int64_t seq, int64_t heads,
+                             int64_t batch, int64_t rows) {
     const cuuint64_t bytes = strobe__dtype_bytes(t->dtype), row = (cuuint64_t)t->stride[1] * bytes;
     const cuuint64_t extent[5] = {(cuuint64_t)dim, (cuuint64_t)rows, (cuuint64_t)heads, (cuuint64_t)seq + 1,
                                   (cuuint64_t)batch};

@@ -26,8 +26,8 @@ bool strobe__encode_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t d
 bool strobe__encode_ends_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,
                              int64_t batch, int64_t rows);
 
-/* strobe__encode_map's of 16-bit elements with rows behind heads, {dim, heads, seq, batch}: a box has box_rows rows of each of box_heads
- * heads, a row's heads side by side. */
+/* strobe__encode_map's of 16-bit elements with rows behind heads, {dim, heads, seq, batch}: a box has box_rows rows of each
+ * of box_heads heads, a row's heads side by side. */
 bool strobe__encode_heads_map(CUtensorMap *map, const strobe_tensor *tensor, int64_t dim, int64_t seq, int64_t heads,
                               int64_t batch, int64_t box_heads, int64_t box_rows);
 

@@ -66,9 +66,9 @@ struct tile {
     int unused[HAS_MASKS || HAS_SCORE_FUNCTION];
 };
 
-/* The block of keys of a head's `n`th tile, of which it has `blocks`. With even_keys_first a tile is two blocks of keys shorter than the one that is
- * taken before it, and so, having waited for it at the start, is done well before it: tiles that follow on these CTAs start
- * far enough apart not to wait for each other. */
+/* The block of keys of a head's `n`th tile, of which it has `blocks`. With even_keys_first a tile is two blocks of keys
+ * shorter than the one that is taken before it, and so, having waited for it at the start, is done well before it: tiles
+ * that follow on these CTAs start far enough apart not to wait for each other. */
 INLINE int key_block_of(const struct sm90_backward_params *p, int n, int blocks, bool last_first) {
     const int even = (blocks + 1) / 2;
     if (last_first) return blocks - 1 - n;

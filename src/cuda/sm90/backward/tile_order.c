@@ -25,7 +25,8 @@ static int64_t tiles_with_keys(const struct problem *p, const struct tile_shape 
     return ceil_div(p->a.seq_k, shape->keys) * all_heads(p, 1);
 }
 
-/* The sums of dQ have as many rows for each sequence as the longest has; these are half as many again as there are, or more. */
+/* The sums of dQ have as many rows for each sequence as the longest has; these are half as many again as there are, or more.
+ */
 static bool is_mostly_padding(const struct problem *p) {
     return p->varlen.cu_seqlens_q && strobe__product(p->a.batch, p->a.seq_q) / 3 >= p->varlen.total_q / 2;
 }
