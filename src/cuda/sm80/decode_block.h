@@ -97,8 +97,8 @@ INLINE void process_block(const struct params *p, const struct segment *s, const
                           const unsigned char *stage, const struct shown *shown, int j0, struct state *state, float *unit) {
     const int keys = warp_n() * 8 * N_TILES, key = j0 + keys;
     if (key >= s->t.keys) return;
-    const bool hidden = key < s->full_first || key + 8 * N_TILES > s->full_end ||
-                        (p->cache.page_table && shown->missing) || p->bool_mask.data;
+    const bool hidden = key < s->full_first || key + 8 * N_TILES > s->full_end || (p->cache.page_table && shown->missing) ||
+                        p->bool_mask.data;
     struct mask_pairs mask;
     if (p->bool_mask.data) load_mask(&mask, p, &s->t, key);
     float scores[N_TILES][4];
