@@ -12,7 +12,7 @@
 #   python     the Python package of the same build: calls of PyTorch's and JAX's
 # Totals come last; exit code 0 all passed, 1 something failed, 77 there is no GPU. Needs compute-sanitizer, python3 with PyTorch,
 # and a C compiler or BUILD/tests, for their parts; says what it left out. racecheck cannot follow how warps of the Hopper backward,
-# of its forward with masks or pages, of FP8 and of latent attention release memory: it sees these kernels in RACECHECK_BUILD alone, a
+# of its forward with a bias, masks or pages, of FP8 and of latent attention release memory: it sees these kernels in RACECHECK_BUILD alone, a
 # folder built with -DSTROBE_CUDA_FLAGS=-DSTROBE_RACECHECK.
 # --quick: the quick grid, two of the tools on a third of the problems, a corner of the table of speeds; two minutes on 16 cores.
 # --ranks N: attention over N processes and nothing else: streams of the GPUs as ranks, also under memcheck and racecheck, NCCL, copy
@@ -151,7 +151,7 @@ problems=(
     "bwd b=1 h=2 s=70 d=200 fp32"
     "fwd b=1 h=2 s=300 d=64 bf16 causal" "fwd b=1 h=2 s=200 d=256 fp16 mask bias"
     "fwd b=1 h=2 s=150 d=128 bf16 dropout=0.2 softcap=15" "fwd b=3 h=2 s=200 d=128 bf16 varlen=packed causal"
-    "fwd b=2 h=2 s=300 d=64 bf16 mask" "bwd b=2 h=2 s=300 d=64 bf16 mask" "fwd b=1 h=2 s=300 d=64 bf16 bias"
+    "fwd b=2 h=2 s=300 d=64 bf16 mask" "bwd b=2 h=2 s=300 d=64 bf16 mask" "fwd b=1 h=2 s=304 d=64 bf16 bias"
     "fwd b=2 h=2 sq=40 sk=0 d=64 bf16 mask" "fwd b=1 h=2 sq=40 sk=0 d=64 bf16 block=128,128"
     "fwd b=3 h=4/2 sq=9 sk=53 d=64 bf16 append=9 causal varlen=packed"
     "bwd h=1 sq=2 sk=1 d=1 fp32 varlen lengths=none mask bias=bqk dbias"
@@ -178,7 +178,7 @@ sanitize() {
     if [ "$tool ${RACECHECK_BUILD:-}" = "racecheck " ]; then
         [[ $problem == *"fp8 scales"* || $problem == *v_in_k* ]] && return
         [[ $problem == bwd*16* ]] && only="--kernel cuda_backward_sm80"
-        [[ $problem == fwd*16*mask* || $problem == fwd*16*block=* || ($problem == fwd*16*paged* && $problem != *kv=*) ]] &&
+        [[ $problem == fwd*16*mask* || $problem == fwd*16*bias* || $problem == fwd*16*block=* || ($problem == fwd*16*paged* && $problem != *kv=*) ]] &&
             only="--kernel cuda_forward_sm80"
     fi
     # shellcheck disable=SC2086 # the problem is words
@@ -191,7 +191,7 @@ sanitize() {
     fi
 }
 if wanted sanitizer; then
-    [ -n "${RACECHECK_BUILD:-}" ] || echo "gpu_check: no RACECHECK_BUILD, so racecheck leaves out the Hopper backward, its forward with masks or pages, FP8 and latent attention"
+    [ -n "${RACECHECK_BUILD:-}" ] || echo "gpu_check: no RACECHECK_BUILD, so racecheck leaves out the Hopper backward, its forward with a bias, masks or pages, FP8 and latent attention"
     if command -v compute-sanitizer >/dev/null; then
         for tool in $tools; do
             for ((i = 0; i < ${#problems[@]}; i += every)); do
