@@ -29,14 +29,12 @@
 #include "math/exp2.h"
 
 /* backward_pair.cu has a kernel of its own for a fixed dQ order. */
-#define ORDERED_OF_backward(name)      name
-#define ORDERED_OF_backward_pair(name) name##_ordered
-#define HANDLE_(name)                  strobe__kernel_##name
-#define HANDLE(name)                   HANDLE_(name)
+#define ORDERED_backward(name)      strobe__kernel_##name
+#define ORDERED_backward_pair(name) strobe__kernel_##name##_ordered
 
 #define VARIANT(name, dtype, gradients, dim, rows, keys, ctas, features, file, ...) \
     CUDA_KERNEL(name);                                                              \
-    extern struct cuda_kernel HANDLE(ORDERED_OF_##file(name));                      \
+    extern struct cuda_kernel ORDERED_##file(name);                                 \
     CUDA_KERNEL(name##_prepare);                                                    \
     CUDA_KERNEL(name##_finish);
 #include "sm90_backward_variants.h"
@@ -66,7 +64,7 @@ struct backward_variant {
      .ctas = ctas_,                                                                                          \
      .prepare = &strobe__kernel_##name##_prepare,                                                            \
      .symbol = &strobe__kernel_##name,                                                                       \
-     .ordered = &HANDLE(ORDERED_OF_##file(name)),                                                            \
+     .ordered = &ORDERED_##file(name),                                                                       \
      .finish = &strobe__kernel_##name##_finish,                                                              \
      .text = {.source = "cuda/sm90/backward/" #file ".cu",                                                   \
               .is_hopper = true,                                                                             \
@@ -189,26 +187,9 @@ static bool keeps_dq_order(const struct plan *plan) {
     return strobe__sm90_keeps_dq_order(plan->problem, &shape);
 }
 
-/* Whether lengths of keys are known to the device alone. `prepare` reads them, which has a CTA for each block of rows. */
-static bool has_sequences(const struct plan *plan) {
-    const strobe_varlen *v = &plan->problem->varlen;
-    return (v->cu_seqlens_k || v->used_k) && all_row_blocks(plan) > 0;
-}
-
-/* CTAs of `prepare` and `finish`: a block of rows each, as many as sequences have at most, or, where that is far more than
- * there are of packed rows, these and one for each sequence. */
 static int64_t blocks_of_rows(const struct plan *plan) {
-    const struct problem *p = plan->problem;
-    const int64_t all = all_row_blocks(plan), packed = p->varlen.total_q / variant_of(plan)->rows + p->a.batch;
-    return p->varlen.cu_seqlens_q && all / 2 > packed * p->a.heads_q ? packed * p->a.heads_q : all;
-}
-
-/* Of one share, or as many as there can be. */
-static int64_t tiles_of_heads(const struct plan *plan) {
-    const struct problem *p = plan->problem;
-    const int64_t most = key_blocks(plan) * p->a.batch, keys = variant_of(plan)->keys;
-    const int64_t packed = p->varlen.cu_seqlens_k ? p->varlen.total_k / keys + p->a.batch : most;
-    return (has_sequences(plan) && packed < most ? packed : most) * p->a.heads_kv;
+    const struct tile_shape shape = shape_of(plan);
+    return strobe__sm90_row_ctas(plan->problem, &shape);
 }
 
 /* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; the order of sequences of differing lengths; in a fixed
@@ -230,7 +211,7 @@ static struct layout lay_out(const struct plan *plan) {
                        .shares = shares_of(plan)};
     l.rows_at = all_rows(plan) * stored_columns(variant_of(plan));
     l.sequences_at = l.rows_at + 2 * all_rows(plan);
-    l.counts_at = l.sequences_at + (has_sequences(plan) ? 2 * (p->a.batch + 1) : 0);
+    l.counts_at = l.sequences_at + (strobe__sm90_has_sequences(p) ? 2 * (p->a.batch + 1) : 0);
     l.heads_at = l.counts_at + 2;
     l.dq_semaphores_at = l.heads_at + p->a.batch * p->a.heads_kv * l.shares;
     l.marks_at = l.dq_semaphores_at + (keeps_dq_order(plan) ? all_row_blocks(plan) * dq_tiles(variant_of(plan)) : 0);
@@ -259,13 +240,6 @@ static void fill_mask(struct sm90_backward_params *m, const struct plan *plan) {
     /* A neighbour's keys are in a block. Of no rows no tile asks for its place among their blocks. */
     m->may_hide = p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->a.score || p->a.seq_q == 0 ||
                   variant_of(plan)->features & (FEATURES_MASK | FEATURES_BIAS | FEATURES_DROPOUT);
-    const bool in_order = keeps_dq_order(plan);
-    m->is_staggered = !in_order && !strobe__sm90_tiles_differ(p) && p->a.seq_q > 0 &&
-                      variant_of(plan)->features != FEATURES_ALL;
-    m->last_keys_first = in_order && band.end_shift < MOST_POSITIONS && variant_of(plan)->rows == variant_of(plan)->keys &&
-                         !(variant_of(plan)->features & FEATURES_MASK);
-    m->even_keys_first = in_order && band.end_shift < MOST_POSITIONS && band.first_shift < -MOST_POSITIONS &&
-                         p->group == shares_of(plan) && !(variant_of(plan)->features & FEATURES_MASK);
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k;
     m->index64 = p->varlen.index_bits == 64, m->finds_rows = blocks_of_rows(plan) < all_row_blocks(plan);
@@ -324,22 +298,14 @@ static void fill(struct sm90_backward_params *m, const struct plan *plan, float 
     m->tile_counter = (uint32_t *)workspace + l.counts_at, m->clear_counter = m->tile_counter + 1;
     m->heads_cleared = (uint32_t *)workspace + l.heads_at, m->counts = l.dbias_at - l.counts_at;
     m->dq_semaphores = keeps_dq_order(plan) ? (uint32_t *)workspace + l.dq_semaphores_at : NULL;
-    m->marks = (uint32_t *)workspace + l.marks_at;
-    m->dbias_sum = l.dbias_sum;
+    m->marks = (uint32_t *)workspace + l.marks_at, m->dbias_sum = l.dbias_sum;
     if (l.packed_at > l.dbias_at) m->dbias_sum.data = workspace + l.dbias_at;
     m->seq_q = (int32_t)a->seq_q, m->seq_k = (int32_t)a->seq_k, m->batch = (int32_t)a->batch;
     m->heads_kv = (int32_t)a->heads_kv, m->group = (int32_t)p->group, m->shares = (int32_t)l.shares;
     if (l.shares > 1) strobe__sm90_fill_shares(m, p, (float *)((char *)workspace + l.shares_at));
     m->row_blocks = (int32_t)row_blocks(plan), m->key_blocks = (int32_t)key_blocks(plan);
-    m->tiles = (int32_t)(tiles_of_heads(plan) * l.shares);
-    if (has_sequences(plan)) m->sequences = (struct sequence_at *)(workspace + l.sequences_at);
-    m->section_heads = (int32_t)strobe__sm90_section_heads(p, &shape, l.shares);
-    m->last_heads = m->tiles > 0 ? (int32_t)strobe__sm90_last_heads(p, &shape, l.shares) : 0;
-    if (m->sequences) { /* of the heads of one of them */
-        const int32_t heads = (int32_t)(a->heads_kv * l.shares);
-        if (m->section_heads > heads) m->section_heads = heads;
-        if (m->last_heads > heads) m->last_heads = heads;
-    }
+    if (strobe__sm90_has_sequences(p)) m->sequences = (struct sequence_at *)(workspace + l.sequences_at);
+    strobe__sm90_fill_order(m, p, &shape, variant_of(plan)->features);
 }
 
 static bool encode_maps(struct sm90_backward_params *m, const struct plan *plan) {

@@ -3,6 +3,7 @@
  * tile_order.c: see tile_order.h. The figures behind the constants are in docs/kernels/sm90_backward.md. */
 #include "cuda/sm90/backward/tile_order.h"
 
+#include "cuda/device/params.h"
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
 #include "cuda/host/visible.h"
@@ -41,6 +42,26 @@ bool strobe__sm90_keeps_dq_order(const struct problem *p, const struct tile_shap
     const bool is_short = p->a.seq_q <= SHORT && p->a.seq_k <= SHORT;
     return (is_causal || p->a.mask == STROBE_MASK_NONE) && p->group == 1 && (is_short || is_mostly_padding(p)) &&
            tiles_with_keys(p, shape) >= TILES_AT_LEAST * tiles_at_a_time(p, shape);
+}
+
+/* ---- tiles */
+
+bool strobe__sm90_has_sequences(const struct problem *p) {
+    return (p->varlen.cu_seqlens_k || p->varlen.used_k) && strobe__product(p->a.batch, p->a.heads_q) > 0 && p->a.seq_q > 0;
+}
+
+static int64_t tiles_of(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
+    const int64_t most = ceil_div(p->a.seq_k, shape->keys) * p->a.batch;
+    const int64_t packed = p->varlen.cu_seqlens_k ? p->varlen.total_k / shape->keys + p->a.batch : most;
+    return (strobe__sm90_has_sequences(p) && packed < most ? packed : most) * p->a.heads_kv * shares;
+}
+
+/* As many as sequences have at most or, where that is far more than there are of packed rows, these and one for each
+ * sequence. */
+int64_t strobe__sm90_row_ctas(const struct problem *p, const struct tile_shape *shape) {
+    const int64_t all = ceil_div(p->a.seq_q, shape->rows) * p->a.heads_q * p->a.batch;
+    const int64_t packed = (p->varlen.total_q / shape->rows + p->a.batch) * p->a.heads_q;
+    return p->varlen.cu_seqlens_q && all / 2 > packed ? packed : all;
 }
 
 /* ---- shares */
@@ -111,6 +132,11 @@ static int64_t head_bytes(const struct problem *p, const struct tile_shape *shap
 
 static int64_t heads_of(int64_t mebibytes, int64_t head) { return head > 0 ? (mebibytes << 20) / head : 1; }
 
+/* Of all entries of the batch or, where lengths differ, of one. */
+static int64_t heads_at_most(const struct problem *p, int64_t shares) {
+    return strobe__sm90_has_sequences(p) ? p->a.heads_kv * shares : all_heads(p, shares);
+}
+
 static int64_t most_of(int64_t x, int64_t y) { return x > y ? x : y; }
 static int64_t least_of(int64_t x, int64_t y) { return x < y ? x : y; }
 
@@ -118,26 +144,39 @@ static int64_t least_of(int64_t x, int64_t y) { return x < y ? x : y; }
  * shall come from memory once. With a fixed dQ order tiles of one head wait for each other, so that more heads at a time are
  * better, most of all where later tiles are shorter; and they are at the same rows. Then these are sixteen, if the cache
  * holds them, and four in any case but of the longest sequences. */
-int64_t strobe__sm90_section_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
+static int64_t section_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
     enum { LEAST_HEADS = 4, MOST_HEADS = 16 };
     const int64_t head = head_bytes(p, shape, shares);
     const bool in_order = strobe__sm90_keeps_dq_order(p, shape);
     int64_t heads = heads_of(in_order ? 16 : 8, head);
     if (in_order && strobe__sm90_tiles_differ(p))
         heads = most_of(heads, most_of(least_of(MOST_HEADS, heads_of(32, head)), least_of(LEAST_HEADS, heads_of(64, head))));
-    return most_of(1, least_of(heads, all_heads(p, shares)));
+    return most_of(1, least_of(heads, heads_at_most(p, shares)));
 }
 
 /* Where tiles differ in length, heads of four tiles for each multiprocessor end the launch, long tiles first, so that all
  * CTAs end together; but not more than the L2 cache holds, since their tiles are at different rows, unless that is less than
  * a tile for each multiprocessor. With a fixed dQ order four heads or more, as in a section. Heads of longer sequences, and
  * in that order of several query heads, were faster without this limit. */
-int64_t strobe__sm90_last_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
+static int64_t last_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
     if (!strobe__sm90_tiles_differ(p) || p->a.seq_k == 0) return 0;
     const int64_t at_a_time = tiles_at_a_time(p, shape), key_blocks = ceil_div(p->a.seq_k, shape->keys);
     const bool in_order = strobe__sm90_keeps_dq_order(p, shape);
     const int64_t least = in_order ? 4 : most_of(1, at_a_time / key_blocks);
     const int64_t held = most_of(least, heads_of(32, head_bytes(p, shape, shares)));
-    const int64_t most = least_of(all_heads(p, shares), ceil_div(4 * at_a_time, key_blocks));
+    const int64_t most = least_of(heads_at_most(p, shares), ceil_div(4 * at_a_time, key_blocks));
     return (in_order ? p->group > shares : key_blocks > at_a_time) ? most : least_of(held, most);
+}
+
+/* A band has no end on a side whose shift is at the most. */
+void strobe__sm90_fill_order(struct sm90_backward_params *m, const struct problem *p, const struct tile_shape *shape,
+                             int32_t features) {
+    enum { NO_END = 1 << 28 };
+    const bool in_order = strobe__sm90_keeps_dq_order(p, shape), ends = in_order && m->end_shift < NO_END;
+    m->tiles = (int32_t)tiles_of(p, shape, m->shares);
+    m->section_heads = (int32_t)section_heads(p, shape, m->shares);
+    m->last_heads = m->tiles > 0 ? (int32_t)last_heads(p, shape, m->shares) : 0;
+    m->is_staggered = !in_order && !strobe__sm90_tiles_differ(p) && p->a.seq_q > 0 && features != FEATURES_ALL;
+    m->last_keys_first = ends && shape->rows == shape->keys && !(features & FEATURES_MASK);
+    m->even_keys_first = ends && m->first_shift < -NO_END && p->group == m->shares && !(features & FEATURES_MASK);
 }

@@ -21,9 +21,17 @@ bool strobe__sm90_keeps_dq_order(const struct problem *problem, const struct til
 
 int64_t strobe__sm90_shares(const struct problem *problem, const struct tile_shape *shape);
 
-/* K/V heads, each counted once for each share, of a section and of the last one, see tile_of() in tile.h. */
-int64_t strobe__sm90_section_heads(const struct problem *problem, const struct tile_shape *shape, int64_t shares);
-int64_t strobe__sm90_last_heads(const struct problem *problem, const struct tile_shape *shape, int64_t shares);
+/* Whether lengths of keys are known to the device alone, so that `prepare` counts the tiles. Not without rows, for a block
+ * of which it has a CTA. */
+bool strobe__sm90_has_sequences(const struct problem *problem);
+
+/* CTAs of `prepare` and `finish`, each of which has a block of rows. */
+int64_t strobe__sm90_row_ctas(const struct problem *problem, const struct tile_shape *shape);
+
+/* In which order tiles are taken and walk, and how many there are, or as many as there can be. features: an enum
+ * feature_class, the variant's. `params` has the band, the lengths and the shares. */
+void strobe__sm90_fill_order(struct sm90_backward_params *params, const struct problem *problem,
+                             const struct tile_shape *shape, int32_t features);
 
 /* The shares' dK and dV, fp32, in the workspace; rows start at multiples of 32 bytes. */
 int64_t strobe__sm90_share_words(const struct problem *problem); /* of one share of all keys */
