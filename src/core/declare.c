@@ -60,7 +60,7 @@ static bool takes_dtypes(const struct kernel *k, const struct problem *p, struct
 #define REFUSED(kind) (asked->kind & ~(taken->kind | (taken->kind & SAME ? q : 0u)))
     if (!(REFUSED(q) | REFUSED(kv) | REFUSED(out) | REFUSED(lse) | REFUSED(bias) | REFUSED(sinks) | REFUSED(dout) |
           REFUSED(gradients) | REFUSED(dbias)) &&
-        !(asked->kv & (asked->kv - 1)))
+        (taken->q & INT8 || !(asked->kv & (asked->kv - 1)))) /* int8 q and k stand beside a v of another dtype */
         return true;
     if (!why) return false;
     const strobe_attention *a = &p->a;
