@@ -134,7 +134,7 @@ def test_torch_gradients(device):
 @pytest.mark.parametrize(
     ("options", "kind", "sentence"),
     [
-        ({"dtype": "e5m2"}, ValueError, 'dtype is \'e5m2\'; "float8_e4m3fn" or "int8" is accepted'),
+        ({"dtype": "e5m2"}, ValueError, 'dtype is \'e5m2\'; "float8_e4m3fn", "int8_float8_e4m3fn" or "int8" is accepted'),
         ({"scale_block": 128}, TypeError, "scale_block is 128; a pair"),
         ({"scale_block": (-1, 0)}, ValueError, "scale_block is .*; rows and keys that share a scale, 0 for all"),
         ({"rotary": "3"}, TypeError, "rotary is '3'; a pair of tables"),
