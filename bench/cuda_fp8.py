@@ -3,7 +3,7 @@
 """cuda_fp8.py: the FP8 forward and its quantiser on a GPU: speed beside cuDNN's and Strobe's own bf16, in one process and on the
 same numbers; bandwidth of the quantiser beside a copy's; and accuracy against float64.
 
-    python3 bench/cuda_fp8.py LIBSTROBE [accuracy] [quantise] [fwd] [--bf16 LIBSTROBE] [--seq 512,8k] [--dim 64,256] [--ms 30]
+    python3 bench/cuda_fp8.py LIBSTROBE [accuracy] [quantise] [fwd] [--bf16 LIBSTROBE] [--int8 LIBSTROBE] [--seq 512,8k] [--dim 64,256] [--ms 30]
 
 Grid: 16384 tokens, hidden size 2048, e4m3 with a scale for each block of 128 rows and head, Hadamard, bf16 out. TFLOP/s by the
 formula of publications; medians, L2 is flushed before each call. Needs PyTorch with a GPU (exit 77 otherwise)."""
@@ -22,7 +22,7 @@ except ImportError:
 from abi import Attention, Quantiser, Rotary, Scales, Tensor, check, load
 
 E4M3, BF16, CAUSAL = 5, 3, 2
-DTYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
+DTYPES = {torch.float32: 1, torch.float16: 2, torch.bfloat16: 3, torch.int8: 6}
 
 
 def view(x):
@@ -32,11 +32,12 @@ def view(x):
 
 
 class Quantised:
-    """q, k, v [batch, heads, seq, dim] in e4m3, and the call that reads them."""
+    """q, k, v [batch, heads, seq, dim] in e4m3, or q and k in int8, and the call that reads them."""
 
-    def __init__(self, lib, q, k, v, block=128, hadamard=True, mean=False, rotary=None, causal=False):
+    def __init__(self, lib, q, k, v, block=128, hadamard=True, mean=False, rotary=None, causal=False, int8=False):
         self.lib, self.keep = lib, (q, k, v)
-        self.bytes = [torch.empty_like(x, dtype=torch.uint8) for x in (q, k, v)]
+        of_scores = torch.int8 if int8 else torch.uint8
+        self.bytes = [torch.empty_like(x, dtype=y) for x, y in ((q, of_scores), (k, of_scores), (v, torch.uint8))]
         self.scales = [torch.ones(x.shape[0], -(-x.shape[2] // block) if block else 1, x.shape[1], device="cuda") for x in (q, k, v)]
         s = self.s = Scales(struct_size=C.sizeof(Scales), block_q=block, block_k=block)
         for name, x in zip("qkv", self.scales):
@@ -129,8 +130,9 @@ def normal(*shape, dtype=torch.bfloat16):
     return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype)
 
 
-def accuracy(lib, dim):
+def accuracy(lib, dim, int8):
     torch.manual_seed(1)
+    name_of = f"d{dim}" + (" int8 q, k" if int8 else "")
 
     def error(x, right):
         return ((x.double() - right) ** 2).mean().sqrt().item()
@@ -148,42 +150,42 @@ def accuracy(lib, dim):
         q, k, v = (outliers(4, 1, n, dim) for n in (1024, 4096, 4096))
         right, lse = exact(q, k, v)
         for name, choices in ways.items():
-            t = Quantised(lib, q, k, v, **choices)
+            t = Quantised(lib, q, k, v, int8=int8, **choices)
             t.quantise()
             squares[name].append(error(t.forward(), right) ** 2)
     for name, x in squares.items():
-        print(f"accuracy: d{dim} RMSE on N(0,1) + N(0,100) Bernoulli(0.001), {name}: {math.sqrt(sum(x) / len(x)):.3g}, "
+        print(f"accuracy: {name_of} RMSE on N(0,1) + N(0,100) Bernoulli(0.001), {name}: {math.sqrt(sum(x) / len(x)):.3g}, "
               f"of 8 draws {math.sqrt(min(x)):.3g} to {math.sqrt(max(x)):.3g}")
     for n in (1, 2, 127, 128, 129, 130, 255, 256, 257, 1000, 16384, 131072):
         q, k, v = normal(1, 2, 192, dim), normal(1, 2, n, dim), torch.ones(1, 2, n, dim, device="cuda", dtype=torch.bfloat16)
-        t = Quantised(lib, 3 * q, k, v)
+        t = Quantised(lib, 3 * q, k, v, int8=int8)
         t.quantise()
         if not bool((t.forward() == 1).all()):
-            print(f"accuracy: d{dim} V = ones, {n} keys: FAILED, {t.out.min().item()} to {t.out.max().item()}")
+            print(f"accuracy: {name_of} V = ones, {n} keys: FAILED, {t.out.min().item()} to {t.out.max().item()}")
     line = []
     for n in (126, 127, 128, 129, 130, 254, 255, 256, 257, 258):
         q, k, v = normal(8, 4, 256, dim), normal(8, 4, n, dim), normal(8, 4, n, dim)
-        t = Quantised(lib, q, k, v)
+        t = Quantised(lib, q, k, v, int8=int8)
         t.quantise()
         line.append(f"{n}: {error(t.forward(), exact(q, k, v)[0]) / exact(q, k, v)[0].pow(2).mean().sqrt().item():.4f}")
-    print(f"accuracy: d{dim} relative error by keys,", ", ".join(line))
+    print(f"accuracy: {name_of} relative error by keys,", ", ".join(line))
     q, k, v = normal(2, 4, 512, dim), normal(2, 4, 2048, dim), normal(2, 4, 2048, dim)
     k10 = (k.float() + 10 * torch.randn(1, 4, 1, dim, device="cuda").sign()).bfloat16()
     for mean in (False, True):
-        t = Quantised(lib, q, k10, v, mean=mean)
+        t = Quantised(lib, q, k10, v, mean=mean, int8=int8)
         t.quantise()
         right, lse = exact(q, k10, v)
-        print(f"accuracy: d{dim} a mean of 10 sigma in K, mean subtracted {mean}: cosine {cosine(t.forward(), right):.6f}, lse off by "
+        print(f"accuracy: {name_of} a mean of 10 sigma in K, mean subtracted {mean}: cosine {cosine(t.forward(), right):.6f}, lse off by "
               f"{(t.lse + t.shift - lse).abs().max().item():.3g}")
-    t = Quantised(lib, q, k, v)
+    t = Quantised(lib, q, k, v, int8=int8)
     t.quantise()
-    print(f"accuracy: d{dim} N(0,1): cosine {cosine(t.forward(), exact(q, k, v)[0]):.6f}")
+    print(f"accuracy: {name_of} N(0,1): cosine {cosine(t.forward(), exact(q, k, v)[0]):.6f}")
     v = torch.rand(1, 1, 131072, dim, device="cuda").bfloat16()
     q, k = normal(1, 1, 128, dim), normal(1, 1, 131072, dim)
-    t = Quantised(lib, q, k, v)
+    t = Quantised(lib, q, k, v, int8=int8)
     t.quantise()
     right = exact(q, k, v)[0]
-    print(f"accuracy: d{dim} sums over 128k keys of positive V: relative error {((t.forward().double() - right) / right).abs().max().item():.2e}")
+    print(f"accuracy: {name_of} sums over 128k keys of positive V: relative error {((t.forward().double() - right) / right).abs().max().item():.2e}")
     found = [0, 0]
     for seed in range(5):
         for place in range(10):
@@ -196,11 +198,11 @@ def accuracy(lib, dim):
             wanted = torch.randint(64, (rows,), device="cuda")
             k[0, 0, at:at + rows] = (q[0, 0].float() * 0.82 * math.sqrt(128 / dim)).bfloat16()  # a score of about 9.3, of weight one ninth of all others
             v[0, 0, at:at + rows] = codes[wanted].bfloat16()
-            t, plain = Quantised(lib, q, k, v), F.scaled_dot_product_attention(q, k, v)
+            t, plain = Quantised(lib, q, k, v, int8=int8), F.scaled_dot_product_attention(q, k, v)
             t.quantise()
             for n_, out in enumerate((t.forward(), plain)):
                 found[n_] += (out[0, 0].float() @ codes.T).argmax(-1).eq(wanted).sum().item()
-    print(f"accuracy: d{dim} needles among 128k keys, of 3200: FP8 finds {found[0]}, bf16 {found[1]}")
+    print(f"accuracy: {name_of} needles among 128k keys, of 3200: FP8 finds {found[0]}, bf16 {found[1]}")
 
 
 def quantise(lib, ms):
@@ -220,7 +222,7 @@ def quantise(lib, ms):
             print(f"quantise: d{dim} {name}: {t:.3f} ms, {traffic / t / 1e6:.0f} GB/s, {traffic / t / 1e6 / copied:.2f} of a copy's {copied:.0f}")
 
 
-def forward(lib, bf16, seqs, dims, ms):
+def forward(lib, bf16, int8, seqs, dims, ms):
     for dim in dims:
         for causal in (False, True):
             for seq in seqs:
@@ -228,7 +230,8 @@ def forward(lib, bf16, seqs, dims, ms):
                 batch, heads = max(1, 16384 // seq), 2048 // dim
                 q, k, v = (normal(batch, seq, heads, dim).transpose(1, 2) for _ in range(3))
                 t, plain = Quantised(lib, q, k, v, causal=causal), Plain(bf16, q, k, v, causal)
-                t.quantise()
+                t8 = Quantised(int8, q, k, v, causal=causal, int8=True)
+                t.quantise(), t8.quantise()
 
                 def cudnn():
                     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
@@ -238,12 +241,12 @@ def forward(lib, bf16, seqs, dims, ms):
                     t.quantise()
                     t.forward()
 
-                cos = F.cosine_similarity(t.forward().float().flatten(), plain.forward().float().flatten(), 0).item()
+                cos = [F.cosine_similarity(x.forward().float().flatten(), plain.forward().float().flatten(), 0).item() for x in (t, t8)]
                 flops = 4 * batch * heads * seq * seq * dim * (0.5 if causal else 1)
-                times = median_ms([t.forward, both, plain.forward, cudnn], ms)
+                times = median_ms([t.forward, t8.forward, both, plain.forward, cudnn], ms)
                 rates = [flops / x / 1e9 for x in times]
-                print(f"fwd: d{dim} {'causal' if causal else 'full'} {seq}: fp8 {rates[0]:.0f}, with quantiser {rates[1]:.0f}, "
-                      f"bf16 {rates[2]:.0f}, cuDNN bf16 {rates[3]:.0f} TFLOP/s; cosine {cos:.5f}", flush=True)
+                print(f"fwd: d{dim} {'causal' if causal else 'full'} {seq}: fp8 {rates[0]:.0f}, int8 q, k {rates[1]:.0f}, with quantiser "
+                      f"{rates[2]:.0f}, bf16 {rates[3]:.0f}, cuDNN bf16 {rates[4]:.0f} TFLOP/s; cosine {cos[0]:.5f}, {cos[1]:.5f}", flush=True)
 
 
 def main():
@@ -251,6 +254,7 @@ def main():
     parser.add_argument("library")
     parser.add_argument("what", nargs="*", default=["accuracy", "quantise", "fwd"])
     parser.add_argument("--bf16")
+    parser.add_argument("--int8")
     parser.add_argument("--seq", default="512,1k,2k,4k,8k,16k")
     parser.add_argument("--dim", default="64,128,192,256")
     parser.add_argument("--ms", type=float, default=30)
@@ -258,16 +262,17 @@ def main():
     if not torch.cuda.is_available():
         sys.exit(77)
     lib = load(o.library)
-    bf16 = load(o.bf16) if o.bf16 else lib
+    bf16, int8 = (load(x) if x else lib for x in (o.bf16, o.int8))
     dims = [int(x) for x in o.dim.split(",")]
     seqs = [int(x[:-1]) * 1024 if x.endswith("k") else int(x) for x in o.seq.split(",")]
     if "accuracy" in o.what:
         for dim in dims:
-            accuracy(lib, dim)
+            accuracy(lib, dim, False)
+            accuracy(int8, dim, True)
     if "quantise" in o.what:
         quantise(lib, o.ms)
     if "fwd" in o.what:
-        forward(lib, bf16, seqs, dims, o.ms)
+        forward(lib, bf16, int8, seqs, dims, o.ms)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
     python examples/fp8_error.py [--device cuda]
 
 Prints the relative error (2-norm, against float64) of attention by layer: in bfloat16, and in e4m3 with scales by blocks of 128
-rows, as they are, with a Hadamard transform of Q and K, and without K's mean. Fails when a cosine is not above 0.999.
+rows, as they are, with a Hadamard transform of Q and K, and without K's mean; last with Q and K in int8. Fails when a cosine
+is not above 0.999, or above 0.9995 with Q and K in int8.
 """
 
 import argparse
@@ -23,6 +24,7 @@ WAYS = {
     "Hadamard": {"hadamard": True},
     "mean": {"subtract_mean": True},
     "Hadamard, mean": {"hadamard": True, "subtract_mean": True},
+    "int8 Q and K": {"hadamard": True, "dtype": "int8_float8_e4m3fn"},
 }
 
 
@@ -45,7 +47,7 @@ def main() -> int:
     device = parser.parse_args().device
     tensors = read(FILE)
     layers = sorted(name.removesuffix(".q") for name in tensors if name.endswith(".q"))
-    least = 1.0
+    least, least_int8 = 1.0, 1.0
     print(f"{'layer':<8}{'bfloat16':>12}" + "".join(f"{way:>18}" for way in WAYS))
     for layer in layers:
         q, k, v = (tensors[f"{layer}.{name}"].to(device) for name in "qkv")
@@ -57,10 +59,10 @@ def main() -> int:
             results.append(strobe.attention(z.q, z.k, z.v, **z.scales))
         errors = [((x.cpu().double() - truth).norm() / truth.norm()).item() for x in results]
         cosines = [torch.cosine_similarity(x.cpu().double().flatten(), truth.flatten(), dim=0).item() for x in results]
-        least = min(least, *cosines)
+        least, least_int8 = min(least, *cosines), min(least_int8, cosines[-1])
         print(f"{layer:<8}{errors[0]:>12.2e}" + "".join(f"{error:>18.2e}" for error in errors[1:]))
-    print(f"least cosine: {least:.5f}")
-    return 0 if least > 0.999 else 1
+    print(f"least cosine: {least:.5f}, with Q and K in int8 {least_int8:.5f}")
+    return 0 if least > 0.999 and least_int8 > 0.9995 else 1
 
 
 if __name__ == "__main__":

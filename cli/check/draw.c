@@ -116,6 +116,7 @@ static void draw_dtypes(stream *r, problem *p) {
     if (chance(r, 1, 8)) {
         p->dtype = STROBE_FP8_E4M3;
         if (chance(r, 2, 3)) p->scales = SCALES_TOKEN + random_below(r, 5);
+        if (chance(r, 1, 3)) p->qk_dtype = STROBE_INT8;
         return;
     }
     if (chance(r, 1, 16)) p->q_scales = 1;
@@ -262,7 +263,7 @@ static void draw_cache(stream *r, problem *p, int64_t of) {
     if (p->operation == STROBE_BACKWARD) return;
     if (chance(r, of, 16)) p->leftpad = 1;
     if (p->v_in_k && !p->page_size && chance(r, 1, 2)) draw_pages(r, p);
-    p->v_in_k = (p->v_in_k || chance(r, of, 16)) && p->layout != LAYOUT_PACKED && !p->scales;
+    p->v_in_k = (p->v_in_k || chance(r, of, 16)) && p->layout != LAYOUT_PACKED && !p->scales && !p->qk_dtype;
     if (!p->v_in_k) return;
     if (p->dim_v > p->dim) p->dim_v = p->dim;
 }
@@ -270,7 +271,7 @@ static void draw_cache(stream *r, problem *p, int64_t of) {
 /* A step of decoding, a chunk, or the whole cache. */
 static void draw_append(stream *r, problem *p, int64_t of) {
     const bool rows_share = p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS;
-    if (!chance(r, of, 12) || p->operation == STROBE_BACKWARD || p->layout == LAYOUT_SHARED) return;
+    if (!chance(r, of, 12) || p->operation == STROBE_BACKWARD || p->layout == LAYOUT_SHARED || p->qk_dtype) return;
     if (problem_is_quantised(problem_kv_dtype(p)) && rows_share) return;
     p->append = chance(r, 1, 3) ? 1 : 1 + random_below(r, chance(r, 1, 2) ? 40 : p->seq_k + 1);
 }

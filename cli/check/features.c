@@ -61,6 +61,7 @@ static const feature features[] = {
     {"bf16", IS(dtype, STROBE_BF16)},
     {"int8 k and v", IS(kv_dtype, STROBE_INT8), .forward = true},
     {"fp8", IS(dtype, STROBE_FP8_E4M3), .forward = true},
+    {"fp8, int8 q and k", IS(qk_dtype, STROBE_INT8), .forward = true},
     {"fp8 k and v", IS(kv_dtype, STROBE_FP8_E4M3), .forward = true},
     {"fp16 k and v", IS(kv_dtype, STROBE_FP16), .forward = true},
     {"bf16 k and v", IS(kv_dtype, STROBE_BF16), .forward = true},

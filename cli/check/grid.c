@@ -338,6 +338,7 @@ static const grid_block blocks[] = {
     {GRID_FULL, "fwd " ANY_DTYPE " b=2", {"h=8/2 sq=16 sk=700 d=128", "h=8/1 sq=5 sk=1900 d=64"}, only_trees},
     {GRID_QUICK, "fwd fp16,bf16 d=576 dv=512 v_in_k", {"b=3 h=16/1 sq=2 sk=150", "h=6/2 sq=1 sk=300"}, only_latents},
     {GRID_QUICK, "fwd fp8", {SMALL, "b=3 h=4/1 sq=70 sk=150 d=64"}, only_eighths},
+    {GRID_QUICK, "fwd fp8 qk=int8", {SMALL, "b=3 h=4/1 sq=70 sk=150 d=64"}, only_eighths},
     {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},
     {GRID_FULL,
      "bwd bf16 h=4/2",

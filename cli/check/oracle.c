@@ -76,7 +76,7 @@ static void multiply_by_scales(const inputs *copy, const inputs *in, tensor_id i
 static bool measure_scaled_first(oracle *o, const inputs *in, char *message, size_t capacity) {
     const double scale = in->problem.scale != 0 ? in->problem.scale : 1 / sqrt((double)in->problem.dim);
     problem p = with_dtype(&in->problem, STROBE_FP32);
-    p.kv_dtype = p.scales = p.q_scales = 0;
+    p.kv_dtype = p.qk_dtype = p.scales = p.q_scales = 0;
     p.scale = 1;
     outputs out = {0};
     inputs copy = {0};

@@ -47,6 +47,7 @@ static const step features[] = {
     {{F(q_start), F(k_start)}},
     {{F(q_start)}},
     {{F(k_start)}},
+    {{F(qk_dtype)}},
     {{F(kv_dtype), F(scales), F(q_scales)}},
     {{F(q_scales)}},
     {{F(scales)}},

@@ -70,6 +70,8 @@ static bool is_present(const problem *p, tensor_id id) {
 static int64_t dtype_of(const problem *p, tensor_id id) {
     static const bool is_statistic[TENSOR_COUNT] = {[T_LSE] = true, [T_DLSE] = true, [T_SINKS] = true, [T_DSINKS] = true};
     if (id == T_MASK || id == T_BLOCKS) return STROBE_INT8;
+    if (id == T_K && p->qk_dtype) return p->qk_dtype;
+    if (id == T_Q && p->qk_dtype && p->dtype == STROBE_FP8_E4M3) return p->qk_dtype;
     if ((id == T_K || id == T_V) && p->kv_dtype) return p->kv_dtype;
     if (id == T_Q || id == T_K || id == T_V) return p->dtype;
     if (id == T_K_SCALE || id == T_V_SCALE || id == T_Q_SCALE || id == T_TABLE) return STROBE_FP32;

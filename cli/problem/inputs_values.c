@@ -81,7 +81,8 @@ void values_fill_scales(inputs *in) {
         const buffer *t = &in->tensor[of[n]];
         const bool keys = of[n] != T_Q_SCALE;
         /* q's as of k and v: the oracle's q is fp64 where the problem's is fp8 */
-        const int64_t dtype = keys || problem_kv_dtype(p) == STROBE_FP8_E4M3 ? problem_kv_dtype(p) : p->dtype;
+        const int64_t own = keys || problem_kv_dtype(p) == STROBE_FP8_E4M3 ? problem_kv_dtype(p) : p->dtype;
+        const int64_t dtype = p->qk_dtype && of[n] != T_V_SCALE ? p->qk_dtype : own;
         /* 127 times 0.04, and 448 times 0.012, are more than any usual normal number */
         const double unit = dtype == STROBE_INT8 ? 0.04 : dtype == STROBE_FP8_E4M3 ? 0.012 : 0.75;
         for (int64_t b = 0; b < t->extent[0]; ++b)
@@ -95,7 +96,8 @@ void values_fill_scales(inputs *in) {
     }
 }
 
-/* One element of q, k or v, of int8 the row's scale; only where such a tensor has rows. */
+/* One element of q, k or v, of int8 the row's scale, which rows may share: then of a tensor that is no int8; only where such
+ * a tensor has rows. */
 static void add_nan(inputs *in) {
     static const tensor_id any[] = {T_Q, T_K, T_V};
     const problem *p = &in->problem;
@@ -107,7 +109,9 @@ static void add_nan(inputs *in) {
     tensor_id id = any[random_below(&r, even_weights ? 3 : 2)];
     const int64_t b = p->batch ? random_below(&r, p->batch) : 0;
     const bool own_scale = !p->scales || p->scales == SCALES_TOKEN;
-    if (in->tensor[id].dtype == STROBE_INT8) id = !own_scale ? T_Q : id == T_K ? T_K_SCALE : T_V_SCALE;
+    static const tensor_id scale_of[TENSOR_COUNT] = {[T_Q] = T_Q_SCALE, [T_K] = T_K_SCALE, [T_V] = T_V_SCALE};
+    if (p->qk_dtype && !own_scale && !even_weights) return;
+    if (in->tensor[id].dtype == STROBE_INT8) id = own_scale ? scale_of[id] : p->qk_dtype ? T_V : T_Q;
     const buffer *t = &in->tensor[id];
     if (!p->batch || inputs_length(in, id, b) == 0) return;
     const int64_t row = random_below(&r, inputs_length(in, id, b)), head = random_below(&r, t->extent[2]);

@@ -162,6 +162,8 @@ static bool is_cache_consistent(const problem *p, const refusal *r) {
                                         : "layout=packed");
     if (p->append && (p->dtype == STROBE_FP64 || p->layout == LAYOUT_SHARED))
         return refuse(r, "append is given with fp64 or layout=shared; other types and layouts are accepted");
+    if (p->qk_dtype && (p->append || p->v_in_k))
+        return refuse(r, "qk is given with %s; without it is accepted", p->append ? "append" : "v_in_k");
     if (p->append && problem_is_quantised(problem_kv_dtype(p)) && (p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS))
         return refuse(r, "append is given with scales of several rows; scales=token, sequence or tensor is accepted");
     return true;
@@ -191,6 +193,7 @@ static bool is_consistent(const problem *p, const refusal *r) {
         int64_t given, needed;
         const char *need;
     } needs[] = {{"dlse", p->dlse, backward, "bwd"},
+                 {"qk", p->qk_dtype, p->dtype == STROBE_FP8_E4M3, "fp8"},
                  {"missing", p->missing, p->page_size, "paged"},
                  {"append", p->append, !backward, "fwd"},
                  {"v_in_k", p->v_in_k, !backward, "fwd"},

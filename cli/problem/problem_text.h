@@ -76,6 +76,7 @@ enum { PROBLEM_KERNEL = 64, PROBLEM_EXPRESSION = 256, PROBLEM_TEXT = 1536, PROBL
 typedef struct problem {
     int64_t operation, dtype, device, mask; /* strobe_operation, strobe_dtype, strobe_device, strobe_mask_kind */
     int64_t kv_dtype;                       /* of k and v; 0: dtype */
+    int64_t qk_dtype;                       /* of q and k beside a v of fp8; 0: dtype */
     int64_t batch, heads_q, heads_kv, seq_q, seq_k, dim, dim_v;
     int64_t window_left, window_right;
     double scale, softcap, dropout; /* 0: the default, none, none */
@@ -125,7 +126,7 @@ const char *problem_dtype_name(int64_t dtype);
 /* The dtype of out, bias and gradients by default: that of q, bf16 for fp8. */
 static inline int64_t problem_wide_dtype(const problem *p) { return p->dtype == STROBE_FP8_E4M3 ? STROBE_BF16 : p->dtype; }
 
-/* The dtype of k and v. */
+/* The dtype of k and v, or of v alone where q and k have one of their own. */
 static inline int64_t problem_kv_dtype(const problem *p) { return p->kv_dtype ? p->kv_dtype : p->dtype; }
 
 /* Whether numbers of a dtype have scales whatever else is asked for. */

@@ -22,6 +22,7 @@ static const word_choice kv_dtypes[] = {{"same", 0},
                                         {"int8", STROBE_INT8},
                                         {"fp8", STROBE_FP8_E4M3},
                                         {0}};
+static const word_choice qk_dtypes[] = {{"same", 0}, {"int8", STROBE_INT8}, {0}};
 static const word_choice devices[] = {{"cpu", STROBE_CPU}, {"cuda", STROBE_CUDA}, {0}};
 static const word_choice causal[] = {
     {"bottomright", STROBE_MASK_CAUSAL_BOTTOM_RIGHT}, {"topleft", STROBE_MASK_CAUSAL_TOP_LEFT}, {0}};
@@ -83,6 +84,7 @@ const word problem_words[] = {
     {.key = "dv", .kind = WORD_INTEGER, FIELD(dim_v), .least = 1, .most = MOST_DIM},
     {.key = "fp32, fp16, bf16, fp64 or fp8", .kind = WORD_BARE, FIELD(dtype), .choice = dtypes},
     {.key = "kv", .kind = WORD_CHOICE, FIELD(kv_dtype), .choice = kv_dtypes},
+    {.key = "qk", .kind = WORD_CHOICE, FIELD(qk_dtype), .choice = qk_dtypes},
     {.key = "causal", .kind = WORD_CHOICE, .sets = SETS_MASK, FIELD(mask), .choice = causal},
     {.key = "window",
      .kind = WORD_PAIR,
@@ -170,6 +172,7 @@ const char problem_help[] =
     "  fp32 | fp16 | bf16 | fp64    (fp32)\n"
     "  fp8                          e4m3 q, k and v with a scale a row and head, bf16 out\n"
     "  kv=DTYPE                     of k and v (same): fp32, fp16, bf16, or int8 or fp8 with a scale a token and head\n"
+    "  qk=int8                      of fp8: q and k in int8, v in e4m3\n"
     "  causal[=topleft]             keys up to the diagonal; bottomright is the default: the last row sees the last key\n"
     "  window=L,R                   L keys before the bottom-right diagonal to R after it; -1 is unbounded\n"
     "  window_topleft=L,R           the same around the top-left diagonal\n"

@@ -98,7 +98,7 @@ typedef enum strobe_dtype {
     STROBE_BF16 = 3,
     STROBE_FP64 = 4,     /* the reference kernels only: for gradient checks */
     STROBE_FP8_E4M3 = 5, /* OCP's e4m3, finite, up to 448: q, k, v of the forward, with scales: strobe_scales */
-    STROBE_INT8 = 6      /* k and v of the forward, with scales */
+    STROBE_INT8 = 6      /* k and v of the forward, or q and k beside a v of e4m3, with scales */
 } strobe_dtype;
 
 typedef enum strobe_device {
@@ -134,7 +134,8 @@ enum {
  * section 2 gives. dtype: default is strobe_attention.dtype, for lse and dlse fp32.
  * k and v may be one tensor, v the first dim_v columns of k, as multi-head latent attention has it: v.data = k.data, and the
  * same strides and scales. The CPU reads it once. k and v share a dtype, which in the forward may be another than q's: a
- * cache of e4m3 or int8, of 16 bits beside fp32. With an fp8 dtype of the descriptor, out and a bias are bf16 by default.
+ * cache of e4m3 or int8, of 16 bits beside fp32. q and k may be int8 beside a v of e4m3. With an fp8 or int8 dtype of the
+ * descriptor, out and a bias are bf16 by default.
  * data may be NULL where the tensor has no elements, and in queries that run nothing. */
 typedef struct strobe_tensor {
     void *data;
@@ -246,7 +247,8 @@ typedef struct strobe_dropout {
  * there are no rows. stride: elements between batch entries, blocks of rows and heads, 0 = broadcast. block_*: rows that
  * share a scale, 1 = a scale a token and head, as for an int8 cache; 0 = the whole sequence. Blocks of a packed side are
  * those of the packed tensor's rows, and stride[0] is then read for whole sequences only. Scales of invisible keys are not
- * read. In forwards; q's on the CPU, on Hopper where all are e4m3. Of an int8 cache with a float for each token and head:
+ * read. In forwards; q's on the CPU, on Hopper where v is e4m3 and q and k are both e4m3 or both int8. Of an int8 cache
+ * with a float for each token and head:
  *     strobe_scales s = {.struct_size = sizeof s, .k = k_scale, .v = v_scale, .block_k = 1};   // [batch][seq_k][heads_kv]
  *     s.stride_k[0] = s.stride_v[0] = seq_k * heads_kv;
  *     s.stride_k[1] = s.stride_v[1] = heads_kv, s.stride_k[2] = s.stride_v[2] = 1; */

@@ -67,12 +67,10 @@ bool place_lse(strobe_tensor *to, const struct tensor *t, bool packed) {
     return place(to, t, packed ? (const int[]){-1, 1, 0} : (const int[]){0, 2, 1});
 }
 
-/* k and v may be int8 too; whether scales are there is the library's to say. */
-static bool is_number(const struct tensor *t, bool is_query) {
-    const bool refused = t->element >= ELEMENT_BOOL || (is_query && t->element == STROBE_INT8);
-    return !refused ||
-           refuse_dtype(t, is_query ? "float32, float16, bfloat16, float64 or, with scales, float8_e4m3fn"
-                                    : "float32, float16, bfloat16, float64 or, with scales, float8_e4m3fn or int8");
+/* Whether scales are there is the library's to say. */
+static bool is_number(const struct tensor *t) {
+    return t->element < ELEMENT_BOOL ||
+           refuse_dtype(t, "float32, float16, bfloat16, float64 or, with scales, float8_e4m3fn or int8");
 }
 
 /* PyTorch's tensors alone say so. */
@@ -101,10 +99,11 @@ static bool open_qkv(struct call *c) {
     static const char *const names[3] = {"q", "k", "v"};
     for (int n = 0; n < 3; ++n)
         if (!tensor_open(c->state, tensors[n], c->args[ARG_Q + n], c->names[n] ? c->names[n] : names[n]) ||
-            !records_no_gradient(c->state, tensors[n]) || !is_number(tensors[n], n == 0) || !tensor_is_on(tensors[n], &c->q))
+            !records_no_gradient(c->state, tensors[n]) || !is_number(tensors[n]) || !tensor_is_on(tensors[n], &c->q))
             return false;
     for (int n = 0; n < 3; ++n) heads_last(c, tensors[n]);
-    c->a.dtype = c->q.element, c->a.device = c->q.device, c->a.device_index = c->q.device_index;
+    /* an int8 q stands beside a v of e4m3, whose out is 16 bits */
+    c->a.dtype = c->q.element == STROBE_INT8 ? STROBE_FP8_E4M3 : c->q.element, c->a.device = c->q.device, c->a.device_index = c->q.device_index;
     return true;
 }
 

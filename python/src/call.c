@@ -45,9 +45,9 @@ static bool run(struct call *c, const strobe_gradients *g, int64_t repeat) {
 
 /* ------------------------------------------------------------------------------------------------------------ forward -- */
 
-/* Of e4m3 tensors out is bfloat16, or what the caller's is. */
+/* Of q in bytes out is bfloat16, or what the caller's is. */
 static int32_t out_element(const struct call *c) {
-    if (c->q.element != STROBE_FP8_E4M3) return c->q.element;
+    if (c->q.element != STROBE_FP8_E4M3 && c->q.element != STROBE_INT8) return c->q.element;
     struct tensor given = {0};
     const bool is_fp16 = c->args[ARG_OUT] != Py_None && tensor_open(c->state, &given, c->args[ARG_OUT], "out") &&
                          given.element == STROBE_FP16;

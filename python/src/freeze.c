@@ -110,7 +110,7 @@ static bool read_frozen(struct frozen *p, struct call *c, bool backward) {
     int64_t shape[4];
     if (!call_read(c) || !refuse_others(c) || !read_int(c->args[ARG_THREADS], "threads", &p->threads)) return false;
     add_inputs(p, c);
-    const bool is_fp8 = c->q.element == STROBE_FP8_E4M3;
+    const bool is_fp8 = c->q.element == STROBE_FP8_E4M3 || c->q.element == STROBE_INT8;
     add(p, FROZEN_OUT, xla_dtype(is_fp8 ? STROBE_BF16 : c->q.element), out_shape(c, shape), shape);
     add(p, FROZEN_LSE, xla_dtype(lse_element(c)), lse_shape(c, shape), shape);
     p->longest_q = is_packed_q(c) && c->args[ARG_MAX_SEQLEN_Q] == Py_None;

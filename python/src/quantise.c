@@ -12,19 +12,22 @@ struct quantise {
     struct result results[RESULTS];
 };
 
-static bool read_dtype(const struct call *c, int32_t *element) {
+/* The dtype of q and k, and v's. */
+static bool read_dtype(const struct call *c, int32_t *element, int32_t *of_v) {
     PyObject *dtype = c->args[ARG_DTYPE];
     const bool is_text = dtype != Py_None && PyUnicode_Check(dtype);
-    *element = STROBE_FP8_E4M3;
+    *element = *of_v = STROBE_FP8_E4M3;
     if (dtype == Py_None || (is_text && PyUnicode_CompareWithASCIIString(dtype, "float8_e4m3fn") == 0)) return true;
     *element = STROBE_INT8;
+    if (is_text && PyUnicode_CompareWithASCIIString(dtype, "int8_float8_e4m3fn") == 0) return true;
+    *of_v = STROBE_INT8;
     if (is_text && PyUnicode_CompareWithASCIIString(dtype, "int8") == 0) return true;
-    PyErr_Format(PyExc_ValueError, "dtype is %R; \"float8_e4m3fn\" or \"int8\" is accepted", dtype);
+    PyErr_Format(PyExc_ValueError, "dtype is %R; \"float8_e4m3fn\", \"int8_float8_e4m3fn\" or \"int8\" is accepted", dtype);
     return false;
 }
 
 /* The quantised tensors take the places of the given ones in the descriptor, which go to the quantiser. */
-static bool open_bytes(struct call *c, struct quantise *w, int32_t element) {
+static bool open_bytes(struct call *c, struct quantise *w, int32_t element, int32_t of_v) {
     static const char *const names[3] = {"q", "k", "v"};
     const struct tensor *given[3] = {&c->q, &c->k, &c->v};
     strobe_tensor *from[3] = {&w->z.q, &w->z.k, &w->z.v}, *to[3] = {&c->a.q, &c->a.k, &c->a.v};
@@ -33,12 +36,12 @@ static bool open_bytes(struct call *c, struct quantise *w, int32_t element) {
         const struct tensor *cu = n == 0 ? &c->cu_q : &c->cu_k, *used = n == 0 ? &c->used_q : &c->used_k;
         struct result *r = &w->results[Q8 + n];
         *from[n] = *to[n], *to[n] = (strobe_tensor){0};
-        if (!open_result(c, r, Py_None, names[n], element, given[n]->ndim, given[n]->shape) ||
+        if (!open_result(c, r, Py_None, names[n], n == 2 ? of_v : element, given[n]->ndim, given[n]->shape) ||
             !place_rows(to[n], &r->tensor, packed))
             return false;
         if (c->a.varlen && has_spare_rows(cu, used, given[n]->shape[0]) && !fill(r, 0)) return false;
     }
-    w->z.dtype = c->a.dtype, c->a.dtype = element;
+    w->z.dtype = c->a.dtype, c->a.dtype = of_v;
     return true;
 }
 
@@ -75,13 +78,13 @@ static bool open_mean(struct call *c, struct quantise *w) {
 }
 
 static bool read_quantiser(struct call *c, struct quantise *w) {
-    int32_t element;
+    int32_t element, of_v;
     const int hadamard = PyObject_IsTrue(c->args[ARG_HADAMARD]);
     w->z.struct_size = sizeof w->z;
     w->z.hadamard = hadamard > 0 ? STROBE_HADAMARD : 0, w->z.seed = c->dropout.seed;
-    if (hadamard < 0 || !read_dtype(c, &element) || !read_rotary(c, &w->rotary)) return false;
+    if (hadamard < 0 || !read_dtype(c, &element, &of_v) || !read_rotary(c, &w->rotary)) return false;
     if (w->rotary.attached) w->z.rotary = &w->rotary.by;
-    return open_bytes(c, w, element) && open_scales(c, w) && open_mean(c, w);
+    return open_bytes(c, w, element, of_v) && open_scales(c, w) && open_mean(c, w);
 }
 
 static bool run(struct call *c, struct quantise *w) {

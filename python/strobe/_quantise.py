@@ -35,7 +35,7 @@ class Quantised(NamedTuple):
 
 def _numpy_has(dtype: str, q: Any) -> None:
     """NumPy's float8_e4m3fn is ml_dtypes', which has to be imported."""
-    if type(q).__module__ != "numpy" or dtype != "float8_e4m3fn":
+    if type(q).__module__ != "numpy" or not dtype.endswith("float8_e4m3fn"):
         return
     try:
         import ml_dtypes  # noqa: F401
@@ -56,8 +56,9 @@ def quantise(q: Any, k: Any, v: Any, **options: "Unpack[Quantise]") -> Quantised
     ----------
     q, k, v : tensor, as of :func:`attention`
         float32, float16 or bfloat16.
-    dtype : {"float8_e4m3fn", "int8"}
-        int8 is for k and v on the CPU, beside a q as it is. NumPy's float8_e4m3fn is that of the package ml_dtypes.
+    dtype : {"float8_e4m3fn", "int8_float8_e4m3fn", "int8"}
+        The second: q and k in int8, v in e4m3, whose scores are some three times as exact. int8 is for k and v on the CPU,
+        beside a q as it is. NumPy's float8_e4m3fn is that of the package ml_dtypes.
     scale_block : (rows, keys)
         How many share a scale; 0: all of a sequence.
     hadamard : bool

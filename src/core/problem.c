@@ -124,7 +124,8 @@ static void fill_defaults(struct problem *p) {
     default_tensor(&a->v, keys, a->heads_kv, a->dim_v, a->dtype);
     if (p->paged.table_stride == 0 && p->paged.page_size > 0)
         p->paged.table_stride = a->seq_k / p->paged.page_size + (a->seq_k % p->paged.page_size != 0);
-    const int32_t wide = a->dtype == STROBE_FP8_E4M3 ? STROBE_BF16 : a->dtype; /* of what is no quantised input */
+    const bool quantised = a->dtype == STROBE_FP8_E4M3 || a->dtype == STROBE_INT8;
+    const int32_t wide = quantised ? STROBE_BF16 : a->dtype; /* of what is no quantised input */
     default_tensor(&a->out, a->seq_q, a->heads_q, a->dim_v, wide);
     default_lse(&a->lse, p);
     default_dtype(&p->bias.dtype, wide);

@@ -46,7 +46,12 @@ enum {
         .operation = STROBE_FORWARD, .needs = CPU_##LEVEL,                                                             \
         .features = COMMON | SCORES | CACHE | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q),                      \
         .dtypes =                                                                                                      \
-            {.q = FLOATS | FP8, .kv = FLOATS | FP8 | INT8, .out = STORED, .lse = LSES, .bias = STORED, .sinks = LSES}, \
+            {.q = FLOATS | FP8 | INT8,                                                                                 \
+             .kv = FLOATS | FP8 | INT8,                                                                                \
+             .out = STORED,                                                                                            \
+             .lse = LSES,                                                                                              \
+             .bias = STORED,                                                                                           \
+             .sinks = LSES},                                                                                           \
         .dim = DIM_LIMIT, .dim_v = DIM_V_LIMIT, ANY_SIZE, .workspace = strobe__cpu_forward_workspace_##level,          \
         .run = strobe__cpu_forward_##level,                                                                            \
     }

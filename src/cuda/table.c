@@ -103,13 +103,13 @@ static const struct kernel kernels[] = {
     },
     {
         .name = "cuda_forward_fp8_sm90",
-        .summary = "FlashAttention-3 forward in FP8, e4m3 with scales, sums promoted to fp32 every 128 keys, Hopper",
+        .summary = "FlashAttention-3 forward in FP8, e4m3 with scales, q and k also int8, sums promoted every 128 keys, Hopper",
         .operation = STROBE_FORWARD,
         .device = STROBE_CUDA,
         .needs = CUDA_SM90,
         .features = SHAPE_FEATURES | BAND_FEATURES | VARLEN_FEATURES | FEATURE(NEGATIVE_SCALE) | FEATURE(SOFTCAP) |
                     FEATURE(ALIBI) | FEATURE(SINKS) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q),
-        .dtypes = {.q = FP8, .kv = FP8, .out = FP16 | BF16, .lse = FP32, .sinks = FP32},
+        .dtypes = {.q = FP8 | INT8, .kv = FP8 | INT8, .out = FP16 | BF16, .lse = FP32, .sinks = FP32},
         .dim = 256,
         .dim_v = 256,
         .seq_q = {1, 1 << 28},

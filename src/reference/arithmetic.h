@@ -60,7 +60,7 @@ static inline void store(void *data, int32_t dtype, int64_t index, real value) {
 /* A value that standard attention would hold in the dtype: rounded to it there, unchanged elsewhere. */
 static inline real intermediate(int32_t dtype, real value) {
 #if defined(STROBE_STANDARD) && !defined(STROBE_TENSOR_CORE)
-    if (dtype == STROBE_FP8_E4M3) dtype = STROBE_BF16; /* a product of FP8 matrices is stored in 16 bits */
+    if (dtype == STROBE_FP8_E4M3 || dtype == STROBE_INT8) dtype = STROBE_BF16; /* a product of bytes is stored in 16 bits */
     if (dtype == STROBE_FP16) return fp16_to_float(float_to_fp16(value));
     if (dtype == STROBE_BF16) return bf16_to_float(float_to_bf16(value));
 #endif
@@ -68,11 +68,11 @@ static inline real intermediate(int32_t dtype, real value) {
     return value;
 }
 
-/* A weight of standard attention, `power` = exp(score - maximum) over the row's sum. With FP8 inputs the power, times 2^8 so
- * that its range is e4m3's, is what is rounded, as the operand of a product with V. */
+/* A weight of standard attention, `power` = exp(score - maximum) over the row's sum. With q in bytes, and so V in e4m3, the
+ * power, times 2^8 so that its range is e4m3's, is what is rounded, as the operand of a product with V. */
 static inline real weight_of(int32_t dtype, real power, real sum) {
 #if defined(STROBE_STANDARD)
-    if (dtype == STROBE_FP8_E4M3) return e4m3_to_float(float_to_e4m3(power * 256)) / 256 / sum;
+    if (dtype == STROBE_FP8_E4M3 || dtype == STROBE_INT8) return e4m3_to_float(float_to_e4m3(power * 256)) / 256 / sum;
 #endif
     return intermediate(dtype, power / sum);
 }

@@ -40,7 +40,13 @@ def test_what_is_stored(device, dtype, block):
         assert ((true - x.double()).abs() <= 1.0001 * (step + smallest)).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"hadamard": True}, {"hadamard": True, "seed": 3, "subtract_mean": True}])
+MIXED = "int8_float8_e4m3fn"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"hadamard": True}, {"hadamard": True, "seed": 3, "subtract_mean": True}, {"dtype": MIXED}, {"dtype": MIXED, "hadamard": True}],
+)
 def test_attention_of_quantised_tensors(device, options):
     q, k, v = inputs(device)
     k = k + 3 if "subtract_mean" in options else k
@@ -114,14 +120,15 @@ def test_numpy():
     assert np.abs(out.astype(np.float32) - strobe.attention(q, k, v)).max() < 0.1
 
 
-def test_torch_gradients(device):
+@pytest.mark.parametrize(("name", "dtype"), [("e4m3", "float8_e4m3fn"), ("int8", MIXED)])
+def test_torch_gradients(device, name, dtype):
     q, k, v = (x.requires_grad_() for x in inputs(device))
-    out = st.attention(q, k, v, causal=True, quantise="e4m3")
-    z = strobe.quantise(*(x.detach() for x in (q, k, v)), hadamard=True, subtract_mean=True)
+    out = st.attention(q, k, v, causal=True, quantise=name)
+    z = strobe.quantise(*(x.detach() for x in (q, k, v)), hadamard=True, subtract_mean=True, dtype=dtype)
     assert torch.equal(out, strobe.attention(z.q, z.k, z.v, **z.scales, causal=True))
     dout = torch.randn_like(out)
     gradients = torch.autograd.grad(out, (q, k, v), dout)
-    compiled = torch.compile(lambda *x: st.attention(*x, causal=True, quantise="e4m3"), fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(lambda *x: st.attention(*x, causal=True, quantise=name), fullgraph=True, backend="aot_eager")
     for x, y in zip(torch.autograd.grad(compiled(q, k, v), (q, k, v), dout), gradients, strict=True):
         assert torch.equal(x, y)
     exact = [x.detach().double().cpu().requires_grad_() for x in (q, k, v)]
@@ -134,7 +141,7 @@ def test_torch_gradients(device):
 @pytest.mark.parametrize(
     ("options", "kind", "sentence"),
     [
-        ({"dtype": "e5m2"}, ValueError, 'dtype is \'e5m2\'; "float8_e4m3fn" or "int8" is accepted'),
+        ({"dtype": "e5m2"}, ValueError, 'dtype is \'e5m2\'; "float8_e4m3fn", "int8_float8_e4m3fn" or "int8" is accepted'),
         ({"scale_block": 128}, TypeError, "scale_block is 128; a pair"),
         ({"scale_block": (-1, 0)}, ValueError, "scale_block is .*; rows and keys that share a scale, 0 for all"),
         ({"rotary": "3"}, TypeError, "rotary is '3'; a pair of tables"),

@@ -24,7 +24,7 @@ REFUSED = [
         (Q.astype(int), K, K),
         {},
         ValueError,
-        "q.dtype is int64; float32, float16, bfloat16, float64 or, with scales, float8_e4m3fn is accepted",
+        "q.dtype is int64; float32, float16, bfloat16, float64 or, with scales, float8_e4m3fn or int8 is accepted",
     ),
     ((Q.astype(">f4"), K, K), {}, ValueError, "q.dtype is a dtype of another kind; float32"),
     ((Q.astype(complex), K, K), {}, ValueError, "q.dtype is a dtype of another kind"),

@@ -28,26 +28,29 @@ struct way {
     int32_t out, mask;
     double softcap;
     bool packed, ones, odd_scales; /* odd: of q and k some negative, some 0 */
+    bool int8;                     /* q and k are int8 */
 };
 
 static int64_t step_of(int64_t dim) { return (dim + 15) / 16 * 16; }
 
-/* Rows of `dim` numbers at multiples of 16 bytes; what lies between them is NaN. */
-static void fill_rows(unsigned char *rows, int64_t count, int64_t dim, struct random *r, bool ones) {
+/* Rows of `dim` numbers at multiples of 16 bytes; what lies between them is NaN in e4m3, and large in int8. */
+static void fill_rows(unsigned char *rows, int64_t count, int64_t dim, struct random *r, bool ones, bool int8) {
     memset(rows, 0x7f, (size_t)(count * step_of(dim)));
     for (int64_t row = 0; row < count; ++row)
         for (int64_t column = 0; column < dim; ++column)
-            element_store(rows + row * step_of(dim) + column, STROBE_FP8_E4M3, ones ? 1 : 1.5 * random_value(r));
+            element_store(rows + row * step_of(dim) + column, int8 ? STROBE_INT8 : STROBE_FP8_E4M3,
+                          ones ? 1 : (int8 ? 127 : 1.5) * random_value(r));
 }
 
 static void fill(const struct way *w) {
     struct random r = {.state = (uint64_t)(w->dim * 1000 + w->dim_v)};
     memset(&host, 0x55, sizeof host);
-    fill_rows(host.q, ON_Q, w->dim, &r, false), fill_rows(host.k, ON_K, w->dim, &r, false);
-    fill_rows(host.v, ON_K, w->dim_v, &r, w->ones);
-    for (size_t n = 0; n < COUNT(host.q_scale); ++n) host.q_scale[n] = 0.5f + 0.07f * (float)n;
+    const float unit = w->int8 ? 0.012f : 1; /* of q and k */
+    fill_rows(host.q, ON_Q, w->dim, &r, false, w->int8), fill_rows(host.k, ON_K, w->dim, &r, false, w->int8);
+    fill_rows(host.v, ON_K, w->dim_v, &r, w->ones, false);
+    for (size_t n = 0; n < COUNT(host.q_scale); ++n) host.q_scale[n] = unit * (0.5f + 0.07f * (float)n);
     for (size_t n = 0; n < COUNT(host.k_scale); ++n) {
-        host.k_scale[n] = 1.2f - 0.05f * (float)n;
+        host.k_scale[n] = unit * (1.2f - 0.05f * (float)n);
         host.v_scale[n] = w->ones ? 1 : 0.3f + 0.1f * (float)n;
     }
     for (size_t n = 0; w->odd_scales && n < COUNT(host.q_scale); n += 3) host.q_scale[n] *= n % 2 ? -1 : 0;
@@ -77,6 +80,7 @@ static strobe_status run(const struct way *w, struct memory *m, int32_t device, 
     a.heads_kv = KV_HEADS, a.dim = w->dim, a.dim_v = w->dim_v, a.dtype = STROBE_FP8_E4M3, a.device = device, a.scales = &s;
     a.q = rows_at(m->q, step_of(w->dim), ROWS, HEADS), a.k = rows_at(m->k, step_of(w->dim), keys, KV_HEADS);
     a.v = rows_at(m->v, step_of(w->dim_v), keys, KV_HEADS);
+    if (w->int8) a.q.dtype = a.k.dtype = STROBE_INT8;
     a.out = rows_at(m->out, w->dim_v, ROWS, HEADS), a.out.dtype = w->out;
     a.lse.data = m->lse, a.mask = w->mask, a.softcap = w->softcap, a.window_left = 70, a.window_right = 3;
     if (w->packed) a.varlen = &packed;
@@ -126,6 +130,13 @@ static void as_on_the_cpu(void **state) {
         {128, 128, STROBE_BF16, STROBE_MASK_CAUSAL_BOTTOM_RIGHT, 0, false, false, true},
         {256, 256, STROBE_FP16, STROBE_MASK_WINDOW_BOTTOM_RIGHT, 0, false, false, true},
         {128, 128, STROBE_FP16, STROBE_MASK_CAUSAL_BOTTOM_RIGHT, 20, false, false, true},
+        {40, 40, STROBE_FP16, STROBE_MASK_NONE, 0, false, false, false, true},
+        {136, 5, STROBE_FP16, STROBE_MASK_NONE, 0, true, false, false, true},
+        {64, 64, STROBE_BF16, STROBE_MASK_CAUSAL_BOTTOM_RIGHT, 20, false, false, false, true},
+        {200, 200, STROBE_FP16, STROBE_MASK_WINDOW_BOTTOM_RIGHT, 0, false, false, false, true},
+        {128, 128, STROBE_BF16, STROBE_MASK_CAUSAL_BOTTOM_RIGHT, 0, false, true, false, true},
+        {256, 256, STROBE_FP16, STROBE_MASK_CAUSAL_BOTTOM_RIGHT, 0, false, false, true, true},
+        {128, 128, STROBE_FP16, STROBE_MASK_NONE, 0, false, false, true, true},
     };
     char message[256];
     size_t bytes;

@@ -94,9 +94,9 @@ def attention(
         Of dropout; None: drawn from PyTorch's default generator, so that torch.manual_seed rules.
     score, visible, arrays, scalars : optional
         As in :func:`strobe.attention`; arrays have gradients. Not beside bias, alibi_slopes, sinks and dropout.
-    quantise : {"e4m3"}, optional
+    quantise : {"e4m3", "int8"}, optional
         Compute in FP8: q, k and v are quantised in blocks of 128 rows, after a Hadamard transform and without K's mean
-        (:func:`strobe.quantise`). Gradients are the backward's in q's dtype, of q, k and v as they are, with this out and
+        (:func:`strobe.quantise`); "int8": q and k in int8, whose scores are more exact, v in e4m3. Gradients are the backward's in q's dtype, of q, k and v as they are, with this out and
         lse. Not beside bias, sinks, dropout and functions of a score.
     kernel : str, optional
         Of the forward; the gradient's is the library's choice.

@@ -13,14 +13,14 @@ _LENGTHS = (
 )  # fmt: skip
 
 
-def _quantised(*shared):
+def _quantised(dtype, *shared):
     with torch.no_grad():
         given = _ops.options(shared)
         q, k, v = (given.pop(name) for name in ("q", "k", "v"))
         lengths = {name: given[name] for name in _LENGTHS if name in given}
         subtract_mean = given.get("softcap") is None
         block = (128, 0 if "cu_seqlens_k" in lengths else 128)
-        z = quantise(q, k, v, hadamard=True, subtract_mean=subtract_mean, scale_block=block, **lengths)
+        z = quantise(q, k, v, hadamard=True, subtract_mean=subtract_mean, scale_block=block, dtype=dtype, **lengths)
         out = q.new_empty((*q.shape[:-1], v.shape[-1])) if q.dtype == torch.float16 else None
         out, lse = _strobe.attention(z.q, z.k, z.v, return_lse=True, out=out, **z.scales, **given)
         if subtract_mean:
@@ -28,16 +28,27 @@ def _quantised(*shared):
         return out.to(q.dtype), lse
 
 
-_ops.define("strobe::attention_e4m3", f"({_ops.SCHEMA}) -> (Tensor, Tensor)", (), _quantised, _ops.fake_attention)
-torch.library.register_autograd(
-    "strobe::attention_e4m3",
-    lambda ctx, dout, dlse: _ops.gradients(ctx, dout, dlse, _ops.attention_backward),
-    setup_context=_ops.setup_context,
-)
+def _operator(name: str, dtype: str):
+    """Define strobe::attention_NAME, whose q and k become of dtype; return it."""
+
+    def kernel(*shared):
+        return _quantised(dtype, *shared)
+
+    operator = f"strobe::attention_{name}"
+    _ops.define(operator, f"({_ops.SCHEMA}) -> (Tensor, Tensor)", (), kernel, _ops.fake_attention)
+    torch.library.register_autograd(
+        operator,
+        lambda ctx, dout, dlse: _ops.gradients(ctx, dout, dlse, _ops.attention_backward),
+        setup_context=_ops.setup_context,
+    )
+    return getattr(torch.ops.strobe, f"attention_{name}")
+
+
+_OPERATORS = {"e4m3": _operator("e4m3", "float8_e4m3fn"), "int8": _operator("int8", "int8_float8_e4m3fn")}
 
 
 def quantised_attention(shared: tuple, quantise: str) -> tuple[Tensor, Tensor]:
     """Out, of q's dtype, and lse. shared: the arguments of the operators, in their order."""
-    if quantise != "e4m3":
-        raise ValueError(f'quantise is {quantise!r}; "e4m3" is accepted')
-    return torch.ops.strobe.attention_e4m3(*shared)
+    if quantise not in _OPERATORS:
+        raise ValueError(f'quantise is {quantise!r}; "e4m3" or "int8" is accepted')
+    return _OPERATORS[quantise](*shared)

@@ -25,6 +25,7 @@ static __device__ __forceinline__ void wgmma_commit(void) { asm volatile("wgmma.
 /* An accumulator as it is after the wait: keeps the compiler from copying it before that, which would serialise the
  * products. */
 static __device__ __forceinline__ void wgmma_keep(float &accumulator) { asm volatile("" : "+f"(accumulator)::"memory"); }
+static __device__ __forceinline__ void wgmma_keep(int32_t &accumulator) { asm volatile("" : "+r"(accumulator)::"memory"); }
 
 /* The descriptor of an operand in shared memory with 128-byte swizzle (PTX ISA 9.7.15.5.1): rows of 128 bytes, groups of
  * eight rows 1024 bytes apart, the tile aligned to 1024 bytes. slab_bytes: from one slab of 64 columns to the next, for an

@@ -19,14 +19,20 @@
 #include "math/fp8.h"
 #endif
 
-/* An element of Q, K or V, and what it is still to be multiplied with. */
+/* An element of V, and one of Q or K, and what it is still to be multiplied with. */
 #if defined(FP8_INPUTS)
 INLINE float element_at(const void *data, int64_t at) { return e4m3_to_float(((const uint8_t *)data)[at]); }
+#if defined(INT8_SCORES)
+INLINE float score_element_at(const void *data, int64_t at) { return ((const int8_t *)data)[at]; }
+#else
+#define score_element_at element_at
+#endif
 #define SCORE_SCALE(p, t, i, j) (scale_of_row(p, t, i) * scale_of_key(p, t, (p)->scales.k, (p)->scales.k_stride, j))
 #define VALUE_SCALE(p, t, j)    scale_of_key(p, t, (p)->scales.v, (p)->scales.v_stride, j)
 #define WRITES_LSE              1
 #else
 INLINE float element_at(const void *data, int64_t at) { return element_to_float(((const element *)data)[at]); }
+#define score_element_at        element_at
 #define SCORE_SCALE(p, t, i, j) 1
 #define VALUE_SCALE(p, t, j)    1
 #define WRITES_LSE              HAS_BIAS_TILES
@@ -48,7 +54,8 @@ INLINE bool find_key(const struct sm90_forward_params *p, const struct tile *t, 
 INLINE float exact_score(const struct sm90_forward_params *p, const struct tile *t, int64_t q, int64_t k, int64_t i,
                          int64_t j) {
     float dot = 0;
-    for (int x = threadIdx.x % 32; x < p->dim; x += 32) dot += element_at(p->q_data, q + x) * element_at(p->k_data, k + x);
+    for (int x = threadIdx.x % 32; x < p->dim; x += 32)
+        dot += score_element_at(p->q_data, q + x) * score_element_at(p->k_data, k + x);
     float s = warp_sum(dot) * SCORE_SCALE(p, t, (int)i, (int)j) * p->scale;
     if (p->softcap > 0) s = p->softcap * tanhf(s / p->softcap);
     if (HAS_MASKS && !masks_show(&p->mask, &p->blocks, p->block_q, p->block_k, t->batch, t->head, (int)i, (int)j))

@@ -72,6 +72,9 @@ const char strobe__sm90_fp8_variants[] =
     "";
 #undef VARIANT
 
+/* Whether q is e4m3 or int8: then k and v are bytes too. */
+static bool has_byte_rows(const struct problem *p) { return strobe__dtype_bytes(p->a.q.dtype) == 1; }
+
 /* Keys that a row may see. */
 static int64_t visible_keys(const struct problem *p) {
     const struct sequence nothing = {0};
@@ -173,7 +176,7 @@ const char *strobe__sm90_forward_reject(const struct problem *p) {
     const struct forward_variant *parts = variant_with_parts(p);
     if (a->paged && a->out.dtype == STROBE_FP32 && !parts)
         return "out is fp32 with pages and what changes scores; q's dtype is taken";
-    if (a->dtype != STROBE_FP8_E4M3 && a->seq_q < LEAST_TILE &&
+    if (!has_byte_rows(p) && a->seq_q < LEAST_TILE &&
         (a->seq_q * p->group <= LEAST_TILE || !parts || cut_of(p, parts).count == 1))
         return "seq_q is below 64; that is taken where a K/V head has more than 64 rows, over many keys, with a mask "
                "or pages alone";
@@ -184,6 +187,8 @@ const char *strobe__sm90_forward_reject(const struct problem *p) {
 
 const char *strobe__sm90_fp8_reject(const struct problem *p) {
     const strobe_scales *s = &p->scales;
+    if (p->a.k.dtype != p->a.q.dtype || p->a.v.dtype != STROBE_FP8_E4M3)
+        return "q and k differ in dtype, or v is no e4m3; q and k both in e4m3 or both in int8, and v in e4m3, are taken";
     if (s->block_k % SCALED_KEYS != 0)
         return "scales.block_k is no multiple of 128; multiples and 0, the whole sequence, are taken";
     if (s->block_k != 0 && p->varlen.cu_seqlens_k)
@@ -229,7 +234,7 @@ static int64_t section_heads(const struct problem *p, const struct forward_varia
  * dropout and neighbours in memory can bring others. */
 static bool may_hide(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    return a->dtype == STROBE_FP8_E4M3 || a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask ||
+    return has_byte_rows(p) || a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask ||
            a->bias || a->dropout || a->score;
 }
 
@@ -318,7 +323,7 @@ static void set_divisors(struct sm90_forward_params *m) {
 static int32_t shared_bytes(const struct forward_variant *v) {
     const int64_t slabs = (v->dim + 63) / 64, bias_stages = v->features != FEATURES_BIAS ? 0 : v->dim <= 64 ? 2 : 1;
     const int64_t slabs_e4m3 = (v->dim + 127) / 128, behind = v->dim % 128 == 0 ? 8 : 0; /* rows behind V^T */
-    if (v->dtype == STROBE_FP8_E4M3)
+    if (strobe__dtype_bytes(v->dtype) == 1)
         return (int32_t)(128 * (slabs_e4m3 * (64 * v->q_slots + v->stages * v->keys) +
                                 v->v_stages * (slabs_e4m3 * v->keys + behind))) +
                1024 + 1024;

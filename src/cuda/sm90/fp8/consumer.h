@@ -4,9 +4,43 @@
 #ifndef STROBE_CUDA_SM90_FP8_CONSUMER_H
 #define STROBE_CUDA_SM90_FP8_CONSUMER_H
 
+#include "cuda/ptx/wgmma_fp8.h"
+#include "cuda/ptx/wgmma_int8.h"
 #include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/forward/shared.h"
 #include "cuda/sm90/fp8/softmax.h"
+
+/* What the tensor cores add up to: raw scores of e4m3, or of int8, which are exact. */
+#if defined(INT8_SCORES)
+typedef int32_t product;
+#else
+typedef float product;
+#endif
+
+/* Of products that the tensor cores have finished. */
+INLINE void scores_of(product (&of)[SCORES], float (&s)[SCORES]) {
+#pragma unroll
+    for (int v = 0; v < SCORES; ++v) {
+        wgmma_keep(of[v]);
+        s[v] = (float)of[v];
+    }
+}
+
+INLINE void first_scores(product (&s)[SCORES], uint64_t q, uint64_t k) {
+#if defined(INT8_SCORES)
+    wgmma_int8_ss_128_start(s, q, k);
+#else
+    wgmma_e4m3_ss_128_start(s, q, k);
+#endif
+}
+
+INLINE void next_scores(product (&s)[SCORES], uint64_t q, uint64_t k) {
+#if defined(INT8_SCORES)
+    wgmma_int8_ss_128(s, q, k);
+#else
+    wgmma_e4m3_ss_128(s, q, k);
+#endif
+}
 
 INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
 

@@ -61,12 +61,12 @@ enum { PART = 64 };
 enum { PARTS = HEAD_DIM / PART, SUMS = PART / 2 };
 
 /* Issues S = Q K^T. */
-INLINE void issue_scores(float (&s)[SCORES], uint64_t q, uint64_t k) {
+INLINE void issue_scores(product (&s)[SCORES], uint64_t q, uint64_t k) {
     wgmma_fence();
-    wgmma_e4m3_ss_128_start(s, q, k);
+    first_scores(s, q, k);
 #pragma unroll
     for (int step = 1; step < HEAD_DIM / 32; ++step)
-        wgmma_e4m3_ss_128(s, q + step / 4 * (Q_SLAB / 16) + step % 4 * 2, k + step / 4 * (KV_SLAB / 16) + step % 4 * 2);
+        next_scores(s, q + step / 4 * (Q_SLAB / 16) + step % 4 * 2, k + step / 4 * (KV_SLAB / 16) + step % 4 * 2);
     wgmma_commit();
 }
 
@@ -159,11 +159,10 @@ INLINE bool begin_tile(const struct sm90_forward_params *p, struct shared *share
 
 /* The scores of block n become P; m, l and O follow. */
 INLINE void softmax_of_block(const struct sm90_forward_params *p, const struct shared *shared, struct consumer_state *g,
-                             float (&s)[SCORES], float (&o)[OUTPUTS], int n, float k_scale) {
+                             product (&of)[SCORES], float (&s)[SCORES], float (&o)[OUTPUTS], int n, float k_scale) {
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
     float c[2] = {g->row_scale[0] * k_scale, g->row_scale[1] * k_scale};
-#pragma unroll
-    for (int v = 0; v < SCORES; ++v) wgmma_keep(s[v]);
+    scores_of(of, s);
     if (HAS_SCORE_TERMS) {
 #pragma unroll
         for (int v = 0; v < SCORES; ++v) s[v] *= c[v / 2 % 2];
@@ -209,19 +208,20 @@ INLINE void accumulate(struct consumer_state *g, const uint32_t (&packed)[KEYS /
 INLINE void process_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                           float (&o)[OUTPUTS], int n) {
     const uint32_t stage = stage_of(g->count), parity = full_parity(g->count), last = n == g->first_block;
+    product of[SCORES];
     float s[SCORES];
     uint32_t packed[KEYS / 8]; /* P */
     trace(&g->tracer, STROBE_TRACE_WAIT_K, g->count);
     mbarrier_wait(&shared->k_full[stage], parity);
     const float2 scales = shared->scales[stage];
     trace(&g->tracer, STROBE_TRACE_QK, g->count);
-    issue_scores(s, queries_of(shared, g->tiles), keys_of_stage(shared, stage));
+    issue_scores(of, queries_of(shared, g->tiles), keys_of_stage(shared, stage));
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
     release(&shared->k_empty[stage]);
     if (last) release(&shared->q_empty[q_slot_of(piece_of(g->tiles, group_index()))]);
-    softmax_of_block(p, shared, g, s, o, n, scales.x);
+    softmax_of_block(p, shared, g, of, s, o, n, scales.x);
     pack_weights(packed, s);
     trace(&g->tracer, STROBE_TRACE_WAIT_V, g->count);
     mbarrier_wait(&shared->vt_full[stage], parity);

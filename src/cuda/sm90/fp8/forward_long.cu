@@ -127,7 +127,7 @@ INLINE void to_weights(struct consumer_state *g, float (&s)[SCORES], float (&o)[
 
 /* Block n of the tile in hand, whose scores the tensor cores have, becomes P. */
 INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
-                             float (&s)[SCORES], float (&o)[OUTPUTS], uint32_t (&weights)[KEYS / 8], int n, float k_scale,
+                             product (&of)[SCORES], float (&o)[OUTPUTS], uint32_t (&weights)[KEYS / 8], int n, float k_scale,
                              bool last) {
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
     float c[2] = {g->part.row_scale[0] * k_scale, g->part.row_scale[1] * k_scale};
@@ -140,8 +140,8 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
     release(&shared->k_empty[stage_of(g->count)]);
     if (last) release(&shared->q_empty[q_slot_of(piece_of(g->tiles, group_index()))]);
-#pragma unroll
-    for (int v = 0; v < SCORES; ++v) wgmma_keep(s[v]);
+    float s[SCORES];
+    scores_of(of, s);
     if (hides) mask_band(t, g->part.shown, s, warp_row(), n * KEYS);
     trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
     to_weights(g, s, o, weights, c, is_first, starts);
@@ -150,7 +150,7 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
 /* Softmax of block n, its P V, and the scores of the next block, which may be the next tile's first. With two consumers the
  * next tile is waited for at the very end: its registers are in the way before. */
 INLINE void process_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
-                          float (&s)[SCORES], float (&o)[OUTPUTS], int n, bool last) {
+                          product (&s)[SCORES], float (&o)[OUTPUTS], int n, bool last) {
     enum { BEGINS_LATE = GROUPS == 2 };
     const uint32_t v_stage = v_stage_of(g->count);
     const float2 scales = shared->scales[stage_of(g->count)];
@@ -182,7 +182,8 @@ INLINE void process_block(const struct sm90_forward_params *p, struct shared *sh
 /* One warp group: tile after tile, then the exact rows. */
 INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared, int index) {
     struct consumer_state g;
-    float s[SCORES], o[OUTPUTS];
+    product s[SCORES];
+    float o[OUTPUTS];
     int32_t *chain = &shared->chain[threadIdx.x / 32 - 4];
     g.count = g.tiles = 0;
     g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);

@@ -13,6 +13,7 @@
 
 #include "cuda/ptx/wgmma_fp8.h"
 #include "cuda/sm90/forward/shared.h"
+#include "cuda/sm90/fp8/consumer.h"
 
 INLINE uint32_t place_of(const unsigned char *operand, uint32_t bytes) {
     return __shfl_sync(0xffffffffu, ((shared_address(operand) + bytes) & 0x3ffff) / 16, 0);
@@ -21,13 +22,13 @@ INLINE uint32_t place_of(const unsigned char *operand, uint32_t bytes) {
 INLINE uint64_t operand(uint32_t place) { return wgmma_operand(0, 0) + place; }
 
 /* Issues S = Q K^T. */
-INLINE void issue_scores(float (&s)[SCORES], uint32_t q, uint32_t k) {
+INLINE void issue_scores(product (&s)[SCORES], uint32_t q, uint32_t k) {
     wgmma_fence();
-    wgmma_e4m3_ss_128_start(s, operand(q), operand(k));
+    first_scores(s, operand(q), operand(k));
 #pragma unroll
     for (int step = 1; step < HEAD_DIM / 32; ++step)
-        wgmma_e4m3_ss_128(s, operand(q + step / 4 * (Q_SLAB / 16) + step % 4 * 2),
-                          operand(k + step / 4 * (KV_SLAB / 16) + step % 4 * 2));
+        next_scores(s, operand(q + step / 4 * (Q_SLAB / 16) + step % 4 * 2),
+                    operand(k + step / 4 * (KV_SLAB / 16) + step % 4 * 2));
     wgmma_commit();
 }
 

@@ -13,6 +13,7 @@
 
 static inline void wgmma_fence(void) {}
 static inline void wgmma_keep(float &) {}
+static inline void wgmma_keep(int32_t &) {}
 
 static inline uint64_t wgmma_operand(uint32_t address, uint32_t slab_bytes) {
     return (uint64_t)((address & 0x3ffff) >> 4) | (uint64_t)(slab_bytes >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
