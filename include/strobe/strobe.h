@@ -134,8 +134,7 @@ enum {
  * section 2 gives. dtype: default is strobe_attention.dtype, for lse and dlse fp32.
  * k and v may be one tensor, v the first dim_v columns of k, as multi-head latent attention has it: v.data = k.data, and the
  * same strides and scales. The CPU reads it once. k and v share a dtype, which in the forward may be another than q's: a
- * cache of e4m3 or int8, of 16 bits beside fp32. q and k may be int8 beside a v of e4m3. With an fp8 or int8 dtype of the
- * descriptor, out and a bias are bf16 by default.
+ * cache of e4m3 or int8, of 16 bits beside fp32; or q and k are int8 and v e4m3. For 8-bit dtypes out and bias are bf16.
  * data may be NULL where the tensor has no elements, and in queries that run nothing. */
 typedef struct strobe_tensor {
     void *data;
@@ -247,8 +246,7 @@ typedef struct strobe_dropout {
  * there are no rows. stride: elements between batch entries, blocks of rows and heads, 0 = broadcast. block_*: rows that
  * share a scale, 1 = a scale a token and head, as for an int8 cache; 0 = the whole sequence. Blocks of a packed side are
  * those of the packed tensor's rows, and stride[0] is then read for whole sequences only. Scales of invisible keys are not
- * read. In forwards; q's on the CPU, on Hopper where v is e4m3 and q and k are both e4m3 or both int8. Of an int8 cache
- * with a float for each token and head:
+ * read. In forwards; q's on the CPU, on Hopper beside a v of e4m3. Of an int8 cache with a float for each token and head:
  *     strobe_scales s = {.struct_size = sizeof s, .k = k_scale, .v = v_scale, .block_k = 1};   // [batch][seq_k][heads_kv]
  *     s.stride_k[0] = s.stride_v[0] = seq_k * heads_kv;
  *     s.stride_k[1] = s.stride_v[1] = heads_kv, s.stride_k[2] = s.stride_v[2] = 1; */

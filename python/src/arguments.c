@@ -103,7 +103,8 @@ static bool open_qkv(struct call *c) {
             return false;
     for (int n = 0; n < 3; ++n) heads_last(c, tensors[n]);
     /* an int8 q stands beside a v of e4m3, whose out is 16 bits */
-    c->a.dtype = c->q.element == STROBE_INT8 ? STROBE_FP8_E4M3 : c->q.element, c->a.device = c->q.device, c->a.device_index = c->q.device_index;
+    c->a.dtype = c->q.element == STROBE_INT8 ? STROBE_FP8_E4M3 : c->q.element, c->a.device = c->q.device,
+    c->a.device_index = c->q.device_index;
     return true;
 }
 

@@ -57,8 +57,7 @@ static bool refuse_dtype(struct reason *why, const struct tensors *t) {
 /* k and v have one dtype, or int8 and e4m3, which kernels take that take an int8 q. */
 static bool has_taken_pair(const struct kernel *k, const struct problem *p) {
     const strobe_attention *a = &p->a;
-    return a->k.dtype == a->v.dtype ||
-           (a->k.dtype == STROBE_INT8 && a->v.dtype == STROBE_FP8_E4M3 && k->dtypes.q & INT8);
+    return a->k.dtype == a->v.dtype || (a->k.dtype == STROBE_INT8 && a->v.dtype == STROBE_FP8_E4M3 && k->dtypes.q & INT8);
 }
 
 static bool takes_dtypes(const struct kernel *k, const struct problem *p, struct reason *why) {

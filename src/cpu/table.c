@@ -40,20 +40,19 @@ enum {
 #define ANY_SIZE   ANY_LENGTH, .rows = ANY_NUMBER
 
 /* K and V may be narrower than q, and scaled: a cache. */
-#define FORWARD_LEVEL(level, LEVEL)                                                                                    \
-    {                                                                                                                  \
-        .name = "cpu_forward_" #level, .summary = "FlashAttention-2 forward, fp32 arithmetic, " #level " vectors",     \
-        .operation = STROBE_FORWARD, .needs = CPU_##LEVEL,                                                             \
-        .features = COMMON | SCORES | CACHE | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q),                      \
-        .dtypes =                                                                                                      \
-            {.q = FLOATS | FP8 | INT8,                                                                                 \
-             .kv = FLOATS | FP8 | INT8,                                                                                \
-             .out = STORED,                                                                                            \
-             .lse = LSES,                                                                                              \
-             .bias = STORED,                                                                                           \
-             .sinks = LSES},                                                                                           \
-        .dim = DIM_LIMIT, .dim_v = DIM_V_LIMIT, ANY_SIZE, .workspace = strobe__cpu_forward_workspace_##level,          \
-        .run = strobe__cpu_forward_##level,                                                                            \
+#define FORWARD_LEVEL(level, LEVEL)                                                                                \
+    {                                                                                                              \
+        .name = "cpu_forward_" #level, .summary = "FlashAttention-2 forward, fp32 arithmetic, " #level " vectors", \
+        .operation = STROBE_FORWARD, .needs = CPU_##LEVEL,                                                         \
+        .features = COMMON | SCORES | CACHE | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q),                  \
+        .dtypes = {.q = FLOATS | FP8 | INT8,                                                                       \
+                   .kv = FLOATS | FP8 | INT8,                                                                      \
+                   .out = STORED,                                                                                  \
+                   .lse = LSES,                                                                                    \
+                   .bias = STORED,                                                                                 \
+                   .sinks = LSES},                                                                                 \
+        .dim = DIM_LIMIT, .dim_v = DIM_V_LIMIT, ANY_SIZE, .workspace = strobe__cpu_forward_workspace_##level,      \
+        .run = strobe__cpu_forward_##level,                                                                        \
     }
 #define DECODE_LEVEL(level, LEVEL)                                                                                          \
     {                                                                                                                       \

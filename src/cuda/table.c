@@ -103,7 +103,8 @@ static const struct kernel kernels[] = {
     },
     {
         .name = "cuda_forward_fp8_sm90",
-        .summary = "FlashAttention-3 forward in FP8, e4m3 with scales, q and k also int8, sums promoted every 128 keys, Hopper",
+        .summary =
+            "FlashAttention-3 forward in FP8, e4m3 with scales, q and k also int8, sums promoted every 128 keys, Hopper",
         .operation = STROBE_FORWARD,
         .device = STROBE_CUDA,
         .needs = CUDA_SM90,

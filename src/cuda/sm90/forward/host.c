@@ -234,8 +234,8 @@ static int64_t section_heads(const struct problem *p, const struct forward_varia
  * dropout and neighbours in memory can bring others. */
 static bool may_hide(const struct problem *p) {
     const strobe_attention *a = &p->a;
-    return has_byte_rows(p) || a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask ||
-           a->bias || a->dropout || a->score;
+    return has_byte_rows(p) || a->mask != STROBE_MASK_NONE || a->varlen || a->bool_mask || a->block_mask || a->bias ||
+           a->dropout || a->score;
 }
 
 /* A tensor over scores whose rows all start at multiples of 16 bytes is read many elements at a time. */
