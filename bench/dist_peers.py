@@ -8,7 +8,8 @@ For each row of the table, in turns in one process a GPU: strobe.torch.context_p
 all_to_all_single around PyTorch's cuDNN attention, where heads divide; PyTorch's context_parallel; and each library's own
 attention of the whole on one GPU. A share is the time of one GPU for the whole, over the number of GPUs times theirs: 1 is
 ideal. Every time is the slowest process's, from a barrier to the end of its stream, the L2 cache flushed before; medians.
-Behind it stand the errors of out, dq, dk and dv over those of our kernels on one GPU: root mean squares of the differences
+With --graphs ours, our one GPU's and PyTorch's Ulysses once more, forward and backward captured in a CUDA graph that is launched again and
+again, which takes nearly all of the host's time away. Behind it stand the errors of out, dq, dk and dv over those of our kernels on one GPU: root mean squares of the differences
 from float64, of the first K/V head and its query heads. Of sequences above --exact tokens they are relative differences from
 our one GPU's."""
 
@@ -139,6 +140,8 @@ class Way:
     layout: str | None
     of: str
     context: object = contextlib.nullcontext
+    graph: bool = False
+    replay: object = None  # launches it, once it has been captured
     times: list = field(default_factory=list)
     errors: list | None = None
     refusal: str | None = None
@@ -150,16 +153,35 @@ def tensors_of(way, whole, dim):
     return [st.shard(x, dim, layout=way.layout).contiguous() for x in whole]
 
 
+def capture(way, tensors):
+    """What launches a graph of the forward with its gradient. Other threads, such as NCCL's, may call the driver meanwhile."""
+    leaves = [x.detach().requires_grad_() for x in tensors[:3]]
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            torch.autograd.grad(way.function(*leaves), leaves, tensors[3])
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        results = torch.autograd.grad(way.function(*leaves), leaves, tensors[3])
+    return lambda: (graph.replay(), results)
+
+
 def time_once(way, tensors, flushed):
     """Seconds of the forward with its gradient; of the slowest process."""
     leaves = [x.detach().requires_grad_() for x in tensors[:3]]
+    if way.graph and not way.replay:
+        way.replay = capture(way, tensors)
     with way.context():
         flushed.zero_()
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
         start = time.perf_counter()
-        way.function(*leaves).backward(tensors[3])
+        if way.graph:
+            way.replay()
+        else:
+            way.function(*leaves).backward(tensors[3])
         torch.cuda.synchronize()
         took = time.perf_counter() - start
     slowest = torch.tensor(took, device="cuda")
@@ -208,6 +230,16 @@ def right_results(row, whole):
     return [out, dq, dk, dv]
 
 
+GRAPH = ", graph"
+
+
+def in_graphs(ways):
+    """The same ways, captured; PyTorch's context_parallel is none that can be."""
+    for way in ways:
+        if "context_parallel" not in way.name:
+            yield Way(way.name + GRAPH, way.function, way.layout, way.of + GRAPH, graph=True)
+
+
 def ways_of(row, schemes, peers):
     _, heads, heads_kv, _, window, packed = row
     size, layouts = dist.get_world_size(), ("contiguous", "zigzag") if packed else ("contiguous",) if window else ("zigzag",)
@@ -245,10 +277,11 @@ def compare(ways, row, whole, dim, exact):
         way.errors = [x / y for x, y in zip(far, own, strict=True)]
 
 
-def measure(row, schemes, rounds, seconds, exact, peers):
+def measure(row, schemes, rounds, seconds, exact, peers, graphs=False):
     dim, whole = 0 if row[5] else 1, make(row)
     flushed = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     ways = ways_of(row, schemes, peers)
+    ways += list(in_graphs(ways)) if graphs else []
     compare(ways, row, whole, dim, exact)
     ways = [way for way in ways if not way.refusal] + [way for way in ways if way.refusal]
     tensors = {layout: tensors_of(Way("", None, layout, ""), whole, dim) for layout in {way.layout for way in ways}}
@@ -279,6 +312,7 @@ def main():
     parser.add_argument("--exact", type=int, default=64 << 10, help="the most tokens that are compared with float64 (64k)")
     parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--tokens", type=int, help="in place of a row's own, to try the program")
+    parser.add_argument("--graphs", action="store_true", help="in CUDA graphs, too")
     given = parser.parse_args()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
     torch.cuda.set_device(device)
@@ -288,7 +322,7 @@ def main():
     for row in ROWS:
         if any(word in row[0] for word in given.only.split(",")):
             cut = (*row[:3], given.tokens, *row[4:]) if given.tokens else row
-            measure(cut, given.schemes.split(","), given.rounds, given.seconds, given.exact, not given.no_peers)
+            measure(cut, given.schemes.split(","), given.rounds, given.seconds, given.exact, not given.no_peers, given.graphs)
     dist.destroy_process_group()
 
 
