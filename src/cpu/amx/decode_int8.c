@@ -24,7 +24,6 @@
 #include "cpu/scratch.h"
 #include "cpu/table.h"
 #include "cpu/vector/nonfinite.h"
-#include "cpu/vector/visible.h"
 
 enum { LARGEST_DIM = 256 };
 
@@ -122,16 +121,13 @@ static void copy_rows(int8_t *to, const strobe_tensor *x, const struct block *b,
     }
 }
 
-/* The keys of the block that the row of each lane sees, [first, end), those of them that the boolean mask shows, a bit each,
- * and the key of the lane in vector 0 of 16 keys. */
+/* The keys of the block that the row of each lane sees, [first, end), and the key of the lane in vector 0 of 16 keys. */
 struct seen {
-    __m512i first, end, key, shown[2];
+    __m512i first, end, key;
 };
 
 static struct seen what_is_seen(const struct block *b, const struct tile_rows *t, int64_t first_row, int64_t rows) {
     int32_t first[LANES] = {0}, end[LANES] = {0}, key[LANES];
-    uint32_t shown_keys[2][LANES];
-    memset(shown_keys, 0xff, sizeof shown_keys);
     for (int64_t lane = 0; lane < LANES; ++lane) {
         const int64_t r = lane % QUERY_ROWS;
         key[lane] = (int32_t)(lane / QUERY_ROWS * 4);
@@ -139,23 +135,15 @@ static struct seen what_is_seen(const struct block *b, const struct tile_rows *t
         const struct block_keys seen = keys_seen(&t->s.band, packed_row(t, first_row + r), b->j0, b->keys);
         first[lane] = (int32_t)seen.first;
         end[lane] = (int32_t)seen.end;
-        if (!t->p->a.bool_mask) continue;
-        const uint64_t shown = bits_of_bytes(mask_of_row(t, first_row + r, b->j0), b->keys);
-        shown_keys[0][lane] = (uint32_t)shown, shown_keys[1][lane] = (uint32_t)(shown >> 32);
     }
-    return (struct seen){.first = _mm512_loadu_si512(first),
-                         .end = _mm512_loadu_si512(end),
-                         .key = _mm512_loadu_si512(key),
-                         .shown = {_mm512_loadu_si512(shown_keys[0]), _mm512_loadu_si512(shown_keys[1])}};
+    return (struct seen){_mm512_loadu_si512(first), _mm512_loadu_si512(end), _mm512_loadu_si512(key)};
 }
 
 /* -inf in the lanes whose row does not see its key. missing: keys of the block that are in no page. */
 static inline vec hide(vec score, const struct seen *seen, int64_t key, uint64_t missing) {
     const __m512i j = _mm512_add_epi32(seen->key, _mm512_set1_epi32((int32_t)key));
-    const __m512i bit = _mm512_and_si512(j, _mm512_set1_epi32(31)); /* of keys that are 16 of the same 32 */
     __mmask16 sees = _mm512_cmp_epi32_mask(j, seen->first, _MM_CMPINT_NLT) &
-                     _mm512_cmp_epi32_mask(j, seen->end, _MM_CMPINT_LT) &
-                     _mm512_test_epi32_mask(seen->shown[key / 32], _mm512_sllv_epi32(_mm512_set1_epi32(1), bit));
+                     _mm512_cmp_epi32_mask(j, seen->end, _MM_CMPINT_LT);
     for (int lane = 0; missing && lane < LANES; lane += QUERY_ROWS)
         if (missing >> (key + lane) & 1) sees &= (__mmask16) ~(0xf << lane);
     return _mm512_mask_blend_ps(sees, v_set(-INFINITY), score);
@@ -277,7 +265,7 @@ static void attend_block(struct block *b, int64_t h) {
     if (end > b->keys) end = b->keys;
     read_scales(b->c.k_scale, b, p->scales.k, p->scales.stride_k, kv, first, end);
     read_scales(b->c.v_scale, b, p->scales.v, p->scales.stride_v, kv, first, end);
-    const bool some_hidden = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS || b->missing || a->bool_mask;
+    const bool some_hidden = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS || b->missing;
     const bool k_in_place = together && b->keys == BLOCK_KEYS && f->k_padded == a->dim;
     const bool v_in_place = together && b->keys == BLOCK_KEYS && f->v_padded == a->dim_v;
     if (!k_in_place) copy_rows(b->c.k, &a->k, b, kv, a->dim, f->k_padded);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * cache.h (sm80): blocks of K and V of a cache into shared memory: rows in pages, numbers stored in fewer bits than the
- * element type has, scales. CACHE, by -D: 0 the kernel is given none, 1 always, 2 at times, 3 always one of elements
- * without scales, all of whose columns are there: code for others would cost registers.
+ * element type has, scales. CACHE, by -D: 0 the kernel is given none, 1 always, 2 at times.
  *
  * Where the rows of a block lie is looked up two blocks ahead, a key a thread, so that nothing waits for the page table: the
  * entry is asked for before the products of a block, and becomes addresses behind them (struct key_rows). A key whose page
@@ -29,10 +28,9 @@ struct key_rows {
 static_assert(sizeof(struct key_rows) == KEY_ROWS_BYTES(BLOCK_N), "the host asks for this memory");
 static_assert(BLOCK_N <= THREADS && BLOCK_N <= 128, "a thread has one key; the bits fit");
 
-INLINE bool is_stored(const struct params *p) { return CACHE != 3 && p->k.dtype != ELEMENT_DTYPE; }
-INLINE bool has_scales(const struct params *p) { return CACHE != 3 && (p->cache.k_scale || p->cache.v_scale); }
+INLINE bool is_stored(const struct params *p) { return p->k.dtype != ELEMENT_DTYPE; }
 INLINE bool is_cache(const struct params *p) {
-    return CACHE == 1 || CACHE == 3 ||
+    return CACHE == 1 ||
            (CACHE == 2 && (p->cache.page_table || p->cache.k_scale || p->cache.v_scale || p->k.dtype != ELEMENT_DTYPE));
 }
 
@@ -69,9 +67,9 @@ INLINE int find_page(const struct params *p, const struct job *t, int j, uint32_
 INLINE void put_row(const unsigned char **row, float *to_scale, const struct view *x, const float *scale,
                     const int64_t *stride, const struct params *p, const struct job *t, int64_t batch, int64_t slot,
                     bool there) {
-    const int bytes = CACHE == 3 || x->dtype == ELEMENT_DTYPE ? ELEMENT_BYTES : stored_bytes(x->dtype);
+    const int bytes = x->dtype == ELEMENT_DTYPE ? ELEMENT_BYTES : stored_bytes(x->dtype);
     *row = there ? (const unsigned char *)x->data + (batch * x->batch + slot * x->row + t->kv * x->head) * bytes : NULL;
-    if (CACHE != 3 && there && scale) copy_scale(to_scale, scale, stride, p, t, batch, slot);
+    if (there && scale) copy_scale(to_scale, scale, stride, p, t, batch, slot);
 }
 
 /* Writes the rows of the block at j, whose pages have been asked for. All threads. */
@@ -126,7 +124,7 @@ struct gathered {
 /* Whether a tile can be copied in whole chunks, whose size the instruction then has; a size that is worked out costs five
  * more, a chunk. */
 INLINE bool is_whole(const struct gathered *from, int row_elements) {
-    return from->whole && (CACHE == 3 || from->columns - from->column >= row_elements) && (!FEATURES || from->aligned);
+    return from->whole && from->columns - from->column >= row_elements && (!FEATURES || from->aligned);
 }
 
 /* Reads of shared memory that are under way at a time: a copy orders them, so that each would wait for the one before. */
@@ -238,7 +236,7 @@ INLINE void gather_stored(enum stored_step step, unsigned char *tile, unsigned c
 /* A tile of either kind; stored: memory of the step, for numbers that are widened. */
 INLINE void gather_tile(enum stored_step step, unsigned char *tile, unsigned char *stored, const struct gathered *from,
                         int row_elements, int dtype) {
-    if (CACHE == 3 || dtype == ELEMENT_DTYPE)
+    if (dtype == ELEMENT_DTYPE)
         gather_elements(tile, from, row_elements);
     else if (dtype == CUDA_INT8)
         gather_stored(step, tile, stored, from, row_elements, 1, CUDA_INT8);

@@ -41,8 +41,8 @@ struct mask_pairs {
 INLINE void load_mask(struct mask_pairs *to, const struct params *p, const struct job *t, int key) {
     const struct view *const mask = &p->bool_mask;
     const int lane = (int)threadIdx.x % 32, first = key + lane % 4 * 2;
-    const uint64_t all = (uint64_t)(uintptr_t)mask->data | (uint64_t)(mask->batch | mask->head | mask->row);
-    const bool even = (all & 1) == 0; /* all rows begin at even addresses */
+    const uint64_t all = (uint64_t)(uintptr_t)mask->data | (uint64_t)(mask->batch | mask->head | mask->row | key);
+    const bool even = (all & 1) == 0; /* all rows begin at even addresses, and so does the block, which a window moves */
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const struct place at = place_of(p, t, 16 * warp_m() + lane / 4 + 8 * half);

@@ -141,8 +141,7 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     float s[M_TILES * N_TILES][4];
     clear(s, M_TILES * N_TILES);
     multiply_q_k(again, s, q, stage, warp_m(warp) * 16 * M_TILES, key);
-    if (CACHE && rows && has_scales(p) && p->cache.k_scale && pass <= FINITE)
-        scale_scores(rows->k_scale + key, M_TILES, N_TILES, s);
+    if (CACHE && rows && p->cache.k_scale && pass <= FINITE) scale_scores(rows->k_scale + key, M_TILES, N_TILES, s);
     if (coverage != BLOCK_FULL || (FEATURES && p->scaled)) {
 #pragma unroll
         for (int n = 0; n < M_TILES * PARTS; ++n)
@@ -151,7 +150,7 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     }
     online_softmax(s, state, p->exponent);
     if (FEATURES && p->dropout) apply_dropout(p, t, at, s);
-    if (CACHE && rows && has_scales(p) && p->cache.v_scale && pass <= FINITE)
+    if (CACHE && rows && p->cache.v_scale && pass <= FINITE)
         scale_weights(rows->v_scale + key, M_TILES, N_TILES, weight_unit(p), s);
     if (TAIL > 0 && v_in_k)
         product_registers_in_pass(again, state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage, key, t->slice * DIM_V,
@@ -296,7 +295,7 @@ INLINE struct row_end finish_row(const struct params *p, float m, float l, int h
     const float shift = m == -INFINITY ? 0 : m * p->exponent, rest = m == -INFINITY ? 0 : fmaf(m, p->exponent, -shift);
     struct row_end end = end_of_row(shift, rest * (float)LN_2, p->to_natural, l, sink);
     if (p->dropout) end.factor *= p->place.keep_scale;
-    if (CACHE && has_scales(p) && p->cache.v_scale) end.factor /= weight_unit(p);
+    if (CACHE && p->cache.v_scale) end.factor /= weight_unit(p);
     return end;
 }
 

@@ -22,8 +22,7 @@ struct forward_variant {
     int32_t dtype, dim, dim_v;
     bool tf32x3;        /* products of fp32 are made of tf32 parts */
     int32_t features;   /* 0: takes problems with nothing but a band */
-    int32_t cache;      /* CACHE of cache.h: for caches in pages, with scales, of another dtype; 0 not, 1 for nothing else,
-                           3 for those in pages alone whose columns fill the tile */
+    int32_t cache;      /* CACHE of cache.h: for caches in pages, with scales, of another dtype; 0 not, 1 for nothing else */
     int32_t few_rows;   /* for 16 packed rows at most */
     int32_t small;      /* beside it there is one of larger tiles, better for long sequences */
     int32_t rows, keys; /* of a block of threads */
@@ -93,13 +92,6 @@ static bool is_cache(const struct problem *p) {
     return p->features & (FEATURE(PAGED) | FEATURE(SCALES)) || p->a.k.dtype != p->a.q.dtype;
 }
 
-/* Whether the variant is for K and V such as the problem's. */
-static bool takes_keys(const struct forward_variant *v, const struct problem *p) {
-    const bool elements = p->a.k.dtype == p->a.q.dtype && !(p->features & FEATURE(SCALES));
-    if (v->cache == 3) return is_cache(p) && elements && v->dim == p->a.dim && v->dim_v == p->a.dim_v;
-    return is_cache(p) ? v->cache != 0 : v->cache != 1;
-}
-
 /* Shared memory of a launch: over a cache also for where keys lie (sm80/cache.h). */
 static int32_t shared_bytes_for(const struct problem *p, const struct forward_variant *v) {
     return v->shared_bytes + (is_cache(p) ? KEY_ROWS_SLOTS * KEY_ROWS_BYTES(v->keys) : 0);
@@ -125,7 +117,7 @@ bool strobe__sm80_forward_choose(struct plan *plan) {
     for (const struct forward_variant *v = variants; v->symbol; ++v) {
         if (v->dtype != a->q.dtype || v->tf32x3 != strobe__is_tf32x3(plan->kernel)) continue;
         if (v->dim < a->dim || (v->dim_v < a->dim_v && v->dim_v < 256)) continue;
-        if (!takes_keys(v, p) || (is_cache(p) && small && !v->features)) continue;
+        if (is_cache(p) ? !v->cache || (small && !v->features) : v->cache == 1) continue;
         if ((features && !v->features) || (many_rows && v->few_rows) || (v->small && !small) ||
             shared_bytes_for(p, v) + OWN_SHARED_BYTES > shared_bytes)
             continue;
