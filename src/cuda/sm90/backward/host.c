@@ -207,11 +207,12 @@ struct layout {
 static struct layout lay_out(const struct plan *plan) {
     const struct problem *p = plan->problem;
     const bool packed = strobe__cuda_dbias_is_ordered(p);
+    const struct tile_shape shape = shape_of(plan);
     struct layout l = {.packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING,
                        .shares = shares_of(plan)};
     l.rows_at = all_rows(plan) * stored_columns(variant_of(plan));
     l.sequences_at = l.rows_at + 2 * all_rows(plan);
-    l.counts_at = l.sequences_at + (strobe__sm90_has_sequences(p) ? 2 * (p->a.batch + 1) : 0);
+    l.counts_at = l.sequences_at + (strobe__sm90_has_sequences(p, &shape) ? 2 * (p->a.batch + 1) : 0);
     l.heads_at = l.counts_at + 2;
     l.dq_semaphores_at = l.heads_at + p->a.batch * p->a.heads_kv * l.shares;
     l.marks_at = l.dq_semaphores_at + (keeps_dq_order(plan) ? all_row_blocks(plan) * dq_tiles(variant_of(plan)) : 0);
@@ -291,9 +292,7 @@ static void fill(struct sm90_backward_params *m, const struct plan *plan, float 
     const strobe_attention *a = &p->a;
     const struct layout l = lay_out(plan);
     const struct tile_shape shape = shape_of(plan);
-    fill_tensors(m, p);
-    fill_mask(m, plan);
-    fill_terms(m, plan);
+    fill_tensors(m, p), fill_mask(m, plan), fill_terms(m, plan);
     m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_delta = m->row_lse + all_rows(plan);
     m->tile_counter = (uint32_t *)workspace + l.counts_at, m->clear_counter = m->tile_counter + 1;
     m->heads_cleared = (uint32_t *)workspace + l.heads_at, m->counts = l.dbias_at - l.counts_at;
@@ -304,7 +303,7 @@ static void fill(struct sm90_backward_params *m, const struct plan *plan, float 
     m->heads_kv = (int32_t)a->heads_kv, m->group = (int32_t)p->group, m->shares = (int32_t)l.shares;
     if (l.shares > 1) strobe__sm90_fill_shares(m, p, (float *)((char *)workspace + l.shares_at));
     m->row_blocks = (int32_t)row_blocks(plan), m->key_blocks = (int32_t)key_blocks(plan);
-    if (strobe__sm90_has_sequences(p)) m->sequences = (struct sequence_at *)(workspace + l.sequences_at);
+    if (strobe__sm90_has_sequences(p, &shape)) m->sequences = (struct sequence_at *)(workspace + l.sequences_at);
     strobe__sm90_fill_order(m, p, &shape, variant_of(plan)->features);
 }
 

@@ -46,14 +46,22 @@ bool strobe__sm90_keeps_dq_order(const struct problem *p, const struct tile_shap
 
 /* ---- tiles */
 
-bool strobe__sm90_has_sequences(const struct problem *p) {
-    return (p->varlen.cu_seqlens_k || p->varlen.used_k) && strobe__product(p->a.batch, p->a.heads_q) > 0 && p->a.seq_q > 0;
+/* Of a K/V head: as many as all sequences have that are as long as the longest, or as packed ones can have. */
+static int64_t most_tiles(const struct problem *p, const struct tile_shape *shape) {
+    return ceil_div(p->a.seq_k, shape->keys) * p->a.batch;
+}
+static int64_t most_packed_tiles(const struct problem *p, const struct tile_shape *shape) {
+    return p->varlen.total_k / shape->keys + p->a.batch;
+}
+
+bool strobe__sm90_has_sequences(const struct problem *p, const struct tile_shape *shape) {
+    if (strobe__product(p->a.batch, p->a.heads_q) == 0 || p->a.seq_q == 0) return false;
+    return p->varlen.cu_seqlens_k ? most_packed_tiles(p, shape) < most_tiles(p, shape) : p->varlen.used_k != NULL;
 }
 
 static int64_t tiles_of(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
-    const int64_t most = ceil_div(p->a.seq_k, shape->keys) * p->a.batch;
-    const int64_t packed = p->varlen.cu_seqlens_k ? p->varlen.total_k / shape->keys + p->a.batch : most;
-    return (strobe__sm90_has_sequences(p) && packed < most ? packed : most) * p->a.heads_kv * shares;
+    const bool counts_packed = p->varlen.cu_seqlens_k && strobe__sm90_has_sequences(p, shape);
+    return (counts_packed ? most_packed_tiles(p, shape) : most_tiles(p, shape)) * p->a.heads_kv * shares;
 }
 
 /* As many as sequences have at most or, where that is far more than there are of packed rows, these and one for each
@@ -133,8 +141,8 @@ static int64_t head_bytes(const struct problem *p, const struct tile_shape *shap
 static int64_t heads_of(int64_t mebibytes, int64_t head) { return head > 0 ? (mebibytes << 20) / head : 1; }
 
 /* Of all entries of the batch or, where lengths differ, of one. */
-static int64_t heads_at_most(const struct problem *p, int64_t shares) {
-    return strobe__sm90_has_sequences(p) ? p->a.heads_kv * shares : all_heads(p, shares);
+static int64_t heads_at_most(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
+    return strobe__sm90_has_sequences(p, shape) ? p->a.heads_kv * shares : all_heads(p, shares);
 }
 
 static int64_t most_of(int64_t x, int64_t y) { return x > y ? x : y; }
@@ -151,7 +159,7 @@ static int64_t section_heads(const struct problem *p, const struct tile_shape *s
     int64_t heads = heads_of(in_order ? 16 : 8, head);
     if (in_order && strobe__sm90_tiles_differ(p))
         heads = most_of(heads, most_of(least_of(MOST_HEADS, heads_of(32, head)), least_of(LEAST_HEADS, heads_of(64, head))));
-    return most_of(1, least_of(heads, heads_at_most(p, shares)));
+    return most_of(1, least_of(heads, heads_at_most(p, shape, shares)));
 }
 
 /* Where tiles differ in length, heads of four tiles for each multiprocessor end the launch, long tiles first, so that all
@@ -164,7 +172,7 @@ static int64_t last_heads(const struct problem *p, const struct tile_shape *shap
     const bool in_order = strobe__sm90_keeps_dq_order(p, shape);
     const int64_t least = in_order ? 4 : most_of(1, at_a_time / key_blocks);
     const int64_t held = most_of(least, heads_of(32, head_bytes(p, shape, shares)));
-    const int64_t most = least_of(heads_at_most(p, shares), ceil_div(4 * at_a_time, key_blocks));
+    const int64_t most = least_of(heads_at_most(p, shape, shares), ceil_div(4 * at_a_time, key_blocks));
     return (in_order ? p->group > shares : key_blocks > at_a_time) ? most : least_of(held, most);
 }
 

@@ -21,9 +21,9 @@ bool strobe__sm90_keeps_dq_order(const struct problem *problem, const struct til
 
 int64_t strobe__sm90_shares(const struct problem *problem, const struct tile_shape *shape);
 
-/* Whether lengths of keys are known to the device alone, so that `prepare` counts the tiles. Not without rows, for a block
- * of which it has a CTA. */
-bool strobe__sm90_has_sequences(const struct problem *problem);
+/* Whether `prepare` counts the tiles: where lengths of keys are known to the device alone, and packed sequences can have
+ * fewer tiles than if each were as long as the longest. Not without rows, for a block of which it has a CTA. */
+bool strobe__sm90_has_sequences(const struct problem *problem, const struct tile_shape *shape);
 
 /* CTAs of `prepare` and `finish`, each of which has a block of rows. */
 int64_t strobe__sm90_row_ctas(const struct problem *problem, const struct tile_shape *shape);
