@@ -159,6 +159,7 @@ static void run_graph(struct problem_of_rank *p, const struct way *way) {
     must(ended || driver->instantiate(&runnable, graph, 0), "a captured graph");
     for (int launch = 0; launch < 2; ++launch) {
         must(driver->fill((uintptr_t)p->result[0], 0xFF, (size_t)(rows * HEADS * DIM) * 2), "memory");
+        must(driver->wait(), "waiting"); /* the fill is not the stream's */
         must(driver->launch_graph(runnable, stream) || driver->wait_stream(stream), "to launch a graph");
         must(driver->to_host(after, (uintptr_t)p->result[0], (size_t)(rows * HEADS * DIM) * 2), "a copy");
         if (memcmp(before, after, (size_t)(rows * HEADS * DIM) * 2) != 0) fail_rank(way->name, "a graph gives other bits");
