@@ -223,7 +223,7 @@ static const struct refusal to_come[] = {
      UNSUPPORTED},
     {{INT(a.v.dtype, STROBE_BF16)}, NO_KERNEL "reference_backward: v is bf16; q's dtype is taken", UNSUPPORTED | BACKWARD},
     {{INT(a.dtype, STROBE_FP64), ATTACH(tuning), POINT(tuning.kernel, "cpu_forward_baseline")},
-     NO_KERNEL "cpu_forward_baseline: q is fp64; fp32, fp16, bf16 and fp8_e4m3 are taken",
+     NO_KERNEL "cpu_forward_baseline: q is fp64; fp32, fp16, bf16, fp8_e4m3 and int8 are taken",
      UNSUPPORTED},
     {{INT(a.dtype, STROBE_FP64), ATTACH(tuning), POINT(tuning.kernel, "standard_backward")},
      NO_KERNEL "standard_backward: q is fp64; fp32, fp16 and bf16 are taken",
