@@ -12,7 +12,8 @@ compared with their rows' bounds three at a time and between the wait for them a
 the first wait. Backward to 128 columns: products and waits of the main loop in the order of backward.cu, all exponentials under
 the product dP and, where groups ping-pong, between its barriers, with products that nothing stands between; hardly any access of local memory
 there: spills are in what runs once a tile. CTA pairs: few spills. Latent attention: no spills, all products of a block, one wait after each
-group's. FP8: products and waits in the order of its texts, no more accesses of local memory than when its speed was measured.
+group's. FP8: products and waits in the order of its texts, no more accesses of local memory than when e4m3's speed was measured, or
+than int8 had on its first day.
 
 Instructions are told apart by the low nine bits of their 128, which are the same in every sm_90 binary, so that the guard needs
 nvcc alone. Exit code 0 all as designed, 1 not, 77 no nvcc or
@@ -27,7 +28,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-KIND = {0x1F0: "hgmma", 0x1F3: "qgmma", 0x108: "exp", 0x00F: "compare", 0x03E: "pack", 0x11D: "bar", 0x183: "local", 0x187: "local"}
+KIND = {0x1F0: "hgmma", 0x1F1: "igmma", 0x1F3: "qgmma", 0x108: "exp", 0x00F: "compare", 0x03E: "pack", 0x11D: "bar", 0x183: "local", 0x187: "local"}
 WARP_GROUP = 0x1C5  # arrive and waits; the wait's limit is in the high word
 WAITS = {0x10000: "wait0", 0x10100: "wait1", 0x10200: "wait2", 0x10300: "wait3"}
 MOST_LOCAL = 4  # accesses from the first wait of a backward to the end of its main loop, some 1,000 instructions
@@ -35,6 +36,7 @@ MOST_LOCAL_PAIR = 70  # anywhere
 MOST_LOCAL_BYTES = 16  # anywhere, of latent attention over bytes; two of them in the loop of the scores group
 # From the first product of FP8 to the last, by head dim, 0 where there is none; half of forward_long.cu's at 128 are where a sum was too large.
 MOST_LOCAL_FP8 = {"short": {128: 4, 256: 30}, "long": {64: 2, 128: 60, 192: 2, 256: 12}, "score": {192: 14, 256: 20}}
+MOST_LOCAL_INT8 = {"short": {128: 3, 256: 28}, "long": {64: 35, 128: 114, 192: 1, 256: 11}, "score": {192: 11, 256: 17}}  # with int8 q and k
 
 
 def instructions(cubin, kernel):
@@ -139,10 +141,10 @@ def check_latent(kinds, over_bytes):
         yield f"{kinds.count('local')} accesses of local memory; {MOST_LOCAL_BYTES} at most"
 
 
-def check_fp8(kinds, long, dim, groups, has_terms):
+def check_fp8(kinds, long, dim, groups, has_terms, int8):
     """For fp8/: S takes a product's instructions for each 32 columns, a part of P V one for each 32 keys. A part's sums are added under the
-    next part's products, but for those of three consumers at 128 columns of forward_long.cu, which have no registers for two."""
-    scores, part, wait = ["qgmma"] * (dim // 32), ["qgmma"] * 4, ["wait1"]
+    next part's products, but for those of three consumers at 128 columns of forward_long.cu, which have no registers for two. int8: of q and k."""
+    scores, part, wait = ["igmma" if int8 else "qgmma"] * (dim // 32), ["qgmma"] * 4, ["wait1"]
     if long:
         parts = {64: 1, 128: 2, 192: 4, 256: 5}[dim]
         between = ["wait0"] if dim == 128 and groups > 2 else wait
@@ -153,12 +155,14 @@ def check_fp8(kinds, long, dim, groups, has_terms):
     else:
         values = (part + between) * parts
     expected = scores + ["wait0"] + values + (scores + ["wait0"] if long else [])
-    order = [k for k in kinds if k == "qgmma" or k.startswith("wait")]
+    order = [k for k in kinds if k in ("igmma", "qgmma") or k.startswith("wait")]
     if order != expected:
         yield f"products and waits are in another order: {' '.join(order)}"
         return
-    loop = kinds[kinds.index("qgmma") : len(kinds) - kinds[::-1].index("qgmma")].count("local")
-    most = MOST_LOCAL_FP8["long" if long else "score" if has_terms else "short"].get(dim, 0)
+    products = [n for n, kind in enumerate(kinds) if kind in ("igmma", "qgmma")]
+    loop = kinds[products[0] : products[-1]].count("local")
+    text = "long" if long else "score" if has_terms else "short"
+    most = (MOST_LOCAL_INT8 if int8 else MOST_LOCAL_FP8)[text].get(dim, 0)
     if loop > most:
         yield f"{loop} accesses of local memory from the first product to the last; {most} at most"
 
@@ -170,7 +174,8 @@ def findings_of(defines, source, log, kinds):
     dim = int(defines.get("COLUMNS", defines["HEAD_DIM"]))
     if "FP8_INPUTS" in defines:
         has_terms = defines["FEATURE_CLASS"] != "FEATURES_NONE"
-        return [*check_report(log, True), *check_fp8(kinds, source == "forward_long.cu", dim, int(defines["GROUPS"]), has_terms)]
+        shape = source == "forward_long.cu", dim, int(defines["GROUPS"]), has_terms, "INT8_SCORES" in defines
+        return [*check_report(log, True), *check_fp8(kinds, *shape)]
     if source == "forward.cu":
         keys, ping_pong = int(defines["KEYS"]), defines["GROUPS"] != "1"
         return [*check_report(log), *check_code(kinds, -(-dim // 16), keys // 16, keys, ping_pong)]
