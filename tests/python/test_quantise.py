@@ -165,5 +165,5 @@ def test_bad_scales_are_refused():
         strobe.attention(z.q, z.k, z.v, q_scale=z.q_scale, v_scale=z.v_scale, scale_block=z.scale_block)
     with pytest.raises(NotImplementedError, match="bias is given beside quantise; one of them"):
         st.attention(q, k, v, quantise="e4m3", bias=torch.zeros(130, 150))
-    with pytest.raises(ValueError, match="quantise is 'int4'; \"e4m3\" is accepted"):
+    with pytest.raises(ValueError, match="quantise is 'int4'; \"e4m3\" or \"int8\" is accepted"):
         st.attention(q, k, v, quantise="int4")
