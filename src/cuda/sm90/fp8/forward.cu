@@ -219,7 +219,7 @@ INLINE void process_block(const struct sm90_forward_params *p, struct shared *sh
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
-    release(&shared->k_empty[stage]);
+    arrive_as_warp(&shared->k_empty[stage]); /* all lanes have read the scales too */
     if (last) release(&shared->q_empty[q_slot_of(piece_of(g->tiles, group_index()))]);
     softmax_of_block(p, shared, g, of, s, o, n, scales.x);
     pack_weights(packed, s);

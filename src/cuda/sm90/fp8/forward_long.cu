@@ -138,7 +138,7 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
     if (WAITS_EARLY_FOR_V) wait_for_values(shared, g->count);
     wgmma_wait(0);
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
-    release(&shared->k_empty[stage_of(g->count)]);
+    arrive_as_warp(&shared->k_empty[stage_of(g->count)]); /* all lanes have read the scales too */
     if (last) release(&shared->q_empty[q_slot_of(piece_of(g->tiles, group_index()))]);
     float s[SCORES];
     scores_of(of, s);
