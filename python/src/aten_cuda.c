@@ -150,8 +150,7 @@ void aten_cudnn_backward(stable_value *stack, uint64_t arguments, uint64_t resul
 /* ----------------------------------------------------------------------------------------------------------- efficient --
  */
 
-/* The one of the operators that PyTorch calls with fp32. Its own kernel makes an fp32 product of three of tf32; so may ours.
- */
+/* The operator that PyTorch calls with fp32. Its own kernel makes an fp32 product of three of tf32, and so may ours. */
 
 /* Of lse, PyTorch's own kernel makes whole 32s of rows. */
 static bool new_padded_lse(struct aten_call *c, bool wanted, struct torch_tensor **made) {

@@ -64,14 +64,14 @@ struct sm90_backward_params {
     int32_t tiles;         /* key_blocks * heads_kv * batch, or what is not less than there are of `sequences` */
     int32_t section_heads; /* K/V heads of a section: they are worked on at a time, so that their rows stay in L2 */
     int32_t last_heads;    /* the last section's */
-    struct sequence_at
-        *sequences; /* in the order of their tiles, by prepare; [batch].tile: all tiles of a head; NULL: none */
+    /* In the order of their tiles, by prepare; [batch].tile: all tiles of a head; NULL: none. */
+    struct sequence_at *sequences;
     int32_t first_shift, end_shift; /* the band, see struct band32, before what bottom_right adds */
     int32_t bottom_right;           /* keys - rows of the sequence is added to both shifts */
     const void *cu_seqlens_q, *cu_seqlens_k, *used_q, *used_k; /* NULL: none */
     int32_t index64;
-    int32_t
-        finds_rows; /* prepare and finish have CTAs for packed rows, not for as many of each sequence as the longest has */
+    /* Prepare and finish have CTAs for packed rows, not for as many of each sequence as the longest has. */
+    int32_t finds_rows;
     int32_t is_staggered;    /* all tiles have all rows, and start with different ones */
     int32_t last_keys_first; /* of heads that are not in the last section */
     int32_t even_keys_first; /* where the first keys come first: first blocks of keys of even number, then the others */
