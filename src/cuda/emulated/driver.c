@@ -145,8 +145,8 @@ SEEN CUresult cuDeviceGetPCIBusId(char *text, int capacity, CUdevice device) {
 /* ---- memory */
 
 struct allocation {
-    unsigned char *pages, *data;
-    size_t pages_bytes, bytes;
+    unsigned char *pages, *data; /* front: bytes before the pages, of which none can be touched; a page behind them */
+    size_t front, pages_bytes, bytes;
     int device, file; /* file: of the pages, where other processes may have them, else -1 */
     struct allocation *next;
 };
@@ -167,15 +167,17 @@ static void *add(struct allocation *made) {
 }
 
 void *emulated_allocate(size_t bytes, int device) {
+    enum { FRONT = 1 << 20 };
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), rounded = (bytes + 255) / 256 * 256,
                  begin = (page - rounded % page) % page;
     struct allocation *made = malloc(sizeof *made);
     if (!made || rounded < bytes) return free(made), NULL;
     const size_t all = begin + rounded + page;
-    unsigned char *pages = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (pages == MAP_FAILED) return free(made), NULL;
-    mprotect(pages + begin + rounded, page, PROT_NONE);
-    *made = (struct allocation){pages, pages + begin, all, bytes, device, -1, NULL};
+    unsigned char *front = mmap(NULL, FRONT + all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0),
+                  *pages = front + FRONT;
+    if (front == MAP_FAILED) return free(made), NULL;
+    if (begin + rounded > 0) mprotect(pages, begin + rounded, PROT_READ | PROT_WRITE);
+    *made = (struct allocation){pages, pages + begin, FRONT, all, bytes, device, -1, NULL};
     memset(made->data, SLACK_BYTE, rounded);
     return add(made);
 }
@@ -200,7 +202,7 @@ bool emulated_share(const void *data, struct emulated_pages *pages) {
 void *emulated_adopt(void *pages, size_t pages_bytes, size_t begin, size_t bytes, int device) {
     struct allocation *made = malloc(sizeof *made);
     if (!made) return munmap(pages, pages_bytes), NULL;
-    *made = (struct allocation){pages, (unsigned char *)pages + begin, pages_bytes, bytes, device, -1, NULL};
+    *made = (struct allocation){pages, (unsigned char *)pages + begin, 0, pages_bytes, bytes, device, -1, NULL};
     return add(made);
 }
 
@@ -216,7 +218,7 @@ bool emulated_release(void *data) {
     for (size_t n = a->bytes; n < (a->bytes + 255) / 256 * 256; ++n)
         if (a->data[n] != SLACK_BYTE)
             emulated_fault("%zu bytes past the end of %zu were written", n - a->bytes + 1, a->bytes);
-    munmap(a->pages, a->pages_bytes);
+    munmap(a->pages - a->front, a->front + a->pages_bytes);
     if (a->file >= 0) (void)close(a->file);
     free(a);
     return true;

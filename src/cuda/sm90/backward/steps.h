@@ -44,9 +44,11 @@ INLINE void load_tile(unsigned char *to, const CUtensorMap *map, uint64_t *full,
         tma_load_4d(to + slab * slab_bytes, map, full, slab * 64, row, head, batch, policy);
 }
 
-/* Copies a block of rows. Rows past a sequence's end belong to others, and a NaN of theirs would reach this sequence's sums
- * with a weight of 0: where sequences are `cut`, packed or shortened, the copy engine delivers zeros for those. */
-INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtensorMap *ends, uint64_t *full,
+/* Copies a block of rows of `columns`. Rows past a sequence's end belong to others, and a NaN of theirs would reach this
+ * sequence's sums with a weight of 0: where sequences are `cut`, packed or shortened, the copy engine delivers zeros for
+ * those. A box without one column of the tensor, zeros as well, comes by `map`: for such a box the engine touches the
+ * address that a map begins at, and that of `ends` lies in front of the tensor, where there may be no memory. */
+INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtensorMap *ends, int columns, uint64_t *full,
                          const struct span *rows, int row, int head, bool cut) {
     const int left = rows->count - row;
     if (!cut || left >= ROWS) {
@@ -55,8 +57,11 @@ INLINE void load_rows_of(unsigned char *to, const CUtensorMap *map, const CUtens
     }
 #pragma unroll 1
     for (int slab = 0; slab < SLABS; ++slab)
-        tma_load_5d(to + slab * Q_SLAB, ends, full, {slab * 64, ROWS - left, head, rows->first + rows->count, rows->batch},
-                    TMA_EVICT_LAST);
+        if (SLABS == 1 || slab * 64 < columns)
+            tma_load_5d(to + slab * Q_SLAB, ends, full,
+                        {slab * 64, ROWS - left, head, rows->first + rows->count, rows->batch}, TMA_EVICT_LAST);
+        else
+            tma_load_4d(to + slab * Q_SLAB, map, full, slab * 64, rows->first + row, head, rows->batch, TMA_EVICT_LAST);
 }
 
 /* Copies K or V of the tile. */
@@ -98,7 +103,8 @@ INLINE void load_q(const struct sm90_backward_params *p, struct shared *s, const
     mbarrier_wait(&s->q_empty[stage], empty_parity(count));
     trace(tracer, STROBE_TRACE_LOAD_Q, count);
     mbarrier_expect(&s->q_full[stage], SLABS * Q_SLAB + ROWS * sizeof(float));
-    load_rows_of(s->q[stage], &p->q, &p->q_ends, &s->q_full[stage], &t->in.rows, block.row, block.head, rows_are_cut(p));
+    load_rows_of(s->q[stage], &p->q, &p->q_ends, p->q_rows.columns, &s->q_full[stage], &t->in.rows, block.row, block.head,
+                 rows_are_cut(p));
     bulk_load(s->lse[stage], p->row_lse + block.statistics, ROWS * sizeof(float), &s->q_full[stage]);
 }
 
@@ -110,8 +116,8 @@ INLINE void load_dout(const struct sm90_backward_params *p, struct shared *s, co
     mbarrier_wait(&s->dout_empty[slot], dout_parity(count) ^ 1);
     trace(tracer, STROBE_TRACE_LOAD_DOUT, count);
     mbarrier_expect(&s->dout_full[slot], SLABS * Q_SLAB + ROWS * sizeof(float));
-    load_rows_of(s->dout[slot], &p->dout, &p->dout_ends, &s->dout_full[slot], &t->in.rows, block.row, block.head,
-                 rows_are_cut(p));
+    load_rows_of(s->dout[slot], &p->dout, &p->dout_ends, p->dout_rows.columns, &s->dout_full[slot], &t->in.rows, block.row,
+                 block.head, rows_are_cut(p));
     bulk_load(s->delta[stage_of(count)], p->row_delta + block.statistics, ROWS * sizeof(float), &s->dout_full[slot]);
 }
 

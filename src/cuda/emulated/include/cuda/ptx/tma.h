@@ -24,12 +24,14 @@ static inline uint32_t emulated_swizzled(uint32_t address, uint32_t span) {
     return span ? address ^ (address >> 3 & (span - 16)) : address;
 }
 
-/* Elements outside of the tensor are 0. Axes from `rank` on have extent 1. */
+/* Elements outside of the tensor are 0. Axes from `rank` on have extent 1. For a box with no element of the tensor a Hopper
+ * touches the address that the map begins at, as its illegal address errors show where no memory is there. */
 static inline void emulated_run_box(void *operands) {
     const emulated_box *o = (const emulated_box *)operands;
     const emulated_tensor_map *m = o->map;
     uint32_t address = emulated_shared_address(o->to), elements = 1;
     int at[5];
+    bool any = false;
     for (int axis = 0; axis < m->rank; ++axis) elements *= m->box[axis];
     for (uint32_t n = 0; n < elements; ++n, address += m->element_bytes) {
         const unsigned char *from = (const unsigned char *)m->data;
@@ -42,11 +44,13 @@ static inline void emulated_run_box(void *operands) {
             from += (int64_t)at[axis] * (int64_t)m->stride[axis];
         }
         void *to = emulated_shared_pointer(emulated_swizzled(address, m->span));
+        any = any || inside;
         if (inside)
             memcpy(to, from, m->element_bytes);
         else
             memset(to, 0, m->element_bytes);
     }
+    if (!any) (void)*(const volatile unsigned char *)m->data;
     emulated_mbarrier_arrive(o->barrier, 0, 0, (int64_t)elements * m->element_bytes);
 }
 
