@@ -386,6 +386,7 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     #                          dim keys g st q ct full masked features
     cuda_forward_sm90(${dtype}  48  64 4 4 8 1 1024    0 none  forward_sm90_${dtype}_48_plain_full)
     cuda_forward_sm90(${dtype}  48  64 1 2 1 3    256 2048 none  forward_sm90_${dtype}_48_plain_masked)
+    cuda_forward_sm90(${dtype}  48  64 2 4 4 2    0 2048 none  forward_sm90_${dtype}_48_plain_masked_rows128)
     cuda_forward_sm90(${dtype}  48 128 3 2 6 1   -1   -1 none  forward_sm90_${dtype}_48_plain)
     cuda_forward_sm90(${dtype}  64  64 4 4 8 1 1024    0 none  forward_sm90_${dtype}_64_plain_full)
     cuda_forward_sm90(${dtype}  64  64 1 2 1 3    256 2048 none  forward_sm90_${dtype}_64_plain_masked)

@@ -83,8 +83,12 @@ static int64_t visible_keys(const struct problem *p) {
     return span < p->a.seq_k ? span : p->a.seq_k;
 }
 
-/* The copy engine takes longer over rows that are no whole 64 bytes, and several small CTAs read K and V more often. */
-static bool has_whole_sectors(const strobe_attention *a) { return a->dim % 32 == 0 && a->dim_v % 32 == 0; }
+/* The copy engine takes longer over rows that are no whole 64 bytes, or 32, and several small CTAs read K and V more often.
+ */
+static bool has_whole_sectors(const strobe_attention *a, const struct forward_variant *v) {
+    const int64_t columns = v->groups == 1 ? 32 : 16;
+    return v->ctas == 1 || (a->dim % columns == 0 && a->dim_v % columns == 0);
+}
 
 static int64_t row_tiles(const strobe_attention *a, const struct forward_variant *variant) {
     return ceil_div(a->seq_q, 64 * variant->groups);
@@ -102,7 +106,7 @@ static const struct variant *variant_of_class(const struct problem *p, int32_t f
     for (const struct forward_variant *v = variants; v->symbol; ++v) {
         const int64_t most = masked ? v->most_masked : v->most_full;
         if (v->dtype == a->q.dtype && v->out == a->out.dtype && v->features == features && v->dim >= dim &&
-            (most < 0 || keys <= most) && (masked || fits_rows(a, v, most)) && (v->ctas == 1 || has_whole_sectors(a)))
+            (most < 0 || keys <= most) && (masked || fits_rows(a, v, most)) && has_whole_sectors(a, v))
             return &v->base;
     }
     return NULL;
