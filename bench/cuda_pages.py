@@ -4,9 +4,9 @@
 process and on the same numbers.
 
     python3 bench/cuda_pages.py LIBSTROBE [--kernel cuda_forward_sm80] [--ms 20] [--pages 64,16,1]
-                                [--decode 1x8k,16x8k,64x8k] [--prefill 1kx8k,1kx32k] [--mla 16x8k]
+                                [--decode 1x8k,16x8k,64x8k] [--prefill 1kx8k,1kx32k] [--mla 16x8k] [--dim 128]
 
-The kernels are those that the library chooses, or the one that is named. bf16 queries, 32 heads on 8, d 128; pages in random
+The kernels are those that the library chooses, or the one that is named. bf16 queries, 32 heads on 8, d 128 if not said otherwise; pages in random
 order. decode: one row a sequence, TB/s of the K and V that are stored, without scales. prefill: rows x keys of one sequence,
 causal, TFLOP/s of what the mask shows. mla: one row of 128 heads a sequence, d 576, V the first 512 columns of K. Calls take
 turns, L2 is flushed before each, medians; behind each its share of the contiguous bf16 call's speed, and the largest
@@ -118,16 +118,17 @@ def main():
     parser.add_argument("--decode", default="1x8k,16x8k,64x8k", type=sizes)
     parser.add_argument("--prefill", default="1kx8k,1kx32k", type=sizes)
     parser.add_argument("--mla", default="16x8k", type=sizes)
+    parser.add_argument("--dim", type=int, default=128)
     options = parser.parse_args()
     strobe = Strobe(options.library, options.kernel)
     torch.manual_seed(0)
     print("rate (speed beside contiguous) largest difference from its results")
     for batch, keys in options.decode:
-        q, k, v = random(batch, 32, 1, 128), random(batch, keys, 8, 128), random(batch, keys, 8, 128)
+        q, k, v = random(batch, 32, 1, options.dim), random(batch, keys, 8, options.dim), random(batch, keys, 8, options.dim)
         row(f"decode {batch} x {keys}, TB/s", strobe, q, k, v, False, lambda c, t: c.bytes / t / 1e9, options)
     for rows, keys in options.prefill:
-        q, k, v = random(1, 32, rows, 128), random(1, keys, 8, 128), random(1, keys, 8, 128)
-        flop = 4 * 32 * 128 * rows * (keys - rows / 2)
+        q, k, v = random(1, 32, rows, options.dim), random(1, keys, 8, options.dim), random(1, keys, 8, options.dim)
+        flop = 4 * 32 * options.dim * rows * (keys - rows / 2)
         row(f"prefill {rows} x {keys}, TFLOP/s", strobe, q, k, v, True, lambda c, t, flop=flop: flop / t / 1e9, options)
     for batch, keys in options.mla:
         q, k = random(batch, 128, 1, 576), random(batch, keys, 1, 576)

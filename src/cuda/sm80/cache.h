@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * cache.h (sm80): blocks of K and V of a cache into shared memory: rows in pages, numbers stored in fewer bits than the
- * element type has, scales. CACHE, by -D: 0 the kernel is given none, 1 always, 2 at times.
+ * element type has, scales. CACHE, by -D: 0 the kernel is given none, 1 always, 2 at times; 3 always one in pages of
+ * elements without scales, all of whose columns are there, with one layout for K and V: a row's place is then a number of 32
+ * bits.
  *
  * Where the rows of a block lie is looked up two blocks ahead, a key a thread, so that nothing waits for the page table: the
  * entry is asked for before the products of a block, and becomes addresses behind them (struct key_rows). A key whose page
@@ -19,6 +21,22 @@
 #include "cuda/sm80/scores.h"
 
 /* Of one block of keys: where rows begin, NULL where there is none, and scales, where there are; without a row anything. */
+#if CACHE == 3
+enum {
+    CHUNKS_OF_ROW = DIM / CHUNK,
+    ROW_STEP = THREADS / CHUNKS_OF_ROW, /* a thread copies a chunk of every such row */
+    ROW_COUNT = BLOCK_N / ROW_STEP,     /* of them */
+};
+#define NO_ROW 0xffffffffu
+struct key_rows {
+    __align__(16) uint32_t at[BLOCK_N]; /* [ROW_STEP][ROW_COUNT]: units of 16 bytes from data to the row, or NO_ROW */
+    uint32_t missing[4];                /* a bit for each key that has no row although the sequence has it */
+};
+static_assert(sizeof(struct key_rows) == KEY_PLACES_BYTES(BLOCK_N), "the host asks for this memory");
+static_assert(DIM == DIM_V && ROW_COUNT % 4 == 0, "K and V are copied alike, and four places are read at a time");
+INLINE const float *k_scales(const struct key_rows *) { return NULL; }
+INLINE const float *v_scales(const struct key_rows *) { return NULL; }
+#else
 struct key_rows {
     const unsigned char *k[BLOCK_N], *v[BLOCK_N];
     float k_scale[BLOCK_N], v_scale[BLOCK_N];
@@ -26,11 +44,15 @@ struct key_rows {
 };
 
 static_assert(sizeof(struct key_rows) == KEY_ROWS_BYTES(BLOCK_N), "the host asks for this memory");
+INLINE const float *k_scales(const struct key_rows *rows) { return rows->k_scale; }
+INLINE const float *v_scales(const struct key_rows *rows) { return rows->v_scale; }
+#endif
 static_assert(BLOCK_N <= THREADS && BLOCK_N <= 128, "a thread has one key; the bits fit");
 
-INLINE bool is_stored(const struct params *p) { return p->k.dtype != ELEMENT_DTYPE; }
+INLINE bool is_stored(const struct params *p) { return CACHE != 3 && p->k.dtype != ELEMENT_DTYPE; }
+INLINE bool has_scales(const struct params *p) { return CACHE != 3 && (p->cache.k_scale || p->cache.v_scale); }
 INLINE bool is_cache(const struct params *p) {
-    return CACHE == 1 ||
+    return CACHE == 1 || CACHE == 3 ||
            (CACHE == 2 && (p->cache.page_table || p->cache.k_scale || p->cache.v_scale || p->k.dtype != ELEMENT_DTYPE));
 }
 
@@ -72,6 +94,23 @@ INLINE void put_row(const unsigned char **row, float *to_scale, const struct vie
     if (there && scale) copy_scale(to_scale, scale, stride, p, t, batch, slot);
 }
 
+#if CACHE == 3
+INLINE uint32_t units_of_16_bytes(int64_t elements) { return (uint32_t)(elements / CHUNK); }
+
+/* Writes the places of the rows of the block at j, whose pages have been asked for, and which keys have none. All threads.
+ */
+INLINE void put_rows(struct key_rows *rows, const struct params *p, const struct job *t, int j, int page,
+                     uint32_t reciprocal) {
+    const int thread = (int)threadIdx.x, own = own_key(), key = j + own;
+    const bool asked = key < t->keys, there = asked && page >= 0 && page < p->cache.pages;
+    const uint32_t slot = paged_key_of(p, (uint32_t)(t->first_key + key), reciprocal).slot;
+    const uint32_t at = (uint32_t)page * units_of_16_bytes(p->k.batch) + slot * units_of_16_bytes(p->k.row) +
+                        (uint32_t)t->kv * units_of_16_bytes(p->k.head);
+    if (thread < BLOCK_N) rows->at[own % ROW_STEP * ROW_COUNT + own / ROW_STEP] = there ? at : NO_ROW;
+    const uint32_t missing = __ballot_sync(0xffffffffu, thread < BLOCK_N && asked && !there);
+    if (thread % 32 == 0 && thread < BLOCK_N) rows->missing[thread / 32] = missing;
+}
+#else
 /* Writes the rows of the block at j, whose pages have been asked for. All threads. */
 INLINE void put_rows(struct key_rows *rows, const struct params *p, const struct job *t, int j, int page,
                      uint32_t reciprocal) {
@@ -89,6 +128,7 @@ INLINE void put_rows(struct key_rows *rows, const struct params *p, const struct
     const uint32_t missing = __ballot_sync(0xffffffffu, thread < BLOCK_N && asked && !there);
     if (thread % 32 == 0 && thread < BLOCK_N) rows->missing[thread / 32] = missing;
 }
+#endif
 
 /* Whether a key of the block has no row. */
 INLINE bool any_missing(const struct key_rows *rows) {
@@ -112,6 +152,34 @@ INLINE uint32_t missing_bits(const struct key_rows *rows, int key, int n_tiles) 
 }
 
 /* ---------------------------------------------------------------------------------------------------------- copies -- */
+
+#if CACHE == 3
+/* Copies K and V of a block; `whole`: all rows are there. As in load_rows() a thread keeps to one chunk and steps over rows.
+ */
+INLINE void gather_pages(unsigned char *stage, const struct params *p, const struct key_rows *rows, bool whole) {
+    const int chunk = (int)threadIdx.x % CHUNKS_OF_ROW, own = (int)threadIdx.x / CHUNKS_OF_ROW;
+    const unsigned char *const k = (const unsigned char *)p->k.data + 16 * chunk;
+    const unsigned char *const v = (const unsigned char *)p->v.data + 16 * chunk;
+#pragma unroll
+    for (int first = 0; first < ROW_COUNT; first += 4) {
+        const uint4 four = *(const uint4 *)&rows->at[own * ROW_COUNT + first];
+        const uint32_t at[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+            unsigned char *const to = stage + chunk_at(DIM * ELEMENT_BYTES, own + (first + n) * ROW_STEP, chunk);
+            if (whole) { /* a size that is known takes fewer instructions */
+                cp_async_16(shared_address(to), k + (uint64_t)at[n] * 16, 16);
+                cp_async_16(shared_address(to + K_BYTES), v + (uint64_t)at[n] * 16, 16);
+            } else {
+                const bool there = at[n] != NO_ROW;
+                const uint64_t from = there ? (uint64_t)at[n] * 16 : 0;
+                cp_async_16(shared_address(to), k + from, there ? 16 : 0);
+                cp_async_16(shared_address(to + K_BYTES), v + from, there ? 16 : 0);
+            }
+        }
+    }
+}
+#endif
 
 /* What a tile is copied from: one tensor's rows of a block. */
 struct gathered {

@@ -71,8 +71,11 @@ INLINE void load_block(const struct params *p, const struct job *t, unsigned cha
 /* The same of a block of a cache, or the next step of it. stored: numbers that are widened, in this order too. */
 INLINE void gather_block(enum stored_step step, const struct params *p, const struct job *t, unsigned char *stage,
                          unsigned char *stored, const struct key_rows *rows, int j0, bool wants_v) {
-    const int dtype = p->k.dtype, bytes = stored_bytes(dtype);
     const bool whole = j0 + BLOCK_N <= t->keys && !any_missing(rows);
+#if CACHE == 3
+    gather_pages(stage, p, rows, whole);
+#else
+    const int dtype = p->k.dtype, bytes = stored_bytes(dtype);
     const struct gathered k = {rows->k, 0, p->dim, p->k.aligned != 0, whole};
     const struct gathered rest = {rows->k, MAIN, p->dim, p->k.aligned != 0, whole};
     const struct gathered v = {rows->v, t->slice * DIM_V, p->dim_v, p->v.aligned != 0, whole};
@@ -80,6 +83,7 @@ INLINE void gather_block(enum stored_step step, const struct params *p, const st
     if (TAIL > 0)
         gather_tile(step, stage + BLOCK_N * MAIN * ELEMENT_BYTES, stored + BLOCK_N * MAIN * bytes, &rest, TAIL, dtype);
     if (wants_v) gather_tile(step, stage + K_BYTES, stored + BLOCK_N * DIM * bytes, &v, DIM_V, dtype);
+#endif
 }
 
 /* Whether V is the first columns of K, whose tile then serves for both: multi-head latent attention. */
@@ -141,7 +145,8 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     float s[M_TILES * N_TILES][4];
     clear(s, M_TILES * N_TILES);
     multiply_q_k(again, s, q, stage, warp_m(warp) * 16 * M_TILES, key);
-    if (CACHE && rows && p->cache.k_scale && pass <= FINITE) scale_scores(rows->k_scale + key, M_TILES, N_TILES, s);
+    if (CACHE && rows && has_scales(p) && p->cache.k_scale && pass <= FINITE)
+        scale_scores(k_scales(rows) + key, M_TILES, N_TILES, s);
     if (coverage != BLOCK_FULL || (FEATURES && p->scaled)) {
 #pragma unroll
         for (int n = 0; n < M_TILES * PARTS; ++n)
@@ -150,8 +155,8 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     }
     online_softmax(s, state, p->exponent);
     if (FEATURES && p->dropout) apply_dropout(p, t, at, s);
-    if (CACHE && rows && p->cache.v_scale && pass <= FINITE)
-        scale_weights(rows->v_scale + key, M_TILES, N_TILES, weight_unit(p), s);
+    if (CACHE && rows && has_scales(p) && p->cache.v_scale && pass <= FINITE)
+        scale_weights(v_scales(rows) + key, M_TILES, N_TILES, weight_unit(p), s);
     if (TAIL > 0 && v_in_k)
         product_registers_in_pass(again, state->o, M_TILES, COLUMN_TILES, 8 * N_TILES, s, stage, key, t->slice * DIM_V,
                                   MAIN);
@@ -295,7 +300,7 @@ INLINE struct row_end finish_row(const struct params *p, float m, float l, int h
     const float shift = m == -INFINITY ? 0 : m * p->exponent, rest = m == -INFINITY ? 0 : fmaf(m, p->exponent, -shift);
     struct row_end end = end_of_row(shift, rest * (float)LN_2, p->to_natural, l, sink);
     if (p->dropout) end.factor *= p->place.keep_scale;
-    if (CACHE && p->cache.v_scale) end.factor /= weight_unit(p);
+    if (CACHE && has_scales(p) && p->cache.v_scale) end.factor /= weight_unit(p);
     return end;
 }
 

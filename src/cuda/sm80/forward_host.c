@@ -22,7 +22,8 @@ struct forward_variant {
     int32_t dtype, dim, dim_v;
     bool tf32x3;        /* products of fp32 are made of tf32 parts */
     int32_t features;   /* 0: takes problems with nothing but a band */
-    int32_t cache;      /* CACHE of cache.h: for caches in pages, with scales, of another dtype; 0 not, 1 for nothing else */
+    int32_t cache;      /* CACHE of cache.h: for caches in pages, with scales, of another dtype; 0 not, 1 for nothing else,
+                           3 for those in pages alone, of one layout, whose columns fill the tile */
     int32_t few_rows;   /* for 16 packed rows at most */
     int32_t small;      /* beside it there is one of larger tiles, better for long sequences */
     int32_t rows, keys; /* of a block of threads */
@@ -92,8 +93,32 @@ static bool is_cache(const struct problem *p) {
     return p->features & (FEATURE(PAGED) | FEATURE(SCALES)) || p->a.k.dtype != p->a.q.dtype;
 }
 
+/* Whether K and V have one layout, in which 32 bits count the units of 16 bytes to every row. */
+static bool places_have_32_bits(const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    const int64_t unit = 16 / (int64_t)strobe__dtype_bytes(a->k.dtype);
+    const int64_t most[3] = {p->paged.pages, p->paged.page_size, a->heads_kv};
+    int64_t last = 0;
+    for (int n = 0; n < 3; ++n) {
+        const int64_t stride = a->k.stride[n];
+        if (stride != a->v.stride[n] || stride < 0 || stride % unit != 0) return false;
+        const int64_t units = strobe__product(stride / unit, most[n]);
+        last = units < INT32_MAX - last ? last + units : INT32_MAX;
+    }
+    return last < INT32_MAX;
+}
+
+/* Whether the variant is for K and V such as the problem's. */
+static bool takes_keys(const struct forward_variant *v, const struct problem *p) {
+    const strobe_attention *a = &p->a;
+    if (v->cache != 3) return is_cache(p) ? v->cache != 0 : v->cache != 1;
+    return p->features & FEATURE(PAGED) && !(p->features & FEATURE(SCALES)) && a->k.dtype == a->q.dtype &&
+           v->dim == a->dim && v->dim_v == a->dim_v && places_have_32_bits(p);
+}
+
 /* Shared memory of a launch: over a cache also for where keys lie (sm80/cache.h). */
 static int32_t shared_bytes_for(const struct problem *p, const struct forward_variant *v) {
+    if (v->cache == 3) return v->shared_bytes + KEY_ROWS_SLOTS * KEY_PLACES_BYTES(v->keys);
     return v->shared_bytes + (is_cache(p) ? KEY_ROWS_SLOTS * KEY_ROWS_BYTES(v->keys) : 0);
 }
 
@@ -107,32 +132,11 @@ static bool wants_small(const struct problem *p) {
                                             strobe__cuda_limits(a->device_index).multiprocessors;
 }
 
-/* The first that takes the problem and fits the GPU: they stand from few columns to many, then from few rows to many, then
- * from no features to all. Value columns beyond a variant's are slices of their own. */
-bool strobe__sm80_forward_choose(struct plan *plan) {
-    const struct problem *p = plan->problem;
-    const strobe_attention *a = &p->a;
-    const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
-    const bool features = strobe__cuda_needs_features(p), many_rows = a->seq_q * p->group > 16, small = wants_small(p);
-    for (const struct forward_variant *v = variants; v->symbol; ++v) {
-        if (v->dtype != a->q.dtype || v->tf32x3 != strobe__is_tf32x3(plan->kernel)) continue;
-        if (v->dim < a->dim || (v->dim_v < a->dim_v && v->dim_v < 256)) continue;
-        if (is_cache(p) ? !v->cache || (small && !v->features) : v->cache == 1) continue;
-        if ((features && !v->features) || (many_rows && v->few_rows) || (v->small && !small) ||
-            shared_bytes_for(p, v) + OWN_SHARED_BYTES > shared_bytes)
-            continue;
-        plan->variant = &v->base;
-        if (strobe__cuda_asks_what_is_visible(p)) strobe__cuda_visible_choose(plan);
-        return true;
-    }
-    return false;
-}
-
 static const struct forward_variant *variant_of(const struct plan *plan) {
     return (const struct forward_variant *)plan->variant;
 }
 
-/* Whole blocks of every variant. */
+/* Whole blocks of nearly every variant; one of larger blocks is passed over where they do not fit a part. */
 enum { SPLIT_UNIT = 64, LEAST_SPLIT = 128, MOST_SPLITS = 1024 };
 
 struct grid {
@@ -180,6 +184,35 @@ static struct grid grid_of(const struct plan *plan) {
     grid.splits = ceil_div(a->seq_k, grid.split_keys);
     if (grid.splits < 1) grid.splits = 1;
     return grid;
+}
+
+/* Whether parts of split keys are whole blocks of the chosen variant: keys behind a part's end would be counted twice. */
+static bool splits_into_blocks(const struct plan *plan) {
+    const struct grid grid = grid_of(plan);
+    return grid.splits == 1 || grid.split_keys % variant_of(plan)->keys == 0;
+}
+
+/* The first that takes the problem and fits the GPU: they stand from few columns to many, then from few rows to many, then
+ * from no features to all. Value columns beyond a variant's are slices of their own. */
+bool strobe__sm80_forward_choose(struct plan *plan) {
+    const struct problem *p = plan->problem;
+    const strobe_attention *a = &p->a;
+    const int32_t shared_bytes = strobe__cuda_limits(a->device_index).shared_bytes;
+    const bool features = strobe__cuda_needs_features(p), many_rows = a->seq_q * p->group > 16, small = wants_small(p);
+    for (const struct forward_variant *v = variants; v->symbol; ++v) {
+        if (v->dtype != a->q.dtype || v->tf32x3 != strobe__is_tf32x3(plan->kernel)) continue;
+        if (v->dim < a->dim || (v->dim_v < a->dim_v && v->dim_v < 256)) continue;
+        if (!takes_keys(v, p) || (is_cache(p) && small && !v->features)) continue;
+        if ((features && !v->features) || (many_rows && v->few_rows) || (v->small && !small) ||
+            shared_bytes_for(p, v) + OWN_SHARED_BYTES > shared_bytes)
+            continue;
+        plan->variant = &v->base;
+        if (!splits_into_blocks(plan)) continue;
+        if (strobe__cuda_asks_what_is_visible(p)) strobe__cuda_visible_choose(plan);
+        return true;
+    }
+    plan->variant = NULL;
+    return false;
 }
 
 const char *strobe__sm80_forward_reject(const struct problem *p) {
