@@ -219,6 +219,8 @@ static const char *const trees[] = {"mask=bqk",
                                     "mask=bqk leftpad split=64 hidden=inf",
                                     "mask=bhqk varlen=packed_used alibi softcap=15",
                                     "mask=bqk kv=int8 scales=rows varlen=used_k",
+                                    "mask=k kv=int8 leftpad",
+                                    "mask=bqk shows=few kv=int8 scales=token window=90,0",
                                     "mask=bqk kv=fp8 scales=token paged=16 missing hidden=inf",
                                     "mask=bqk values=growing nolse scale=-0.25",
                                     NULL};
@@ -388,6 +390,10 @@ static const grid_block blocks_of_gpu[] = {
      "fwd fp16,bf16 b=2 h=4/2 d=64,128,256 split=2048", /* with which large tiles are taken of a small call too */
      {"sq=70 sk=1100 paged=16 causal varlen=used_k", "sq=90 sk=1030 paged=1 missing hidden=inf",
       "sq=150 sk=300 paged=7 leftpad"},
+     only_plain},
+    {GRID_QUICK,
+     "fwd fp16,bf16 b=2 h=4/2 d=64,128 split=64", /* parts that are less than a block of large tiles */
+     {"sq=40 sk=250", "sq=70 sk=1100 paged=16 varlen=used_k", "sq=40 sk=250 paged=64 missing"},
      only_plain},
     {GRID_QUICK, "fwd fp32 tf32x3", {SMALL}, all_forward},
     {GRID_QUICK, "bwd fp32 tf32x3", {SMALL}, all_backward},

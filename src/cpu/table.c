@@ -147,7 +147,7 @@ static const struct kernel kernels[] = {
         .summary = "split-KV decoding of few query rows on int8 K and V, as bytes on AMX tiles",
         .operation = STROBE_FORWARD,
         .needs = CPU_AMX,
-        .features = COMMON | CACHE | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),
+        .features = COMMON | CACHE | FEATURE(BOOL_MASK) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SPLIT_KEYS),
         .dtypes = {.q = FLOATS, .kv = INT8, .out = STORED, .lse = LSES, .sinks = LSES},
         .dim = 256,
         .dim_v = 256,

@@ -24,6 +24,7 @@
 #include "cpu/scratch.h"
 #include "cpu/table.h"
 #include "cpu/vector/nonfinite.h"
+#include "cpu/vector/visible.h"
 
 enum { LARGEST_DIM = 256 };
 
@@ -65,7 +66,9 @@ struct block {
     const struct decode *f;
     struct split_task t;
     int64_t j0, keys;
-    uint64_t missing; /* those of its keys that are in no page, as bits */
+    uint64_t missing;                /* those of its keys that are in no page, as bits */
+    uint64_t seen[MOST_DECODE_ROWS]; /* those that a row of the head sees */
+    uint64_t read;                   /* those that some row of the head sees */
     struct scratch c;
 };
 
@@ -97,7 +100,8 @@ static void request_fallback(const struct decode *f) {
 
 /* ----------------------------------------------------------------------------------------------- a block of keys -- */
 
-/* Reads the scales of keys [first, end) of the block. The other keys, which may have none, get 0, and so do missing ones. */
+/* Reads the scales of keys [first, end) of the block. The other keys, which may have none, get 0, and so do those that no
+ * row sees, whose scales may be anything. */
 static void read_scales(float *to, const struct block *b, const float *scale, const int64_t stride[3], int64_t kv,
                         int64_t first, int64_t end) {
     const struct problem *p = b->f->split.p;
@@ -105,7 +109,7 @@ static void read_scales(float *to, const struct block *b, const float *scale, co
     const bool each = scale && p->scales.block_k == 1 && strobe__keys_in_place(&b->t.s, b->j0 + first, end - first);
     const float *at = each ? strobe__key_scale_at(p, scale, stride, &b->t.s, b->j0 + first, kv) : NULL;
     for (int64_t j = first; j < end; ++j)
-        if (!(b->missing >> j & 1))
+        if (b->read >> j & 1)
             to[j] = each ? at[(j - first) * stride[1]] : strobe__key_scale(p, scale, stride, &b->t.s, b->j0 + j, kv);
 }
 
@@ -121,31 +125,42 @@ static void copy_rows(int8_t *to, const strobe_tensor *x, const struct block *b,
     }
 }
 
-/* The keys of the block that the row of each lane sees, [first, end), and the key of the lane in vector 0 of 16 keys. */
+/* Finds what the rows of a head see of the block. */
+static void find_seen(struct block *b, const struct tile_rows *t, enum coverage coverage) {
+    const bool masked = t->p->a.bool_mask;
+    b->read = 0;
+    for (int64_t r = 0; r < t->n; ++r) {
+        struct block_keys band = {0, b->keys};
+        if (coverage != BLOCK_FULL) band = keys_seen(&t->s.band, packed_row(t, r), b->j0, b->keys);
+        uint64_t seen = bits_between(band.first, band.end) & ~b->missing;
+        if (masked) seen &= bits_of_bytes(mask_of_row(t, r, b->j0), b->keys);
+        b->seen[r] = seen;
+        b->read |= seen;
+    }
+}
+
+/* The keys of the block that the row of each lane sees, a bit each, and the key of the lane in vector 0 of 16 keys. */
 struct seen {
-    __m512i first, end, key;
+    __m512i bits[BLOCK_KEYS / 32], key;
 };
 
-static struct seen what_is_seen(const struct block *b, const struct tile_rows *t, int64_t first_row, int64_t rows) {
-    int32_t first[LANES] = {0}, end[LANES] = {0}, key[LANES];
+static struct seen what_is_seen(const struct block *b, int64_t first_row, int64_t rows) {
+    uint32_t bits[BLOCK_KEYS / 32][LANES] = {{0}};
+    int32_t key[LANES];
     for (int64_t lane = 0; lane < LANES; ++lane) {
         const int64_t r = lane % QUERY_ROWS;
         key[lane] = (int32_t)(lane / QUERY_ROWS * 4);
         if (r >= rows) continue;
-        const struct block_keys seen = keys_seen(&t->s.band, packed_row(t, first_row + r), b->j0, b->keys);
-        first[lane] = (int32_t)seen.first;
-        end[lane] = (int32_t)seen.end;
+        bits[0][lane] = (uint32_t)b->seen[first_row + r];
+        bits[1][lane] = (uint32_t)(b->seen[first_row + r] >> 32);
     }
-    return (struct seen){_mm512_loadu_si512(first), _mm512_loadu_si512(end), _mm512_loadu_si512(key)};
+    return (struct seen){.bits = {_mm512_loadu_si512(bits[0]), _mm512_loadu_si512(bits[1])}, .key = _mm512_loadu_si512(key)};
 }
 
-/* -inf in the lanes whose row does not see its key. missing: keys of the block that are in no page. */
-static inline vec hide(vec score, const struct seen *seen, int64_t key, uint64_t missing) {
-    const __m512i j = _mm512_add_epi32(seen->key, _mm512_set1_epi32((int32_t)key));
-    __mmask16 sees = _mm512_cmp_epi32_mask(j, seen->first, _MM_CMPINT_NLT) &
-                     _mm512_cmp_epi32_mask(j, seen->end, _MM_CMPINT_LT);
-    for (int lane = 0; missing && lane < LANES; lane += QUERY_ROWS)
-        if (missing >> (key + lane) & 1) sees &= (__mmask16) ~(0xf << lane);
+/* -inf in the lanes whose row does not see its key, of vector i of the 16 keys from `key` on. */
+static inline vec hide(vec score, const struct seen *seen, int64_t key, int32_t i) {
+    const __m512i bit = _mm512_add_epi32(seen->key, _mm512_set1_epi32((int32_t)key % 32 + i));
+    const __mmask16 sees = _mm512_test_epi32_mask(seen->bits[key / 32], _mm512_sllv_epi32(_mm512_set1_epi32(1), bit));
     return _mm512_mask_blend_ps(sees, v_set(-INFINITY), score);
 }
 
@@ -157,7 +172,7 @@ static vec finish_scores(const struct block *b, const struct query_tile *tile, c
         for (int32_t i = 0; i < 4; ++i) {
             vec score = join_digits(b->c.words + n * TILE_WORDS + i * LANES, digit_scale);
             score = v_mul(score, scales_at(b->c.k_scale + n * TILE_SIDE, i));
-            if (seen) score = hide(score, seen, n * TILE_SIDE + i, b->missing);
+            if (seen) score = hide(score, seen, n * TILE_SIDE, i);
             v_store(b->c.s + (n * 4 + i) * LANES, score);
             high = v_max(score, high);
         }
@@ -260,19 +275,21 @@ static void attend_block(struct block *b, int64_t h) {
     struct prefetch prefetch = no_prefetch;
     if (f->prefetches && together) prefetch = plan_prefetch(a, k, v, h, b->t.heads);
     b->missing = strobe__keys_missing(&b->t.s, b->j0, b->keys);
+    find_seen(b, &t, coverage);
+    if (!b->read) return;
     int64_t first = tile_first_key(&t) - b->j0, end = tile_end_key(&t) - b->j0;
     if (first < 0) first = 0;
     if (end > b->keys) end = b->keys;
     read_scales(b->c.k_scale, b, p->scales.k, p->scales.stride_k, kv, first, end);
     read_scales(b->c.v_scale, b, p->scales.v, p->scales.stride_v, kv, first, end);
-    const bool some_hidden = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS || b->missing;
+    const bool some_hidden = coverage != BLOCK_FULL || b->keys < BLOCK_KEYS || b->missing || a->bool_mask;
     const bool k_in_place = together && b->keys == BLOCK_KEYS && f->k_padded == a->dim;
     const bool v_in_place = together && b->keys == BLOCK_KEYS && f->v_padded == a->dim_v;
     if (!k_in_place) copy_rows(b->c.k, &a->k, b, kv, a->dim, f->k_padded);
     if (!v_in_place) copy_rows(b->c.v, &a->v, b, kv, a->dim_v, f->v_padded);
     for (int64_t n = 0; n < f->query_tiles; ++n) {
         struct query_tile *tile = &b->c.tile[h * f->query_tiles + n];
-        const struct seen seen = some_hidden ? what_is_seen(b, &t, n * QUERY_ROWS, tile->rows) : (struct seen){.key = {0}};
+        const struct seen seen = some_hidden ? what_is_seen(b, n * QUERY_ROWS, tile->rows) : (struct seen){.key = {0}};
         attend_tile(b, tile, k_in_place ? k : b->c.k, k_in_place ? a->k.stride[1] : f->k_padded, v_in_place ? v : b->c.v,
                     v_in_place ? a->v.stride[1] : f->v_padded, some_hidden ? &seen : NULL,
                     n == 0 ? &prefetch : &no_prefetch);
