@@ -20,6 +20,8 @@
 #if defined(STROBE_STANDARD)
 typedef float real;
 #define REAL(function) function##f
+#define REAL_DTYPE STROBE_FP32
+#define OTHER_DTYPE STROBE_FP64
 #if defined(STROBE_TENSOR_CORE)
 #define KERNEL(name) strobe__tensor_core_##name
 #else
@@ -28,6 +30,8 @@ typedef float real;
 #else
 typedef double real;
 #define REAL(function) function
+#define REAL_DTYPE STROBE_FP64
+#define OTHER_DTYPE STROBE_FP32
 #define KERNEL(name)   strobe__reference_##name
 #endif
 
@@ -38,21 +42,20 @@ enum { ROW_PART = 64 };
 
 static inline int64_t part_of(int64_t n, int64_t x) { return n - x < ROW_PART ? n - x : ROW_PART; }
 
-/* n elements from `index` on. */
-static inline void load_part(real *to, const void *data, int32_t dtype, int64_t index, int64_t n) {
+/* n elements from `index` on, at most ROW_PART: where they lie if they are reals there, else in `room`. */
+static inline const real *load_part(real room[ROW_PART], const void *data, int32_t dtype, int64_t index, int64_t n) {
     switch (dtype) {
-    case STROBE_FP64:
-        for (int64_t x = 0; x < n; ++x) to[x] = load(data, STROBE_FP64, index + x);
-        break;
-    case STROBE_FP32:
-        for (int64_t x = 0; x < n; ++x) to[x] = load(data, STROBE_FP32, index + x);
+    case REAL_DTYPE: return (const real *)data + index;
+    case OTHER_DTYPE:
+        for (int64_t x = 0; x < n; ++x) room[x] = load(data, OTHER_DTYPE, index + x);
         break;
     case STROBE_BF16:
-        for (int64_t x = 0; x < n; ++x) to[x] = load(data, STROBE_BF16, index + x);
+        for (int64_t x = 0; x < n; ++x) room[x] = load(data, STROBE_BF16, index + x);
         break;
     default:
-        for (int64_t x = 0; x < n; ++x) to[x] = load(data, dtype, index + x);
+        for (int64_t x = 0; x < n; ++x) room[x] = load(data, dtype, index + x);
     }
+    return room;
 }
 
 static inline void store(void *data, int32_t dtype, int64_t index, real value) { element_store(data, dtype, index, value); }
