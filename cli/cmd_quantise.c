@@ -28,7 +28,8 @@ static const char help[] =
     "The true value is scale times stored. Prints a line a set: the relative error (2-norm) of what attention computes of\n"
     "them, without a mask, and the cosine, against the unquantised ones.\n"
     "  -o, --output FILE   where to write, the whole file or nothing\n"
-    "  --dtype D           e4m3 (the default), or int8, for k and v alone: q stays as it is\n"
+    "  --dtype D           e4m3 (the default); int8_e4m3, q and k in int8 beside a v in e4m3, whose scores are three times\n"
+    "                      as exact; or int8, for k and v alone: q stays as it is\n"
     "  --block ROWS        rows that share a scale (128); 0: all of them\n"
     "  --hadamard          transform q and k by random signs and a Hadamard matrix, which scores do not feel\n"
     "  --seed N            of the signs (0)\n"
@@ -38,12 +39,13 @@ static const char help[] =
     "\n"
     "examples:\n"
     "  strobe quantise examples/data/minilm_qkv.safetensors --hadamard -o fp8.safetensors\n"
+    "  strobe quantise examples/data/minilm_qkv.safetensors --hadamard --dtype int8_e4m3 -o int8.safetensors\n"
     "  strobe quantise cache.safetensors --dtype int8 --block 1 -o cache8.safetensors\n"
     "\n";
 
 typedef struct options {
     const char *file, *output;
-    int32_t dtype;
+    int32_t dtype, of_scores; /* of v, and of q and k; with v in int8 q is not stored */
     int64_t block, seed;
     bool hadamard, subtract_mean;
 } options;
@@ -90,8 +92,9 @@ static void describe(quantised *z, const options *o, const attention_set *set, c
     for (int n = o->dtype == STROBE_INT8; n < 3; ++n) {
         const int64_t *extent = in->tensor[T_Q + n].extent;
         const int64_t blocks[3] = {extent[0], blocks_of(extent[1], o->block), extent[2]};
-        tensors[n]->data = keep(kept, set->prefix, names[n].bytes, o->dtype, 4, extent);
-        tensors[n]->dtype = o->dtype;
+        const int32_t dtype = n < 2 ? o->of_scores : o->dtype;
+        tensors[n]->data = keep(kept, set->prefix, names[n].bytes, dtype, 4, extent);
+        tensors[n]->dtype = dtype;
         *scales[n] = keep(kept, set->prefix, names[n].scale, STROBE_FP32, 3, blocks);
         strides[n][0] = blocks[1] * blocks[2], strides[n][1] = blocks[2], strides[n][2] = 1;
     }
@@ -208,8 +211,9 @@ static bool read_options(options *o, int argc, char **argv, bool *wants_help) {
         case 'o': o->output = optarg; break;
         case DTYPE:
             o->dtype = strcmp(optarg, "int8") == 0 ? STROBE_INT8 : STROBE_FP8_E4M3;
-            if (o->dtype == STROBE_FP8_E4M3 && strcmp(optarg, "e4m3") != 0)
-                return refuse("--dtype", optarg, "e4m3 or int8 is accepted");
+            o->of_scores = strcmp(optarg, "e4m3") == 0 ? STROBE_FP8_E4M3 : STROBE_INT8;
+            if (o->dtype == STROBE_FP8_E4M3 && strcmp(optarg, "e4m3") != 0 && strcmp(optarg, "int8_e4m3") != 0)
+                return refuse("--dtype", optarg, "e4m3, int8_e4m3 or int8 is accepted");
             break;
         case BLOCK:
             if (!number_integer(optarg, strlen(optarg), &o->block) || o->block < 0)
@@ -235,7 +239,7 @@ static bool read_options(options *o, int argc, char **argv, bool *wants_help) {
 }
 
 int cmd_quantise(int argc, char **argv) {
-    options o = {.dtype = STROBE_FP8_E4M3, .block = 128};
+    options o = {.dtype = STROBE_FP8_E4M3, .of_scores = STROBE_FP8_E4M3, .block = 128};
     bool wants_help = false;
     if (!read_options(&o, argc, argv, &wants_help)) return EXIT_REFUSED;
     if (wants_help) return fputs(help, stdout), EXIT_OK;

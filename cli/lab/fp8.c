@@ -22,7 +22,9 @@ static const char help[] =
     "or a block of rows; with and without incoherent processing (random signs, then a Hadamard matrix, on Q and K).\n"
     "Inputs: N(0, 1) + N(0, 100) Bernoulli(0.001), the FlashAttention-3 paper's; normal: N(0, 1); or a safetensors file.\n"
     "n keys, `rows` queries a head. d has to be a power of two. published: the paper's Table 3. The last rows are not\n"
-    "simulated: strobe_quantise with blocks and incoherent processing, and the kernel named, bf16 out.\n"
+    "simulated: strobe_quantise with blocks and incoherent processing, and the kernel named, bf16 out; of _int8 q and k "
+    "are\n"
+    "int8.\n"
     "\n"
     "examples:\n"
     "  strobe lab fp8\n"
@@ -83,7 +85,7 @@ static bool is_power_of_two(int64_t d) { return (d & (d - 1)) == 0; }
 int lab_fp8_steps(void) {
     int variants = 0;
     while (lab_fp8_variant_at(variants)) ++variants;
-    return variants + 3; /* the oracle, the variants, the library on two devices */
+    return variants + 5; /* the oracle, the variants, the library in two ways on two devices */
 }
 
 /* NULL with a sentence. */
@@ -107,14 +109,15 @@ static table *measure_all(const fp8_request *r, const lab_fp8_input *in, progres
                                                    v->fp8 ? cell_real(result.scale_q) : cell_none(),
                                                    cell_integer(lab_traffic_bytes(&result.counts))});
     }
-    for (int gpu = 0; ok && gpu < 2 && !progress_stopped(); ++gpu, progress_add(pace, seconds, true)) {
+    static const char *const library[] = {"strobe_cpu", "strobe_cpu_int8", "strobe_cuda", "strobe_cuda_int8"};
+    for (int way = 0; ok && way < 4 && !progress_stopped(); ++way, progress_add(pace, seconds, true)) {
         lab_fp8_result result;
         const char *kernel;
-        progress_show(pace, "%s", gpu ? "cuda" : "cpu");
-        if (!lab_fp8_library(in, gpu, oracle, &kernel, &result)) continue; /* no GPU, or one without such a kernel */
-        table_add_row(t, (table_cell[COLUMNS]){cell_text(gpu ? "strobe_cuda" : "strobe_cpu"), cell_text(kernel),
-                                               cell_real(result.rmse), cell_none(), cell_real(result.largest_error),
-                                               cell_real(result.scale_q), cell_none()});
+        progress_show(pace, "%s", library[way]);
+        if (!lab_fp8_library(in, way / 2, way % 2, oracle, &kernel, &result)) continue; /* no GPU with such a kernel */
+        table_add_row(t,
+                      (table_cell[COLUMNS]){cell_text(library[way]), cell_text(kernel), cell_real(result.rmse), cell_none(),
+                                            cell_real(result.largest_error), cell_real(result.scale_q), cell_none()});
     }
     free(oracle);
     if (ok) return t;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * fp8_library.c: the rows of `strobe lab fp8` that are not simulated: strobe_quantise with a scale a block and incoherent
- * processing, and the kernel that the library chooses, on the CPU and on a GPU. */
+ * processing, to e4m3 or q and k to int8, and the kernel that the library chooses, on the CPU and on a GPU. */
 #include "io/memory.h"
 #include "lab/lab_command.h"
 #include "problem/cuda_memory.h"
@@ -41,7 +41,7 @@ static void make_host(library_call *c, const lab_fp8_input *in) {
         for (size_t i = 0; i < c->bytes[Q8 + n]; ++i) ((float *)(void *)c->host[Q + n])[i] = (float)values[n][i];
 }
 
-static void describe(library_call *c, const lab_fp8_input *in, bool on_gpu) {
+static void describe(library_call *c, const lab_fp8_input *in, bool on_gpu, bool int8_scores) {
     strobe_attention *a = &c->attention;
     strobe_scales *s = &c->scales;
     strobe_quantiser *z = &c->quantiser;
@@ -56,7 +56,7 @@ static void describe(library_call *c, const lab_fp8_input *in, bool on_gpu) {
     for (int n = 0; n < 3; ++n) {
         const int64_t length = n == Q ? in->m : in->n;
         place(given[n], c->memory[Q + n], length, in->d, STROBE_FP32);
-        place(stored[n], c->memory[Q8 + n], length, in->d, STROBE_FP8_E4M3);
+        place(stored[n], c->memory[Q8 + n], length, in->d, int8_scores && n != V ? STROBE_INT8 : STROBE_FP8_E4M3);
         *scales[n] = (const float *)(void *)c->memory[Q_SCALE + n];
         strides[n][1] = 1, strides[n][2] = blocks_of(length, in->block);
     }
@@ -92,7 +92,7 @@ static void measure(const library_call *c, const double *oracle, lab_fp8_result 
     result->rmse = sqrt(sum / (double)count);
 }
 
-bool lab_fp8_library(const lab_fp8_input *in, bool on_gpu, const double *oracle, const char **kernel,
+bool lab_fp8_library(const lab_fp8_input *in, bool on_gpu, bool int8_scores, const double *oracle, const char **kernel,
                      lab_fp8_result *result) {
     char message[LAB_REFUSAL];
     library_call c;
@@ -104,7 +104,7 @@ bool lab_fp8_library(const lab_fp8_input *in, bool on_gpu, const double *oracle,
         c.memory[n] = on_gpu ? cuda_memory_copied(c.host[n], c.bytes[n]) : c.host[n];
         ok = ok && c.memory[n];
     }
-    describe(&c, in, on_gpu);
+    describe(&c, in, on_gpu, int8_scores);
     ok = ok && run(&c, on_gpu, kernel);
     if (ok) measure(&c, oracle, result);
     for (int n = 0; n < TENSORS; ++n) {

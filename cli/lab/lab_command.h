@@ -91,9 +91,9 @@ bool lab_format(const char *name, const char *argument, table_format *format);
 /* "strobe lab NAME: sentence" on stderr; the exit code of a refusal. */
 int lab_complain(const char *name, const char *message);
 
-/* The library's own FP8 attention of these numbers, by strobe_quantise and the kernel that it chooses. False where the
- * device is not there, or has no kernel for them. */
-bool lab_fp8_library(const lab_fp8_input *input, bool on_gpu, const double *oracle, const char **kernel,
+/* The library's own FP8 attention of these numbers, by strobe_quantise and the kernel that it chooses; int8_scores: q
+ * and k in int8. False where the device is not there, or has no kernel for them. */
+bool lab_fp8_library(const lab_fp8_input *input, bool on_gpu, bool int8_scores, const double *oracle, const char **kernel,
                      lab_fp8_result *result);
 
 /* What `strobe lab schedule` says of each way to overlap. NULL: memory is short. The caller destroys it. */

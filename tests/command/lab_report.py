@@ -64,6 +64,7 @@ def check_numbers(data):
             assert line["spans"] and all(a < line["end"] and b > line["start"] for _, _, _, a, b in line["spans"])
     fp8 = {row["variant"]: row for row in data["fp8"]}
     assert len(fp8) >= 7 and all(row["rmse"] > 0 for row in fp8.values())
+    assert fp8["strobe_cpu_int8"]["rmse"] < 0.8 * fp8["strobe_cpu"]["rmse"]
 
 
 def check_in_browser(chromium, text, folder):
