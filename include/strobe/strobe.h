@@ -435,8 +435,9 @@ typedef struct strobe_kernel_info {
     uint16_t dtypes[9]; /* of q; k and v; out; lse and dlse; bias; sinks and dsinks; dout; dq, dk and dv; dbias: bit d for a
                            strobe_dtype d, bit 0 for q's, 0 where the kernel has no such tensor */
     uint16_t reserved2;
-    int32_t dim, dim_v; /* the largest; from 1 on */
-    int32_t reserved3;
+    int32_t dim, dim_v;  /* the largest; from 1 on */
+    int32_t scale_block; /* what strobe_scales.block_k has to be a multiple of, the keys of a tile, or 0 for the whole
+                            sequence; 1: any number is taken; 0: no scales are */
     int64_t seq_q[2]; /* lengths, least and most; INT64_MAX: any */
     int64_t seq_k[2];
     int64_t rows[2];      /* query rows that share a K/V head, seq_q * heads_q / heads_kv */

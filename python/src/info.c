@@ -10,9 +10,10 @@ FUNCTION(py_kernels) {
     for (int32_t n = 0; list && n < kernels; ++n) {
         strobe_kernel_info info = {.struct_size = sizeof info};
         if (strobe_kernel_at(n, &info)) break;
-        PyObject *entry = Py_BuildValue(
-            "(ssssOz)", info.name, info.summary, info.operation == STROBE_FORWARD ? "forward" : "backward",
-            info.device == STROBE_CPU ? "cpu" : "cuda", info.chosen_by_name ? Py_True : Py_False, info.unavailable);
+        PyObject *entry = Py_BuildValue("(ssssOzi)", info.name, info.summary,
+                                        info.operation == STROBE_FORWARD ? "forward" : "backward",
+                                        info.device == STROBE_CPU ? "cpu" : "cuda", info.chosen_by_name ? Py_True : Py_False,
+                                        info.unavailable, (int)info.scale_block);
         if (!entry || PyList_Append(list, entry) != 0) Py_CLEAR(list);
         Py_XDECREF(entry);
     }

@@ -19,6 +19,8 @@ class Kernel(NamedTuple):
     by_name_only: bool
     """Never chosen by itself, only by ``kernel=``."""
     unavailable: str | None
+    scale_block: int
+    """What the keys of ``scale_block`` have to be a multiple of, or 0 for all; 1: any number is taken; 0: no scales are."""
 
 
 class Device(NamedTuple):

@@ -49,6 +49,7 @@ struct kernel {
     int32_t dim, dim_v;             /* the largest */
     int32_t least_dim, least_dim_v; /* 0: from 1 on */
     bool v_in_k;                    /* V is to be the first columns of K */
+    int32_t scale_block;            /* of its SCALES: block_k is a multiple of it, or 0; 0: of 1 */
     struct range seq_q, seq_k;      /* lengths, upper bounds under varlen */
     struct range rows;              /* query rows that share a K/V head: seq_q * heads_q / heads_kv */
     struct range best_rows; /* and for how many it is chosen before others; {0}: for any. By name it takes all of `rows` */

@@ -113,6 +113,7 @@ static const struct kernel kernels[] = {
         .dtypes = {.q = FP8 | INT8, .kv = FP8 | INT8, .out = FP16 | BF16, .lse = FP32, .sinks = FP32},
         .dim = 256,
         .dim_v = 256,
+        .scale_block = SCALED_KEYS,
         .seq_q = {1, 1 << 28},
         .seq_k = {1, 1 << 28},
         .rows = ROWS_31,

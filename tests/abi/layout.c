@@ -192,7 +192,7 @@ FIELD(strobe_kernel_info, dtypes, 56, 18);
 FIELD(strobe_kernel_info, reserved2, 74, 2);
 FIELD(strobe_kernel_info, dim, 76, 4);
 FIELD(strobe_kernel_info, dim_v, 80, 4);
-FIELD(strobe_kernel_info, reserved3, 84, 4);
+FIELD(strobe_kernel_info, scale_block, 84, 4);
 FIELD(strobe_kernel_info, seq_q, 88, 16);
 FIELD(strobe_kernel_info, seq_k, 104, 16);
 FIELD(strobe_kernel_info, rows, 120, 16);

@@ -279,3 +279,6 @@ def test_explain_and_kernels():
     assert out.shape == q.shape
     assert strobe.version() == strobe.__version__ and strobe.version() in strobe.build_info()
     assert strobe.devices()[0].kind == "cpu"
+    blocks = {kernel.name: kernel.scale_block for kernel in strobe.kernels()}
+    assert blocks["reference_forward"] == 1 and blocks["reference_backward"] == 0
+    assert blocks.get("cuda_forward_fp8_sm90", 128) == 128

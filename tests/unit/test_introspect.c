@@ -86,6 +86,32 @@ static void test_reference_is_last(void **state) {
     }
 }
 
+static int bit_of(const char *feature) {
+    int32_t bit = 0;
+    for (const char *name; (name = strobe_feature_name(bit)) != NULL && strcmp(name, feature) != 0;) ++bit;
+    assert_non_null(strobe_feature_name(bit));
+    return bit;
+}
+
+/* A kernel that takes scales says by which blocks; one whose tile is a block also in words. */
+static void test_scale_blocks(void **state) {
+    (void)state;
+    strobe_kernel_info info = {.struct_size = sizeof info};
+    const int bit = bit_of("scales of quantised tensors");
+    int any = 0;
+    for (int32_t k = 0; strobe_kernel_at(k, &info) == STROBE_OK; ++k) {
+        char words[64];
+        if (info.scale_block < 0 || (info.scale_block > 0) != (int)(info.features >> bit & 1))
+            fail_msg("%s has scale_block %d", info.name, info.scale_block);
+        if (info.device == STROBE_CPU) assert_true(info.scale_block <= 1);
+        any += info.scale_block == 1;
+        if (!strcmp(info.name, "cuda_forward_fp8_sm90")) assert_int_equal(info.scale_block, 128);
+        snprintf(words, sizeof words, "scales.block_k 0 or a multiple of %d,", info.scale_block);
+        if (info.scale_block > 1 && !strstr(info.limits, words)) fail_msg("%s: %s", info.name, info.limits);
+    }
+    assert_true(any >= 2); /* the reference and a vector level */
+}
+
 /* -------------------------------------------------------------------------------------------------------- the choice -- */
 
 /* Problems of different kernels. */
@@ -297,6 +323,7 @@ int main(void) {
         cmocka_unit_test(test_listing),
         cmocka_unit_test(test_levels_are_in_order),
         cmocka_unit_test(test_reference_is_last),
+        cmocka_unit_test(test_scale_blocks),
         cmocka_unit_test(test_select_and_explain_agree),
         cmocka_unit_test(test_explain_is_truncated),
         cmocka_unit_test(test_explain_without_a_kernel),

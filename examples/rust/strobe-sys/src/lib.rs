@@ -169,7 +169,7 @@ structures! {
     grows strobe_kernel_info {
         name: *const c_char, summary: *const c_char, unavailable: *const c_char, operation: i32,
         device: i32, chosen_by_name: i32, reserved: i32, features: u64, dtypes: [u16; 9], reserved2: u16,
-        dim: i32, dim_v: i32, reserved3: i32, seq_q: [i64; 2], seq_k: [i64; 2], rows: [i64; 2],
+        dim: i32, dim_v: i32, scale_block: i32, seq_q: [i64; 2], seq_k: [i64; 2], rows: [i64; 2],
         best_rows: [i64; 2], limits: *const c_char, variants: *const c_char,
     }
     grows strobe_device_info {

@@ -153,7 +153,6 @@ static bool has_aligned_columns(const strobe_tensor *t, int64_t columns) {
 enum {
     LEAST_TILE = 64,
     MOST_POSITIONS = 1 << 28,
-    SCALED_KEYS = 128, /* keys of a block of sm90/fp8, which share their scales */
 };
 
 const char *strobe__sm90_forward_reject(const struct problem *p) {

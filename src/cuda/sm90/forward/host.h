@@ -6,6 +6,8 @@
 
 #include "core/kernel.h"
 
+enum { SCALED_KEYS = 128 }; /* of a block of sm90/fp8, which share their scales */
+
 extern const char strobe__sm90_forward_variants[], strobe__sm90_fp8_variants[];
 
 const char *strobe__sm90_forward_reject(const struct problem *problem);
