@@ -87,7 +87,7 @@ static void same_bytes(void **state) {
     strobe_device_info info = {.struct_size = sizeof info};
     if (strobe_device_at(STROBE_CUDA, 0, &info) != STROBE_OK || !cuda_memory_open(message, sizeof message)) skip();
     struct random r = {.state = 9};
-    for (size_t n = 0; n < 136; ++n) {
+    for (size_t n = 0; n < 176; ++n) {
         const uint64_t bits = random_bits(&r) >> 20;
         struct way w = {.dim = dims[n % COUNT(dims)], .block = blocks[n / 2 % COUNT(blocks)]};
         w.source = bits & 1 ? STROBE_BF16 : bits & 2 ? STROBE_FP16 : STROBE_FP32;
@@ -98,9 +98,10 @@ static void same_bytes(void **state) {
         if (n < 6)
             w = (struct way){
                 .dim = dims[n], .block = 128, .source = STROBE_BF16, .target = STROBE_FP8_E4M3, .hadamard = true};
-        if (n >= 96) { /* what one kernel does for rows of 64, 96, 128, 192 and 256 columns */
+        if (n >= 96) { /* what one kernel does for rows of 64, 96, 128, 192 and 256 columns, first e4m3, then int8 */
             w = (struct way){.dim = dims[n % 5], .block = n / 5 % 5 == 0 ? 1 : n / 5 % 5 == 1 ? 16 : 128};
-            w.source = bits & 1 ? STROBE_BF16 : STROBE_FP16, w.target = STROBE_FP8_E4M3;
+            w.source = bits & 1 ? STROBE_BF16 : STROBE_FP16;
+            w.target = n < 136 ? STROBE_FP8_E4M3 : STROBE_INT8;
             w.hadamard = bits & 2, w.rotary = bits & 4, w.used = bits & 8, w.nan = bits & 16, w.mean = bits & 32;
         }
         if (w.nan && w.mean) w.mean = false; /* a NaN of q is one of lse_shift, with any bits */

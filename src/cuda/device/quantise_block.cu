@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * quantise_block.cu: strobe_quantise on a GPU where it is asked for most: rows of COLUMNS (64, 96, 128, 192 or 256) 16-bit
- * columns to e4m3 in one pass, with rotary embedding of all of a row's columns by halves, K's mean, signs and a Hadamard
- * transform as wanted. All else is quantise_rows.cu's; the bytes are the same.
+ * columns to e4m3 or int8 in one pass, with rotary embedding of all of a row's columns by halves, K's mean, signs and a
+ * Hadamard transform as wanted. All else is quantise_rows.cu's; the bytes are the same.
  *
  * A CTA has the 128 rows of a head that share a scale, or that have several, and then those of the next heads: the tables of
  * rotary embedding are copied to shared memory once for all, and a head's rows while the one before is worked on. LANES
@@ -19,6 +19,14 @@
 #define PLAIN 1
 #include "cuda/device/quantise_load.h"
 #include "cuda/device/quantise_tile.h"
+
+#if defined(STORES_INT8)
+enum { INT8 = 1 };
+#else
+enum { INT8 = 0 };
+#endif
+#define NAN_BITS   0x7fc00000u /* the scale of int8 rows of which a number is not finite */
+#define LEAST_FOUR 0x81818181u /* -127 */
 
 /* A thread's columns of a row, of each part of it. */
 struct row {
@@ -160,14 +168,21 @@ INLINE float transform_row(const struct quantise_params *p, const uint4 *signs, 
     return 1;
 }
 
-/* The bits of the largest magnitude of the thread's columns, an infinity's too; NaN does not count. */
+/* The bits of the largest magnitude of the thread's columns, an infinity's too; NaN does not count, but for int8. */
 INLINE uint32_t largest_of(const struct row *r) {
-    float most[4] = {0, 0, 0, 0};
+    float most[4] = {0, 0, 0, 0}, none[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
         for (int n = 0; n < WIDTH; ++n) most[n % 4] = fmaxf(most[n % 4], fabsf(r->x[part][n]));
-    return __float_as_uint(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])));
+    const uint32_t largest = __float_as_uint(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])));
+    if (!INT8) return largest;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+        for (int n = 0; n < WIDTH; ++n) none[n % 4] = fmaf(r->x[part][n], 0, none[n % 4]);
+    const float sum = (none[0] + none[1]) + (none[2] + none[3]); /* of zeros, or of a NaN */
+    return sum == 0 ? largest : NAN_BITS;
 }
 
 /* The same among finite numbers, for the few rows that have others, of which infinities become NaN. */
@@ -184,6 +199,14 @@ INLINE uint32_t largest_finite(struct row *r) {
     return __float_as_uint(most);
 }
 
+/* Bytes of int8. No level is beyond 127 by more than a few roundings, which the sum that rounds to an integer forgets. */
+INLINE uint32_t four_integers(const float *x, float inverse) {
+    uint32_t level[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n) level[n] = __float_as_uint(rounded_sum(rounded_product(x[n], inverse), 12582912.0f));
+    return __byte_perm(__byte_perm(level[0], level[1], 0x0040), __byte_perm(level[2], level[3], 0x0040), 0x5410);
+}
+
 /* Bytes of numbers of which none is an infinity. */
 INLINE uint32_t four_bytes(const float *x, float inverse) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
@@ -196,19 +219,25 @@ INLINE uint32_t four_bytes(const float *x, float inverse) {
 #endif
 }
 
-/* The row's bytes. */
+/* The row's bytes. Of int8, where the scale is NaN, the least number, as everywhere. */
+INLINE uint4 sixteen_bytes(const float *x, float inverse) {
+    if (!INT8)
+        return make_uint4(four_bytes(x, inverse), four_bytes(x + 4, inverse), four_bytes(x + 8, inverse),
+                          four_bytes(x + 12, inverse));
+    if (inverse != inverse) return make_uint4(LEAST_FOUR, LEAST_FOUR, LEAST_FOUR, LEAST_FOUR);
+    return make_uint4(four_integers(x, inverse), four_integers(x + 4, inverse), four_integers(x + 8, inverse),
+                      four_integers(x + 12, inverse));
+}
+
 INLINE void store_row(uint8_t *to, int lane, const struct row *r, float inverse) {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int n = 0; n < WIDTH; n += 16) {
-            const float *x = &r->x[part][n];
-            *(uint4 *)(to + column_of(part, lane) + n) = make_uint4(four_bytes(x, inverse), four_bytes(x + 4, inverse),
-                                                                    four_bytes(x + 8, inverse), four_bytes(x + 12, inverse));
-        }
+        for (int n = 0; n < WIDTH; n += 16)
+            *(uint4 *)(to + column_of(part, lane) + n) = sixteen_bytes(&r->x[part][n], inverse);
 }
 
-/* The scale of the thread's row, whose largest magnitude is `largest`, over its block. */
+/* The scale of the thread's row, whose largest magnitude is `largest`, over its block; NaN where a magnitude is. */
 INLINE float scale_of_block(const struct quantise_params *p, uint32_t largest, int index, uint32_t *magnitude) {
     const int block = index >> p->block_shift;
     if (p->block_shift >= 5) { /* a warp's rows have one scale */
@@ -218,7 +247,8 @@ INLINE float scale_of_block(const struct quantise_params *p, uint32_t largest, i
         atomicMax(&magnitude[block], largest);
     }
     __syncthreads();
-    return scale_of_largest(__uint_as_float(magnitude[block]), 0);
+    largest = magnitude[block];
+    return INT8 && largest == NAN_BITS ? __uint_as_float(NAN_BITS) : scale_of_largest(__uint_as_float(largest), INT8);
 }
 
 /* A head of the CTA's rows, of which this thread has `index`, from memory to memory. */
@@ -237,8 +267,8 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
     if (t->mean) subtract_mean(t->mean + (rows->batch * t->heads + head) * t->dim, lane, &r);
     const float norm = t->hadamard ? transform_row(p, s->signs[lane], lane, &r) : 1;
     uint32_t largest = there ? largest_of(&r) : 0;
-    if (__any_sync(0xffffffffu, largest >= 0x7f800000u)) largest = largest_finite(&r);
-    largest = __float_as_uint(__uint_as_float(largest) * norm);
+    if (!INT8 && __any_sync(0xffffffffu, largest >= 0x7f800000u)) largest = largest_finite(&r);
+    if (!INT8 || largest != NAN_BITS) largest = __float_as_uint(__uint_as_float(largest) * norm);
     if (threadIdx.x < QUANTISE_CHUNK)
         s->magnitude[(n + 1) % 3][threadIdx.x] = 0; /* all have read the one of two heads ago */
     const float scale = scale_of_block(p, largest, index, s->magnitude[n % 3]);

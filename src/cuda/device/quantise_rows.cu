@@ -246,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
         largest[r] = largest_of(x[r]);
         all_finite = all_finite && largest[r] < 0x7f800000u;
     }
-    all_finite = __all_sync(0xffffffffu, all_finite && (PLAIN || !t->int8));
+    all_finite = __all_sync(0xffffffffu, all_finite && !t->int8);
     if (!all_finite) {
         UNROLL_ROWS
         for (int r = 0; r < ROWS; ++r) largest[r] = largest_finite(x[r], t->int8);

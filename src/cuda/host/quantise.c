@@ -19,6 +19,11 @@ CUDA_KERNEL(quantise_block_96);
 CUDA_KERNEL(quantise_block_128);
 CUDA_KERNEL(quantise_block_192);
 CUDA_KERNEL(quantise_block_256);
+CUDA_KERNEL(quantise_block_int8_64);
+CUDA_KERNEL(quantise_block_int8_96);
+CUDA_KERNEL(quantise_block_int8_128);
+CUDA_KERNEL(quantise_block_int8_192);
+CUDA_KERNEL(quantise_block_int8_256);
 CUDA_KERNEL(quantise_scales);
 CUDA_KERNEL(quantise_mean);
 
@@ -63,7 +68,7 @@ static bool takes_one_pass(const struct quantise_params *p) {
 /* Whether PLAIN variants take it, see device/quantise_load.h. */
 static bool is_plain(const struct quantise_params *p) {
     const struct quantise_tensor *t = &p->t;
-    return p->from_aligned && p->to_aligned && t->from_dtype != STROBE_FP32 && !t->int8 && !t->cu_seqlens &&
+    return p->from_aligned && p->to_aligned && t->from_dtype != STROBE_FP32 && !t->cu_seqlens &&
            (!t->rotary || (p->tables_aligned && !p->c.interleaved));
 }
 
@@ -82,13 +87,13 @@ static strobe_status launch_rows(struct quantise_params *p, enum quantise_phase 
 }
 
 /* quantise_block.cu for rows of so many columns, NULL where there is none. */
-static struct cuda_kernel *block_kernel(int64_t dim) {
+static struct cuda_kernel *block_kernel(int64_t dim, bool int8) {
     switch (dim) {
-    case 64: return &strobe__kernel_quantise_block_64;
-    case 96: return &strobe__kernel_quantise_block_96;
-    case 128: return &strobe__kernel_quantise_block_128;
-    case 192: return &strobe__kernel_quantise_block_192;
-    case 256: return &strobe__kernel_quantise_block_256;
+    case 64: return int8 ? &strobe__kernel_quantise_block_int8_64 : &strobe__kernel_quantise_block_64;
+    case 96: return int8 ? &strobe__kernel_quantise_block_int8_96 : &strobe__kernel_quantise_block_96;
+    case 128: return int8 ? &strobe__kernel_quantise_block_int8_128 : &strobe__kernel_quantise_block_128;
+    case 192: return int8 ? &strobe__kernel_quantise_block_int8_192 : &strobe__kernel_quantise_block_192;
+    case 256: return int8 ? &strobe__kernel_quantise_block_int8_256 : &strobe__kernel_quantise_block_256;
     default: return NULL;
     }
 }
@@ -96,8 +101,8 @@ static struct cuda_kernel *block_kernel(int64_t dim) {
 /* Whether quantise_block.cu takes it, of what is plain and takes one pass. */
 static bool is_for_block(const struct quantise_params *p) {
     const struct quantise_tensor *t = &p->t;
-    return is_plain(p) && block_kernel(t->dim) && !t->lse_shift && rows_are_aligned(t->to, t->to_stride, t, 1, 16) &&
-           (!t->rotary || 2 * p->c.pairs == t->dim);
+    return is_plain(p) && block_kernel(t->dim, t->int8) && !t->lse_shift &&
+           rows_are_aligned(t->to, t->to_stride, t, 1, 16) && (!t->rotary || 2 * p->c.pairs == t->dim);
 }
 
 /* Heads that a CTA works on: several, as long as there are CTAs enough for any GPU. */
@@ -119,19 +124,20 @@ static strobe_status launch_together(const struct quantise_together *all, void *
     const int64_t ctas = all->first[last] + ctas_of(&all->tensor[last], all->heads[last]);
     bool staged = false;
     for (int n = 0; n <= last; ++n) staged = staged || all->tensor[n].tables_staged;
-    return strobe__cuda_launch(block_kernel(dim), ctas, threads, QUANTISE_SHARED(dim) + (staged ? QUANTISE_TABLES(dim) : 0),
-                               all, stream);
+    return strobe__cuda_launch(block_kernel(dim, all->tensor[last].t.int8), ctas, threads,
+                               QUANTISE_SHARED(dim) + (staged ? QUANTISE_TABLES(dim) : 0), all, stream);
 }
 
-/* Puts a tensor behind those that are launched together. These go first where their head dim is another, or CTAs so many
- * that their sum might be more than a launch takes. */
+/* Puts a tensor behind those that are launched together. These go first where their head dim or dtype is another, or
+ * CTAs so many that their sum might be more than a launch takes. */
 static strobe_status put_behind(struct quantise_together *all, const struct quantise_params *p, void *stream) {
     const int last = all->count - 1;
     const int32_t heads = heads_of_cta(p);
     int64_t first = 0;
     if (last >= 0) {
         first = all->first[last] + ctas_of(&all->tensor[last], all->heads[last]);
-        if (all->tensor[last].t.dim != p->t.dim || first > INT32_MAX / 2 || ctas_of(p, heads) > INT32_MAX / 2) {
+        if (all->tensor[last].t.dim != p->t.dim || all->tensor[last].t.int8 != p->t.int8 || first > INT32_MAX / 2 ||
+            ctas_of(p, heads) > INT32_MAX / 2) {
             const strobe_status status = launch_together(all, stream);
             if (status) return status;
             all->count = 0, first = 0;
@@ -210,7 +216,8 @@ static strobe_status check_sizes(const struct quantisation *q) {
 }
 
 strobe_status strobe__cuda_quantise(const struct quantisation *q, void *stream) {
-    static const int order[] = {QUANTISE_K, QUANTISE_V, QUANTISE_Q}; /* q's lse_shift takes K's mean */
+    static const int order[] = {QUANTISE_V, QUANTISE_K,
+                                QUANTISE_Q}; /* q's lse_shift takes K's mean; k and q have one dtype */
     const char *lack = strobe__cuda_lacks(CUDA_SM80, q->p.a.device_index);
     if (lack) return strobe__fail(STROBE_UNSUPPORTED, "device is %d; %s", q->p.a.device, lack);
     strobe_status status = check_sizes(q);
