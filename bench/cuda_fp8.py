@@ -3,10 +3,11 @@
 """cuda_fp8.py: the FP8 forward and its quantiser on a GPU: speed beside cuDNN's and Strobe's own bf16, in one process and on the
 same numbers; bandwidth of the quantiser beside a copy's; and accuracy against float64.
 
-    python3 bench/cuda_fp8.py LIBSTROBE [accuracy] [quantise] [fwd] [--bf16 LIBSTROBE] [--int8 LIBSTROBE] [--seq 512,8k] [--dim 64,256] [--ms 30]
+    python3 bench/cuda_fp8.py LIBSTROBE [accuracy] [quantise] [fwd] [--bf16 LIBSTROBE] [--int8 LIBSTROBE] [--before LIBSTROBE]
+                              [--seq 512,8k] [--dim 64,256] [--ms 30]
 
 Grid: 16384 tokens, hidden size 2048, e4m3 with a scale for each block of 128 rows and head, Hadamard, bf16 out. TFLOP/s by the
-formula of publications; medians, L2 is flushed before each call. Needs PyTorch with a GPU (exit 77 otherwise)."""
+formula of publications; medians, L2 is flushed before each call. --before: another build's e4m3 forward, and quantiser, beside. Needs PyTorch with a GPU (exit 77 otherwise)."""
 import argparse
 import ctypes as C
 import math
@@ -205,7 +206,7 @@ def accuracy(lib, dim, int8):
     print(f"accuracy: {name_of} needles among 128k keys, of 3200: FP8 finds {found[0]}, bf16 {found[1]}")
 
 
-def quantise(lib, ms):
+def quantise(lib, before, ms):
     for dim, heads in ((64, 32), (128, 16), (256, 8), (96, 21), (80, 25)):
         q, k, v = (normal(2, 8192, heads, dim).transpose(1, 2) for _ in range(3))
         angles = torch.rand(8192, dim // 2, device="cuda") * 6
@@ -213,16 +214,20 @@ def quantise(lib, ms):
         to = torch.empty(2 * 8192 * heads * dim * 3, dtype=torch.uint8, device="cuda")
         source = torch.empty_like(to)
         ways = {"blocks": dict(hadamard=False), "blocks, Hadamard": {}, "blocks, rotary, Hadamard": dict(rotary=tables),
-                "rows, Hadamard": dict(block=1), "a head, Hadamard": dict(block=0), "mean, blocks, Hadamard": dict(mean=True)}
-        tensors = [Quantised(lib, q, k, v, **choices) for choices in ways.values()]
+                "rows, Hadamard": dict(block=1), "a head, Hadamard": dict(block=0), "mean, blocks, Hadamard": dict(mean=True),
+                "int8 q and k, blocks": dict(hadamard=False, int8=True), "int8 q and k, blocks, Hadamard": dict(int8=True),
+                "int8 q and k, blocks, rotary, Hadamard": dict(rotary=tables, int8=True),
+                "int8 q and k, mean, blocks, Hadamard": dict(mean=True, int8=True)}
+        tensors = [Quantised(x, q, k, v, **choices) for x in (lib, before) if x for choices in ways.values()]
+        names = list(ways) + [f"{name}, before" for name in ways]
         times = median_ms([lambda: to.copy_(source)] + [t.quantise for t in tensors], ms)
         traffic = to.numel() * 3
         copied = 2 * to.numel() / times[0] / 1e6
-        for name, t in zip(ways, times[1:]):
-            print(f"quantise: d{dim} {name}: {t:.3f} ms, {traffic / t / 1e6:.0f} GB/s, {traffic / t / 1e6 / copied:.2f} of a copy's {copied:.0f}")
+        for name, t in zip(names, times[1:], strict=False):
+            print(f"quantise: d{dim} {name}: {t:.3f} ms, {traffic / t / 1e6:.0f} GB/s, {traffic / t / 1e6 / copied:.2f} of a copy's {copied:.0f}", flush=True)
 
 
-def forward(lib, bf16, int8, seqs, dims, ms):
+def forward(lib, bf16, int8, before, seqs, dims, ms):
     for dim in dims:
         for causal in (False, True):
             for seq in seqs:
@@ -231,22 +236,24 @@ def forward(lib, bf16, int8, seqs, dims, ms):
                 q, k, v = (normal(batch, seq, heads, dim).transpose(1, 2) for _ in range(3))
                 t, plain = Quantised(lib, q, k, v, causal=causal), Plain(bf16, q, k, v, causal)
                 t8 = Quantised(int8, q, k, v, causal=causal, int8=True)
-                t.quantise(), t8.quantise()
+                told = Quantised(before or lib, q, k, v, causal=causal)
+                t.quantise(), t8.quantise(), told.quantise()
 
                 def cudnn():
                     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
                         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
-                def both():
+                def both(t):
                     t.quantise()
                     t.forward()
 
                 cos = [F.cosine_similarity(x.forward().float().flatten(), plain.forward().float().flatten(), 0).item() for x in (t, t8)]
                 flops = 4 * batch * heads * seq * seq * dim * (0.5 if causal else 1)
-                times = median_ms([t.forward, t8.forward, both, plain.forward, cudnn], ms)
+                times = median_ms([t.forward, t8.forward, lambda: both(t), plain.forward, cudnn, lambda: both(t8), told.forward][:7 if before else 6], ms)
                 rates = [flops / x / 1e9 for x in times]
                 print(f"fwd: d{dim} {'causal' if causal else 'full'} {seq}: fp8 {rates[0]:.0f}, int8 q, k {rates[1]:.0f}, with quantiser "
-                      f"{rates[2]:.0f}, bf16 {rates[3]:.0f}, cuDNN bf16 {rates[4]:.0f} TFLOP/s; cosine {cos[0]:.5f}, {cos[1]:.5f}", flush=True)
+                      f"{rates[2]:.0f}, bf16 {rates[3]:.0f}, cuDNN bf16 {rates[4]:.0f}, int8 with quantiser {rates[5]:.0f}"
+                      f"{f', fp8 before {rates[6]:.0f}' if before else ''} TFLOP/s; cosine {cos[0]:.5f}, {cos[1]:.5f}", flush=True)
 
 
 def main():
@@ -255,6 +262,7 @@ def main():
     parser.add_argument("what", nargs="*", default=["accuracy", "quantise", "fwd"])
     parser.add_argument("--bf16")
     parser.add_argument("--int8")
+    parser.add_argument("--before")
     parser.add_argument("--seq", default="512,1k,2k,4k,8k,16k")
     parser.add_argument("--dim", default="64,128,192,256")
     parser.add_argument("--ms", type=float, default=30)
@@ -263,6 +271,7 @@ def main():
         sys.exit(77)
     lib = load(o.library)
     bf16, int8 = (load(x) if x else lib for x in (o.bf16, o.int8))
+    before = load(o.before) if o.before else None
     dims = [int(x) for x in o.dim.split(",")]
     seqs = [int(x[:-1]) * 1024 if x.endswith("k") else int(x) for x in o.seq.split(",")]
     if "accuracy" in o.what:
@@ -270,9 +279,9 @@ def main():
             accuracy(lib, dim, False)
             accuracy(int8, dim, True)
     if "quantise" in o.what:
-        quantise(lib, o.ms)
+        quantise(lib, before, o.ms)
     if "fwd" in o.what:
-        forward(lib, bf16, int8, seqs, dims, o.ms)
+        forward(lib, bf16, int8, before, seqs, dims, o.ms)
 
 
 if __name__ == "__main__":
