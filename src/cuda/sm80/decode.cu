@@ -119,13 +119,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
             unit = LEAST_UNIT;
             if (number > 0 || STORED_BYTES < ELEMENT_BYTES) load_query(memory, q_scales, p, &s->t);
         }
+        struct mask_pairs mask;
+        if (is_there && p->bool_mask.data) load_mask(&mask, p, &s->t, s->first + block * BLOCK_N);
         if (is_there) cp_async_wait(STAGES - 2);
         __syncthreads(); /* this block is there for all, and all are done with the one before */
         const int free = stage == 0 ? STAGES - 1 : stage - 1;
         load_next(&loader, &d, segments, &walk, stages + free * STAGE_BYTES, &shown[free]);
         if (is_there) {
             if (WARPS_M == 1 || 16 * warp_m() < s->t.rows * p->group)
-                process_block(p, s, memory, q_scales, stages + stage * STAGE_BYTES, &shown[stage],
+                process_block(p, s, memory, q_scales, stages + stage * STAGE_BYTES, &shown[stage], &mask,
                               s->first + block * BLOCK_N, &state, &unit);
             if (++block == s->blocks) {
 #if defined(STORED_DTYPE)

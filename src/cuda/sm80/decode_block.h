@@ -36,21 +36,22 @@ struct mask_pairs {
     uint32_t of[2][N_TILES];
 };
 
-/* Loads it for a warp's scores of the keys from `key` on; rows and keys that are not there have zeros. Asked for before the
- * product, so that it is there behind it. */
-INLINE void load_mask(struct mask_pairs *to, const struct params *p, const struct job *t, int key) {
+/* Loads it for the scores that a warp will have of the block at j0; keys that are not there have zeros, and rows that are
+ * not there, which nobody stores, see all. Asked for before the block is waited for, so that it is there with it. */
+INLINE void load_mask(struct mask_pairs *to, const struct params *p, const struct job *t, int j0) {
     const struct view *const mask = &p->bool_mask;
-    const int lane = (int)threadIdx.x % 32, first = key + lane % 4 * 2;
+    const int lane = (int)threadIdx.x % 32, key = j0 + warp_n() * 8 * N_TILES, first = key + lane % 4 * 2;
     const uint64_t all = (uint64_t)(uintptr_t)mask->data | (uint64_t)(mask->batch | mask->head | mask->row | key);
     const bool even = (all & 1) == 0; /* all rows begin at even addresses, and so does the block, which a window moves */
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const struct place at = place_of(p, t, 16 * warp_m() + lane / 4 + 8 * half);
-        const int left = at.i < t->rows ? t->keys - first : 0;
+        const bool is_row = at.i < t->rows;
+        const int left = is_row ? t->keys - first : 0;
         const uint8_t *const from = (const uint8_t *)mask->data + score_offset(mask, t, at) + first;
 #pragma unroll
         for (int n = 0; n < N_TILES; ++n) {
-            uint32_t pair = 0;
+            uint32_t pair = is_row ? 0 : 0xffff;
             if (even && 8 * n + 1 < left)
                 pair = __ldg((const uint16_t *)(from + 8 * n));
             else if (8 * n < left)
@@ -58,6 +59,17 @@ INLINE void load_mask(struct mask_pairs *to, const struct params *p, const struc
             to->of[half][n] = pair;
         }
     }
+}
+
+/* Whether the mask shows all of a warp's scores: of a tree most blocks, which then cost no more than without a mask. */
+INLINE bool mask_shows_all(const struct mask_pairs *mask) {
+    uint32_t all = 0x8080;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int n = 0; n < N_TILES; ++n)
+            all &= ((mask->of[half][n] & 0x7f7f) + 0x7f7f) | mask->of[half][n]; /* a byte's highest bit: it is not 0 */
+    return __all_sync(0xffffffffu, all == 0x8080);
 }
 
 /* Score terms and masks, on a warp's scores of the keys from `key` on. Rows that are not there see nothing. */
@@ -91,16 +103,14 @@ INLINE void finish_scores(const struct params *p, const struct job *t, const str
             if (!its[8 * n + x % 2]) s[n][x] = -INFINITY;
 }
 
-/* One block of keys, at j0: scores, mask, online softmax, O += P V. q_scales: of the rows of Q, and unit: of the weights,
- * with numbers of a byte (decode_bytes.h). */
+/* One block of keys, at j0: scores, mask, online softmax, O += P V. mask: loaded, if there is one. q_scales: of the rows of
+ * Q, and unit: of the weights, with numbers of a byte (decode_bytes.h). */
 INLINE void process_block(const struct params *p, const struct segment *s, const unsigned char *q, const float *q_scales,
-                          const unsigned char *stage, const struct shown *shown, int j0, struct state *state, float *unit) {
+                          const unsigned char *stage, const struct shown *shown, const struct mask_pairs *mask, int j0,
+                          struct state *state, float *unit) {
     const int keys = warp_n() * 8 * N_TILES, key = j0 + keys;
     if (key >= s->t.keys) return;
-    const bool hidden = key < s->full_first || key + 8 * N_TILES > s->full_end || (p->cache.page_table && shown->missing) ||
-                        p->bool_mask.data;
-    struct mask_pairs mask;
-    if (p->bool_mask.data) load_mask(&mask, p, &s->t, key);
+    bool hidden = key < s->full_first || key + 8 * N_TILES > s->full_end || (p->cache.page_table && shown->missing);
     float scores[N_TILES][4];
     clear(scores, N_TILES);
 #if defined(STORED_DTYPE)
@@ -110,7 +120,8 @@ INLINE void process_block(const struct params *p, const struct segment *s, const
 #else
     product_rows(scores, 1, N_TILES, DIM, q, 16 * warp_m(), stage, keys, DIM);
 #endif
-    if (p->scaled || hidden) finish_scores(p, &s->t, shown, &mask, key, scores);
+    if (p->bool_mask.data) hidden = !mask_shows_all(mask) || hidden;
+    if (p->scaled || hidden) finish_scores(p, &s->t, shown, mask, key, scores);
     online_softmax(scores, state, p->exponent);
 #if defined(STORED_DTYPE)
     scale_byte_weights(scales + BLOCK_N, hidden, state, unit, scores);

@@ -140,6 +140,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     for (int at = 1 - STAGES; at < own.blocks; ++at) { /* the first rounds have nothing to process */
         const int next = at + STAGES - 1, slot = next % STAGES;
         if (at == 0 && STORED_BYTES < ELEMENT_BYTES) load_query(memory, q_scales, p, &own.t);
+        struct mask_pairs mask;
+        if (at >= 0 && p->bool_mask.data) load_mask(&mask, p, &own.t, own.first + at * BLOCK_N);
         if (at >= 0) cp_async_wait(STAGES - 2);
         __syncthreads(); /* this block is there for all, and all are done with the one before */
         if (next < own.blocks) {
@@ -148,7 +150,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         }
         cp_async_commit();
         if (at >= 0)
-            process_block(p, &own, memory, q_scales, stages + at % STAGES * STAGE_BYTES, &shown[at % STAGES],
+            process_block(p, &own, memory, q_scales, stages + at % STAGES * STAGE_BYTES, &shown[at % STAGES], &mask,
                           own.first + at * BLOCK_N, &state, &unit);
     }
 #if defined(STORED_DTYPE)
