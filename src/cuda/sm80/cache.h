@@ -16,6 +16,7 @@
 
 #include "cuda/device/key_scales.h"
 #include "cuda/device/widen.h"
+#include "cuda/ptx/cp_async_word.h"
 #include "cuda/sm80/key_rows.h"
 #include "cuda/sm80/load.h"
 #include "cuda/sm80/scores.h"
@@ -32,8 +33,8 @@ struct key_rows {
     __align__(16) uint32_t at[BLOCK_N]; /* [ROW_STEP][ROW_COUNT]: units of 16 bytes from data to the row, or NO_ROW */
     uint32_t missing[4];                /* a bit for each key that has no row although the sequence has it */
 };
-static_assert(sizeof(struct key_rows) == KEY_PLACES_BYTES(BLOCK_N), "the host asks for this memory");
-static_assert(DIM == DIM_V && ROW_COUNT % 4 == 0, "K and V are copied alike, and four places are read at a time");
+static_assert(sizeof(struct key_rows) == KEY_ROWS_32_BYTES(BLOCK_N), "the host asks for this memory");
+static_assert(DIM == DIM_V && ROW_COUNT % 4 == 0, "K and V are copied alike, and four rows are looked up at a time");
 INLINE const float *k_scales(const struct key_rows *) { return NULL; }
 INLINE const float *v_scales(const struct key_rows *) { return NULL; }
 #else
@@ -77,12 +78,30 @@ INLINE struct paged_key paged_key_of(const struct params *p, uint32_t key, uint3
     return at;
 }
 
-/* Asks for the page of this thread's key of the block at j, for put_rows(). */
-INLINE int find_page(const struct params *p, const struct job *t, int j, uint32_t reciprocal) {
+/* Where the table has the page of this thread's key of the block at j; NULL: the thread has none, or there is no table. */
+INLINE const int32_t *page_of_key(const struct params *p, const struct job *t, int j, uint32_t reciprocal) {
     const int key = j + own_key();
-    if (!p->cache.page_table || threadIdx.x >= 2 * BLOCK_N || key >= t->keys) return 0;
+    if (!p->cache.page_table || threadIdx.x >= 2 * BLOCK_N || key >= t->keys) return NULL;
     const struct paged_key at = paged_key_of(p, (uint32_t)(t->first_key + key), reciprocal);
-    return p->cache.page_table[t->b * p->cache.table_stride + at.entry];
+    return &p->cache.page_table[t->b * p->cache.table_stride + at.entry];
+}
+
+#if CACHE == 3
+INLINE uint32_t *own_row(struct key_rows *rows) {
+    return &rows->at[own_key() % ROW_STEP * ROW_COUNT + own_key() / ROW_STEP];
+}
+#endif
+
+/* Asks for the page of this thread's key of the block at j, for put_rows(). Rows of 32 bits have it copied to their place: a
+ * register would be spilled, and that waits for it. */
+INLINE int find_page(struct key_rows *rows, const struct params *p, const struct job *t, int j, uint32_t reciprocal) {
+    const int32_t *const page = page_of_key(p, t, j, reciprocal);
+#if CACHE == 3
+    if (page && threadIdx.x < BLOCK_N) cp_async_4(shared_address(own_row(rows)), page);
+    return 0;
+#else
+    return page ? *page : 0;
+#endif
 }
 
 /* Writes where a key's row lies, and sends for its scale. */
@@ -101,12 +120,15 @@ INLINE uint32_t units_of_16_bytes(int64_t elements) { return (uint32_t)(elements
  */
 INLINE void put_rows(struct key_rows *rows, const struct params *p, const struct job *t, int j, int page,
                      uint32_t reciprocal) {
-    const int thread = (int)threadIdx.x, own = own_key(), key = j + own;
+    const int thread = (int)threadIdx.x, key = j + own_key();
+    cp_async_commit();
+    cp_async_wait(0);
+    if (thread < BLOCK_N) page = (int)*own_row(rows);
     const bool asked = key < t->keys, there = asked && page >= 0 && page < p->cache.pages;
     const uint32_t slot = paged_key_of(p, (uint32_t)(t->first_key + key), reciprocal).slot;
     const uint32_t at = (uint32_t)page * units_of_16_bytes(p->k.batch) + slot * units_of_16_bytes(p->k.row) +
                         (uint32_t)t->kv * units_of_16_bytes(p->k.head);
-    if (thread < BLOCK_N) rows->at[own % ROW_STEP * ROW_COUNT + own / ROW_STEP] = there ? at : NO_ROW;
+    if (thread < BLOCK_N) *own_row(rows) = there ? at : NO_ROW;
     const uint32_t missing = __ballot_sync(0xffffffffu, thread < BLOCK_N && asked && !there);
     if (thread % 32 == 0 && thread < BLOCK_N) rows->missing[thread / 32] = missing;
 }

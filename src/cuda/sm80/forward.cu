@@ -216,8 +216,8 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
 #pragma unroll
     for (int row = 0; row < 2 * M_TILES; ++row) state->m[row] = pass <= FINITE ? -INFINITY : 0, state->l[row] = 0;
     if (cache) {
-        put_rows(all_rows, p, t, (int)first, find_page(p, t, (int)first, reciprocal), reciprocal);
-        put_rows(all_rows + 1, p, t, next, find_page(p, t, next, reciprocal), reciprocal);
+        put_rows(all_rows, p, t, (int)first, find_page(all_rows, p, t, (int)first, reciprocal), reciprocal);
+        put_rows(all_rows + 1, p, t, next, find_page(all_rows + 1, p, t, next, reciprocal), reciprocal);
         __syncthreads();
     }
     load_q(p, t, memory);
@@ -229,8 +229,9 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
         const struct key_rows *rows = cache ? all_rows + slot : NULL;
         if (!CACHE) next = next_seen(p, t, j0 + BLOCK_N, end);
         after = CACHE ? next_seen(p, t, next + BLOCK_N, end) : next;
-        const int page = cache ? find_page(p, t, after, reciprocal) : 0;
         slot = (slot + 1) % KEY_ROWS_SLOTS;
+        struct key_rows *const behind = all_rows + (slot + 1) % KEY_ROWS_SLOTS; /* of the block that is done with */
+        const int page = cache ? find_page(behind, p, t, after, reciprocal) : 0;
         if (STAGES == 1) {
             __syncthreads(); /* all are done with the block before */
             copy_block(p, t, stages, 0, rows, !v_in_k, j0);
@@ -249,7 +250,7 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
         rewrite_block(tile, pass, found);
         process_block(p, t, memory, tile, rows, v_in_k, &visible, warp, j0, pass, state);
         if (cache) {
-            put_rows(all_rows + (slot + 1) % KEY_ROWS_SLOTS, p, t, after, page, reciprocal);
+            put_rows(behind, p, t, after, page, reciprocal);
             cp_async_commit();
         }
     }

@@ -94,7 +94,7 @@ static bool is_cache(const struct problem *p) {
 }
 
 /* Whether K and V have one layout, in which 32 bits count the units of 16 bytes to every row. */
-static bool places_have_32_bits(const struct problem *p) {
+static bool rows_have_32_bits(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t unit = 16 / (int64_t)strobe__dtype_bytes(a->k.dtype);
     const int64_t most[3] = {p->paged.pages, p->paged.page_size, a->heads_kv};
@@ -113,12 +113,12 @@ static bool takes_keys(const struct forward_variant *v, const struct problem *p)
     const strobe_attention *a = &p->a;
     if (v->cache != 3) return is_cache(p) ? v->cache != 0 : v->cache != 1;
     return p->features & FEATURE(PAGED) && !(p->features & FEATURE(SCALES)) && a->k.dtype == a->q.dtype &&
-           v->dim == a->dim && v->dim_v == a->dim_v && places_have_32_bits(p);
+           v->dim == a->dim && v->dim_v == a->dim_v && rows_have_32_bits(p);
 }
 
 /* Shared memory of a launch: over a cache also for where keys lie (sm80/cache.h). */
 static int32_t shared_bytes_for(const struct problem *p, const struct forward_variant *v) {
-    if (v->cache == 3) return v->shared_bytes + KEY_ROWS_SLOTS * KEY_PLACES_BYTES(v->keys);
+    if (v->cache == 3) return v->shared_bytes + KEY_ROWS_SLOTS * KEY_ROWS_32_BYTES(v->keys);
     return v->shared_bytes + (is_cache(p) ? KEY_ROWS_SLOTS * KEY_ROWS_BYTES(v->keys) : 0);
 }
 

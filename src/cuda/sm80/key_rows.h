@@ -11,6 +11,6 @@ enum { KEY_ROWS_SLOTS = 3 };
 #define KEY_ROWS_BYTES(keys) ((keys) * (2 * 8 + 2 * 4) + 16)
 
 /* The same where a row's place is one number of 32 bits for both. */
-#define KEY_PLACES_BYTES(keys) ((keys) * 4 + 16)
+#define KEY_ROWS_32_BYTES(keys) ((keys)*4 + 16)
 
 #endif
