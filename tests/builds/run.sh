@@ -10,7 +10,6 @@ cd "$2"
 set -- --preset "$preset"
 if [ "$all" ]; then set -- "$@" -DSTROBE_SANITIZE_TILES=ON -DSTROBE_BASELINE_ONLY=OFF; fi
 cmake "$@"
-cmake --build "build-$preset" -- --quiet
 
 # The first finding ends the program. (Not detect_stack_use_after_return: gcc 12 then misaligns AVX-512 variables on the stack,
 # its bug 110027.) The thread sanitizer wants its shadow memory at fixed addresses, which a kernel that spreads mappings widely
@@ -28,4 +27,23 @@ clang,) set -- "$@" -E "^(every kernel past |lab: |many ranks|command: |$text)" 
 asan,) set -- "$@" -E '^(every kernel past |every kernel where |lab: every algorithm |command: what roundings |make demo: |strobe check --quick|'"$text)" ;;
 tsan,*) set -- setarch -R "$@" -E "^($single)" ;;
 esac
+
+# Of a sanitizer's build only what these tests run is compiled: that the rest compiles is for the builds of both compilers to say.
+programs=
+if [ "$preset" != clang ]; then
+    "$@" -N | sed -n 's/^ *Test *#[0-9]*: //p' >"build-$preset/names.txt"
+    ninja -C "build-$preset" -t targets all | sed 's/: .*//' >"build-$preset/targets.txt"
+    programs=$(cat "build-$preset"/*/CTestTestfile.cmake | awk -v root="$(pwd -P)/build-$preset/" '
+        FILENAME != "-" && FNR == NR { name[$0]; next }
+        FILENAME != "-" { target[$0]; next }
+        sub(/^add_test\(\[=*\[/, "") && match($0, /\]=*\]/) && substr($0, 1, RSTART - 1) in name {
+            words = split($0, word, "\"")
+            for (n = 2; n <= words; n += 2)
+                if (index(word[n], root) == 1 && substr(word[n], length(root) + 1) in target)
+                    print substr(word[n], length(root) + 1)
+        }' "build-$preset/names.txt" "build-$preset/targets.txt" - | sort -u)
+    [ "$programs" ] || { echo "run.sh: no program of these tests was found"; exit 1; }
+fi
+# shellcheck disable=SC2086 # a list of files
+ninja -C "build-$preset" --quiet $programs
 exec "$@"
