@@ -24,7 +24,7 @@ demo: all  ## exact attention on the queries, keys and values of a real transfor
 	@$(if $(filter OFF,$(CUDA)),echo "built without the GPU's kernels; make demo CUDA=ON builds them",:)
 
 .PHONY: test
-test: packages-test  ## the tests, quick and full: some 15 minutes on two cores
+test: packages-test  ## the tests, quick and full: some 20 minutes on two cores
 	@$(call build,dev,build-dev)
 	$(call tests,build-dev,quick|full,$(TESTS)); status=$$?; tools/test_totals.sh build-dev/results.xml; exit $$status
 
