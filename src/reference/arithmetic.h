@@ -20,8 +20,8 @@
 #if defined(STROBE_STANDARD)
 typedef float real;
 #define REAL(function) function##f
-#define REAL_DTYPE STROBE_FP32
-#define OTHER_DTYPE STROBE_FP64
+#define REAL_DTYPE     STROBE_FP32
+#define OTHER_DTYPE    STROBE_FP64
 #if defined(STROBE_TENSOR_CORE)
 #define KERNEL(name) strobe__tensor_core_##name
 #else
@@ -30,8 +30,8 @@ typedef float real;
 #else
 typedef double real;
 #define REAL(function) function
-#define REAL_DTYPE STROBE_FP64
-#define OTHER_DTYPE STROBE_FP32
+#define REAL_DTYPE     STROBE_FP64
+#define OTHER_DTYPE    STROBE_FP32
 #define KERNEL(name)   strobe__reference_##name
 #endif
 

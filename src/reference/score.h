@@ -74,8 +74,8 @@ static inline bool is_visible(const struct row *r, int64_t j) {
     return !(p->features & FEATURE(VISIBLE)) || is_visible_by_function(r, j);
 }
 
-/* The dot product of a row of `left` and a row of `right`. In float64 the order of the sum is of no matter, and one sum alone would
- * wait for itself; the error of standard attention is that of one sum. */
+/* The dot product of a row of `left` and a row of `right`. In float64 the order of the sum is of no matter, and one sum
+ * alone would wait for itself; the error of standard attention is that of one sum. */
 #if defined(STROBE_STANDARD)
 enum { SUMS = 1 };
 #else

@@ -33,7 +33,8 @@ programs=
 if [ "$preset" != clang ]; then
     "$@" -N | sed -n 's/^ *Test *#[0-9]*: //p' >"build-$preset/names.txt"
     ninja -C "build-$preset" -t targets all | sed 's/: .*//' >"build-$preset/targets.txt"
-    programs=$(cat "build-$preset"/*/CTestTestfile.cmake | awk -v root="$(pwd -P)/build-$preset/" '
+    root=$(sed -n 's/^CMAKE_CACHEFILE_DIR:INTERNAL=//p' "build-$preset/CMakeCache.txt")/
+    programs=$(cat "build-$preset"/*/CTestTestfile.cmake | awk -v root="$root" '
         FILENAME != "-" && FNR == NR { name[$0]; next }
         FILENAME != "-" { target[$0]; next }
         sub(/^add_test\(\[=*\[/, "") && match($0, /\]=*\]/) && substr($0, 1, RSTART - 1) in name {
