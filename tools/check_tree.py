@@ -25,6 +25,8 @@ INCLUDES = {
     "src/cpu/amx": ["cpu/amx/", "cpu/decode/", "cpu/vector/", *CPU_SHARED],
     "src/cuda": ["cuda/", "core/", "math/", "strobe/"],
     "src/cuda/host": ["cuda/host/", "cuda/device/", "core/", "math/", "strobe/"],
+    "src/cuda/host/unpack.c": ["cuda/host/unpack.h", "cuda/packed/"],
+    "src/cuda/packed": ["cuda/packed/", "cuda/host/unpack.h"],
     "src/cuda/device": ["cuda/device/", "cuda/ptx/", "math/"],
     "src/cuda/ptx": ["cuda/ptx/"],
     "src/cuda/sm80": ["cuda/sm80/", *CUDA_SHARED],

@@ -33,11 +33,10 @@ elseif(STROBE_NVCC)
   get_filename_component(cuda_root "${STROBE_NVCC}" REALPATH)
   get_filename_component(cuda_root "${cuda_root}" DIRECTORY)
   find_path(STROBE_CUDA_INCLUDE cuda_runtime_api.h PATHS ${cuda_root}/../include /usr/local/cuda/include)
-  find_program(STROBE_FATBINARY fatbinary PATHS ${cuda_root} /usr/local/cuda/bin)
   find_library(STROBE_CUDART libcudart_static.a PATHS ${cuda_root}/../lib64 /usr/local/cuda/lib64
     PATH_SUFFIXES ../targets/x86_64-linux/lib)
 endif()
-if(NOT STROBE_NVCC OR NOT STROBE_CUDA_INCLUDE OR NOT ((STROBE_CUDART AND STROBE_FATBINARY) OR STROBE_CUDA_EMULATED) OR NOT CMAKE_OBJCOPY OR NOT STROBE_LD)
+if(NOT STROBE_NVCC OR NOT STROBE_CUDA_INCLUDE OR NOT (STROBE_CUDART OR STROBE_CUDA_EMULATED) OR NOT CMAKE_OBJCOPY OR NOT STROBE_LD)
   if(STROBE_CUDA STREQUAL AUTO)
     message(STATUS "CUDA: left out, no nvcc with its static runtime was found")
     return()
@@ -89,13 +88,16 @@ list(APPEND ptxas_options ${developer_options})
 include(cuda/images.cmake)
 
 # cuda_object(NAME forward_bf16_128 SOURCE sm80/forward.cu DEFINES DIM=128 ... [CODE options]): its kernel is strobe__<NAME>.
-# CODE: for which GPUs, default all. IMAGE: with which others it is loaded, see images.cmake; default: with that of the other
-# 16-bit type. Sets cuda_object_built.
+# CODE: for which GPUs, default all. IMAGE: with which others it is loaded, default: with that of the other 16-bit type; FAMILY:
+# with which images it is packed, default: with none; see images.cmake. Sets cuda_object_built.
 function(cuda_object)
-  cmake_parse_arguments(PARSE_ARGV 0 object "" "NAME;SOURCE;IMAGE" "DEFINES;CODE")
+  cmake_parse_arguments(PARSE_ARGV 0 object "" "NAME;SOURCE;IMAGE;FAMILY" "DEFINES;CODE")
   set(cuda_object_built ON)
   if(NOT object_IMAGE)
     image_of_pair(object_IMAGE ${object_NAME})
+  endif()
+  if(NOT object_FAMILY)
+    set(object_FAMILY ${object_IMAGE})
   endif()
   if(NOT object_CODE)
     set(object_CODE ${STROBE_CUDA_CODE})
@@ -111,7 +113,7 @@ function(cuda_object)
     if(STROBE_CUDA_EMULATED)
       image_emulated(${object_NAME} ${object_SOURCE} "${object_DEFINES}")
     else()
-      image_add(${object_NAME} ${object_IMAGE} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/${object_SOURCE} "${object_DEFINES}" "${object_CODE}")
+      image_add(${object_NAME} ${object_IMAGE} ${object_FAMILY} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/${object_SOURCE} "${object_DEFINES}" "${object_CODE}")
     endif()
   endif()
   set(cuda_object_built ${cuda_object_built} PARENT_SCOPE)
@@ -230,7 +232,7 @@ endforeach()
 set(decode_cluster_lines)
 set(decode_cluster_bytes_lines)
 function(cuda_decode_cluster name list element stored dim n warps stages ctas cluster)
-  cuda_object(NAME ${name}_by${cluster} IMAGE decode_cluster_${dim} SOURCE sm80/decode_cluster.cu CODE -gencode=arch=compute_90,code=sm_90 DEFINES
+  cuda_object(NAME ${name}_by${cluster} FAMILY decode_cluster_${dim} SOURCE sm80/decode_cluster.cu CODE -gencode=arch=compute_90,code=sm_90 DEFINES
     ELEMENT_${element} STORED_${stored} DIM=${dim} N_TILES=${n} WARPS_M=1 WARPS_N=${warps} STAGES=${stages} CTAS=${ctas} CLUSTER=${cluster})
   if(cuda_object_built)
     set(${list} "${${list}}VARIANT(${name}_by${cluster}, ${element}, ${stored}, ${dim}, ${n}, 1, ${warps}, ${stages}, ${ctas}, ${cluster})\n" PARENT_SCOPE)
@@ -352,11 +354,8 @@ file(CONFIGURE OUTPUT cuda/cuda_backward_dbias_variants.h CONTENT "${dbias_lines
 set(sm90_defines)
 macro(cuda_object_sm90 name source)
   set(code -gencode=arch=compute_90a,code=sm_90a)
-  string(REGEX REPLACE "_(bf16|fp16)(_?[0-9]*).*" "\\2" image ${name})
-  if(name MATCHES "_plain") # is called most, and loaded sooner without the others
-    set(image ${image}_plain)
-  endif()
-  cuda_object(NAME ${name} IMAGE ${image} SOURCE sm90/${source} CODE ${code} DEFINES ${ARGN})
+  string(REGEX REPLACE "_(bf16|fp16)((_[0-9]+)?).*" "\\2" family ${name})
+  cuda_object(NAME ${name} FAMILY ${family} SOURCE sm90/${source} CODE ${code} DEFINES ${ARGN})
   if(cuda_object_built)
     set(options ${ARGN})
     list(JOIN options " -D" options)
@@ -553,7 +552,7 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     string(TOUPPER ${dtype} element)
     cuda_latent_sm90(${dtype} ${element} 0 latent_sm90_${dtype})
     cuda_latent_sm90(${dtype} ${element} 1 latent_sm90_${dtype}_terms)
-    cuda_object(NAME latent_sm90_${dtype}_merge IMAGE latent_sm90 SOURCE sm90/latent/merge.cu CODE -gencode=arch=compute_90a,code=sm_90a DEFINES ELEMENT_${element})
+    cuda_object(NAME latent_sm90_${dtype}_merge FAMILY latent_sm90 SOURCE sm90/latent/merge.cu CODE -gencode=arch=compute_90a,code=sm_90a DEFINES ELEMENT_${element})
   endforeach()
 endif()
 if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
@@ -590,7 +589,7 @@ cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} D
 # ---- the host's part, and all of it in one object
 
 add_library(strobe_cuda_host OBJECT cuda/table.c
-  cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/image.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/visible.c
+  cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/image.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/unpack.c cuda/host/visible.c
   cuda/host/visible_function.c
   cuda/sm80/backward_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/backward/tile_order.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c

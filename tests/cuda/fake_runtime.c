@@ -26,8 +26,9 @@ static struct {
 } requests[MOST_REQUESTS];
 static int request_count;
 
-/* The image, which has all kernels, is a library once it is loaded, in a mode that no capture minds. */
-static int images_loaded;
+/* The image, which has all kernels, is a library once it is loaded, in a mode that no capture minds, once for each kind of
+ * GPU. */
+static int images_loaded[FAKE_GPUS];
 static enum cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
 static cudaError_t refuse(const char *sentence) {
@@ -92,8 +93,9 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, enum c
     if (count || library_count) return refuse("options of an image");
     if (fake_thread.current == NONE) return refuse("an image is loaded, and no device is current");
     if (capture_mode != cudaStreamCaptureModeRelaxed) return refuse("an image is loaded, which a capture forbids");
-    if (++images_loaded > 1) return refuse("an image is loaded twice");
-    *library = (cudaLibrary_t)(uintptr_t)code;
+    if (++images_loaded[fake_thread.current] > 1) return refuse("an image is loaded twice");
+    if (*(const char *)code != 0) return refuse("an image that was not unpacked");
+    *library = (cudaLibrary_t)(uintptr_t)&images_loaded[fake_thread.current];
     return cudaSuccess;
 }
 

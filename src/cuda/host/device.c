@@ -33,6 +33,7 @@ static struct {
     struct cuda_limits limits;
     CUdevice handle; /* the driver's */
 } devices[MOST_DEVICES];
+static int architectures[MOST_DEVICES], architecture_count; /* the different ones */
 
 bool strobe__cuda_driver_function(const char *name, unsigned version, void *function) {
     void *found = NULL;
@@ -85,6 +86,9 @@ static void look(void) {
         devices[i].limits = (struct cuda_limits){properties.multiProcessorCount, (int)properties.sharedMemPerBlockOptin,
                                                  properties.major, 10 * properties.major + properties.minor};
         any = any || properties.major >= LEAST_MAJOR;
+        int place = 0;
+        while (place < architecture_count && architectures[place] != devices[i].limits.architecture) ++place;
+        if (place == architecture_count) architectures[architecture_count++] = devices[i].limits.architecture;
     }
     if (!any) lack = "no GPU here has compute capability 8.0 or later";
 }
@@ -116,6 +120,19 @@ struct cuda_limits strobe__cuda_limits(int32_t index) {
     const struct cuda_limits none = {0};
     pthread_once(&once, look);
     return index >= 0 && index < device_count ? devices[index].limits : none;
+}
+
+bool strobe__cuda_architecture(int *architecture, int *place) {
+    int index = 0;
+    pthread_once(&once, look);
+    *place = 0;
+    if (architecture_count > 1) { /* with one, no launch has to ask */
+        if (cudaGetDevice(&index) != cudaSuccess || index < 0 || index >= device_count) return false;
+        while (*place < architecture_count && architectures[*place] != devices[index].limits.architecture) ++*place;
+    }
+    if (*place >= architecture_count || *place >= MOST_ARCHITECTURES) return false;
+    *architecture = architectures[*place];
+    return true;
 }
 
 bool strobe__cuda_describe(int32_t device, int32_t index, strobe_device_info *info) {

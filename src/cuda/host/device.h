@@ -24,6 +24,11 @@ struct cuda_limits {
 };
 struct cuda_limits strobe__cuda_limits(int32_t device_index);
 
+/* The compute capability of the current device, such as 90, and its place among the different ones of this machine's
+ * devices, from 0 on; false where none is current, or more than MOST_ARCHITECTURES differ. */
+enum { MOST_ARCHITECTURES = 8 };
+bool strobe__cuda_architecture(int *architecture, int *place);
+
 bool strobe__cuda_describe(int32_t device, int32_t index, strobe_device_info *info);
 
 /* *function, a pointer to a function, from the driver, which nothing links against; false if it has none. */
