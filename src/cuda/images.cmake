@@ -148,5 +148,6 @@ function(image_objects result)
     WORKING_DIRECTORY ${folder} DEPENDS ${files} ${folder}/images.txt ${CMAKE_CURRENT_SOURCE_DIR}/cuda/image_handles.cmake
     VERBATIM COMMENT "CUDA images")
   add_library(strobe_cuda_handles OBJECT ${folder}/images.c)
+  target_include_directories(strobe_cuda_handles SYSTEM PRIVATE ${STROBE_CUDA_INCLUDE})
   set(${result} ${folder}/images.o $<TARGET_OBJECTS:strobe_cuda_handles> ${objects} PARENT_SCOPE)
 endfunction()

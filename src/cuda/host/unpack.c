@@ -15,7 +15,10 @@ struct reader {
     size_t missing; /* bytes read past the end, as zeros */
 };
 
-static inline void refill(struct reader *r) {
+/* All of this is one loop, in whose registers the reader lies: a call would keep it in memory. */
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void refill(struct reader *r) {
     while (r->range >> 24 == 0) {
         r->range <<= 8;
         r->code <<= 8;
@@ -26,7 +29,7 @@ static inline void refill(struct reader *r) {
     }
 }
 
-static inline unsigned bit(struct reader *r, probability *p) {
+INLINE unsigned bit(struct reader *r, probability *p) {
     refill(r);
     const uint32_t bound = (r->range >> PROBABILITY_BITS) * *p;
     if (r->code < bound) {
@@ -39,14 +42,14 @@ static inline unsigned bit(struct reader *r, probability *p) {
     return 1;
 }
 
-static inline unsigned tree(struct reader *r, probability *nodes, int bits) {
+INLINE unsigned tree(struct reader *r, probability *nodes, int bits) {
     unsigned node = 1;
     for (int n = 0; n < bits; ++n) node = 2 * node + bit(r, &nodes[node]);
     return node - (1u << bits);
 }
 
 /* The same from the lowest bit up. */
-static inline unsigned tree_upwards(struct reader *r, probability *nodes, int bits) {
+INLINE unsigned tree_upwards(struct reader *r, probability *nodes, int bits) {
     unsigned node = 1, value = 0;
     for (int n = 0; n < bits; ++n) {
         const unsigned b = bit(r, &nodes[node]);
@@ -56,7 +59,7 @@ static inline unsigned tree_upwards(struct reader *r, probability *nodes, int bi
     return value;
 }
 
-static uint32_t even_bits(struct reader *r, int bits) {
+INLINE uint32_t even_bits(struct reader *r, int bits) {
     uint32_t value = 0;
     while (bits-- > 0) {
         refill(r);
@@ -68,14 +71,19 @@ static uint32_t even_bits(struct reader *r, int bits) {
     return value;
 }
 
-static unsigned length_of(struct reader *r, struct lengths *l, int place) {
-    if (!bit(r, &l->near_or_more[place])) return SHORTEST + tree(r, l->near[place], 3);
-    if (!bit(r, &l->middle_or_far[place])) return SHORTEST + NEAR_LENGTHS + tree(r, l->middle[place], 3);
-    return SHORTEST + 2 * NEAR_LENGTHS + tree(r, l->far, 8);
+INLINE unsigned length_of(struct reader *r, struct lengths *l, int place) {
+    probability *nodes = l->far;
+    int bits = 8;
+    unsigned least = SHORTEST + 2 * NEAR_LENGTHS;
+    if (!bit(r, &l->near_or_more[place]))
+        nodes = l->near[place], bits = 3, least = SHORTEST;
+    else if (!bit(r, &l->middle_or_far[place]))
+        nodes = l->middle[place], bits = 3, least = SHORTEST + NEAR_LENGTHS;
+    return least + tree(r, nodes, bits);
 }
 
 /* Distances count from 0, the byte before. */
-static uint32_t distance_of(struct reader *r, struct model *m, unsigned length) {
+INLINE uint32_t distance_of(struct reader *r, struct model *m, unsigned length) {
     const unsigned class = tree(r, m->distance_class[length_class(length)], CLASS_BITS);
     if (class < 4) return class;
     const int bits = (int)(class / 2) - 1;
@@ -86,16 +94,15 @@ static uint32_t distance_of(struct reader *r, struct model *m, unsigned length) 
 }
 
 /* A byte beside the one that the copy before it would have had next: bits are told apart by those until one differs. */
-static unsigned differing_byte(struct reader *r, struct model *m, int context, int place, unsigned other) {
+INLINE unsigned differing_byte(struct reader *r, struct model *m, int context, int place, unsigned other) {
     unsigned node = 1;
-    bool same = true;
     while (node < 256) {
-        const unsigned expected = other >> 7 & 1;
-        const unsigned b = bit(r, same ? &m->differing[place][expected][node] : &m->byte[context][node]);
-        same = same && b == expected;
+        const unsigned expected = other >> 7 & 1, b = bit(r, &m->differing[place][expected][node]);
         node = 2 * node + b;
         other <<= 1;
+        if (b != expected) break;
     }
+    while (node < 256) node = 2 * node + bit(r, &m->byte[context][node]);
     return node - 256;
 }
 
@@ -107,10 +114,12 @@ struct state {
 };
 
 /* The bytes from `begin` to `end`; those before are known. */
-static bool unpack(struct reader *r, struct state *s, unsigned char *to, uint32_t begin, uint32_t end, bool text) {
+INLINE bool unpack(struct reader begun, struct state *s, unsigned char *to, uint32_t begin, uint32_t end, bool text) {
     struct model *m = &s->model;
-    uint32_t *last = s->last, at = begin;
+    struct reader reader = begun, *r = &reader;
+    uint32_t last[REPEATS], at = begin;
     int past = s->past;
+    memcpy(last, s->last, sizeof last);
     while (at < end && r->missing < 8) {
         const int place = place_of(text, at - begin);
         if (!bit(r, &m->copy[past][place])) {
@@ -126,8 +135,8 @@ static bool unpack(struct reader *r, struct state *s, unsigned char *to, uint32_
         unsigned length = 0;
         if (!bit(r, &m->repeat[past])) {
             length = length_of(r, &m->lengths[0], place);
-            memmove(last + 1, last, (REPEATS - 1) * sizeof *last);
-            last[0] = distance_of(r, m, length);
+            const uint32_t distance = distance_of(r, m, length);
+            last[3] = last[2], last[2] = last[1], last[1] = last[0], last[0] = distance;
             past = past_after(past, STEP_COPY);
         } else {
             int which = 0;
@@ -137,7 +146,7 @@ static bool unpack(struct reader *r, struct state *s, unsigned char *to, uint32_
                 length = 1;
             if (!length) length = length_of(r, &m->lengths[1], place);
             const uint32_t chosen = last[which];
-            memmove(last + 1, last, (size_t)which * sizeof *last);
+            for (; which > 0; --which) last[which] = last[which - 1];
             last[0] = chosen;
             past = past_after(past, STEP_REPEAT);
         }
@@ -147,6 +156,7 @@ static bool unpack(struct reader *r, struct state *s, unsigned char *to, uint32_
         at += length;
     }
     s->past = past;
+    memcpy(s->last, last, sizeof last);
     return at == end && r->missing < 8;
 }
 
@@ -220,7 +230,8 @@ void *strobe__unpack(const struct packed *codes, int count, bool text) {
         struct reader r = {codes[n].stream + 4, codes[n].stream + codes[n].bytes, UINT32_MAX, 0, 0};
         for (int k = 0; k < 4; ++k) r.code = r.code << 8 | codes[n].stream[k];
         begin = end, end += codes[n].unpacked;
-        whole = unpack(&r, s, all, (uint32_t)begin, (uint32_t)end, text);
+        whole = text ? unpack(r, s, all, (uint32_t)begin, (uint32_t)end, true)
+                     : unpack(r, s, all, (uint32_t)begin, (uint32_t)end, false);
     }
     if (whole && text)
         result = strobe__unpack_registers(all + begin, end - begin);
