@@ -45,11 +45,11 @@ static strobe_status hear_first(struct exchange *x, const struct record *own, st
     const int32_t size = x->t->size, rank = x->t->rank;
     for (int32_t peer = 1; peer < size && rank == 0; peer += AT_A_TIME) {
         for (int32_t p = peer; p < size && p < peer + AT_A_TIME; ++p) strobe__exchange_send(x, p, own, sizeof *own);
-        TRY(strobe__exchange_start(x));
+        TRY(strobe__exchange_start(x, true));
         TRY(strobe__exchange_wait(x));
     }
     if (rank > 0) strobe__exchange_receive(x, 0, &v->first, sizeof v->first);
-    TRY(strobe__exchange_start(x));
+    TRY(strobe__exchange_start(x, true));
     return strobe__exchange_wait(x);
 }
 
@@ -66,7 +66,7 @@ static strobe_status hear(struct exchange *x, const struct record *own, struct v
             if (rank > 0) strobe__exchange_send(x, to, own, sizeof *own);
             if (from > 0) strobe__exchange_receive(x, from, &heard[d - distance], sizeof *heard);
         }
-        TRY(strobe__exchange_start(x));
+        TRY(strobe__exchange_start(x, true));
         TRY(strobe__exchange_wait(x));
         for (int32_t d = distance; d < end; ++d)
             if ((rank - d + size) % size > 0) judge(v, &heard[d - distance], (rank - d + size) % size);

@@ -71,7 +71,7 @@ static strobe_status sum_dsinks(struct job *j) {
         strobe__exchange_send(&j->x, rank, j->own_dsinks, bytes);
         strobe__exchange_receive(&j->x, rank, j->all_dsinks + rank * heads, bytes);
     }
-    TRY(strobe__exchange_start(&j->x));
+    TRY(strobe__exchange_start(&j->x, true));
     TRY(strobe__exchange_wait(&j->x));
     strobe__sum_parts(&w->place, j->dsinks, j->all_dsinks, heads, w->t.size);
     return STROBE_OK;
@@ -80,13 +80,13 @@ static strobe_status sum_dsinks(struct job *j) {
 /* Part n is computed on, if there is one, while the inputs of the next and the results of the one before travel. */
 static strobe_status run_part(struct job *j, int32_t n) {
     const bool goes = j->s[0].group > 1, next = goes && n + 1 < j->parts, before = goes && n > 0;
+    const bool computes = n >= 0 && n < j->parts;
     if (next) strobe__heads_tell(&j->h[n + 1], true);
     if (before) strobe__heads_tell(&j->h[n - 1], false);
-    TRY(strobe__exchange_start(&j->heads_x));
+    TRY(strobe__exchange_start(&j->heads_x, !computes));
     if (next) strobe__heads_keep(&j->h[n + 1], true);
     if (before) strobe__heads_keep(&j->h[n - 1], false);
-    if (n >= 0 && n < j->parts)
-        TRY(j->w.backward ? strobe__dist_run_backward(&j->e[n]) : strobe__dist_run_forward(&j->e[n]));
+    if (computes) TRY(j->w.backward ? strobe__dist_run_backward(&j->e[n]) : strobe__dist_run_forward(&j->e[n]));
     TRY(strobe__exchange_wait(&j->heads_x));
     if (next) strobe__heads_put(&j->h[n + 1], true);
     if (before) strobe__heads_put(&j->h[n - 1], false);

@@ -168,6 +168,7 @@ static strobe_status finish(const struct engine *e) {
     const struct runs *keys = &e->schedule->keys_rest;
     if (strobe__engine_is_whole(e)) return STROBE_OK;
     TRY(round_runs(e, s->g.dq, e->sum_dq, &e->schedule->rest, s->a.heads_q, s->a.dim));
+    if (e->keys_are_rounded) return STROBE_OK;
     TRY(round_runs(e, s->g.dk, e->sum_dk, keys, s->a.heads_kv, s->a.dim));
     return round_runs(e, s->g.dv, e->sum_dv, keys, s->a.heads_kv, s->a.dim_v);
 }

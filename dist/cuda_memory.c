@@ -10,12 +10,15 @@
 #include "cuda_params.h"
 
 void strobe__dist_move_rows(struct move_params);
+void strobe__dist_move_all(struct moves_params);
 void strobe__dist_round_rows(struct round_params);
 void strobe__dist_fill_floats(float *to, int64_t count, float value);
 void strobe__dist_sum_ranks(float *to, const float *parts, int64_t count, int32_t ranks);
 void strobe__dist_store_words(struct upload_params);
+void strobe__dist_copy_pieces(struct copy_params);
+void strobe__dist_sum_rows(struct summed_rows);
 
-enum { THREADS = 256, MOST_BLOCKS = 4096, MOST_PARTS = 64, MOST_UNITS = 1 << 30 };
+enum { THREADS = 256, MOST_BLOCKS = 4096, MOST_PARTS = 64, MOST_COPIERS = 1056, MOST_UNITS = 1 << 30 };
 
 /* Launches a kernel by its symbol, whose address the runtime wants as one of an object. */
 static const char *launch(void (*kernel)(void), dim3 blocks, dim3 threads, void **arguments, void *stream) {
@@ -29,6 +32,8 @@ static const char *text_of(cudaError_t error) { return error == cudaSuccess ? NU
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static const dim3 all_threads = {THREADS, 1, 1};
 
 /* Over rows of `inner` units each: threads lie along a row. */
 static const char *launch_over(void (*kernel)(void), int64_t rows, int64_t inner, void *params, void *stream) {
@@ -63,18 +68,55 @@ static struct moved_rows turned(struct moved_rows m) {
     return m;
 }
 
+static struct move_params params_of(const struct moved_rows *m, int32_t unit, bool adds) {
+    struct move_params p = {.to = m->to, .from = m->from, .entries = m->count[0], .rows = m->count[1], .adds = adds};
+    const int64_t units = m->count[3] * m->element_bytes / unit;
+    p.units = (uint32_t)units, p.inner = (uint32_t)(units * m->count[2]), p.unit_bytes = unit;
+    for (int axis = 0; axis < 3; ++axis) {
+        p.to_stride[axis] = m->to_stride[axis] * m->element_bytes;
+        p.from_stride[axis] = m->from_stride[axis] * m->element_bytes;
+    }
+    return p;
+}
+
+static int64_t inner_units(const struct moved_rows *m, int32_t unit) {
+    return m->count[3] * m->element_bytes / unit * m->count[2];
+}
+
 const char *strobe__dist_cuda_move(const struct moved_rows *given, bool adds, void *stream) {
     const struct moved_rows m = turned(*given);
     const int32_t unit = unit_of(&m, adds);
-    const int64_t units = m.count[3] * m.element_bytes / unit, inner = units * m.count[2];
+    const int64_t inner = inner_units(&m, unit);
     if (inner > MOST_UNITS) return "rows of 2^30 and more units are not moved";
-    struct move_params p = {.to = m.to, .from = m.from, .entries = m.count[0], .rows = m.count[1], .adds = adds};
-    p.units = (uint32_t)units, p.inner = (uint32_t)inner, p.unit_bytes = unit;
-    for (int axis = 0; axis < 3; ++axis) {
-        p.to_stride[axis] = m.to_stride[axis] * m.element_bytes;
-        p.from_stride[axis] = m.from_stride[axis] * m.element_bytes;
-    }
+    struct move_params p = params_of(&m, unit, adds);
     return launch_over((void (*)(void))strobe__dist_move_rows, p.entries * p.rows, inner, &p, stream);
+}
+
+static const char *launch_moves(struct moves_params *p, void *stream) {
+    const dim3 blocks = {(unsigned)smaller(p->chunks, MOST_BLOCKS), 1, 1};
+    void *arguments[] = {p};
+    const char *failure = p->count ? launch((void (*)(void))strobe__dist_move_all, blocks, all_threads, arguments, stream)
+                                   : NULL;
+    p->count = p->chunks = 0;
+    return failure;
+}
+
+const char *strobe__dist_cuda_move_all(const struct moved_rows *moves, int64_t count, void *stream) {
+    struct moves_params p = {.count = 0};
+    const char *failure = NULL;
+    for (int64_t n = 0; n < count && !failure; ++n) {
+        const struct moved_rows m = turned(moves[n]);
+        const int32_t unit = unit_of(&m, false);
+        const int64_t inner = inner_units(&m, unit);
+        if (inner > MOST_UNITS || m.count[0] * m.count[1] > (int64_t)UINT32_MAX / inner) { /* by itself */
+            failure = strobe__dist_cuda_move(&moves[n], false, stream);
+            continue;
+        }
+        p.first_chunk[p.count] = p.chunks, p.move[p.count++] = params_of(&m, unit, false);
+        p.chunks += (uint32_t)ceil_div(m.count[0] * m.count[1] * inner, MOVED_CHUNK);
+        if (p.count == MOVED_TOGETHER) failure = launch_moves(&p, stream);
+    }
+    return failure ? failure : launch_moves(&p, stream);
 }
 
 /* Whether every head of every row begins at a multiple of 16 bytes on both sides, and is as long. */
@@ -97,7 +139,10 @@ const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream) 
     for (int axis = 0; axis < 3; ++axis)
         p.to_stride[axis] = r->to_stride[axis], p.from_stride[axis] = r->from_stride[axis],
         p.more_stride[axis] = r->more_stride[axis];
-    return launch_over((void (*)(void))strobe__dist_round_rows, p.entries * p.rows, inner, &p, stream);
+    const dim3 blocks = {(unsigned)smaller(ceil_div(p.entries * p.rows * inner, ROUNDED_AT_ONCE * THREADS), MOST_BLOCKS), 1,
+                         1};
+    void *arguments[] = {&p};
+    return launch((void (*)(void))strobe__dist_round_rows, blocks, all_threads, arguments, stream);
 }
 
 const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream) {
@@ -116,8 +161,6 @@ static dim3 blocks_for(int64_t count) {
     return blocks;
 }
 
-static const dim3 all_threads = {THREADS, 1, 1};
-
 const char *strobe__dist_cuda_fill(float *to, int64_t count, float value, void *stream) {
     void *arguments[] = {&to, &count, &value};
     return launch((void (*)(void))strobe__dist_fill_floats, blocks_for(count), all_threads, arguments, stream);
@@ -125,6 +168,38 @@ const char *strobe__dist_cuda_fill(float *to, int64_t count, float value, void *
 
 const char *strobe__dist_cuda_copy(void *to, const void *from, size_t bytes, void *stream) {
     return text_of(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
+}
+
+const char *strobe__dist_cuda_copy_pieces(const struct copied_rows *pieces, int64_t count, void *stream) {
+    const char *failure = NULL;
+    for (int64_t first = 0; first < count && !failure; first += COPIED_PIECES) {
+        struct copy_params p = {.count = (uint32_t)smaller(count - first, COPIED_PIECES)};
+        for (uint32_t n = 0; n < p.count; ++n) {
+            const struct copied_rows *c = &pieces[first + n];
+            p.piece[n] = (struct copied_piece){c->to, c->from, (uint32_t)c->bytes, p.chunks};
+            p.chunks += (uint32_t)ceil_div((int64_t)c->bytes, COPIED_CHUNK);
+        }
+        const dim3 blocks = {(unsigned)smaller(p.chunks, MOST_COPIERS), 1, 1};
+        void *arguments[] = {&p};
+        failure = launch((void (*)(void))strobe__dist_copy_pieces, blocks, all_threads, arguments, stream);
+    }
+    return failure;
+}
+
+const char *strobe__dist_cuda_sum_rows(struct summed_rows *r, void *stream) {
+    r->chunks = 0;
+    for (uint32_t n = 0; n < r->count; ++n) {
+        struct summed_piece *p = &r->piece[n];
+        uint64_t together = (uint64_t)(uintptr_t)p->to;
+        for (uint32_t s = 0; s < p->sources; ++s) together |= (uint64_t)(uintptr_t)r->source[p->first_source + s];
+        p->wide = together % 16 == 0 && p->elements % 8 == 0;
+        p->first_chunk = r->chunks;
+        r->chunks += (uint32_t)ceil_div(p->elements, SUMMED_CHUNK);
+    }
+    if (r->chunks == 0) return NULL;
+    const dim3 blocks = {(unsigned)smaller(r->chunks, MOST_BLOCKS), 1, 1};
+    void *arguments[] = {r};
+    return launch((void (*)(void))strobe__dist_sum_rows, blocks, all_threads, arguments, stream);
 }
 
 const char *strobe__dist_cuda_sum(float *to, const float *parts, int64_t count, int32_t ranks, void *stream) {

@@ -44,21 +44,62 @@ extern "C" __global__ void strobe__dist_move_rows(const __grid_constant__ struct
         move_units<uint16_t, false>(&p);
 }
 
-/* One element, or eight that lie side by side. */
-template <bool wide> INLINE void store_rounded(const struct round_params *p, int64_t at, const float *x) {
-    if constexpr (!wide) {
-        if (p->type == ROUNDED_FP32)
-            ((float *)p->to)[at] = x[0];
+/* Loads of some units are under way before the first of them is stored. */
+template <typename unit> INLINE void move_chunk(const struct move_params *p, uint32_t first) {
+    enum { AT_ONCE = 4 };
+    const uint32_t all = (uint32_t)(p->entries * p->rows) * p->inner, left = all - first, rows = (uint32_t)p->rows;
+    const uint32_t end = first + (left < MOVED_CHUNK ? left : MOVED_CHUNK);
+    for (uint32_t at = first + threadIdx.x; at < end; at += AT_ONCE * blockDim.x) {
+        unit x[AT_ONCE];
+        unit *to[AT_ONCE];
+#pragma unroll
+        for (uint32_t n = 0; n < AT_ONCE; ++n) {
+            const uint32_t unit_at = at + n * blockDim.x;
+            if (unit_at >= end) continue;
+            const uint32_t r = unit_at / p->inner, u = unit_at - r * p->inner, entry = r / rows, head = u / p->units;
+            const int64_t row = r - entry * rows;
+            to[n] = (unit *)(p->to + entry * p->to_stride[0] + row * p->to_stride[1] + head * p->to_stride[2]) +
+                    (u - head * p->units);
+            x[n] = ((const unit *)(p->from + entry * p->from_stride[0] + row * p->from_stride[1] +
+                                   head * p->from_stride[2]))[u - head * p->units];
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < AT_ONCE; ++n)
+            if (at + n * blockDim.x < end) *to[n] = x[n];
+    }
+}
+
+extern "C" __global__ void strobe__dist_move_all(const __grid_constant__ struct moves_params p) {
+    uint32_t n = 0;
+    for (uint32_t chunk = blockIdx.x; chunk < p.chunks; chunk += gridDim.x) {
+        while (n + 1 < p.count && chunk >= p.first_chunk[n + 1]) ++n;
+        const uint32_t first = (chunk - p.first_chunk[n]) * MOVED_CHUNK;
+        if (p.move[n].unit_bytes == 16)
+            move_chunk<uint4>(&p.move[n], first);
+        else if (p.move[n].unit_bytes == 8)
+            move_chunk<uint2>(&p.move[n], first);
+        else if (p.move[n].unit_bytes == 4)
+            move_chunk<uint32_t>(&p.move[n], first);
         else
-            ((uint16_t *)p->to)[at] = (uint16_t)(p->type == ROUNDED_BF16 ? cvt_bf16x2(x[0], 0) : cvt_f16x2(x[0], 0));
-    } else if (p->type == ROUNDED_BF16) {
-        *(uint4 *)((uint16_t *)p->to + at) = make_uint4(cvt_bf16x2(x[0], x[1]), cvt_bf16x2(x[2], x[3]),
-                                                        cvt_bf16x2(x[4], x[5]), cvt_bf16x2(x[6], x[7]));
-    } else if (p->type == ROUNDED_FP16) {
-        *(uint4 *)((uint16_t *)p->to + at) = make_uint4(cvt_f16x2(x[0], x[1]), cvt_f16x2(x[2], x[3]), cvt_f16x2(x[4], x[5]),
-                                                        cvt_f16x2(x[6], x[7]));
+            move_chunk<uint16_t>(&p.move[n], first);
+    }
+}
+
+/* One element, or eight that lie side by side. */
+template <bool wide> INLINE void store_rounded(void *p, int32_t type, int64_t at, const float *x) {
+    if constexpr (!wide) {
+        if (type == ROUNDED_FP32)
+            ((float *)p)[at] = x[0];
+        else
+            ((uint16_t *)p)[at] = (uint16_t)(type == ROUNDED_BF16 ? cvt_bf16x2(x[0], 0) : cvt_f16x2(x[0], 0));
+    } else if (type == ROUNDED_BF16) {
+        *(uint4 *)((uint16_t *)p + at) = make_uint4(cvt_bf16x2(x[0], x[1]), cvt_bf16x2(x[2], x[3]), cvt_bf16x2(x[4], x[5]),
+                                                    cvt_bf16x2(x[6], x[7]));
+    } else if (type == ROUNDED_FP16) {
+        *(uint4 *)((uint16_t *)p + at) = make_uint4(cvt_f16x2(x[0], x[1]), cvt_f16x2(x[2], x[3]), cvt_f16x2(x[4], x[5]),
+                                                    cvt_f16x2(x[6], x[7]));
     } else {
-        float4 *to = (float4 *)((float *)p->to + at);
+        float4 *to = (float4 *)((float *)p + at);
         to[0] = make_float4(x[0], x[1], x[2], x[3]), to[1] = make_float4(x[4], x[5], x[6], x[7]);
     }
 }
@@ -72,23 +113,36 @@ template <bool wide> INLINE void load_unit(const float *from, float *x) {
     }
 }
 
+/* Units of all rows are numbered through; loads of some are under way before the first of them is stored. */
 template <bool wide, bool adds> INLINE void round_units(const struct round_params *p) {
-    const int64_t all = p->entries * p->rows;
-    const uint32_t width = wide ? 8 : 1;
-    for (int64_t r = (int64_t)blockIdx.x * blockDim.y + threadIdx.y; r < all; r += (int64_t)gridDim.x * blockDim.y) {
-        const int64_t entry = r / p->rows, row = r - entry * p->rows;
-        const int64_t to = entry * p->to_stride[0] + row * p->to_stride[1];
-        const float *from = p->from + entry * p->from_stride[0] + row * p->from_stride[1];
-        const float *more = adds ? p->more + entry * p->more_stride[0] + row * p->more_stride[1] : from;
-        for (uint32_t u = blockIdx.y * blockDim.x + threadIdx.x; u < p->inner; u += gridDim.y * blockDim.x) {
-            const uint32_t head = u / p->units, x = (u - head * p->units) * width;
-            float sum[8], part[8];
-            load_unit<wide>(from + head * p->from_stride[2] + x, sum);
-            if constexpr (adds) {
-                load_unit<wide>(more + head * p->more_stride[2] + x, part);
-                for (uint32_t n = 0; n < width; ++n) sum[n] += part[n];
-            }
-            store_rounded<wide>(p, to + head * p->to_stride[2] + x, sum);
+    enum { AT_ONCE = ROUNDED_AT_ONCE };
+    const uint64_t all = (uint64_t)(p->entries * p->rows) * p->inner;
+    const uint32_t width = wide ? 8 : 1, step = blockDim.x;
+    for (uint64_t first = (uint64_t)blockIdx.x * AT_ONCE * step; first < all;
+         first += (uint64_t)gridDim.x * AT_ONCE * step) {
+        const uint64_t r0 = first / p->inner;
+        const uint32_t u0 = (uint32_t)(first - r0 * p->inner);
+        float sum[AT_ONCE][8], part[AT_ONCE][8];
+        int64_t to[AT_ONCE];
+#pragma unroll
+        for (uint32_t n = 0; n < AT_ONCE; ++n) {
+            const uint32_t offset = threadIdx.x + n * step, over = (u0 + offset) / p->inner;
+            if (first + offset >= all) continue;
+            const uint32_t u = u0 + offset - over * p->inner, head = u / p->units, x = (u - head * p->units) * width;
+            const int64_t r = (int64_t)r0 + over, entry = r / p->rows, row = r - entry * p->rows;
+            to[n] = entry * p->to_stride[0] + row * p->to_stride[1] + head * p->to_stride[2] + x;
+            load_unit<wide>(p->from + entry * p->from_stride[0] + row * p->from_stride[1] + head * p->from_stride[2] + x,
+                            sum[n]);
+            if constexpr (adds)
+                load_unit<wide>(p->more + entry * p->more_stride[0] + row * p->more_stride[1] + head * p->more_stride[2] + x,
+                                part[n]);
+        }
+#pragma unroll
+        for (uint32_t n = 0; n < AT_ONCE; ++n) {
+            if (first + threadIdx.x + n * step >= all) continue;
+            if constexpr (adds)
+                for (uint32_t w = 0; w < width; ++w) sum[n][w] += part[n][w];
+            store_rounded<wide>(p->to, p->type, to[n], sum[n]);
         }
     }
 }
@@ -104,6 +158,34 @@ extern "C" __global__ void strobe__dist_round_rows(const __grid_constant__ struc
         round_units<false, false>(&p);
 }
 
+template <bool wide> INLINE void sum_chunk(const struct summed_rows *r, const struct summed_piece *p, uint32_t first) {
+    const uint32_t width = wide ? 8 : 1, left = p->elements - first,
+                   end = first + (left < SUMMED_CHUNK ? left : SUMMED_CHUNK);
+    const float *const *source = r->source + p->first_source;
+    for (uint32_t at = first + threadIdx.x * width; at < end; at += blockDim.x * width) {
+        float sum[8], part[8];
+        load_unit<wide>(source[0] + at, sum);
+#pragma unroll 2
+        for (uint32_t s = 1; s < p->sources; ++s) {
+            load_unit<wide>(source[s] + at, part);
+            for (uint32_t n = 0; n < width; ++n) sum[n] += part[n];
+        }
+        store_rounded<wide>(p->to, p->type, at, sum);
+    }
+}
+
+extern "C" __global__ void strobe__dist_sum_rows(const __grid_constant__ struct summed_rows r) {
+    uint32_t n = 0;
+    for (uint32_t chunk = blockIdx.x; chunk < r.chunks; chunk += gridDim.x) {
+        while (n + 1 < r.count && chunk >= r.piece[n + 1].first_chunk) ++n;
+        const uint32_t first = (chunk - r.piece[n].first_chunk) * SUMMED_CHUNK;
+        if (r.piece[n].wide)
+            sum_chunk<true>(&r, &r.piece[n], first);
+        else
+            sum_chunk<false>(&r, &r.piece[n], first);
+    }
+}
+
 extern "C" __global__ void strobe__dist_fill_floats(float *to, int64_t count, float value) {
     for (int64_t n = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; n < count; n += (int64_t)gridDim.x * blockDim.x)
         to[n] = value;
@@ -115,6 +197,44 @@ extern "C" __global__ void strobe__dist_sum_ranks(float *to, const float *parts,
         double sum = 0;
         for (int32_t rank = 0; rank < ranks; ++rank) sum += parts[rank * count + n];
         to[n] = (float)sum;
+    }
+}
+
+/* Units of a chunk: four loads of a thread are under way at a time. */
+template <typename unit> INLINE void copy_units(unsigned char *to, const unsigned char *from, uint32_t bytes) {
+    enum { AT_ONCE = 4 };
+    const uint32_t units = bytes / sizeof(unit);
+    unit *const a = (unit *)to;
+    const unit *const b = (const unit *)from;
+    uint32_t u = threadIdx.x;
+    for (; u + (AT_ONCE - 1) * blockDim.x < units; u += AT_ONCE * blockDim.x) {
+        unit x[AT_ONCE];
+#pragma unroll
+        for (uint32_t n = 0; n < AT_ONCE; ++n) x[n] = b[u + n * blockDim.x];
+#pragma unroll
+        for (uint32_t n = 0; n < AT_ONCE; ++n) a[u + n * blockDim.x] = x[n];
+    }
+    for (; u < units; u += blockDim.x) a[u] = b[u];
+    for (uint32_t byte = units * (uint32_t)sizeof(unit) + threadIdx.x; byte < bytes; byte += blockDim.x)
+        to[byte] = from[byte];
+}
+
+/* Pieces may lie on another GPU. */
+extern "C" __global__ void strobe__dist_copy_pieces(const __grid_constant__ struct copy_params p) {
+    uint32_t n = 0;
+    for (uint32_t chunk = blockIdx.x; chunk < p.chunks; chunk += gridDim.x) {
+        while (n + 1 < p.count && chunk >= p.piece[n + 1].first_chunk) ++n;
+        const uint32_t at = (chunk - p.piece[n].first_chunk) * COPIED_CHUNK, left = p.piece[n].bytes - at;
+        const uint32_t bytes = left < COPIED_CHUNK ? left : COPIED_CHUNK;
+        unsigned char *const to = p.piece[n].to + at;
+        const unsigned char *const from = p.piece[n].from + at;
+        const uint64_t together = (uint64_t)to | (uint64_t)from;
+        if (together % 16 == 0)
+            copy_units<uint4>(to, from, bytes);
+        else if (together % 4 == 0)
+            copy_units<uint32_t>(to, from, bytes);
+        else
+            copy_units<unsigned char>(to, from, bytes);
     }
 }
 

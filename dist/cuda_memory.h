@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cuda_params.h"
+
 /* Rows [entries][rows][heads][elements] of 2 or 4 bytes each, strides in elements; elements lie side by side. */
 struct moved_rows {
     void *to;
@@ -18,19 +20,30 @@ struct moved_rows {
 };
 
 const char *strobe__dist_cuda_move(const struct moved_rows *m, bool adds, void *stream); /* adds: fp32 */
+/* Copies of which none reads or writes what another writes, by as few kernels as can be. */
+const char *strobe__dist_cuda_move_all(const struct moved_rows *moves, int64_t count, void *stream);
 
 /* Rows of fp32, or the sums of two (more: NULL, or the other), rounded to a type of the same order as in cuda_params.h. */
 struct rounded_rows {
     void *to;
     const float *from, *more;
     int64_t count[4], to_stride[3], from_stride[3], more_stride[3];
-    int32_t type; /* 0 fp32, 1 fp16, 2 bf16 */
+    int32_t type;
 };
 const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream);
 
 const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream);
 const char *strobe__dist_cuda_fill(float *to, int64_t count, float value, void *stream);
 const char *strobe__dist_cuda_copy(void *to, const void *from, size_t bytes, void *stream);
+/* Pieces of less than 2^32 bytes each, by one kernel, from and to any memory that the device reaches. */
+struct copied_rows {
+    void *to;
+    const void *from;
+    size_t bytes;
+};
+const char *strobe__dist_cuda_copy_pieces(const struct copied_rows *pieces, int64_t count, void *stream);
+/* first_chunk, chunks and wide are filled in here. */
+const char *strobe__dist_cuda_sum_rows(struct summed_rows *r, void *stream);
 const char *strobe__dist_cuda_sum(float *to, const float *parts, int64_t count, int32_t ranks, void *stream);
 const char *strobe__dist_cuda_upload(int64_t *to, const int64_t *words, int64_t count, void *stream);
 

@@ -28,6 +28,18 @@ const char *strobe__dist_cuda_copy(void *to, const void *from, size_t bytes, voi
     (void)to, (void)from, (void)bytes, (void)stream;
     return nothing;
 }
+const char *strobe__dist_cuda_move_all(const struct moved_rows *moves, int64_t count, void *stream) {
+    (void)moves, (void)count, (void)stream;
+    return nothing;
+}
+const char *strobe__dist_cuda_copy_pieces(const struct copied_rows *pieces, int64_t count, void *stream) {
+    (void)pieces, (void)count, (void)stream;
+    return nothing;
+}
+const char *strobe__dist_cuda_sum_rows(struct summed_rows *r, void *stream) {
+    (void)r, (void)stream;
+    return nothing;
+}
 const char *strobe__dist_cuda_sum(float *to, const float *parts, int64_t count, int32_t ranks, void *stream) {
     (void)to, (void)parts, (void)count, (void)ranks, (void)stream;
     return nothing;

@@ -16,14 +16,53 @@ struct move_params {
     int32_t adds;                                        /* units are of floats, and are added to what is there */
 };
 
+/* Several such copies, in chunks of MOVED_CHUNK units, which are numbered through. None has 2^32 units. */
+enum { MOVED_TOGETHER = 32, MOVED_CHUNK = 2048 };
+struct moves_params {
+    uint32_t count, chunks;
+    uint32_t first_chunk[MOVED_TOGETHER];
+    struct move_params move[MOVED_TOGETHER];
+};
+
 /* Rows of fp32, or the sums of two, rounded to the type of `to`; strides in elements. */
-enum { ROUNDED_FP32, ROUNDED_FP16, ROUNDED_BF16 };
+enum { ROUNDED_FP32, ROUNDED_FP16, ROUNDED_BF16, ROUNDED_AT_ONCE = 4 /* units of a thread */ };
 struct round_params {
     unsigned char *to;
     const float *from, *more; /* more: NULL, or what is added */
     int64_t entries, rows, to_stride[3], from_stride[3], more_stride[3];
     uint32_t units, inner; /* of a head; of all heads */
     int32_t type, wide;    /* wide: units are of eight elements, else of one */
+};
+
+/* Pieces of memory, each copied from one place to another, in chunks of COPIED_CHUNK bytes, which are numbered through. */
+enum { COPIED_PIECES = 128, COPIED_CHUNK = 16384 };
+struct copied_piece {
+    unsigned char *to;
+    const unsigned char *from;
+    uint32_t bytes, first_chunk;
+};
+struct copy_params {
+    uint32_t count, chunks;
+    struct copied_piece piece[COPIED_PIECES];
+};
+
+/* Sums of rows of fp32, each of one source or more, added in their order, in fp32; `to` may be the first source. Pieces are
+ * summed in chunks of SUMMED_CHUNK elements, which are numbered through. */
+#if !defined(STROBE_SUMMED_SOURCES) /* fewer on a GPU that the host plays, so that small problems take several launches */
+#define STROBE_SUMMED_SOURCES 256
+#endif
+enum { SUMMED_PIECES = 32, SUMMED_SOURCES = STROBE_SUMMED_SOURCES, SUMMED_CHUNK = 2048 };
+struct summed_piece {
+    void *to;
+    uint32_t elements, first_chunk;
+    int16_t type; /* of `to`, as above */
+    int16_t wide; /* all begin at multiples of 16 bytes, and there are eight elements, or a multiple of it */
+    uint16_t first_source, sources;
+};
+struct summed_rows {
+    uint32_t count, chunks, source_count;
+    struct summed_piece piece[SUMMED_PIECES];
+    const float *source[SUMMED_SOURCES];
 };
 
 /* Words that travel in the parameters themselves, so that a captured graph keeps them. */

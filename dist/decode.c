@@ -140,7 +140,7 @@ static strobe_status exchange_and_merge(struct decode *d) {
         strobe__exchange_send(&d->x, rank, d->messages + (size_t)self * d->message_bytes, d->message_bytes);
         strobe__exchange_receive(&d->x, rank, message, d->message_bytes);
     }
-    TRY(strobe__exchange_start(&d->x));
+    TRY(strobe__exchange_start(&d->x, true));
     TRY(strobe__exchange_wait(&d->x));
     strobe__zero(&d->place, d->zeros, (size_t)(heads + dim_v) * sizeof *d->zeros);
     d->partials[size].out = (strobe_tensor){.data = d->zeros, .stride = {0, 0, 1}, .dtype = STROBE_FP32};

@@ -29,6 +29,7 @@ struct place {
     void *stream;          /* NULL on the CPU */
     strobe_status status;  /* of work on memory, the first that failed */
     char sentence[256];
+    struct collected *collected; /* NULL, or copies that go together; see tensor.h */
 };
 
 /* Positions first, first + step, ..., of which there are count; they lie side by side in a tensor, from row on. grad: where

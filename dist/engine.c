@@ -3,6 +3,7 @@
  * engine.c: see engine.h. */
 #include "engine.h"
 
+#include "cuda_memory.h"
 #include "describe.h"
 
 void strobe__engine_note(struct engine *e, strobe_status status) {
@@ -12,6 +13,11 @@ void strobe__engine_note(struct engine *e, strobe_status status) {
 /* Rows of K or V, or of their gradients, which are a message. */
 static size_t piece_bytes(const struct engine *e, int32_t dtype, int64_t rows, int64_t dim) {
     return (size_t)(e->s->w->entries * rows * e->s->a.heads_kv * dim) * strobe__dist_bytes(dtype);
+}
+
+void strobe__engine_message_bytes(const struct engine *e, int32_t dtype, int64_t rows, size_t bytes[2]) {
+    bytes[0] = (piece_bytes(e, dtype, rows, e->s->a.dim) + 63) / 64 * 64;
+    bytes[1] = (piece_bytes(e, dtype, rows, e->s->a.dim_v) + 63) / 64 * 64;
 }
 
 /* Whether so many rows of a tensor lie in memory as they lie in a message. */
@@ -299,6 +305,38 @@ static void copy_run(const struct engine *e, struct block to, int64_t to_row, st
                       extent_of(e, rows, e->s->a.dim_v));
 }
 
+/* Runs of the shard's own rows into a block; on a GPU by one kernel where they lie side by side. */
+static void copy_runs(const struct engine *e, struct block to, struct block from, const struct runs *runs) {
+    enum { TOGETHER = 32 };
+    struct copied_rows pieces[TOGETHER];
+    int64_t count = 0;
+    for (int64_t r = 0; r < runs->count; ++r) {
+        const struct run *run = &runs->at[r];
+        const bool packed = is_packed(e, &to.k, run->count, e->s->a.dim) && is_packed(e, &to.v, run->count, e->s->a.dim_v) &&
+                            is_packed(e, &from.k, run->count, e->s->a.dim) &&
+                            is_packed(e, &from.v, run->count, e->s->a.dim_v);
+        if (!packed || e->on->device == STROBE_CPU) {
+            copy_run(e, to, run->grad, from, run->row, run->count);
+            continue;
+        }
+        for (int which = 0; which < 2; ++which) {
+            const strobe_tensor *a = which ? &to.v : &to.k, *b = which ? &from.v : &from.k;
+            const int64_t dim = which ? e->s->a.dim_v : e->s->a.dim;
+            pieces[count++] = (struct copied_rows){strobe__tensor_from(*a, run->grad, 0).data,
+                                                   strobe__tensor_from(*b, run->row, 0).data,
+                                                   piece_bytes(e, e->s->a.k.dtype, run->count, dim)};
+        }
+        if (count == TOGETHER) strobe__copy_pieces(e->on, pieces, count), count = 0;
+    }
+    strobe__copy_pieces(e->on, pieces, count);
+}
+
+/* Whether attention is computed during step t. */
+static bool computes(const struct engine *e, int64_t t) {
+    if (t >= e->schedule->count || e->s->w->entries == 0) return false;
+    return e->schedule->steps[t].calls.count > 0 || (t == 0 && strobe__schedule_early(e->schedule));
+}
+
 strobe_status strobe__engine_start(struct engine *e, int64_t t) {
     const int32_t dtype = e->s->a.k.dtype;
     if (t < e->schedule->count) {
@@ -316,13 +354,34 @@ strobe_status strobe__engine_start(struct engine *e, int64_t t) {
         each_piece(e, (struct movement){NULL, STROBE_FP32, true, e->grad_landing, NULL}, step->grad_receives,
                    step->grad_receive_count, receive_piece);
     }
-    TRY(strobe__exchange_start(e->x));
+    TRY(strobe__exchange_start(e->x, !computes(e, t)));
     if (t >= e->schedule->count) return STROBE_OK;
     const struct runs *local = &e->schedule->steps[t].local.runs; /* meanwhile */
     const struct block own = {e->s->a.k, e->s->a.v}, next = strobe__engine_block(e, t + 1);
-    for (int64_t r = 0; r < local->count; ++r)
-        copy_run(e, next, local->at[r].grad, own, local->at[r].row, local->at[r].count);
+    copy_runs(e, next, own, local);
     return STROBE_OK;
+}
+
+/* Gradients of step t that are the shard's own keys'. */
+static void add_arrived(struct engine *e, int64_t t) {
+    const struct step *step = &e->schedule->steps[t];
+    const struct block sums = {e->sum_dk, e->sum_dv}, gradients = strobe__engine_gradients(e, t);
+    const struct block rounded = {e->s->g.dk, e->s->g.dv};
+    const struct runs *local = &step->grad_local.runs;
+    struct movement m = {&sums, STROBE_FP32, true, e->grad_landing, NULL};
+    int64_t last_step;
+    const struct transfer *last = strobe__schedule_last(e->schedule, &last_step);
+    const bool ends = last && t == last_step;
+    if (strobe__engine_is_whole(e)) return;
+    if (strobe__engine_adds_at_once(e)) { /* where nothing comes after all calls, they end it */
+        strobe__engine_add_at_once(e, t, last ? ends : t == e->schedule->count - 1);
+        return;
+    }
+    for (int64_t r = 0; r < local->count; ++r)
+        copy_run(e, sums, local->at[r].row, gradients, local->at[r].grad, local->at[r].count);
+    m.memory = each_piece(e, m, step->grad_receives, step->grad_receive_count - ends, add_piece);
+    m.rounded = &rounded;
+    if (ends) each_piece(e, m, last, 1, add_piece);
 }
 
 strobe_status strobe__engine_finish(struct engine *e, int64_t t) {
@@ -333,20 +392,6 @@ strobe_status strobe__engine_finish(struct engine *e, int64_t t) {
         each_piece(e, (struct movement){&next, e->s->a.k.dtype, false, e->landing, NULL}, step->receives,
                    step->receive_count, put_piece);
     }
-    if (t > 0 && e->s->w->backward) {
-        const struct step *step = &e->schedule->steps[t - 1];
-        const struct block sums = {e->sum_dk, e->sum_dv}, gradients = strobe__engine_gradients(e, t - 1);
-        const struct runs *local = &step->grad_local.runs;
-        for (int64_t r = 0; r < local->count; ++r)
-            copy_run(e, sums, local->at[r].row, gradients, local->at[r].grad, local->at[r].count);
-        const struct block rounded = {e->s->g.dk, e->s->g.dv};
-        struct movement m = {&sums, STROBE_FP32, true, e->grad_landing, NULL};
-        int64_t last_step;
-        const struct transfer *last = strobe__schedule_last(e->schedule, &last_step);
-        const bool ends = last && t == last_step + 1;
-        m.memory = each_piece(e, m, step->grad_receives, step->grad_receive_count - ends, add_piece);
-        m.rounded = &rounded;
-        if (ends) each_piece(e, m, last, 1, add_piece);
-    }
+    if (t > 0 && e->s->w->backward) add_arrived(e, t - 1);
     return STROBE_OK;
 }

@@ -28,6 +28,7 @@ struct engine {
     size_t kernel_bytes;
     float *zeros; /* [heads_q + dim_v] */
 
+    bool keys_are_rounded;            /* backward: dK and dV are in the shard's tensors */
     bool has_sums;                    /* forward: some rows come from several calls, or from none */
     strobe_tensor sum_out, sum_lse;   /* what the calls so far come to */
     strobe_tensor part_out, part_lse; /* what one call comes to, where there is something to merge it with */
@@ -65,6 +66,13 @@ struct block strobe__engine_gradients(const struct engine *e, int64_t t);
 strobe_status strobe__engine_start(struct engine *e, int64_t t);
 /* Waits for it, and puts what has arrived where it belongs. */
 strobe_status strobe__engine_finish(struct engine *e, int64_t t);
+
+/* gradients.c: whether what has arrived is added to sums by one kernel; what came of step t, and rounds all rows where
+ * nothing more comes. */
+bool strobe__engine_adds_at_once(const struct engine *e);
+void strobe__engine_add_at_once(struct engine *e, int64_t t, bool ends);
+/* Bytes of a message's K and V, or of their gradients, of so many rows: each ends at a multiple of 64. */
+void strobe__engine_message_bytes(const struct engine *e, int32_t dtype, int64_t rows, size_t bytes[2]);
 
 /* Keeps the first failure of a call. */
 void strobe__engine_note(struct engine *e, strobe_status status);

@@ -32,9 +32,12 @@ static strobe_status failed(const struct exchange *x) {
     return strobe__dist_fail(STROBE_DEVICE_ERROR, "the transport failed: %s", text ? text : "it does not say why");
 }
 
-strobe_status strobe__exchange_start(struct exchange *x) {
+strobe_status strobe__exchange_start(struct exchange *x, bool alone) {
     if (x->send_count == 0 && x->receive_count == 0) return STROBE_OK;
-    const int code = x->t->start(x->t->self, x->sends, x->send_count, x->receives, x->receive_count, x->stream);
+    const bool moves = alone && x->t->move;
+    const int code = (moves ? x->t->move : x->t->start)(x->t->self, x->sends, x->send_count, x->receives, x->receive_count,
+                                                        x->stream);
+    if (moves) x->send_count = x->receive_count = 0;
     return code ? failed(x) : STROBE_OK;
 }
 

@@ -21,8 +21,9 @@ void strobe__exchange_free(struct exchange *x);
 void strobe__exchange_send(struct exchange *x, int32_t rank, const void *data, size_t bytes);
 void strobe__exchange_receive(struct exchange *x, int32_t rank, void *data, size_t bytes);
 
-/* Without messages both do nothing. After waiting the exchange is empty again. */
-strobe_status strobe__exchange_start(struct exchange *x);
+/* Without messages both do nothing. After waiting the exchange is empty again. alone: nothing goes beside it, and a
+ * transport that can move it at once does so; waiting then does nothing. */
+strobe_status strobe__exchange_start(struct exchange *x, bool alone);
 strobe_status strobe__exchange_wait(struct exchange *x);
 
 #endif

@@ -276,6 +276,7 @@ void strobe__heads_tell(struct heads *h, bool scatters) {
     unsigned char *sent = h->staging, *landed = h->landing;
     for (int n = 0; n < count && scatters; ++n)
         if (!items[n].whole.data) zero_shard(h, &items[n]);
+    strobe__collect(h->on);
     for (int32_t m = 0; m < h->s->group; ++m)
         for (int n = 0; n < count && m != self(h); ++n) {
             const int32_t sends = scatters ? self(h) : m, receives = scatters ? m : self(h);
@@ -287,6 +288,7 @@ void strobe__heads_tell(struct heads *h, bool scatters) {
             tell(h, &items[n], m, receives, landed, scatters, false);
             sent += item_bytes(h, &items[n], sends), landed += item_bytes(h, &items[n], receives);
         }
+    strobe__collected(h->on);
 }
 
 /* Sums begin with zeros, before the first part's are added. */
@@ -302,13 +304,16 @@ void strobe__heads_keep(struct heads *h, bool scatters) {
     const struct item *items = scatters ? h->inputs : h->results;
     const int count = scatters ? h->input_count : h->result_count;
     if (!scatters) begin_sums(h);
+    strobe__collect(h->on);
     for (int n = 0; n < count; ++n) move_own(h, &items[n], scatters);
+    strobe__collected(h->on);
 }
 
 void strobe__heads_put(struct heads *h, bool scatters) {
     const struct item *items = scatters ? h->inputs : h->results;
     const int count = scatters ? h->input_count : h->result_count;
     unsigned char *landed = h->landing;
+    strobe__collect(h->on);
     for (int32_t m = 0; m < h->s->group; ++m)
         for (int n = 0; n < count && m != self(h); ++n) {
             if (scatters)
@@ -317,6 +322,7 @@ void strobe__heads_put(struct heads *h, bool scatters) {
                 move_whole(h, &items[n], m, landed, false);
             landed += item_bytes(h, &items[n], scatters ? m : self(h));
         }
+    strobe__collected(h->on);
 }
 
 strobe_status strobe__heads_finish(const struct heads *h, float *zeros) {

@@ -34,6 +34,29 @@ static struct moved_rows moved(const strobe_tensor *to, const strobe_tensor *fro
     return m;
 }
 
+/* Copies that go together. */
+enum { COLLECTED = 64 };
+struct collected {
+    int64_t count;
+    struct moved_rows at[COLLECTED];
+};
+static _Thread_local struct collected collected; /* of the call under way */
+
+static void put_collected(struct place *on) {
+    struct collected *c = on->collected;
+    if (c->count > 0) note(on, strobe__dist_cuda_move_all(c->at, c->count, on->stream));
+    c->count = 0;
+}
+
+void strobe__collect(struct place *on) {
+    if (on->device == STROBE_CUDA) collected.count = 0, on->collected = &collected;
+}
+
+void strobe__collected(struct place *on) {
+    if (on->collected) put_collected(on);
+    on->collected = NULL;
+}
+
 static bool is_empty(struct extent e) { return e.entries <= 0 || e.rows <= 0 || e.heads <= 0 || e.dim <= 0; }
 
 void strobe__copy_rows(struct place *on, strobe_tensor to, strobe_tensor from, struct extent e) {
@@ -41,7 +64,12 @@ void strobe__copy_rows(struct place *on, strobe_tensor to, strobe_tensor from, s
     e = joined(&to, &from, e);
     if (on->device == STROBE_CUDA) {
         const struct moved_rows m = moved(&to, &from, e);
-        note(on, strobe__dist_cuda_move(&m, false, on->stream));
+        if (!on->collected) {
+            note(on, strobe__dist_cuda_move(&m, false, on->stream));
+            return;
+        }
+        on->collected->at[on->collected->count++] = m;
+        if (on->collected->count == COLLECTED) put_collected(on);
         return;
     }
     const size_t bytes = (size_t)e.dim * strobe__dist_bytes(to.dtype);
@@ -78,6 +106,15 @@ void strobe__round_on_device(struct place *on, strobe_tensor to, strobe_tensor f
         r.to_stride[axis] = to.stride[axis], r.from_stride[axis] = from.stride[axis],
         r.more_stride[axis] = more.stride[axis];
     note(on, strobe__dist_cuda_round(&r, on->stream));
+}
+
+void strobe__copy_pieces(struct place *on, const struct copied_rows *pieces, int64_t count) {
+    if (count > 0) note(on, strobe__dist_cuda_copy_pieces(pieces, count, on->stream));
+}
+
+void strobe__sum_rows(struct place *on, struct summed_rows *r) {
+    if (r->count > 0) note(on, strobe__dist_cuda_sum_rows(r, on->stream));
+    r->count = r->source_count = 0;
 }
 
 void strobe__zero(struct place *on, void *to, size_t bytes) {

@@ -33,6 +33,17 @@ void strobe__round_on_device(struct place *on, strobe_tensor to, strobe_tensor f
 void strobe__copy_rows(struct place *on, strobe_tensor to, strobe_tensor from, struct extent e); /* of one dtype */
 void strobe__add_rows(struct place *on, strobe_tensor to, strobe_tensor from, struct extent e);  /* fp32 */
 
+/* From collect to collected, copies of rows on CUDA, of which none reads or writes what another writes, go by as few kernels
+ * as can be. What is put on the stream in between goes before or behind any of them. */
+void strobe__collect(struct place *on);
+void strobe__collected(struct place *on);
+
+/* On CUDA: pieces of memory, by one kernel; and sums of rows, which are then empty again. */
+struct copied_rows;
+struct summed_rows;
+void strobe__copy_pieces(struct place *on, const struct copied_rows *pieces, int64_t count);
+void strobe__sum_rows(struct place *on, struct summed_rows *r);
+
 void strobe__zero(struct place *on, void *to, size_t bytes);
 void strobe__zero_rows(struct place *on, void *to, int64_t stride_bytes, int64_t rows, int64_t row_bytes);
 void strobe__fill(struct place *on, float *to, int64_t count, float value);

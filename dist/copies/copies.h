@@ -8,9 +8,11 @@
  *     the receiver's stream    waits for full = 1, sets it to 0, copies out of the slot, sets empty = 1
  *
  * The values are the same on every round, so that a graph may be launched again. Between a copy and a value a GPU loses some
- * microseconds, so that slots are large. An exchange goes in rounds, and every rank
- * puts a round's sends on its streams before it puts the receives of the round before: if a GPU ran all streams of a rank
- * as one, in the order of the host's calls, no rank would wait for ever. */
+ * microseconds, so that slots are large. Where nothing goes beside an exchange and it is short, kernels copy in place of
+ * engines, on the call's own stream: one for all that is sent in a round, one for all that is taken, so that the values of
+ * all ranks are waited for and set together. Which of both a rank does is its own affair. An exchange goes in rounds, and
+ * every rank puts a round's sends on its streams before it puts the receives of the round before: if a GPU ran all streams
+ * of a rank as one, in the order of the host's calls, no rank would wait for ever. */
 #ifndef STROBE_DIST_COPIES_COPIES_H
 #define STROBE_DIST_COPIES_COPIES_H
 
@@ -21,6 +23,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "dist/cuda_memory.h"
 #include "strobe/strobe_dist.h"
 
 #if !defined(STROBE_SLOT_BYTES) /* smaller on a GPU that the host plays, so that messages take many */
@@ -35,7 +38,9 @@ enum {
     MOST_NEAR = 64,
     RECORD_BYTES = 2048,
     DEEP = 2,
-    AT_A_TIME = 8
+    AT_A_TIME = 8,
+    MOST_VALUES = 4 * MOST_NEAR, /* put on a stream at a time */
+    MOST_PIECES = 128            /* copied by a kernel at a time */
 };
 
 /* Values that streams wait for, as the host sees them. */
@@ -93,9 +98,15 @@ struct copies {
     struct shared *shared;
     struct channel *on_device; /* the channels, as the GPU sees them */
     bool is_registered, watches;
-    cudaStream_t stream[STREAMS]; /* SEND and TAKE */
-    cudaEvent_t ready, done[STREAMS];
-    bool is_used[STREAMS];            /* by the exchange under way */
+    cudaStream_t stream[STREAMS];           /* SEND and TAKE */
+    cudaEvent_t ready, done[STREAMS], left; /* left: the exchange before, by the stream on which it was */
+    cudaStream_t last;                      /* that stream */
+    bool has_left;                          /* not where it was captured */
+    bool is_used[STREAMS];                  /* by the exchange under way */
+    CUstreamBatchMemOpParams value[MOST_VALUES];
+    struct copied_rows piece[MOST_PIECES];
+    unsigned value_count;
+    int64_t piece_count;
     struct side send_side, take_side; /* of it: started, when it is waited for */
     bool copies_move, base_moves, base_records_move;
     strobe_message *far; /* messages that base moves: sends, then receives */
@@ -126,6 +137,8 @@ void strobe__copies_part(struct copies *c);
 int strobe__copies_start(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
                          int64_t receive_count, void *stream);
 int strobe__copies_wait(void *self, void *stream);
+int strobe__copies_move(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
+                        int64_t receive_count, void *stream);
 
 /* records.c: those of its records. */
 int strobe__copies_start_records(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,

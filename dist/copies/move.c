@@ -7,7 +7,7 @@
 
 #include "copies.h"
 
-enum { ALIGNMENT = 256 };
+enum { ALIGNMENT = 256, MOST_BY_KERNEL = 3 * SLOT_BYTES };
 
 /* Finds the next message of a rank; false when there is none. */
 static bool find(const struct side *side, int32_t rank, int64_t *at) {
@@ -30,10 +30,16 @@ static CUstreamBatchMemOpParams write_value(_Atomic uint32_t *value, uint32_t nu
 }
 
 /* The stream waits until a value is 1, and sets it to 0. */
-static int acquire(struct copies *c, _Atomic uint32_t *value, cudaStream_t stream) {
-    CUstreamBatchMemOpParams both[2] = {{.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32}}, write_value(value, 0)};
+static void make_acquire(_Atomic uint32_t *value, CUstreamBatchMemOpParams both[2]) {
+    both[0] = (CUstreamBatchMemOpParams){.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32}};
     both[0].waitValue.address = (CUdeviceptr)(uintptr_t)value, both[0].waitValue.value = 1;
     both[0].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
+    both[1] = write_value(value, 0);
+}
+
+static int acquire(struct copies *c, _Atomic uint32_t *value, cudaStream_t stream) {
+    CUstreamBatchMemOpParams both[2];
+    make_acquire(value, both);
     return stream_values(c, both, 2, stream);
 }
 
@@ -42,8 +48,28 @@ static int release(struct copies *c, _Atomic uint32_t *value, cudaStream_t strea
     return stream_values(c, &one, 1, stream);
 }
 
+/* What is put on a stream together: values, and pieces that one kernel copies. */
+static int put_values(struct copies *c, cudaStream_t stream) {
+    const unsigned count = c->value_count;
+    c->value_count = 0;
+    return count > 0 ? stream_values(c, c->value, count, stream) : 0;
+}
+
+static int put_pieces(struct copies *c, cudaStream_t stream) {
+    const char *failure = strobe__dist_cuda_copy_pieces(c->piece, c->piece_count, stream);
+    c->piece_count = 0;
+    return failure ? strobe__copies_fail(c, "CUDA: a kernel that copies: %s", failure) : 0;
+}
+
+static int copy(struct copies *c, void *to, const void *from, size_t bytes, bool by_kernel, cudaStream_t stream) {
+    if (!by_kernel)
+        return strobe__copies_cuda(c, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "a copy");
+    c->piece[c->piece_count++] = (struct copied_rows){to, from, bytes};
+    return c->piece_count == MOST_PIECES ? put_pieces(c, stream) : 0;
+}
+
 /* Copies messages into a slot, or out of one, until it is full or there are no more. */
-static int copy_slot(struct copies *c, const struct side *side, struct near *n, cudaStream_t stream) {
+static int copy_slot(struct copies *c, const struct side *side, struct near *n, bool by_kernel, cudaStream_t stream) {
     int64_t *at = side->sends ? &n->send_at : &n->take_at;
     size_t *done = side->sends ? &n->send_done : &n->take_done, used = 0;
     unsigned char *slot = side->sends ? n->landing + (size_t)n->send_slot * SLOT_BYTES
@@ -54,7 +80,7 @@ static int copy_slot(struct copies *c, const struct side *side, struct near *n, 
         const size_t left = m->bytes - *done, bytes = left < SLOT_BYTES - used ? left : SLOT_BYTES - used;
         unsigned char *own = (unsigned char *)m->data + *done, *to = side->sends ? slot + used : own;
         const unsigned char *from = side->sends ? own : slot + used;
-        failed = strobe__copies_cuda(c, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "a copy");
+        failed = copy(c, to, from, bytes, by_kernel, stream);
         *done += bytes, used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         if (*done == m->bytes) ++*at, *done = 0;
     }
@@ -68,38 +94,81 @@ static int use(struct copies *c, int number) {
     return strobe__copies_cuda(c, cudaStreamWaitEvent(c->stream[number], c->ready, 0), "an event");
 }
 
-static int move_slot(struct copies *c, const struct side *side, struct near *n) {
+/* Of the slot of a pair that is next: what is waited for before it is filled or emptied, and what is said afterwards. */
+static void values_of(const struct copies *c, const struct side *side, const struct near *n, _Atomic uint32_t **before,
+                      _Atomic uint32_t **after) {
     struct channel *channel = side->sends ? &c->on_device[c->number * MOST_NEAR + n->number]
                                           : &c->on_device[n->number * MOST_NEAR + c->number];
+    const int slot = side->sends ? n->send_slot : n->take_slot;
+    *before = side->sends ? &channel->empty[slot] : &channel->full[slot];
+    *after = side->sends ? &channel->full[slot] : &channel->empty[slot];
+}
+
+static void count_slot(const struct side *side, struct near *n) {
     int *slot = side->sends ? &n->send_slot : &n->take_slot;
-    const int number = side->sends ? SEND : TAKE;
-    cudaStream_t stream = c->stream[number];
-    _Atomic uint32_t *before = side->sends ? &channel->empty[*slot] : &channel->full[*slot],
-                     *after = side->sends ? &channel->full[*slot] : &channel->empty[*slot];
-    if (use(c, number) || acquire(c, before, stream) || copy_slot(c, side, n, stream)) return 1;
     *slot = (*slot + 1) % SLOTS;
-    return release(c, after, stream);
+}
+
+static bool has_more(struct side *side, struct near *n) {
+    return n->reached && find(side, n->rank, side->sends ? &n->send_at : &n->take_at);
+}
+
+/* A round of one side by copy engines. Sends go from the first near rank to the last, and are taken the other way. */
+static int move_by_engines(struct copies *c, struct side *side, bool *moved) {
+    const int number = side->sends ? SEND : TAKE;
+    for (int32_t k = 0; k < c->near_count; ++k) {
+        struct near *n = &c->near[side->sends ? k : c->near_count - 1 - k];
+        _Atomic uint32_t *before, *after;
+        if (!has_more(side, n)) continue;
+        *moved = true;
+        values_of(c, side, n, &before, &after);
+        if (use(c, number) || acquire(c, before, c->stream[number]) || copy_slot(c, side, n, false, c->stream[number]) ||
+            release(c, after, c->stream[number]))
+            return 1;
+        count_slot(side, n);
+    }
+    return 0;
+}
+
+/* A round of one side by a kernel on the call's stream, all ranks together. */
+static int move_by_kernel(struct copies *c, struct side *side, bool *moved, cudaStream_t stream) {
+    _Atomic uint32_t *before, *after;
+    struct near *taken[MOST_NEAR];
+    int32_t count = 0;
+    for (int32_t k = 0; k < c->near_count; ++k) {
+        struct near *n = &c->near[k];
+        if (!has_more(side, n)) continue;
+        taken[count++] = n;
+        values_of(c, side, n, &before, &after);
+        make_acquire(before, &c->value[c->value_count]), c->value_count += 2;
+    }
+    if (count == 0) return 0;
+    *moved = true;
+    if (put_values(c, stream)) return 1;
+    for (int32_t k = 0; k < count; ++k)
+        if (copy_slot(c, side, taken[k], true, stream)) return 1;
+    if (put_pieces(c, stream)) return 1;
+    for (int32_t k = 0; k < count; ++k) { /* with what the next round waits for, or by themselves at the end */
+        values_of(c, side, taken[k], &before, &after);
+        c->value[c->value_count++] = write_value(after, 1);
+        count_slot(side, taken[k]);
+    }
+    return 0;
 }
 
 /* All rounds. */
-static int move_near(struct copies *c) {
+static int move_near(struct copies *c, bool by_kernel, cudaStream_t stream) {
     int failed = 0;
+    c->value_count = 0, c->piece_count = 0;
     for (int32_t k = 0; k < c->near_count; ++k) c->near[k].send_at = c->near[k].take_at = 0;
-    bool moves = true;
-    for (int64_t round = 0; moves && !failed; ++round) {
-        moves = round == 0;
-        for (int32_t k = 0; k < c->near_count && !failed; ++k) {
-            struct near *n = &c->near[k];
-            if (!n->reached || !find(&c->send_side, n->rank, &n->send_at)) continue;
-            moves = true, failed = move_slot(c, &c->send_side, n);
-        }
-        for (int32_t k = c->near_count - 1; round > 0 && k >= 0 && !failed; --k) {
-            struct near *n = &c->near[k];
-            if (!n->reached || !find(&c->take_side, n->rank, &n->take_at)) continue;
-            moves = true, failed = move_slot(c, &c->take_side, n);
-        }
+    bool moved = true;
+    for (int64_t round = 0; moved && !failed; ++round) {
+        moved = round == 0;
+        struct side *const sides[2] = {&c->send_side, &c->take_side};
+        for (int s = 0; s < (round > 0 ? 2 : 1) && !failed; ++s)
+            failed = by_kernel ? move_by_kernel(c, sides[s], &moved, stream) : move_by_engines(c, sides[s], &moved);
     }
-    return failed;
+    return failed ? failed : put_values(c, stream);
 }
 
 /* How many messages of a list are near ranks'. */
@@ -129,28 +198,69 @@ static int start_far(struct copies *c, int64_t far_sends, int64_t far_receives, 
     return c->base.start(c->base.self, c->far, far_sends, c->far + far_sends, far_receives, stream) ? base_failed(c) : 0;
 }
 
+/* An exchange comes after the one before, on whatever stream that was. What a graph has captured is the caller's to order.
+ */
+static int follow(struct copies *c, cudaStream_t stream) {
+    const bool waits = c->has_left && c->last != stream && !strobe__dist_cuda_is_captured(stream);
+    return waits ? strobe__copies_cuda(c, cudaStreamWaitEvent(stream, c->left, 0), "an event") : 0;
+}
+
+static int leave(struct copies *c, cudaStream_t stream) {
+    c->last = stream, c->has_left = !strobe__dist_cuda_is_captured(stream);
+    return c->has_left ? strobe__copies_cuda(c, cudaEventRecord(c->left, stream), "an event") : 0;
+}
+
+/* Takes the lists, and starts what base moves. */
+static int begin(struct copies *c, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
+                 int64_t receive_count, void *stream) {
+    c->send_side = (struct side){sends, send_count, true}, c->take_side = (struct side){receives, receive_count, false};
+    const int64_t near_sends = count_near(c, &c->send_side), near_receives = count_near(c, &c->take_side);
+    c->base_moves = near_sends + near_receives < send_count + receive_count;
+    c->copies_move = near_sends + near_receives > 0;
+    if (strobe__copies_gone(c) || (c->copies_move && follow(c, stream))) return 1;
+    return c->base_moves ? start_far(c, send_count - near_sends, receive_count - near_receives, stream) : 0;
+}
+
 /* What goes by copy engines is put on streams when it is waited for: by then the host has launched the kernels beside which
  * it goes, and has not kept the GPU waiting for them. */
 int strobe__copies_start(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
                          int64_t receive_count, void *stream) {
     struct copies *c = self;
-    c->send_side = (struct side){sends, send_count, true}, c->take_side = (struct side){receives, receive_count, false};
-    const int64_t near_sends = count_near(c, &c->send_side), near_receives = count_near(c, &c->take_side);
-    c->base_moves = near_sends + near_receives < send_count + receive_count;
-    c->copies_move = near_sends + near_receives > 0;
-    if (strobe__copies_gone(c)) return 1;
-    if (c->base_moves && start_far(c, send_count - near_sends, receive_count - near_receives, stream)) return 1;
+    if (begin(c, sends, send_count, receives, receive_count, stream)) return 1;
     return c->copies_move ? strobe__copies_cuda(c, cudaEventRecord(c->ready, stream), "an event") : 0;
 }
 
 int strobe__copies_wait(void *self, void *stream) {
     struct copies *c = self;
     for (int n = 0; n < STREAMS; ++n) c->is_used[n] = false;
-    if (c->copies_move && move_near(c)) return 1;
+    if (c->copies_move && move_near(c, false, stream)) return 1;
     if (c->base_moves && c->base.wait(c->base.self, stream)) return base_failed(c);
     for (int n = 0; n < STREAMS; ++n)
         if (c->is_used[n] && (strobe__copies_cuda(c, cudaEventRecord(c->done[n], c->stream[n]), "an event") ||
                               strobe__copies_cuda(c, cudaStreamWaitEvent(stream, c->done[n], 0), "an event")))
             return 1;
+    if (c->copies_move && leave(c, stream)) return 1;
+    return strobe__copies_gone(c);
+}
+
+static size_t bytes_near(const struct copies *c, const struct side *side) {
+    size_t bytes = 0;
+    for (int64_t n = 0; n < side->count; ++n)
+        if (c->near_of[side->list[n].peer] >= 0) bytes += side->list[n].bytes;
+    return bytes;
+}
+
+/* Long messages go by engines even so: they fill one slot while another is emptied. */
+int strobe__copies_move(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
+                        int64_t receive_count, void *stream) {
+    struct copies *c = self;
+    const struct side out = {sends, send_count, true}, in = {receives, receive_count, false};
+    if (bytes_near(c, &out) > MOST_BY_KERNEL || bytes_near(c, &in) > MOST_BY_KERNEL)
+        return strobe__copies_start(self, sends, send_count, receives, receive_count, stream) ||
+               strobe__copies_wait(self, stream);
+    if (begin(c, sends, send_count, receives, receive_count, stream)) return 1;
+    if (c->copies_move && move_near(c, true, stream)) return 1;
+    if (c->base_moves && c->base.wait(c->base.self, stream)) return base_failed(c);
+    if (c->copies_move && leave(c, stream)) return 1;
     return strobe__copies_gone(c);
 }

@@ -41,7 +41,8 @@ static int make_streams(struct copies *c) {
         return strobe__copies_fail(c, "CUDA: the driver's streams cannot wait for values");
     memcpy(&c->stream_values, &function, sizeof function);
     if (strobe__copies_cuda(c, cudaDeviceGetStreamPriorityRange(&least, &greatest), "a stream") ||
-        strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->ready, cudaEventDisableTiming), "an event"))
+        strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->ready, cudaEventDisableTiming), "an event") ||
+        strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->left, cudaEventDisableTiming), "an event"))
         return 1;
     for (int n = 0; n < STREAMS; ++n)
         if (strobe__copies_cuda(c, cudaStreamCreateWithPriority(&c->stream[n], cudaStreamNonBlocking, greatest),
@@ -59,6 +60,7 @@ static void release(struct copies *c) {
     strobe__copies_watch_no_more(c);
     strobe__copies_part(c);
     if (c->ready) (void)cudaEventDestroy(c->ready);
+    if (c->left) (void)cudaEventDestroy(c->left);
     for (int n = 0; n < STREAMS; ++n)
         if (c->done[n]) (void)cudaEventDestroy(c->done[n]);
     free(c->near_of), free(c->far), free(c);
@@ -123,6 +125,7 @@ strobe_status strobe_dist_copies_create(const strobe_transport *base, int32_t de
                                     .error = text_of};
     *transport = c->records;
     transport->start = strobe__copies_start, transport->wait = strobe__copies_wait;
+    transport->move = strobe__copies_move;
     transport->flags = c->all_are_near ? STROBE_TRANSPORT_BESIDE_KERNELS : 0;
     transport->device = STROBE_CUDA, transport->records = &c->records;
     return STROBE_OK;

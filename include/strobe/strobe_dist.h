@@ -71,6 +71,8 @@ typedef struct strobe_message {
  *   another arrives in the order in which it was sent, over exchanges too, and sizes are the same on both sides. It must
  *   not wait for the peers: all may send first.
  * wait: returns when all messages of the exchange have been sent and received.
+ * move: start and wait in one call, for an exchange beside which nothing goes; NULL where the transport has nothing better.
+ *   A rank may call it where others call start and wait.
  * error: the text of the last failure; may be NULL.
  * stream is the call's, NULL on the CPU.
  * With device = STROBE_CUDA messages lie in the device's memory, and all goes by the stream's order: data are ready when the
@@ -89,6 +91,8 @@ typedef struct strobe_transport {
     int32_t device; /* a strobe_device: that of the tensors; default the CPU */
     int32_t flags;  /* bits, the same on every rank */
     const struct strobe_transport *records;
+    int (*move)(void *self, const strobe_message *sends, int64_t send_count, const strobe_message *receives,
+                int64_t receive_count, void *stream);
 } strobe_transport;
 
 /* Bits of strobe_transport.flags. */

@@ -15,8 +15,9 @@ extern "C" {
 
 /* Makes a transport over `base`, whose device is CUDA and which must live as long. Every rank of base makes this call at the
  * same point; they tell each other by base->records who is where. Between ranks of one host, processes or threads, whose
- * GPUs reach each other's memory (or are the same), messages then go by copy engines, and what calls are compared by goes
- * through memory of the host; between all others by base. device_index: the rank's GPU, where its tensors lie.
+ * GPUs reach each other's memory (or are the same), messages then go by copy engines, those of an exchange beside which
+ * nothing goes by kernels up to 96 MB a rank (strobe_transport.move), and what calls are compared by goes through memory of
+ * the host; between all others by base. device_index: the rank's GPU, where its tensors lie.
  * A rank sends into 96 MB that each other rank of its host keeps on its GPU for it, in pieces, and that rank copies them on
  * to where they belong. Streams wait for each other by values in memory that the processes share; the host waits for
  * nothing, and a captured graph keeps all of it.

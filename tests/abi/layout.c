@@ -313,7 +313,7 @@ FIELD(strobe_message, bytes, 8, 8);
 FIELD(strobe_message, peer, 16, 4);
 FIELD(strobe_message, reserved, 20, 4);
 
-GROWS(strobe_transport, 64);
+GROWS(strobe_transport, 72);
 FIELD(strobe_transport, struct_size, 0, 8);
 FIELD(strobe_transport, rank, 8, 4);
 FIELD(strobe_transport, size, 12, 4);
@@ -324,6 +324,7 @@ FIELD(strobe_transport, error, 40, 8);
 FIELD(strobe_transport, device, 48, 4);
 FIELD(strobe_transport, flags, 52, 4);
 FIELD(strobe_transport, records, 56, 8);
+FIELD(strobe_transport, move, 64, 8);
 
 GROWS(strobe_dist_rates, 48);
 FIELD(strobe_dist_rates, struct_size, 0, 8);

@@ -82,6 +82,11 @@ const char *strobe__dist_cuda_move(const struct moved_rows *m, bool adds, void *
     return NULL;
 }
 
+const char *strobe__dist_cuda_move_all(const struct moved_rows *moves, int64_t count, void *stream) {
+    for (int64_t n = 0; n < count; ++n) strobe__dist_cuda_move(&moves[n], false, stream);
+    return NULL;
+}
+
 const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream) {
     static const int32_t types[] = {STROBE_FP32, STROBE_FP16, STROBE_BF16};
     static const float lse; /* of one part */
@@ -122,6 +127,29 @@ const char *strobe__dist_cuda_fill(float *to, int64_t count, float value, void *
 const char *strobe__dist_cuda_copy(void *to, const void *from, size_t bytes, void *stream) {
     check_stream(stream);
     memcpy(to, from, bytes);
+    return NULL;
+}
+
+const char *strobe__dist_cuda_copy_pieces(const struct copied_rows *pieces, int64_t count, void *stream) {
+    check_stream(stream);
+    for (int64_t n = 0; n < count; ++n) memcpy(pieces[n].to, pieces[n].from, pieces[n].bytes);
+    return NULL;
+}
+
+/* A row of numbers is summed, and rounded as by strobe__dist_cuda_round. */
+const char *strobe__dist_cuda_sum_rows(struct summed_rows *r, void *stream) {
+    check_stream(stream);
+    for (uint32_t n = 0; n < r->count; ++n) {
+        const struct summed_piece *p = &r->piece[n];
+        float *sum = malloc((size_t)p->elements * sizeof *sum);
+        for (uint32_t x = 0; x < p->elements; ++x) {
+            sum[x] = r->source[p->first_source][x];
+            for (uint32_t s = 1; s < p->sources; ++s) sum[x] += r->source[p->first_source + s][x];
+        }
+        struct rounded_rows rounded = {.to = p->to, .from = sum, .count = {1, 1, 1, p->elements}, .type = p->type};
+        strobe__dist_cuda_round(&rounded, stream);
+        free(sum);
+    }
     return NULL;
 }
 

@@ -180,11 +180,17 @@ static void check(struct rank *r, const struct list *receives, int round, int la
     }
 }
 
-static void exchange(struct rank *r, const struct list *sends, const struct list *receives) {
-    const strobe_transport *t = &r->transport;
+/* moves: at once, which a rank may do while others do not. */
+static int exchange_on(const strobe_transport *t, const struct list *sends, const struct list *receives, bool moves,
+                       void *stream) {
+    if (moves) return t->move(t->self, sends->at, sends->count, receives->at, receives->count, stream);
+    return t->start(t->self, sends->at, sends->count, receives->at, receives->count, stream) || t->wait(t->self, stream);
+}
+
+static void exchange(struct rank *r, const struct list *sends, const struct list *receives, bool moves) {
     if (sends->count + receives->count == 0) return;
-    if (t->start(t->self, sends->at, sends->count, receives->at, receives->count, r->stream) || t->wait(t->self, r->stream))
-        fail(r, "an exchange", t->error(t->self));
+    if (exchange_on(&r->transport, sends, receives, moves, r->stream))
+        fail(r, "an exchange", r->transport.error(r->transport.self));
 }
 
 /* Once at once, then twice by a graph. Memory stays: to give it back waits for all streams of the device, those of ranks of
@@ -195,10 +201,10 @@ static void run_round(struct rank *r, int round) {
     for (int32_t peer = 0; peer < r->ranks; ++peer)
         add_messages(r, &sends, round, peer, true), add_messages(r, &receives, round, peer, false);
     fill(r, &sends, &receives, round, 0);
-    exchange(r, &sends, &receives);
+    exchange(r, &sends, &receives, (round + r->rank) % 2 == 0);
     check(r, &receives, round, 0);
     if (r->driver->begin_capture(r->stream, 1)) fail(r, "a capture", "does not begin");
-    exchange(r, &sends, &receives);
+    exchange(r, &sends, &receives, (round / 2 + r->rank) % 2 == 0);
     if (r->driver->end_capture(r->stream, &graph) || r->driver->instantiate(&runnable, graph, 0))
         fail(r, "a capture", "does not end");
     for (int launch = 1; launch < 3 && !r->failed; ++launch) {
@@ -209,12 +215,41 @@ static void run_round(struct rank *r, int round) {
     if (runnable) r->driver->destroy_runnable(runnable), r->driver->destroy_graph(graph);
 }
 
+/* Exchanges on streams in turns, between which nothing waits: more of them than a pair has slots. What rank 0 has put
+ * on the first stream keeps that busy for a while: others must not go before. */
+static void run_streams(struct rank *r) {
+    enum { EXCHANGES = 9, BUSY_BYTES = 64 << 20 };
+    device_address busy = 0;
+    struct list sends[EXCHANGES] = {{.count = 0}}, receives[EXCHANGES] = {{.count = 0}};
+    void *other = NULL, *const first = r->stream;
+    if (r->driver->create_stream(&other, 1)) fail(r, "a stream", "is not made");
+    for (int n = 0; n < EXCHANGES; ++n) {
+        for (int32_t peer = 0; peer < r->ranks; ++peer)
+            add_messages(r, &sends[n], 3, peer, true), add_messages(r, &receives[n], 3, peer, false);
+        fill(r, &sends[n], &receives[n], 3, n);
+        if (r->driver->wait_stream(first)) fail(r, "waiting", "failed");
+    }
+    if (r->driver->allocate(&busy, BUSY_BYTES)) fail(r, "memory", "there is none");
+    for (int n = 0; n < 40 && r->rank == 0; ++n)
+        if (r->driver->fill_async(busy, n, BUSY_BYTES, first)) fail(r, "a fill", "failed");
+    for (int n = 0; n < EXCHANGES && !r->failed; ++n) {
+        r->stream = n % 4 ? other : first;
+        exchange(r, &sends[n], &receives[n], n % 3 != 1);
+    }
+    for (int n = 0; n < EXCHANGES && !r->failed; ++n) {
+        r->stream = n % 4 ? other : first;
+        check(r, &receives[n], 3, n);
+    }
+    r->stream = first;
+}
+
 static void *run_rank(void *of) {
     struct rank *r = of;
     enter(r);
     if (!create(r)) return NULL;
     if (!(r->transport.flags & STROBE_TRANSPORT_BESIDE_KERNELS)) fail(r, "flags", "do not say how it moves");
     for (int round = 0; round < ROUNDS && !r->failed; ++round) run_round(r, round);
+    if (!r->failed) run_streams(r);
     strobe_dist_copies_destroy(&r->transport);
     return NULL;
 }
@@ -243,13 +278,13 @@ static int as_threads(int32_t rank, int32_t ranks) {
 }
 
 /* The last rank ends without a word; the others' streams and calls come to an end, with a sentence. */
-static int with_a_death(int32_t rank, int32_t ranks) {
+static int die(int32_t rank, int32_t ranks, bool moves) {
     struct rank r = {.rank = rank, .ranks = ranks};
     struct list sends = {.count = 0}, receives = {.count = 0};
     enter(&r);
     if (!create(&r)) return 1;
     for (int32_t peer = 0; peer < ranks; ++peer)
-        add_messages(&r, &sends, 1, peer, true), add_messages(&r, &receives, 1, peer, false);
+        add_messages(&r, &sends, !moves, peer, true), add_messages(&r, &receives, !moves, peer, false);
     if (rank == ranks - 1) {
         while (shared->arrived < ranks - 1) sched_yield();
         usleep(100000); /* they wait by now */
@@ -258,8 +293,7 @@ static int with_a_death(int32_t rank, int32_t ranks) {
     const strobe_transport *t = &r.transport;
     const time_t began = time(NULL);
     ++shared->arrived;
-    const int failed = t->start(t->self, sends.at, sends.count, receives.at, receives.count, r.stream) ||
-                       t->wait(t->self, r.stream);
+    const int failed = exchange_on(t, &sends, &receives, moves, r.stream);
     (void)r.driver->wait_stream(r.stream);
     if (time(NULL) - began > 5) fail(&r, "a death", "takes too long");
     while (!failed && time(NULL) - began < 10 && !t->start(t->self, NULL, 0, NULL, 0, r.stream)) usleep(1000);
@@ -269,6 +303,9 @@ static int with_a_death(int32_t rank, int32_t ranks) {
     strobe_dist_copies_destroy(&r.transport);
     return r.failed;
 }
+
+static int with_a_death(int32_t rank, int32_t ranks) { return die(rank, ranks, false); }
+static int with_a_death_at_once(int32_t rank, int32_t ranks) { return die(rank, ranks, true); }
 
 static void expect(struct rank *r, strobe_status status, strobe_status right, const char *sentence) {
     if (status != right) fail(r, sentence, "another status");
@@ -339,6 +376,7 @@ int main(void) {
     failed |= run("threads of a process", 3, as_threads, -1);
     failed |= run("a process that ends", 3, with_a_death, 2);
     failed |= run("a process that ends", 2, with_a_death, 1);
+    failed |= run("a process that ends, of an exchange at once", 3, with_a_death_at_once, 2);
     failed |= run("bad input", 2, with_bad_input, -1);
     failed |= run("GPUs that do not reach each other", 2, without_peers, -1);
     return failed != 0;
