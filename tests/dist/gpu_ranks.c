@@ -4,6 +4,7 @@
 #include "gpu_ranks.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,7 @@ static void *device_memory(size_t bytes) {
     device_address memory = 0;
     must(driver->allocate(&memory, bytes ? bytes : 1), "memory");
     must(driver->fill(memory, 0xFF, bytes ? bytes : 1), "memory");
+    must(driver->wait(), "waiting"); /* the fill is not the stream's */
     return (void *)(uintptr_t)memory;
 }
 
@@ -267,6 +269,27 @@ void gpu_rank_run(const struct gpu_rank *r) {
     use_stream_of_another();
     decode();
     if (rank == 0) run_alone();
+}
+
+void gpu_rank_outlive(const struct gpu_rank *r, const char *expected) {
+    struct problem_of_rank p;
+    rank = r->rank, ranks = r->ranks, device = r->device;
+    driver = r->driver, transport = r->transport;
+    must(driver->create_stream(&stream, 1), "a stream");
+    make(&p, &ways[0]);
+    if (strobe_dist_workspace(&p.d, NULL, &p.bytes[0])) fail_rank("workspace", strobe_dist_last_error());
+    p.workspace = device_memory(p.bytes[0]);
+    strobe_status status = STROBE_OK;
+    for (int call = 0; call < 2 && !status; ++call) status = strobe_dist_forward(&p.d, p.workspace, p.bytes[0], stream);
+    if (status || driver->wait_stream(stream)) fail_rank("all are there", strobe_dist_last_error());
+    if (rank == ranks - 1) kill(getpid(), SIGKILL);
+    for (int call = 0; call < 100 && !status; ++call) { /* messages may have gone before the peer did */
+        status = strobe_dist_forward(&p.d, p.workspace, p.bytes[0], stream);
+        usleep(10000);
+    }
+    if (status != STROBE_DEVICE_ERROR || !strstr(strobe_dist_last_error(), expected))
+        fail_rank("a peer that has ended", status ? strobe_dist_last_error() : "is not noticed");
+    fprintf(stderr, "rank %d of %d: %s\n", rank, ranks, strobe_dist_last_error());
 }
 
 /* Square root of the mean squared difference. */

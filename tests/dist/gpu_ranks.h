@@ -32,6 +32,9 @@ void gpu_ranks_fill(void);
 bool gpu_rank_open(struct gpu_rank *r, int32_t rank, int32_t ranks);
 /* All that the rank has to do, with its transport; rank 0 computes alone, too, last. Ends the process where it fails. */
 void gpu_rank_run(const struct gpu_rank *r);
+/* Calls of all ranks, after which the last one's process ends without a word: the others' next calls end, as
+ * STROBE_DEVICE_ERROR with the transport's text, in which `expected` is to be found. */
+void gpu_rank_outlive(const struct gpu_rank *r, const char *expected);
 _Noreturn void fail_rank(const char *what, const char *why);
 /* 0, or 1 with what is wrong. */
 int gpu_ranks_judge(int32_t ranks);
