@@ -75,32 +75,56 @@ if [ -n "$ranks" ]; then
         OMP_NUM_THREADS=2 "$strobe" check --device cuda --part $part/$jobs ${problems[*]} >"$work/ranks_$part" 2>&1 &
         running+=($!)
     done
+    # Beside them, each by itself: racecheck cannot follow the Hopper backward.
+    sanitize_ranks() {
+        local kernel=
+        [ "$1$2" = racecheckbwd ] && kernel="--kernel cuda_backward_sm80"
+        # shellcheck disable=SC2086
+        compute-sanitizer --tool "$1" --error-exitcode 9 "$strobe" check --device cuda $kernel "$2" b=1 h=4/2 s=150 d=64 bf16 \
+            causal=topleft sinks ranks=2:"$3":zigzag >"$work/log_$1_$2_$3" 2>&1
+    }
+    if command -v compute-sanitizer >/dev/null; then
+        for tool in memcheck racecheck; do
+            for operation in fwd bwd; do
+                for scheme in ring ulysses all_gather; do
+                    { sanitize_ranks $tool $operation $scheme || echo "gpu_check: $tool: $operation over ranks, $scheme" >"$work/found_${tool}_${operation}_$scheme"; } &
+                    running+=($!)
+                done
+            done
+        done
+    fi
     for ((part = 1; part <= jobs; ++part)); do
         wait "${running[part - 1]}" || { failed=1 && cat "$work/ranks_$part"; }
     done
     cat "$work"/ranks_* | awk '/cases run/ { run += $1; bad += $6 } END { print "ranks as streams: " run " cases run, " bad " failed" }'
-    if command -v compute-sanitizer >/dev/null; then
-        for tool in memcheck racecheck; do
-            for operation in fwd bwd; do # racecheck cannot follow the Hopper backward
-                kernel=
-                [ "$tool$operation" = racecheckbwd ] && kernel="--kernel cuda_backward_sm80"
-                # shellcheck disable=SC2086
-                compute-sanitizer --tool $tool --error-exitcode 9 "$strobe" check --device cuda $kernel $operation b=1 h=4/2 s=150 d=64 bf16 \
-                    causal=topleft sinks ranks=2:ring:zigzag >"$work/log" 2>&1 && continue
-                failed=1 && echo "gpu_check: $tool: $operation over ranks"
-                grep -m 5 -E 'ERROR|Error|Invalid|hazard|FAILED' "$work/log"
-            done
-        done
-    fi
+    wait "${running[@]}"
+    for found in "$work"/found_*; do
+        [ -e "$found" ] || continue
+        failed=1 && cat "$found"
+        grep -m 5 -E 'ERROR|Error|Invalid|hazard|FAILED' "$work/log_${found##*/found_}"
+    done
     LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     export LD_LIBRARY_PATH
-    for ((n = 1; n <= ranks; ++n)); do
-        status=0
-        "$build/tests/test_dist_nccl" $n || status=$?
-        [ $status = 0 ] || echo "gpu_check: test_dist_nccl $n ends with $status"
+    # Results of the package's tests come when the others are done.
+    python_tests= has_python=0
+    PYTHONPATH=$build/package python3 -c 'import strobe, pytest, torch' 2>/dev/null && has_python=1
+    if [ $has_python = 1 ]; then
+        PYTHONPATH=$build/package python3 -m pytest -q -p no:cacheprovider "$here/tests/python/test_context_parallel.py" >"$work/python" 2>&1 &
+        python_tests=$!
+    fi
+    # over_nccl N [SEQ MODE]: with a line about what has failed.
+    over_nccl() {
+        local status=0
+        "$build/tests/test_dist_nccl" "$@" >"$work/nccl" 2>&1 || status=$?
+        cat "$work/nccl"
+        [ $status = 0 ] || echo "gpu_check: test_dist_nccl $* ends with $status"
         [ $status = 0 ] || [ $status = 77 ] || failed=1
-        "$build/tests/test_dist_nccl" $n 1003 copies || [ $? = 77 ] || failed=1
+    }
+    for ((n = 1; n <= ranks; ++n)); do
+        over_nccl $n
+        over_nccl $n 1003 copies
     done
+    over_nccl "$ranks" 1003 death
     "$build/tests/test_dist_copies" || [ $? = 77 ] || failed=1
     if [ -x "$build/tests/test_dist_mpi_gpu" ] && command -v mpirun >/dev/null; then
         for ((n = 1; n <= ranks; ++n)); do
@@ -109,8 +133,9 @@ if [ -n "$ranks" ]; then
     else
         echo "gpu_check: no mpirun here, or a build without MPI: GPUs over MPI left out"
     fi
-    if PYTHONPATH=$build/package python3 -c 'import strobe, pytest, torch' 2>/dev/null; then
-        PYTHONPATH=$build/package python3 -m pytest -q -p no:cacheprovider "$here/tests/python/test_context_parallel.py" || failed=1
+    if [ $has_python = 1 ]; then
+        wait "$python_tests" || failed=1
+        cat "$work/python"
         if [ "$(nvidia-smi -L | wc -l)" -ge "$ranks" ]; then
             PYTHONPATH=$build/package torchrun --nproc-per-node "$ranks" "$here/bench/dist_peers.py" --rounds 9 --seconds 2 --only "causal 8k,causal 16k" || failed=1
         else
