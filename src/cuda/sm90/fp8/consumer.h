@@ -22,22 +22,13 @@ INLINE void scores_of(product (&of)[SCORES], float (&s)[SCORES]) {
 #pragma unroll
     for (int v = 0; v < SCORES; ++v) {
         wgmma_keep(of[v]);
-        s[v] = BIASED ? __int_as_float((int)of[v]) : (float)of[v];
+        s[v] = (float)of[v];
     }
-}
-
-/* Before the first product, what sums begin at, where that is not 0. */
-INLINE void begin_scores(product (&s)[SCORES]) {
-#pragma unroll
-    for (int v = 0; v < SCORES && BIASED; ++v) s[v] = (product)__float_as_int(SCORE_BIAS);
 }
 
 INLINE void first_scores(product (&s)[SCORES], uint64_t q, uint64_t k) {
 #if defined(INT8_SCORES)
-    if (BIASED)
-        wgmma_int8_ss_128(s, q, k);
-    else
-        wgmma_int8_ss_128_start(s, q, k);
+    wgmma_int8_ss_128_start(s, q, k);
 #else
     wgmma_e4m3_ss_128_start(s, q, k);
 #endif

@@ -11,9 +11,6 @@
  * maxima are found where sums of weights ask for them (softmax_sums.h); beyond, exponentials take less of the time than the
  * products do. Figures: docs/benchmarks.md; what was tried: docs/kernels/sm90_fp8.md. */
 #define V_BEHIND 0
-#if HEAD_DIM <= 128
-#define BIASES_INTEGERS
-#endif
 #include "cuda/device/element.h"
 #include "cuda/ptx/warp_group.h"
 #include "cuda/sm90/forward/exact_row.h"
@@ -47,7 +44,6 @@ struct consumer_state {
     struct part part; /* of the tile that begin_tile() has begun */
     float l[2];
     struct rows rows;
-    struct bias_of_block bias;
     struct tracer tracer;
 };
 
@@ -113,21 +109,19 @@ INLINE void to_weights(struct consumer_state *g, float (&s)[SCORES], float (&o)[
     const bool is_long = g->part.end_block - g->part.first_block > SHORT_TILE;
     const float most = starts && is_long ? WANTED_SUM : LARGEST_WEIGHT;
     float sums[2];
-    float bias = SCORE_BIAS;
     if (starts) {
-        if (has_odd_scale(c)) make_plain(s, c), bias = 0;
-        find_shift(s, &g->rows, c, bias);
+        if (has_odd_scale(c)) make_positive(s, c);
+        find_shift(s, &g->rows, c);
         if (!is_first) follow_shift(g, o);
     }
-    g->bias = bias_of_block(&g->rows, c, bias);
-    exponentials_and_sums(s, &g->bias, c, sums);
+    exponentials_and_sums(s, &g->rows, c, sums);
+    pack_weights(weights, s);
     if (__any_sync(0xffffffffu, !(fmaxf(sums[0], sums[1]) <= most))) {
         lower_weights(s, &g->rows, sums, most);
         if (!is_first) follow_shift(g, o);
+        pack_weights(weights, s);
     }
-    pack_weights(weights, s);
-    g->rows.sum[0] = fmaf(sums[0], g->bias.factor[0], g->rows.sum[0]);
-    g->rows.sum[1] = fmaf(sums[1], g->bias.factor[1], g->rows.sum[1]);
+    g->rows.sum[0] += sums[0], g->rows.sum[1] += sums[1];
 #endif
 }
 
@@ -175,13 +169,11 @@ INLINE void process_block(const struct sm90_forward_params *p, struct shared *sh
     trace(&g->tracer, STROBE_TRACE_WAIT_PING_PONG, g->count);
     ping_pong_wait();
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
-    const float factor[2] = {BIASED ? g->bias.factor[0] : 1, BIASED ? g->bias.factor[1] : 1};
-    const float v_scale[2] = {scales.y * factor[0], scales.y * factor[1]};
-    issue_products(weights, o, sums, vt, v_scale);
+    issue_products(weights, o, sums, vt, scales.y);
     wgmma_wait(0);
     release(&shared->v_empty[v_stage]);
-    promote(o, sums, LAST_COLUMN, v_scale);
-    g->l[0] = fmaf(sums[LAST_SUMS - 4], factor[0], g->l[0]), g->l[1] = fmaf(sums[LAST_SUMS - 2], factor[1], g->l[1]);
+    promote(o, sums, LAST_COLUMN, scales.y);
+    g->l[0] += sums[LAST_SUMS - 4], g->l[1] += sums[LAST_SUMS - 2];
     if (last && BEGINS_LATE) ping_pong_arrive(), begin_tile(p, shared, g);
     issue_scores(s, q, k);
     if (!(last && BEGINS_LATE)) ping_pong_arrive();

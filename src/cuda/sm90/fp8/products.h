@@ -23,7 +23,6 @@ INLINE uint64_t operand(uint32_t place) { return wgmma_operand(0, 0) + place; }
 
 /* Issues S = Q K^T. */
 INLINE void issue_scores(product (&s)[SCORES], uint32_t q, uint32_t k) {
-    begin_scores(s);
     wgmma_fence();
     first_scores(s, operand(q), operand(k));
 #pragma unroll
@@ -58,19 +57,19 @@ INLINE void issue_part(float (&t)[COUNT], const uint32_t (&weights)[KEYS / 8], u
     wgmma_commit();
 }
 
-/* O += T scale_v; v_scale: of either row. */
-template <int COUNT> INLINE void promote(float (&o)[OUTPUTS], float (&t)[COUNT], int column, const float (&v_scale)[2]) {
+/* O += T scale_v. */
+template <int COUNT> INLINE void promote(float (&o)[OUTPUTS], float (&t)[COUNT], int column, float v_scale) {
 #pragma unroll
     for (int v = 0; v < COUNT; ++v) wgmma_keep(t[v]);
 #pragma unroll
-    for (int v = 0; v < COUNT / 8 * 8; ++v) o[column / 2 + v] = fmaf(t[v], v_scale[v / 2 % 2], o[column / 2 + v]);
+    for (int v = 0; v < COUNT / 8 * 8; ++v) o[column / 2 + v] = fmaf(t[v], v_scale, o[column / 2 + v]);
 }
 
 /* O += P V scale_v, l += the column of ones, which the first lane of four holds. The last sums are still to be promoted. */
 enum { LAST_COLUMN = HEAD_DIM == 192 ? 160 : HEAD_DIM - 64, LAST_SUMS = (HEAD_DIM - LAST_COLUMN) / 2 + 4 };
 
 INLINE void issue_products(const uint32_t (&weights)[KEYS / 8], float (&o)[OUTPUTS], float (&last)[LAST_SUMS], uint32_t vt,
-                           const float (&v_scale)[2]) {
+                           float v_scale) {
 #if HEAD_DIM == 64
     issue_part(last, weights, vt, 0);
 #elif HEAD_DIM == 128

@@ -15,16 +15,6 @@
 #define WEIGHTS_LOG2      6
 #define WEIGHTS_GROW_LOG2 2.8f /* before O and l are rescaled */
 
-/* What scores, as they come from a product, are above those of the tensors' numbers: of int8, where a text asks for it,
- * see softmax_sums.h. */
-#if defined(INT8_SCORES) && defined(BIASES_INTEGERS)
-#define BIASED     1
-#define SCORE_BIAS 12582912.0f
-#else
-#define BIASED     0
-#define SCORE_BIAS 0.0f
-#endif
-
 /* What the column of ones behind V holds. An FP8 product cuts off what lies below 2^-13 of a sum: of products with V, which
  * have up to eight bits, more than of products with 1, which have four, so that O was 6e-4 too small where V has one sign.
  * 1.75 is the significand of 448, the number that a constant V is stored as. Its sums lose exactly what these lose. */

@@ -6,12 +6,6 @@
  * found by maxima. It puts the largest weight at a power of two, where e4m3 is exact, at 2^6 or as far below as the sum asks
  * for. Weights that are lost to 0 are thus below 2^-15 of the block's.
  *
- * Sums of int8 products begin at the bits of SCORE_BIAS, 1.5 x 2^23, in whose binade a float's last bit is 1: as they are,
- * they are floats that much above the score, and none is converted. s c - (shift + SCORE_BIAS c) takes it away again. That
- * bracket is rounded, in each block otherwise, by some 2^-14 where c is an ordinary one; by as much as it is off, which is
- * known exactly, the block's weights are multiplied once they have been summed up, with V's scale. Where c is LARGE_SCALE
- * or more, SCORE_BIAS is subtracted from the scores.
- *
  * A row whose weights overflow fp32 itself, which takes scores that grow by 80 from one block to the next, becomes NaN and
  * then an exact row. Included by forward_long.cu alone. */
 #ifndef STROBE_CUDA_SM90_FP8_SOFTMAX_SUMS_H
@@ -24,18 +18,7 @@
 #define WANTED_SUM     128.0f /* of a thread's weights in a block, once these are lowered; in tiles of more blocks than */
 #define SHORT_TILE     16     /* these the first block's are lowered to it: sums then seldom pass 448 later */
 
-#define LARGE_SCALE 0.0625f
-
-INLINE bool has_odd_scale(const float (&c)[2]) {
-    return (!HAS_SCORE_TERMS && !(fminf(c[0], c[1]) > 0)) || (BIASED && !(fmaxf(c[0], c[1]) < LARGE_SCALE));
-}
-
-/* Scores that nothing is added to any more, and scales that are positive. */
-INLINE void make_plain(float (&s)[KEYS / 2], float (&c)[2]) {
-#pragma unroll
-    for (int v = 0; v < KEYS / 2 && BIASED; ++v) s[v] -= SCORE_BIAS;
-    make_positive(s, c);
-}
+INLINE bool has_odd_scale(const float (&c)[2]) { return !HAS_SCORE_TERMS && !(fminf(c[0], c[1]) > 0); }
 
 /* Whether rows of the warp need their maxima found before the exponentials: they have seen no key yet, or their scores are
  * multiplied with what is not positive. */
@@ -43,15 +26,15 @@ INLINE bool needs_maxima(const struct rows *r, const float (&c)[2]) {
     return __any_sync(0xffffffffu, (r->bound[0] == -INFINITY) | (r->bound[1] == -INFINITY) | has_odd_scale(c));
 }
 
-/* Shifts both rows as the maxima of this block ask for; c: log2 of a weight per unit of score, of each row; bias: what the
- * scores are too large by. `bound`: whether a row has seen a key. */
-INLINE void find_shift(const float (&s)[KEYS / 2], struct rows *r, const float (&c)[2], float bias) {
+/* Shifts both rows as the maxima of this block ask for; c: log2 of a weight per unit of score, of each row. `bound`: whether
+ * a row has seen a key. */
+INLINE void find_shift(const float (&s)[KEYS / 2], struct rows *r, const float (&c)[2]) {
     float seen[2];
     thread_maxima(s, seen);
     maxima_of_lanes(seen);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const float highest = (seen[i] - bias) * c[i]; /* of base 2 */
+        const float highest = seen[i] * c[i]; /* of base 2 */
         const float before = r->bound[i] == -INFINITY ? -INFINITY : r->shift[i], now = fmaxf(before, highest - START_LOG2);
         const float shift = now == -INFINITY ? r->shift[i] : now;
         r->factor[i] = ex2(before - shift);
@@ -61,31 +44,12 @@ INLINE void find_shift(const float (&s)[KEYS / 2], struct rows *r, const float (
     }
 }
 
-/* What both rows' exponents are s c less of in a block, and what its weights are multiplied with later. */
-struct bias_of_block {
-    float shift[2], factor[2];
-};
-
-INLINE struct bias_of_block bias_of_block(const struct rows *r, const float (&c)[2], float bias) {
-    struct bias_of_block b = {{r->shift[0], r->shift[1]}, {1, 1}};
-#pragma unroll
-    for (int i = 0; i < 2 && BIASED; ++i) {
-        const float above = __fmul_rn(bias, c[i]), rest = fmaf(bias, c[i], -above);
-        b.shift[i] = __fadd_rn(above, r->shift[i]);
-        const float added = __fadd_rn(b.shift[i], -above); /* and what that sum has lost */
-        const float lost = __fadd_rn(__fadd_rn(above, -__fadd_rn(b.shift[i], -added)), __fadd_rn(r->shift[i], -added));
-        b.factor[i] = ex2(-__fadd_rn(lost, rest));
-    }
-    return b;
-}
-
 /* S becomes P in place; `sums`: of the thread's weights, which lse takes. */
-INLINE void exponentials_and_sums(float (&s)[KEYS / 2], const struct bias_of_block *b, const float (&c)[2],
-                                  float (&sums)[2]) {
+INLINE void exponentials_and_sums(float (&s)[KEYS / 2], const struct rows *r, const float (&c)[2], float (&sums)[2]) {
     sums[0] = sums[1] = 0;
 #pragma unroll
     for (int v = 0; v < KEYS / 2; ++v) {
-        s[v] = ex2(fmaf(s[v], c[v / 2 % 2], -b->shift[v / 2 % 2]));
+        s[v] = ex2(fmaf(s[v], c[v / 2 % 2], -r->shift[v / 2 % 2]));
         sums[v / 2 % 2] += s[v];
     }
 }
