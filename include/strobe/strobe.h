@@ -436,9 +436,8 @@ typedef struct strobe_kernel_info {
                            strobe_dtype d, bit 0 for q's, 0 where the kernel has no such tensor */
     uint16_t reserved2;
     int32_t dim, dim_v;  /* the largest; from 1 on */
-    int32_t scale_block; /* what strobe_scales.block_k has to be a multiple of, the keys of a tile, or 0 for the whole
-                            sequence; 1: any number is taken; 0: no scales are */
-    int64_t seq_q[2]; /* lengths, least and most; INT64_MAX: any */
+    int32_t scale_block; /* a tile's keys: block_k of scales is a multiple, or 0; 1: any number; 0: no scales are taken */
+    int64_t seq_q[2];    /* lengths, least and most; INT64_MAX: any */
     int64_t seq_k[2];
     int64_t rows[2];      /* query rows that share a K/V head, seq_q * heads_q / heads_kv */
     int64_t best_rows[2]; /* those for which it is chosen before others; two zeros: any */
