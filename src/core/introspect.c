@@ -62,7 +62,9 @@ static strobe_status give_kernel(int32_t index, const struct kernel *kernel, con
         .dtypes = {d->q, d->kv, d->out, d->lse, d->bias, d->sinks, d->dout, d->gradients, d->dbias},
         .dim = kernel->dim,
         .dim_v = kernel->dim_v,
-        .scale_block = !(kernel->features & FEATURE(SCALES)) ? 0 : kernel->scale_block ? kernel->scale_block : 1,
+        .scale_block = !(kernel->features & FEATURE(SCALES)) ? 0
+                       : kernel->scale_block                 ? kernel->scale_block
+                                                             : 1,
         .seq_q = {kernel->seq_q.least, kernel->seq_q.most},
         .seq_k = {kernel->seq_k.least, kernel->seq_k.most},
         .rows = {kernel->rows.least, kernel->rows.most},

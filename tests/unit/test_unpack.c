@@ -177,15 +177,15 @@ static void test_damaged_texts(void **unused) {
 
 /* ---- images: bytes that say which code they are */
 
-static struct packed_image image_of(const int *numbers, int count) {
+static struct packed_image image_of(const int *labels, int count) {
     struct bytes table = {0}, streams = {0};
     put(&table, (unsigned)count), put(&table, 0), put(&table, 0), put(&table, 0);
     for (int n = 0; n < count; ++n) {
         unsigned char *code = make(ZEROS, 8);
-        snprintf((char *)code, 8, "%d", numbers[n]);
+        snprintf((char *)code, 8, "%d", labels[n]);
         struct packing *p = packing_after(NULL, code, 8);
-        struct bytes stream = pack_stream(p, numbers[n] >= TEXT_CODE);
-        const size_t entry[] = {(size_t)numbers[n], stream.count, 8};
+        struct bytes stream = pack_stream(p, labels[n] >= TEXT_CODE);
+        const size_t entry[] = {(size_t)labels[n], stream.count, 8};
         for (int k = 0; k < 12; ++k) put(&table, (unsigned)(entry[k / 4] >> 8 * (k % 4)) & 255);
         for (size_t k = 0; k < stream.count; ++k) put(&streams, stream.at[k]);
         packing_end(p), free(code), free(stream.at);
