@@ -12,7 +12,8 @@
 #include "strobe/strobe.h"
 #include "test.h"
 
-enum { BATCH = 2, ROWS = 150, KEYS = 260, HEADS = 4, KV_HEADS = 2, MOST_DIM = 256, BLOCKS = (KEYS + 127) / 128, MOST_E4M3 = 448 };
+enum { BATCH = 2, ROWS = 150, KEYS = 260, HEADS = 4, KV_HEADS = 2, MOST_DIM = 256, BLOCKS = (KEYS + 127) / 128 };
+enum { MOST_E4M3 = 448 };
 enum { ON_Q = BATCH * ROWS * HEADS, ON_K = BATCH * KEYS * KV_HEADS };
 
 /* What a call reads and writes, on either device. */
@@ -33,8 +34,9 @@ struct way {
 
 static int64_t step_of(int64_t dim) { return (dim + 15) / 16 * 16; }
 
-/* Rows of `dim` numbers at multiples of 16 bytes; what lies between them is NaN in e4m3, and large in int8. Ones are stored as
- * the quantiser stores a constant, the largest number that there is: for these the result is exact, see sm90/fp8/softmax.h. */
+/* Rows of `dim` numbers at multiples of 16 bytes; what lies between them is NaN in e4m3, and large in int8. Ones are stored
+ * as the quantiser stores a constant, the largest number that there is: for these the result is exact, see
+ * sm90/fp8/softmax.h. */
 static void fill_rows(unsigned char *rows, int64_t count, int64_t dim, struct random *r, bool ones, bool int8) {
     memset(rows, 0x7f, (size_t)(count * step_of(dim)));
     for (int64_t row = 0; row < count; ++row)
