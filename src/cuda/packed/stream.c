@@ -168,7 +168,8 @@ static int find_matches(struct finder *f, uint32_t at, struct match *found) {
     if (most < 3) return 0;
     const unsigned char *here = f->from + at;
     uint32_t *head2 = &f->head2[here[0] | here[1] << 8];
-    uint32_t *head = &f->head[((here[0] | here[1] << 8 | (uint32_t)here[2] << 16) * 2654435761u) >> (32 - HASH_BITS)];
+    uint32_t *head =
+        &f->head[((here[0] | (uint32_t)here[1] << 8 | (uint32_t)here[2] << 16) * 2654435761u) >> (32 - HASH_BITS)];
     uint32_t best = 1, place = *head, *less = &f->child[2 * at], *more = less + 1, same_less = 0, same_more = 0;
     if (*head2 && here[0] == f->from[*head2 - 1] && here[1] == f->from[*head2])
         found[count++] = (struct match){best = 2, at - *head2};
@@ -240,7 +241,7 @@ struct packing *packing_after(const struct packing *before, const unsigned char 
     struct packing *s = memory(sizeof *s);
     model_begin(&s->model);
     if (before) *s = *before, s->origin = before->finder.bytes;
-    if (!price[1])
+    if (price[1] == 0)
         for (int p = 0; p < 1 << PROBABILITY_BITS; ++p) price[p] = (float)PROBABILITY_BITS - log2f((float)(p ? p : 1));
     s->finder = (struct finder){from, bytes, memory(sizeof(uint32_t) << HASH_BITS), memory(sizeof(uint32_t) << 16),
                                 memory(2 * sizeof(uint32_t) * (bytes + 1))};
