@@ -4,13 +4,11 @@
 PREFIX  ?= /usr/local
 SECONDS ?= 20
 CORES   := $(shell nproc)
-# One test more than there are cores: those that keep two busy also wait, for downloads, links and their own last process.
-TESTS   := $(shell expr $$(nproc) + 1)
 
 # $(call build,PRESET): configures silently; errors still show.
 build = cmake --preset $(1) >/dev/null && cmake --build $(2)
-# $(call tests,FOLDER,LABELS,SIDE-BY-SIDE): runs tests and leaves their results for tools/test_totals.sh.
-tests = ctest --test-dir $(1) -L '$(2)' -j $(3) --output-on-failure --output-junit results.xml
+# $(call tests,FOLDER,LABELS): runs tests and leaves their results for tools/test_totals.sh.
+tests = ctest --test-dir $(1) -L '$(2)' -j $(CORES) --output-on-failure --output-junit results.xml
 
 .PHONY: all
 all: packages  ## build the library and the command into build/ (the default); CUDA=OFF leaves the GPU's kernels out
@@ -26,17 +24,17 @@ demo: all  ## exact attention on the queries, keys and values of a real transfor
 .PHONY: test
 test: packages-test  ## the tests, quick and full: some 20 minutes on two cores
 	@$(call build,dev,build-dev)
-	$(call tests,build-dev,quick|full,$(TESTS)); status=$$?; tools/test_totals.sh build-dev/results.xml; exit $$status
+	$(call tests,build-dev,quick|full); status=$$?; tools/test_totals.sh build-dev/results.xml; exit $$status
 
 .PHONY: quick
 quick: packages-test  ## the quick tests alone: under a minute once built
 	@$(call build,dev,build-dev)
-	$(call tests,build-dev,quick,$(TESTS))
+	$(call tests,build-dev,quick)
 
 .PHONY: long
 long: packages-long  ## the tests that take as long as they take
 	@$(call build,dev,build-dev)
-	$(call tests,build-dev,long,$(TESTS))
+	$(call tests,build-dev,long)
 
 .PHONY: asan tsan clang
 asan tsan clang: packages-test  ## the quick tests under sanitizers, or with the other compiler
@@ -45,7 +43,7 @@ asan tsan clang: packages-test  ## the quick tests under sanitizers, or with the
 .PHONY: fuzz
 fuzz: packages-test  ## each fuzz target for SECONDS=20
 	@$(call build,fuzz,build-fuzz)
-	STROBE_FUZZ_SECONDS=$(SECONDS) $(call tests,build-fuzz,fuzz,$(CORES))
+	STROBE_FUZZ_SECONDS=$(SECONDS) $(call tests,build-fuzz,fuzz)
 
 .PHONY: bench
 bench: packages-bench all  ## CPU kernels beside the peak of this machine, then beside OpenBLAS
