@@ -14,7 +14,7 @@ import ctypes as C
 import math
 
 from abi import BoolMask, Gradients, Varlen
-from cuda_peers import F, SDPBackend, Strobe, medians_ms, number, sdpa_kernel, torch, view
+from cuda_peers import F, SDPBackend, Strobe, attempt, medians_ms, number, sdpa_kernel, torch, view
 
 BATCH, HEADS = 4, 16
 WINDOW_TOP_LEFT = 3
@@ -211,18 +211,6 @@ def flex_call(case, tensors, what):
     mask = create_block_mask(visible, None, None, seq, seq, device="cuda", _compile=True) if visible else None
     compiled = torch.compile(flex_attention, dynamic=False)
     return peer_call(lambda q, k, v: compiled(q, k, v, score_mod=score, block_mask=mask), tensors, what)
-
-
-def attempt(make, *arguments):
-    """A call, or None where it cannot be made."""
-    try:
-        call = make(*arguments)
-        call()
-        torch.cuda.synchronize()
-        return call
-    except Exception as problem:  # noqa: BLE001: a peer that fails is left out
-        print(f"  left out: {type(problem).__name__}: {str(problem).splitlines()[0][:100]}")
-        return None
 
 
 def row(case, libraries, tensors, what, options, plain):

@@ -14,7 +14,7 @@ import argparse
 import ctypes as C
 
 from abi import BlockMask, BoolMask, Gradients
-from cuda_peers import F, SDPBackend, Strobe, medians_ms, number, sdpa_kernel, torch, view
+from cuda_peers import F, SDPBackend, Strobe, attempt, medians_ms, number, sdpa_kernel, torch, view
 
 BATCH, HEADS, UNIT = 4, 16, 128
 
@@ -112,18 +112,6 @@ def cudnn_call(case, tensors, what):
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     out = forward(*leaves)
     return lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)
-
-
-def attempt(make, *arguments):
-    """A call, or None where it cannot be made."""
-    try:
-        call = make(*arguments)
-        call()
-        torch.cuda.synchronize()
-        return call
-    except Exception as error:  # noqa: BLE001: a peer that fails is left out
-        print(f"  left out: {type(error).__name__}: {str(error).splitlines()[0][:100]}")
-        return None
 
 
 def main():

@@ -114,6 +114,18 @@ def medians_ms(calls, budget_ms):
     return [sorted(t)[len(t) // 2] for t in times]
 
 
+def attempt(make, *arguments):
+    """A call, or None where it cannot be made."""
+    try:
+        call = make(*arguments)
+        call()
+        torch.cuda.synchronize()
+        return call
+    except Exception as error:  # noqa: BLE001: a peer that fails is left out
+        print(f"  left out: {type(error).__name__}: {str(error).splitlines()[0][:100]}")
+        return None
+
+
 def number(text):
     return int(text[:-1]) * 1024 if text.endswith("k") else int(text)
 
