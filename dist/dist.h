@@ -128,6 +128,8 @@ struct calls {
 /* Appends the calls that rows q have to make over keys k: one a pair of runs, and as few as can be. */
 bool strobe__dist_pairs(const struct whole *w, const struct runs *q, const struct runs *k, struct calls *calls);
 bool strobe__dist_calls(const struct whole *w, const struct runs *q, const struct runs *k, struct calls *calls);
+/* The pairs that see each other of a packed sequence's first rows. */
+double strobe__dist_pairs_before(const struct whole *w, int64_t document, int64_t rows);
 void strobe__calls_free(struct calls *calls);
 bool strobe__calls_add(struct calls *calls, struct call call); /* false where memory has run out */
 /* Appends the same call with some of its rows, and the keys that these see. */

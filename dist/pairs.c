@@ -62,6 +62,13 @@ static void set_band(const struct whole *w, struct call *c, int64_t step, const 
     c->highest = w->right >= FAR ? FAR : floor_divide(w->right - ahead, step);
 }
 
+double strobe__dist_pairs_before(const struct whole *w, int64_t document, int64_t rows) {
+    const struct lengths l = lengths_of(w, document);
+    struct call c = {.rows = rows, .keys = l.keys};
+    set_band(w, &c, 1, &l);
+    return c.lowest > c.highest ? 0 : pairs_of(&c);
+}
+
 /* Leaves out rows and keys at the ends; false if none are left. */
 static bool clip(struct call *c, int64_t step) {
     const int64_t first = larger(0, c->highest >= FAR ? 0 : -c->highest);

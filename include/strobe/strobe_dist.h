@@ -158,6 +158,15 @@ STROBE_API int64_t strobe_dist_rows(int32_t layout, int64_t seq, int32_t size, i
 /* The position of a rank's row in the whole sequence; -1 where an argument makes no sense. */
 STROBE_API int64_t strobe_dist_position(int32_t layout, int64_t seq, int32_t size, int32_t rank, int64_t row);
 
+/* An order of packed sequences in which the layout, contiguous or zigzag, gives each rank about as many pairs that see each
+ * other, and so as much to compute under ring and all_gather: order[i], of batch numbers in memory of the host, is the
+ * sequence that is to come i-th. Each rank still has the same number of rows; no sequence need fit into one. Read of dist
+ * are attention's batch, mask, window and the offsets of varlen, the transport's size, and the layout. balance: NULL, or two
+ * numbers, the most pairs of a rank over the mean, 1 being even: with the sequences as they are given, and in the order
+ * found. The same arguments give the same order everywhere. It takes some ten milliseconds at most, and moves nothing.
+ * Errors: INVALID_ARGUMENT, OUT_OF_MEMORY; UNSUPPORTED for the striped layout. */
+STROBE_API strobe_status strobe_dist_order(const strobe_dist *dist, int64_t *order, double *balance);
+
 /* Attention. Workspace and stream as in strobe_forward. Besides its errors: DEVICE_ERROR where the transport fails. */
 STROBE_API strobe_status strobe_dist_forward(const strobe_dist *dist, void *workspace, size_t workspace_bytes, void *stream);
 
