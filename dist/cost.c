@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * cost.c: the cost model. A step of a ring lasts as long as the slowest rank computes or the largest block travels,
- * whichever is more, and on GPUs without copy engines as long as both, since an attention kernel leaves no multiprocessors
- * to those that exchange (docs/kernels/processes.md); parts that merge, sums that are rounded and messages that are packed
- * take their bytes of memory; an all-gather and an all-to-all hide nothing. Pairs that see each other and rows that travel
- * are counted from the same lists as the schedule's. All ranks come to the same numbers, and so to the same choice. */
+ * cost.c: the cost model. A step of a ring lasts as long as a rank computes or what comes to it travels, whichever is more,
+ * and on GPUs without copy engines as long as both, since an attention kernel leaves no multiprocessors to those that
+ * exchange (docs/kernels/processes.md), but never less than the host takes to put it on its streams; a rank begins a step
+ * when it is done with the one before and has what it needs from others. Parts that merge, sums that are rounded and
+ * messages that are packed take their bytes of memory; an all-gather and an all-to-all hide nothing. Pairs that see each
+ * other and rows that travel are counted from the same lists as the schedule's. All ranks come to the same numbers, and so
+ * to the same choice. */
 #include "cost.h"
 
 #include <stdio.h>
@@ -12,11 +14,11 @@
 
 #include "schedule.h"
 
-/* For each step of a ring the most of all participants, q_rows being those of its calls; for a gather sums by participant.
- */
+/* [participants][participants]: at step t what participant p has, number t * n + p. q_rows: of its calls. */
 struct tally {
-    double *pairs, *q_rows, *kv_rows, *grad_rows, *sum_pairs, *sum_rows;
-    int64_t own_calls; /* on a participant's own block */
+    int32_t n;
+    double *pairs, *q_rows, *need_rows, *kv_rows; /* need_rows: keys it works on; kv_rows: and passes on */
+    int64_t own_calls;                            /* on a participant's own block */
 };
 
 /* Bytes of memory an element: a part is read, the sum read and written; a sum is read and its rounding written. On a GPU the
@@ -27,6 +29,12 @@ enum { MERGED = 3 * sizeof(float), ROUNDED = sizeof(float) };
 /* What a pair takes on a GPU in calls on one block after the other, over what it takes in one call. */
 #define SMALLER_CALLS 1.02
 
+/* Orders that the host gives a GPU, each a launch, copy, event or values: before the first of a call, which is reading,
+ * planning and, from Python, what comes before; for a call of attention; for an exchange beside it, and for each rank to
+ * which or from which it goes; for one that nothing goes beside. */
+enum { BEGINNING = 15, ATTENTION = 3, ATTENTION_BACKWARD = 5, BESIDE = 8, BESIDE_A_PEER = 8, ALONE = 7, BY_NCCL = 8, PACKING = 2 };
+#define PASSES 5.0
+
 static double larger(double a, double b) { return a > b ? a : b; }
 
 /* Counts block `source`, from the participant that works on it last to the first: what it holds grows on the way back. */
@@ -36,22 +44,18 @@ static bool count_block(const struct shard *s, int32_t source, struct tally *y) 
     bool ok = true;
     for (int32_t t = n - 1; ok && t >= 0; --t) {
         const int32_t p = (source + t) % n;
+        const size_t at = (size_t)t * (size_t)n + (size_t)p;
         struct runs need;
-        double pairs = 0;
-        ok = strobe__schedule_need(s, p, source, &need, &pairs);
-        const double rows = (double)strobe__runs_rows(&need);
+        ok = strobe__schedule_need(s, p, source, &need, &y->pairs[at]);
+        y->need_rows[at] = (double)strobe__runs_rows(&need);
         struct calls calls = {0};
         ok = ok && strobe__dist_calls(s->w, &s->q[p], &need, &calls);
-        double q_rows = 0;
         if (t == 0 && calls.count > y->own_calls) y->own_calls = calls.count;
-        for (int64_t c = 0; c < calls.count; ++c) q_rows += (double)calls.at[c].rows;
+        for (int64_t c = 0; c < calls.count; ++c) y->q_rows[at] += (double)calls.at[c].rows;
         strobe__calls_free(&calls);
-        y->q_rows[t] = larger(y->q_rows[t], q_rows);
-        y->pairs[t] = larger(y->pairs[t], pairs), y->sum_pairs[p] += pairs;
         if (t > 0) {
             ok = ok && strobe__runs_unite(&held, &need);
-            y->grad_rows[t] = larger(y->grad_rows[t], rows), y->sum_rows[p] += rows;
-            y->kv_rows[t] = larger(y->kv_rows[t], (double)strobe__runs_rows(&held));
+            y->kv_rows[at] = (double)strobe__runs_rows(&held);
         }
         strobe__runs_free(&need);
     }
@@ -64,12 +68,14 @@ struct unit {
     double pair, call;
     double kv_row, grad_row; /* to travel */
     double latency;
-    bool gpu;
+    bool backward, gpu;
     bool hides;              /* exchanges go beside computation */
     bool own_last;           /* the shard's own block is left for the time of the last exchange, */
     double early;            /* but for this share of it */
     double merge_q, merge_k; /* a part of out, or dQ, of a row; of dK and dV */
     double round;            /* dQ, dK and dV of all rows, where they are sums */
+    double order;            /* of the host; 0 on a CPU */
+    int orders;              /* of a call of attention and what is done with its results */
 };
 
 static struct unit unit_of(const struct shard *s) {
@@ -85,6 +91,7 @@ static struct unit unit_of(const struct shard *s) {
                          .kv_row = elements * size / w->rates.bandwidth,
                          .grad_row = w->backward ? elements * sizeof(float) / w->rates.bandwidth : 0,
                          .latency = w->rates.latency,
+                         .backward = w->backward,
                          .gpu = w->a.device == STROBE_CUDA,
                          .hides = w->a.device == STROBE_CPU || w->hides,
                          .own_last = w->hides && w->backward,
@@ -92,41 +99,98 @@ static struct unit unit_of(const struct shard *s) {
                                   larger(1, (double)s->a.heads_kv),
                          .merge_q = row * MERGED / w->rates.memory,
                          .merge_k = w->backward ? elements * MERGED / w->rates.memory : 0,
-                         .round = w->backward ? (row * rows + elements * keys) * (ROUNDED + size) / w->rates.memory : 0};
+                         .round = w->backward ? (row * rows + elements * keys) * (ROUNDED + size) / w->rates.memory : 0,
+                         .order = w->a.device == STROBE_CUDA ? w->rates.order : 0,
+                         .orders = w->backward ? ATTENTION_BACKWARD : ATTENTION};
 }
 
-static struct cost cost_of_ring(const struct tally *y, int32_t n, struct unit u, bool backward) {
-    struct cost c = {0};
-    const bool is_early = y->own_calls == 1 && n > 1 && 100 * y->kv_rows[1] * u.kv_row > y->pairs[0] * u.pair;
+/* An exchange of a ring with so many others: K and V go on, and gradients go home. */
+static int orders_of_exchange(const struct unit *u, int peers) {
+    return peers == 0 ? 0 : u->hides ? BESIDE + BESIDE_A_PEER * peers : BY_NCCL;
+}
+
+/* A ring under way. [n]: when a participant begins the step, and is done with it. */
+struct ring {
+    const struct tally *y;
+    const struct unit *u;
+    double *begin, *end, *compute;
+    double host;
+};
+
+/* Step t of participant p, from the moment when it and those that send to it have begun it. */
+static void take_step(struct ring *r, int32_t t, int32_t p) {
+    const struct tally *y = r->y;
+    const struct unit *u = r->u;
+    const int32_t n = y->n;
+    const size_t at = (size_t)t * (size_t)n + (size_t)p, own = (size_t)p;
+    const size_t before = t > 1 ? at - (size_t)n : 0, next = t + 1 < n ? at + (size_t)n : 0;
+    const double last = u->gpu && u->backward ? MERGED_LAST : 1;
+    const double merges = t > 0 && t < n ? y->q_rows[at] * u->merge_q * (t == n - 1 ? last : 1) : 0;
+    /* gradients of the participant's own keys, from the one that worked on them a step before */
+    const int32_t from = (p + t - 1) % n;
+    const double came = t > 1 ? y->need_rows[(size_t)(t - 1) * (size_t)n + (size_t)from] : 0;
+    const double added = came * u->merge_k * (t == n ? last : 1);
+    const double pairs = t % n ? y->pairs[at] : y->pairs[own] * (t > 0 ? 1 - u->early : u->early);
+    const double compute = (pairs > 0 ? pairs * u->pair + u->call : 0) + merges + added;
+    const double rows = t + 1 < n ? y->kv_rows[next] : 0;
+    const double sent = t > 1 && u->backward ? larger(came, y->need_rows[before]) : 0;
+    const double travel = rows * u->kv_row + sent * u->grad_row, moves = travel > 0 ? travel + u->latency : 0;
+    double starts = r->begin[p];
+    if (rows > 0) starts = larger(starts, r->begin[(p + n - 1) % n]);
+    if (came > 0 && u->backward) starts = larger(starts, r->begin[from]);
+    r->compute[p] += compute;
+    r->end[p] = u->hides ? larger(r->begin[p] + compute, moves > 0 ? starts + moves : 0) : starts + moves + compute;
+    r->end[p] = larger(r->end[p], r->host);
+}
+
+static bool cost_of_ring(const struct tally *y, struct unit u, struct cost *c) {
+    const int32_t n = y->n;
+    double *numbers = calloc((size_t)n * 3, sizeof *numbers), fewest = 0;
+    struct ring r = {.y = y, .u = &u, .begin = numbers, .end = numbers + n, .compute = numbers + 2 * n};
+    if (!numbers) return false;
+    for (int32_t p = 0; p < n; ++p) fewest = larger(fewest, y->pairs[p]);
+    double first = 0; /* keys that travel first */
+    for (int32_t p = 0; p < n && n > 1; ++p) first = larger(first, y->kv_rows[n + p]);
+    const bool is_early = y->own_calls == 1 && n > 1 && 100 * first * u.kv_row > fewest * u.pair;
     if (!is_early || !u.own_last) u.early = u.own_last ? 0 : 1;
-    if (n > 1) c.compute = c.seconds = u.round;
     if (n > 1 && u.gpu) u.pair *= SMALLER_CALLS;
-    for (int32_t t = 0; t <= (backward ? n : n - 1); ++t) { /* a backward's last gradients travel when all is computed */
-        const double last = u.gpu && backward ? MERGED_LAST : 1;
-        const double merges = t > 0 && t < n ? y->q_rows[t] * u.merge_q * (t == n - 1 ? last : 1) : 0;
-        const double added = t > 1 ? y->grad_rows[t - 1] * u.merge_k * (t == n ? last : 1) : 0;
-        const double pairs = t % n ? y->pairs[t] : y->pairs[0] * (t > 0 ? 1 - u.early : u.early);
-        const double compute = (pairs > 0 ? pairs * u.pair + u.call : 0) + merges + added;
-        const double travel = (t + 1 < n ? y->kv_rows[t + 1] * u.kv_row : 0) +
-                              (t > 1 ? y->grad_rows[t - 1] * u.grad_row : 0);
-        const double moves = travel > 0 ? travel + u.latency : 0, step = u.hides ? larger(compute, moves) : compute + moves;
-        c.compute += compute, c.seconds += step;
+    r.host = BEGINNING * u.order;
+    for (int32_t p = 0; p < n; ++p) r.begin[p] = r.host;
+    for (int32_t t = 0; t <= (u.backward ? n : n - 1); ++t) { /* a backward's last gradients travel when all is computed */
+        const bool calls = t % n ? true : t > 0 ? u.early < 1 : u.early > 0;
+        r.host += u.order * (u.orders * calls + orders_of_exchange(&u, (t + 1 < n) + (u.backward && t > 1)));
+        for (int32_t p = 0; p < n; ++p) take_step(&r, t, p);
+        double *const begun = r.begin;
+        r.begin = r.end, r.end = begun;
     }
-    return c;
+    for (int32_t p = 0; p < n; ++p) c->compute = larger(c->compute, r.compute[p]), c->seconds = larger(c->seconds, r.begin[p]);
+    if (n > 1) c->compute += u.round, c->seconds += u.round;
+    c->host = r.host;
+    free(numbers);
+    return true;
 }
 
-static struct cost cost_of_gather(const struct tally *y, int32_t n, struct unit u, bool backward) {
+/* Two exchanges, before and behind, of which nothing hides the orders. */
+static struct cost cost_of_gather(const struct tally *y, struct unit u) {
     struct cost c = {0};
-    double pairs = 0, rows = 0;
-    for (int32_t p = 0; p < n; ++p) pairs = larger(pairs, y->sum_pairs[p]), rows = larger(rows, y->sum_rows[p]);
-    const double added = rows * u.merge_k * (n == 2 && u.gpu ? MERGED_LAST : 1);
-    c.compute = pairs * u.pair + u.call + added + (n > 1 ? u.round : 0);
-    c.seconds = c.compute + (rows > 0 ? u.latency + rows * u.kv_row : 0) + (backward ? u.latency + rows * u.grad_row : 0);
+    const int32_t n = y->n;
+    const int exchange = u.hides ? ALONE : BY_NCCL;
+    double most = 0;
+    for (int32_t p = 0; p < n; ++p) {
+        double pairs = 0, rows = 0;
+        for (int32_t t = 0; t < n; ++t) pairs += y->pairs[t * n + p], rows += t > 0 ? y->need_rows[t * n + p] : 0;
+        const double added = rows * u.merge_k * (n == 2 && u.gpu ? MERGED_LAST : 1);
+        const double compute = pairs * u.pair + u.call + added + (n > 1 ? u.round : 0);
+        const double travels = (rows > 0 ? u.latency + rows * u.kv_row : 0) + (u.backward ? u.latency + rows * u.grad_row : 0);
+        c.compute = larger(c.compute, compute), most = larger(most, compute + travels);
+    }
+    c.host = u.order * (BEGINNING + u.orders + exchange * (u.backward ? 2 : 1));
+    c.seconds = larger(most + u.order * (BEGINNING + exchange), c.host);
     return c;
 }
 
 /* Both ways of an all-to-all over heads: rows of this rank's share, of which it keeps one part. */
-static double cost_of_heads(const struct shard *s) {
+static double cost_of_heads(const struct shard *s, const struct unit *u, double *orders) {
     const struct whole *w = s->w;
     const double entries = (double)w->entries, parts = s->group, size = w->t.size;
     const double q = entries * (double)w->total_q / size * (double)w->a.heads_q, dim = (double)s->a.dim,
@@ -136,10 +200,12 @@ static double cost_of_heads(const struct shard *s) {
     double bytes = (q * dim + k * (dim + dim_v)) * in + q * (dim_v * out + sizeof(float));
     const double gradient = w->a.heads_kv % s->group == 0 ? in : sizeof(float);
     if (w->backward) bytes += q * (dim_v * out + dim * in + sizeof(float)) + k * (dim + dim_v) * gradient;
-    const double passes = w->hides ? 8 : 2; /* read and written, before or behind; also to and from slots, and in parts */
+    const double passes = w->hides ? PASSES : 2; /* read and written, before or behind; also to and from slots, and in parts */
     const double packed = passes * bytes / w->rates.memory;
     const double travel = bytes / w->rates.bandwidth / strobe__dist_parts(w, s->group); /* of which nothing hides */
-    return s->group == 1 ? 0 : (travel + packed) * (parts - 1) / parts + 2 * w->rates.latency;
+    if (s->group == 1) return 0;
+    *orders = (u->hides ? ALONE : BY_NCCL) + 2 * PACKING;
+    return (travel + packed) * (parts - 1) / parts + 2 * w->rates.latency;
 }
 
 bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost) {
@@ -147,15 +213,22 @@ bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost)
     struct shard s;
     double *numbers = NULL;
     bool ok = strobe__shard_make(&s, w, way.group, 1, 0);
-    if (ok) numbers = calloc((size_t)s.participants * 6, sizeof *numbers);
+    const size_t all = ok ? (size_t)s.participants * (size_t)s.participants : 0;
+    if (ok) numbers = calloc(all * 4, sizeof *numbers);
     ok = ok && numbers;
+    *cost = (struct cost){0};
     if (ok) {
-        const int32_t n = s.participants;
-        struct tally y = {numbers, numbers + n, numbers + 2 * n, numbers + 3 * n, numbers + 4 * n, numbers + 5 * n, 0};
-        for (int32_t source = 0; ok && source < n; ++source) ok = count_block(&s, source, &y);
+        struct tally y = {s.participants, numbers, numbers + all, numbers + 2 * all, numbers + 3 * all, 0};
+        for (int32_t source = 0; ok && source < y.n; ++source) ok = count_block(&s, source, &y);
         const struct unit u = unit_of(&s);
-        *cost = way.gathers ? cost_of_gather(&y, n, u, w->backward) : cost_of_ring(&y, n, u, w->backward);
-        cost->seconds += cost_of_heads(&s);
+        double orders = 0;
+        const double heads = cost_of_heads(&s, &u, &orders);
+        if (way.gathers)
+            *cost = cost_of_gather(&y, u);
+        else
+            ok = ok && cost_of_ring(&y, u, cost);
+        cost->seconds += heads + u.order * orders, cost->host += 2 * u.order * orders;
+        cost->seconds = larger(cost->seconds, cost->host);
         cost->exposed = cost->seconds - cost->compute;
     }
     free(numbers);

@@ -7,9 +7,9 @@
 #include "dist.h"
 
 /* Predicted seconds of a call, and what they are made of: calls of attention alone, by the rank that has most; and what was
- * not hidden behind them. */
+ * not hidden behind them. host: what the host takes until the call returns, on a GPU. */
 struct cost {
-    double seconds, compute, exposed;
+    double seconds, compute, exposed, host;
 };
 
 /* False where memory has run out. The scheme takes the problem. */

@@ -33,8 +33,10 @@ static strobe_status explain(const struct whole *w, struct text *t) {
             continue;
         }
         if (!strobe__dist_cost(w, each, &cost)) return strobe__dist_no_memory();
-        print(t, "%s: %spredicted %.5g ms, of which attention %.5g ms, exposed communication and waiting %.3g ms\n", name,
+        print(t, "%s: %spredicted %.5g ms, of which attention %.5g ms, exposed communication and waiting %.3g ms", name,
               !status && each == chosen ? "chosen, " : "", cost.seconds * 1e3, cost.compute * 1e3, cost.exposed * 1e3);
+        if (w->a.device == STROBE_CUDA) print(t, "; the host is busy for %.3g ms", cost.host * 1e3);
+        print(t, "\n");
     }
     return status;
 }

@@ -175,8 +175,12 @@ static bool search(const struct whole *w, int64_t *order, double *balance) {
 
 static strobe_status check(const struct whole *w, const int64_t *order) {
     if (!order) return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "order is NULL; room for batch numbers is accepted");
+    if (w->a.batch < 0 || w->a.batch >= (int64_t)1 << 32)
+        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "batch is %lld; 0 to 2^32 - 1 is accepted", (long long)w->a.batch);
+    if (w->a.mask < STROBE_MASK_NONE || w->a.mask > STROBE_MASK_WINDOW_BOTTOM_RIGHT)
+        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "mask is %d; 0 to 4 is accepted", w->a.mask);
     if (w->d.layout < STROBE_DIST_CONTIGUOUS || w->d.layout > STROBE_DIST_STRIPED)
-        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "layout is %d; 0 to 1 is accepted", w->d.layout);
+        return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "layout is %d; 0 to 2 is accepted", w->d.layout);
     if (w->d.layout == STROBE_DIST_STRIPED)
         return strobe__dist_fail(STROBE_UNSUPPORTED, "layout is striped; contiguous and zigzag have orders of packed sequences");
     if (!w->cu_q)

@@ -61,6 +61,7 @@ static PyMethodDef functions[] = {
     ENTRY(ask_before_plain, 0),
     ENTRY(is_plain, 0),
     ENTRY(gpu_transport, 0),
+    ENTRY(order_documents, 0),
     ENTRY(nothing, 0),
     {NULL, NULL, 0, NULL},
 };

@@ -105,5 +105,6 @@ FUNCTION(py_aten_calls);
 FUNCTION(py_ask_before_plain); /* plain.c */
 FUNCTION(py_is_plain);
 FUNCTION(py_gpu_transport); /* shards.c */
+FUNCTION(py_order_documents);
 
 #endif

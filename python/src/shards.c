@@ -126,6 +126,71 @@ FUNCTION(py_gpu_transport) {
     return NULL;
 }
 
+/* ------------------------------------------------------------------------------------------------------------ order -- */
+
+/* The lengths of packed sequences as offsets, [count + 1]; NULL with an exception. */
+static int64_t *offsets_of(PyObject *lengths, int64_t *longest) {
+    const Py_ssize_t count = PyList_Size(lengths);
+    if (count < 0) return NULL;
+    int64_t *offsets = malloc(((size_t)count + 1) * sizeof *offsets);
+    if (!offsets) return (int64_t *)PyErr_NoMemory();
+    offsets[0] = *longest = 0;
+    for (Py_ssize_t n = 0; n < count; ++n) {
+        const long long length = PyLong_AsLongLong(PyList_GetItem(lengths, n));
+        if (!PyErr_Occurred() && (length < 0 || length > INT64_MAX / 4 - offsets[n]))
+            PyErr_Format(PyExc_ValueError, "lengths[%zd] is %lld; 0 and more, and 2^61 in all, is accepted", n, length);
+        if (PyErr_Occurred()) {
+            free(offsets);
+            return NULL;
+        }
+        offsets[n + 1] = offsets[n] + length;
+        if (length > *longest) *longest = length;
+    }
+    return offsets;
+}
+
+/* A list of the order, and the two numbers of the balance; NULL with an exception. */
+static PyObject *order_of(PyObject *module, const strobe_dist *d) {
+    const Py_ssize_t count = (Py_ssize_t)d->attention->batch;
+    double balance[2];
+    int64_t *order = malloc(((size_t)count + 1) * sizeof *order);
+    PyObject *list = order ? PyList_New(count) : PyErr_NoMemory();
+    const strobe_status status = list ? strobe_dist_order(d, order, balance) : STROBE_OK;
+    if (status) raise_sentence(module_state(module), status, strobe_dist_last_error());
+    for (Py_ssize_t n = 0; list && n < count && !PyErr_Occurred(); ++n) {
+        PyObject *number = PyLong_FromLongLong((long long)order[n]);
+        if (number && PyList_SetItem(list, n, number) == 0) continue;
+        break;
+    }
+    free(order);
+    if (list && !PyErr_Occurred()) return Py_BuildValue("(Ndd)", list, balance[0], balance[1]);
+    Py_XDECREF(list);
+    return NULL;
+}
+
+/* (a list of lengths, ranks, the layout's number, keys before and behind a row's own that it sees or -1 for all) -> (order,
+ * balance as given, balance in that order). */
+FUNCTION(py_order_documents) {
+    long long number[4] = {0};
+    if (count != 5) return PyErr_Format(PyExc_TypeError, "order_documents takes 5 arguments");
+    for (int n = 0; n < 4 && !PyErr_Occurred(); ++n) number[n] = PyLong_AsLongLong(args[n + 1]);
+    if (PyErr_Occurred()) return NULL;
+    int64_t longest;
+    int64_t *offsets = offsets_of(args[0], &longest);
+    if (!offsets) return NULL;
+    const strobe_varlen varlen = {
+        .struct_size = sizeof varlen, .cu_seqlens_q = offsets, .cu_seqlens_k = offsets, .index_bits = 64};
+    strobe_attention a = {.struct_size = sizeof a, .batch = (int64_t)PyList_Size(args[0]), .varlen = &varlen};
+    a.seq_q = a.seq_k = longest, a.mask = STROBE_MASK_WINDOW_TOP_LEFT;
+    a.window_left = (int64_t)number[2], a.window_right = (int64_t)number[3];
+    const strobe_transport nowhere = {.struct_size = sizeof nowhere, .size = (int32_t)number[0]};
+    const strobe_dist d = {
+        .struct_size = sizeof d, .attention = &a, .transport = &nowhere, .layout = (int32_t)number[1]};
+    PyObject *result = order_of(module, &d);
+    free(offsets);
+    return result;
+}
+
 /* ------------------------------------------------------------------------------------------------------------- call -- */
 
 bool open_shards(struct call *c) {

@@ -22,7 +22,13 @@ and ``append``.
 from strobe.torch._activate import activate, deactivate
 from strobe.torch._attention import attention
 from strobe.torch._cache import append
-from strobe.torch._context_parallel import context_parallel_attention, shard, shard_positions, unshard
+from strobe.torch._context_parallel import (
+    context_parallel_attention,
+    order_documents,
+    shard,
+    shard_positions,
+    unshard,
+)
 from strobe.torch._flash_attn import (
     flash_attn_func,
     flash_attn_kvpacked_func,
@@ -50,6 +56,7 @@ __all__ = [
     "flash_attn_varlen_qkvpacked_func",
     "flash_attn_with_kvcache",
     "flex_attention",
+    "order_documents",
     "scaled_dot_product_attention",
     "shard",
     "shard_positions",
