@@ -32,7 +32,7 @@ enum { MERGED = 3 * sizeof(float), ROUNDED = sizeof(float) };
 /* Orders that the host gives a GPU, each a launch, copy, event or values: before the first of a call, which is reading,
  * planning and, from Python, what comes before; for a call of attention; for an exchange beside it, and for each rank to
  * which or from which it goes; for one that nothing goes beside. */
-enum { BEGINNING = 15, ATTENTION = 3, ATTENTION_BACKWARD = 5, BESIDE = 8, BESIDE_A_PEER = 8, ALONE = 7, BY_NCCL = 8, PACKING = 2 };
+enum { BEGINNING = 15, ATTENTION = 3, ATTENTION_BACKWARD = 5, BESIDE = 8, BESIDE_A_PEER = 12, ALONE = 7, BY_NCCL = 8, PACKING = 2 };
 #define PASSES 5.0
 
 static double larger(double a, double b) { return a > b ? a : b; }
