@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "schedule.h"
 
@@ -236,6 +237,50 @@ bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost)
     return ok;
 }
 
+/* All by which the schemes of sequences that are not packed differ. Bytes between fields are zero. */
+struct question {
+    strobe_dist_rates rates;
+    int64_t entries, total_q, total_k, left, right, heads_q, heads_kv, dim, dim_v;
+    int32_t layout, group, size, device, dtype_q, dtype_k, dtype_out;
+    bool backward, hides, bottom_right, alibi, dropout, bias, bool_mask, sums_rows;
+};
+
+static void make_question(const struct whole *w, struct question *q) {
+    memset(q, 0, sizeof *q);
+    q->rates = w->rates, q->rates.struct_size = 0;
+    q->entries = w->entries, q->total_q = w->total_q, q->total_k = w->total_k, q->left = w->left, q->right = w->right;
+    q->heads_q = w->a.heads_q, q->heads_kv = w->a.heads_kv, q->dim = w->a.dim, q->dim_v = w->a.dim_v;
+    q->layout = w->d.layout, q->group = w->d.group, q->size = w->t.size, q->device = w->a.device;
+    q->dtype_q = w->a.q.dtype, q->dtype_k = w->a.k.dtype, q->dtype_out = w->a.out.dtype;
+    q->backward = w->backward, q->hides = w->hides, q->bottom_right = w->bottom_right;
+    q->alibi = w->a.alibi != NULL, q->dropout = w->a.dropout && w->dropout.p > 0, q->bias = w->a.bias != NULL;
+    q->bool_mask = w->a.bool_mask != NULL, q->sums_rows = w->g.dbias && w->bias.stride[2] == 0;
+}
+
+/* What this thread has been asked last: of a layer's calls, forward and backward, and the queries of their workspace, all
+ * but the first are answered at once. */
+enum { REMEMBERED = 4 };
+static _Thread_local struct {
+    struct question asked[REMEMBERED];
+    int32_t scheme[REMEMBERED]; /* STROBE_DIST_AUTOMATIC: none yet */
+    unsigned next;
+} memory;
+
+static bool is_remembered(const struct question *q, int32_t *scheme) {
+    for (int n = 0; n < REMEMBERED; ++n) {
+        if (memory.scheme[n] == STROBE_DIST_AUTOMATIC || memcmp(q, &memory.asked[n], sizeof *q) != 0) continue;
+        *scheme = memory.scheme[n];
+        return true;
+    }
+    return false;
+}
+
+static void remember(const struct question *q, int32_t scheme) {
+    memcpy(&memory.asked[memory.next], q, sizeof *q);
+    memory.scheme[memory.next] = scheme;
+    memory.next = (memory.next + 1) % REMEMBERED;
+}
+
 strobe_status strobe__dist_choose(const struct whole *w, int32_t *scheme) {
     if (w->d.scheme != STROBE_DIST_AUTOMATIC) {
         const char *why = strobe__dist_rejects(w, w->d.scheme);
@@ -243,6 +288,9 @@ strobe_status strobe__dist_choose(const struct whole *w, int32_t *scheme) {
         if (!why) return STROBE_OK;
         return strobe__dist_fail(STROBE_UNSUPPORTED, "scheme %s does not take %s", strobe__dist_scheme_names[*scheme], why);
     }
+    struct question question;
+    make_question(w, &question);
+    if (!w->cu_q && is_remembered(&question, scheme)) return STROBE_OK;
     double least = 0;
     *scheme = STROBE_DIST_AUTOMATIC;
     for (int32_t each = STROBE_DIST_RING; each <= STROBE_DIST_TWO_LEVELS; ++each) {
@@ -251,6 +299,7 @@ strobe_status strobe__dist_choose(const struct whole *w, int32_t *scheme) {
         if (!strobe__dist_cost(w, each, &cost)) return strobe__dist_no_memory();
         if (*scheme == STROBE_DIST_AUTOMATIC || cost.seconds < least) *scheme = each, least = cost.seconds;
     }
+    if (*scheme != STROBE_DIST_AUTOMATIC && !w->cu_q) remember(&question, *scheme);
     if (*scheme != STROBE_DIST_AUTOMATIC) return STROBE_OK;
     const char *why = strobe__dist_rejects(w, STROBE_DIST_RING);
     return strobe__dist_fail(STROBE_UNSUPPORTED, "no scheme takes the problem; ring does not take %s", why);

@@ -189,7 +189,8 @@ void strobe__engine_upload(const struct engine *e) {
 
 strobe_status strobe__engine_make(struct engine *e, const struct shard *s, struct place *on, struct schedule *schedule,
                                   struct exchange *x, struct room *room) {
-    *e = (struct engine){.s = s, .on = on, .schedule = schedule, .x = x};
+    const size_t known = room->base ? e->kernel_bytes : 0; /* from when it was counted */
+    *e = (struct engine){.s = s, .on = on, .schedule = schedule, .x = x, .kernel_bytes = known};
     if (on->device == STROBE_CUDA) take_offsets(schedule, room);
     const struct sizes z = measure(e);
     for (int n = 0; n < 2; ++n) e->block[n] = strobe__room_take(room, z.block[n]);
@@ -199,8 +200,8 @@ strobe_status strobe__engine_make(struct engine *e, const struct shard *s, struc
         take_backward(e, room, &z);
     else
         take_forward(e, room, &z);
-    TRY(measure_calls(e));
-    if (s->w->backward && s->w->g.dsinks) { /* one more call, of no keys */
+    if (known == 0) TRY(measure_calls(e));
+    if (known == 0 && s->w->backward && s->w->g.dsinks) { /* one more call, of no keys */
         size_t bytes;
         TRY(strobe__dist_sinks_workspace(e, &bytes));
         keep_larger(&e->kernel_bytes, bytes);
