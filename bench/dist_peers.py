@@ -26,11 +26,14 @@ import torch.distributed as dist
 import torch.nn.functional as functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# name, query heads, K/V heads, tokens, window (keys before a row), packed documents
+ORDERED = "ordered"
+# name, query heads, K/V heads, tokens, window (keys before a row), packed documents: as they are drawn, or in the order that
+# strobe.torch.order_documents gives them
 ROWS = [
     *((f"32/8 causal {n}k", 32, 8, n << 10, None, False) for n in (8, 16, 64, 256)),
     *((f"32/32 causal {n}k", 32, 32, n << 10, None, False) for n in (8, 16, 64)),
     ("32/8 documents 64k", 32, 8, 64 << 10, None, True),
+    ("32/8 ordered documents 64k", 32, 8, 64 << 10, None, ORDERED),
     ("32/8 window 4k 64k", 32, 8, 64 << 10, 4 << 10, False),
     ("8/1 causal 64k", 8, 1, 64 << 10, None, False),
 ]
@@ -38,14 +41,18 @@ DIM = 128
 NAMES = ("out", "dq", "dk", "dv")
 
 
-def documents(tokens):
-    """Lengths from 128 to 16k, the same on every process."""
+def documents(tokens, packed=True):
+    """Offsets of documents of 128 to 16k tokens, the same on every process."""
     generator = torch.Generator().manual_seed(11)
     ends = [0]
     while ends[-1] < tokens:
         length = int(2 ** (7 + 7 * torch.rand((), generator=generator).item()))
         ends.append(min(ends[-1] + length, tokens))
-    return torch.tensor(ends, dtype=torch.int32)
+    ends = torch.tensor(ends, dtype=torch.int32)
+    if packed == ORDERED:
+        order, _, _ = st.order_documents(ends.diff(), layout="contiguous")
+        ends[1:] = ends.diff()[order].cumsum(0)
+    return ends
 
 
 def make(row):
@@ -63,7 +70,7 @@ def options(row):
     _, _, _, _, window, packed = row
     given = {"window": (window - 1, 0)} if window else {"causal": True}
     if packed:
-        cu = documents(row[3])
+        cu = documents(row[3], packed)
         given |= {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
     return given
 
@@ -210,7 +217,7 @@ def right_results(row, whole):
     begins = torch.zeros(tokens, dtype=torch.int64, device="cuda")  # the first key of a row
     at = torch.arange(tokens, device="cuda")
     if packed:
-        ends = documents(tokens).long().cuda()
+        ends = documents(tokens, packed).long().cuda()
         begins = ends[torch.searchsorted(ends, at, right=True) - 1]
     if window:
         begins = torch.maximum(begins, at - window + 1)
@@ -242,7 +249,8 @@ def in_graphs(ways):
 
 def ways_of(row, schemes, peers):
     _, heads, heads_kv, _, window, packed = row
-    size, layouts = dist.get_world_size(), ("contiguous", "zigzag") if packed else ("contiguous",) if window else ("zigzag",)
+    size = dist.get_world_size()
+    layouts = ("contiguous", "zigzag") if packed is True else ("contiguous",) if window or packed else ("zigzag",)
     ways = [Way("strobe, one GPU", on_one_gpu(row), None, "strobe, one GPU")]
     for scheme in schemes:
         for layout in layouts:

@@ -163,6 +163,44 @@ def test_without_a_group():
         st.context_parallel_attention(q, q, q)
 
 
+def most_work(lengths, ranks, layout, window):
+    """The most pairs of a process over the mean, each row's counted by itself."""
+    left, right = window
+    pairs = []
+    for length in lengths:
+        rows = torch.arange(length)
+        last = (rows + right if right >= 0 else torch.full_like(rows, length)).clamp(max=length - 1)
+        first = (rows - left if left >= 0 else torch.zeros_like(rows)).clamp(min=0)
+        pairs.append(last - first + 1)
+    pairs = torch.cat(pairs).double()
+    loads = [pairs[parallel._positions(len(pairs), ranks, rank, layout)].sum() for rank in range(ranks)]
+    return (max(loads) / pairs.sum() * ranks).item()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
+@pytest.mark.parametrize("given, window", [({}, (-1, 0)), ({"causal": False, "window": (50, 20)}, (50, 20)), ({"window": (9, 9)}, (9, 0))])
+def test_an_order_of_documents(layout, given, window):
+    lengths = [26, 135, 1528, 28, 217, 370, 216, 23, 205, 1137, 47, 570, 47, 121, 529, 146, 21, 511, 631, 1]
+    order, before, after = st.order_documents(lengths, ranks=4, layout=layout, **given)
+    assert sorted(order.tolist()) == list(range(len(lengths))) and order.dtype == torch.int64
+    assert before == pytest.approx(most_work(lengths, 4, layout, window))
+    assert after == pytest.approx(most_work([lengths[n] for n in order], 4, layout, window))
+    assert after <= min(before, 1.05)
+    again = st.order_documents(torch.tensor(lengths), ranks=4, layout=layout, **given)
+    assert again[0].tolist() == order.tolist()
+
+
+def test_orders_that_are_refused():
+    with pytest.raises(NotImplementedError, match="layout is striped; contiguous and zigzag have orders"):
+        st.order_documents([3, 4], ranks=2, layout="striped")
+    with pytest.raises(ValueError, match=r"lengths\[1\] is -4; 0 and more"):
+        st.order_documents([3, -4], ranks=2)
+    with pytest.raises(ValueError, match="transport.size is 0; 1 to 65536 is accepted"):
+        st.order_documents([3, 4], ranks=0)
+    with pytest.raises(ValueError, match=r"torch\.distributed has no process group"):
+        st.order_documents([3, 4])
+
+
 def test_a_group_of_one(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     try:
