@@ -138,19 +138,28 @@ def _rows(x: Any, packed: bool) -> int:
     return x.shape[0 if packed else 1] if isinstance(x, Tensor) and x.dim() == (3 if packed else 4) else 0
 
 
-def _group_of(group: Any) -> Any:
+class _Member:
+    """This process in a group, asked once: every question takes PyTorch some microseconds."""
+
+    def __init__(self, group: Any):
+        self.group, self.rank, self.size = group, dist.get_rank(group), dist.get_world_size(group)
+        if self.rank < 0:
+            raise ValueError("group is one that this process has no part in; one of its own is accepted")
+        moved = {device.type for device in getattr(group, "_device_types", ())}
+        self.devices = moved or ({"cuda"} if "nccl" in dist.get_backend(group) else {"cpu"})  # whose tensors it moves
+
+
+_members: dict[int, _Member] = {}  # by group, which is kept
+
+
+def _member_of(group: Any) -> _Member:
     if not dist.is_initialized():
         raise ValueError("torch.distributed has no process group; torch.distributed.init_process_group makes one")
     group = dist.group.WORLD if group is None else group
-    if dist.get_rank(group) < 0:
-        raise ValueError("group is one that this process has no part in; one of its own is accepted")
-    return group
-
-
-def _devices(group: Any) -> set[str]:
-    """The kinds of devices whose tensors a group moves."""
-    moved = {device.type for device in getattr(group, "_device_types", ())}
-    return moved or ({"cuda"} if "nccl" in dist.get_backend(group) else {"cpu"})
+    member = _members.get(id(group))
+    if member is None:
+        member = _members[id(group)] = _Member(group)
+    return member
 
 
 def _check_device(name: str, x: Any, q: Any, devices: set[str]) -> None:
@@ -163,11 +172,11 @@ def _check_device(name: str, x: Any, q: Any, devices: set[str]) -> None:
         raise TypeError(f"{name} is on {x.device} and q on {q.device}; the same device is accepted")
 
 
-def _settle(group: Any, rows: tuple[int, int], refusal: Exception | None) -> tuple[int, int]:
+def _settle(member: _Member, rows: tuple[int, int], refusal: Exception | None) -> tuple[int, int]:
     """The rows of all ranks. Where one has refused its arguments, none goes on."""
-    device = "cpu" if "cpu" in _devices(group) else torch.device("cuda", torch.cuda.current_device())
+    device = "cpu" if "cpu" in member.devices else torch.device("cuda", torch.cuda.current_device())
     sums = torch.tensor([*rows, refusal is not None], dtype=torch.int64, device=device)
-    dist.all_reduce(sums, group=group)
+    dist.all_reduce(sums, group=member.group)
     if refusal is not None:
         raise refusal
     if sums[2] > 0:
@@ -175,15 +184,16 @@ def _settle(group: Any, rows: tuple[int, int], refusal: Exception | None) -> tup
     return int(sums[0]), int(sums[1])
 
 
-def _movers(group: Any, q: Tensor) -> tuple[Any, Any, Any, Any]:
+def _movers(member: _Member, q: Tensor) -> tuple[Any, Any, Any, Any]:
     """start and wait of the messages and of the records; or the library's own transport in place of the first."""
+    group = member.group
     transport = _nccl(group, q.device) if q.is_cuda else None
     if transport is not None:
         return transport, None, None, None
     messages = records = _Transport(group)
     if q.is_cuda:
         messages = _GpuTransport(group, q.device)
-        records = records if "cpu" in _devices(group) else _Records(group, q.device)
+        records = records if "cpu" in member.devices else _Records(group, q.device)
     return messages.start, messages.wait, records.start, records.wait
 
 
@@ -260,7 +270,7 @@ def context_parallel_attention(
     ValueError, NotImplementedError, TypeError, strobe.Error
         As :func:`strobe.torch.attention`. An argument that is wrong, or another one on one process, is an error on all.
     """
-    group = _group_of(group)
+    member = _member_of(group)
     refusal, tensors, numbers, choices = None, {}, {}, (0, 0, 0)
     rows = (_rows(q, cu_seqlens_q is not None), _rows(k, cu_seqlens_k is not None))
     try:
@@ -272,7 +282,7 @@ def context_parallel_attention(
         given = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
         tensors = {name: x for name, x in given.items() if x is not None}
         for name, x in tensors.items():
-            _check_device(name, x, q, _devices(group))
+            _check_device(name, x, q, member.devices)
         for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
             if x is not None:
                 tensors[name] = x.cpu() if isinstance(x, Tensor) else x
@@ -285,14 +295,13 @@ def context_parallel_attention(
         refusal = caught
     if total is not None and refusal is not None:
         raise refusal
-    seq_q, seq_k = _settle(group, rows, refusal) if total is None else (int(total[0]), int(total[1]))
+    seq_q, seq_k = _settle(member, rows, refusal) if total is None else (int(total[0]), int(total[1]))
     for name in ("bias", "mask"):
         if name in tensors:
             tensors[name] = _over_keys(tensors[name], seq_k)
     layout_number, scheme_number, size = choices
     shards = (
-        dist.get_rank(group), dist.get_world_size(group), layout_number, scheme_number, size, seq_q, seq_k,
-        *_movers(group, q), total is None,
+        member.rank, member.size, layout_number, scheme_number, size, seq_q, seq_k, *_movers(member, q), total is None,
     )  # fmt: skip
     out, lse = _ContextParallel.apply(shards, tuple(tensors), numbers, *tensors.values())
     return (out, lse) if return_lse else out
@@ -323,8 +332,8 @@ def shard_positions(seq: int, *, group: Any = None, layout: str = "zigzag") -> T
     Tensor, (rows,), int64
         For position embeddings, rotary embedding and the like.
     """
-    group = _group_of(group)
-    return _positions(seq, dist.get_world_size(group), dist.get_rank(group), layout)
+    member = _member_of(group)
+    return _positions(seq, member.size, member.rank, layout)
 
 
 def order_documents(
@@ -358,7 +367,7 @@ def order_documents(
         The most work of a process over the mean, as the documents are given and in that order: 1 is even.
     """
     numbers = lengths.tolist() if isinstance(lengths, Tensor) else [int(n) for n in lengths]
-    ranks = dist.get_world_size(_group_of(group)) if ranks is None else int(ranks)
+    ranks = _member_of(group).size if ranks is None else int(ranks)
     left, right = sides(window)
     if causal:
         right = 0
@@ -391,10 +400,10 @@ def unshard(x: Tensor, dim: int = 1, *, group: Any = None, layout: str = "zigzag
     dim, group, layout
         As in :func:`shard`.
     """
-    group = _group_of(group)
-    size = dist.get_world_size(group)
+    member = _member_of(group)
+    group, size = member.group, member.size
     rows = torch.zeros(size, dtype=torch.int64, device=x.device)
-    rows[dist.get_rank(group)] = x.shape[dim]
+    rows[member.rank] = x.shape[dim]
     dist.all_reduce(rows, group=group)
     most = int(rows.max())
     padded = x.new_zeros((most, *x.movedim(dim, 0).shape[1:]))
