@@ -4,7 +4,7 @@
  * and one thread makes their calls one after the other, since no call waits. The GPU is idle before each round. For every
  * scheme, forward and backward, printed are the microseconds until the call returns, median of rounds and ranks, and what of
  * them the transport takes and the calls of libstrobe, with their numbers; the query of the workspace beside it; then what a
- * graph of the call would hold. Behind it stands what each rank takes alone, forward and backward, with messages that cost
+ * graph of the call would hold. Before it stands what each rank takes alone, forward and backward, with messages that cost
  * nothing: by a graph, which is the GPU's time, and in turns with the host. What would have come is random, like the rest.
  *
  *     bench_dist_host [RANKS [TOKENS [HEADS [HEADS_KV [KIND]]]]]      4 8192 32 8 causal
@@ -336,7 +336,6 @@ static void time_calls(int32_t size, int32_t scheme, int backward) {
            median(times, count), median(queries, count));
     for (int k = 0; k < KINDS; ++k) printf(" %s %.0f in %d,", kind_names[k], median(parts[k], count), calls[k]);
     printf(" of the last rank\n");
-    fflush(stdout);
 }
 
 /* Milliseconds of a forward and backward of one rank, with messages that cost nothing: of the GPU, and with the host. */
@@ -401,8 +400,7 @@ static void time_ranks_alone(int32_t size) {
             most_gpu = gpu > most_gpu ? gpu : most_gpu, most_turns = turns > most_turns ? turns : most_turns;
         }
         printf("; most %.3f (%.3f)\n", most_gpu, most_turns);
-        fflush(stdout);
-    }
+        }
 }
 
 int main(int count, char **arguments) {
@@ -413,14 +411,17 @@ int main(int count, char **arguments) {
     while (count > 5 && kind < PROBLEMS && strcmp(arguments[5], problem_names[kind]) != 0) ++kind;
     int devices = 0;
     require(size < 1 || size > MOST_RANKS || tokens < 1 || kind == PROBLEMS, "arguments", "the head of dist_host.c says which are accepted");
-    /* Streams of all ranks are to go by themselves: one that waits must not keep another rank's from going on. */
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+    /* Streams of all ranks are to go by themselves: one that waits must not keep another rank's from going on. Nor may the
+     * driver load kernels while one waits: it would wait for that stream. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1), setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) return 77;
+    setvbuf(stdout, NULL, _IOLBF, 0);
     printf("%d ranks, %lld tokens, %lld/%lld heads, %s\n", size, (long long)tokens, (long long)heads, (long long)heads_kv,
            problem_names[kind]);
     if (kind >= PACKED) pack(size, tokens, kind);
     make_transports(size);
     for (int32_t n = 0; n < size; ++n) describe(&ranks[n], tokens, heads, heads_kv, kind);
+    time_ranks_alone(size); /* by which all of libstrobe's kernels are loaded */
     for (int32_t scheme = STROBE_DIST_AUTOMATIC; scheme <= STROBE_DIST_ULYSSES && kind == CAUSAL; ++scheme) {
         for (int32_t n = 0; n < size; ++n) take_workspaces(&ranks[n], scheme);
         for (int b = 0; b < 2; ++b) {
@@ -431,7 +432,6 @@ int main(int count, char **arguments) {
         require_cuda(cudaDeviceSynchronize(), "waiting");
         for (int32_t n = 0; n < size; ++n) give_workspaces(&ranks[n]);
     }
-    time_ranks_alone(size);
     for (int32_t n = 0; n < size; ++n) strobe_dist_copies_destroy(&ranks[n].copies);
     return 0;
 }

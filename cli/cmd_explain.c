@@ -14,18 +14,20 @@
 
 static const char help[] =
     "usage: strobe explain PROBLEM... [--flops X] [--bandwidth X] [--latency X] [--call X]\n"
-    "                         [--memory X]\n"
+    "                         [--memory X] [--launch X] [--copies]\n"
     "\n"
     "Prints for each problem which kernel the library chooses, and why not each of the others. Nothing is\n"
     "computed or allocated. Exit code: 0 every problem has a kernel, 2 some have none, or usage.\n"
     "\n"
     "With ranks=N it prints which scheme libstrobe_dist chooses, with the time that its cost model predicts for each,\n"
     "from what it believes of a rank and of the links (docs/distributed.md; strobe bench measures the first):\n"
-    "  --flops X      of attention, a second, by one rank (5e10; on a GPU 5e14)\n"
-    "  --bandwidth X  bytes a second that a rank sends while it receives as many (4e9; 2e11)\n"
-    "  --latency X    seconds of an exchange without bytes (20e-6)\n"
-    "  --call X       seconds of a call of attention without work (10e-6)\n"
-    "  --memory X     bytes a second of a rank's own memory (1e10; 3e12)\n"
+    "  --flops X      of attention, a second, by one rank (5e10; on a GPU 6e14)\n"
+    "  --bandwidth X  bytes a second that a rank sends while it receives as many (4e9; 2.4e11, with --copies 3e11)\n"
+    "  --latency X    seconds of an exchange without bytes (20e-6; 30e-6)\n"
+    "  --call X       seconds of a call of attention without work (10e-6; 20e-6)\n"
+    "  --memory X     bytes a second of a rank's own memory (1e10; 2.3e12)\n"
+    "  --launch X     seconds of the host for what it puts on a stream of a GPU (8e-6)\n"
+    "  --copies       copy engines move the messages of GPUs, beside kernels (strobe_dist_copies.h)\n"
     "\n"
     "examples:\n"
     "  strobe explain fwd b=1 h=32/8 sq=1 sk=8192 d=96 bf16\n"
@@ -49,7 +51,7 @@ static int64_t *offsets_of(int64_t batch, int64_t seq) {
 }
 
 /* False if no scheme takes the problem. */
-static bool explain_ranks(const problem *p, const strobe_dist_rates *rates) {
+static bool explain_ranks(const problem *p, const strobe_dist_rates *rates, bool copies) {
     char text[PROBLEM_TEXT];
     call c;
     strobe_transport transport;
@@ -64,6 +66,7 @@ static bool explain_ranks(const problem *p, const strobe_dist_rates *rates) {
     if (c.varlen.cu_seqlens_k) c.varlen.cu_seqlens_k = k, c.varlen.total_k = k[p->batch];
     problem_ranks_describe(p, &c.attention, 0, &transport, &dist);
     dist.rates = rates;
+    if (copies) transport.flags |= STROBE_TRANSPORT_BESIDE_KERNELS;
     strobe_status status = strobe_dist_explain(&dist, call_gradients(&c), NULL, 0, &needed);
     if (needed <= 1) {
         printf("  %s: %s\n\n", strobe_status_name(status), strobe_dist_last_error());
@@ -102,18 +105,25 @@ static bool read_rate(const char *name, double *rate) {
 }
 
 int cmd_explain(int argc, char **argv) {
-    enum { FLOPS, BANDWIDTH, LATENCY, CALL, MEMORY, RATES };
+    enum { FLOPS, BANDWIDTH, LATENCY, CALL, MEMORY, LAUNCH, RATES, COPIES };
     static const struct option options[] = {{"flops", required_argument, NULL, FLOPS},
                                             {"bandwidth", required_argument, NULL, BANDWIDTH},
                                             {"latency", required_argument, NULL, LATENCY},
                                             {"call", required_argument, NULL, CALL},
                                             {"memory", required_argument, NULL, MEMORY},
+                                            {"launch", required_argument, NULL, LAUNCH},
+                                            {"copies", no_argument, NULL, COPIES},
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
     strobe_dist_rates rates = {.struct_size = sizeof rates};
-    double *const rate[] = {&rates.flops, &rates.bandwidth, &rates.latency, &rates.call, &rates.memory};
+    double *const rate[] = {&rates.flops, &rates.bandwidth, &rates.latency, &rates.call, &rates.memory, &rates.launch};
+    bool copies = false;
     for (int option; (option = next_option("explain", argc, argv, "h", options)) != -1;) {
         if (option == 'h') return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
+        if (option == COPIES) {
+            copies = true;
+            continue;
+        }
         if (option < 0 || option >= RATES || !read_rate(options[option].name, rate[option])) return EXIT_REFUSED;
     }
     char message[PROBLEM_MESSAGE] = "no problem is given; strobe explain --help shows how";
@@ -125,7 +135,7 @@ int cmd_explain(int argc, char **argv) {
         code = EXIT_REFUSED;
     }
     for (size_t i = 0; i < list.count; ++i)
-        if (!(list.items[i].ranks ? explain_ranks(&list.items[i], &rates) : explain(&list.items[i]))) code = EXIT_REFUSED;
+        if (!(list.items[i].ranks ? explain_ranks(&list.items[i], &rates, copies) : explain(&list.items[i]))) code = EXIT_REFUSED;
     problem_list_free(&list);
     return code;
 }

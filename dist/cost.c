@@ -30,9 +30,9 @@ enum { MERGED = 3 * sizeof(float), ROUNDED = sizeof(float) };
 /* What a pair takes on a GPU in calls on one block after the other, over what it takes in one call. */
 #define SMALLER_CALLS 1.02
 
-/* Orders that the host gives a GPU, each a launch, copy, event or values: before the first of a call, which is reading,
- * planning and, from Python, what comes before; for a call of attention; for an exchange beside it, and for each rank to
- * which or from which it goes; for one that nothing goes beside. */
+/* What the host puts on streams, counted in launches: a kernel, an event or values are one, and a copy to another GPU is two.
+ * Before the first of a call, which is reading, planning and, from Python, what comes before; for a call of attention; for
+ * an exchange beside it, and for each rank to which it goes; for one that nothing goes beside; for copies of heads. */
 enum { BEGINNING = 15, ATTENTION = 3, ATTENTION_BACKWARD = 5, BESIDE = 8, BESIDE_A_PEER = 12, ALONE = 7, BY_NCCL = 8, PACKING = 2 };
 #define PASSES 5.0
 
@@ -75,8 +75,8 @@ struct unit {
     double early;            /* but for this share of it */
     double merge_q, merge_k; /* a part of out, or dQ, of a row; of dK and dV */
     double round;            /* dQ, dK and dV of all rows, where they are sums */
-    double order;            /* of the host; 0 on a CPU */
-    int orders;              /* of a call of attention and what is done with its results */
+    double launch;           /* of the host; 0 on a CPU */
+    int launches;            /* of a call of attention and what is done with its results */
 };
 
 static struct unit unit_of(const struct shard *s) {
@@ -101,12 +101,12 @@ static struct unit unit_of(const struct shard *s) {
                          .merge_q = row * MERGED / w->rates.memory,
                          .merge_k = w->backward ? elements * MERGED / w->rates.memory : 0,
                          .round = w->backward ? (row * rows + elements * keys) * (ROUNDED + size) / w->rates.memory : 0,
-                         .order = w->a.device == STROBE_CUDA ? w->rates.order : 0,
-                         .orders = w->backward ? ATTENTION_BACKWARD : ATTENTION};
+                         .launch = w->a.device == STROBE_CUDA ? w->rates.launch : 0,
+                         .launches = w->backward ? ATTENTION_BACKWARD : ATTENTION};
 }
 
 /* An exchange of a ring with so many others: K and V go on, and gradients go home. */
-static int orders_of_exchange(const struct unit *u, int peers) {
+static int launches_of_exchange(const struct unit *u, int peers) {
     return peers == 0 ? 0 : u->hides ? BESIDE + BESIDE_A_PEER * peers : BY_NCCL;
 }
 
@@ -155,11 +155,11 @@ static bool cost_of_ring(const struct tally *y, struct unit u, struct cost *c) {
     const bool is_early = y->own_calls == 1 && n > 1 && 100 * first * u.kv_row > fewest * u.pair;
     if (!is_early || !u.own_last) u.early = u.own_last ? 0 : 1;
     if (n > 1 && u.gpu) u.pair *= SMALLER_CALLS;
-    r.host = BEGINNING * u.order;
+    r.host = BEGINNING * u.launch;
     for (int32_t p = 0; p < n; ++p) r.begin[p] = r.host;
     for (int32_t t = 0; t <= (u.backward ? n : n - 1); ++t) { /* a backward's last gradients travel when all is computed */
         const bool calls = t % n ? true : t > 0 ? u.early < 1 : u.early > 0;
-        r.host += u.order * (u.orders * calls + orders_of_exchange(&u, (t + 1 < n) + (u.backward && t > 1)));
+        r.host += u.launch * (u.launches * calls + launches_of_exchange(&u, (t + 1 < n) + (u.backward && t > 1)));
         for (int32_t p = 0; p < n; ++p) take_step(&r, t, p);
         double *const begun = r.begin;
         r.begin = r.end, r.end = begun;
@@ -171,7 +171,7 @@ static bool cost_of_ring(const struct tally *y, struct unit u, struct cost *c) {
     return true;
 }
 
-/* Two exchanges, before and behind, of which nothing hides the orders. */
+/* Two exchanges, before and behind, of which nothing hides the launches. */
 static struct cost cost_of_gather(const struct tally *y, struct unit u) {
     struct cost c = {0};
     const int32_t n = y->n;
@@ -185,13 +185,13 @@ static struct cost cost_of_gather(const struct tally *y, struct unit u) {
         const double travels = (rows > 0 ? u.latency + rows * u.kv_row : 0) + (u.backward ? u.latency + rows * u.grad_row : 0);
         c.compute = larger(c.compute, compute), most = larger(most, compute + travels);
     }
-    c.host = u.order * (BEGINNING + u.orders + exchange * (u.backward ? 2 : 1));
-    c.seconds = larger(most + u.order * (BEGINNING + exchange), c.host);
+    c.host = u.launch * (BEGINNING + u.launches + exchange * (u.backward ? 2 : 1));
+    c.seconds = larger(most + u.launch * (BEGINNING + exchange), c.host);
     return c;
 }
 
 /* Both ways of an all-to-all over heads: rows of this rank's share, of which it keeps one part. */
-static double cost_of_heads(const struct shard *s, const struct unit *u, double *orders) {
+static double cost_of_heads(const struct shard *s, const struct unit *u, double *launches) {
     const struct whole *w = s->w;
     const double entries = (double)w->entries, parts = s->group, size = w->t.size;
     const double q = entries * (double)w->total_q / size * (double)w->a.heads_q, dim = (double)s->a.dim,
@@ -205,7 +205,7 @@ static double cost_of_heads(const struct shard *s, const struct unit *u, double 
     const double packed = passes * bytes / w->rates.memory;
     const double travel = bytes / w->rates.bandwidth / strobe__dist_parts(w, s->group); /* of which nothing hides */
     if (s->group == 1) return 0;
-    *orders = (u->hides ? ALONE : BY_NCCL) + 2 * PACKING;
+    *launches = (u->hides ? ALONE : BY_NCCL) + 2 * PACKING;
     return (travel + packed) * (parts - 1) / parts + 2 * w->rates.latency;
 }
 
@@ -222,13 +222,13 @@ bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost)
         struct tally y = {s.participants, numbers, numbers + all, numbers + 2 * all, numbers + 3 * all, 0};
         for (int32_t source = 0; ok && source < y.n; ++source) ok = count_block(&s, source, &y);
         const struct unit u = unit_of(&s);
-        double orders = 0;
-        const double heads = cost_of_heads(&s, &u, &orders);
+        double launches = 0;
+        const double heads = cost_of_heads(&s, &u, &launches);
         if (way.gathers)
             *cost = cost_of_gather(&y, u);
         else
             ok = ok && cost_of_ring(&y, u, cost);
-        cost->seconds += heads + u.order * orders, cost->host += 2 * u.order * orders;
+        cost->seconds += heads + u.launch * launches, cost->host += 2 * u.launch * launches;
         cost->seconds = larger(cost->seconds, cost->host);
         cost->exposed = cost->seconds - cost->compute;
     }

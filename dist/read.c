@@ -146,7 +146,7 @@ static void fill_rates(strobe_dist_rates *r, bool gpu, bool copies) {
     if (r->latency == 0) r->latency = gpu ? 30e-6 : 20e-6;
     if (r->call == 0) r->call = gpu ? 20e-6 : 10e-6;
     if (r->memory == 0) r->memory = gpu ? 2.3e12 : 1e10;
-    if (r->order == 0) r->order = gpu ? 8e-6 : 1e-9;
+    if (r->launch == 0) r->launch = gpu ? 8e-6 : 1e-9;
 }
 
 strobe_status strobe__dist_read_transport(strobe_transport *t, strobe_transport *records,

@@ -127,7 +127,7 @@ typedef struct strobe_dist_rates {
     double latency;   /* seconds of an exchange without bytes */
     double call;      /* seconds of a call of attention without work */
     double memory;    /* bytes a second of the rank's own memory: partial results merge there, and messages are packed */
-    double order;     /* seconds of the host for a launch, copy, event or value that it puts on a stream of a GPU */
+    double launch;    /* seconds of the host for a launch, event or value that it puts on a stream of a GPU */
 } strobe_dist_rates;
 
 /* A call over many processes.
