@@ -40,7 +40,9 @@ static void require(int failed, const char *what, const char *why) {
     exit(1);
 }
 
-static void require_cuda(cudaError_t error, const char *what) { require(error != cudaSuccess, what, cudaGetErrorString(error)); }
+static void require_cuda(cudaError_t error, const char *what) {
+    require(error != cudaSuccess, what, cudaGetErrorString(error));
+}
 
 /* ---- what is counted: the transport's functions, and those of libstrobe, which this program stands before */
 
@@ -184,7 +186,8 @@ static void *meet(void *of) {
     r->base.device = STROBE_CUDA, r->base.records = &r->records;
     require_cuda(cudaSetDevice(0), "cudaSetDevice");
     require_cuda(cudaStreamCreateWithFlags(&r->stream, cudaStreamNonBlocking), "a stream");
-    require(strobe_dist_copies_create(&r->base, 0, &r->copies), "strobe_dist_copies_create", strobe_dist_copies_last_error());
+    require(strobe_dist_copies_create(&r->base, 0, &r->copies), "strobe_dist_copies_create",
+            strobe_dist_copies_last_error());
     r->timed = r->copies;
     r->timed.self = r, r->timed.start = start, r->timed.wait = wait_for, r->timed.move = move, r->timed.error = error_of;
     return NULL;
@@ -223,7 +226,8 @@ static void *memory(size_t bytes) {
     made = 1;
     require_cuda(cudaMalloc((void **)&data, bytes + 64), "memory");
     for (size_t at = 0; at < bytes; at += sizeof block)
-        require_cuda(cudaMemcpy(data + at, block, bytes - at < sizeof block ? bytes - at : sizeof block, cudaMemcpyDefault), "a copy");
+        require_cuda(cudaMemcpy(data + at, block, bytes - at < sizeof block ? bytes - at : sizeof block, cudaMemcpyDefault),
+                     "a copy");
     return data;
 }
 
@@ -236,8 +240,8 @@ static int64_t offsets[DOCUMENTS + 1];
 
 /* The documents of dist_peers.py. */
 static void pack(int32_t size, int64_t tokens, enum problem kind) {
-    static const int64_t lengths[DOCUMENTS] = {263,   1356, 15282, 289,  2176, 3704, 2167, 238,  2054, 11377,
-                                               472,   5701, 478,   1211, 5293, 1465, 210,  5113, 6315, 372};
+    static const int64_t lengths[DOCUMENTS] = {263, 1356, 15282, 289,  2176, 3704, 2167, 238,  2054, 11377,
+                                               472, 5701, 478,   1211, 5293, 1465, 210,  5113, 6315, 372};
     int64_t order[DOCUMENTS];
     double balance[2];
     for (int n = 0; n < DOCUMENTS; ++n) offsets[n + 1] = offsets[n] + lengths[n], order[n] = n;
@@ -286,7 +290,8 @@ static void call(struct rank *r, int backward) {
             "a call", strobe_dist_last_error());
 }
 
-/* What the graph of a call holds, the transport's streams too. All ranks make one, so that they agree on whose slots are next. */
+/* What the graph of a call holds, the transport's streams too. All ranks make one, so that they agree on whose slots are
+ * next. */
 static void print_graph(struct rank *r, int backward) {
     enum { KNOWN = 3 };
     static const enum cudaGraphNodeType types[KNOWN] = {cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemcpy,
@@ -308,7 +313,8 @@ static void print_graph(struct rank *r, int backward) {
         ++of[k];
     }
     if (r->rank == 0)
-        printf("    a graph has %zu kernels, %zu copies, %zu memsets, %zu others, most of them values\n", of[0], of[1], of[2], of[3]);
+        printf("    a graph has %zu kernels, %zu copies, %zu memsets, %zu others, most of them values\n", of[0], of[1],
+               of[2], of[3]);
     free(nodes);
     require_cuda(cudaGraphDestroy(graph), "a graph");
 }
@@ -400,7 +406,7 @@ static void time_ranks_alone(int32_t size) {
             most_gpu = gpu > most_gpu ? gpu : most_gpu, most_turns = turns > most_turns ? turns : most_turns;
         }
         printf("; most %.3f (%.3f)\n", most_gpu, most_turns);
-        }
+    }
 }
 
 int main(int count, char **arguments) {
@@ -410,7 +416,8 @@ int main(int count, char **arguments) {
     enum problem kind = CAUSAL;
     while (count > 5 && kind < PROBLEMS && strcmp(arguments[5], problem_names[kind]) != 0) ++kind;
     int devices = 0;
-    require(size < 1 || size > MOST_RANKS || tokens < 1 || kind == PROBLEMS, "arguments", "the head of dist_host.c says which are accepted");
+    require(size < 1 || size > MOST_RANKS || tokens < 1 || kind == PROBLEMS, "arguments",
+            "the head of dist_host.c says which are accepted");
     /* Streams of all ranks are to go by themselves: one that waits must not keep another rank's from going on. Nor may the
      * driver load kernels while one waits: it would wait for that stream. */
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1), setenv("CUDA_MODULE_LOADING", "EAGER", 1);

@@ -135,7 +135,8 @@ int cmd_explain(int argc, char **argv) {
         code = EXIT_REFUSED;
     }
     for (size_t i = 0; i < list.count; ++i)
-        if (!(list.items[i].ranks ? explain_ranks(&list.items[i], &rates, copies) : explain(&list.items[i]))) code = EXIT_REFUSED;
+        if (!(list.items[i].ranks ? explain_ranks(&list.items[i], &rates, copies) : explain(&list.items[i])))
+            code = EXIT_REFUSED;
     problem_list_free(&list);
     return code;
 }

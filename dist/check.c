@@ -178,8 +178,8 @@ static strobe_status check_dist(const struct whole *w) {
         (d->group == 0 && d->scheme == STROBE_DIST_TWO_LEVELS))
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "group is %d; a divisor of transport.size, %d, is accepted",
                                  d->group, w->t.size);
-    const double rates[] = {w->rates.flops, w->rates.bandwidth, w->rates.latency, w->rates.call, w->rates.memory,
-                            w->rates.launch};
+    const double rates[] = {w->rates.flops, w->rates.bandwidth, w->rates.latency,
+                            w->rates.call,  w->rates.memory,    w->rates.launch};
     for (size_t r = 0; r < sizeof rates / sizeof rates[0]; ++r)
         if (!(rates[r] > 0 && rates[r] < 1e30))
             return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "a number of rates is %g; positive ones are accepted",

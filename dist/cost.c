@@ -30,10 +30,19 @@ enum { MERGED = 3 * sizeof(float), ROUNDED = sizeof(float) };
 /* What a pair takes on a GPU in calls on one block after the other, over what it takes in one call. */
 #define SMALLER_CALLS 1.02
 
-/* What the host puts on streams, counted in launches: a kernel, an event or values are one, and a copy to another GPU is two.
- * Before the first of a call, which is reading, planning and, from Python, what comes before; for a call of attention; for
- * an exchange beside it, and for each rank to which it goes; for one that nothing goes beside; for copies of heads. */
-enum { BEGINNING = 15, ATTENTION = 3, ATTENTION_BACKWARD = 5, BESIDE = 8, BESIDE_A_PEER = 12, ALONE = 7, BY_NCCL = 8, PACKING = 2 };
+/* What the host puts on streams, counted in launches: a kernel, an event or values are one, and a copy to another GPU is
+ * two. Before the first of a call, which is reading, planning and, from Python, what comes before; for a call of attention;
+ * for an exchange beside it, and for each rank to which it goes; for one that nothing goes beside; for copies of heads. */
+enum {
+    BEGINNING = 15,
+    ATTENTION = 3,
+    ATTENTION_BACKWARD = 5,
+    BESIDE = 8,
+    BESIDE_A_PEER = 12,
+    ALONE = 7,
+    BY_NCCL = 8,
+    PACKING = 2
+};
 #define PASSES 5.0
 
 static double larger(double a, double b) { return a > b ? a : b; }
@@ -164,7 +173,8 @@ static bool cost_of_ring(const struct tally *y, struct unit u, struct cost *c) {
         double *const begun = r.begin;
         r.begin = r.end, r.end = begun;
     }
-    for (int32_t p = 0; p < n; ++p) c->compute = larger(c->compute, r.compute[p]), c->seconds = larger(c->seconds, r.begin[p]);
+    for (int32_t p = 0; p < n; ++p)
+        c->compute = larger(c->compute, r.compute[p]), c->seconds = larger(c->seconds, r.begin[p]);
     if (n > 1) c->compute += u.round, c->seconds += u.round;
     c->host = r.host;
     free(numbers);
@@ -182,7 +192,8 @@ static struct cost cost_of_gather(const struct tally *y, struct unit u) {
         for (int32_t t = 0; t < n; ++t) pairs += y->pairs[t * n + p], rows += t > 0 ? y->need_rows[t * n + p] : 0;
         const double added = rows * u.merge_k * (n == 2 && u.gpu ? MERGED_LAST : 1);
         const double compute = pairs * u.pair + u.call + added + (n > 1 ? u.round : 0);
-        const double travels = (rows > 0 ? u.latency + rows * u.kv_row : 0) + (u.backward ? u.latency + rows * u.grad_row : 0);
+        const double travels = (rows > 0 ? u.latency + rows * u.kv_row : 0) +
+                               (u.backward ? u.latency + rows * u.grad_row : 0);
         c.compute = larger(c.compute, compute), most = larger(most, compute + travels);
     }
     c.host = u.launch * (BEGINNING + u.launches + exchange * (u.backward ? 2 : 1));
@@ -201,7 +212,8 @@ static double cost_of_heads(const struct shard *s, const struct unit *u, double 
     double bytes = (q * dim + k * (dim + dim_v)) * in + q * (dim_v * out + sizeof(float));
     const double gradient = w->a.heads_kv % s->group == 0 ? in : sizeof(float);
     if (w->backward) bytes += q * (dim_v * out + dim * in + sizeof(float)) + k * (dim + dim_v) * gradient;
-    const double passes = w->hides ? PASSES : 2; /* read and written, before or behind; also to and from slots, and in parts */
+    const double passes = w->hides ? PASSES
+                                   : 2; /* read and written, before or behind; also to and from slots, and in parts */
     const double packed = passes * bytes / w->rates.memory;
     const double travel = bytes / w->rates.bandwidth / strobe__dist_parts(w, s->group); /* of which nothing hides */
     if (s->group == 1) return 0;

@@ -36,8 +36,8 @@ struct engine {
     struct parts part, early; /* with room for the largest call; early: for the one that is made in two parts */
 };
 
-/* Hands out memory, the calls' offsets on a GPU too; without a base it counts, and with one asks the core library nothing that
- * it has been asked by then, so that *e is to be what counting has left. Fails where the core library refuses a call.
+/* Hands out memory, the calls' offsets on a GPU too; without a base it counts, and with one asks the core library nothing
+ * that it has been asked by then, so that *e is to be what counting has left. Fails where the core library refuses a call.
  */
 strobe_status strobe__engine_make(struct engine *e, const struct shard *s, struct place *on, struct schedule *schedule,
                                   struct exchange *x, struct room *room);

@@ -182,7 +182,8 @@ static strobe_status check(const struct whole *w, const int64_t *order) {
     if (w->d.layout < STROBE_DIST_CONTIGUOUS || w->d.layout > STROBE_DIST_STRIPED)
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "layout is %d; 0 to 2 is accepted", w->d.layout);
     if (w->d.layout == STROBE_DIST_STRIPED)
-        return strobe__dist_fail(STROBE_UNSUPPORTED, "layout is striped; contiguous and zigzag have orders of packed sequences");
+        return strobe__dist_fail(STROBE_UNSUPPORTED,
+                                 "layout is striped; contiguous and zigzag have orders of packed sequences");
     if (!w->cu_q)
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "attention has no packed sequences; varlen with cu_seqlens_q and "
                                                           "cu_seqlens_k is accepted");

@@ -156,8 +156,9 @@ static int move_together(struct copies *c, struct side *side, bool by_kernel, bo
     return 0;
 }
 
-/* How an exchange goes: by engines on two streams, so that one slot is filled while another is emptied; by engines across and
- * a kernel out of the slots, on one stream, for which the host puts half as much on streams; by kernels, on the call's. */
+/* How an exchange goes: by engines on two streams, so that one slot is filled while another is emptied; by engines across
+ * and a kernel out of the slots, on one stream, for which the host puts half as much on streams; by kernels, on the call's.
+ */
 enum way { BY_ENGINES, TOGETHER, BY_KERNELS };
 
 /* All rounds. */

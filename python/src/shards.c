@@ -184,8 +184,7 @@ FUNCTION(py_order_documents) {
     a.seq_q = a.seq_k = longest, a.mask = STROBE_MASK_WINDOW_TOP_LEFT;
     a.window_left = (int64_t)number[2], a.window_right = (int64_t)number[3];
     const strobe_transport nowhere = {.struct_size = sizeof nowhere, .size = (int32_t)number[0]};
-    const strobe_dist d = {
-        .struct_size = sizeof d, .attention = &a, .transport = &nowhere, .layout = (int32_t)number[1]};
+    const strobe_dist d = {.struct_size = sizeof d, .attention = &a, .transport = &nowhere, .layout = (int32_t)number[1]};
     PyObject *result = order_of(module, &d);
     free(offsets);
     return result;

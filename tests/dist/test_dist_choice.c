@@ -22,8 +22,8 @@ strobe_status __wrap_strobe_workspace(const strobe_attention *a, const strobe_gr
 }
 
 /* The documents of bench/dist_peers.py. */
-static const int64_t lengths[DOCUMENTS] = {263,  1356, 15282, 289,  2176, 3704, 2167, 238,  2054, 11377,
-                                           472,  5701, 478,   1211, 5293, 1465, 210,  5113, 6315, 372};
+static const int64_t lengths[DOCUMENTS] = {263, 1356, 15282, 289,  2176, 3704, 2167, 238,  2054, 11377,
+                                           472, 5701, 478,   1211, 5293, 1465, 210,  5113, 6315, 372};
 
 /* A problem of 128 numbers a head, bf16, causal or with a window, and what forward and backward together took on H200s with
  * messages over copy engines, in milliseconds. */
@@ -76,10 +76,8 @@ static struct said ask(const struct measured *m, bool backward) {
     a.window_left = m->window ? m->window - 1 : 0;
     if (m->packed) a.varlen = &varlen, a.batch = DOCUMENTS, a.seq_q = a.seq_k = LONGEST;
     const strobe_gradients g = {.struct_size = sizeof g};
-    const strobe_transport transport = {.struct_size = sizeof transport,
-                                        .size = m->ranks,
-                                        .device = STROBE_CUDA,
-                                        .flags = STROBE_TRANSPORT_BESIDE_KERNELS};
+    const strobe_transport transport = {
+        .struct_size = sizeof transport, .size = m->ranks, .device = STROBE_CUDA, .flags = STROBE_TRANSPORT_BESIDE_KERNELS};
     strobe_dist d = {.struct_size = sizeof d, .attention = &a, .transport = &transport};
     d.layout = m->packed || m->window ? STROBE_DIST_CONTIGUOUS : STROBE_DIST_ZIGZAG;
     d.rows_q = d.rows_k = strobe_dist_rows(d.layout, m->tokens, m->ranks, 0);
@@ -100,7 +98,9 @@ static void test_best_measured(void **state) {
     (void)state;
     for (size_t n = 0; n < COUNT(table); ++n) {
         const double *took = table[n].took;
-        const double best = took[0] < took[1] ? took[0] < took[2] ? took[0] : took[2] : took[1] < took[2] ? took[1] : took[2];
+        const double best = took[0] < took[1]   ? took[0] < took[2] ? took[0] : took[2]
+                              : took[1] < took[2] ? took[1]
+                                                : took[2];
         const struct said forward = ask(&table[n], false), backward = ask(&table[n], true);
         if (took[forward.chosen] <= 1.05 * best && took[backward.chosen] <= 1.05 * best) continue;
         fail_msg("%s: scheme %d forward and %d backward took %g and %g ms, the best %g", table[n].name, forward.chosen + 1,
@@ -135,7 +135,8 @@ struct packing {
 static void pack(struct packing *p, const int64_t *q, const int64_t *k, int64_t count, int32_t ranks, int32_t layout) {
     memset(p, 0, sizeof *p);
     for (int64_t n = 0; n < count; ++n) p->q[n + 1] = p->q[n] + q[n], p->k[n + 1] = p->k[n] + k[n];
-    p->varlen = (strobe_varlen){.struct_size = sizeof p->varlen, .cu_seqlens_q = p->q, .cu_seqlens_k = p->k, .index_bits = 64};
+    p->varlen = (strobe_varlen){
+        .struct_size = sizeof p->varlen, .cu_seqlens_q = p->q, .cu_seqlens_k = p->k, .index_bits = 64};
     p->a = (strobe_attention){.struct_size = sizeof p->a, .batch = count, .seq_q = LONGEST, .seq_k = LONGEST};
     p->a.varlen = &p->varlen, p->a.mask = STROBE_MASK_CAUSAL_TOP_LEFT;
     p->transport = (strobe_transport){.struct_size = sizeof p->transport, .size = ranks};
@@ -252,7 +253,7 @@ static void test_refused_orders(void **state) {
 
 int main(void) {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_best_measured), cmocka_unit_test(test_predictions),     cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_best_measured),   cmocka_unit_test(test_predictions),    cmocka_unit_test(test_orders),
         cmocka_unit_test(test_orders_are_even), cmocka_unit_test(test_refused_orders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
