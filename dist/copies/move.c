@@ -7,7 +7,7 @@
 
 #include "copies.h"
 
-enum { ALIGNMENT = 256, MOST_BY_KERNEL = 3 * SLOT_BYTES, MOST_TOGETHER = SLOT_BYTES };
+enum { ALIGNMENT = 256, MOST_BY_KERNEL = 3 * SLOT_BYTES };
 
 /* Finds the next message of a rank; false when there is none. */
 static bool find(const struct side *side, int32_t rank, int64_t *at) {
@@ -130,8 +130,8 @@ static int move_by_engines(struct copies *c, struct side *side, bool *moved) {
     return 0;
 }
 
-/* A round of one side on one stream, all ranks together: by a kernel, or by copy engines. */
-static int move_together(struct copies *c, struct side *side, bool by_kernel, bool *moved, cudaStream_t stream) {
+/* A round of one side by a kernel on the call's stream, all ranks together. */
+static int move_by_kernel(struct copies *c, struct side *side, bool *moved, cudaStream_t stream) {
     _Atomic uint32_t *before, *after;
     struct near *taken[MOST_NEAR];
     int32_t count = 0;
@@ -146,7 +146,7 @@ static int move_together(struct copies *c, struct side *side, bool by_kernel, bo
     *moved = true;
     if (put_values(c, stream)) return 1;
     for (int32_t k = 0; k < count; ++k)
-        if (copy_slot(c, side, taken[k], by_kernel, stream)) return 1;
+        if (copy_slot(c, side, taken[k], true, stream)) return 1;
     if (put_pieces(c, stream)) return 1;
     for (int32_t k = 0; k < count; ++k) { /* with what the next round waits for, or by themselves at the end */
         values_of(c, side, taken[k], &before, &after);
@@ -156,13 +156,8 @@ static int move_together(struct copies *c, struct side *side, bool by_kernel, bo
     return 0;
 }
 
-/* How an exchange goes: by engines on two streams, so that one slot is filled while another is emptied; by engines across
- * and a kernel out of the slots, on one stream, for which the host puts half as much on streams; by kernels, on the call's.
- */
-enum way { BY_ENGINES, TOGETHER, BY_KERNELS };
-
 /* All rounds. */
-static int move_near(struct copies *c, enum way way, cudaStream_t stream) {
+static int move_near(struct copies *c, bool by_kernel, cudaStream_t stream) {
     int failed = 0;
     c->value_count = 0, c->piece_count = 0;
     for (int32_t k = 0; k < c->near_count; ++k) c->near[k].send_at = c->near[k].take_at = 0;
@@ -171,8 +166,7 @@ static int move_near(struct copies *c, enum way way, cudaStream_t stream) {
         moved = round == 0;
         struct side *const sides[2] = {&c->send_side, &c->take_side};
         for (int s = 0; s < (round > 0 ? 2 : 1) && !failed; ++s)
-            failed = way == BY_ENGINES ? move_by_engines(c, sides[s], &moved)
-                                       : move_together(c, sides[s], way == BY_KERNELS || !sides[s]->sends, &moved, stream);
+            failed = by_kernel ? move_by_kernel(c, sides[s], &moved, stream) : move_by_engines(c, sides[s], &moved);
     }
     return failed ? failed : put_values(c, stream);
 }
@@ -236,24 +230,10 @@ int strobe__copies_start(void *self, const strobe_message *sends, int64_t send_c
     return c->copies_move ? strobe__copies_cuda(c, cudaEventRecord(c->ready, stream), "an event") : 0;
 }
 
-static size_t bytes_near(const struct copies *c, const struct side *side) {
-    size_t bytes = 0;
-    for (int64_t n = 0; n < side->count; ++n)
-        if (c->near_of[side->list[n].peer] >= 0) bytes += side->list[n].bytes;
-    return bytes;
-}
-
-/* What was started, beside kernels. */
-static int move_beside(struct copies *c, cudaStream_t stream) {
-    if (bytes_near(c, &c->send_side) > MOST_TOGETHER || bytes_near(c, &c->take_side) > MOST_TOGETHER)
-        return move_near(c, BY_ENGINES, stream);
-    return use(c, SEND) || move_near(c, TOGETHER, c->stream[SEND]);
-}
-
 int strobe__copies_wait(void *self, void *stream) {
     struct copies *c = self;
     for (int n = 0; n < STREAMS; ++n) c->is_used[n] = false;
-    if (c->copies_move && move_beside(c, stream)) return 1;
+    if (c->copies_move && move_near(c, false, stream)) return 1;
     if (c->base_moves && c->base.wait(c->base.self, stream)) return base_failed(c);
     for (int n = 0; n < STREAMS; ++n)
         if (c->is_used[n] && (strobe__copies_cuda(c, cudaEventRecord(c->done[n], c->stream[n]), "an event") ||
@@ -261,6 +241,13 @@ int strobe__copies_wait(void *self, void *stream) {
             return 1;
     if (c->copies_move && leave(c, stream)) return 1;
     return strobe__copies_gone(c);
+}
+
+static size_t bytes_near(const struct copies *c, const struct side *side) {
+    size_t bytes = 0;
+    for (int64_t n = 0; n < side->count; ++n)
+        if (c->near_of[side->list[n].peer] >= 0) bytes += side->list[n].bytes;
+    return bytes;
 }
 
 /* Long messages go by engines even so: they fill one slot while another is emptied. */
@@ -272,7 +259,7 @@ int strobe__copies_move(void *self, const strobe_message *sends, int64_t send_co
         return strobe__copies_start(self, sends, send_count, receives, receive_count, stream) ||
                strobe__copies_wait(self, stream);
     if (begin(c, sends, send_count, receives, receive_count, stream)) return 1;
-    if (c->copies_move && move_near(c, BY_KERNELS, stream)) return 1;
+    if (c->copies_move && move_near(c, true, stream)) return 1;
     if (c->base_moves && c->base.wait(c->base.self, stream)) return base_failed(c);
     if (c->copies_move && leave(c, stream)) return 1;
     return strobe__copies_gone(c);

@@ -31,7 +31,8 @@ int strobe__copies_gone(struct copies *c) {
 
 static const char *text_of(void *self) { return ((struct copies *)self)->text; }
 
-/* Streams go before others, so that no copy waits for a place behind them. */
+/* Streams go before others, so that no copy waits for a place behind them. The kernel is loaded before any rank's stream
+ * waits for another's: the driver would wait for all streams of the device, those of ranks in other threads too. */
 static int make_streams(struct copies *c) {
     int least = 0, greatest = 0;
     void *function = NULL;
@@ -49,7 +50,9 @@ static int make_streams(struct copies *c) {
                                 "a stream") ||
             strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->done[n], cudaEventDisableTiming), "an event"))
             return 1;
-    return 0;
+    const char *failure = strobe__dist_cuda_load_copies(c->stream[SEND]);
+    if (failure) return strobe__copies_fail(c, "CUDA: a kernel that copies: %s", failure);
+    return strobe__copies_cuda(c, cudaStreamSynchronize(c->stream[SEND]), "a kernel that copies");
 }
 
 /* While processes are watched: streams may wait for one that has ended. */

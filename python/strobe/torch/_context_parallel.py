@@ -86,17 +86,19 @@ class _Records(_GpuTransport):
 _transports: dict[tuple[int, int], tuple[Any, Any]] = {}  # by group, which is kept, and communicator
 
 
-def _nccl(group: Any, device: torch.device) -> Any:
+def _nccl(member: "_Member", device: torch.device) -> Any:
     """The library's own transport over the group's communicator, which goes without Python, and within a host by copy engines,
     unless STROBE_DIST_COPIES is 0, on every process; None where PyTorch does not tell the communicator, or has not made it yet."""
-    backend = group._get_backend(device)
+    backend = member.backends.get(device)
+    if backend is None:
+        backend = member.backends[device] = member.group._get_backend(device)
     address = backend._comm_ptr() if hasattr(backend, "_comm_ptr") else 0
     if not address:
         return None
-    key = (id(group), address)
+    key = (id(member.group), address)
     if key not in _transports:
         copies = os.environ.get("STROBE_DIST_COPIES", "1") != "0"
-        _transports[key] = (_strobe.gpu_transport(address, device.index, copies), group)
+        _transports[key] = (_strobe.gpu_transport(address, device.index, copies), member.group)
     return _transports[key][0]
 
 
@@ -146,6 +148,7 @@ class _Member:
         if self.rank < 0:
             raise ValueError("group is one that this process has no part in; one of its own is accepted")
         moved = {device.type for device in getattr(group, "_device_types", ())}
+        self.backends: dict[torch.device, Any] = {}
         self.devices = moved or ({"cuda"} if "nccl" in dist.get_backend(group) else {"cpu"})  # whose tensors it moves
 
 
@@ -187,7 +190,7 @@ def _settle(member: _Member, rows: tuple[int, int], refusal: Exception | None) -
 def _movers(member: _Member, q: Tensor) -> tuple[Any, Any, Any, Any]:
     """start and wait of the messages and of the records; or the library's own transport in place of the first."""
     group = member.group
-    transport = _nccl(group, q.device) if q.is_cuda else None
+    transport = _nccl(member, q.device) if q.is_cuda else None
     if transport is not None:
         return transport, None, None, None
     messages = records = _Transport(group)
