@@ -286,9 +286,9 @@ static void describe(struct rank *r, int64_t seq, int64_t heads, int64_t heads_k
 /* ---- calls */
 
 static void call(struct rank *r, int backward) {
-    require(backward ? strobe_dist_backward(&r->d, &r->g, r->workspace[1], r->bytes[1], r->stream)
-                     : strobe_dist_forward(&r->d, r->workspace[0], r->bytes[0], r->stream),
-            "a call", strobe_dist_last_error());
+    const strobe_status status = backward ? strobe_dist_backward(&r->d, &r->g, r->workspace[1], r->bytes[1], r->stream)
+                                          : strobe_dist_forward(&r->d, r->workspace[0], r->bytes[0], r->stream);
+    require(status != STROBE_OK, "a call", strobe_dist_last_error());
 }
 
 /* What the graph of a call holds, the transport's streams too. All ranks make one, so that they agree on whose slots are
