@@ -178,7 +178,10 @@ def most_work(lengths, ranks, layout, window):
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
-@pytest.mark.parametrize("given, window", [({}, (-1, 0)), ({"causal": False, "window": (50, 20)}, (50, 20)), ({"window": (9, 9)}, (9, 0))])
+@pytest.mark.parametrize(
+    "given, window",
+    [({}, (-1, 0)), ({"causal": False, "window": (50, 20)}, (50, 20)), ({"window": (9, 9)}, (9, 0))],
+)
 def test_an_order_of_documents(layout, given, window):
     lengths = [26, 135, 1528, 28, 217, 370, 216, 23, 205, 1137, 47, 570, 47, 121, 529, 146, 21, 511, 631, 1]
     order, before, after = st.order_documents(lengths, ranks=4, layout=layout, **given)
