@@ -116,9 +116,12 @@ enum {
 /* The levels above the baseline. On Windows GCC's macros for tiles cast strides to long, which has 32 bits there, and the
  * assembler refuses them. */
 #if defined(__x86_64__) && !defined(STROBE_BASELINE_ONLY)
-#define X86_LEVELS 1
+#define AVX2_LEVEL 1
+#if !defined(STROBE_NO_AVX512)
+#define AVX512_LEVELS 1
 #if !defined(_WIN32)
 #define TILE_LEVEL 1
+#endif
 #endif
 #elif defined(__aarch64__) && !defined(STROBE_BASELINE_ONLY)
 #define ARM_LEVELS 1
@@ -159,7 +162,7 @@ static const struct kernel kernels[] = {
         .run = strobe__cpu_decode_int8_amx,
     },
 #endif
-#if defined(X86_LEVELS)
+#if defined(AVX512_LEVELS)
     DECODE_LEVEL(avx512, AVX512),
 #endif
 #if defined(TILE_LEVEL)
@@ -208,9 +211,11 @@ static const struct kernel kernels[] = {
         .run = strobe__cpu_forward_fp32_amx,
     },
 #endif
-#if defined(X86_LEVELS)
+#if defined(AVX512_LEVELS)
     FORWARD_PRODUCTS(avx512bf16, AVX512BF16, "products of bf16 pairs on AVX-512 vectors"),
     FORWARD_LEVEL(avx512, AVX512),
+#endif
+#if defined(AVX2_LEVEL)
     DECODE_LEVEL(avx2, AVX2),
     FORWARD_LEVEL(avx2, AVX2),
 #elif defined(ARM_LEVELS)
@@ -238,9 +243,11 @@ static const struct kernel kernels[] = {
     BACKWARD_IN_PARTS(fp16, FP16, "two"),
     BACKWARD_IN_PARTS(fp32, FP32, "three"),
 #endif
-#if defined(X86_LEVELS)
+#if defined(AVX512_LEVELS)
     BACKWARD_PRODUCTS(avx512bf16, AVX512BF16, "products of bf16 pairs on AVX-512 vectors"),
     BACKWARD_LEVEL(avx512, AVX512),
+#endif
+#if defined(AVX2_LEVEL)
     BACKWARD_LEVEL(avx2, AVX2),
 #elif defined(ARM_LEVELS)
     BACKWARD_PRODUCTS(neonbf16, NEONBF16, "products of bf16 matrices on NEON vectors"),

@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # run.sh PRESET SOURCE [all]: builds the tree another way, by a preset of CMakePresets.json, and runs the quick tests of that
-# build; with `all` (make asan) also those that take the address sanitizer minutes and have tensors between guard pages anyway,
-# and with all kernels instrumented.
+# build; with `all` (make asan, make clang) also those that take the address sanitizer minutes and have tensors between guard pages anyway,
+# and with all kernels.
 set -eu
 preset=$1 all=${3:-}
 cd "$2"
 set -- --preset "$preset"
-if [ "$all" ]; then set -- "$@" -DSTROBE_SANITIZE_TILES=ON -DSTROBE_BASELINE_ONLY=OFF; fi
+case $preset,$all in
+*,all) set -- "$@" -DSTROBE_AVX512=ON -DSTROBE_BASELINE_ONLY=OFF ;;
+clang,) set -- "$@" -DCMAKE_C_FLAGS_RELWITHDEBINFO=-O1 ;; # its warnings do not depend on it
+esac
 cmake "$@"
 
 # The first finding ends the program. (Not detect_stack_use_after_return: gcc 12 then misaligns AVX-512 variables on the stack,
@@ -21,6 +24,7 @@ set -- ctest --test-dir "build-$preset" -L quick --output-on-failure -j "$(nproc
 # tests with threads of their own, of ranks among them, are what it is for.
 single='a row that |any strides |blocks of |command: |every kernel |expressions of |int8 K |K and V in |lab: |make demo: '
 single="$single|STROBE_ISA |problems over |quantising: |softcap, |strobe check |the oracle: |the workspace: |tiles that |what is not "
+single="$single|decoding on a GPU: |each header |kernels are unpacked "
 text='README: |command: pages |each header |libstrobe_dist exports|strobe.hpp |the library ' # no compiler's matter
 case $preset,$all in
 clang,) set -- "$@" -E "^(every kernel past |lab: |many ranks|command: |$text)" ;;

@@ -10,7 +10,10 @@
 
 extern const int64_t strobe__cpu_tile_rows_baseline;
 #if defined(__x86_64__) && !defined(STROBE_BASELINE_ONLY)
-extern const int64_t strobe__cpu_tile_rows_avx2, strobe__cpu_tile_rows_avx512, strobe__cpu_tile_rows_amx;
+extern const int64_t strobe__cpu_tile_rows_avx2;
+#if !defined(STROBE_NO_AVX512)
+extern const int64_t strobe__cpu_tile_rows_avx512, strobe__cpu_tile_rows_amx;
+#endif
 #endif
 
 /* The most of them. */
@@ -19,8 +22,10 @@ static inline int64_t most_tile_rows(void) {
         strobe__cpu_tile_rows_baseline,
 #if defined(__x86_64__) && !defined(STROBE_BASELINE_ONLY)
         strobe__cpu_tile_rows_avx2,
+#if !defined(STROBE_NO_AVX512)
         strobe__cpu_tile_rows_avx512,
-        strobe__cpu_tile_rows_amx
+        strobe__cpu_tile_rows_amx,
+#endif
 #endif
     };
     int64_t most = 0;

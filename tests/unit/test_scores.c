@@ -26,9 +26,11 @@ static const struct {
     {"baseline", CPU_BASELINE, strobe__cpu_finish_tile_baseline, strobe__cpu_tanh_all_baseline, 3},
 #if defined(__x86_64__) && !defined(STROBE_BASELINE_ONLY)
     {"avx2", CPU_AVX2, strobe__cpu_finish_tile_avx2, strobe__cpu_tanh_all_avx2, 3},
+#if !defined(STROBE_NO_AVX512)
     {"avx512", CPU_AVX512, strobe__cpu_finish_tile_avx512, strobe__cpu_tanh_all_avx512, 3},
     /* The vectors of AMX, without tiles. Its tanh is for inputs of 16 bits (isa/amx.h). */
     {"amx", CPU_AVX512, strobe__cpu_finish_tile_amx, strobe__cpu_tanh_all_amx, 6},
+#endif
 #endif
 };
 

@@ -118,7 +118,7 @@ static struct answer in_child(bool refused) {
 /* Emulated tiles (src/cpu/isa/amx_emulated.h) are no business of the operating system. */
 static bool tiles_are_there(void) {
     strobe_device_info device = {.struct_size = sizeof device};
-    if (strstr(strobe_build_info(), "amx (emulated)")) return false;
+    if (strstr(strobe_build_info(), "amx (emulated)") || !strstr(strobe_build_info(), "amx")) return false;
     return strobe_device_at(STROBE_CPU, 0, &device) == STROBE_OK && strcmp(device.level, "amx") == 0;
 }
 

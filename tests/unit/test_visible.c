@@ -21,8 +21,10 @@ static const struct {
     {"baseline", CPU_BASELINE, strobe__cpu_see_tile_baseline},
 #if defined(__x86_64__) && !defined(STROBE_BASELINE_ONLY)
     {"avx2", CPU_AVX2, strobe__cpu_see_tile_avx2},
+#if !defined(STROBE_NO_AVX512)
     {"avx512", CPU_AVX512, strobe__cpu_see_tile_avx512},
     {"amx", CPU_AVX512, strobe__cpu_see_tile_amx}, /* its vectors, without tiles */
+#endif
 #endif
 };
 
