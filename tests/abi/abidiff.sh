@@ -13,7 +13,8 @@ here=$source/tests/abi
 rm -rf "$work"
 mkdir -p "$work"
 
-# library FOLDER: FOLDER/libstrobe.so and FOLDER/libstrobe_dist.so, with what debuggers know of its types.
+# library FOLDER: FOLDER/libstrobe.so and FOLDER/libstrobe_dist.so, those of $names, with what debuggers know of their types.
+names="strobe strobe_dist"
 library() {
     # Types that no function mentions count too; the sources' own assertions about the header are not what is tried here.
     common="-std=c11 -g -O0 -fno-eliminate-unused-debug-types -w -D_Static_assert(...)= -fPIC -shared -fvisibility=hidden -I$1/src -I$1/include -I$1 -D_DEFAULT_SOURCE"
@@ -21,9 +22,9 @@ library() {
     cc $common -DSTROBE_CPU_LEVELS='""' -Wl,--unresolved-symbols=ignore-all -Wl,--version-script="$1/src/strobe.map" \
         $(find "$1/src/core" -name '*.c') -o "$1/libstrobe.so"
     # shellcheck disable=SC2046,SC2086
-    cc $common -Wl,--unresolved-symbols=ignore-all -Wl,--version-script="$1/dist/strobe_dist.map" \
+    [ "$names" = strobe ] || cc $common -Wl,--unresolved-symbols=ignore-all -Wl,--version-script="$1/dist/strobe_dist.map" \
         $(find "$1/dist" -maxdepth 1 -name '*.c' ! -name cuda_device.c ! -name cuda_memory.c) -o "$1/libstrobe_dist.so"
-    for name in strobe strobe_dist; do # nothing public is defined elsewhere
+    for name in $names; do # nothing public is defined elsewhere
         sed -n 's/^ *\(strobe_[a-z0-9_]*\);$/\1/p' "$1"/*/$name.map | sort >"$work/wanted"
         nm -D --defined-only "$1/lib$name.so" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort | diff "$work/wanted" - >"$work/log" ||
             { cat "$work/log"; echo "abidiff.sh: functions of $name.map are defined where this script does not look"; exit 1; }
@@ -32,7 +33,7 @@ library() {
 
 # compare OLD NEW: 0 when programs of the old one work with the new one.
 compare() {
-    for name in strobe strobe_dist; do
+    for name in $names; do
         set -- "$1" "$2" --no-added-syms --drop-private-types --headers-dir1 "$1/include" --headers-dir2 "$2/include" \
             "$1/lib$name.so" "$2/lib$name.so"
         old=$1 new=$2
@@ -69,6 +70,8 @@ mkdir "$work/new"
 cp -r "$source/src" "$source/include" "$source/dist" "$source/portable" "$work/new"
 library "$work/new"
 
+# The changes are of libstrobe.
+names=strobe
 header=include/strobe/strobe.h
 breaks "a field in the middle" $header 's/^    int64_t batch;/    int64_t inserted;\n&/'
 breaks "a wider field" $header 's/^    int32_t mask;/    int64_t mask;/'
@@ -77,6 +80,7 @@ breaks "a function less" src/strobe.map '/strobe_explain;/d'
 is_harmless "a field at the end" $header 's/^} strobe_attention;/    int64_t appended;\n&/'
 is_harmless "a value more" $header 's/^    STROBE_INT8 = 6 .*/    STROBE_INT8 = 6, STROBE_NEW = 7/'
 
+names="strobe strobe_dist"
 release=$(git -C "$source" tag --list 'v[0-9]*' --merged HEAD --sort=-version:refname | head -n 1)
 if [ -n "$release" ]; then
     mkdir "$work/old"
