@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the Python tests share. They test the installed package, from a wheel: run.sh makes the environment."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -26,6 +27,10 @@ settings.register_profile("full", max_examples=300, **COMMON)
 def pytest_configure(config):
     full = "full or not full" in (config.getoption("markexpr") or "")
     settings.load_profile("full" if full else "quick")
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what the frameworks consist of stays: collections, which some tests ask for, need not look through it
 
 
 @pytest.fixture

@@ -12,6 +12,9 @@ python=${PYTHON:-python3}
 venv=$build/venv
 pins=$root/python/requirements
 unset PYTHONPATH
+# Compiled modules are kept in BUILD, whatever the caller says: tests start a hundred interpreters, each of which would compile PyTorch again.
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX="$build/pycache"
 
 if ! "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
     echo "skipped: $python with venv and pip (Debian: python3-venv), 3.10 or newer, is not here"
@@ -33,10 +36,11 @@ fi
 
 rm -rf "$build/wheel"
 start=$SECONDS
-# -O1: the kernels' optimised code is what the C tests test, and takes three times as long to compile. The GPU's would take
-# minutes where nvcc is here.
+# -O1, and none for AVX-512 and AMX unless STROBE_AVX512 says ON: the kernels' optimised code is what the C tests test, and takes six
+# times as long to compile. The GPU's would take minutes where nvcc is here.
 "$venv/bin/python" -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir "$build/wheel" \
-    --config-settings=cmake.define.CMAKE_C_FLAGS_RELEASE="-O1 -DNDEBUG" --config-settings=cmake.define.STROBE_CUDA=OFF "$root"
+    --config-settings=cmake.define.CMAKE_C_FLAGS_RELEASE="-O1 -DNDEBUG" --config-settings=cmake.define.STROBE_CUDA=OFF \
+    --config-settings=cmake.define.STROBE_AVX512="${STROBE_AVX512:-OFF}" "$root"
 wheel=$(ls "$build"/wheel/strobe-*.whl)
 echo "$(basename "$wheel"): $(stat -c %s "$wheel") bytes, built in $((SECONDS - start)) s"
 install --force-reinstall --no-deps "$wheel"

@@ -52,6 +52,11 @@ def every_call(q, k, v):
     raise AssertionError("lse")
 
 
+@pytest.fixture(autouse=True)
+def what_is_here_stays():
+    gc.freeze()
+
+
 @pytest.mark.parametrize(("kind", "tensors"), list(kinds()), ids=lambda x: x if isinstance(x, str) else "")
 def test_references(kind, tensors):
     every_call(*tensors)
