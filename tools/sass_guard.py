@@ -4,7 +4,7 @@
 register or a wait that moved; neither a test nor a warning tells. Compiles the variants named in a list that the build writes
 and checks the compiler's report and the machine code itself.
 
-    tools/sass_guard.py NVCC LIST [--match WORDS] [--dtype bf16] [--jobs 2]        # LIST: build/src/cuda/sm90_defines.txt
+    tools/sass_guard.py NVCC LIST [--match WORDS] [--skip WORDS] [--dtype bf16] [--jobs 2]        # LIST: build/src/cuda/sm90_defines.txt
 
 Rules: no remark of ptxas about serialised wgmma (C75xx) and no warning; all matrix products are there and are HGMMA.
 Forward: no spills, no stack frame, no local memory; in the main loop both products are issued between the two barriers of ping-pong, scores are
@@ -202,6 +202,7 @@ def main():
     parser.add_argument("nvcc")
     parser.add_argument("list", type=Path, help="a line a variant: its name, then nvcc's options and the source")
     parser.add_argument("--match", default="plain,mask,128_pages,latent", help="only variants whose name has one of these words; empty: all")
+    parser.add_argument("--skip", default="", help="no variants whose name has one of these words")
     parser.add_argument("--dtype", default="", help="only variants of this dtype: bf16 or fp16, default both")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
@@ -209,7 +210,7 @@ def main():
         sys.exit(77)
     words, lines = options.match.split(","), options.list.read_text().splitlines()
     variants = [line.split() for line in lines if any(word in line.split()[0] for word in words)]
-    variants = [v for v in variants if options.dtype in v[0]]
+    variants = [v for v in variants if options.dtype in v[0] and not any(w in v[0] for w in options.skip.split(",") if w)]
     if not variants:
         sys.exit(f"sass_guard: {options.list} has no variant that matches {options.match!r} {options.dtype}")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:

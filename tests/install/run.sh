@@ -5,7 +5,8 @@
 #   install            copies what was built in BUILD to WORK/prefix; the next two use that copy
 #   find_package       CMake, shared and static, C and C++
 #   pkg-config         plain compiler calls, shared and static
-#   add_subdirectory   the sources as a part of the other project
+#   add_subdirectory   the sources as a part of the other project, with the baseline's kernels
+#   add_subdirectory-all   the same with all kernels
 set -eu
 way=$1 source=$2 build=$3 work=$4
 prefix=$work/prefix
@@ -51,9 +52,11 @@ pkg-config)
         -o "$folder/static"
     "$folder/static"
     ;;
-add_subdirectory)
-    # Whether it builds there is asked, not how fast it runs.
-    build_consumer "$work/add_subdirectory" "-DSTROBE_SOURCE=$source" -DSTROBE_CUDA=OFF -DCMAKE_C_FLAGS_RELEASE=-O1
+add_subdirectory | add_subdirectory-all)
+    # Whether it builds there is asked, not how fast it runs. Kernels of each level come in by the same lines of CMake.
+    only=ON
+    [ "$way" = add_subdirectory ] || only=OFF
+    build_consumer "$work/$way" "-DSTROBE_SOURCE=$source" -DSTROBE_CUDA=OFF -DCMAKE_C_FLAGS_RELEASE=-O1 -DSTROBE_BASELINE_ONLY=$only
     ;;
 *)
     echo "run.sh: no way called $way"
