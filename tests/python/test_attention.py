@@ -241,6 +241,28 @@ def test_threads_do_not_change_a_bit():
         assert all(torch.equal(x, y) for x, y in zip(results[0], other, strict=True))
 
 
+FORWARDS = [k.name for k in strobe.kernels() if k.operation == "forward" and k.device == "cpu" and not k.unavailable]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernel", [None, *FORWARDS])
+def test_rows_whose_biases_are_all_the_least_number(kernel, dtype):
+    """As models have them, instead of -inf, in rows of padding: scores vanish beside it, so that such a row is a mean."""
+    q, k, v = (torch.randn(1, n, 2, 64).to(dtype) for n in (40, 130, 130))
+    bias = torch.zeros(40, 130, dtype=dtype)
+    bias[:, 100:], bias[3], bias[-1] = (torch.finfo(dtype).min,) * 3
+    try:
+        out = strobe.attention(q, k, v, bias=bias, kernel=kernel)
+    except NotImplementedError:
+        pytest.skip("it has no bias, or another dtype")
+    truth, _ = reference.attention(q, k[:, :100], v[:, :100])
+    truth[:, [3, -1]] = v.double().mean(1, keepdim=True)
+    assert (out - truth).abs().max() < (1e-5 if dtype == torch.float32 else 2e-2)
+    _, lse = strobe.attention(q, k, v, bias=bias, kernel=kernel, return_lse=True)
+    gradients = strobe.attention_backward(q, q, k, v, out, lse, bias=bias)[:3]
+    assert all(torch.isfinite(x).all() for x in gradients)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_merge(dtype):
     q, k, v = (x.to(dtype) for x in torch.randn(3, 2, 31, 4, 32))

@@ -15,6 +15,8 @@
 #ifndef STROBE_CPU_AMX_BLOCK_LOOP_H
 #define STROBE_CPU_AMX_BLOCK_LOOP_H
 
+#include <float.h>
+
 #include "cpu/amx/backward.h"
 
 /* A strip of keys from j0 on, and the tiles [begin, end) that see some of it. */
@@ -104,7 +106,8 @@ ALWAYS_INLINE struct softmax_gradients softmax_gradients_of(const struct block_l
     work.to = operands_of(loop, pair->strip, pair->tile, pair->buffer);
     work.factor = v_set(loop->factor);
     for (int i = 0; i < VECTORS; ++i) {
-        work.shift[i] = v_mul(v_load(of_rows.minus_lse + i * LANES), v_set(PARTS == 1 ? (float)LOG2_E : 1));
+        const vec shift = v_mul(v_load(of_rows.minus_lse + i * LANES), v_set(PARTS == 1 ? (float)LOG2_E : 1));
+        work.shift[i] = v_min(v_set(FLT_MAX), shift); /* infinite under a bias of finfo.min alone: then P is 0, and no NaN */
         work.rows[i] = lanes_first(t->n - i * LANES);
     }
     return work;

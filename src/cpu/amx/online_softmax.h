@@ -20,6 +20,7 @@ struct tile {
     float *o, *m, *l; /* O^T [v_padded][TILE_ROWS]; [TILE_ROWS] lagging maximum; [TILE_ROWS] sum of exponentials */
     bool any_unset;   /* some row has not seen a key: its m is -inf */
     bool o_empty;     /* nothing has been added to O: it is zero, whatever its memory holds */
+    bool far;         /* the maximum of some row is so large that m c is not finite, as under a bias of finfo.min */
 };
 
 /* One worker's memory. */
@@ -92,8 +93,14 @@ static vec maximum(const float *s, int64_t rows) {
     return m[0];
 }
 
+static bool is_far(const float m[TILE_ROWS], float factor) {
+    bool far = false;
+    for (int r = 0; r < TILE_ROWS; ++r) far |= isfinite(m[r]) && !isfinite(m[r] * factor);
+    return far;
+}
+
 /* Sets m to the maximum of the block in rows that have seen no key before; their O and l are 0, so nothing is rescaled. */
-static void set_reference(struct tile *t, const float *s, int64_t rows) {
+static void set_reference(struct tile *t, const float *s, int64_t rows, float factor) {
     t->any_unset = false;
     for (int at = 0; at < TILE_ROWS; at += LANES) {
         const vec none = v_set(-INFINITY), before = v_load(t->m + at);
@@ -101,6 +108,7 @@ static void set_reference(struct tile *t, const float *s, int64_t rows) {
         v_store(t->m + at, m);
         t->any_unset = t->any_unset || v_equal_bits(m, none);
     }
+    t->far = is_far(t->m, factor);
 }
 
 /* Computes S again for keys whose K holds an infinity or a NaN: a product of parts turns an infinity into a NaN. */
@@ -133,7 +141,7 @@ static void finish_scores(const struct forward *f, struct tile *t, const struct 
             v_store(s + at, hidden);
     for (int64_t at = b->keys * TILE_ROWS; at < b->rows * TILE_ROWS; at += LANES) v_store(s + at, hidden);
     if (paged) hide_missing_keys(s, strobe__keys_missing(&t->rows.s, b->j0, b->keys));
-    if (t->any_unset) set_reference(t, s, b->rows);
+    if (t->any_unset) set_reference(t, s, b->rows, f->factor);
 }
 
 /* Sets up the exponentials of a block, field by field: gcc 12 would clear a structure of this size by a string instruction,
@@ -143,7 +151,7 @@ ALWAYS_INLINE void start_exponentials(struct exponentials *e, const struct forwa
     e->s = s;
     e->p = p;
     e->left = (int)rows / 2 * VECTORS;
-    e->fine = f->p->a.lse.data;
+    e->fine = f->p->a.lse.data || t->far;
     e->factor = v_set(f->factor);
     const vec shift_factor = e->fine || PARTS > 1 ? v_set(1) : e->factor;
     for (int n = 0; n < VECTORS; ++n) {
@@ -170,6 +178,7 @@ static void rescale_rows(const struct forward *f, struct tile *t, const float *s
             v_store(o, v_mul(v_load(o), rescale));
         }
     }
+    t->far = is_far(t->m, f->factor);
 }
 
 /* Sets the elements of P to zero that dropout drops. The others are multiplied by 1 / (1 - p) in finish_tile(). Four keys

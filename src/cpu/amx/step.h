@@ -43,7 +43,7 @@ struct exponentials {
     uint32_t *p;                              /* the next row of P^T */
     vec factor, shift[VECTORS], sum[VECTORS]; /* c; m where fine, else m c; rowsum(P) in fp32, before P is rounded */
     int left;                                 /* pairs of vectors still to come */
-    bool fine;                                /* lse is wanted, so exponentials are computed to fp32 accuracy */
+    bool fine;                                /* lse is wanted, or m c is too large: exponentials to fp32 accuracy */
 };
 
 /* The operands of one step. */
