@@ -30,10 +30,14 @@ static bool may_start_threads(void) {
 }
 #endif
 
+/* Threads of a call whose caller did not say how many: OMP_NUM_THREADS may be any number, and each has a workspace. */
+enum { MOST_THREADS = 1024 };
+
 int32_t strobe__workers(const strobe_parallel *parallel) {
     if (parallel && parallel->threads > 0) return parallel->threads;
 #if defined(_OPENMP)
-    return omp_in_parallel() ? 1 : omp_get_max_threads();
+    const int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
+    return threads < MOST_THREADS ? threads : MOST_THREADS;
 #else
     return 1;
 #endif
