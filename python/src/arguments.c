@@ -21,6 +21,14 @@ bool read_int(PyObject *from, const char *name, int64_t *to) {
     return true;
 }
 
+bool read_string(PyObject *from, const char *name, const char **to) {
+    Py_ssize_t length = 0;
+    *to = PyUnicode_AsUTF8AndSize(from, &length);
+    if (!*to || strlen(*to) == (size_t)length) return *to != NULL;
+    PyErr_Format(PyExc_ValueError, "%s is %R; a text without the character of code 0 is accepted", name, from);
+    return false;
+}
+
 bool read_float(PyObject *from, const char *name, double *to) {
     if (from == Py_None) return true;
     const double value = PyFloat_AsDouble(from);
@@ -45,9 +53,7 @@ static bool place(strobe_tensor *to, const struct tensor *t, const int axes[3]) 
     }
     to->data = t->data, to->dtype = t->element;
     if (axes[0] != inner && axes[1] != inner && axes[2] != inner && t->shape[inner] > 1 && t->stride[inner] != 1) {
-        PyErr_Format(PyExc_ValueError, "%s.strides[%d] is %lld elements; 1, a contiguous last axis, is accepted", t->name,
-                     inner, (long long)t->stride[inner]);
-        return false;
+        return refuse_stride(t, inner);
     }
     if (!repeats) return true;
     if (!one) {

@@ -179,6 +179,8 @@ bool read_mask_lists(struct call *call);
 
 /* Scalars; None leaves *to as it is. */
 bool read_int(PyObject *from, const char *name, int64_t *to);
+/* A str as C has it, which ends at a zero: one with a zero inside is refused. */
+bool read_string(PyObject *from, const char *name, const char **to);
 bool read_float(PyObject *from, const char *name, double *to);
 
 /* [batch, heads, rows, cols] strides of a tensor that broadcasts to these extents; its last axis does not. */

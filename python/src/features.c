@@ -13,7 +13,8 @@ bool open_integers(struct call *c, struct tensor *t, enum argument argument, con
     if (!tensor_open_optional(c->state, t, c->args[argument], name)) return false;
     if (!tensor_is_open(t)) return true;
     if (t->element != ELEMENT_INT32 && t->element != ELEMENT_INT64) return refuse_dtype(t, "int32 or int64");
-    if (t->ndim != 1 || (t->shape[0] > 1 && t->stride[0] != 1)) return refuse_shape(t, "one contiguous axis");
+    if (t->ndim != 1) return refuse_shape(t, "one axis");
+    if (t->shape[0] > 1 && t->stride[0] != 1) return refuse_stride(t, 0);
     const int32_t own = t->element == ELEMENT_INT64 ? 64 : 32;
     if (*bits && *bits != own)
         return refuse_dtype(t, own == 32 ? "int64, as in the lengths before it," : "int32, as in the lengths before it,");
@@ -77,8 +78,8 @@ bool open_pages(struct call *c) {
     if (!tensor_open_optional(c->state, t, c->args[ARG_PAGE_TABLE], "page_table")) return false;
     if (!tensor_is_open(t)) return true;
     if (t->element != ELEMENT_INT32) return refuse_dtype(t, "int32");
-    if (t->ndim != 2 || (t->shape[1] > 1 && t->stride[1] != 1))
-        return refuse_shape(t, "(batch, pages), its last axis contiguous,");
+    if (t->ndim != 2) return refuse_shape(t, "(batch, pages)");
+    if (t->shape[1] > 1 && t->stride[1] != 1) return refuse_stride(t, 1);
     return tensor_is_on(t, &c->q);
 }
 
@@ -114,9 +115,7 @@ bool read_scores(const struct tensor *t, const int64_t extent[4], int64_t stride
         return refuse_shape(t, text);
     }
     if (extent[3] > 1 && t->stride[t->ndim - 1] != 1) {
-        PyErr_Format(PyExc_ValueError, "%s.strides[%d] is %lld elements; 1, a contiguous last axis, is accepted", t->name,
-                     t->ndim - 1, (long long)t->stride[t->ndim - 1]);
-        return false;
+        return refuse_stride(t, t->ndim - 1);
     }
     for (int n = 0; n < 3; ++n) {
         const int axis = t->ndim - 4 + n;
@@ -183,7 +182,7 @@ static bool read_heads(struct call *c) {
         const bool one = slopes->ndim == 1;
         if (!tensor_has_shape(slopes, one ? 1 : 2, one ? shape + 1 : shape) || !tensor_is_on(slopes, &c->q)) return false;
         if (slopes->element != STROBE_FP32) return refuse_dtype(slopes, "float32");
-        if (a->heads_q > 1 && slopes->stride[slopes->ndim - 1] != 1) return refuse_shape(slopes, "a contiguous last axis");
+        if (a->heads_q > 1 && slopes->stride[slopes->ndim - 1] != 1) return refuse_stride(slopes, slopes->ndim - 1);
         c->alibi.struct_size = sizeof c->alibi, c->alibi.slopes = slopes->data;
         c->alibi.stride_batch = one ? 0 : slopes->stride[0];
         a->alibi = &c->alibi;
@@ -191,7 +190,7 @@ static bool read_heads(struct call *c) {
     if (!tensor_open_optional(c->state, sinks, c->args[ARG_SINKS], "sinks")) return false;
     if (!tensor_is_open(sinks)) return true;
     if (!tensor_has_shape(sinks, 1, &a->heads_q) || !tensor_is_on(sinks, &c->q)) return false;
-    if (a->heads_q > 1 && sinks->stride[0] != 1) return refuse_shape(sinks, "a contiguous axis");
+    if (a->heads_q > 1 && sinks->stride[0] != 1) return refuse_stride(sinks, 0);
     const bool is_double = c->q.element == STROBE_FP64 && sinks->element == STROBE_FP64;
     if (sinks->element != STROBE_FP32 && !is_double) return refuse_dtype(sinks, "float32, or float64 with a float64 q,");
     c->sinks.struct_size = sizeof c->sinks, c->sinks.data = sinks->data, c->sinks.dtype = sinks->element;
@@ -308,8 +307,7 @@ static bool read_tuning(struct call *c) {
         PyErr_Format(PyExc_TypeError, "kernel is %R; the name of a kernel (strobe.kernels()) is accepted", name);
         return false;
     }
-    c->tuning.kernel = PyUnicode_AsUTF8AndSize(name, NULL); /* lives as long as the argument */
-    return c->tuning.kernel != NULL;
+    return read_string(name, "kernel", &c->tuning.kernel); /* lives as long as the argument */
 }
 
 bool read_features(struct call *c) {

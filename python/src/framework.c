@@ -81,8 +81,20 @@ bool refuse_shape(const struct tensor *t, const char *wanted) {
     return false;
 }
 
+bool refuse_stride(const struct tensor *t, int axis) {
+    PyErr_Format(PyExc_ValueError, "%s.strides[%d] is %lld elements; 1, a contiguous %saxis, is accepted", t->name, axis,
+                 (long long)t->stride[axis], t->ndim > 1 ? "last " : "");
+    return false;
+}
+
 bool refuse_dtype(const struct tensor *t, const char *wanted) {
-    PyErr_Format(PyExc_ValueError, "%s.dtype is %s; %s is accepted", t->name, element_name(t->element), wanted);
+    PyObject *own = t->element == ELEMENT_OTHER && t->object ? PyObject_GetAttrString(t->object, "dtype") : NULL;
+    PyErr_Clear();
+    if (own) /* as the framework calls it, such as ">f4" */
+        PyErr_Format(PyExc_ValueError, "%s.dtype is %S; %s is accepted", t->name, own, wanted);
+    else
+        PyErr_Format(PyExc_ValueError, "%s.dtype is %s; %s is accepted", t->name, element_name(t->element), wanted);
+    Py_XDECREF(own);
     return false;
 }
 

@@ -9,7 +9,7 @@
 
 static bool read_text(PyObject *from, const char *name, const char **to) {
     if (from == Py_None) return true;
-    if (PyUnicode_Check(from)) return (*to = PyUnicode_AsUTF8AndSize(from, NULL)) != NULL;
+    if (PyUnicode_Check(from)) return read_string(from, name, to);
     PyErr_Format(PyExc_TypeError, "%s is %R; an expression as text is accepted", name, from);
     return false;
 }
@@ -25,7 +25,19 @@ static bool is_dictionary(PyObject *from, const char *name, Py_ssize_t most) {
     return false;
 }
 
-/* Integers of Python are integers of the function, all other numbers floats. */
+/* An integer of Python, NumPy or another framework is an integer of the function, any other number a float. */
+static bool read_number(PyObject *from, strobe_score_scalar *to) {
+    PyObject *index = PyNumber_Index(from);
+    if (!index) PyErr_Clear();
+    to->integer = index != NULL;
+    to->value = PyFloat_AsDouble(index ? index : from);
+    Py_XDECREF(index);
+    if (!PyErr_Occurred()) return true;
+    PyErr_Clear();
+    PyErr_Format(PyExc_TypeError, "%s of scalars is %R; a number is accepted", to->name, from);
+    return false;
+}
+
 static bool read_score_scalars(struct score *s, PyObject *from) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
@@ -33,10 +45,7 @@ static bool read_score_scalars(struct score *s, PyObject *from) {
     if (!is_dictionary(from, "scalars", MOST_SCALARS)) return false;
     while (PyDict_Next(from, &at, &key, &value)) {
         strobe_score_scalar *to = &s->scalars[s->scalar_count++];
-        to->integer = PyLong_Check(value);
-        if (!read_text(key, "a name of scalars", &to->name)) return false;
-        to->value = PyFloat_AsDouble(value);
-        if (PyErr_Occurred()) return false;
+        if (!read_text(key, "a name of scalars", &to->name) || !read_number(value, to)) return false;
     }
     return true;
 }

@@ -149,14 +149,18 @@ static bool open_ml_dtypes(struct tensor *t, PyObject *object) {
            !(name && PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, element_name(lent[n].element)) == 0))
         ++n;
     Py_XDECREF(name);
-    Py_XDECREF(dtype);
     PyErr_Clear();
-    if (n == LENT) {
+    if (n == LENT && dtype) {
+        PyErr_Format(PyExc_ValueError,
+                     "%s.dtype is %S; float32, or another dtype of numbers that have one value, is accepted", t->name,
+                     dtype);
+    } else if (n == LENT) {
         PyErr_Format(PyExc_TypeError,
                      "%s is a %R; a tensor of NumPy, PyTorch, JAX or another framework with DLPack is accepted", t->name,
                      (PyObject *)Py_TYPE(object));
-        return false;
     }
+    Py_XDECREF(dtype);
+    if (n == LENT) return false;
     t->element = lent[n].element;
     t->held.view = PyObject_CallMethod(object, "view", "s", lent[n].integer);
     return t->held.view && PyObject_GetBuffer(t->held.view, &t->held.buffer, BUFFER_RECORDS_READ_ONLY) == 0;

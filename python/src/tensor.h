@@ -67,6 +67,8 @@ struct dlpack_dtype element_dlpack(int32_t element);
 /* Sets ValueError "NAME.shape is (2, 3); WANTED is accepted", the way the library puts it. Always returns false. */
 bool refuse_shape(const struct tensor *tensor, const char *wanted);
 bool refuse_dtype(const struct tensor *tensor, const char *wanted);
+/* "NAME.strides[0] is 2 elements; 1, a contiguous axis, is accepted", of the last axis. */
+bool refuse_stride(const struct tensor *tensor, int axis);
 /* Whether the tensor has these axes; -1 is any extent. Refuses otherwise. */
 bool tensor_has_shape(const struct tensor *tensor, int ndim, const int64_t *shape);
 /* Whether it is on q's device; whether it can be written. They refuse otherwise. */

@@ -157,6 +157,20 @@ def same_bits(x, y):
     return torch.equal(x.contiguous().view(torch.uint8), y.contiguous().view(torch.uint8))
 
 
+def test_a_cache_with_more_entries_than_sequences():
+    """The first entries are those of the sequences; the others are neither read nor written."""
+    q, k, v = torch.randn(2, 3, 4, DIM), torch.randn(2, 3, HEADS_KV, DIM), torch.randn(2, 3, HEADS_KV, DIM_V)
+    caches = [torch.randn(4, 20, HEADS_KV, d) for d in (DIM, DIM_V)]
+    caches[0][2:] = caches[1][2:] = torch.nan
+    before = [x.clone() for x in caches]
+    alone = [x[:2].clone() for x in caches]
+    lengths = torch.tensor([5, 0], dtype=torch.int32)
+    out = st.flash_attn_with_kvcache(q, *caches, k, v, cache_seqlens=lengths, causal=True)
+    assert torch.equal(out, st.flash_attn_with_kvcache(q, *alone, k, v, cache_seqlens=lengths, causal=True))
+    for x, of_two, old in zip(caches, alone, before, strict=True):
+        assert torch.equal(x[:2], of_two) and same_bits(x[2:], old[2:])
+
+
 @pytest.mark.parametrize("rotary", [None, (DIM, True), (DIM // 2, False)])
 @pytest.mark.parametrize("case", [*CASES, {"causal": True, "num_splits": 3}], ids=str)
 @pytest.mark.parametrize(

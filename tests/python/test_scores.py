@@ -243,6 +243,14 @@ def test_threads_trace_at_the_same_time():
         assert all(torch.allclose(out.double(), truth, atol=4e-6) for out in outs)
 
 
+@pytest.mark.parametrize("number", [np.int64(7), np.int32(7), torch.tensor(7)], ids=["int64", "int32", "tensor"])
+def test_an_integer_of_any_framework_is_an_integer(number):
+    q, k, v = inputs()
+    text = {"visible": "i / n == j / n"}  # of a float it would be i == j
+    assert torch.equal(st.attention(q, k, v, scalars={"n": number}, **text), st.attention(q, k, v, scalars={"n": 7}, **text))
+    assert torch.equal(st.attention(q, k, v, scalars={"n": np.float32(7)}, **text), st.attention(q, k, v, visible="i == j"))
+
+
 def test_integers_beyond_32_bits_are_refused():
     q, k, v = (x.transpose(1, 2) for x in inputs())
     doc = torch.arange(LENGTH) << 30

@@ -25,7 +25,7 @@ def _over_keys(x: Tensor | None, keys: int | None) -> Tensor | None:
     """Scores whose last axis is not repeated: the library reads along it."""
     if x is None:
         return None
-    x = _unrepeated(x)
+    x = _unrepeated(x) if x.dim() > 0 else x.expand(1)
     return x if keys is None or x.shape[-1] != 1 else x.expand(*x.shape[:-1], keys)
 
 

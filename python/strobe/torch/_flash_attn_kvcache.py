@@ -134,6 +134,8 @@ def flash_attn_with_kvcache(
     refuse_gradient("attention over a cache", q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
     batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     table = _table(one_of("page_table", page_table, "block_table", block_table), cache_batch_idx)
+    if table is None and k_cache.shape[0] > batch:  # the first entries are those of the sequences
+        k_cache, v_cache = k_cache[:batch], v_cache[:batch]
     group = q.shape[-2] // max(k_cache.shape[2], 1)
     scales = _scales(q_descale, k_descale, v_descale, group, cu_seqlens_q is not None)
     used_k = _lengths(cache_seqlens, q, batch)

@@ -62,7 +62,7 @@ READ_IN_PLACE = ("q", "k", "v", "bias", "mask", "block_mask")
 
 def usable(x: Tensor | None) -> Tensor | None:
     """A tensor as the library takes it: the last axis contiguous, and not one row repeated everywhere."""
-    if x is None or x.numel() == 0:
+    if x is None or x.numel() == 0 or x.layout is not torch.strided:  # the extension refuses a sparse one with a sentence
         return x
     if x.is_neg():
         x = x.resolve_neg()

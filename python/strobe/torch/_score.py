@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Attention with a function of a score, as text: an operator, differentiable in q, k, v and in the arrays that the text reads."""
 
+import numbers
 from typing import Any
 
 import torch
@@ -98,6 +99,11 @@ torch.library.register_autograd("strobe::attention_scored", _gradients, setup_co
 torch.library.register_autograd("strobe::attention_scored_backward", _ops.refuse_second)
 
 
+def _is_integer(x: Any) -> bool:
+    """Of Python, NumPy or PyTorch."""
+    return not x.is_floating_point() if isinstance(x, Tensor) else isinstance(x, numbers.Integral)
+
+
 def scored_attention(
     shared: tuple,
     score: str | None = None,
@@ -113,7 +119,10 @@ def scored_attention(
     for name, x in arrays.items():
         if not isinstance(x, Tensor):
             raise TypeError(f"arrays[{name!r}] is a {type(x)}; a torch.Tensor is accepted")
+    for name, x in scalars.items():
+        if not isinstance(x, (numbers.Real, Tensor)):
+            raise TypeError(f"{name} of scalars is {x!r}; a number is accepted")
     return torch.ops.strobe.attention_scored(
         *shared, score, visible, list(arrays), list(arrays.values()),
-        list(scalars), [float(x) for x in scalars.values()], [isinstance(x, int) for x in scalars.values()],
+        list(scalars), [float(x) for x in scalars.values()], [_is_integer(x) for x in scalars.values()],
     )  # fmt: skip
