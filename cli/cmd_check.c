@@ -13,6 +13,7 @@
 #include "io/progress.h"
 #include "io/table.h"
 #include "io/terminal.h"
+#include "problem/cuda_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +44,9 @@ static const char help[] =
     "A case is one kernel on one problem. The result is compared with a float64 reference on the same inputs; it may be\n"
     "wrong by 2 x (with softcap 3 x) the error of standard attention in the same dtype plus 2 x the rounding of that\n"
     "dtype. Places that no row sees hold NaN; memory around the results must stay as it was; 1, 2 and 3 threads must\n"
-    "give the same bits. \"refused\" counts problems that a kernel does not take. reference_* and standard_*, which the\n"
+    "give the same bits. On a GPU one call of each case has its tensors beside pages that are mapped to nothing, so that\n"
+    "reading past them is an error. \"refused\" counts problems that a kernel does not take. reference_* and standard_*, "
+    "which the\n"
     "others are compared with, are checked themselves where they are asked for, and by --random.\n"
     "\n"
     "Exit code: 0 all passed, 1 some failed, 2 usage, 77 no kernel of this machine takes part, 130 stopped by Ctrl-C.\n"
@@ -156,7 +159,7 @@ static bool check_problem(check *c, const problem *p, char *message, size_t capa
     if (ok) inputs_poison(&in);
     for (int32_t i = 0; ok && i < c->kernels; ++i) {
         tally *t = &c->tallies[i];
-        if (!takes_part(c, t, p) || t->unavailable) continue;
+        if (!takes_part(c, t, p) || t->unavailable || cuda_memory_is_lost()) continue;
         const verification v = verify_kernel(&in, &o, t->kernel);
         count_case(c, t, p, &v);
     }
@@ -234,13 +237,18 @@ static bool check_problems(check *c, const problem_list *list) {
     bool ok = true;
     for (size_t i = 0; i < list->count; ++i) guessed += oracle_seconds(&list->items[i]);
     c->progress = progress_begin((int64_t)list->count, guessed);
-    for (size_t i = 0; ok && i < list->count && !progress_stopped(); ++i) {
+    for (size_t i = 0; ok && i < list->count && !progress_stopped() && !cuda_memory_is_lost(); ++i) {
         problem_print(&list->items[i], text);
         progress_show(&c->progress, "%s", text);
         ok = check_problem(c, &list->items[i], message, sizeof message);
         progress_add(&c->progress, oracle_seconds(&list->items[i]), true);
     }
     terminal_progress_end();
+    if (cuda_memory_is_lost())
+        fprintf(
+            stderr,
+            "strobe check: this process has lost the GPU by the case that failed last; problems behind %s were not run\n",
+            text);
     if (!ok) fprintf(stderr, "strobe check: %s: %s\n", text, message);
     return ok;
 }

@@ -167,8 +167,8 @@ static int trace_problem(const problem *p, const char *file, char *message, size
     if (p->device != STROBE_CUDA)
         snprintf(message, capacity, "the problem is without device=cuda; one with it is taken");
     else if (inputs_create(&in, p, message, capacity) && outputs_create(&out, &in, message, capacity))
-        code = device_copies_create(&copies, &in, &out, message, capacity) ? run(&copies, trace, message, capacity)
-                                                                           : EXIT_SKIPPED;
+        code = device_copies_create(&copies, &in, &out, false, message, capacity) ? run(&copies, trace, message, capacity)
+                                                                                  : EXIT_SKIPPED;
     if (code == EXIT_OK) {
         char text[PROBLEM_TEXT];
         problem_print(p, text);

@@ -93,7 +93,7 @@ bool cuda_bench_time(const inputs *in, const outputs *out, double budget, timing
     library_call l = {0};
     void *swept = NULL;
     task w = {.start = start_call, .context = &l};
-    bool ok = device_copies_create(&copies, in, out, message, capacity);
+    bool ok = device_copies_create(&copies, in, out, false, message, capacity);
     if (ok) {
         driver = cuda_driver_open(message, capacity);
         w.swept_bytes = (size_t)cuda_driver_attribute(DEVICE_L2_BYTES) * 4;

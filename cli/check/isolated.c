@@ -5,6 +5,7 @@
 #include "check/isolated.h"
 
 #include "commands.h"
+#include "problem/cuda_memory.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -19,6 +20,7 @@
 struct isolated_case {
     problem problem;
     verification result;
+    bool lost; /* the process has lost the GPU, and is of no use for the next problem */
 };
 
 void *shared_memory(size_t bytes) {
@@ -52,6 +54,7 @@ static void serve(const isolated *i, int from, int to) {
     char byte;
     while (read(from, &byte, 1) == 1) {
         c->result = i->verify ? i->verify(&c->problem) : verify_problem(&c->problem);
+        c->lost = cuda_memory_is_lost();
         if (write(to, &byte, 1) != 1) break;
     }
     _exit(EXIT_OK);
@@ -103,6 +106,7 @@ static outcome check_one(isolated *i, const problem *p, int limit_seconds, char 
         describe_end(finish(i), sentence);
         return OUTCOME_CRASHED;
     }
+    if (i->shared->lost) finish(i);
     snprintf(sentence, PROBLEM_MESSAGE, "%s", i->shared->result.sentence);
     return of[i->shared->result.verdict];
 }

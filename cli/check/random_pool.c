@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+/* LOST_GPU: how a process ends whose case, which it has reported, took the GPU from it. */
+enum { LOST_GPU = 64 };
 enum { ARENA_BYTES = 256 << 20, ENOUGH_ELEMENTS = 4096, ENOUGH_FAILURES = 16, PATIENCE_SECONDS = 10 };
 
 static double now(void) {
@@ -106,6 +108,7 @@ static void work(random_pool *pool, random_worker *w) {
     while (!is_over(pool)) {
         w->index = __atomic_fetch_add(&pool->next, 1, __ATOMIC_RELAXED);
         run_case(pool, w);
+        if (cuda_memory_is_lost()) _exit(LOST_GPU);
     }
     _exit(0);
 }
@@ -151,6 +154,10 @@ static void look_after(random_pool *pool, random_worker *w) {
     if (waitpid(w->process, &status, late ? 0 : WNOHANG) != w->process) return;
     w->process = 0;
     if (!late && WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+    if (!late && WIFEXITED(status) && WEXITSTATUS(status) == LOST_GPU) {
+        if (!is_over(pool)) start(pool, w);
+        return;
+    }
     describe_end(status, sentence);
     if (late) how = OUTCOME_HUNG, snprintf(sentence, sizeof sentence, "has not ended after %d seconds", MOST_CASE_SECONDS);
     const int kernel = kernel_list_index(&pool->kernels, w->problem.kernel);

@@ -56,7 +56,7 @@ static strobe_status run_on_gpu(const inputs *in, const outputs *out, const char
     call c;
     device_copies copies;
     strobe_status status = STROBE_OUT_OF_MEMORY;
-    if (device_copies_create(&copies, in, out, message, capacity)) {
+    if (device_copies_create(&copies, in, out, how->fenced && !in->problem.ranks, message, capacity)) {
         call_prepare(&c, &copies.in, &copies.out);
         set_manner(&c, kernel, how);
         status = in->problem.ranks ? ranks_run(in, out, &c, how, message, capacity)

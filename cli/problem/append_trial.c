@@ -81,7 +81,7 @@ static strobe_status run_on_gpu(const inputs *in, const call *c, const strobe_ap
     device_copies copies;
     lent l = {.count = 0};
     strobe_status status = STROBE_OUT_OF_MEMORY;
-    if (device_copies_create(&copies, in, &none, message, capacity)) {
+    if (device_copies_create(&copies, in, &none, false, message, capacity)) {
         status = append_to_copies(&copies, c, n, counts, &l, message, capacity);
         if (!status) status = bring_back(in, &copies, message, capacity);
     }

@@ -20,6 +20,17 @@ bool cuda_driver_find(void *library, void *function, const char *name) {
     return found != NULL;
 }
 
+/* All of them or none. Always true: who asks for pages looks whether there are any. */
+static bool find_pages(void *library) {
+    if (cuda_driver_find(library, &driver.reserve, "cuMemAddressReserve") &&
+        cuda_driver_find(library, &driver.create_pages, "cuMemCreate") &&
+        cuda_driver_find(library, &driver.release_pages, "cuMemRelease") &&
+        cuda_driver_find(library, &driver.map, "cuMemMap") &&
+        cuda_driver_find(library, &driver.set_access, "cuMemSetAccess"))
+        cuda_driver_find(library, &driver.page_size, "cuMemGetAllocationGranularity");
+    return true;
+}
+
 static bool find_all(void *library) {
     const struct {
         void *function;
@@ -61,7 +72,7 @@ static bool find_all(void *library) {
                   {&driver.destroy_graph, "cuGraphDestroy"}};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i)
         if (!cuda_driver_find(library, wanted[i].function, wanted[i].name)) return false;
-    return true;
+    return find_pages(library);
 }
 
 const cuda_driver *cuda_driver_open(char *message, size_t capacity) {

@@ -13,6 +13,21 @@ typedef unsigned long long device_address; /* CUdeviceptr */
 /* Attributes of a device, by the driver's numbers. */
 enum { DEVICE_CLOCK_KHZ = 13, DEVICE_MULTIPROCESSORS = 16, DEVICE_L2_BYTES = 38, DEVICE_MAJOR = 75, DEVICE_MINOR = 76 };
 
+/* CUmemLocation, CUmemAllocationProp and CUmemAccessDesc, with the driver's numbers for memory of a device. */
+typedef struct memory_location {
+    int is_device, device;
+} memory_location;
+typedef struct memory_kind {
+    int pinned, handles;
+    memory_location location;
+    void *win32;
+    unsigned char flags[8];
+} memory_kind;
+typedef struct memory_access {
+    memory_location location;
+    int read_and_write;
+} memory_access;
+
 typedef struct cuda_driver {
     int (*init)(unsigned flags);
     int (*count_devices)(int *count);
@@ -50,6 +65,13 @@ typedef struct cuda_driver {
     int (*launch_graph)(void *runnable, void *stream);
     int (*destroy_runnable)(void *runnable);
     int (*destroy_graph)(void *graph);
+    /* Pages that are mapped to addresses; NULL where a driver has none. */
+    int (*page_size)(size_t *bytes, const memory_kind *kind, int option);
+    int (*reserve)(device_address *range, size_t bytes, size_t alignment, device_address at, unsigned long long flags);
+    int (*create_pages)(unsigned long long *pages, size_t bytes, const memory_kind *kind, unsigned long long flags);
+    int (*release_pages)(unsigned long long pages);
+    int (*map)(device_address at, size_t bytes, size_t offset, unsigned long long pages, unsigned long long flags);
+    int (*set_access)(device_address at, size_t bytes, const memory_access *access, size_t count);
 } cuda_driver;
 
 /* The driver, with its first device current. NULL, with a sentence, if there is none. */

@@ -77,10 +77,15 @@ void cuda_memory_free(void *memory) {
         arena.used = 0;
 }
 
+static bool lost;
+
+bool cuda_memory_is_lost(void) { return lost; }
+
 bool cuda_memory_wait(char *message, size_t capacity) {
     const int error = driver->wait();
     const char *name = "an unknown error";
     if (!error) return true;
+    lost = true;
     driver->error_name(error, &name);
     snprintf(message, capacity, "the GPU reports %s", name);
     return false;

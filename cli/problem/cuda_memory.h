@@ -31,4 +31,7 @@ bool cuda_memory_poison(void *memory, size_t bytes);
 /* Waits for everything. False, with a sentence, if the device met an error. */
 bool cuda_memory_wait(char *message, size_t capacity);
 
+/* Whether a wait has met an error, such as an illegal address: no call of this process can use the GPU any more. */
+bool cuda_memory_is_lost(void);
+
 #endif

@@ -26,6 +26,7 @@ typedef struct manner {
     bool own_stream; /* not the default stream */
     bool graph;      /* captured in a graph that is launched twice */
     bool twin;       /* beside another call of the same kind on another stream */
+    bool fenced;     /* tensors and workspace lie beside pages that are mapped to nothing */
 } manner;
 
 enum { MANNER_MESSAGE = PROBLEM_MESSAGE };
