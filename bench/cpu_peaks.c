@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * cpu_peaks.c: what one core of this machine can do at most, measured on the spot, for bench/cpu_peers.py, which compiles
- * this file with -O3 and loads it: products of bf16, on AMX tiles or of pairs; fp32 FMA in AVX-512; reading memory.
- * Each returns a rate a second of one call of about a millisecond, in the thread's own CPU time. */
+ * this file with -O3 and loads it: products of bf16, on AMX tiles or of pairs; fp32 FMA; reading memory. Each function has
+ * the instructions that it needs and no more, so that the others run where the processor lacks them. Each returns a rate a
+ * second of one call of about a millisecond, in the thread's own CPU time. */
 #define _GNU_SOURCE
 #include <immintrin.h>
 #include <stddef.h>
@@ -24,7 +25,7 @@ double cpu_seconds(void) {
 }
 
 /* FLOP/s of products of bf16 pairs from registers; 0 where the processor has none. */
-static double pairs(int rounds) {
+__attribute__((target("avx512f,avx512bf16"))) static double pairs(int rounds) {
     enum { CHAINS = 12 };
     __m512 sum[CHAINS];
     if (!__builtin_cpu_supports("avx512bf16")) return 0;
@@ -41,7 +42,7 @@ static double pairs(int rounds) {
 
 /* FLOP/s of bf16 products from registers: on tiles, of zeros or of the four tiles at `numbers`, or of pairs where the
  * operating system refuses tiles; 0 where there are neither. */
-static double products(const uint16_t *numbers, int rounds) {
+__attribute__((target("amx-tile,amx-bf16"))) static double products(const uint16_t *numbers, int rounds) {
     if (syscall(SYS_arch_prctl, 0x1023, 18) != 0) return pairs(5 * rounds); /* ARCH_REQ_XCOMP_PERM, XTILE_DATA */
     _tile_loadconfig(&tiles);
     _tile_zero(0);
@@ -85,8 +86,8 @@ double peak_bf16_numbers(void) {
 }
 
 /* double name(void): FLOP/s of fp32 FMA from registers, on vectors of so many lanes. */
-#define PEAK_OF_FMA(name, lanes, vector, bits)                                                     \
-    double name(void) {                                                                            \
+#define PEAK_OF_FMA(name, lanes, vector, bits, features)                                           \
+    __attribute__((target(features))) double name(void) {                                          \
         enum { ROUNDS = 200000, CHAINS = 12 };                                                     \
         vector sum[CHAINS];                                                                        \
         const vector x = _mm##bits##_set1_ps(0.5f), y = _mm##bits##_set1_ps(0.25f);                \
@@ -101,18 +102,30 @@ double peak_bf16_numbers(void) {
         return (double)ROUNDS * CHAINS * 2 * (lanes) / seconds;                                    \
     }
 
-PEAK_OF_FMA(peak_fma, 16, __m512, 512)
-PEAK_OF_FMA(peak_fma_of_8, 8, __m256, 256)
+PEAK_OF_FMA(peak_fma, 16, __m512, 512, "avx512f")
+PEAK_OF_FMA(peak_fma_of_8, 8, __m256, 256, "avx2,fma")
 
-/* Bytes/s of reading data [bytes], a multiple of 256, 64-byte aligned. */
+/* double name(data, bytes): bytes/s of reading them, in vectors of so many bits. */
+#define PEAK_OF_READING(name, vector, bits, features)                                                    \
+    __attribute__((target(features))) static double name(const char *data, size_t bytes) {               \
+        vector seen[4] = {0};                                                                            \
+        const double start = cpu_seconds();                                                              \
+        for (size_t at = 0; at < bytes; at += 4 * sizeof(vector))                                        \
+            for (size_t i = 0; i < 4; ++i)                                                               \
+                seen[i] = _mm##bits##_or_si##bits(                                                       \
+                    seen[i], _mm##bits##_load_si##bits((const void *)(data + at + sizeof(vector) * i))); \
+        const double seconds = cpu_seconds() - start;                                                    \
+        const vector all = _mm##bits##_or_si##bits(_mm##bits##_or_si##bits(seen[0], seen[1]),            \
+                                                   _mm##bits##_or_si##bits(seen[2], seen[3]));           \
+        volatile long long kept = all[0] | all[1] | all[2] | all[3];                                     \
+        (void)kept;                                                                                      \
+        return (double)bytes / seconds;                                                                  \
+    }
+
+PEAK_OF_READING(reading_by_512, __m512i, 512, "avx512f")
+PEAK_OF_READING(reading_by_256, __m256i, 256, "avx2")
+
+/* Bytes/s of reading data [bytes], a multiple of 256, 64-byte aligned, in the longest vectors that the processor has. */
 double peak_read(const void *data, size_t bytes) {
-    __m512i seen[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
-    const double start = cpu_seconds();
-    for (size_t at = 0; at < bytes; at += 256)
-        for (size_t i = 0; i < 4; ++i)
-            seen[i] = _mm512_or_si512(seen[i], _mm512_load_si512((const char *)data + at + 64 * i));
-    const double seconds = cpu_seconds() - start;
-    volatile int kept = 0;
-    for (int i = 0; i < 4; ++i) kept = kept + _mm512_reduce_or_epi32(seen[i]);
-    return (double)bytes / seconds;
+    return __builtin_cpu_supports("avx512f") ? reading_by_512(data, bytes) : reading_by_256(data, bytes);
 }

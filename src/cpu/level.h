@@ -19,6 +19,7 @@
  *   v_transpose_floats       LANES vectors: lane i of vector j becomes lane j of vector i
  *   nonzero_bytes            of 32 bytes, one bit each: it is not 0
  *   v_load_bf16 v_load_fp16  LANES elements, widened
+ *   v_store_bf16 _fp16       LANES elements, rounded to nearest even; a NaN stays one
  *   v_load2_bf16 _fp16 _int8 2 LANES elements, widened: a struct vec2
  *   v_load2_e4m3             the same, over 256
  *   v_sum v_highest          the sum and the maximum of a vector's lanes, without a NaN for v_highest

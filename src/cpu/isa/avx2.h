@@ -75,6 +75,20 @@ static inline vec v_load_bf16(const uint16_t *x) {
 
 static inline vec v_load_fp16(const uint16_t *x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)x)); }
 
+static inline void v_store_bf16(uint16_t *x, vec a) {
+    const __m256i bits = _mm256_castps_si256(a), one = _mm256_set1_epi32(1);
+    const __m256i to_even = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(_mm256_srli_epi32(bits, 16), one));
+    const vec rounded = _mm256_castsi256_ps(_mm256_add_epi32(bits, to_even));
+    const vec quiet = _mm256_or_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(0x400000)));
+    const vec result = _mm256_blendv_ps(rounded, quiet, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    const __m256i words = _mm256_srli_epi32(_mm256_castps_si256(result), 16);
+    _mm_storeu_si128((__m128i *)x, _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+
+static inline void v_store_fp16(uint16_t *x, vec a) {
+    _mm_storeu_si128((__m128i *)x, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+
 /* Loads 16 elements: bf16 as a vector of even and one of odd elements, by a shift and a mask; the other dtypes in order.
  * avx512.h says why they are read as volatile. */
 static inline struct vec2 v_load2_bf16(const void *x) {

@@ -87,6 +87,18 @@ static inline vec v_load_bf16(const uint16_t *x) {
 
 static inline vec v_load_fp16(const uint16_t *x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)x)); }
 
+static inline void v_store_bf16(uint16_t *x, vec a) {
+    const __m512i bits = _mm512_castps_si512(a), one = _mm512_set1_epi32(1);
+    const __m512i to_even = _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(_mm512_srli_epi32(bits, 16), one));
+    const __m512i rounded = _mm512_add_epi32(bits, to_even), quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    const __m512i result = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), rounded, quiet);
+    _mm256_storeu_si256((__m256i *)x, _mm512_cvtepi32_epi16(_mm512_srli_epi32(result, 16)));
+}
+
+static inline void v_store_fp16(uint16_t *x, vec a) {
+    _mm256_storeu_si256((__m256i *)x, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+
 /* Loads 32 elements, of 16 bits a whole cache line: bf16 as a vector of even and one of odd elements, by a shift and a mask;
  * the other dtypes in order. They are read as volatile, because compilers fold the load into both instructions that use it:
  * the line is then loaded twice, which costs bandwidth. */

@@ -104,6 +104,14 @@ static inline vec v_load_fp16(const uint16_t *x) {
     return (vec){fp16_to_float(x[0]), fp16_to_float(x[1]), fp16_to_float(x[2]), fp16_to_float(x[3])};
 }
 
+static inline void v_store_bf16(uint16_t *x, vec a) {
+    for (int n = 0; n < LANES; ++n) x[n] = float_to_bf16(a[n]);
+}
+
+static inline void v_store_fp16(uint16_t *x, vec a) {
+    for (int n = 0; n < LANES; ++n) x[n] = float_to_fp16(a[n]);
+}
+
 /* Loads 8 elements: bf16 as a vector of even and one of odd elements, by a shift and a mask, which is right on little-endian
  * machines, the only ones supported; the other dtypes in order. */
 static inline struct vec2 v_load2_bf16(const void *x) {

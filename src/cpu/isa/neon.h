@@ -168,6 +168,18 @@ static inline vec v_load_fp16(const uint16_t *x) {
     return r;
 }
 
+static inline void v_store_bf16(uint16_t *x, vec a) {
+    float row[LANES];
+    v_store(row, a);
+    for (int n = 0; n < LANES; ++n) x[n] = float_to_bf16(row[n]);
+}
+
+static inline void v_store_fp16(uint16_t *x, vec a) {
+    float row[LANES];
+    v_store(row, a);
+    for (int n = 0; n < LANES; ++n) x[n] = float_to_fp16(row[n]);
+}
+
 /* Loads 2 LANES elements: bf16 as a vector of even and one of odd elements, by a shift and a mask; the other dtypes in
  * order. They come as bytes, since x may be memory of another type. */
 static inline struct vec2 v_load2_bf16(const void *x) {

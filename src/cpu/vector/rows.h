@@ -140,7 +140,6 @@ static inline void tile_pack(float *to, const struct tile_rows *t, const strobe_
  * dtype. */
 static inline void tile_unpack(const struct tile_rows *t, const strobe_tensor *x, const float *from, int64_t columns,
                                const float *factor) {
-    float row[LANES];
     int64_t offset[TILE_ROWS];
     tile_offsets(offset, t, x);
     for (int64_t r = 0; r < t->n; r += LANES) {
@@ -151,10 +150,8 @@ static inline void tile_unpack(const struct tile_rows *t, const strobe_tensor *x
             vec columns_of[LANES];
             for (int n = 0; n < LANES; ++n) columns_of[n] = v_mul(v_load(from + (c + n) * TILE_ROWS + r), factors);
             v_transpose_floats(columns_of);
-            for (int64_t lane = 0; lane < lanes; ++lane) {
-                v_store(row, columns_of[lane]);
-                narrow_row(x->data, x->dtype, offset[r + lane] + c, row, LANES);
-            }
+            for (int64_t lane = 0; lane < lanes; ++lane)
+                narrow_vector(x->data, x->dtype, offset[r + lane] + c, columns_of[lane]);
         }
         for (int64_t lane = 0; lane < lanes && c < columns; ++lane)
             for (int64_t n = c; n < columns; ++n)

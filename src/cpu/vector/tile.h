@@ -18,7 +18,7 @@
 #include "core/element.h"
 #include "cpu/level.h"
 
-enum { TILE_ROWS = LANES * VECTORS, BLOCK_KEYS = 64 };
+enum { TILE_ROWS = LANES * VECTORS, BLOCK_KEYS = 64, LINE = 16 /* floats of a line of a cache */ };
 
 /* Rows of K or V as fp32: the tensor itself, or a converted block. */
 struct rows32 {
@@ -26,12 +26,15 @@ struct rows32 {
     int64_t stride;
 };
 
-/* C[i][column] (+)= sum_x A[i][x] B[x][column], i < rows, column < vectors * LANES. */
+/* C[i][column] (+)= sum_x A[i][x] B[x][column], i < rows, column < vectors * LANES. What is added to is loaded when the sums
+ * are made, so that no product waits for it, and what the next call adds to is brought into L1 meanwhile. */
 ALWAYS_INLINE void product_kernel(float *c, int64_t c_stride, const float *a, int64_t a_stride, const float *b,
                                   int64_t b_stride, int64_t depth, bool add, int rows, int vectors) {
     vec sum[UNROLL][VECTORS];
     for (int i = 0; i < rows; ++i)
-        for (int n = 0; n < vectors; ++n) sum[i][n] = add ? v_load(c + i * c_stride + n * LANES) : v_set(0);
+        for (int n = 0; n < vectors; ++n) sum[i][n] = v_set(0);
+    for (int i = 0; add && i < rows; ++i)
+        for (int at = 0; at < vectors * LANES; at += LINE) __builtin_prefetch(c + (rows + i) * c_stride + at, 1, 3);
     for (int64_t x = 0; x < depth; ++x) {
         vec row[VECTORS];
         for (int n = 0; n < vectors; ++n) row[n] = v_load(b + x * b_stride + n * LANES);
@@ -41,7 +44,10 @@ ALWAYS_INLINE void product_kernel(float *c, int64_t c_stride, const float *a, in
         }
     }
     for (int i = 0; i < rows; ++i)
-        for (int n = 0; n < vectors; ++n) v_store(c + i * c_stride + n * LANES, sum[i][n]);
+        for (int n = 0; n < vectors; ++n) {
+            float *at = c + i * c_stride + n * LANES;
+            v_store(at, add ? v_add(v_load(at), sum[i][n]) : sum[i][n]);
+        }
 }
 
 ALWAYS_INLINE void product_of_width(float *c, int64_t c_stride, const float *a, int64_t a_stride, const float *b,
@@ -53,7 +59,8 @@ ALWAYS_INLINE void product_of_width(float *c, int64_t c_stride, const float *a, 
         product_kernel(c + i * c_stride, c_stride, a + i * a_stride, a_stride, b, b_stride, depth, add, 1, vectors);
 }
 
-/* C[x][column] = rescale[column] C[x][column] + sum_j A[j][x] B[j][column], x < rows; B and C are [.][TILE_ROWS]. */
+/* C[x][column] = rescale[column] C[x][column] + sum_j A[j][x] B[j][column], x < rows; B and C are [.][TILE_ROWS]. Rows of A
+ * lie apart, so no processor guesses that the next columns, LINE floats on, come next. */
 ALWAYS_INLINE void transposed_kernel(float *c, const float *a, int64_t a_stride, const float *b, const float *rescale,
                                      int64_t depth, int rows, int vectors) {
     vec sum[UNROLL][VECTORS];
@@ -63,6 +70,7 @@ ALWAYS_INLINE void transposed_kernel(float *c, const float *a, int64_t a_stride,
     for (int64_t j = 0; j < depth; ++j) {
         vec row[VECTORS];
         for (int n = 0; n < vectors; ++n) row[n] = v_load(b + j * TILE_ROWS + n * LANES);
+        __builtin_prefetch(a + j * a_stride + LINE, 0, 3);
         for (int x = 0; x < rows; ++x) {
             const vec element = v_set(a[j * a_stride + x]);
             for (int n = 0; n < vectors; ++n) sum[x][n] = v_fma(element, row[n], sum[x][n]);
@@ -159,16 +167,29 @@ static inline void widen_row(float *to, const void *data, int32_t dtype, int64_t
     for (; x < columns; ++x) to[x] = dtype == STROBE_BF16 ? bf16_to_float(from[x]) : fp16_to_float(from[x]);
 }
 
-/* The inverse, rounded to dtype. */
-static inline void narrow_row(void *to, int32_t dtype, int64_t at, const float *row, int64_t columns) {
+/* The inverse, rounded to dtype: of a vector, and of a row. */
+ALWAYS_INLINE void narrow_vector(void *to, int32_t dtype, int64_t at, vec x) {
     if (dtype == STROBE_FP32)
-        memcpy((float *)to + at, row, (size_t)columns * sizeof *row);
+        v_store((float *)to + at, x);
     else if (dtype == STROBE_BF16)
-        for (int64_t x = 0; x < columns; ++x) ((uint16_t *)to)[at + x] = float_to_bf16(row[x]);
+        v_store_bf16((uint16_t *)to + at, x);
     else if (dtype == STROBE_FP16)
-        for (int64_t x = 0; x < columns; ++x) ((uint16_t *)to)[at + x] = float_to_fp16(row[x]);
-    else
-        for (int64_t x = 0; x < columns; ++x) element_store(to, dtype, at + x, (double)row[x]);
+        v_store_fp16((uint16_t *)to + at, x);
+    else {
+        float row[LANES];
+        v_store(row, x);
+        for (int64_t n = 0; n < LANES; ++n) element_store(to, dtype, at + n, (double)row[n]);
+    }
+}
+
+static inline void narrow_row(void *to, int32_t dtype, int64_t at, const float *row, int64_t columns) {
+    int64_t x = 0;
+    if (dtype == STROBE_FP32) {
+        memcpy((float *)to + at, row, (size_t)columns * sizeof *row);
+        return;
+    }
+    for (; x + LANES <= columns; x += LANES) narrow_vector(to, dtype, at + x, v_load(row + x));
+    for (; x < columns; ++x) element_store(to, dtype, at + x, (double)row[x]);
 }
 
 /* n rows of K or V from element offset `at` on, as fp32: in place, or converted into block [n][columns]. */
