@@ -10,7 +10,7 @@
 
 /* The register tile of 4 keys (or columns of V) x 3 vectors of 8 queries is 12 vectors of sums, 3 operands and one
  * broadcast. */
-enum { LANES = 8, VECTORS = 3, UNROLL = 4, REGISTERS = 16 };
+enum { LANES = 8, VECTORS = 3, UNROLL = 4, REGISTERS = 16, SMALL_CACHES = 1 };
 
 typedef __m256 vec;
 typedef __m256i vec_words;

@@ -11,9 +11,15 @@
 /* The register tile of 8 keys (or columns of V) x 3 vectors of 16 queries is 24 vectors of sums and 3 operands, with
  * broadcasts from memory. */
 #if defined(STROBE_TILES)
-enum { LANES = 16, VECTORS = 2, UNROLL = 8, REGISTERS = 32 }; /* a tile of queries is two AMX tiles of 16 */
+enum {
+    LANES = 16,
+    VECTORS = 2,
+    UNROLL = 8,
+    REGISTERS = 32,
+    SMALL_CACHES = 0
+}; /* a tile of queries is two AMX tiles of 16 */
 #else
-enum { LANES = 16, VECTORS = 3, UNROLL = 8, REGISTERS = 32 };
+enum { LANES = 16, VECTORS = 3, UNROLL = 8, REGISTERS = 32, SMALL_CACHES = 0 };
 #endif
 
 typedef __m512 vec;

@@ -14,7 +14,7 @@
 #include "math/fp8.h"
 
 /* The register tile of 4 keys x 2 vectors is 8 vectors of sums, 2 operands, a broadcast and, without FMA, a product. */
-enum { LANES = 4, VECTORS = 2, UNROLL = 4, REGISTERS = 16 };
+enum { LANES = 4, VECTORS = 2, UNROLL = 4, REGISTERS = 16, SMALL_CACHES = 0 };
 
 typedef float vec __attribute__((vector_size(16)));
 typedef int32_t vec_bits __attribute__((vector_size(16)));

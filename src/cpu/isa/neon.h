@@ -14,9 +14,9 @@
 /* The register tile of 4 keys x 4 vectors of 4 queries is 16 vectors of sums, 4 operands, and elements whose products take
  * them from a lane: as many sums as four units with a latency of four cycles keep busy. */
 #if defined(STROBE_TILES)
-enum { QUADS = 4, LANES = 16, VECTORS = 2, UNROLL = 4, REGISTERS = 8 };
+enum { QUADS = 4, LANES = 16, VECTORS = 2, UNROLL = 4, REGISTERS = 8, SMALL_CACHES = 0 };
 #else
-enum { QUADS = 1, LANES = 4, VECTORS = 4, UNROLL = 4, REGISTERS = 32 };
+enum { QUADS = 1, LANES = 4, VECTORS = 4, UNROLL = 4, REGISTERS = 32, SMALL_CACHES = 0 };
 #endif
 
 typedef struct {

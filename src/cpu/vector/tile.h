@@ -18,7 +18,7 @@
 #include "core/element.h"
 #include "cpu/level.h"
 
-enum { TILE_ROWS = LANES * VECTORS, BLOCK_KEYS = 64, LINE = 16 /* floats of a line of a cache */ };
+enum { TILE_ROWS = LANES * VECTORS, BLOCK_KEYS = 64, LINE_FLOATS = 16 /* of a line of a cache */ };
 
 /* Rows of K or V as fp32: the tensor itself, or a converted block. */
 struct rows32 {
@@ -26,15 +26,16 @@ struct rows32 {
     int64_t stride;
 };
 
-/* C[i][column] (+)= sum_x A[i][x] B[x][column], i < rows, column < vectors * LANES. What is added to is loaded when the sums
- * are made, so that no product waits for it, and what the next call adds to is brought into L1 meanwhile. */
+/* C[i][column] (+)= sum_x A[i][x] B[x][column], i < rows, column < vectors * LANES. Where SMALL_CACHES, what is added to is
+ * loaded when the sums are made, so that no product waits for it, and what the next call adds to is brought into L1. */
 ALWAYS_INLINE void product_kernel(float *c, int64_t c_stride, const float *a, int64_t a_stride, const float *b,
                                   int64_t b_stride, int64_t depth, bool add, int rows, int vectors) {
+    const bool at_start = add && !SMALL_CACHES, at_end = add && SMALL_CACHES;
     vec sum[UNROLL][VECTORS];
     for (int i = 0; i < rows; ++i)
-        for (int n = 0; n < vectors; ++n) sum[i][n] = v_set(0);
-    for (int i = 0; add && i < rows; ++i)
-        for (int at = 0; at < vectors * LANES; at += LINE) __builtin_prefetch(c + (rows + i) * c_stride + at, 1, 3);
+        for (int n = 0; n < vectors; ++n) sum[i][n] = at_start ? v_load(c + i * c_stride + n * LANES) : v_set(0);
+    for (int i = 0; at_end && i < rows; ++i)
+        for (int at = 0; at < vectors * LANES; at += LINE_FLOATS) __builtin_prefetch(c + (rows + i) * c_stride + at, 1, 3);
     for (int64_t x = 0; x < depth; ++x) {
         vec row[VECTORS];
         for (int n = 0; n < vectors; ++n) row[n] = v_load(b + x * b_stride + n * LANES);
@@ -46,7 +47,7 @@ ALWAYS_INLINE void product_kernel(float *c, int64_t c_stride, const float *a, in
     for (int i = 0; i < rows; ++i)
         for (int n = 0; n < vectors; ++n) {
             float *at = c + i * c_stride + n * LANES;
-            v_store(at, add ? v_add(v_load(at), sum[i][n]) : sum[i][n]);
+            v_store(at, at_end ? v_add(v_load(at), sum[i][n]) : sum[i][n]);
         }
 }
 
@@ -59,10 +60,10 @@ ALWAYS_INLINE void product_of_width(float *c, int64_t c_stride, const float *a, 
         product_kernel(c + i * c_stride, c_stride, a + i * a_stride, a_stride, b, b_stride, depth, add, 1, vectors);
 }
 
-/* C[x][column] = rescale[column] C[x][column] + sum_j A[j][x] B[j][column], x < rows; B and C are [.][TILE_ROWS]. Rows of A
- * lie apart, so no processor guesses that the next columns, LINE floats on, come next. */
+/* C[x][column] = rescale[column] C[x][column] + sum_j A[j][x] B[j][column], x < rows; B and C are [.][TILE_ROWS]. ahead:
+ * the columns of A that come a line later are brought into L1. Rows of A lie apart, so no processor guesses that. */
 ALWAYS_INLINE void transposed_kernel(float *c, const float *a, int64_t a_stride, const float *b, const float *rescale,
-                                     int64_t depth, int rows, int vectors) {
+                                     int64_t depth, int rows, int vectors, bool ahead) {
     vec sum[UNROLL][VECTORS];
     for (int x = 0; x < rows; ++x)
         for (int n = 0; n < vectors; ++n)
@@ -70,7 +71,7 @@ ALWAYS_INLINE void transposed_kernel(float *c, const float *a, int64_t a_stride,
     for (int64_t j = 0; j < depth; ++j) {
         vec row[VECTORS];
         for (int n = 0; n < vectors; ++n) row[n] = v_load(b + j * TILE_ROWS + n * LANES);
-        __builtin_prefetch(a + j * a_stride + LINE, 0, 3);
+        if (ahead) __builtin_prefetch(a + j * a_stride + LINE_FLOATS, 0, 3);
         for (int x = 0; x < rows; ++x) {
             const vec element = v_set(a[j * a_stride + x]);
             for (int n = 0; n < vectors; ++n) sum[x][n] = v_fma(element, row[n], sum[x][n]);
@@ -84,8 +85,11 @@ ALWAYS_INLINE void transposed_of_width(float *c, const float *a, int64_t a_strid
                                        int64_t depth, int64_t rows, int vectors) {
     int64_t x = 0;
     for (; x + UNROLL <= rows; x += UNROLL)
-        transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, rescale, depth, UNROLL, vectors);
-    for (; x < rows; ++x) transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, rescale, depth, 1, vectors);
+        if (SMALL_CACHES && x % LINE_FLOATS == 0)
+            transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, rescale, depth, UNROLL, vectors, true);
+        else
+            transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, rescale, depth, UNROLL, vectors, false);
+    for (; x < rows; ++x) transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, rescale, depth, 1, vectors, false);
 }
 
 /* The number of vectors that n elements fill; for the rows of a tile at most VECTORS, which is at most 4. */
