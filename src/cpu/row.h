@@ -42,12 +42,14 @@ static inline void hadamard(float *x, int64_t columns) {
     for (int64_t n = 0; n < columns; ++n) x[n] *= norm;
 }
 
-/* Random signs and a Hadamard transform of a row of any length. */
+/* Random signs and a Hadamard transform of a row of any length: see hadamard_columns(). */
 static inline void row_transform(float *x, const struct quantise_choices *choices, int64_t columns) {
     const int64_t most = hadamard_columns(columns);
     for (int64_t c = 0; c < columns; ++c) x[c] = with_sign_of(choices, c, x[c]);
     hadamard(x, most);
-    if (most < columns) hadamard(x + columns - most, most);
+    if (most == columns) return;
+    for (int64_t c = columns - most; c < most; ++c) x[c] = with_sign_of(choices, c, x[c]);
+    hadamard(x + columns - most, most);
 }
 
 /* The largest magnitude of what is finite; for int8 a NaN where something is not. */

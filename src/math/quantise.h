@@ -61,8 +61,8 @@ STROBE_INLINE float with_sign_of(const struct quantise_choices *c, int64_t colum
     return c->signs[column / 32] >> column % 32 & 1 ? -x : x;
 }
 
-/* The columns of a Hadamard transform: the largest power of two that is not above dim. Where that is not dim, a second
- * transform of as many columns ends with the row, and the two overlap: their product is orthogonal, for any dim. */
+/* The columns of a Hadamard transform: the largest power of two that is not above dim. Where that is not dim, a second one
+ * ends with the row and overlaps the first: orthogonal, for any dim. Signs change again where they overlap, or it would undo it. */
 STROBE_INLINE int64_t hadamard_columns(int64_t dim) {
     int64_t columns = 1;
     while (2 * columns <= dim) columns *= 2;

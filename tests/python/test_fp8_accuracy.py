@@ -54,10 +54,10 @@ def cosine(x, y):
     return F.cosine_similarity(x.flatten(), y.flatten(), dim=0).item()
 
 
-@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("dim", [64, 80, 128, 256])
 def test_outliers(device, generator, dim):
     """Over eight draws: outliers are few, and the error of one draw at 128 columns is between 7e-3 and 1.2e-2. The gate, 9.1e-3,
-    is of 128 columns; of 64 the error is larger, since a score is a mean of fewer products: int8 meets the gate there too."""
+    is of 128 columns; of 64 and 80 the error is larger, since a score is a mean of fewer products: int8 meets the gate there too."""
     found = {"blocks, Hadamard": [], "int8, blocks, Hadamard": [], "a head": []}
     for _ in range(8):
         q, k, v = (outliers(generator, 1, n, 1, dim) for n in (256, 4096, 4096))
@@ -66,8 +66,8 @@ def test_outliers(device, generator, dim):
         found["int8, blocks, Hadamard"].append(rms(fp8(device, q, k, v, scores=INT8, hadamard=True)[0] - true))
         found["a head"].append(rms(fp8(device, q, k, v, scale_block=(0, 0))[0] - true))
     error = {name: rms(torch.tensor(x)) for name, x in found.items()}
-    assert error["int8, blocks, Hadamard"] < {64: 9.1e-3, 128: 6.5e-3, 256: 6.5e-3}[dim]
-    assert error["blocks, Hadamard"] < {64: 1.8e-2, 128: 9.1e-3, 256: 9.1e-3}[dim]
+    assert error["int8, blocks, Hadamard"] < {64: 9.1e-3, 80: 9.1e-3, 128: 6.5e-3, 256: 6.5e-3}[dim]
+    assert error["blocks, Hadamard"] < {64: 1.8e-2, 80: 1.35e-2, 128: 9.1e-3, 256: 9.1e-3}[dim]
     assert error["a head"] > 1.5 * error["blocks, Hadamard"]
 
 

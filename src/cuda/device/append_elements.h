@@ -47,7 +47,11 @@ INLINE void prepare_row(const struct append_params *p, const struct append_side 
     for (int n = lane; n < dim; n += 32) row[n] = with_sign_of(c, n, row[n]);
     __syncwarp();
     transform_shared(row, p->columns, p->norm, lane);
-    if (p->columns < dim) transform_shared(row + dim - p->columns, p->columns, p->norm, lane);
+    if (p->columns == dim) return;
+#pragma unroll 1
+    for (int n = dim - p->columns + lane; n < p->columns; n += 32) row[n] = with_sign_of(c, n, row[n]);
+    __syncwarp();
+    transform_shared(row + dim - p->columns, p->columns, p->norm, lane);
 }
 
 INLINE void store_row(const struct append_side *s, const float *row, int64_t to, float *where, int lane) {

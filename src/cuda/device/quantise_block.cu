@@ -111,7 +111,12 @@ INLINE void subtract_mean(const float *mean, int lane, struct row *r) {
         for (int n = 0; n < WIDTH; ++n) r->x[part][n] -= mean[column_of(part, lane) + n];
 }
 
-/* Random signs: words of one bit, the sign's, for each of the thread's columns. */
+/* A word's sign changes x's. */
+INLINE void change_sign(float *x, uint32_t word) {
+    *x = __uint_as_float(__float_as_uint(*x) ^ (PARTS == 3 ? word & 0x80000000u : word));
+}
+
+/* Random signs: a word for each of the thread's columns. */
 INLINE void change_signs(const uint4 *signs, struct row *r) {
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
@@ -119,8 +124,7 @@ INLINE void change_signs(const uint4 *signs, struct row *r) {
         for (int n = 0; n < WIDTH / 4; ++n) {
             const uint4 sign = signs[part * (WIDTH / 4) + n];
             float *x = &r->x[part][4 * n];
-            x[0] = __uint_as_float(__float_as_uint(x[0]) ^ sign.x), x[1] = __uint_as_float(__float_as_uint(x[1]) ^ sign.y);
-            x[2] = __uint_as_float(__float_as_uint(x[2]) ^ sign.z), x[3] = __uint_as_float(__float_as_uint(x[3]) ^ sign.w);
+            change_sign(&x[0], sign.x), change_sign(&x[1], sign.y), change_sign(&x[2], sign.z), change_sign(&x[3], sign.w);
         }
 }
 
@@ -154,14 +158,29 @@ INLINE void multiply(float norm, float (&x)[WIDTH]) {
     for (int n = 0; n < WIDTH; ++n) x[n] = rounded_product(x[n], norm); /* not fused with a sum that follows */
 }
 
+/* By norms with signs, whose products have the bits of the norm's but for the sign. */
+INLINE void multiply_signed(const uint4 *norms, float (&x)[WIDTH]) {
+#pragma unroll
+    for (int n = 0; n < WIDTH / 4; ++n) {
+        const uint4 norm = norms[n];
+        x[4 * n] = rounded_product(x[4 * n], __uint_as_float(norm.x));
+        x[4 * n + 1] = rounded_product(x[4 * n + 1], __uint_as_float(norm.y));
+        x[4 * n + 2] = rounded_product(x[4 * n + 2], __uint_as_float(norm.z));
+        x[4 * n + 3] = rounded_product(x[4 * n + 3], __uint_as_float(norm.w));
+    }
+}
+
 /* Signs, one transform of two parts or two of three, and the norm, or what of it is left: a power of two waits until the
  * product with the scale's inverse, since it rounds nothing. */
 INLINE float transform_row(const struct quantise_params *p, const uint4 *signs, int lane, struct row *r) {
     change_signs(signs, r);
     transform_parts(lane, r->x[0], r->x[1]);
     if (COLUMNS == 64 || COLUMNS == 256) return p->norm;
-    multiply(p->norm, r->x[0]), multiply(p->norm, r->x[1]);
-    if (PARTS == 3) {
+    multiply(p->norm, r->x[0]);
+    if (PARTS == 2) {
+        multiply(p->norm, r->x[1]);
+    } else {
+        multiply_signed(signs + WIDTH / 4, r->x[1]); /* both transforms have these */
         transform_parts(lane, r->x[1], r->x[PARTS - 1]);
         multiply(p->norm, r->x[1]), multiply(p->norm, r->x[PARTS - 1]);
     }

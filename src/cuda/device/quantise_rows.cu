@@ -9,7 +9,8 @@
  *     scale = m / 448           and bytes = x / scale, of x that is still in registers
  *
  * The order of every operation is that of math/quantise.h, so that the bytes are the CPU's. A head dim that is no power of
- * two takes a second transform, which ends with the row; between the two it goes through shared memory. */
+ * two takes a second transform, which ends with the row; between the two it goes through shared memory, and columns of both
+ * change signs again. */
 #include "cuda/device/hadamard.h"
 #include "cuda/device/quantise_load.h"
 
@@ -71,7 +72,11 @@ INLINE void incoherent(const struct quantise_params *p, float *row, float (&x)[8
     for (int n = 0; n < 8; ++n) y[n] = 8 * lane + n < columns ? x[n] : 0;
     hadamard_lanes(y, lane, LANES, columns, p->norm);
 #pragma unroll
-    for (int n = 0; n < 8; ++n) x[n] = 8 * lane + n < columns ? y[n] : x[n];
+    for (int n = 0; n < 8; ++n) {
+        const int column = 8 * lane + n;
+        const uint32_t sign = column >= dim - columns ? signs << (31 - n) & 0x80000000u : 0; /* both transforms have it */
+        x[n] = column < columns ? __uint_as_float(__float_as_uint(y[n]) ^ sign) : x[n];
+    }
     transform_end(row, x, lane, columns, p->norm, dim);
 }
 

@@ -25,7 +25,7 @@ static_assert(PART == LANES * WIDTH, "lanes share a part");
 
 struct quantise_shared {
     uint32_t magnitude[3][QUANTISE_CHUNK];     /* of three heads, one after the other */
-    uint4 signs[LANES][PARTS * WIDTH / 4 + 1]; /* a gap, so that lanes read different banks */
+    uint4 signs[LANES][PARTS * WIDTH / 4 + 1]; /* of three parts norms with signs; a gap, so that lanes read different banks */
     uint4 rows[QUANTISE_CHUNK][ROW_PITCH];
     uint4 table[2][QUANTISE_CHUNK][TABLE_PITCH]; /* only where rows turn, and where there is room */
 };
@@ -103,13 +103,14 @@ INLINE const float4 *table_of(const struct quantise_params *p, const struct quan
 /* The first column of a lane in a part. */
 INLINE int column_of(int part, int lane) { return part * PART + WIDTH * lane; }
 
-/* A word for each column, with the sign's bit: of each lane's columns, as it holds them. All threads. */
+/* A word for each column, with the sign's bit, and the norm's where there are two transforms: of each lane's columns, as it
+ * holds them. All threads. */
 INLINE void spread_signs(const struct quantise_params *p, struct quantise_shared *s) {
 #pragma unroll 1
     for (int n = threadIdx.x; n < COLUMNS; n += THREADS) {
         const int column = column_of(n / WIDTH % PARTS, n / (PARTS * WIDTH)) + n % WIDTH;
-        ((uint32_t *)s->signs[n / (PARTS * WIDTH)])[n % (PARTS * WIDTH)] = p->c.signs[column / 32] << (31 - column % 32) &
-                                                                           0x80000000u;
+        const uint32_t sign = p->c.signs[column / 32] << (31 - column % 32) & 0x80000000u;
+        ((uint32_t *)s->signs[n / (PARTS * WIDTH)])[n % (PARTS * WIDTH)] = sign | (PARTS == 3 ? __float_as_uint(p->norm) : 0);
     }
 }
 
