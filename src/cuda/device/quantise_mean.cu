@@ -36,6 +36,7 @@ extern "C" __global__ void __launch_bounds__(MEAN_PARTS) KERNEL(const __grid_con
         __syncthreads();
         for (int n = 0; thread < width && n < 8; ++n) part[thread][n] += part[thread + width][n];
     }
+    __syncthreads();
     if (thread < 8 && column + thread < t->dim)
         t->mean[of_head * t->dim + column + thread] = rows > 0 ? part[0][thread] / (float)rows : 0;
 }

@@ -41,6 +41,7 @@ struct part {
 struct consumer_state {
     uint32_t count;   /* blocks processed; from it follows the stage of the next one */
     uint32_t tiles;   /* tiles processed */
+    uint32_t queries; /* the place of the consumer's first piece of Q */
     struct part part; /* of the tile that begin_tile() has begun */
     float l[2];
     struct rows rows;
@@ -52,12 +53,22 @@ INLINE void ping_pong_wait(void) { named_barrier_wait(PING_PONG_BARRIER + group_
 
 INLINE void ping_pong_arrive(void) { named_barrier_arrive(PING_PONG_BARRIER + (group_index() + 1) % GROUPS, 256); }
 
-INLINE uint32_t queries_of(struct shared *shared, uint32_t tiles) {
-    return place_of(shared->q[0], q_slot_of(piece_of(tiles, group_index())) * GROUP_BYTES);
+/* With three consumers ptxas knows that counts are the same for a warp: places that follow from them need no shuffle, and a
+ * consumer's pieces of Q lie in slots of its own. */
+enum { KNOWS_PLACES = GROUPS == 3 };
+static_assert(!KNOWS_PLACES || Q_SLOTS % GROUPS == 0, "slots of Q are a consumer's own");
+
+INLINE uint32_t stage_place_of(const unsigned char *operand, uint32_t bytes) {
+    return KNOWS_PLACES ? ((shared_address(operand) + bytes) & 0x3ffff) / 16 : place_of(operand, bytes);
+}
+
+INLINE uint32_t queries_of(struct shared *shared, const struct consumer_state *g) {
+    if (KNOWS_PLACES) return g->queries + g->tiles % (Q_SLOTS / GROUPS) * (GROUPS * GROUP_BYTES / 16);
+    return place_of(shared->q[0], q_slot_of(piece_of(g->tiles, group_index())) * GROUP_BYTES);
 }
 
 INLINE uint32_t keys_of_stage(struct shared *shared, uint32_t stage) {
-    return place_of(shared->k[0], stage * (SLABS * KV_SLAB));
+    return stage_place_of(shared->k[0], stage * (SLABS * KV_SLAB));
 }
 
 /* K, or V^T, of a block has come. The wait that is seldom in vain is under the scores' product, where it costs nothing;
@@ -164,8 +175,8 @@ INLINE void process_block(const struct sm90_forward_params *p, struct shared *sh
     if (!last && !WAITS_EARLY_FOR_K) wait_for_keys(shared, g->count);
     trace(&g->tracer, STROBE_TRACE_WAIT_V, g->count);
     if (!WAITS_EARLY_FOR_V) wait_for_values(shared, g->count - 1);
-    const uint32_t q = queries_of(shared, g->tiles), k = keys_of_stage(shared, stage_of(g->count));
-    const uint32_t vt = place_of(shared->v[0], v_stage * V_BYTES);
+    const uint32_t q = queries_of(shared, g), k = keys_of_stage(shared, stage_of(g->count));
+    const uint32_t vt = stage_place_of(shared->v[0], v_stage * V_BYTES);
     trace(&g->tracer, STROBE_TRACE_WAIT_PING_PONG, g->count);
     ping_pong_wait();
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
@@ -186,11 +197,12 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
     float o[OUTPUTS];
     int32_t *chain = &shared->chain[threadIdx.x / 32 - 4];
     g.count = g.tiles = 0;
+    g.queries = place_of(shared->q[0], group_index() * GROUP_BYTES);
     g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);
     if (index == GROUPS - 1) ping_pong_arrive();
 
     begin_tile(p, shared, &g);
-    issue_scores(s, queries_of(shared, 0), keys_of_stage(shared, 0));
+    issue_scores(s, queries_of(shared, &g), keys_of_stage(shared, 0));
     while (g.part.end_block > g.part.first_block) {
         const uint32_t slot = slot_of(g.tiles);
         const int first = g.part.first_block;
