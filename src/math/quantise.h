@@ -62,7 +62,8 @@ STROBE_INLINE float with_sign_of(const struct quantise_choices *c, int64_t colum
 }
 
 /* The columns of a Hadamard transform: the largest power of two that is not above dim. Where that is not dim, a second one
- * ends with the row and overlaps the first: orthogonal, for any dim. Signs change again where they overlap, or it would undo it. */
+ * ends with the row and overlaps the first: orthogonal, for any dim. Signs change again where they overlap, or it would undo
+ * it. */
 STROBE_INLINE int64_t hadamard_columns(int64_t dim) {
     int64_t columns = 1;
     while (2 * columns <= dim) columns *= 2;

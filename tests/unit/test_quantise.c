@@ -322,8 +322,13 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scales),   cmocka_unit_test(test_hadamard), cmocka_unit_test(test_spread), cmocka_unit_test(test_rotary),
-        cmocka_unit_test(test_mean),     cmocka_unit_test(test_nan),      cmocka_unit_test(test_threads_and_strides),
+        cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_hadamard),
+        cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_rotary),
+        cmocka_unit_test(test_mean),
+        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_threads_and_strides),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,8 +24,9 @@ enum {
 static_assert(PART == LANES * WIDTH, "lanes share a part");
 
 struct quantise_shared {
-    uint32_t magnitude[3][QUANTISE_CHUNK];     /* of three heads, one after the other */
-    uint4 signs[LANES][PARTS * WIDTH / 4 + 1]; /* of three parts norms with signs; a gap, so that lanes read different banks */
+    uint32_t magnitude[3][QUANTISE_CHUNK]; /* of three heads, one after the other */
+    uint4 signs[LANES]
+               [PARTS * WIDTH / 4 + 1]; /* of three parts norms with signs; a gap, so that lanes read different banks */
     uint4 rows[QUANTISE_CHUNK][ROW_PITCH];
     uint4 table[2][QUANTISE_CHUNK][TABLE_PITCH]; /* only where rows turn, and where there is room */
 };
@@ -110,7 +111,8 @@ INLINE void spread_signs(const struct quantise_params *p, struct quantise_shared
     for (int n = threadIdx.x; n < COLUMNS; n += THREADS) {
         const int column = column_of(n / WIDTH % PARTS, n / (PARTS * WIDTH)) + n % WIDTH;
         const uint32_t sign = p->c.signs[column / 32] << (31 - column % 32) & 0x80000000u;
-        ((uint32_t *)s->signs[n / (PARTS * WIDTH)])[n % (PARTS * WIDTH)] = sign | (PARTS == 3 ? __float_as_uint(p->norm) : 0);
+        ((uint32_t *)s->signs[n / (PARTS * WIDTH)])[n % (PARTS * WIDTH)] = sign |
+                                                                           (PARTS == 3 ? __float_as_uint(p->norm) : 0);
     }
 }
 

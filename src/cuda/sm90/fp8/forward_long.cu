@@ -55,15 +55,15 @@ INLINE void ping_pong_arrive(void) { named_barrier_arrive(PING_PONG_BARRIER + (g
 
 /* With three consumers ptxas knows that counts are the same for a warp: places that follow from them need no shuffle, and a
  * consumer's pieces of Q lie in slots of its own. */
-enum { KNOWS_PLACES = GROUPS == 3 };
-static_assert(!KNOWS_PLACES || Q_SLOTS % GROUPS == 0, "slots of Q are a consumer's own");
+enum { KNOWS_COUNTS = GROUPS == 3 };
+static_assert(!KNOWS_COUNTS || Q_SLOTS % GROUPS == 0, "slots of Q are a consumer's own");
 
 INLINE uint32_t stage_place_of(const unsigned char *operand, uint32_t bytes) {
-    return KNOWS_PLACES ? ((shared_address(operand) + bytes) & 0x3ffff) / 16 : place_of(operand, bytes);
+    return KNOWS_COUNTS ? ((shared_address(operand) + bytes) & 0x3ffff) / 16 : place_of(operand, bytes);
 }
 
 INLINE uint32_t queries_of(struct shared *shared, const struct consumer_state *g) {
-    if (KNOWS_PLACES) return g->queries + g->tiles % (Q_SLOTS / GROUPS) * (GROUPS * GROUP_BYTES / 16);
+    if (KNOWS_COUNTS) return g->queries + g->tiles % (Q_SLOTS / GROUPS) * (GROUPS * GROUP_BYTES / 16);
     return place_of(shared->q[0], q_slot_of(piece_of(g->tiles, group_index())) * GROUP_BYTES);
 }
 
