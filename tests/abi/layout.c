@@ -326,13 +326,14 @@ FIELD(strobe_transport, flags, 52, 4);
 FIELD(strobe_transport, records, 56, 8);
 FIELD(strobe_transport, move, 64, 8);
 
-GROWS(strobe_dist_rates, 48);
+GROWS(strobe_dist_rates, 56);
 FIELD(strobe_dist_rates, struct_size, 0, 8);
 FIELD(strobe_dist_rates, flops, 8, 8);
 FIELD(strobe_dist_rates, bandwidth, 16, 8);
 FIELD(strobe_dist_rates, latency, 24, 8);
 FIELD(strobe_dist_rates, call, 32, 8);
 FIELD(strobe_dist_rates, memory, 40, 8);
+FIELD(strobe_dist_rates, launch, 48, 8);
 
 GROWS(strobe_dist, 72);
 FIELD(strobe_dist, struct_size, 0, 8);
