@@ -47,8 +47,10 @@
 #define DECODE_LIMITS "rows of k and v at multiples of 16 bytes; " PACKED_TOTAL "; chosen by itself from seq_k 64 on"
 #define CLUSTER_LIMITS                                                                                                      \
     "batch * heads_kv up to 16, or 128 without lengths in arrays, pages, int8, e4m3 and dim above 128, from 17 to 30 with " \
-    "seq_k up to 16384; seq_k in pages up to 16384; half of that, and of int8 and e4m3 up to 4096, "                        \
-    "where batch * heads_kv is above 8; " DECODE_LIMITS
+    "seq_k up to 16384 (on a memory of more than 5120 bits 8192); up to 16 with seq_k in pages up to 16384, on a memory "   \
+    "of 6144 "                                                                                                              \
+    "bits "                                                                                                                 \
+    "seq_k up to 32768; half of that, and of int8 and e4m3 up to 4096, where batch * heads_kv is above 8; " DECODE_LIMITS
 #define COPIED_28 \
     PACKED_TOTALS "; dropout.key_start a multiple of 4; q_start and k_start at most 2^28 apart with ALiBi; rows of "
 

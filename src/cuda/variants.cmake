@@ -186,21 +186,21 @@ cuda_forward(plain           tf32x3   128 128    1 4  4  1  2  2 0 0)
 cuda_forward(general         tf32x3   128 128    1 4  4  1  2  2 1 0)
 file(CONFIGURE OUTPUT cuda/cuda_forward_variants.h CONTENT "${forward_lines}" @ONLY)
 
-# ---- decode: 16 WARPS_M rows and blocks of 8 N x WARPS_N keys; the first that takes a problem's rows and fits the GPU is chosen
+# ---- decode: 16 WARPS_M rows, or 8 with TURNED, and blocks of 8 N x WARPS_N keys; the first that takes a problem's rows and fits the GPU is chosen
 set(decode_lines)
 set(decode_bytes_lines)
-function(cuda_decode name list element stored dim n warps_m warps_n stages ctas)
+function(cuda_decode name list element stored dim n warps_m warps_n stages ctas turned)
   cuda_object(NAME ${name} SOURCE sm80/decode.cu DEFINES ELEMENT_${element} STORED_${stored} DIM=${dim} N_TILES=${n}
-    WARPS_M=${warps_m} WARPS_N=${warps_n} STAGES=${stages} CTAS=${ctas} ${ARGN})
+    WARPS_M=${warps_m} WARPS_N=${warps_n} STAGES=${stages} CTAS=${ctas} TURNED=${turned} ${ARGN})
   if(cuda_object_built)
-    set(${list} "${${list}}VARIANT(${name}, ${element}, ${stored}, ${dim}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${ctas}, 1)\n" PARENT_SCOPE)
+    set(${list} "${${list}}VARIANT(${name}, ${element}, ${stored}, ${dim}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${ctas}, 1, ${turned})\n" PARENT_SCOPE)
   endif()
 endfunction()
 
 # Over elements of q's type.
 macro(cuda_decode_elements kind dtype dim)
   string(TOUPPER ${dtype} element)
-  cuda_decode(decode_${dtype}_${dim}_${kind} decode_lines ${element} ${element} ${dim} ${ARGN})
+  cuda_decode(decode_${dtype}_${dim}_${kind} decode_lines ${element} ${element} ${dim} ${ARGN} 0)
 endmacro()
 
 # Over bytes, for q of both types; of more rows, warps with other rows would widen the same bytes. e4m3 is widened by an
@@ -223,9 +223,11 @@ foreach(dtype bf16 fp16)
   cuda_decode_elements(rows64 ${dtype} 256 2 4  2  5  1)
 endforeach()
 foreach(stored INT8 FP8_E4M3)
-  cuda_decode_bytes(rows16 ${stored}  64 4 1  4  6  2)
-  cuda_decode_bytes(rows16 ${stored} 128 4 1  4  3  2)
-  cuda_decode_bytes(rows16 ${stored} 256 2 1  4  3  2)
+  #                                    n wm wn st ct turned
+  cuda_decode_bytes(rows8  ${stored} 128 4 1  4  3  2  1)
+  cuda_decode_bytes(rows16 ${stored}  64 4 1  4  6  2  0)
+  cuda_decode_bytes(rows16 ${stored} 128 4 1  4  3  2  0)
+  cuda_decode_bytes(rows16 ${stored} 256 2 1  4  3  2  0)
 endforeach()
 
 # Short calls on Hopper: clusters, of up to 16 rows.
@@ -235,7 +237,7 @@ function(cuda_decode_cluster name list element stored dim n warps stages ctas cl
   cuda_object(NAME ${name}_by${cluster} FAMILY decode_cluster_${dim} SOURCE sm80/decode_cluster.cu CODE -gencode=arch=compute_90,code=sm_90 DEFINES
     ELEMENT_${element} STORED_${stored} DIM=${dim} N_TILES=${n} WARPS_M=1 WARPS_N=${warps} STAGES=${stages} CTAS=${ctas} CLUSTER=${cluster})
   if(cuda_object_built)
-    set(${list} "${${list}}VARIANT(${name}_by${cluster}, ${element}, ${stored}, ${dim}, ${n}, 1, ${warps}, ${stages}, ${ctas}, ${cluster})\n" PARENT_SCOPE)
+    set(${list} "${${list}}VARIANT(${name}_by${cluster}, ${element}, ${stored}, ${dim}, ${n}, 1, ${warps}, ${stages}, ${ctas}, ${cluster}, 0)\n" PARENT_SCOPE)
   endif()
 endfunction()
 

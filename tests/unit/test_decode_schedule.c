@@ -69,6 +69,10 @@ static void draw_problem(void) {
     if (one_in(3)) given.part_blocks = draw(1, one_in(2) ? 3 : 20);
     given.item_slots = given.part_blocks ? (p->seq_k / BLOCK_N + given.part_blocks) / given.part_blocks : 1;
     gridDim.x = (unsigned)draw(1, 12);
+    if (given.even_blocks && !given.part_blocks && one_in(2)) { /* the host shares out */
+        given.item_ctas = (uint32_t)draw(1, given.even_blocks < 7 ? given.even_blocks : 7);
+        gridDim.x = given.item_ctas * (unsigned)(p->batch * p->heads_kv);
+    }
 }
 
 static void find(void) { find_share(&walk, &segment, sums, &given); }
@@ -124,6 +128,11 @@ static void check_item(const struct job *t, int first, int end) {
 
 /* Shares are even but for their ends, which lie at an item's where one is near, or at the nearest part's. */
 static void check_shares(const int units[], int total) {
+    if (given.item_ctas > 0) {
+        const int each = given.even_blocks / (int)given.item_ctas;
+        for (int cta = 0; cta < (int)gridDim.x; ++cta) assert_true(units[cta] == each || units[cta] == each + 1);
+        return;
+    }
     const int ctas = total < (int)gridDim.x ? total : (int)gridDim.x;
     for (int cta = 0, at = 0; cta < (int)gridDim.x; at += units[cta++]) {
         if (cta >= ctas) assert_int_equal(units[cta], 0);
@@ -140,7 +149,9 @@ static void items_are_covered_once(void **unused) {
         numbers.state = seed;
         draw_problem();
         share_out_all();
-        int at = 0, units[12] = {0}, total = 0;
+        static int units[MOST_BATCH * 3 * 7];
+        int at = 0, total = 0;
+        memset(units, 0, sizeof units);
         for (int b = 0; b < given.p.batch; ++b) {
             struct job t = {.b = b};
             job_sequence(&t, &given.p);

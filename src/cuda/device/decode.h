@@ -18,6 +18,7 @@ struct decode_params {
     /* Where no array tells the lengths: blocks of keys of each item, and of all items a sequence; else 0, 0. */
     int32_t even_blocks;
     uint32_t even_units;
+    uint32_t item_ctas; /* with them: CTAs of each item, of which each has one part; 0: the device cuts shares */
 };
 
 #endif

@@ -84,7 +84,8 @@ static void look(void) {
         snprintf(devices[i].level, sizeof devices[i].level, "sm_%d%d", properties.major, properties.minor);
         devices[i].memory_bytes = (int64_t)properties.totalGlobalMem;
         devices[i].limits = (struct cuda_limits){properties.multiProcessorCount, (int)properties.sharedMemPerBlockOptin,
-                                                 properties.major, 10 * properties.major + properties.minor};
+                                                 properties.major, 10 * properties.major + properties.minor,
+                                                 properties.memoryBusWidth};
         any = any || properties.major >= LEAST_MAJOR;
         int place = 0;
         while (place < architecture_count && architectures[place] != devices[i].limits.architecture) ++place;

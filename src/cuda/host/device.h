@@ -18,9 +18,9 @@ enum cuda_need { CUDA_SM80 = 80, CUDA_SM90 = 90 };
 const char *strobe__cuda_lacks(int32_t need, int32_t index);
 
 /* Multiprocessors, bytes of shared memory that a block may have, and the compute capability of a device: its first number,
- * and both of them, such as 90. */
+ * and both of them, such as 90; the width of its memory's bus in bits, 0 if it is not known. */
 struct cuda_limits {
-    int multiprocessors, shared_bytes, major, architecture;
+    int multiprocessors, shared_bytes, major, architecture, memory_bits;
 };
 struct cuda_limits strobe__cuda_limits(int32_t device_index);
 

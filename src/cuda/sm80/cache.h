@@ -14,6 +14,14 @@
 #ifndef STROBE_CUDA_SM80_CACHE_H
 #define STROBE_CUDA_SM80_CACHE_H
 
+/* What is hardly ever called is a function of its own over a cache: inlined, it took registers from the operands of the
+ * products, which were then no longer loaded ahead of them. */
+#if CACHE
+#define SELDOM static __device__ __noinline__
+#else
+#define SELDOM INLINE
+#endif
+
 #include "cuda/device/key_scales.h"
 #include "cuda/device/widen.h"
 #include "cuda/ptx/cp_async_word.h"
@@ -92,8 +100,8 @@ INLINE uint32_t *own_row(struct key_rows *rows) {
 }
 #endif
 
-/* Asks for the page of this thread's key of the block at j, for put_rows(). Rows of 32 bits have it copied to their place: a
- * register would be spilled, and that waits for it. */
+/* Asks for the page of this thread's key of the block at j, for put_rows(). Rows of 32 bits have it copied to their place,
+ * in the group of copies that is closed next. */
 INLINE int find_page(struct key_rows *rows, const struct params *p, const struct job *t, int j, uint32_t reciprocal) {
     const int32_t *const page = page_of_key(p, t, j, reciprocal);
 #if CACHE == 3
@@ -116,14 +124,10 @@ INLINE void put_row(const unsigned char **row, float *to_scale, const struct vie
 #if CACHE == 3
 INLINE uint32_t units_of_16_bytes(int64_t elements) { return (uint32_t)(elements / CHUNK); }
 
-/* Writes the places of the rows of the block at j, whose pages have been asked for, and which keys have none. All threads.
- */
-INLINE void put_rows(struct key_rows *rows, const struct params *p, const struct job *t, int j, int page,
-                     uint32_t reciprocal) {
-    const int thread = (int)threadIdx.x, key = j + own_key();
-    cp_async_commit();
-    cp_async_wait(0);
-    if (thread < BLOCK_N) page = (int)*own_row(rows);
+/* Writes the places of the rows of the block at j, whose pages are there for the threads that asked for them, and which keys
+ * have none. All threads. */
+INLINE void put_rows(struct key_rows *rows, const struct params *p, const struct job *t, int j, uint32_t reciprocal) {
+    const int thread = (int)threadIdx.x, key = j + own_key(), page = thread < BLOCK_N ? (int)*own_row(rows) : 0;
     const bool asked = key < t->keys, there = asked && page >= 0 && page < p->cache.pages;
     const uint32_t slot = paged_key_of(p, (uint32_t)(t->first_key + key), reciprocal).slot;
     const uint32_t at = (uint32_t)page * units_of_16_bytes(p->k.batch) + slot * units_of_16_bytes(p->k.row) +
@@ -161,7 +165,7 @@ INLINE bool any_missing(const struct key_rows *rows) {
 }
 
 /* Those of a lane's bits (scores.h) whose key has no row; key: the first of them, in the block. */
-INLINE uint32_t missing_bits(const struct key_rows *rows, int key, int n_tiles) {
+SELDOM uint32_t missing_bits(const struct key_rows *rows, int key, int n_tiles) {
     uint32_t bits = 0;
 #pragma unroll
     for (int n = 0; n < n_tiles; ++n)

@@ -113,6 +113,18 @@ INLINE void scale_byte_scores(const float *keys, const float *rows, float (*s)[4
 /* The inverse of a power of two that is neither the least nor the largest. */
 INLINE float inverse_of_power(float x) { return __uint_as_float(0x7f000000u - __float_as_uint(x)); }
 
+/* The unit is at least `most`, which O follows. */
+INLINE void raise_unit(float most, struct state *state, float *unit) {
+    if (most <= *unit) return;
+    const float above = fminf(__uint_as_float((__float_as_uint(most) + 0x7fffffu) & 0x7f800000u), 1 / LEAST_UNIT);
+    const float keep = *unit * inverse_of_power(above);
+#pragma unroll
+    for (int n = 0; n < O_TILES; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) state->o[n][x] *= keep;
+    *unit = above;
+}
+
 /* Weights times V's scales, from the warp's first key on; only keys with a weight count where some are hidden: another's
  * scale may be anything. */
 INLINE void scale_byte_weights(const float *scales, bool hidden, struct state *state, float *unit, float (*s)[4]) {
@@ -132,15 +144,7 @@ INLINE void scale_byte_weights(const float *scales, bool hidden, struct state *s
     for (int n = 0; n < N_TILES; ++n) most = fmaxf(most, fmaxf(fabsf(scale[n][0]), fabsf(scale[n][1])));
 #pragma unroll
     for (int w = 16; w > 0; w /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, w));
-    if (most > *unit) {
-        const float above = fminf(__uint_as_float((__float_as_uint(most) + 0x7fffffu) & 0x7f800000u), 1 / LEAST_UNIT);
-        const float keep = *unit * inverse_of_power(above);
-#pragma unroll
-        for (int n = 0; n < COLUMN_TILES; ++n)
-#pragma unroll
-            for (int x = 0; x < 4; ++x) state->o[n][x] *= keep;
-        *unit = above;
-    }
+    raise_unit(most, state, unit);
     const float factor = WEIGHT_LARGEST * inverse_of_power(*unit);
 #pragma unroll
     for (int n = 0; n < N_TILES; ++n)
@@ -151,7 +155,7 @@ INLINE void scale_byte_weights(const float *scales, bool hidden, struct state *s
 /* O in units of its own. */
 INLINE void finish_byte_weights(struct state *state, float unit) {
 #pragma unroll
-    for (int n = 0; n < COLUMN_TILES; ++n)
+    for (int n = 0; n < O_TILES; ++n)
 #pragma unroll
         for (int x = 0; x < 4; ++x) state->o[n][x] *= unit / WEIGHT_LARGEST;
 }

@@ -23,7 +23,7 @@ struct parts {
     float2 statistics[WARPS_N][BLOCK_M]; /* the maximum and the sum of weights */
     uint32_t marks[BLOCK_M], any;        /* in CTA 0: rows that are not finite, and whether there are such */
 };
-static_assert(WARPS_M == 1 && LANES * EACH == PARTS && LANES <= 16, "warps share the rows, and lanes the parts");
+static_assert(WARPS_M == 1 && !TURNED && LANES * EACH == PARTS && LANES <= 16, "warps share the rows, and lanes the parts");
 static_assert((int)sizeof(struct parts) <= STAGES * STAGE_BYTES, "the parts lie where blocks lay");
 
 /* Describes CTA `rank`'s share of the keys of item `item`. One thread. */
@@ -65,7 +65,7 @@ INLINE void leave_part(struct parts *parts, const struct state *state, int rows)
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
         if (row >= rows) continue;
-        put_row(parts->o[warp][row], state, half);
+        put_row(parts->o[warp][row], 0, state, half);
         if (lane % 4 == 0) parts->statistics[warp][row] = make_float2(state->m[half], l);
     }
 }
@@ -132,7 +132,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     if (p->cache.page_table) look_up(&lookup, p, &own, own.first);
     unsigned char *const stages = memory + Q_BYTES;
     struct state state;
+    struct query query;
     float unit = LEAST_UNIT;
+    take_query(&query, memory);
     clear(state.o, COLUMN_TILES);
     state.m[0] = state.m[1] = -INFINITY, state.l[0] = state.l[1] = 0;
     if (STORED_BYTES == ELEMENT_BYTES) send_for_query(memory, p, &own.t);
@@ -150,7 +152,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         }
         cp_async_commit();
         if (at >= 0)
-            process_block(p, &own, memory, q_scales, stages + at % STAGES * STAGE_BYTES, &shown[at % STAGES], &mask,
+            process_block(p, &own, &query, q_scales, stages + at % STAGES * STAGE_BYTES, &shown[at % STAGES], &mask,
                           own.first + at * BLOCK_N, &state, &unit);
     }
 #if defined(STORED_DTYPE)

@@ -9,7 +9,7 @@
 #include "cuda/host/launch.h"
 #include "math/mask.h"
 
-#define VARIANT(name, dtype, stored, dim, n, warps_m, warps_n, stages, ctas, cluster) CUDA_KERNEL(name);
+#define VARIANT(name, ...) CUDA_KERNEL(name);
 #include "cuda_decode_bytes_variants.h"
 #include "cuda_decode_cluster_bytes_variants.h"
 #include "cuda_decode_cluster_variants.h"
@@ -30,11 +30,11 @@ struct decode_variant {
 #define STAGE_BYTES(stored, dim, keys) \
     (2 * (keys) * ((stored) == STROBE_INT8 || (stored) == STROBE_FP8_E4M3 ? (dim) + (int32_t)sizeof(float) : 2 * (dim)))
 
-#define VARIANT(name, dtype_, stored_, dim_, n, warps_m, warps_n, stages, ctas_, cluster_)                          \
+#define VARIANT(name, dtype_, stored_, dim_, n, warps_m, warps_n, stages, ctas_, cluster_, turned)                  \
     {.base = {#name},                                                                                               \
      .stored = STROBE_##stored_,                                                                                    \
      .dim = dim_,                                                                                                   \
-     .rows = 16 * (warps_m),                                                                                        \
+     .rows = (turned) ? 8 : 16 * (warps_m),                                                                         \
      .keys = 8 * (n) * (warps_n),                                                                                   \
      .threads = 32 * (warps_m) * (warps_n),                                                                         \
      .shared_bytes = 2 * (dim_)*16 * (warps_m) + (stages)*STAGE_BYTES(STROBE_##stored_, dim_, 8 * (n) * (warps_n)), \
@@ -96,8 +96,12 @@ static int64_t most_items(const struct decode_variant *v) {
 }
 
 /* Few CTAs are enough for contiguous elements, which are little work beside their bytes; of what is more work a CTA of a
- * cluster takes this many keys before the other kernel is faster (docs/kernels/cuda.md). */
-enum { KEYS_OF_BYTES = 1024, KEYS_IN_PAGES = 2048 };
+ * cluster takes this many keys before the other kernel is faster (docs/kernels/cuda.md). On a memory that gives more than 64
+ * CTAs take, of six stacks, elements too. */
+enum { KEYS_OF_BYTES = 1024, KEYS_IN_PAGES = 2048, KEYS_ON_SIX_STACKS = 4096, FIVE_STACKS_BITS = 5120 };
+static bool has_six_stacks(const struct problem *p) {
+    return strobe__cuda_limits(p->a.device_index).memory_bits > FIVE_STACKS_BITS;
+}
 
 /* What clusters with two CTAs on a multiprocessor take; of so few that some multiprocessors have none, not more keys. */
 static const char *reject_small_clusters(const struct problem *p) {
@@ -108,8 +112,10 @@ static const char *reject_small_clusters(const struct problem *p) {
     if (a->varlen || a->paged || a->k.dtype != a->q.dtype || a->dim > 128 || a->dim_v > 128)
         return "batch times heads_kv is above 16 with lengths in arrays, pages, int8, e4m3 or dim above 128; up to 16 is "
                "taken";
-    if (items <= FEW_ITEMS && a->seq_k > KEYS_OF_FEW)
-        return "seq_k is above 16384 with batch times heads_kv from 17 to 30; up to that is taken";
+    if (items <= FEW_ITEMS && a->seq_k > (has_six_stacks(p) ? KEYS_OF_FEW / 2 : KEYS_OF_FEW))
+        return "seq_k is above 16384, on a memory of more than 5120 bits 8192, with batch times heads_kv from 17 to 30; up "
+               "to that is "
+               "taken";
     return NULL;
 }
 
@@ -123,6 +129,10 @@ const char *strobe__sm80_decode_cluster_reject(const struct problem *p) {
         return "seq_k with int8 or e4m3 is above 4096 and batch times heads_kv above 8; less of either is taken";
     if (a->paged && keys > KEYS_IN_PAGES)
         return "seq_k in pages is above 16384, or 8192 with batch times heads_kv above 8; up to that is taken";
+    if (items <= LARGE_ITEMS && keys > KEYS_ON_SIX_STACKS && has_six_stacks(p))
+        return "seq_k is above 32768, or 16384 with batch times heads_kv above 8, on a memory of more than 5120 bits; up to "
+               "that is "
+               "taken";
     return strobe__sm80_decode_reject(p);
 }
 
@@ -214,8 +224,10 @@ strobe_status strobe__sm80_decode(const struct plan *plan, const struct executio
                                    .item_slots = (int32_t)item_slots(plan)};
     params.even_blocks = (int32_t)even_blocks(&params.p, v->keys);
     params.even_units = (uint32_t)(params.even_blocks * p->a.heads_kv);
-    const int64_t items = p->a.batch * p->a.heads_kv, most = most_ctas(plan), parts = items * item_slots(plan);
+    const int64_t items = p->a.batch * p->a.heads_kv, parts = items * item_slots(plan), all = most_ctas(plan);
+    const int64_t most = params.even_blocks && params.even_blocks * items < all ? params.even_blocks * items : all;
     const int64_t ctas = params.even_blocks ? aligned_ctas(parts, most) : most;
+    if (params.even_blocks && !params.part_blocks && ctas % items == 0) params.item_ctas = (uint32_t)(ctas / items);
     const bool in_parts = !params.even_blocks || parts % ctas > 0 || parts > items; /* else CTAs have whole items */
     struct cuda_visit visit;
     strobe_status status = strobe__cuda_enter(p->a.device_index, &visit);

@@ -25,49 +25,30 @@ INLINE const float *other_parts(const struct decode_params *d, const struct segm
 
 INLINE int statistics_at(const struct decode_params *d, int row) { return d->rows_most * DIM_V + 2 * row; }
 
-/* Whether a segment is an item with its only part, which then lies in shared memory, behind the weights of its rows, if
- * there is room. */
-enum { WEIGHTS = 2 * BLOCK_M };
-INLINE bool is_whole_item(const struct segment *s) {
-    return (WEIGHTS + BLOCK_M * (DIM_V + 2)) * (int)sizeof(float) <= STAGE_BYTES && s->parts == 1;
-}
-INLINE float *whole_part(float *stage) { return stage + WEIGHTS; }
+/* Whether a segment is an item with its only part, which does not go through memory. */
+INLINE bool is_whole_item(const struct segment *s) { return s->parts == 1; }
 
-/* Reads of a part, which is another CTA's if not the whole. */
-INLINE float2 part_2(const float *from, bool whole) { return whole ? *(const float2 *)from : __ldcg((const float2 *)from); }
-INLINE float4 part_4(const float *from, bool whole) { return whole ? *(const float4 *)from : __ldcg((const float4 *)from); }
-
-/* Stores the lane's columns of one of its two rows, [DIM_V]. */
-INLINE void put_row(float *row, const struct state *state, int half) {
+/* Stores the lane's columns of one of its two rows, [DIM_V]; column x at x ^ swizzle, a multiple of 8. */
+INLINE void put_row(float *row, int swizzle, const struct state *state, int half) {
     const int lane = (int)threadIdx.x % 32;
-#if defined(STORED_DTYPE) /* columns as decode_bytes.h has them */
-    float4 *const to = (float4 *)row + lane % 4;
+#if TURNED /* columns as decode_turned.h has them */
+    const int own = 2 * (lane / 4) ^ swizzle;
+#pragma unroll
+    for (int n = 0; n < O_TILES; ++n)
+        *(float2 *)(row + (16 * n ^ own)) = make_float2(state->o[n][half], state->o[n][2 + half]);
+#elif defined(STORED_DTYPE) /* columns as decode_bytes.h has them */
+    const int own = 4 * (lane % 4) ^ swizzle;
 #pragma unroll
     for (int n = 0; n < COLUMN_TILES; n += 2) {
         const float *const even = &state->o[n][2 * half], *const odd = &state->o[n + 1][2 * half];
-        to[2 * n] = make_float4(even[0], odd[0], even[1], odd[1]);
+        *(float4 *)(row + (8 * n ^ own)) = make_float4(even[0], odd[0], even[1], odd[1]);
     }
 #else
-    float2 *const to = (float2 *)row + lane % 4;
+    const int own = 2 * (lane % 4) ^ swizzle;
 #pragma unroll
-    for (int n = 0; n < COLUMN_TILES; ++n) to[4 * n] = make_float2(state->o[n][2 * half], state->o[n][2 * half + 1]);
+    for (int n = 0; n < COLUMN_TILES; ++n)
+        *(float2 *)(row + (8 * n ^ own)) = make_float2(state->o[n][2 * half], state->o[n][2 * half + 1]);
 #endif
-}
-
-/* Stores the warp's rows as a part, from registers. */
-INLINE void store_part(const struct decode_params *d, const struct segment *s, float *part, const struct state *state,
-                       int first) {
-    const int lane = (int)threadIdx.x % 32, end = s->t.rows * d->p.group;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = first + lane / 4 + 8 * half;
-        float l = state->l[half];
-        l += __shfl_xor_sync(0xffffffffu, l, 1);
-        l += __shfl_xor_sync(0xffffffffu, l, 2);
-        if (row >= end) continue;
-        put_row(part + row * DIM_V, state, half);
-        if (lane % 4 == 0) *(float2 *)(part + statistics_at(d, row)) = make_float2(state->m[half], l);
-    }
 }
 
 INLINE float query_to_float(const struct params *p, element x) {
@@ -135,53 +116,11 @@ static __device__ __noinline__ void exact_row(const struct params *p, const stru
             store_any(p->out.data, p->out.dtype, out + lane + 32 * n, sum > 0 || sum != sum ? o[n] / sum : 0);
 }
 
-/* Rows whose weights and sums, [part][row] each, fit the memory of a stage. */
-INLINE int rows_at_a_time(const struct segment *s) { return STAGE_BYTES / (2 * (int)sizeof(float) * s->parts); }
-
 /* How a row ends whose scores have the maximum `most`, and whose weights the sum l. */
 INLINE struct row_end end_of_merged_row(const struct params *p, struct place at, float most, float l) {
     const float c = p->exponent, shift = most == -INFINITY ? 0 : most * c;
     const float rest = most == -INFINITY ? 0 : fmaf(most, c, -shift);
     return end_of_row(shift, rest * (float)LN_2, p->to_natural, l, p->sinks ? p->sinks + at.h : NULL);
-}
-
-/* Weights of `rows` rows from `first` on, [part][row], by their maxima and sums; then the rows' factors, [row]. lse is
- * stored. A row has some lanes, because loads that wait for each other are what takes time. */
-INLINE void add_up_statistics(const struct decode_params *d, const struct segment *s, const float *begin, float *weights,
-                              int first, int rows) {
-    enum { LANES = 16 };
-    const struct params *p = &d->p;
-    const float c = p->exponent;
-    float *const sums = weights + s->parts * rows;
-    const int lane = (int)threadIdx.x % LANES, own = (int)threadIdx.x / LANES;
-#pragma unroll 1
-    for (int row = own; row - own < rows; row += THREADS / LANES) {
-        const int parts = row < rows ? s->parts : 0;
-        const float *const part = other_parts(d, s) + statistics_at(d, first + row);
-        float most = -INFINITY, l = 0;
-#pragma unroll 4
-        for (int n = lane; n < parts; n += LANES) {
-            const float *from = n == 0 ? begin + statistics_at(d, first + row) : part + n * part_floats(d);
-            const float2 its = part_2(from, is_whole_item(s));
-            weights[n * rows + row] = its.x, sums[n * rows + row] = its.y;
-            most = fmaxf(most, its.x);
-        }
-#pragma unroll
-        for (int w = LANES / 2; w > 0; w /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, w));
-#pragma unroll 1
-        for (int n = lane; n < parts; n += LANES) {
-            const float weight = weight_of(weights[n * rows + row], most, c);
-            weights[n * rows + row] = weight;
-            l += weight * sums[n * rows + row];
-        }
-        l = lanes_sum(l, LANES);
-        if (lane > 0 || parts == 0) continue;
-        const struct place at = place_of(p, &s->t, first + row);
-        const struct row_end end = end_of_merged_row(p, at, most, l);
-        sums[row] = end.factor; /* in place of part 0's sum, which this lane has used */
-        if (p->lse.data) ((float *)p->lse.data)[row_offset(&p->lse, &s->t, at)] = end.lse;
-    }
-    __syncthreads();
 }
 
 /* Stores four columns of a row, from x on, times factor. Returns whether they are finite. */
@@ -201,49 +140,84 @@ INLINE bool store_columns(const struct params *p, const struct job *t, int row, 
     return finite;
 }
 
-/* Four columns of a row, from x on, of all parts of the item; `weights` of the row, `rows` apart. Returns whether they are
- * finite. */
-INLINE bool merge_columns(const struct decode_params *d, const struct segment *s, const float *first, const float *weights,
-                          int rows, float factor, int row, int x) {
-    const struct params *p = &d->p;
-    const float *const part = other_parts(d, s) + row * DIM_V + x;
-    const int step = part_floats(d);
-    const float4 begin = part_4(first + row * DIM_V + x, is_whole_item(s));
-    float o[4] = {weights[0] * begin.x, weights[0] * begin.y, weights[0] * begin.z, weights[0] * begin.w};
-#pragma unroll 8
-    for (int n = 1; n < s->parts; ++n) {
-        const float4 its = __ldcg((const float4 *)(part + n * step));
-        const float weight = weights[n * rows];
-        o[0] = fmaf(weight, its.x, o[0]), o[1] = fmaf(weight, its.y, o[1]);
-        o[2] = fmaf(weight, its.z, o[2]), o[3] = fmaf(weight, its.w, o[3]);
+/* Four columns of a row: O of some keys, not normalised, with the maximum of their scores and the sum of their weights. */
+struct quad {
+    float most, l, o[4];
+};
+
+/* Adds `count` others, of statistics (maximum, sum) and O. */
+INLINE void add_to_quad(struct quad *q, const float2 *statistics, const float4 *o, int count, float c) {
+    float most = q->most;
+#pragma unroll
+    for (int n = 0; n < count; ++n) most = fmaxf(most, statistics[n].x);
+    const float keep = weight_of(q->most, most, c);
+    q->most = most, q->l *= keep;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) q->o[e] *= keep;
+#pragma unroll
+    for (int n = 0; n < count; ++n) {
+        const float weight = weight_of(statistics[n].x, most, c);
+        q->l = fmaf(weight, statistics[n].y, q->l);
+        q->o[0] = fmaf(weight, o[n].x, q->o[0]), q->o[1] = fmaf(weight, o[n].y, q->o[1]);
+        q->o[2] = fmaf(weight, o[n].z, q->o[2]), q->o[3] = fmaf(weight, o[n].w, q->o[3]);
     }
-    return store_columns(p, &s->t, row, x, o, factor);
 }
 
-/* All threads. begin: the item's first part; marks: [2] in shared memory, a bit for each row; memory: of a stage. */
-INLINE void merge_parts(const struct decode_params *d, const struct segment *s, const float *begin, float *memory,
-                        uint32_t *marks) {
-    enum { QUARTERS = DIM_V / 4 };
-    const int rows = s->t.rows * d->p.group, most = rows_at_a_time(s);
-    if (threadIdx.x < 2) marks[threadIdx.x] = 0;
-#pragma unroll 1
-    for (int first = 0; first < rows; first += most) {
-        const int here = rows - first < most ? rows - first : most;
-        __syncthreads();
-        add_up_statistics(d, s, begin, memory, first, here);
-        const float *const factors = memory + s->parts * here;
-#pragma unroll 1
-        for (int at = (int)threadIdx.x; at < here * QUARTERS; at += THREADS) {
-            const int row = at / QUARTERS, x = at % QUARTERS * 4;
-            if (x < d->p.dim_v && !merge_columns(d, s, begin, memory + row, here, factors[row], first + row, x))
-                atomicOr(&marks[(first + row) / 32], 1u << (first + row) % 32);
-        }
-    }
-    __syncthreads();
+/* Stores columns x.. of a row that has all its keys, with x = 0 also lse; marks the row if they are not finite. */
+INLINE void finish_quad(const struct params *p, const struct job *t, int row, int x, struct quad *q, uint32_t *marks) {
+    const struct place at = place_of(p, t, row);
+    const struct row_end end = end_of_merged_row(p, at, q->most, q->l);
+    if (x == 0 && p->lse.data) ((float *)p->lse.data)[row_offset(&p->lse, t, at)] = end.lse;
+    if (x < p->dim_v && !store_columns(p, t, row, x, q->o, end.factor)) atomicOr(&marks[row / 32], 1u << row % 32);
+}
+
+/* Rows that are marked, after a barrier. */
+INLINE void finish_marked(const struct params *p, const struct segment *s, const uint32_t *marks) {
     if ((marks[0] | marks[1]) == 0) return;
+    const int rows = s->t.rows * p->group;
 #pragma unroll 1
     for (int row = (int)threadIdx.x / 32; row < rows; row += THREADS / 32)
-        if (marks[row / 32] >> row % 32 & 1) exact_row(&d->p, s, row);
+        if (marks[row / 32] >> row % 32 & 1) exact_row(p, s, row);
+}
+
+/* Merges the parts of an item in the workspace. Parts are loaded some at a time, because loads that wait for each other are
+ * what takes time. All threads; marks: [2] in shared memory, 0 before the last barrier. */
+INLINE void merge_parts(const struct decode_params *d, const struct segment *s, uint32_t *marks) {
+    enum { QUARTERS = DIM_V / 4, LANES = THREADS / 128, EACH = 8 };
+    static_assert(LANES == 1 || LANES == 2, "lanes that share a quad");
+    const struct params *p = &d->p;
+    const int count = s->t.rows * p->group * QUARTERS, lane = (int)threadIdx.x % LANES, step = part_floats(d);
+    const float *const begin = part_at(d, s->first_slot), *const others = other_parts(d, s);
+#pragma unroll 1
+    for (int at = (int)threadIdx.x / LANES; at - (int)threadIdx.x / LANES < count; at += THREADS / LANES) {
+        const bool is_there = at < count;
+        const int row = is_there ? at / QUARTERS : 0, x = is_there ? at % QUARTERS * 4 : 0;
+        struct quad q = {-INFINITY, 0, {0, 0, 0, 0}};
+#pragma unroll 1
+        for (int first = lane; first < s->parts; first += LANES * EACH) {
+            float2 statistics[EACH];
+            float4 o[EACH];
+#pragma unroll
+            for (int n = 0; n < EACH; ++n) {
+                const int part = first + n * LANES;
+                const float *const from = part == 0 ? begin : others + part * step;
+                statistics[n] = make_float2(-INFINITY, 0), o[n] = make_float4(0, 0, 0, 0);
+                if (part >= s->parts) continue;
+                statistics[n] = __ldcg((const float2 *)(from + statistics_at(d, row)));
+                o[n] = __ldcg((const float4 *)(from + row * DIM_V + x));
+            }
+            add_to_quad(&q, statistics, o, EACH, p->exponent);
+        }
+        if (LANES > 1) {
+            const float2 its = make_float2(__shfl_xor_sync(0xffffffffu, q.most, 1), __shfl_xor_sync(0xffffffffu, q.l, 1));
+            const float4 o = make_float4(__shfl_xor_sync(0xffffffffu, q.o[0], 1), __shfl_xor_sync(0xffffffffu, q.o[1], 1),
+                                         __shfl_xor_sync(0xffffffffu, q.o[2], 1), __shfl_xor_sync(0xffffffffu, q.o[3], 1));
+            add_to_quad(&q, &its, &o, 1, p->exponent);
+        }
+        if (lane == 0 && is_there) finish_quad(p, &s->t, row, x, &q, marks);
+    }
+    __syncthreads();
+    finish_marked(p, s, marks);
 }
 
 #endif

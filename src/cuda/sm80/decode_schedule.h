@@ -13,6 +13,9 @@
  * item where that end is near: where it is no further from the even cut than some blocks, and less than half a share.
  *
  * Where the caller has fixed the size of parts (split_keys), a share ends with the nearest part, and each part is a segment.
+ *
+ * Where no array tells the lengths and items have the same number of CTAs, each has one part, and nothing is worked out but
+ * which.
  */
 #ifndef STROBE_CUDA_SM80_DECODE_SCHEDULE_H
 #define STROBE_CUDA_SM80_DECODE_SCHEDULE_H
@@ -161,6 +164,26 @@ INLINE void find_even_share(struct walk *w, const struct decode_params *d) {
     job_sequence(&w->t, p);
 }
 
+/* The CTA's part, where items have as many CTAs each: its share and its only segment. One thread. */
+INLINE void find_part(struct walk *walk, struct segment *s, const struct decode_params *d) {
+    const struct params *p = &d->p;
+    const uint32_t parts = d->item_ctas, blocks = (uint32_t)d->even_blocks, each = blocks / parts,
+                   more = blocks - each * parts;
+    const uint32_t item = blockIdx.x / parts, part = blockIdx.x - item * parts;
+    struct job t;
+    t.b = (int)item / p->heads_kv, t.kv = (int)item - t.b * p->heads_kv;
+    job_sequence(&t, p);
+    find_tensors(s, &t, p);
+    const uint32_t block = part * each + (part < more ? part : more);
+    s->blocks = (int)(each + (part < more));
+    s->first = (clamp(band_first(&t.band, 0), t.keys) / BLOCK_N + (int)block) * BLOCK_N;
+    s->full_first = clamp(band_first(&t.band, t.rows - 1), t.keys), s->full_end = (int)band_end(&t.band, 0);
+    s->first_slot = (int)(blockIdx.x - part), s->parts = (int)parts;
+    s->slot = (int)blockIdx.x + (part > 0 ? (int)gridDim.x : 0);
+    s->t = t;
+    walk->units = (uint32_t)s->blocks, walk->at = walk->end = 0;
+}
+
 /* Moves a cut of find_share() that lies in a sequence of the thread's; w: of its first sequence, which begins at unit
  * `begin`. w->unit and w->t: the cut's. */
 INLINE uint32_t move_cut(struct walk *w, const struct params *p, uint32_t cut, uint32_t begin) {
@@ -181,6 +204,11 @@ INLINE uint32_t move_cut(struct walk *w, const struct params *p, uint32_t cut, u
 INLINE void find_share(struct walk *walk, struct segment *segment, uint32_t *sums, const struct decode_params *d) {
     const struct params *p = &d->p;
     const int thread = (int)threadIdx.x, lane = thread % 32;
+    if (d->item_ctas > 0) {
+        if (thread == 0) find_part(walk, segment, d);
+        __syncthreads();
+        return;
+    }
     uint32_t *const end_of_share = &sums[THREADS / 32];
     struct walk w;
     w.part_blocks = d->part_blocks;

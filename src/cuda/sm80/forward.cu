@@ -198,7 +198,7 @@ INLINE void rewrite_block(unsigned char *tile, int pass, int *found) {
     rewrite_tile(tile + K_BYTES, BLOCK_N * DIM_V, pass, found, THREADS);
     if (pass > FINITE) rewrite_tile(tile, BLOCK_N * DIM, NOTHING, NULL, THREADS); /* scores of 0: all weights are equal */
 }
-
+#if CACHE != 3
 INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, int pass, int *found,
                 struct state *state) {
     unsigned char *stages = memory + Q_BYTES;
@@ -257,6 +257,55 @@ INLINE void run(const struct params *p, const struct job *t, unsigned char *memo
     cp_async_wait(0);
     __syncthreads();
 }
+#else
+/* The blocks of keys, in pages of elements: what has to be known of the blocks ahead is worked out before the products of a
+ * block, and nothing of it is kept over them, because their operands want the registers. */
+INLINE void run(const struct params *p, const struct job *t, unsigned char *memory, int pass, int *found,
+                struct state *state) {
+    enum { SLOTS = KEY_ROWS_32_SLOTS };
+    static_assert(STAGES == 2 && SLOTS == 4, "the number of a block tells its stage and its slot");
+    __shared__ uint32_t reciprocal;
+    unsigned char *const stages = memory + Q_BYTES;
+    struct key_rows *const rows = (struct key_rows *)(stages + STAGES * STAGE_BYTES);
+    const struct visible_range visible = visible_range_of(p, t, warp_row(t, (int)threadIdx.x / 32), 16 * M_TILES);
+    int64_t from, to;
+    key_range(p, t, &from, &to);
+    const int first = (int)from, end = (int)to;
+    clear(state->o, M_TILES * COLUMN_TILES);
+#pragma unroll
+    for (int row = 0; row < 2 * M_TILES; ++row) state->m[row] = pass <= FINITE ? -INFINITY : 0, state->l[row] = 0;
+    if (threadIdx.x == 0) reciprocal = reciprocal_of_page(p);
+    __syncthreads();
+#pragma unroll 1
+    for (unsigned n = 0; n < SLOTS - 1; ++n)
+        find_page(&rows[((unsigned)first / BLOCK_N + n) % SLOTS], p, t, first + (int)n * BLOCK_N, reciprocal);
+    cp_async_commit();
+    cp_async_wait(0);
+#pragma unroll 1
+    for (unsigned n = 0; n < SLOTS - 2; ++n)
+        put_rows(&rows[((unsigned)first / BLOCK_N + n) % SLOTS], p, t, first + (int)n * BLOCK_N, reciprocal);
+    __syncthreads();
+    load_q(p, t, memory);
+    if (first < end)
+        copy_block(p, t, stages, first / BLOCK_N % STAGES, &rows[(unsigned)first / BLOCK_N % SLOTS], true, first);
+    cp_async_commit();
+    for (int j0 = first; j0 < end; j0 += BLOCK_N) {
+        const unsigned number = (unsigned)j0 / BLOCK_N;
+        cp_async_wait(0);
+        put_rows(&rows[(number + 2) % SLOTS], p, t, j0 + 2 * BLOCK_N, reciprocal);
+        __syncthreads(); /* this block is there for all, and all are done with the one before */
+        if (j0 + BLOCK_N < end)
+            copy_block(p, t, stages, (int)((number + 1) % STAGES), &rows[(number + 1) % SLOTS], true, j0 + BLOCK_N);
+        find_page(&rows[(number + 3) % SLOTS], p, t, j0 + 3 * BLOCK_N, reciprocal);
+        cp_async_commit();
+        unsigned char *const tile = stages + number % STAGES * STAGE_BYTES;
+        rewrite_block(tile, pass, found);
+        process_block(p, t, memory, tile, &rows[number % SLOTS], false, &visible, (int)threadIdx.x / 32, j0, pass, state);
+    }
+    cp_async_wait(0);
+    __syncthreads();
+}
+#endif
 
 #if WARPS_N > 1
 /* Merges the warps' parts over disjoint keys into warp 0's. Memory: for every other warp [4 COLUMN_TILES + 4][32 lanes]. */

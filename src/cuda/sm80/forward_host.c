@@ -118,7 +118,7 @@ static bool takes_keys(const struct forward_variant *v, const struct problem *p)
 
 /* Shared memory of a launch: over a cache also for where keys lie (sm80/cache.h). */
 static int32_t shared_bytes_for(const struct problem *p, const struct forward_variant *v) {
-    if (v->cache == 3) return v->shared_bytes + KEY_ROWS_SLOTS * KEY_ROWS_32_BYTES(v->keys);
+    if (v->cache == 3) return v->shared_bytes + KEY_ROWS_32_SLOTS * KEY_ROWS_32_BYTES(v->keys);
     return v->shared_bytes + (is_cache(p) ? KEY_ROWS_SLOTS * KEY_ROWS_BYTES(v->keys) : 0);
 }
 
