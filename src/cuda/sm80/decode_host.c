@@ -113,9 +113,8 @@ static const char *reject_small_clusters(const struct problem *p) {
         return "batch times heads_kv is above 16 with lengths in arrays, pages, int8, e4m3 or dim above 128; up to 16 is "
                "taken";
     if (items <= FEW_ITEMS && a->seq_k > (has_six_stacks(p) ? KEYS_OF_FEW / 2 : KEYS_OF_FEW))
-        return "seq_k is above 16384, on a memory of more than 5120 bits 8192, with batch times heads_kv from 17 to 30; up "
-               "to that is "
-               "taken";
+        return "seq_k is above 16384, on a memory of more than 5120 bits 8192, with batch times heads_kv from 17 to 30; "
+               "up to that is taken";
     return NULL;
 }
 
@@ -130,9 +129,8 @@ const char *strobe__sm80_decode_cluster_reject(const struct problem *p) {
     if (a->paged && keys > KEYS_IN_PAGES)
         return "seq_k in pages is above 16384, or 8192 with batch times heads_kv above 8; up to that is taken";
     if (items <= LARGE_ITEMS && keys > KEYS_ON_SIX_STACKS && has_six_stacks(p))
-        return "seq_k is above 32768, or 16384 with batch times heads_kv above 8, on a memory of more than 5120 bits; up to "
-               "that is "
-               "taken";
+        return "seq_k is above 32768, or 16384 with batch times heads_kv above 8, on a memory of more than 5120 bits; "
+               "up to that is taken";
     return strobe__sm80_decode_reject(p);
 }
 
