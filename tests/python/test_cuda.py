@@ -75,6 +75,22 @@ def test_large_lse(dtype):
     assert (lse.double() - (1024 + torch.log(torch.tensor(80.0, dtype=torch.float64)))).abs().max() <= 2**-14 + 1e-6
 
 
+@pytest.mark.parametrize("rows", [9, 150])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_whose_biases_are_all_the_least_number(dtype, rows):
+    """As models have them, instead of -inf, in rows of padding: they leave the other rows and all gradients as they are."""
+    q, k, v = (torch.randn(1, n, 2, 64, device="cuda").to(dtype) for n in (rows, 130, 130))
+    bias = torch.zeros(rows, 130, device="cuda", dtype=dtype)
+    bias[:, 100:], bias[3], bias[-1] = (torch.finfo(dtype).min,) * 3
+    out, lse = strobe.attention(q, k, v, bias=bias, return_lse=True)
+    truth, _ = reference.attention(q.cpu(), k[:, :100].cpu(), v[:, :100].cpu())
+    seen = [i for i in range(rows - 1) if i != 3]
+    assert (out.cpu()[:, seen] - truth[:, seen]).abs().max() < (1e-5 if dtype == torch.float32 else 2e-2)
+    assert torch.isfinite(out).all() and not torch.isnan(lse).any()
+    gradients = strobe.attention_backward(q, q, k, v, out, lse, bias=bias)[:3]
+    assert all(torch.isfinite(x).all() for x in gradients)
+
+
 def test_rows_outside_the_sequences_are_zero():
     q, k, v = qkv(2, 8, 2, 16)
     used = torch.tensor([3, 8], dtype=torch.int32, device="cuda")

@@ -344,10 +344,15 @@ INLINE void merge_warps(float *memory, struct state *state, float c) {
 }
 #endif
 
+/* Where a row's shift ends, and its lse, at 2.3e38: of biases near the least number, as finfo.min, the shift in base 2 is
+ * infinite, here or in a backward, and lse and all gradients were NaN. */
+#define MOST_SHIFT 0x1.fp127f
+
 /* The end of a row. The sink is added here; for parts of a split, by the merge. */
 INLINE struct row_end finish_row(const struct params *p, float m, float l, int h) {
     const float *sink = p->sinks && p->splits == 1 ? p->sinks + h : NULL;
-    const float shift = m == -INFINITY ? 0 : m * p->exponent, rest = m == -INFINITY ? 0 : fmaf(m, p->exponent, -shift);
+    const float shift = m == -INFINITY ? 0 : fminf(fmaxf(m * p->exponent, -MOST_SHIFT), MOST_SHIFT);
+    const float rest = m == -INFINITY || fabsf(shift) == MOST_SHIFT ? 0 : fmaf(m, p->exponent, -shift);
     struct row_end end = end_of_row(shift, rest * (float)LN_2, p->to_natural, l, sink);
     if (p->dropout) end.factor *= p->place.keep_scale;
     if (CACHE && has_scales(p) && p->cache.v_scale) end.factor /= weight_unit(p);
