@@ -159,36 +159,38 @@ static strobe_status check_score_pointers(const struct problem *p) {
 
 strobe_status strobe__cuda_check_pointers(const struct problem *p, const struct execution *execution) {
     const strobe_attention *a = &p->a;
+    const bool any = a->batch > 0, any_rows = any && a->seq_q > 0, any_keys = any && a->seq_k > 0;
+    const bool any_pairs = any_rows && any_keys;
     const struct {
         const char *name;
-        const void *data;
+        const void *data; /* NULL where nothing is in it: its pointer may be anything */
     } pointers[] = {
-        {"q", a->seq_q ? a->q.data : NULL},
-        {"k", a->seq_k ? a->k.data : NULL},
-        {"v", a->seq_k ? a->v.data : NULL},
-        {"out", a->seq_q ? a->out.data : NULL},
-        {"lse", a->seq_q ? a->lse.data : NULL},
-        {"dout", a->seq_q ? p->g.dout.data : NULL},
-        {"dlse", a->seq_q ? p->g.dlse.data : NULL},
-        {"dq", a->seq_q ? p->g.dq.data : NULL},
-        {"dk", a->seq_k ? p->g.dk.data : NULL},
-        {"dv", a->seq_k ? p->g.dv.data : NULL},
-        {"bias", a->bias ? p->bias.data : NULL},
-        {"dbias", p->g.dbias ? p->dbias.data : NULL},
-        {"bool_mask", a->bool_mask ? p->bool_mask.data : NULL},
-        {"block_mask", a->block_mask ? p->block_mask.data : NULL},
-        {"alibi.slopes", a->alibi ? p->alibi.slopes : NULL},
+        {"q", any_rows ? a->q.data : NULL},
+        {"k", any_keys ? a->k.data : NULL},
+        {"v", any_keys ? a->v.data : NULL},
+        {"out", any_rows ? a->out.data : NULL},
+        {"lse", any_rows ? a->lse.data : NULL},
+        {"dout", any_rows ? p->g.dout.data : NULL},
+        {"dlse", any_rows ? p->g.dlse.data : NULL},
+        {"dq", any_rows ? p->g.dq.data : NULL},
+        {"dk", any_keys ? p->g.dk.data : NULL},
+        {"dv", any_keys ? p->g.dv.data : NULL},
+        {"bias", a->bias && any_pairs ? p->bias.data : NULL},
+        {"dbias", p->g.dbias && any_pairs ? p->dbias.data : NULL},
+        {"bool_mask", a->bool_mask && any_pairs ? p->bool_mask.data : NULL},
+        {"block_mask", a->block_mask && any_pairs ? p->block_mask.data : NULL},
+        {"alibi.slopes", a->alibi && any ? p->alibi.slopes : NULL},
         {"sinks", a->sinks ? p->sinks.data : NULL},
         {"dsinks", p->g.dsinks ? p->dsinks.data : NULL},
         {"varlen.cu_seqlens_q", a->varlen ? a->varlen->cu_seqlens_q : NULL},
         {"varlen.cu_seqlens_k", a->varlen ? a->varlen->cu_seqlens_k : NULL},
-        {"varlen.used_q", a->varlen ? a->varlen->used_q : NULL},
-        {"varlen.used_k", a->varlen ? a->varlen->used_k : NULL},
+        {"varlen.used_q", a->varlen && any ? a->varlen->used_q : NULL},
+        {"varlen.used_k", a->varlen && any ? a->varlen->used_k : NULL},
         {"scales.q", a->scales ? p->scales.q : NULL},
         {"scales.k", a->scales ? p->scales.k : NULL},
         {"scales.v", a->scales ? p->scales.v : NULL},
-        {"varlen.leftpad_k", a->varlen ? p->varlen.leftpad_k : NULL},
-        {"paged.page_table", a->paged ? p->paged.page_table : NULL},
+        {"varlen.leftpad_k", a->varlen && any ? p->varlen.leftpad_k : NULL},
+        {"paged.page_table", a->paged && any_keys ? p->paged.page_table : NULL},
         {"mask_lists.data", a->mask_lists ? p->mask_lists.data : NULL},
         {"workspace", execution->workspace},
     };
