@@ -13,6 +13,7 @@
  * Memory map: Q [BLOCK_M][DIM], then STAGES x (K [BLOCK_N][DIM], V [BLOCK_N][DIM]), swizzled (load.h); with numbers of a
  * byte scales of keys behind them. Few rows: the four warps share the rows and split each block's keys (WARPS_N); more rows:
  * each has rows of its own (WARPS_M). */
+#include "cuda/ptx/thread.h"
 #include "cuda/sm80/decode_block.h"
 #include "cuda/sm80/decode_merge.h"
 
@@ -40,14 +41,14 @@ struct gathering {
 
 /* Leaves eight rows of the warp's, of the pass. */
 INLINE void leave_rows(float *memory, struct gathering *g, const struct state *state, int pass) {
-    const int lane = (int)threadIdx.x % 32;
+    const int lane = thread_anew() % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         if (!TURNED && half != pass) continue;
         const int row = row_of_lane(lane, half);
         float *const to = memory + ((warp_m() % TILES_AT_A_TIME * WARPS_N + warp_n()) * 8 + row % 8) * DIM;
         const float l = sum_of_row(state->l[half]);
-        put_row(to, swizzle_of(row), state, half);
+        put_row(to, lane, swizzle_of(row), state, half);
         if (is_first_of_row(lane)) g->statistics[warp_n()][16 * warp_m() + row] = make_float2(state->m[half], l);
     }
 }
@@ -60,7 +61,7 @@ INLINE void take_rows(const struct decode_params *d, const struct segment *s, co
     const int rows = s->t.rows * p->group;
     float *const part = part_at(d, s->slot);
 #pragma unroll 1
-    for (int at = (int)threadIdx.x; at < TILES_AT_A_TIME * 8 * QUARTERS; at += THREADS) {
+    for (int at = thread_anew(); at < TILES_AT_A_TIME * 8 * QUARTERS; at += THREADS) {
         const int tile = at / (8 * QUARTERS), own = at / QUARTERS % 8, x = at % QUARTERS * 4;
         const int row = (first_tile + tile) * 16 + 8 * pass + own;
         if (row >= rows) continue;

@@ -65,7 +65,7 @@ INLINE void leave_part(struct parts *parts, const struct state *state, int rows)
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
         if (row >= rows) continue;
-        put_row(parts->o[warp][row], 0, state, half);
+        put_row(parts->o[warp][row], lane, 0, state, half);
         if (lane % 4 == 0) parts->statistics[warp][row] = make_float2(state->m[half], l);
     }
 }

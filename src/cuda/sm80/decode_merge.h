@@ -29,8 +29,7 @@ INLINE int statistics_at(const struct decode_params *d, int row) { return d->row
 INLINE bool is_whole_item(const struct segment *s) { return s->parts == 1; }
 
 /* Stores the lane's columns of one of its two rows, [DIM_V]; column x at x ^ swizzle, a multiple of 8. */
-INLINE void put_row(float *row, int swizzle, const struct state *state, int half) {
-    const int lane = (int)threadIdx.x % 32;
+INLINE void put_row(float *row, int lane, int swizzle, const struct state *state, int half) {
 #if TURNED /* columns as decode_turned.h has them */
     const int own = 2 * (lane / 4) ^ swizzle;
 #pragma unroll
