@@ -20,8 +20,10 @@ void strobe__dist_sum_rows(struct summed_rows);
 
 enum { THREADS = 256, MOST_BLOCKS = 4096, MOST_PARTS = 64, MOST_COPIERS = 1056, MOST_UNITS = 1 << 30 };
 
-/* Launches a kernel by its symbol, whose address the runtime wants as one of an object. */
+/* Launches a kernel by its symbol, whose address the runtime wants as one of an object. Without blocks there is nothing to
+ * do, which the runtime refuses. */
 static const char *launch(void (*kernel)(void), dim3 blocks, dim3 threads, void **arguments, void *stream) {
+    if (blocks.x == 0 || blocks.y == 0) return NULL;
     const void *symbol;
     memcpy(&symbol, &kernel, sizeof symbol);
     const cudaError_t error = cudaLaunchKernel(symbol, blocks, threads, arguments, 0, stream);

@@ -37,7 +37,7 @@ check 3 1 bwd "$rows" bf16 causal=topleft ranks=3:ring:zigzag bwd "$rows" fp16 c
 check 1 0 fwd "$few" bf16 sinks softcap=15 ranks=4:ring:zigzag bwd "$few" bf16 sinks dlse causal ranks=3:ring:striped
 check 2 1 bwd "$few" fp32 alibi dropout=0.2 ranks=4:all_gather:zigzag bwd "$few" fp32 bias dbias ranks=3:ring:contiguous
 check 3 0 fwd "$packs" fp16 causal sinks ranks=4:ulysses:striped bwd "$packs" bf16 window=9,3 alibi ranks=4/2:two_levels:zigzag
-check 2 0 fwd "$few" bf16 mask bias ranks=2:automatic:zigzag bwd "$packs" fp32 causal=topleft deterministic ranks=5:ring:zigzag
+check 2 0 fwd "$few" bf16 mask bias ranks=2:automatic:zigzag fwd b=0 h=4/2 s=1 d=32 bf16 mask=bk ranks=4:all_gather bwd "$packs" fp32 causal=topleft deterministic ranks=5:ring:zigzag
 
 export STROBE_EMULATED_LATE=1
 STROBE_EMULATED_DEVICES=2 $build/tests/test_dist_nccl 2 70
