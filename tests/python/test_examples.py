@@ -144,7 +144,7 @@ q, k, v = np.random.default_rng(0).standard_normal((3, 1, 512, 2, 16), dtype=np.
 table, doc = np.ones((2, 1023), np.float32), np.arange(512, dtype=np.int32) // 100
 """,
     "docs/distributed.md": """import torch, torch.distributed as dist
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+dist.is_initialized() or dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 text = torch.arange(34).view(2, 17)
 q, k, v = torch.randn(3, 2, 16, 2, 8)
 """,
