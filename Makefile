@@ -7,8 +7,10 @@ CORES   := $(shell nproc)
 
 # $(call build,PRESET): configures silently; errors still show.
 build = cmake --preset $(1) >/dev/null && cmake --build $(2)
-# $(call tests,FOLDER,LABELS): runs tests and leaves their results for tools/test_totals.sh.
-tests = ctest --test-dir $(1) -L '$(2)' -j $(CORES) --output-on-failure --output-junit results.xml
+# The tests' build, with -O3 as the release for all that this processor can run, and for the rest with $(1).
+dev = $(call build,dev -DSTROBE_AVX512_OPTIONS=$(if $(shell grep -sw avx512f /proc/cpuinfo),,$(1)),build-dev)
+# $(call tests,FOLDER,LABELS,CORES): runs tests and leaves their results for tools/test_totals.sh.
+tests = ctest --test-dir $(1) -L '$(2)' -j $(or $(3),$(CORES)) --output-on-failure --output-junit results.xml
 
 .PHONY: all
 all: packages  ## build the library and the command into build/ (the default); CUDA=OFF leaves the GPU's kernels out
@@ -23,17 +25,17 @@ demo: all  ## exact attention on the queries, keys and values of a real transfor
 
 .PHONY: test
 test: packages-test  ## the tests, quick and full: some 25 minutes on two cores
-	@$(call build,dev,build-dev)
-	$(call tests,build-dev,quick|full); status=$$?; tools/test_totals.sh build-dev/results.xml; exit $$status
+	@$(call dev,-O1)
+	$(call tests,build-dev,quick|full,$(shell expr $(CORES) + 2)); status=$$?; tools/test_totals.sh build-dev/results.xml; exit $$status
 
 .PHONY: quick
 quick: packages-test  ## the quick tests alone: under a minute once built
-	@$(call build,dev,build-dev)
+	@$(call dev,-O1)
 	$(call tests,build-dev,quick)
 
 .PHONY: long
 long: packages-long  ## the tests that take as long as they take
-	@$(call build,dev,build-dev)
+	@$(call dev)
 	$(call tests,build-dev,long)
 
 .PHONY: asan tsan clang

@@ -16,14 +16,14 @@ cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAK
 # shellcheck disable=SC2086 # a list of targets
 cmake --build "$build" --target strobe_command $tests -- --quiet
 
-# Of cases that are drawn fewer where time is short.
-[ "$seconds" -ge 60 ] || export STROBE_APPEND_CASES=100
+# Of cases that are drawn fewer where time is short: a step that has no factor in common with how many head dims take turns.
+[ "$seconds" -ge 60 ] || export STROBE_APPEND_CASES=100 STROBE_QUANTISE_STEP=7
 for test in $tests; do
     if ! STROBE_EMULATED_DEVICES=2 "$build/tests/$test" >"$build/test.txt" 2>&1; then
         cat "$build/test.txt"
         exit 1
     fi
-    echo "$test: passed"
+    if grep -q 'PASSED  \] 0 test' "$build/test.txt"; then echo "$test: skipped"; else echo "$test: passed"; fi
 done
 # What was wrong on a GPU once, and is cured: a function of a score in a tile's first block and in the others.
 function='score=score*(1.5-tanh(table[h][abs(j)%3]))'

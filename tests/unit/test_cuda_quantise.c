@@ -5,6 +5,7 @@
  * both kinds, Hadamard and K's mean, and with NaNs and infinities among the numbers. Skipped without a GPU. */
 #include <math.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "problem/cuda_memory.h"
@@ -86,6 +87,9 @@ static void same_bytes(void **state) {
     (void)state;
     strobe_device_info info = {.struct_size = sizeof info};
     if (strobe_device_at(STROBE_CUDA, 0, &info) != STROBE_OK || !cuda_memory_open(message, sizeof message)) skip();
+    const char *wanted = getenv("STROBE_QUANTISE_STEP"); /* every seventh case, say, on a GPU that the host plays */
+    const size_t step = wanted ? (size_t)atoi(wanted) : 1;
+    assert_true(step > 0);
     struct random r = {.state = 9};
     for (size_t n = 0; n < 176; ++n) {
         const uint64_t bits = random_bits(&r) >> 20;
@@ -104,6 +108,7 @@ static void same_bytes(void **state) {
             w.target = n < 136 ? STROBE_FP8_E4M3 : STROBE_INT8;
             w.hadamard = bits & 2, w.rotary = bits & 4, w.used = bits & 8, w.nan = bits & 16, w.mean = bits & 32;
         }
+        if (n % step) continue;
         if (w.nan && w.mean) w.mean = false; /* a NaN of q is one of lse_shift, with any bits */
         fill(&w);
         struct memory *there = cuda_memory_copied(&host, sizeof host);
