@@ -4,9 +4,9 @@
 #include "against_oracle.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "kernel_table.h"
-#include "test.h"
 
 /* The largest distance of two tensors; infinite where one of them is NaN, or infinite alone. */
 static double largest_error(const struct slot *x, const struct slot *oracle) {
@@ -183,4 +183,19 @@ void check_against_oracle(const struct shape *shape, enum operations operations)
 
 void check_ways_against_oracle(const struct shape *shape, int ways, run_way *run) {
     check_shape(shape, BOTH_OPERATIONS, ways, run);
+}
+
+const int32_t oracle_dtypes[ORACLE_DTYPES] = {STROBE_FP32, STROBE_FP16, STROBE_BF16};
+
+static void run_oracle_test(void **state) {
+    const struct oracle_test *test = *state;
+    check_against_oracle(&test->shape, test->operations);
+}
+
+struct CMUnitTest oracle_test(struct oracle_test *test, const struct shape *shape, enum operations operations,
+                              size_t dtype) {
+    static const char *const names[ORACLE_DTYPES] = {"fp32", "fp16", "bf16"};
+    test->shape = *shape, test->shape.dtype = oracle_dtypes[dtype], test->operations = operations;
+    snprintf(test->name, sizeof test->name, "%s, %s", shape->name, names[dtype]);
+    return test_of_row(test->name, run_oracle_test, test);
 }

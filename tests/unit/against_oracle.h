@@ -10,11 +10,22 @@
 #define STROBE_TESTS_UNIT_AGAINST_ORACLE_H
 
 #include "problem_fixture.h"
+#include "test.h"
 
 enum operations { FORWARD_ALONE, BOTH_OPERATIONS };
 
 /* Fails the test at hand where a kernel is wrong, or where none takes the problem. */
 void check_against_oracle(const struct shape *shape, enum operations operations);
+
+/* check_against_oracle of a problem in one of three dtypes, as a test of its own: what it needs is kept in *test. */
+enum { ORACLE_DTYPES = 3 };
+extern const int32_t oracle_dtypes[ORACLE_DTYPES];
+struct oracle_test {
+    struct shape shape;
+    enum operations operations;
+    char name[80];
+};
+struct CMUnitTest oracle_test(struct oracle_test *test, const struct shape *shape, enum operations operations, size_t dtype);
 
 /* The same, forward and backward, for other ways to compute the outputs of a fixture than its kernels, numbered from 0 on.
  * run writes them, and its name for the way; false: the way does not take the problem. A backward's out and lse are there. A

@@ -3,10 +3,7 @@
  * test_kernels.c: every kernel of the table against the oracle, feature by feature and shape by shape, in every dtype:
  * small problems. test_lengths.c has those of several blocks, ranges and splits, test_magnitudes.c those whose scores are
  * not of the size of one. */
-#include <stdio.h>
-
 #include "against_oracle.h"
-#include "test.h"
 
 #define SIZE .batch = 2, .seq_q = 51, .seq_k = 67, .heads_q = 4, .heads_kv = 2, .dim = 9, .dim_v = 6
 #define ONE  .batch = 1, .heads_q = 1
@@ -88,29 +85,10 @@ static const struct shape cases[] = {
     {"dim 511", ONE, .seq_q = 9, .seq_k = 11, .dim = 511},
 };
 
-static const int32_t dtypes[] = {STROBE_FP32, STROBE_FP16, STROBE_BF16};
-static const char *const dtype_names[] = {"fp32", "fp16", "bf16"};
-
-/* A case and a dtype. */
-struct test {
-    struct shape shape;
-    char name[80];
-};
-
-static void test_one(void **state) {
-    const struct test *test = *state;
-    check_against_oracle(&test->shape, BOTH_OPERATIONS);
-}
-
 int main(void) {
-    static struct test all[COUNT(cases) * COUNT(dtypes)];
+    static struct oracle_test all[COUNT(cases) * ORACLE_DTYPES];
     struct CMUnitTest tests[COUNT(all)];
-    for (size_t n = 0; n < COUNT(all); ++n) {
-        struct test *test = &all[n];
-        test->shape = cases[n / COUNT(dtypes)];
-        test->shape.dtype = dtypes[n % COUNT(dtypes)];
-        snprintf(test->name, sizeof test->name, "%s, %s", test->shape.name, dtype_names[n % COUNT(dtypes)]);
-        tests[n] = test_of_row(test->name, test_one, test);
-    }
+    for (size_t n = 0; n < COUNT(all); ++n)
+        tests[n] = oracle_test(&all[n], &cases[n / ORACLE_DTYPES], BOTH_OPERATIONS, n % ORACLE_DTYPES);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,15 +3,12 @@
  * test_lengths.c: every kernel of the table against the oracle past each length at which a kernel of the CPU takes another
  * path: a block of keys, a range of the backward, a split of decoding, a super-block, a task of the forward. The lengths are
  * made of the kernels' own constants, so that they move when those are tuned. Every feature meets several blocks of keys. */
-#include <stdio.h>
-
 #include "against_oracle.h"
 #include "cpu/amx/sizes.h"
 #include "cpu/decode/split_kv.h"
 #include "cpu/vector/backward_tasks.h"
 #include "cpu/vector/forward_tasks.h"
 #include "level_sizes.h"
-#include "test.h"
 
 enum { SEVERAL_BLOCKS = 3 * BLOCK_KEYS + 5, LARGEST_DIM = 512, LARGEST_DIM_ON_TILES = 256 };
 
@@ -159,37 +156,19 @@ static const struct group {
     {decoding, COUNT(decoding), FORWARD_ALONE},
 };
 
-static const int32_t dtypes[] = {STROBE_FP32, STROBE_FP16, STROBE_BF16};
-static const char *const dtype_names[] = {"fp32", "fp16", "bf16"};
-
-/* A case and a dtype. */
-struct test {
-    struct shape shape;
-    enum operations operations;
-    char name[80];
-};
-
-static void test_one(void **state) {
-    const struct test *test = *state;
-    check_against_oracle(&test->shape, test->operations);
-}
-
 int main(void) {
-    enum { MOST = COUNT(dtypes) * (COUNT(several_blocks) + COUNT(ranges) + COUNT(tasks) + COUNT(decoding)) };
-    static struct test all[MOST];
+    enum { MOST = ORACLE_DTYPES * (COUNT(several_blocks) + COUNT(ranges) + COUNT(tasks) + COUNT(decoding)) };
+    static struct oracle_test all[MOST];
     static struct CMUnitTest tests[MOST];
     size_t count = 0;
     for (const struct group *g = groups; g < groups + COUNT(groups); ++g)
-        for (size_t n = 0; n < g->count * COUNT(dtypes); ++n) {
-            const struct length *length = &g->lengths[n / COUNT(dtypes)];
-            const int32_t dtype = dtypes[n % COUNT(dtypes)];
-            struct test *test = &all[count];
-            if (length->shape.dtype && length->shape.dtype != dtype) continue;
-            *test = (struct test){.shape = length->shape, .operations = g->operations};
-            test->shape.dtype = dtype;
-            if (length->tiles) test->shape.seq_q = length->tiles * most_tile_rows() + 1;
-            snprintf(test->name, sizeof test->name, "%s, %s", test->shape.name, dtype_names[n % COUNT(dtypes)]);
-            tests[count++] = test_of_row(test->name, test_one, test);
+        for (size_t n = 0; n < g->count * ORACLE_DTYPES; ++n) {
+            const struct length *length = &g->lengths[n / ORACLE_DTYPES];
+            struct shape shape = length->shape;
+            if (shape.dtype && shape.dtype != oracle_dtypes[n % ORACLE_DTYPES]) continue;
+            if (length->tiles) shape.seq_q = length->tiles * most_tile_rows() + 1;
+            tests[count] = oracle_test(&all[count], &shape, g->operations, n % ORACLE_DTYPES);
+            ++count;
         }
     return cmocka_run_group_tests(tests, NULL, NULL); /* entries without a function do not count */
 }

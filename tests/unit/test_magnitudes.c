@@ -3,11 +3,8 @@
  * test_magnitudes.c: every kernel of the table against the oracle where scores are not of the size of one: so large that a
  * row is its largest key, very negative throughout, with a maximum that grows from block to block or from split to split, so
  * that every sum has to be rescaled, or falls, and all of it side by side in the lanes of a tile. */
-#include <stdio.h>
-
 #include "against_oracle.h"
 #include "cpu/decode/split_kv.h"
-#include "test.h"
 
 enum { SEVERAL_BLOCKS = 4 * BLOCK_KEYS + 5, SEVERAL_SPLITS = 2 * DEFAULT_SPLIT + 77 };
 
@@ -46,30 +43,12 @@ static const struct case_of {
      FORWARD_ALONE},
 };
 
-static const int32_t dtypes[] = {STROBE_FP32, STROBE_FP16, STROBE_BF16};
-static const char *const dtype_names[] = {"fp32", "fp16", "bf16"};
-
-/* A case and a dtype. */
-struct test {
-    struct shape shape;
-    enum operations operations;
-    char name[80];
-};
-
-static void test_one(void **state) {
-    const struct test *test = *state;
-    check_against_oracle(&test->shape, test->operations);
-}
-
 int main(void) {
-    static struct test all[COUNT(cases) * COUNT(dtypes)];
+    static struct oracle_test all[COUNT(cases) * ORACLE_DTYPES];
     struct CMUnitTest tests[COUNT(all)];
     for (size_t n = 0; n < COUNT(all); ++n) {
-        struct test *test = &all[n];
-        test->shape = cases[n / COUNT(dtypes)].shape, test->operations = cases[n / COUNT(dtypes)].operations;
-        test->shape.dtype = dtypes[n % COUNT(dtypes)];
-        snprintf(test->name, sizeof test->name, "%s, %s", test->shape.name, dtype_names[n % COUNT(dtypes)]);
-        tests[n] = test_of_row(test->name, test_one, test);
+        const struct case_of *x = &cases[n / ORACLE_DTYPES];
+        tests[n] = oracle_test(&all[n], &x->shape, x->operations, n % ORACLE_DTYPES);
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
