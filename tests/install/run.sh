@@ -56,7 +56,7 @@ add_subdirectory | add_subdirectory-all)
     # Whether it builds there is asked, not how fast it runs. Kernels of each level come in by the same lines of CMake.
     only=ON
     [ "$way" = add_subdirectory ] || only=OFF
-    build_consumer "$work/$way" "-DSTROBE_SOURCE=$source" -DSTROBE_CUDA=OFF -DCMAKE_C_FLAGS_RELEASE=-O1 -DSTROBE_BASELINE_ONLY=$only
+    build_consumer "$work/$way" "-DSTROBE_SOURCE=$source" -DSTROBE_CUDA=OFF -DCMAKE_C_FLAGS_RELEASE=-O0 -DSTROBE_BASELINE_ONLY=$only
     ;;
 *)
     echo "run.sh: no way called $way"
