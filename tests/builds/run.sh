@@ -38,7 +38,7 @@ case $preset,$all in
 clang,) set -- "$@" -E "^(every kernel past |lab: |many ranks|command: |strobe check --quick|$text)" ;; # a part of the grid: below
 asan,)
     slow='every kernel past |every kernel where |any number of threads |lab: every algorithm |command: what roundings |make demo: '
-    set -- "$@" -E "^(${slow}strobe check --quick|decoding on a GPU: |$text)"
+    set -- "$@" -E "^($slow|strobe check --quick|decoding on a GPU: |$text)"
     ;;
 tsan,*) set -- setarch -R "$@" -E "^($single)" ;;
 esac
