@@ -10,9 +10,14 @@
 #define FORWARD  (COMMON | FEATURE(PAGED) | FEATURE(LEFTPAD_K) | FEATURE(LSE) | FEATURE(SCALES) | FEATURE(SCALES_Q))
 #define BACKWARD (COMMON | FEATURE(DSCORE) | FEATURE(DBIAS) | FEATURE(DSINKS) | FEATURE(DLSE) | FEATURE(DETERMINISTIC))
 
-#define FLOATS   (FP32 | FP16 | BF16)
-#define ALL      (FLOATS | FP64)
-#define LSES     (FP32 | FP64)
+#define FLOATS (FP32 | FP16 | BF16)
+#define ALL    (FLOATS | FP64)
+#define LSES   (FP32 | FP64)
+#define OF_GRADIENTS(of_q)                                                                                         \
+    {                                                                                                              \
+        .q = of_q, .kv = SAME, .out = ALL, .lse = LSES, .bias = ALL, .sinks = LSES, .dout = ALL, .gradients = ALL, \
+        .dbias = ALL                                                                                               \
+    }
 #define ANY_SIZE .dim = DIM_LIMIT, .dim_v = DIM_V_LIMIT, .seq_q = ANY_NUMBER, .seq_k = ANY_NUMBER, .rows = ANY_NUMBER
 
 static const struct kernel kernels[] = {
@@ -53,15 +58,7 @@ static const struct kernel kernels[] = {
         .summary = "the oracle: float64 arithmetic, recomputes everything from q, k, v and dout",
         .operation = STROBE_BACKWARD,
         .features = BACKWARD,
-        .dtypes = {.q = ALL,
-                   .kv = SAME,
-                   .out = ALL,
-                   .lse = LSES,
-                   .bias = ALL,
-                   .sinks = LSES,
-                   .dout = ALL,
-                   .gradients = ALL,
-                   .dbias = ALL},
+        .dtypes = OF_GRADIENTS(ALL),
         ANY_SIZE,
         .workspace = strobe__reference_backward_workspace,
         .run = strobe__reference_backward,
@@ -72,15 +69,7 @@ static const struct kernel kernels[] = {
         .operation = STROBE_BACKWARD,
         .by_name_only = true,
         .features = BACKWARD,
-        .dtypes = {.q = FLOATS,
-                   .kv = SAME,
-                   .out = ALL,
-                   .lse = LSES,
-                   .bias = ALL,
-                   .sinks = LSES,
-                   .dout = ALL,
-                   .gradients = ALL,
-                   .dbias = ALL},
+        .dtypes = OF_GRADIENTS(FLOATS),
         ANY_SIZE,
         .workspace = strobe__standard_backward_workspace,
         .run = strobe__standard_backward,
