@@ -36,9 +36,3 @@ void lab_safe_softmax(lab_memory *memory, const lab_head *head) {
     }
     lab_release(memory);
 }
-
-void lab_safe_softmax_forward(lab_memory *memory, const lab_head *head) {
-    lab_standard_scores(memory, head);
-    lab_safe_softmax(memory, head);
-    lab_standard_output(memory, head);
-}

@@ -59,7 +59,6 @@ static inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint32_t)((uin
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 static inline int __popc(uint32_t x) { return __builtin_popcount(x); }
-static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
 #define __log2f(x) log2f(x) /* libc has a function of the name */
 static inline float __fdividef(float a, float b) { return a / b; }
@@ -128,7 +127,6 @@ static inline int emulated_lane(void) {
 
 static inline void __syncthreads(void) { emulated_barrier_wait(0, 0); }
 static inline int __syncthreads_or(int value) { return emulated_barrier_or(value); }
-static inline void __nanosleep(unsigned) { emulated_yield(); }
 
 /* What a lane brings and takes where lanes converge. */
 template <typename type> struct emulated_exchange {
