@@ -13,10 +13,9 @@
 
 #include "append_image.h"
 #include "problem/cuda_driver.h"
-#include "problem/cuda_memory.h"
 #include "problem/element.h"
 #include "strobe/strobe_append.h"
-#include "test.h"
+#include "with_gpu.h"
 
 static strobe_status append(const struct way *w, const struct image *m, unsigned char *base, int32_t device, void *stream) {
     struct call c;
@@ -54,12 +53,6 @@ static void assert_same(const struct way *w, const struct image *m, unsigned cha
                 (int)w->rotary_dim, (int)w->dim, (int)w->dim_v, (int)w->heads, (int)w->group, (int)w->most, (int)w->longest,
                 (int)w->page, w->source, w->target, w->q_target, w->block, w->interleaved, w->positions, w->at_length,
                 w->hadamard, w->odd, w->in_place, w->special, w->wide, w->missing);
-}
-
-static bool has_gpu(void) {
-    char message[256];
-    strobe_device_info info = {.struct_size = sizeof info};
-    return strobe_device_at(STROBE_CUDA, 0, &info) == STROBE_OK && cuda_memory_open(message, sizeof message);
 }
 
 static unsigned char *there_of(const struct image *m) {
@@ -302,10 +295,6 @@ static void memory_of_the_host_is_refused(void **state) {
 }
 
 int main(void) {
-    if (!has_gpu()) {
-        puts("skipped: there is no GPU that this build can use");
-        return 77;
-    }
     const struct CMUnitTest tests[] = {cmocka_unit_test(bytes_of_the_cpu),
                                        cmocka_unit_test(usual_calls),
                                        cmocka_unit_test(wild_numbers),
@@ -313,5 +302,5 @@ int main(void) {
                                        cmocka_unit_test(in_a_graph),
                                        cmocka_unit_test(from_a_fresh_thread),
                                        cmocka_unit_test(memory_of_the_host_is_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_WITH_GPU(tests);
 }

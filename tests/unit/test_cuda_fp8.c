@@ -7,10 +7,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "problem/cuda_memory.h"
 #include "problem/element.h"
-#include "strobe/strobe.h"
-#include "test.h"
+#include "with_gpu.h"
 
 enum { BATCH = 2, ROWS = 150, KEYS = 260, HEADS = 4, KV_HEADS = 2, MOST_DIM = 256, BLOCKS = (KEYS + 127) / 128 };
 enum { MOST_E4M3 = 448 };
@@ -144,8 +142,6 @@ static void as_on_the_cpu(void **state) {
     char message[256];
     size_t bytes;
     (void)state;
-    strobe_device_info info = {.struct_size = sizeof info};
-    if (strobe_device_at(STROBE_CUDA, 0, &info) != STROBE_OK || !cuda_memory_open(message, sizeof message)) skip();
     for (size_t n = 0; n < COUNT(ways); ++n) {
         const struct way *w = &ways[n];
         fill(w);
@@ -166,5 +162,5 @@ static void as_on_the_cpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_on_the_cpu)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_WITH_GPU(tests);
 }

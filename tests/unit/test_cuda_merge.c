@@ -5,9 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "problem/cuda_memory.h"
-#include "strobe/strobe.h"
-#include "test.h"
+#include "with_gpu.h"
 
 enum { BATCH = 2, ROWS = 5, HEADS = 3, DIM = 70, ALL_ROWS = BATCH * ROWS * HEADS, MOST = 256 };
 
@@ -37,12 +35,6 @@ static strobe_partials partials(strobe_partial *parts, int count, int32_t device
                              .count = count,
                              .parts = parts,
                              .device = device};
-}
-
-static bool there_is_no_gpu(void) {
-    char message[256];
-    strobe_device_info info = {.struct_size = sizeof info};
-    return strobe_device_at(STROBE_CUDA, 0, &info) != STROBE_OK || !cuda_memory_open(message, sizeof message);
 }
 
 static void merge_on_both(int count) {
@@ -75,7 +67,6 @@ static void merge_on_both(int count) {
 
 static void parts_merge_as_on_the_cpu(void **state) {
     (void)state;
-    if (there_is_no_gpu()) skip();
     fill_parts();
     static const int counts[] = {1, 2, 32, 33, 100, MOST};
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; ++i) merge_on_both(counts[i]);
@@ -83,7 +74,6 @@ static void parts_merge_as_on_the_cpu(void **state) {
 
 static void more_parts_than_places_are_refused(void **state) {
     (void)state;
-    if (there_is_no_gpu()) skip();
     static strobe_partial parts[MOST + 1];
     for (int n = 0; n <= MOST; ++n) parts[n].out.data = part_out[0], parts[n].lse.data = part_lse[0];
     strobe_partials p = partials(parts, MOST + 1, STROBE_CUDA);
@@ -97,5 +87,5 @@ int main(void) {
         cmocka_unit_test(parts_merge_as_on_the_cpu),
         cmocka_unit_test(more_parts_than_places_are_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_WITH_GPU(tests);
 }

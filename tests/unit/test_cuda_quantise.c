@@ -8,10 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "problem/cuda_memory.h"
 #include "problem/element.h"
 #include "strobe/strobe_quantise.h"
-#include "test.h"
+#include "with_gpu.h"
 
 enum { BATCH = 2, SEQ = 300, HEADS = 3, MOST_DIM = 256, ROWS = BATCH * SEQ, ELEMENTS = ROWS * HEADS * MOST_DIM };
 enum { LENGTHS = 8, TABLE = 320 * (MOST_DIM / 2) };
@@ -85,8 +84,6 @@ static void same_bytes(void **state) {
     static const int64_t dims[] = {64, 96, 128, 192, 256, 80, 1, 7, 40, 100, 8, 32}, blocks[] = {128, 1, 0, 16, 7, 200};
     char message[256];
     (void)state;
-    strobe_device_info info = {.struct_size = sizeof info};
-    if (strobe_device_at(STROBE_CUDA, 0, &info) != STROBE_OK || !cuda_memory_open(message, sizeof message)) skip();
     const char *wanted = getenv("STROBE_QUANTISE_STEP"); /* every seventh case, say, on a GPU that the host plays */
     const size_t step = wanted ? (size_t)atoi(wanted) : 1;
     assert_true(step > 0);
@@ -129,5 +126,5 @@ static void same_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_bytes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_WITH_GPU(tests);
 }
