@@ -7,7 +7,7 @@ CORES   := $(shell nproc)
 
 # $(call build,PRESET): configures silently; errors still show.
 build = cmake --preset $(1) >/dev/null && cmake --build $(2)
-# The tests' build, with -O3 as the release for all that this processor can run, and for the rest with $(1).
+# $(call dev,OPTION): the tests' build, by -O3 as the release. OPTION is for kernels of AVX-512 where this processor lacks it.
 dev = $(call build,dev -DSTROBE_AVX512_OPTIONS=$(if $(shell grep -sw avx512f /proc/cpuinfo),,$(1)),build-dev)
 # $(call tests,FOLDER,LABELS,CORES): runs tests and leaves their results for tools/test_totals.sh.
 tests = ctest --test-dir $(1) -L '$(2)' -j $(or $(3),$(CORES)) --output-on-failure --output-junit results.xml
