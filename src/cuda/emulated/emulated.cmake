@@ -6,7 +6,7 @@ find_program(STROBE_CXX NAMES g++ c++ clang++ REQUIRED)
 find_path(STROBE_CUDA_INCLUDE cuda_runtime_api.h PATHS /usr/local/cuda/include REQUIRED)
 set(emulated_root ${CMAKE_CURRENT_SOURCE_DIR} CACHE INTERNAL "") # both for libstrobe_dist, too
 set(emulated_options -std=gnu++17 -O1 -g1 -march=native -fPIC -fvisibility=hidden -fno-exceptions -fno-strict-aliasing
-  -Wno-unknown-pragmas -Wno-attributes -Wno-enum-compare -I${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulated/include -I${CMAKE_CURRENT_SOURCE_DIR}
+  -Wno-unknown-pragmas -Wno-attributes -Wno-enum-compare -Wno-psabi -I${CMAKE_CURRENT_SOURCE_DIR}/cuda/emulated/include -I${CMAKE_CURRENT_SOURCE_DIR}
   -I${PROJECT_SOURCE_DIR}/include -isystem ${STROBE_CUDA_INCLUDE} CACHE INTERNAL "")
 
 add_library(strobe_emulated_gpu SHARED cuda/emulated/barriers.c cuda/emulated/coroutines.c cuda/emulated/driver.c
