@@ -63,7 +63,6 @@ def test_fp8_error(example, device):
     assert len(re.findall(r"^layer\d", table, flags=re.M)) == 2 and "least cosine: 0.999" in table
 
 
-@pytest.mark.full  # the calls that it makes are those of test_context_parallel.py
 def test_train_gpt_over_ranks():
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
     said = run(*torchrun, ROOT / "examples/train_gpt_ranks.py", "--steps", 3)
