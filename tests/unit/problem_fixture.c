@@ -162,6 +162,9 @@ static void fill_tensors(struct fixture *f) {
         slot_set(&f->slot[TABLE], e, (double)((int64_t)random_below(&random, 512) - 256) / 256);
     for (int64_t h = 0; has(f, NO_SINKS) && h < f->shape.heads_q; h += 2)
         slot_set(&f->slot[SINK_LOGITS], h, -(double)INFINITY);
+    const double far = f->shape.dtype == STROBE_FP16 ? 2e4 : 1e38;
+    for (int64_t e = 0; has(f, FAR_BIAS) && e < slot_count(&f->slot[BIAS_TERM]); ++e)
+        slot_set(&f->slot[BIAS_TERM], e, (slot_get(&f->slot[BIAS_TERM], e) / 2 - 2) * far);
     set_values(f);
 }
 

@@ -32,6 +32,8 @@ enum feature {
     WIDE = 1 << 20,     /* outputs in fp64, whatever the inputs are */
     TIGHT = 1 << 21,    /* every tensor ends where nobody may read on */
     NO_SINKS = 1 << 22, /* every second sink is -inf: as if the head had none */
+    FAR_BIAS =
+        1 << 23, /* every bias is near the least number of its dtype, where one key's differs from the next's by far */
     PER_SCORE = PER_BATCH | PER_HEAD | PER_ROW,
     PACKED = PACKED_Q | PACKED_K,
     USED = USED_Q | USED_K,

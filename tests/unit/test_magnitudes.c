@@ -2,7 +2,8 @@
  *
  * test_magnitudes.c: every kernel of the table against the oracle where scores are not of the size of one: so large that a
  * row is its largest key, very negative throughout, with a maximum that grows from block to block or from split to split, so
- * that every sum has to be rescaled, or falls, and all of it side by side in the lanes of a tile. */
+ * that every sum has to be rescaled, or falls, all of it side by side in the lanes of a tile, or so far from zero that a
+ * product of it and log2 e is rounded by more than any exponent. */
 #include "against_oracle.h"
 #include "cpu/decode/split_kv.h"
 
@@ -24,6 +25,8 @@ static const struct case_of {
      BOTH_OPERATIONS},
     {{"growing, softcap, bias, dropout", SIZE, .values = GROWING, .features = SOFTCAP | BIAS | PER_ROW | DROPOUT},
      BOTH_OPERATIONS},
+    {{"biases near the least number", SIZE, .features = BIAS | FAR_BIAS | PER_ROW | PER_HEAD}, BOTH_OPERATIONS},
+    {{"biases near the least number, lse not wanted", SIZE, .features = BIAS | FAR_BIAS | PER_ROW | NO_LSE}, FORWARD_ALONE},
     {{"growing, against the scale", SIZE, .values = GROWING, .features = NEGATIVE_SCALE}, BOTH_OPERATIONS},
     {{"falling", SIZE, .values = FALLING}, BOTH_OPERATIONS},
     {{"steep", SIZE, .values = STEEP}, BOTH_OPERATIONS},

@@ -20,7 +20,7 @@ struct tile {
     float *o, *m, *l; /* O^T [v_padded][TILE_ROWS]; [TILE_ROWS] lagging maximum; [TILE_ROWS] sum of exponentials */
     bool any_unset;   /* some row has not seen a key: its m is -inf */
     bool o_empty;     /* nothing has been added to O: it is zero, whatever its memory holds */
-    bool far;         /* the maximum of some row is so large that m c is not finite, as under a bias of finfo.min */
+    bool far;         /* the maximum of some row is so large that S c - m c says nothing, as under a bias of finfo.min */
 };
 
 /* One worker's memory. */
@@ -93,9 +93,11 @@ static vec maximum(const float *s, int64_t rows) {
     return m[0];
 }
 
+/* From 2^24 on m c is rounded by 1 and more: every P of the row would be multiplied by a power of two that may be 0 or
+ * infinite. */
 static bool is_far(const float m[TILE_ROWS], float factor) {
     bool far = false;
-    for (int r = 0; r < TILE_ROWS; ++r) far |= isfinite(m[r]) && !isfinite(m[r] * factor);
+    for (int r = 0; r < TILE_ROWS; ++r) far |= isfinite(m[r]) && !(fabsf(m[r] * factor) < 0x1p24f);
     return far;
 }
 

@@ -271,14 +271,18 @@ struct exp2_parts {
 
 QUADWISE_1(v_floor, vec, vec, vrndmq_f32)
 
+/* On tiles the reference of a row lags behind its maximum, and x may be anything: 2^128 is infinite, or the next below. */
 ALWAYS_INLINE struct exp2_parts v_exp2_start(vec x) {
+    if (QUADS > 1) {
+        EACH_QUAD x.q[i] = vminq_f32(x.q[i], vdupq_n_f32(128));
+    }
     const vec whole = v_floor(x);
     return (struct exp2_parts){whole, v_sub(x, whole)};
 }
 
 /* The integer part of x is added to the exponent bits of the polynomial. Below -125 the result is 0, whatever the bits are,
- * since a denormal may be slow. A NaN stays one: its conversion is 0. Arguments are at most 127; those of a softmax are at
- * most 0. */
+ * since a denormal may be slow. A NaN stays one: its conversion is 0. Arguments are at most 127, or 128 exactly; those of a
+ * softmax are at most 0 but where its reference lags. */
 ALWAYS_INLINE vec v_exp2_scale(struct exp2_parts e, vec p) {
     EACH_QUAD {
         const int32x4_t shift = vshlq_n_s32(vcvtq_s32_f32(e.whole.q[i]), 23);
