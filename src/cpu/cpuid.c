@@ -3,8 +3,8 @@
  * cpuid.c: detection of the level. CPUID leaves 1 and 7 say what the processor decodes, XCR0 says which registers the
  * operating system saves, and a level needs both. The bits are from the Intel SDM, volume 2A, CPUID, and volume 1, 13.3
  * "Enabling the XSAVE feature set". Every 64-bit ARM processor that runs Linux or macOS has NEON; Linux says which have
- * products of bf16 (Documentation/arm64/elf_hwcaps.rst), and elsewhere nobody is asked. Other architectures have the
- * baseline, which the compiler maps to the vectors that they guarantee. */
+ * products of bf16 and of bytes (Documentation/arm64/elf_hwcaps.rst), and elsewhere nobody is asked. Other architectures
+ * have the baseline, which the compiler maps to the vectors that they guarantee. */
 #define _DEFAULT_SOURCE /* syscall() */
 #include "cpu/cpuid.h"
 
@@ -25,7 +25,7 @@
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
-enum { HAS_BF16 = 1 << 14 }; /* HWCAP2_BF16 */
+enum { HAS_BF16 = 1 << 14 /* HWCAP2_BF16 */, HAS_BYTE_PRODUCTS = 1 << 20 /* HWCAP_ASIMDDP */ };
 #endif
 
 const char *const strobe__cpu_level_names[CPU_LEVELS] = {
@@ -187,6 +187,13 @@ const char *strobe__cpu_refuses_tiles(void) {
         atomic_store_explicit(&known, granted, memory_order_relaxed);
     }
     return granted ? NULL : "the operating system refused this process the use of AMX tiles";
+}
+
+const char *strobe__cpu_lacks_byte_products(void) {
+#if defined(__aarch64__) && defined(__linux__)
+    if (getauxval(AT_HWCAP) & HAS_BYTE_PRODUCTS) return NULL;
+#endif
+    return "this machine has no products of bytes (FEAT_DotProd)";
 }
 
 static char brand[49]; /* of the process, since callers keep the pointer */

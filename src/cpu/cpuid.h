@@ -25,6 +25,9 @@ const char *strobe__cpu_lacks(enum cpu_level level);
  * process then keeps for good; so call it only for a problem that is about to use tiles. The level must be CPU_AMX. */
 const char *strobe__cpu_refuses_tiles(void);
 
+/* NULL, or why products of bytes of ARM (FEAT_DotProd) cannot run here. */
+const char *strobe__cpu_lacks_byte_products(void);
+
 /* Whether what is read once is prefetched into L2 and no further. On AMD's processors that was up to 1.6 times as fast, on
  * Intel's some hundredths slower (docs/kernels/cpu.md). */
 bool strobe__cpu_prefetches_into_l2(void);

@@ -32,6 +32,8 @@ strobe_status strobe__cpu_decode_int8_amx(const struct plan *plan, const struct 
 #elif defined(__aarch64__)
 DECLARE_LEVEL(neon)
 DECLARE_PRODUCTS(neonbf16)
+size_t strobe__cpu_decode_workspace_int8_neon(const struct plan *plan);
+strobe_status strobe__cpu_decode_int8_neon(const struct plan *plan, const struct execution *execution);
 #endif
 
 #undef DECLARE_LEVEL

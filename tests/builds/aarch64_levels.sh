@@ -35,4 +35,13 @@ for processor in max cortex-a57; do
     echo "$found"
     exit 1
 done
-echo "neonbf16 runs where it may, and nowhere else"
+# Products of bytes: on a processor that has them without those of bf16, and not on one of ARMv8.0.
+for processor in neoverse-n1 cortex-a57; do
+    found=$(qemu-aarch64 -cpu $processor "$check" fwd h=4/2 sq=1 sk=200 d=64 kv=int8) || { echo "$found"; exit 1; }
+    case $processor in neoverse-n1) wanted=1 ;; *) wanted=0 ;; esac
+    [ "$(echo "$found" | grep -c '^cpu_decode_int8_neon  *1  ')" = $wanted ] && continue
+    echo "on $processor $wanted kernels of products of bytes should have run:"
+    echo "$found"
+    exit 1
+done
+echo "neonbf16 and products of bytes run where they may, and nowhere else"

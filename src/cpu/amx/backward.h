@@ -150,6 +150,21 @@ static void start_sums(const struct backward *f, const struct scratch *c, int64_
     c->summed[at / STRIP_KEYS] = true;
 }
 
+#define FAR_LSE 8192.0f
+
+/* Whether the lse of some row is so far from zero that lse log2 e, rounded, is off by more than bf16 tells apart in P, or by
+ * so much that P is 0 or infinite: as in rows whose biases all are -1e9 or finfo.min. -inf, of a row that sees no key, is
+ * not. */
+static inline bool some_lse_is_far(const struct row_statistics *rows) {
+    const vec zero = v_set(0), infinite = v_set(INFINITY);
+    uint32_t far = 0;
+    for (int at = 0; at < TILE_ROWS; at += LANES) {
+        const vec x = v_abs(v_load(rows->minus_lse + at)), finite = v_select_equal(x, infinite, zero, x);
+        far |= v_equal_bits(v_select_less(v_set(FAR_LSE), finite, infinite, zero), infinite);
+    }
+    return far != 0;
+}
+
 /* Whether gradients are too large to stay in L2 beside the operands. */
 static bool streams_gradients(const struct problem *p) {
     const strobe_attention *a = &p->a;

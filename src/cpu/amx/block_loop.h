@@ -19,8 +19,6 @@
 
 #include "cpu/amx/backward.h"
 
-#define FAR_LSE 8192.0f
-
 /* A strip of keys from j0 on, and the tiles [begin, end) that see some of it. */
 struct strip {
     int64_t j0, begin, end;
@@ -173,20 +171,7 @@ static void finish_pair_scores(struct block_loop *loop, const struct block_pair 
         start_ds_features(loop, pair, work, keys);
 }
 
-/* Whether the lse of some row is so far from zero that lse log2 e, rounded, is off by more than bf16 tells apart in P, or by
- * so much that P is 0 or infinite: as in rows whose biases all are -1e9 or finfo.min. -inf, of a row that sees no key, is
- * not. */
-static inline bool is_far(const struct row_statistics *rows) {
-    const vec zero = v_set(0), infinite = v_set(INFINITY);
-    uint32_t far = 0;
-    for (int at = 0; at < TILE_ROWS; at += LANES) {
-        const vec x = v_abs(v_load(rows->minus_lse + at)), finite = v_select_equal(x, infinite, zero, x);
-        far |= v_equal_bits(v_select_less(v_set(FAR_LSE), finite, infinite, zero), infinite);
-    }
-    return far != 0;
-}
-
-/* The same exponents by taking S scale - lse first, which is exact near the row's maximum. */
+/* The exponents of a pair where some_lse_is_far(), by taking S scale - lse first, which is exact near the row's maximum. */
 static void take_differences(struct block_loop *loop, const struct row_statistics *rows, struct softmax_gradients *work) {
     const vec scale = v_set(score_scale(loop->f->p)), most = v_set(FLT_MAX);
     store_pending(&loop->pending);
@@ -208,7 +193,7 @@ ALWAYS_INLINE struct softmax_gradients start_softmax_gradients(struct block_loop
     if (PARTS > 1 || work.left == 0) return work;
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
     const struct row_statistics of_rows = statistics_of(&loop->f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
-    if (is_far(&of_rows)) take_differences(loop, &of_rows, &work);
+    if (some_lse_is_far(&of_rows)) take_differences(loop, &of_rows, &work);
     return work;
 }
 

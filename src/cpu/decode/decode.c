@@ -15,9 +15,17 @@
  * boolean mask hides gets the score -inf, and so P = 0; as 0 * NaN is NaN, a task whose O is not finite then is done again,
  * row by row, with the V of those keys left out.
  *
+ * With STROBE_BYTE_PRODUCTS it is another kernel, of int8 K and V alone: decode_bytes.h has its products.
+ *
  * docs/kernels/cpu.md has the versions and what was tried, docs/benchmarks.md the figures. */
 #include "cpu/cpuid.h"
 #include "cpu/decode/decode_rows.h"
+#if defined(STROBE_BYTE_PRODUCTS)
+#include "cpu/decode/decode_bytes.h"
+#define DECODE_KERNEL(name) LEVEL_KERNEL(name##_int8)
+#else
+#define DECODE_KERNEL(name) LEVEL_KERNEL(name)
+#endif
 #include "cpu/decode/split_kv.h"
 #include "cpu/scratch.h"
 #include "cpu/table.h"
@@ -36,6 +44,7 @@ struct decode {
 /* One worker's memory. */
 struct scratch {
     float *q;                 /* [heads_a_task][rows][q_padded] fp32, in the lane order of decode_rows.h */
+    float *digits;            /* the same as digits, for decode_bytes.h */
     float *s;                 /* [heads_a_task][rows][ROW_SCORES] scores, then P */
     float *rescale;           /* [heads_a_task][rows] */
     uintptr_t *k_row, *v_row; /* [MOST_KEYS + BLOCK_KEYS] of keys in pages: where those of the block, and of the next
@@ -53,10 +62,21 @@ struct block {
     struct scratch c;
 };
 
+/* The floats that a row of q takes as digits. */
+static int64_t digits_of_row(int64_t columns) {
+#if defined(STROBE_BYTE_PRODUCTS)
+    return digit_floats(columns);
+#else
+    (void)columns;
+    return 0;
+#endif
+}
+
 static size_t lay_out(struct scratch *t, float *base, const struct problem *p, int64_t heads) {
     const int64_t rows = heads * p->a.seq_q * p->group;
     size_t used = 0;
     t->q = take(base, &used, rows * padded_columns(p->a.dim));
+    t->digits = take(base, &used, rows * digits_of_row(p->a.dim));
     t->s = take(base, &used, rows * ROW_SCORES);
     t->rescale = take(base, &used, rows);
     const int64_t addresses = p->a.paged ? (MOST_KEYS + BLOCK_KEYS) * (int64_t)(sizeof *t->k_row / sizeof(float)) : 0;
@@ -75,6 +95,9 @@ static void pack_queries(const struct block *b) {
             float *q = b->c.q + (h * rows + r) * b->f->q_padded;
             widen_row(wide, p->a.q.data, p->a.q.dtype, tile_offset(&t, &p->a.q, r), dim);
             to_lane_order(q, wide, p->a.k.dtype, dim, query_factor(p));
+#if defined(STROBE_BYTE_PRODUCTS)
+            pack_digits(b->c.digits + (h * rows + r) * digits_of_row(dim), wide, dim, query_factor(p));
+#endif
         }
     }
 }
@@ -171,10 +194,34 @@ static void scale_keys(const struct block *b, const struct tile_rows *t, float *
     }
 }
 
+/* s = q . k of rows from `row` on. */
+static void key_products_of(const struct block *b, float *s, int64_t row, int rows, const struct keys_in_memory *k,
+                            int64_t keys) {
+    const strobe_attention *a = &b->f->split.p->a;
+    const int64_t stride = b->f->q_padded;
+#if defined(STROBE_BYTE_PRODUCTS)
+    const int64_t digits = digits_of_row(a->dim);
+    if (byte_key_products(s, b->c.digits + row * digits, digits, k, keys, rows)) return;
+#endif
+    products_for(a->k.dtype, rows)->keys(s, b->c.q + row * stride, stride, k, keys);
+}
+
+/* o = rescale o + P v. */
+static void value_products_of(const struct block *b, float *o, const float *rescale, const float *p_block, int rows,
+                              const struct keys_in_memory *v, int64_t keys) {
+    const strobe_attention *a = &b->f->split.p->a;
+    const int64_t stride = b->f->split.partial_floats;
+#if defined(STROBE_BYTE_PRODUCTS)
+    const int digits = a->out.dtype == STROBE_FP16 || a->out.dtype == STROBE_BF16 ? FEW_DIGITS : DIGITS;
+    if (byte_value_products(o, stride, rescale, p_block, v, keys, rows, digits)) return;
+#endif
+    products_for(a->v.dtype, rows)->values(o, stride, rescale, p_block, v, keys);
+}
+
 /* s = q . k, times K's scales. */
 static void multiply_keys(const struct block *b, const struct tile_rows *t, int64_t h, int64_t r, struct same_rows same) {
     const struct problem *p = t->p;
-    const int64_t row = h * b->f->split.rows + r, stride = b->f->q_padded;
+    const int64_t row = h * b->f->split.rows + r;
     float *s = b->c.s + row * ROW_SCORES + same.first - b->j0;
     if (!strobe__key_exists(&t->s, same.first)) {
         for (int n = 0; n < same.count; ++n)
@@ -182,7 +229,7 @@ static void multiply_keys(const struct block *b, const struct tile_rows *t, int6
         return;
     }
     const struct keys_in_memory k = keys_at(b, &p->a.k, p->a.dim, same.first, h);
-    products_for(p->a.k.dtype, same.count)->keys(s, b->c.q + row * stride, stride, &k, same.end - same.first);
+    key_products_of(b, s, row, same.count, &k, same.end - same.first);
     scale_keys(b, t, s, same, p->scales.k, p->scales.stride_k);
 }
 
@@ -196,8 +243,7 @@ static void multiply_values(const struct block *b, const struct tile_rows *t, in
     const struct partial partial = partial_at(f, b->t.s.b * p->a.heads_kv + t->kv, b->t.split, r);
     float *p_block = b->c.s + row * ROW_SCORES + same.first - b->j0, *rescale = b->c.rescale + row;
     scale_keys(b, t, p_block, same, p->scales.v, p->scales.stride_v);
-    products_for(p->a.v.dtype, same.count)
-        ->values(partial.o, f->partial_floats, rescale, p_block, &v, same.end - same.first);
+    value_products_of(b, partial.o, rescale, p_block, same.count, &v, same.end - same.first);
     for (int n = 0; n < same.count; ++n) rescale[n] = 1; /* the chunks that follow must not rescale again */
 }
 
@@ -329,14 +375,14 @@ static void decode_task(void *context, int64_t index, int32_t worker) {
     leave_flush_to_zero(mode);
 }
 
-size_t LEVEL_KERNEL(decode_workspace)(const struct plan *plan) {
+size_t DECODE_KERNEL(decode_workspace)(const struct plan *plan) {
     const struct problem *p = plan->problem;
     struct scratch t;
     return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, p, heads_side_by_side(&p->a, HEADS_A_TASK)) +
            partials_bytes(p);
 }
 
-strobe_status LEVEL_KERNEL(decode)(const struct plan *plan, const struct execution *execution) {
+strobe_status DECODE_KERNEL(decode)(const struct plan *plan, const struct execution *execution) {
     const struct problem *p = plan->problem;
     struct scratch t;
     struct decode f = {.split = split_kv_of(p, longest_sequence(p), HEADS_A_TASK), .workspace = execution->workspace};
