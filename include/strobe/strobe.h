@@ -233,7 +233,7 @@ typedef struct strobe_sinks {
  *     ((((batch_start + b) * heads + head_start + h) * rows) + row_start + i) * ceil(keys / 4) + (key_start + j) / 4,
  * and word (key_start + j) % 4 decides: kept when it is at least p * 2^32. The mask is thus the same whatever the tiling,
  * the thread count or the device, and in backward. heads, rows, keys: 0 = heads_q, seq_q, seq_k; a shard of a larger problem
- * gives the larger problem's and its own start. */
+ * gives the larger problem's and its own start, and must lie in it; of packed sequences that is checked for heads alone. */
 typedef struct strobe_dropout {
     size_t struct_size;
     double p;

@@ -33,17 +33,26 @@ static bool describe(struct aten_call *c, const stable_value *qkv, const stable_
            c->a.dtype != STROBE_FP64;
 }
 
+/* In fp32 of more columns there are no products of tf32 parts, and PyTorch's own kernel, which has them, is faster. */
+static bool are_faster_here(const struct aten_call *c) {
+    enum { MOST_COLUMNS = 128 };
+    const bool many = c->a.dim > MOST_COLUMNS || c->a.dim_v > MOST_COLUMNS;
+    return !(many && c->a.dtype == STROBE_FP32 && c->a.flags & STROBE_TF32X3);
+}
+
 /* Dropout is PyTorch's: its generator on the GPU chooses what is dropped. */
 static bool open_forward(struct aten_call *c, const stable_value *stack, const struct forward_places *at) {
     c->a.flags = at->flags;
     return as_double(stack[at->dropout]) == 0 && (at->debug < 0 || !as_bool(stack[at->debug])) &&
-           describe(c, stack, &stack[at->causal], &stack[at->scale]) &&
+           describe(c, stack, &stack[at->causal], &stack[at->scale]) && are_faster_here(c) &&
            (at->mask < 0 || aten_mask(c, aten_given_tensor(stack[at->mask])));
 }
 
 static bool open_backward(struct aten_call *c, const stable_value *stack, const struct backward_places *at) {
     c->a.flags = at->flags;
-    if (as_double(stack[at->dropout]) != 0 || !describe(c, stack + 1, &stack[at->causal], &stack[at->scale])) return false;
+    if (as_double(stack[at->dropout]) != 0 || !describe(c, stack + 1, &stack[at->causal], &stack[at->scale]) ||
+        !are_faster_here(c))
+        return false;
     if (at->mask < 0) return true;
     return aten_mask(c, at->mask_is_optional ? aten_given_tensor(stack[at->mask]) : aten_defined(stack[at->mask]));
 }

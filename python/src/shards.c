@@ -175,7 +175,7 @@ FUNCTION(py_order_documents) {
     if (count != 5) return PyErr_Format(PyExc_TypeError, "order_documents takes 5 arguments");
     for (int n = 0; n < 4 && !PyErr_Occurred(); ++n) number[n] = PyLong_AsLongLong(args[n + 1]);
     if (PyErr_Occurred()) return NULL;
-    int64_t longest;
+    int64_t longest = 0;
     int64_t *offsets = offsets_of(args[0], &longest);
     if (!offsets) return NULL;
     const strobe_varlen varlen = {

@@ -21,17 +21,23 @@ static bool is_small(const strobe_attention *a) {
 
 void use_threads(strobe_parallel *p, int64_t wanted) {
     *p = (strobe_parallel){.struct_size = sizeof *p, .self = p, .run = team_run};
-    p->threads = wanted > MOST_THREADS ? MOST_THREADS
-                 : wanted < 0          ? -1
-                                       : (int32_t)wanted; /* 0 and -1: the library refuses */
+    p->threads = (int32_t)wanted;
     if (p->threads == 1) p->run = NULL;
 }
 
 int64_t threads_of(const strobe_attention *a) { return is_small(a) ? 1 : default_threads(); }
 
+/* None leaves `wanted` as it is. */
+static bool read_threads(PyObject *given, int64_t *wanted) {
+    if (!read_int(given, "threads", wanted)) return false;
+    if (*wanted >= 1 && *wanted <= MOST_THREADS) return true;
+    PyErr_Format(PyExc_ValueError, "threads is %lld; 1 to %d is accepted", (long long)*wanted, MOST_THREADS);
+    return false;
+}
+
 bool choose_threads(struct call *c) {
     int64_t wanted = threads_of(&c->a);
-    if (!read_int(c->args[ARG_THREADS], "threads", &wanted)) return false;
+    if (!read_threads(c->args[ARG_THREADS], &wanted)) return false;
     use_threads(&c->parallel, wanted);
     c->a.parallel = &c->parallel;
     return true;
@@ -42,11 +48,7 @@ int32_t default_threads(void) { return atomic_load_explicit(&threads, memory_ord
 FUNCTION(py_set_num_threads) {
     (void)module;
     int64_t wanted = 0;
-    if (count != 1 || !read_int(args[0], "threads", &wanted)) return NULL;
-    if (wanted < 1 || wanted > MOST_THREADS) {
-        PyErr_Format(PyExc_ValueError, "threads is %lld; 1 to %d is accepted", (long long)wanted, MOST_THREADS);
-        return NULL;
-    }
+    if (count != 1 || !read_threads(args[0], &wanted)) return NULL;
     atomic_store(&threads, (int)wanted);
     Py_RETURN_NONE;
 }

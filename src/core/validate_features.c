@@ -163,7 +163,16 @@ static strobe_status check_sinks(const char *name, const struct problem *p, cons
     return p->runs ? strobe__check_pointer(name, sinks->data, strobe__dtype_bytes(sinks->dtype)) : STROBE_OK;
 }
 
-static strobe_status check_dropout(const strobe_dropout *d) {
+/* The part of a larger problem that a call is: its end lies in the larger one, else two heads or rows would share a mask. */
+static strobe_status check_part(const char *axis, int64_t larger, int64_t start, int64_t extent, const char *of) {
+    if (larger >= start + extent) return STROBE_OK;
+    return strobe__fail(STROBE_INVALID_ARGUMENT,
+                        "dropout.%ss is %lld; %lld, for %s_start of %lld and %s of %lld, or more is accepted", axis,
+                        (long long)larger, (long long)(start + extent), axis, (long long)start, of, (long long)extent);
+}
+
+static strobe_status check_dropout(const strobe_attention *a) {
+    const strobe_dropout *d = a->dropout;
     if (!(d->p >= 0 && d->p < 1))
         return strobe__fail(STROBE_INVALID_ARGUMENT, "dropout.p is %g; at least 0 and below 1 is accepted", d->p);
     TRY(strobe__check_range("dropout.heads", d->heads, 0, LARGEST_EXTENT));
@@ -172,7 +181,11 @@ static strobe_status check_dropout(const strobe_dropout *d) {
     TRY(strobe__check_range("dropout.batch_start", d->batch_start, 0, LARGEST_EXTENT));
     TRY(strobe__check_range("dropout.head_start", d->head_start, 0, LARGEST_EXTENT));
     TRY(strobe__check_range("dropout.row_start", d->row_start, 0, LARGEST_EXTENT));
-    return strobe__check_range("dropout.key_start", d->key_start, 0, LARGEST_EXTENT);
+    TRY(strobe__check_range("dropout.key_start", d->key_start, 0, LARGEST_EXTENT));
+    TRY(check_part("head", d->heads, d->head_start, a->heads_q, "heads_q"));
+    if (a->varlen) return STROBE_OK; /* seq_q and seq_k are bounds that no sequence need reach */
+    TRY(check_part("row", d->rows, d->row_start, a->seq_q, "seq_q"));
+    return check_part("key", d->keys, d->key_start, a->seq_k, "seq_k");
 }
 
 /* The scales of one of q, k and v, as they are to be checked. */
@@ -276,7 +289,7 @@ strobe_status strobe__check_features(const struct problem *p) {
     if (a->block_mask) TRY(check_block_mask(p));
     if (a->alibi && p->runs && a->batch > 0) TRY(strobe__check_pointer("alibi.slopes", p->alibi.slopes, sizeof(float)));
     if (a->sinks) TRY(check_sinks("sinks", p, a->sinks));
-    if (a->dropout) TRY(check_dropout(a->dropout));
+    if (a->dropout) TRY(check_dropout(a));
     TRY(check_scales(p));
     if (a->parallel) TRY(strobe__check_parallel(a->parallel));
     if (a->tuning) TRY(strobe__check_range("tuning.split_keys", p->tuning.split_keys, 0, LARGEST_EXTENT));

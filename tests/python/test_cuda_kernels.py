@@ -156,6 +156,18 @@ def test_what_is_handed_on(on_cpu, operator):
     expected = F.scaled_dot_product_attention(*dense, is_causal=True, scale=0.3)
     for a, b in zip((got[0], *gradients), (expected, *torch.autograd.grad(expected.square().sum(), dense)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    if operator == EFFICIENT:
+        wide = [x.detach() for x in leaves(*[(1, 2, 7, 136)] * 3)]
+        backward = OPERATORS[f"{EFFICIENT}_backward", "CUDA"]
+        for given in ((*wide[:2], wide[2][..., :8]), (*(x[..., :8] for x in wide[:2]), wide[2]), wide):
+            name = "query" if given[0].shape[-1] > 128 else "value"
+            refused = f"{name} has 136 columns of torch.float32; at most 128 are accepted"
+            with pytest.raises(RuntimeError, match=refused):
+                call(operator, *given)
+            with pytest.raises(NotImplementedError, match=refused):
+                backward(given[2], *given, None, given[2], None, None, None, 0.0, [True, True, True, False])
+        half = [x.bfloat16() for x in wide]
+        torch.testing.assert_close(call(operator, *half)[0], F.scaled_dot_product_attention(*half), rtol=0.02, atol=0.02)
     before = ran()
     for bad in ((dense[0].double(), *dense[1:]), (dense[0], dense[1][..., :4], dense[2]), [x.double() for x in dense]):
         with pytest.raises(RuntimeError):
@@ -280,6 +292,24 @@ def test_fp32_is_made_of_tf32_as_in_pytorchs_kernel(monkeypatch):
     for allowed in (True, False):
         out = strobe.attention(*heads_last, causal=True, diagonal="top_left", tf32x3=allowed).transpose(1, 2)
         assert torch.equal(got[0], out) == torch.equal(expected[0], out) == allowed
+
+
+@on_gpu
+@pytest.mark.parametrize("dim", [192, 256])
+def test_fp32_of_many_columns_is_pytorchs(dim):
+    tensors = gpu(*[(2, 4, 300, dim)] * 3, dtype=torch.float32)
+    expected = with_gradients(F.scaled_dot_product_attention, *tensors, is_causal=True)
+    before = ran()
+    with pytest.warns(UserWarning, match=f"query has {dim} columns of torch.float32; at most 128 are accepted"):
+        st.activate()
+        try:
+            got = with_gradients(F.scaled_dot_product_attention, *tensors, is_causal=True)
+        finally:
+            st.deactivate()
+    assert (ran() - before).tolist() == [0, 0]
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    assert torch.equal(got[0], expected[0])
 
 
 OWN = {

@@ -181,6 +181,12 @@ def test_functions_of_a_score_under_vmap_and_refused():
         sj.attention(q, k, v, score="score", arrays=3)
     with pytest.raises(TypeError, match=r"scalars\['x'\] is .*; a number is accepted, and what is traced in arrays"):
         jax.jit(lambda x: sj.attention(q, k, v, score="x * score", scalars={"x": x}))(2.0)
+    for name in ("scale", "softcap", "dropout", "q_start", "window", "causal"):
+        refused = f"{name} is traced; a number that is known when the function is traced is accepted"
+        with pytest.raises(TypeError, match=refused):
+            jax.jit(lambda x, name=name: sj.attention(q, k, v, **{name: (x, x) if name == "window" else x}))(1)
+    for scale in (np.float32(0.5), np.array(0.5), jnp.float32(0.5)):
+        np.testing.assert_array_equal(sj.attention(q, k, v, scale=scale), sj.attention(q, k, v, scale=0.5))
     integer, number = (sj.attention(q, k, v, score="score * (x / 2)", scalars={"x": x}) for x in (1, 1.0))
     assert not np.array_equal(integer, number)
 

@@ -129,6 +129,10 @@ def test_tensors_without_data():
     assert q.grad.shape == q.shape and q.grad.device.type == "meta"
     with pytest.raises(ValueError, match=r"q is a tensor on meta, torch.strided, whose data cannot be read"):
         strobe.attention(q.detach(), k.detach(), v.detach())
+    with pytest.raises(ValueError, match="v is on cpu; q's device, meta, is accepted"):
+        call(q, k, torch.zeros(v.shape))
+    with pytest.raises(ValueError, match="mask is on cpu; q's device, meta, is accepted"):
+        call(q, k, v, mask=torch.ones(20, 20, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("function", [strobe.attention, call])

@@ -89,13 +89,14 @@ def attention(
         As :func:`strobe.attention` of arrays of the CPU, while the call is traced. What only the arrays' elements show, such as
         offsets that decrease, and what a GPU's kernels refuse, is an error of JAX's runtime with a sentence.
     """
-    left, right = sides(window)
+    left, right = (int(_constant("window", x)) for x in sides(window))
     numbers = {
-        "causal": bool(causal), "window": (int(left), int(right)), "diagonal": diagonal, "block_size": block_size,
+        "causal": bool(_constant("causal", causal)), "window": (left, right), "diagonal": diagonal, "block_size": block_size,
         "softcap": softcap, "dropout": dropout, "offset": offset, "scale": scale, "max_seqlen_q": max_seqlen_q,
         "max_seqlen_k": max_seqlen_k, "q_start": q_start, "k_start": k_start, "kernel": kernel, "split_keys": split_keys,
         "threads": threads, "scale_block": tuple(scale_block),
     }  # fmt: skip
+    numbers = {name: _constant(name, x) for name, x in numbers.items()}
     arrays = _dictionary(arrays, "arrays")
     function = _operator.Function(score, visible, tuple(arrays), _scalars(_dictionary(scalars, "scalars")))
     given = {
@@ -108,6 +109,14 @@ def attention(
     given = _varying.alike({name: jnp.asarray(x) for name, x in given.items() if x is not None})
     out, lse = _attention((tuple(numbers.items()), function), given)
     return (out, lse) if return_lse else out
+
+
+def _constant(name: str, x: Any) -> Any:
+    """A number of Python's for an array of one element."""
+    if isinstance(x, jax.core.Tracer):
+        instead = "; q may be multiplied by what is traced" if name == "scale" else ""
+        raise TypeError(f"{name} is traced; a number that is known when the function is traced is accepted{instead}")
+    return x.item() if isinstance(x, (jax.Array, np.ndarray, np.generic)) and x.size == 1 else x
 
 
 def _dictionary(given: Any, name: str) -> dict[str, Any]:

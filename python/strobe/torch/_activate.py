@@ -112,8 +112,8 @@ def activate() -> None:
     ``torch.nn.attention.varlen.varlen_attn`` on CUDA. They stay differentiable, and work under autocast, torch.compile and
     checkpointing. Calls that PyTorch computes without a fused kernel, its "math" path, stay there.
 
-    What Strobe refuses, such as dropout, float64, need_weights and head dims above 512, runs on PyTorch's kernel, after a
-    warning that says why, once for each reason. Code that torch.compile has compiled calls whichever kernels are active when it
+    What Strobe refuses, such as dropout, float64, need_weights and head dims above 512, and on CUDA what PyTorch's kernel is faster
+    at, float32 of head dims above 128, runs on PyTorch's kernel, after a warning that says why, once for each reason. Code that torch.compile has compiled calls whichever kernels are active when it
     runs.
     ``torch.nn.attention.activate_flash_attention_impl("strobe")`` is the same call where PyTorch has it.
 

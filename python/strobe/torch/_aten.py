@@ -134,7 +134,15 @@ def _cudnn_backward(
     return _dense_backward(grad_out, query, key, value, out, lse, attn_bias, dropout_p, is_causal, scale, gradients)
 
 
+def _few_columns(query: Tensor, value: Tensor) -> None:
+    """In fp32 of more columns there are no products of tf32 parts, and PyTorch's own kernel, which has them, is faster."""
+    for name, x in (("query", query), ("value", value)):
+        if x.dtype == torch.float32 and x.shape[-1] > 128:
+            raise Refused(f"{name} has {x.shape[-1]} columns of torch.float32; at most 128 are accepted, or 16-bit elements")
+
+
 def _efficient(query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None):
+    _few_columns(query, value)
     shape = (*query.shape[:-1], value.shape[-1])
     out = torch.empty_permuted(shape, (0, 2, 1, 3), dtype=query.dtype, device=query.device)
     lse = _dense(query, key, value, attn_bias, dropout_p, is_causal, scale, out, tf32x3=True)[1]  # as PyTorch's own kernel
@@ -147,6 +155,7 @@ def _efficient_backward(
     grad_out, query, key, value, attn_bias, out, lse, seed, offset, dropout_p, grad_input_mask, is_causal=False, *,
     scale=None,
 ):  # fmt: skip
+    _few_columns(query, value)
     if grad_input_mask[3]:
         raise Refused("the gradient of attn_mask is asked for; without it the call is accepted")
     lse = lse[..., : query.shape[2]]

@@ -109,7 +109,16 @@ def _attention(*shared):
         return _strobe.attention(**options(shared), return_lse=True)
 
 
-def fake_attention(q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, *rest):
+def _check_devices(shared: tuple) -> None:
+    """As the library does where there is data; only the seed, and what lists were made for, are the CPU's always."""
+    for name, x in zip(list(SHARED)[:_SEED], shared, strict=False):
+        if x is not None and x.device != shared[0].device:
+            raise ValueError(f"{name} is on {x.device}; q's device, {shared[0].device}, is accepted")
+
+
+def fake_attention(*shared):
+    _check_devices(shared)
+    q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, *_ = shared
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     return out, q.new_empty(lse_shape(q, cu_seqlens_q), dtype=_lse_dtype(q))
 
@@ -124,7 +133,9 @@ def _attention_backward(dout, dlse, out, lse, bias_gradient, q, *shared):
     return dq, dk, dv, q.new_empty(0) if dbias is None else dbias, q.new_empty(0) if dsinks is None else dsinks
 
 
-def _fake_attention_backward(dout, dlse, out, lse, bias_gradient, q, k, v, bias, mask, alibi_slopes, sinks, *rest):
+def _fake_attention_backward(dout, dlse, out, lse, bias_gradient, *shared):
+    _check_devices(shared)
+    q, k, v, bias, mask, alibi_slopes, sinks, *_ = shared
     dbias = bias.new_empty(bias.shape) if bias_gradient else q.new_empty(0)
     dsinks = q.new_empty(0) if sinks is None else sinks.new_empty(sinks.shape)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias, dsinks
