@@ -5,23 +5,26 @@
 #include "cost.h"
 #include "engine.h"
 #include "heads.h"
+#include "plan.h"
 #include "portable/posix.h"
 
 struct job {
     struct whole w;
-    struct schedule schedule;
+    struct plan *plan;          /* NULL until the arguments have been read */
     struct exchange x, heads_x; /* heads_x: of the all-to-all over heads */
-    struct shard s[MOST_PARTS];
     struct heads h[MOST_PARTS];
     struct engine e[MOST_PARTS];
-    int32_t scheme, parts;
     float *dsinks;                  /* the caller's */
     float *own_dsinks, *all_dsinks; /* [heads_q], [size][heads_q] */
 };
 
-static void release(struct job *j) {
-    for (int32_t n = 0; n < j->parts; ++n) strobe__heads_free(&j->h[n]), strobe__shard_free(&j->s[n]);
-    strobe__schedule_free(&j->schedule);
+/* ended_well: the plan is of use for later calls. */
+static void release(struct job *j, bool ended_well) {
+    for (int32_t n = 0; j->plan && n < j->plan->parts; ++n) strobe__heads_free(&j->h[n]);
+    if (ended_well)
+        strobe__plan_keep(j->plan);
+    else
+        strobe__plan_free(j->plan);
     strobe__exchange_free(&j->x), strobe__exchange_free(&j->heads_x);
     strobe__dist_release(&j->w);
 }
@@ -29,34 +32,53 @@ static void release(struct job *j) {
 /* Sets every pointer into the workspace; without a base counts its bytes. */
 static strobe_status lay_out(struct job *j, struct room *room) {
     struct whole *w = &j->w;
+    struct plan *p = j->plan;
     const int64_t heads = w->a.heads_q;
     if (w->g.dsinks) {
         j->own_dsinks = strobe__room_take(room, (size_t)heads * sizeof(float));
         j->all_dsinks = strobe__room_take(room, (size_t)(heads * w->t.size) * sizeof(float));
         w->dsinks.data = j->own_dsinks;
     }
-    for (int32_t n = 0; n < j->parts; ++n) {
+    for (int32_t n = 0; n < p->parts; ++n) {
         struct heads *first = n > 0 ? &j->h[0] : NULL;
         strobe__heads_free(&j->h[n]);
-        if (j->s[n].group > 1 && !strobe__heads_make(&j->h[n], &j->s[n], first, &w->place, &j->heads_x, room))
+        if (p->s[n].group > 1 && !strobe__heads_make(&j->h[n], &p->s[n], first, &w->place, &j->heads_x, room))
             return strobe__dist_no_memory();
-        TRY(strobe__engine_make(&j->e[n], &j->s[n], &w->place, &j->schedule, &j->x, room));
+        j->e[n].kernel_bytes = p->kernel_bytes[n];
+        TRY(strobe__engine_make(&j->e[n], &p->s[n], &w->place, &p->schedule, &j->x, room));
+        p->kernel_bytes[n] = j->e[n].kernel_bytes;
     }
     return STROBE_OK;
 }
 
-/* Everything but the workspace and the data. */
-static strobe_status plan(struct job *j, bool runs, struct room *room) {
-    struct whole *w = &j->w;
-    TRY(strobe__dist_check(w, runs));
-    TRY(strobe__dist_choose(w, &j->scheme));
-    const struct scheme way = strobe__dist_scheme(w, j->scheme);
+/* A new plan: everything but the workspace and the data. */
+static strobe_status make_plan(struct job *j) {
+    const struct whole *w = &j->w;
+    struct plan *p = j->plan;
+    struct room room = {0};
+    int32_t scheme;
+    TRY(strobe__dist_choose(w, &scheme));
+    const struct scheme way = strobe__dist_scheme(w, scheme);
+    p->parts = strobe__dist_parts(w, way.group);
+    for (int32_t n = 0; n < p->parts; ++n)
+        if (!strobe__shard_make(&p->s[n], w, way.group, p->parts, n)) return strobe__dist_no_memory();
+    if (!strobe__schedule_make(&p->schedule, &p->s[0], way.gathers)) return strobe__dist_no_memory();
+    TRY(lay_out(j, &room));
+    p->scheme = scheme, p->needed = room.used;
+    return STROBE_OK;
+}
+
+/* The plan of the call, a new one or one that was kept, whose arguments have been checked. */
+static strobe_status plan(struct job *j, bool runs) {
+    const struct whole *w = &j->w;
+    j->plan = strobe__plan_take(w);
+    if (!j->plan) return strobe__dist_no_memory();
+    const bool is_made = strobe__plan_is_made(j->plan);
+    if (!is_made) TRY(strobe__dist_check(w));
+    if (runs) TRY(strobe__dist_check_run(w));
     if (w->g.dsinks) j->dsinks = w->dsinks.data;
-    j->parts = strobe__dist_parts(w, way.group);
-    for (int32_t n = 0; n < j->parts; ++n)
-        if (!strobe__shard_make(&j->s[n], w, way.group, j->parts, n)) return strobe__dist_no_memory();
-    if (!strobe__schedule_make(&j->schedule, &j->s[0], way.gathers)) return strobe__dist_no_memory();
-    return lay_out(j, room);
+    for (int32_t n = 0; is_made && n < j->plan->parts; ++n) strobe__shard_renew(&j->plan->s[n], w);
+    return is_made ? STROBE_OK : make_plan(j);
 }
 
 /* The gradient of the sinks is a sum over all rows: each rank's part goes to every other. */
@@ -79,8 +101,9 @@ static strobe_status sum_dsinks(struct job *j) {
 
 /* Part n is computed on, if there is one, while the inputs of the next and the results of the one before travel. */
 static strobe_status run_part(struct job *j, int32_t n) {
-    const bool goes = j->s[0].group > 1, next = goes && n + 1 < j->parts, before = goes && n > 0;
-    const bool computes = n >= 0 && n < j->parts;
+    const int32_t parts = j->plan->parts;
+    const bool goes = j->plan->s[0].group > 1, next = goes && n + 1 < parts, before = goes && n > 0;
+    const bool computes = n >= 0 && n < parts;
     if (next) strobe__heads_tell(&j->h[n + 1], true);
     if (before) strobe__heads_tell(&j->h[n - 1], false);
     TRY(strobe__exchange_start(&j->heads_x, !computes));
@@ -94,11 +117,12 @@ static strobe_status run_part(struct job *j, int32_t n) {
 }
 
 static strobe_status run(struct job *j) {
-    const bool heads = j->s[0].group > 1;
+    const int32_t parts = j->plan->parts;
+    const bool heads = j->plan->s[0].group > 1;
     if (j->w.g.dsinks) strobe__zero(&j->w.place, j->own_dsinks, (size_t)j->w.a.heads_q * sizeof *j->own_dsinks);
-    for (int32_t n = heads ? -1 : 0; n < j->parts + heads; ++n) TRY(run_part(j, n));
+    for (int32_t n = heads ? -1 : 0; n < parts + heads; ++n) TRY(run_part(j, n));
     strobe_status status = STROBE_OK;
-    for (int32_t n = 0; n < j->parts && !status; ++n) status = j->e[n].status;
+    for (int32_t n = 0; n < parts && !status; ++n) status = j->e[n].status;
     if (heads && !status) status = strobe__heads_finish(&j->h[0], j->e[0].zeros);
     TRY(sum_dsinks(j));
     if (status || !j->w.place.status) return status;
@@ -107,7 +131,7 @@ static strobe_status run(struct job *j) {
 
 static strobe_status agree(const struct job *j, strobe_status status) {
     struct named named[MOST_NAMED];
-    const int count = status ? 0 : strobe__dist_fields(&j->w, j->scheme, named);
+    const int count = status ? 0 : strobe__dist_fields(&j->w, j->plan->scheme, named);
     return strobe__dist_agree(&j->w.records, j->w.place.stream, named, count, status);
 }
 
@@ -140,12 +164,12 @@ static strobe_status check_memory(const struct whole *w, const void *workspace) 
 static strobe_status prepare(struct job *j, void *workspace, size_t given, void **own) {
     struct room room = {0};
     struct whole *w = &j->w;
-    TRY(plan(j, true, &room));
-    const int64_t messages = 2 * (int64_t)w->t.size + strobe__schedule_messages(&j->schedule);
+    TRY(plan(j, true));
+    const int64_t messages = 2 * (int64_t)w->t.size + strobe__schedule_messages(&j->plan->schedule);
     if (!strobe__exchange_make(&j->x, &w->t, w->place.stream, messages) ||
         !strobe__exchange_make(&j->heads_x, &w->t, w->place.stream, 2 * MOST_ITEMS * (int64_t)w->t.size))
         return strobe__dist_no_memory();
-    const size_t needed = room.used;
+    const size_t needed = j->plan->needed;
     TRY(strobe__room_find(&room, &w->place, needed, workspace, given, own));
     TRY(check_memory(w, needed ? workspace : NULL));
     TRY(strobe__place_check(&w->place, "dsinks", j->dsinks));
@@ -154,7 +178,7 @@ static strobe_status prepare(struct job *j, void *workspace, size_t given, void 
 
 static strobe_status call(const strobe_dist *dist, const strobe_gradients *gradients, bool backward, void *workspace,
                           size_t given, void *stream) {
-    struct job j = {.scheme = STROBE_DIST_AUTOMATIC};
+    struct job j = {.plan = NULL};
     void *own = NULL;
     int entered = 0;
     strobe_status status = strobe__dist_read(&j.w, dist, gradients, backward);
@@ -167,7 +191,7 @@ static strobe_status call(const strobe_dist *dist, const strobe_gradients *gradi
     if (!status) status = run(&j);
     aligned_free(own);
     strobe__place_leave(&j.w.place, entered);
-    release(&j);
+    release(&j, status == STROBE_OK);
     return status;
 }
 
@@ -191,11 +215,10 @@ strobe_status strobe_dist_refuse(const strobe_transport *transport, strobe_statu
 
 strobe_status strobe_dist_workspace(const strobe_dist *dist, const strobe_gradients *gradients, size_t *bytes) {
     if (!bytes) return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "bytes is NULL; a pointer to a size_t is accepted");
-    struct job j = {.scheme = STROBE_DIST_AUTOMATIC};
-    struct room room = {0};
+    struct job j = {.plan = NULL};
     strobe_status status = strobe__dist_read(&j.w, dist, gradients, gradients != NULL);
-    if (!status) status = plan(&j, false, &room);
-    if (!status) *bytes = room.used;
-    release(&j);
+    if (!status) status = plan(&j, false);
+    if (!status) *bytes = j.plan->needed;
+    release(&j, status == STROBE_OK);
     return status;
 }

@@ -187,14 +187,16 @@ static strobe_status check_dist(const struct whole *w) {
     return STROBE_OK;
 }
 
-strobe_status strobe__dist_check(const struct whole *w, bool runs) {
+strobe_status strobe__dist_check(const struct whole *w) {
     TRY(check_dist(w));
     TRY(check_features(w));
     TRY(check_whole(w));
     TRY(check_dtypes(w));
     TRY(check_shards(w));
-    TRY(check_strides(w));
-    if (!runs) return STROBE_OK;
+    return check_strides(w);
+}
+
+strobe_status strobe__dist_check_run(const struct whole *w) {
     TRY(strobe__dist_check_transport(&w->t, &w->records, !(w->d.flags & STROBE_DIST_UNCOMPARED)));
     return check_pointers(w);
 }

@@ -84,7 +84,9 @@ strobe_status strobe__dist_read_transport(strobe_transport *t, strobe_transport 
 strobe_status strobe__dist_check_transport(const strobe_transport *t, const strobe_transport *records, bool compares);
 strobe_status strobe__dist_check_device(const strobe_attention *a, const strobe_transport *t);
 strobe_status strobe__dist_read(struct whole *w, const strobe_dist *dist, const strobe_gradients *gradients, bool backward);
-strobe_status strobe__dist_check(const struct whole *w, bool runs);
+/* What does not depend on where tensors lie; and what does, with the transport's functions. */
+strobe_status strobe__dist_check(const struct whole *w);
+strobe_status strobe__dist_check_run(const struct whole *w);
 void strobe__dist_release(struct whole *w);
 size_t strobe__dist_bytes(int32_t dtype);           /* of an element: fp32, fp16, bf16 */
 int64_t strobe__dist_product(int64_t a, int64_t b); /* INT64_MAX where it is more */
@@ -152,6 +154,8 @@ struct shard {
 };
 int32_t strobe__shard_rank(const struct shard *s, int32_t participant);
 bool strobe__shard_make(struct shard *s, const struct whole *w, int32_t group, int32_t parts, int32_t part);
+/* The same of another call of the same shape. */
+void strobe__shard_renew(struct shard *s, const struct whole *w);
 /* In how many parts the heads go, so that one part's messages travel while another is computed on. */
 enum { MOST_PARTS = 4 };
 int32_t strobe__dist_parts(const struct whole *w, int32_t group);

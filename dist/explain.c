@@ -48,7 +48,7 @@ strobe_status strobe_dist_explain(const strobe_dist *dist, const strobe_gradient
     struct whole w;
     struct text t = {.at = text, .capacity = capacity};
     strobe_status status = strobe__dist_read(&w, dist, gradients, gradients != NULL);
-    if (!status) status = strobe__dist_check(&w, false);
+    if (!status) status = strobe__dist_check(&w);
     if (!status) status = explain(&w, &t);
     strobe__dist_release(&w);
     if (needed && (!status || status == STROBE_UNSUPPORTED)) *needed = t.length + 1;

@@ -46,10 +46,15 @@ int32_t strobe__dist_parts(const struct whole *w, int32_t group) {
     return 1;
 }
 
+void strobe__shard_renew(struct shard *s, const struct whole *w) {
+    s->w = w, s->a = w->a, s->g = w->g;
+    if (s->group > 1) take_heads(s);
+}
+
 bool strobe__shard_make(struct shard *s, const struct whole *w, int32_t group, int32_t parts, int32_t part) {
-    *s = (struct shard){.w = w, .a = w->a, .g = w->g, .group = group, .parts = parts, .part = part};
+    *s = (struct shard){.group = group, .parts = parts, .part = part};
     s->index = w->t.rank / group, s->participants = w->t.size / group;
-    if (group > 1) take_heads(s);
+    strobe__shard_renew(s, w);
     s->q = calloc((size_t)s->participants, sizeof *s->q), s->k = calloc((size_t)s->participants, sizeof *s->k);
     bool ok = s->q && s->k;
     for (int32_t p = 0; ok && p < s->participants; ++p)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * test_dist_choice.c: what is decided before anything is computed: which scheme `automatic` takes on GPUs, against the times
- * that docs/benchmarks.md has measured of all, and in which order packed sequences come, against a count of every pair. No
- * GPU is asked: strobe_workspace, by which libstrobe_dist asks whether a kernel takes the problem, says yes. */
+ * that docs/benchmarks.md has measured of all, and in which order packed sequences come, against a count of every pair; and
+ * which calls take the plan of one before. No GPU is asked: strobe_workspace, by which libstrobe_dist asks whether a kernel
+ * takes the problem, says yes. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,10 +15,12 @@
 
 enum { DOCUMENTS = 20, LONGEST = 15282, MOST_DOCUMENTS = 40 };
 
+static int questions;
 strobe_status __wrap_strobe_workspace(const strobe_attention *a, const strobe_gradients *g, size_t *bytes);
 strobe_status __wrap_strobe_workspace(const strobe_attention *a, const strobe_gradients *g, size_t *bytes) {
     (void)a, (void)g;
-    *bytes = 0;
+    *bytes = 4096;
+    ++questions;
     return STROBE_OK;
 }
 
@@ -251,10 +254,179 @@ static void test_refused_orders(void **state) {
     expect(&p, order, STROBE_INVALID_ARGUMENT, "batch is -1; ");
 }
 
+/* A call of which the workspace is asked for. */
+struct shaped {
+    strobe_attention a;
+    strobe_gradients g;
+    strobe_dropout dropout;
+    strobe_tuning tuning;
+    strobe_transport transport;
+    strobe_dist d;
+    bool backward;
+};
+
+static const struct shaped shape = {
+    .a = {.struct_size = sizeof shape.a,
+          .batch = 2,
+          .seq_q = 640,
+          .seq_k = 640,
+          .heads_q = 8,
+          .heads_kv = 2,
+          .dim = 64,
+          .dtype = STROBE_BF16,
+          .device = STROBE_CUDA,
+          .mask = STROBE_MASK_CAUSAL_TOP_LEFT},
+    .g = {.struct_size = sizeof shape.g},
+    .dropout = {.struct_size = sizeof shape.dropout, .p = 0.25, .seed = 7},
+    .tuning = {.struct_size = sizeof shape.tuning, .kernel = "one"},
+    .transport = {.struct_size = sizeof shape.transport, .rank = 1, .size = 4, .device = STROBE_CUDA},
+    .d = {.struct_size = sizeof shape.d,
+          .layout = STROBE_DIST_ZIGZAG,
+          .scheme = STROBE_DIST_RING,
+          .rows_q = 160,
+          .rows_k = 160},
+    .backward = true,
+};
+
+/* How many questions the core library is asked for the workspace, and how many bytes that is. */
+static int count_questions(struct shaped *s, size_t *bytes) {
+    questions = 0;
+    s->d.attention = &s->a, s->d.transport = &s->transport;
+    assert_int_equal(strobe_dist_workspace(&s->d, s->backward ? &s->g : NULL, bytes), STROBE_OK);
+    return questions;
+}
+
+static unsigned char memory[4096];
+
+enum change {
+    PLACE,
+    SEED,
+    OFFSET,
+    NOT_ANEW, /* those before are of the same plan */
+    ALIGNMENT,
+    NULL_LSE,
+    STRIDE,
+    DTYPE,
+    MASK,
+    LENGTH,
+    HEADS,
+    SCALE,
+    KERNEL,
+    NO_KERNEL,
+    CHANCE,
+    RANK,
+    LAYOUT,
+    SCHEME,
+    HIDES,
+    RATES,
+    FORWARD_ALONE,
+    CHANGES
+};
+
+static void apply(struct shaped *s, enum change change, strobe_dist_rates *rates) {
+    switch (change) {
+    case PLACE: s->a.q.data = memory + 512, s->g.dq.data = memory + 1024; break;
+    case SEED: s->dropout.seed = 8; break;
+    case OFFSET: s->dropout.offset = 100; break;
+    case ALIGNMENT: s->a.q.data = memory + 16; break;
+    case NULL_LSE: s->a.lse.data = NULL; break;
+    case STRIDE: s->a.k.stride[0] = 160 * 512, s->a.k.stride[1] = 512, s->a.k.stride[2] = 64; break;
+    case DTYPE: s->a.dtype = STROBE_FP16; break;
+    case MASK: s->a.mask = STROBE_MASK_NONE; break;
+    case LENGTH: s->a.seq_k = 320, s->d.rows_k = 80; break;
+    case HEADS: s->a.heads_kv = 4; break;
+    case SCALE: s->a.scale = 0.5; break;
+    case KERNEL: s->tuning.kernel = "another"; break;
+    case NO_KERNEL: s->a.tuning = NULL; break;
+    case CHANCE: s->dropout.p = 0.5; break;
+    case RANK: s->transport.rank = 2; break;
+    case LAYOUT: s->d.layout = STROBE_DIST_CONTIGUOUS; break;
+    case SCHEME: s->d.scheme = STROBE_DIST_ALL_GATHER; break;
+    case HIDES: s->transport.flags = STROBE_TRANSPORT_BESIDE_KERNELS; break;
+    case RATES: s->d.rates = rates; break;
+    case FORWARD_ALONE: s->backward = false; break;
+    case NOT_ANEW:
+    case CHANGES: break;
+    }
+}
+
+static struct shaped shaped(void) {
+    struct shaped s = shape;
+    strobe_tensor *const tensors[] = {&s.a.q, &s.a.k, &s.a.v, &s.a.out, &s.a.lse, &s.g.dout, &s.g.dq, &s.g.dk, &s.g.dv};
+    for (size_t t = 0; t < sizeof tensors / sizeof *tensors; ++t) tensors[t]->data = memory + 256 * t;
+    return s;
+}
+
+/* The aligned memory of another call makes no difference, nor what dropout draws; all else does. */
+static void test_kept_plans(void **state) {
+    strobe_dist_rates rates = {.struct_size = sizeof rates, .flops = 1e14};
+    (void)state;
+    for (enum change change = PLACE; change < CHANGES; ++change) {
+        struct shaped first = shaped(), other;
+        size_t bytes, again;
+        first.a.batch = 3 + (int64_t)change; /* that no other change has asked for */
+        first.a.dropout = &first.dropout, first.a.tuning = &first.tuning;
+        assert_true(count_questions(&first, &bytes) > 0);
+        assert_int_equal(count_questions(&first, &again), 0);
+        assert_int_equal(bytes, again);
+        other = first;
+        other.a.dropout = &other.dropout, other.a.tuning = &other.tuning;
+        apply(&other, change, &rates);
+        if ((count_questions(&other, &again) > 0) != (change > NOT_ANEW))
+            fail_msg("change %d: %d questions", change, questions);
+    }
+}
+
+static void expect_anew(struct shaped *s) {
+    size_t bytes;
+    assert_true(count_questions(s, &bytes) > 0);
+    assert_true(count_questions(s, &bytes) > 0);
+}
+
+/* Packed sequences' offsets, and the threads of a CPU, may be others when the next call comes; a refused call is checked
+ * again. */
+static void test_plans_that_are_not_kept(void **state) {
+    struct shaped s = shaped();
+    const int32_t offsets[] = {0, 400, 640};
+    const strobe_varlen varlen = {.struct_size = sizeof varlen, .cu_seqlens_q = offsets, .cu_seqlens_k = offsets};
+    size_t bytes;
+    (void)state;
+    s.a.varlen = &varlen;
+    expect_anew(&s);
+    s = shaped(), s.a.device = STROBE_CPU, s.transport.device = STROBE_CPU;
+    expect_anew(&s);
+    s = shaped(), s.d.rows_q = 161;
+    for (int n = 0; n < 2; ++n) {
+        s.d.attention = &s.a, s.d.transport = &s.transport;
+        assert_int_equal(strobe_dist_workspace(&s.d, &s.g, &bytes), STROBE_INVALID_ARGUMENT);
+        assert_non_null(strstr(strobe_dist_last_error(), "rows_q is 161; 160, "));
+    }
+}
+
+/* More shapes than there are places: all are right, and the last one's plan is there. */
+static void test_many_plans(void **state) {
+    (void)state;
+    for (int round = 0; round < 2; ++round)
+        for (int64_t n = 0; n < 100; ++n) {
+            struct shaped s = shaped();
+            size_t bytes, again;
+            s.a.batch = 1000 + n;
+            assert_true(count_questions(&s, &bytes) > 0);
+            assert_int_equal(count_questions(&s, &again), 0);
+            assert_int_equal(bytes, again);
+        }
+}
+
 int main(void) {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_best_measured),   cmocka_unit_test(test_predictions),    cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_orders_are_even), cmocka_unit_test(test_refused_orders),
+        cmocka_unit_test(test_best_measured),
+        cmocka_unit_test(test_predictions),
+        cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_orders_are_even),
+        cmocka_unit_test(test_refused_orders),
+        cmocka_unit_test(test_kept_plans),
+        cmocka_unit_test(test_plans_that_are_not_kept),
+        cmocka_unit_test(test_many_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
