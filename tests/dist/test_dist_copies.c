@@ -262,12 +262,15 @@ static int as_process(int32_t rank, int32_t ranks) {
     return r.failed;
 }
 
+/* Where they share a GPU, the streams of each are to go by themselves, and the driver is to have loaded what they launch:
+ * what include/strobe/strobe_dist_copies.h says. */
 static int as_threads(int32_t rank, int32_t ranks) {
     struct rank r[MOST_RANKS] = {{.rank = 0}};
     pthread_t threads[MOST_RANKS];
     int failed = 0;
     char text[256];
     if (rank > 0) return 0; /* this process has them all */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1), setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     if (!cuda_driver_open(text, sizeof text)) return SKIPPED;
     for (int32_t n = 0; n < ranks; ++n) {
         r[n].rank = n, r[n].ranks = ranks;
