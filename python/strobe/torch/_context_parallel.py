@@ -83,6 +83,9 @@ class _Records(_GpuTransport):
             _bytes(at, n).copy_(x)
 
 
+# What most calls leave as it is, in the order in which context_parallel_attention looks at it.
+_PLAIN = (None, None, None, None, None, None, None, None, 0.0, None, 0, None, None, 0, 0, False, None)
+
 _transports: dict[tuple[int, int], tuple[Any, Any]] = {}  # by group, which is kept, and communicator
 
 
@@ -282,18 +285,24 @@ def context_parallel_attention(
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
             q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
-        given = {"q": q, "k": k, "v": v, "bias": bias, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
-        tensors = {name: x for name, x in given.items() if x is not None}
+        tensors, numbers = {"q": q, "k": k, "v": v}, {"causal": causal, "diagonal": diagonal, "scale": scale}
+        others = (
+            bias, mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, window, softcap, dropout, seed, offset, max_seqlen_q,
+            max_seqlen_k, q_start, k_start, deterministic, kernel,
+        )  # fmt: skip
+        if others != _PLAIN:
+            given = {"bias": bias, "mask": mask, "alibi_slopes": alibi_slopes, "sinks": sinks}
+            tensors |= {name: x for name, x in given.items() if x is not None}
+            numbers |= {
+                "window": sides(window), "softcap": softcap, "dropout": dropout, "seed": seed, "offset": offset,
+                "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k, "q_start": q_start, "k_start": k_start,
+                "deterministic": deterministic, "kernel": kernel,
+            }  # fmt: skip
         for name, x in tensors.items():
             _check_device(name, x, q, member.devices)
         for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
             if x is not None:
                 tensors[name] = x.cpu() if isinstance(x, Tensor) else x
-        numbers = {
-            "causal": causal, "window": sides(window), "diagonal": diagonal, "softcap": softcap, "dropout": dropout,
-            "seed": seed, "offset": offset, "scale": scale, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k,
-            "q_start": q_start, "k_start": k_start, "deterministic": deterministic, "kernel": kernel,
-        }  # fmt: skip
     except Exception as caught:
         refusal = caught
     if total is not None and refusal is not None:
