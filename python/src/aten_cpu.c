@@ -39,7 +39,9 @@ void aten_flash_for_cpu(stable_value *stack, uint64_t arguments, uint64_t result
 /* grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask, scale -> the gradients of query, key, value.
  */
 void aten_flash_for_cpu_backward(stable_value *stack, uint64_t arguments, uint64_t results) {
+    static const char kinds[] = "ttttttnnTN";
     (void)arguments, (void)results;
+    if (aten_without_gradient(stack, kinds, 3)) return;
     struct aten_call call = {0};
     struct torch_tensor *made[3] = {0};
     const bool done = as_double(stack[6]) == 0 && describe(&call, stack + 1, as_bool(stack[7]), stack[9]) &&
@@ -47,7 +49,7 @@ void aten_flash_for_cpu_backward(stable_value *stack, uint64_t arguments, uint64
                       aten_backward(&call, stack, stack[4], stack[5], false, made);
     aten_close(&call);
     if (done) {
-        aten_answer(stack, "ttttttnnTN", made, 3);
+        aten_answer(stack, kinds, made, 3);
     } else {
         aten_delete(made, 3);
         aten_go_on("strobe::_scaled_dot_product_flash_attention_for_cpu_backward", stack);
@@ -89,10 +91,12 @@ void aten_efficient_offered(stable_value *stack, uint64_t arguments, uint64_t re
     }
 }
 
+static const char efficient_backward_kinds[] = "tttttttttnlnN";
+
 /* grad_out_, query, key, value, attn_bias, out, logsumexp, philox_seed, philox_offset, dropout_p, grad_input_mask,
  * is_causal, scale -> the gradients of query, key, value; and of attn_bias, an undefined tensor. */
 void aten_efficient_offered_backward(stable_value *stack, uint64_t arguments, uint64_t results) {
-    static const char kinds[] = "tttttttttnlnN";
+    const char *const kinds = efficient_backward_kinds;
     (void)arguments, (void)results;
     struct aten_call call = {0};
     struct torch_tensor *made[4] = {0};
@@ -116,5 +120,6 @@ void aten_efficient_offered_backward(stable_value *stack, uint64_t arguments, ui
  * as a view with its negative bit set. */
 void aten_efficient_offered_graph(stable_value *stack, uint64_t arguments, uint64_t results) {
     (void)arguments, (void)results;
+    if (aten_without_gradient(stack, efficient_backward_kinds, 4)) return;
     aten_go_on(torch_abi.grad_mode() ? "strobe::_efficient_backward" : "strobe::_efficient_backward_below", stack);
 }

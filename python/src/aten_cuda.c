@@ -137,6 +137,7 @@ void aten_flash_backward(stable_value *stack, uint64_t arguments, uint64_t resul
     static const struct backward_places at = {"ttttttttnnnnttN", .out = 4,     .lse = 5,   .mask = -1,
                                               .dropout = 10,     .causal = 11, .scale = 14};
     (void)arguments, (void)results;
+    if (aten_without_gradient(stack, at.kinds, 3)) return;
     if (!run_backward(stack, &at, true)) aten_go_on(STROBES("flash_attention_backward"), stack);
 }
 
@@ -153,6 +154,7 @@ void aten_cudnn_backward(stable_value *stack, uint64_t arguments, uint64_t resul
     static const struct backward_places at = {"tttttttttttnnnnN", .out = 4,     .lse = 5,   .mask = 8,
                                               .dropout = 13,      .causal = 14, .scale = 15};
     (void)arguments, (void)results;
+    if (aten_without_gradient(stack, at.kinds, 3)) return;
     if (!run_backward(stack, &at, true)) aten_go_on(STROBES("cudnn_attention_backward"), stack);
 }
 
@@ -200,6 +202,7 @@ void aten_efficient_backward(stable_value *stack, uint64_t arguments, uint64_t r
     static const struct backward_places at = {"tttttttttnlnN", .out = 5,     .lse = 6,    .mask = 4,
                                               .dropout = 9,    .causal = 11, .scale = 12, .flags = STROBE_TF32X3};
     (void)arguments, (void)results;
+    if (aten_without_gradient(stack, at.kinds, 4)) return;
     stable_value of_bias = 0;
     struct torch_tensor *none = NULL;
     const bool asked = torch_abi.list_item(as_list(stack[10]), 3, &of_bias) != 0 || as_bool(of_bias);
@@ -241,11 +244,13 @@ void aten_flash_offered(stable_value *stack, uint64_t arguments, uint64_t result
     }
 }
 
+#define OFFERED_BACKWARD "ttttttnnTN"
+
 /* grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask, scale -> the gradients of query, key and
  * value, in memory (batch, seq, heads, dim). */
 void aten_flash_offered_backward(stable_value *stack, uint64_t arguments, uint64_t results) {
-    static const struct backward_places at = {"ttttttnnTN", .out = 4,    .lse = 5,   .mask = 8,
-                                              .dropout = 6, .causal = 7, .scale = 9, .mask_is_optional = true};
+    static const struct backward_places at = {OFFERED_BACKWARD, .out = 4,    .lse = 5,   .mask = 8,
+                                              .dropout = 6,     .causal = 7, .scale = 9, .mask_is_optional = true};
     (void)arguments, (void)results;
     if (run_backward(stack, &at, false)) return;
     aten_release(stack, at.kinds);
@@ -255,5 +260,6 @@ void aten_flash_offered_backward(stable_value *stack, uint64_t arguments, uint64
 /* The same, seen by autograd: as aten_efficient_offered_graph of the CPU. */
 void aten_flash_offered_graph(stable_value *stack, uint64_t arguments, uint64_t results) {
     (void)arguments, (void)results;
+    if (aten_without_gradient(stack, OFFERED_BACKWARD, 3)) return;
     aten_go_on(torch_abi.grad_mode() ? "strobe::_flash_backward" : "strobe::_flash_backward_below", stack);
 }

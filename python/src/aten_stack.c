@@ -40,6 +40,19 @@ void aten_answer(stable_value *stack, const char *kinds, struct torch_tensor *co
     for (int n = 0; n < count; ++n) stack[n] = (uintptr_t)made[n];
 }
 
+bool aten_without_gradient(stable_value *stack, const char *kinds, int results) {
+    enum { MOST = 4 };
+    struct torch_tensor *made[MOST] = {0};
+    if (aten_defined(stack[0]) || results > MOST) return false;
+    for (int n = 0; n < results; ++n) {
+        if (torch_abi.undefined(&made[n]) == 0) continue;
+        aten_delete(made, n);
+        return false;
+    }
+    aten_answer(stack, kinds, made, results);
+    return true;
+}
+
 void aten_refuse(const char *sentence) { torch_abi.check(false, "strobe", "strobe", 0, sentence); }
 
 void aten_go_on(const char *operator, stable_value * stack) {

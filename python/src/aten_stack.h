@@ -35,6 +35,11 @@ void aten_delete(struct torch_tensor **made, int count);
 /* Frees the arguments, and leaves tensors as results. */
 void aten_answer(stable_value *stack, const char *kinds, struct torch_tensor *const *made, int count);
 
+/* Whether the first argument, the gradient of a result, is undefined: of one that no loss depends on, as where a function in
+ * between has returned None. Then frees the arguments, and leaves so many undefined tensors as results, as PyTorch's kernels
+ * do. */
+bool aten_without_gradient(stable_value *stack, const char *kinds, int results);
+
 /* Throws PyTorch's exception: through the frames of the caller, which hold nothing then. */
 void aten_refuse(const char *sentence);
 /* Another operator of the same arguments and results, which takes the stack over. */

@@ -192,6 +192,35 @@ def test_a_gradient_that_is_no_plain_tensor(through_python):
             assert torch.equal(a.as_subclass(torch.Tensor), b.as_subclass(torch.Tensor))
 
 
+class NoGradient(torch.autograd.Function):
+    """The identity, through which no gradient passes."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+@pytest.mark.parametrize("function", ["strobe", "replaced", "in a graph"])
+def test_a_gradient_that_is_none(function):
+    """Of an output that no loss depends on: the backward is called, and has nothing to compute."""
+    q, k, v = leaves((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8))
+    before = ran()
+    if function == "replaced":
+        st.activate()
+    try:
+        out = (F if function == "replaced" else st).scaled_dot_product_attention(q, k, v)
+        loss = NoGradient.apply(out).sum() + q.sum()
+        gradients = torch.autograd.grad(loss, (q, k, v), allow_unused=True, create_graph=function == "in a graph")
+    finally:
+        st.deactivate()
+    assert torch.equal(gradients[0], torch.ones_like(q)) and gradients[1] is None and gradients[2] is None
+    assert (ran() - before).tolist() == [1, 0]
+
+
 def test_small_extents(through_python):
     for shape in ((1, 1, 1, 1), (1, 1, 1, 8), (3, 1, 1, 8), (1, 3, 1, 8), (1, 1, 3, 8), (1, 1, 3, 1)):
         tensors = leaves(shape, shape, shape)

@@ -155,6 +155,20 @@ def test_what_is_added(causal):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_sinks_of_a_module_in_another_dtype(dtype):
+    torch.manual_seed(0)
+    module = st.MultiheadAttention(24, 4, sinks=True, batch_first=True)
+    nn.init.normal_(module.sinks)
+    x = torch.randn(2, 5, 24)
+    (expected,) = torch.autograd.grad(module(x, x, x, need_weights=False)[0].sum(), module.sinks)
+    module.to(dtype)
+    x = x.to(dtype)
+    (got,) = torch.autograd.grad(module(x, x, x, need_weights=False)[0].sum(), module.sinks)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.float(), expected, rtol=0.1, atol=0.1)
+
+
 def test_refusals():
     x = torch.randn(2, 5, 16)
     plain = st.MultiheadAttention(16, 2, batch_first=True)

@@ -176,6 +176,13 @@ def test_gradcheck(features):
     assert torch.autograd.gradcheck(function, leaves)
 
 
+@pytest.mark.parametrize("function", ["attention", "scaled_dot_product_attention", "flash_attn_func"])
+def test_gradcheck_of_out_alone(function):
+    """As a user calls it, with all that gradcheck checks, such as an output without a gradient."""
+    leaves = [leaf(1, 4, 4, 3) for _ in range(3)]
+    assert torch.autograd.gradcheck(getattr(st, function), leaves)
+
+
 def test_gradient_of_an_expanded_bias():
     q = leaf(2, 3, 4, 5)
     bias = leaf(3, 1, 4)
@@ -261,6 +268,17 @@ def test_vmap(name):
         torch.testing.assert_close(values[n], value)
         for got, true in zip(gradients, expected, strict=True):
             torch.testing.assert_close(got[n], true)
+
+
+def test_vmap_over_nothing():
+    q, bias = torch.randn(0, 2, 5, 4, 8), torch.randn(0, 5, 5)
+
+    def loss(q, bias):
+        return st.attention(q, q, q, bias=bias).sum()
+
+    assert torch.func.vmap(lambda q: st.attention(q, q, q))(q).shape == q.shape
+    gradients = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)))(q, bias)
+    assert [x.shape for x in gradients] == [q.shape, bias.shape]
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ def _dense(query, key, value, bias, dropout_p, is_causal, scale, out=None, **mor
 
 def _dense_backward(grad_out, query, key, value, out, lse, bias, dropout_p, is_causal, scale, gradients=None, **more: Any):
     """gradients: of query, key and value, to be written; None: new ones, in memory (batch, seq, heads, dim)."""
+    if grad_out is None:  # of an output that no loss depends on
+        return None, None, None
     _no_dropout(dropout_p)
     options = _dense_options(is_causal, bias, scale, key.shape[2]) | more
     if gradients is not None:
@@ -200,6 +202,8 @@ def _flash_backward(
     grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, rng_state, unused,
     *, scale=None, window_size_left=None, window_size_right=None,
 ):  # fmt: skip
+    if grad_out is None:
+        return None, None, None
     _no_dropout(dropout_p)
     options = _flash_options(cum_seq_q, cum_seq_k, max_q, max_k, is_causal, scale, window_size_left, window_size_right)
     return _backward(grad_out, query, key, value, out, logsumexp, **options)

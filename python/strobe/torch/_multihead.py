@@ -136,8 +136,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         if self.rotary_base is not None:
             q, k = rotated(q, self.rotary_base), rotated(k, self.rotary_base)
         k, v, options = self._with_added_keys(k, v, options)
+        sinks = self.sinks
+        if sinks is not None:  # of a module in 16 bits, which the library takes as float32
+            sinks = sinks.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
         out = attention(
-            q, k, v, causal=is_causal, window=self.window, diagonal="top_left", sinks=self.sinks,
+            q, k, v, causal=is_causal, window=self.window, diagonal="top_left", sinks=sinks,
             dropout=self.dropout if self.training else 0.0, **options,
         )  # fmt: skip
         out = self.out_proj(out.flatten(2))

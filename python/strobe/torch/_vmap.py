@@ -44,7 +44,7 @@ class _Folded:
         return x.flatten(0, 1)
 
     def unfolded(self, x: Tensor) -> Tensor:
-        return x.unflatten(0, (self.extent, -1))
+        return x.unflatten(0, (self.extent, self.batch))
 
 
 def _refuse(name: str, accepted: str) -> None:
@@ -101,7 +101,8 @@ def backward_rule(operator: Callable, names: list[str]) -> Callable:
         results = [folded.unfolded(x) for x in (dq, dk, dv)]
         if given["bias_gradient"]:
             dbias = folded.unfolded(dbias)  # (extent, batch, heads, rows, keys), some of them 1
-            dbias = torch.stack([x.sum_to_size(shape) for x in dbias])
+            parts = [x.sum_to_size(shape) for x in dbias]
+            dbias = torch.stack(parts) if parts else dbias.new_empty((0, *shape))
         return (*results, dbias, dsinks), (0, 0, 0, 0 if given["bias_gradient"] else None, None)
 
     return rule
