@@ -168,7 +168,12 @@ static bool write_all(FILE *file, const array *arrays, size_t count) {
     return ok;
 }
 
-bool safetensors_write(const char *path, const array *arrays, size_t count, char *message, size_t capacity) {
+static bool write_and_close(FILE *file, const array *arrays, size_t count) {
+    const bool ok = file && write_all(file, arrays, count);
+    return (!file || fclose(file) == 0) && ok; /* a full disk may show only here */
+}
+
+static bool replace_by_arrays(const char *path, const array *arrays, size_t count) {
     const size_t bytes = strlen(path) + 16;
     char *temporary = memory_zeroed(bytes, 1);
     snprintf(temporary, bytes, "%s.XXXXXX", path);
@@ -179,14 +184,26 @@ bool safetensors_write(const char *path, const array *arrays, size_t count, char
     if (descriptor >= 0) fchmod(descriptor, 0666 & ~mask);
 #endif
     FILE *file = descriptor >= 0 ? fdopen(descriptor, "wb") : NULL;
-    bool ok = file && write_all(file, arrays, count);
-    if (file)
-        ok = fclose(file) == 0 && ok; /* a full disk may show only here */
-    else if (descriptor >= 0)
-        close(descriptor);
-    ok = ok && replace_file(temporary, path) == 0;
-    if (!ok) snprintf(message, capacity, "%s could not be written: %s", path, strerror(errno));
+    const bool ok = write_and_close(file, arrays, count) && replace_file(temporary, path) == 0;
+    const int why = errno;
+    if (!file && descriptor >= 0) close(descriptor);
     if (!ok && descriptor >= 0) unlink(temporary);
     free(temporary);
+    errno = why;
+    return ok;
+}
+
+bool safetensors_write(const char *path, const array *arrays, size_t count, char *message, size_t capacity) {
+    struct stat there;
+    char *target = NULL;
+#if !defined(_WIN32)
+    target = realpath(path, NULL); /* NULL: nothing is there yet */
+#endif
+    /* A device, such as /dev/null, or a pipe is written to: a file in its place would be no longer the same. */
+    const bool ok = stat(path, &there) == 0 && !S_ISREG(there.st_mode)
+                        ? write_and_close(fopen(path, "wb"), arrays, count)
+                        : replace_by_arrays(target ? target : path, arrays, count);
+    if (!ok) snprintf(message, capacity, "%s could not be written: %s", path, strerror(errno));
+    free(target);
     return ok;
 }

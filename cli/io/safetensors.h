@@ -25,7 +25,8 @@ void safetensors_free(safetensors *file);
 /* NULL if there is none of that name. */
 const array *safetensors_find(const safetensors *file, const char *name);
 
-/* Writes through a temporary file beside the path and a rename: at no moment is there half a file. */
+/* Writes through a temporary file beside the path, or beside the file that a link at the path leads to, and a rename: at no
+ * moment is there half a file. What is there and is no file, such as a pipe or /dev/null, is written to. */
 bool safetensors_write(const char *path, const array *arrays, size_t count, char *message, size_t capacity);
 
 #endif

@@ -2,6 +2,7 @@
  *
  * api.c: the public calls that plan and run attention. Each reads and checks the descriptor, asks plan() once, and runs. */
 #define _DEFAULT_SOURCE /* madvise() */
+#include "core/float_mode.h"
 #include "core/log.h"
 #include "core/plan.h"
 #include "core/score/band.h"
@@ -67,8 +68,8 @@ static strobe_status run_in(const struct plan *plan, struct execution execution,
     return status;
 }
 
-static strobe_status run(const strobe_attention *attention, const strobe_gradients *gradients, void *workspace,
-                         size_t workspace_bytes, void *stream) {
+static strobe_status run_here(const strobe_attention *attention, const strobe_gradients *gradients, void *workspace,
+                              size_t workspace_bytes, void *stream) {
     struct problem problem;
     struct plan plan;
     strobe_status status = prepare(&problem, &plan, attention, gradients, true);
@@ -78,6 +79,16 @@ static strobe_status run(const strobe_attention *attention, const strobe_gradien
     if (is_empty(&problem)) return STROBE_OK;
     status = run_in(&plan, (struct execution){.workspace = workspace, .stream = stream}, workspace_bytes);
     if (!status) strobe__log_call(&plan);
+    return status;
+}
+
+/* Tasks have a mode of their own (parallel.c); what is worked out around them, a scale or a sum over rows, has it here. */
+static strobe_status run(const strobe_attention *attention, const strobe_gradients *gradients, void *workspace,
+                         size_t workspace_bytes, void *stream) {
+    const float_mode mode = float_mode_get();
+    float_mode_set(FLOAT_MODE_OF_PROGRAMS);
+    const strobe_status status = run_here(attention, gradients, workspace, workspace_bytes, stream);
+    float_mode_set(mode);
     return status;
 }
 

@@ -4,6 +4,8 @@
  * thread: waking threads costs tens of microseconds. */
 #include "core/parallel.h"
 
+#include "core/float_mode.h"
+
 #if defined(_OPENMP)
 #include <omp.h>
 #include <pthread.h>
@@ -43,9 +45,25 @@ int32_t strobe__workers(const strobe_parallel *parallel) {
 #endif
 }
 
+struct work {
+    strobe__task *task;
+    void *context;
+};
+
+/* A task in the float mode of programs: the calling thread and the workers may have others, and results would depend on who
+ * takes which task. */
+static void run_task(void *work, int64_t index, int32_t worker) {
+    const struct work *const w = work;
+    const float_mode mode = float_mode_get();
+    float_mode_set(FLOAT_MODE_OF_PROGRAMS);
+    w->task(w->context, index, worker);
+    float_mode_set(mode);
+}
+
 void strobe__parallel_for(const strobe_parallel *parallel, int64_t tasks, strobe__task *task, void *context) {
+    struct work work = {task, context};
     if (parallel && parallel->run) {
-        parallel->run(parallel->self, tasks, task, context);
+        parallel->run(parallel->self, tasks, run_task, &work);
         return;
     }
     int32_t workers = strobe__workers(parallel);
@@ -53,9 +71,9 @@ void strobe__parallel_for(const strobe_parallel *parallel, int64_t tasks, strobe
 #if defined(_OPENMP)
     if (workers > 1 && may_start_threads()) {
 #pragma omp parallel for num_threads(workers) schedule(dynamic, 1)
-        for (int64_t index = 0; index < tasks; ++index) task(context, index, omp_get_thread_num());
+        for (int64_t index = 0; index < tasks; ++index) run_task(&work, index, omp_get_thread_num());
         return;
     }
 #endif
-    for (int64_t index = 0; index < tasks; ++index) task(context, index, 0);
+    for (int64_t index = 0; index < tasks; ++index) run_task(&work, index, 0);
 }

@@ -36,6 +36,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core/float_mode.h"
+
 /* A function that is inlined everywhere, and so compiled for each value of its constant arguments. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
@@ -81,20 +83,14 @@ ALWAYS_INLINE vec v_exp2_finish(struct exp2_parts e) {
 static inline vec v_exp2(vec x) { return v_exp2_finish(v_exp2_start(x)); }
 
 /* Denormals are 60 times as slow as other numbers and mean nothing here. So they are flushed to zero while a task runs, and
- * then the caller's mode is restored. */
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-typedef unsigned float_mode;
+ * then the thread's mode is restored. */
 static inline float_mode enter_flush_to_zero(void) {
-    const unsigned mode = _mm_getcsr();
-    _mm_setcsr(mode | 0x8040u); /* FTZ, DAZ */
+    const float_mode mode = float_mode_get();
+#if defined(__x86_64__)
+    float_mode_set(mode | 0x8040u); /* FTZ, DAZ */
+#endif
     return mode;
 }
-static inline void leave_flush_to_zero(float_mode mode) { _mm_setcsr(mode); }
-#else
-typedef int float_mode;
-static inline float_mode enter_flush_to_zero(void) { return 0; }
-static inline void leave_flush_to_zero(float_mode mode) { (void)mode; }
-#endif
+static inline void leave_flush_to_zero(float_mode mode) { float_mode_set(mode); }
 
 #endif

@@ -384,6 +384,13 @@ def test_dot_product_attention_of_one_sequence():
         sj.dot_product_attention(q, k, v, implementation="cudnn")
 
 
+def test_numbers_in_arrays_and_lists():
+    q, k, v, *_ = problem()
+    mask = jnp.ones((1, 1, 1, 1), bool)
+    got = sj.attention(q, k, v, scale=jnp.float32(0.5), causal=jnp.bool_(True), block_mask=mask, block_size=[64, 64])
+    assert jnp.array_equal(got, sj.attention(q, k, v, scale=0.5, causal=True, block_mask=mask, block_size=(64, 64)))
+
+
 def test_refusals():
     q, k, v, *_ = problem()
     with pytest.raises(TypeError, match="window is 3; a pair"):

@@ -11,9 +11,11 @@
 #include "problem/element.h"
 #include "run/attention_set.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static char message[PROBLEM_MESSAGE];
 
@@ -245,6 +247,39 @@ static void writes_what_it_reads(void **state) {
     assert_false(file_read("/tmp", &bytes, &size, message, sizeof message));
 }
 
+/* What stands at the path and is no file stays what it is: a pipe, as a device, is written to, and a link leads to the file.
+ */
+static void writes_to_pipes_and_through_links(void **state) {
+    (void)state;
+#if defined(_WIN32) /* which has neither */
+    skip();
+#else
+    char folder[] = "/tmp/strobe-test-XXXXXX", path[64], alias[64], fifo[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/x.safetensors", folder);
+    snprintf(alias, sizeof alias, "%s/link", folder);
+    snprintf(fifo, sizeof fifo, "%s/pipe", folder);
+    const float value = 1;
+    const array arrays[] = {{"out", STROBE_FP32, 1, {1}, (const unsigned char *)&value, sizeof value}};
+    struct stat found;
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    const int reader = open(fifo, O_RDWR | O_NONBLOCK);
+    assert_true(reader >= 0);
+    assert_true(safetensors_write(fifo, arrays, COUNT(arrays), message, sizeof message));
+    assert_true(lstat(fifo, &found) == 0 && S_ISFIFO(found.st_mode));
+    char bytes[256];
+    assert_true(read(reader, bytes, sizeof bytes) > 8);
+    close(reader);
+    assert_true(safetensors_write(path, arrays, COUNT(arrays), message, sizeof message));
+    assert_int_equal(symlink(path, alias), 0);
+    assert_true(safetensors_write(alias, arrays, COUNT(arrays), message, sizeof message));
+    assert_true(lstat(alias, &found) == 0 && S_ISLNK(found.st_mode));
+    assert_true(lstat(path, &found) == 0 && S_ISREG(found.st_mode) && found.st_size > (off_t)sizeof value);
+    unlink(alias), unlink(path), unlink(fifo);
+    assert_int_equal(rmdir(folder), 0);
+#endif
+}
+
 /* ------------------------------------------------------------------------------------------------------------- sets -- */
 
 static array shaped(const char *name, int64_t rank, int64_t a, int64_t b, int64_t c, int64_t d) {
@@ -305,7 +340,7 @@ static void sets_that_do_not_fit_are_refused(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[COUNT(npys) + COUNT(bad_headers) + 7];
+    struct CMUnitTest tests[COUNT(npys) + COUNT(bad_headers) + 8];
     size_t count = 0;
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(refuses_headers_without_their_brace);
     for (size_t i = 0; i < COUNT(npys); ++i) tests[count++] = test_of_row(npys[i].header, reads_npy, &npys[i]);
@@ -315,6 +350,7 @@ int main(void) {
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(long_names_are_refused);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(any_bytes_are_read_or_refused);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(writes_what_it_reads);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(writes_to_pipes_and_through_links);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(finds_sets_by_prefix);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(sets_that_do_not_fit_are_refused);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
  * take tasks, many calls at once, and a forked child. */
 #define _POSIX_C_SOURCE 200809L /* fork, alarm */
 
+#include <fenv.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 #endif
 
+#include "core/float_mode.h"
 #include "cpu/vector/backward_tasks.h"
 #include "kernel_table.h"
 #include "level_sizes.h"
@@ -216,6 +218,36 @@ static void test_calls_at_once(void **state) {
     }
 }
 
+/* The calling thread rounds upwards and ends the process at an invalid operation; the workers do not. */
+static void test_a_callers_float_mode(void **state) {
+    (void)state;
+    for (size_t n = 0; n < COUNT(shapes); ++n) {
+        struct fixture x, y;
+        fixture_make(&x, &shapes[n]), fixture_make(&y, &shapes[n]);
+        y.parallel.threads = 1 + (int32_t)(n % 2);
+        for (int operation = STROBE_FORWARD; operation <= STROBE_BACKWARD; ++operation) {
+            const char *names[MOST_KERNELS];
+            const int kernels = kernels_for(&x, (strobe_operation)operation, names);
+            for (int k = 0; k < kernels; ++k) {
+                run(&x, (strobe_operation)operation, names[k]);
+                const float_mode mode = float_mode_get();
+                assert_int_equal(fesetround(FE_UPWARD), 0);
+#if defined(__x86_64__)
+                float_mode_set(float_mode_get() & ~0x80u);
+#endif
+                const strobe_status status = fixture_run(&y, (strobe_operation)operation, names[k]);
+                const int rounding = fegetround();
+                fesetround(FE_TONEAREST);
+                float_mode_set(mode);
+                assert_int_equal(rounding, FE_UPWARD);
+                if (status) fail_msg("%s", strobe_last_error());
+                expect_same(&x, &y, (strobe_operation)operation, names[k], "upwards rounding", y.parallel.threads);
+            }
+        }
+        fixture_free(&x), fixture_free(&y);
+    }
+}
+
 /* A child of a process that has used threads has none of them, and must not wait for them. */
 static void test_after_a_fork(void **state) {
     (void)state;
@@ -246,12 +278,13 @@ int main(void) {
     /* Rows of several tasks that read row statistics, and one dsink to which all of them add. */
     struct shape many_rows = {"one sink of many rows", .batch = 1, .seq_k = 5, .heads_q = 1, .dim = 2, .features = SINKS};
     many_rows.seq_q = 2 * STATISTICS_TILES * most_tile_rows() + 1;
-    struct CMUnitTest tests[COUNT(shapes) + 4];
+    struct CMUnitTest tests[COUNT(shapes) + 5];
     tests[COUNT(shapes) + 3] = test_of_row(many_rows.name, test_any_number_of_threads, &many_rows);
     for (size_t n = 0; n < COUNT(shapes); ++n)
         tests[n] = test_of_row(shapes[n].name, test_any_number_of_threads, &shapes[n]);
     tests[COUNT(shapes)] = (struct CMUnitTest)cmocka_unit_test(test_work_is_divided);
     tests[COUNT(shapes) + 1] = (struct CMUnitTest)cmocka_unit_test(test_calls_at_once);
     tests[COUNT(shapes) + 2] = (struct CMUnitTest)cmocka_unit_test(test_after_a_fork);
+    tests[COUNT(shapes) + 4] = (struct CMUnitTest)cmocka_unit_test(test_a_callers_float_mode);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,8 @@ def attention(
     """
     left, right = (int(_constant("window", x)) for x in sides(window))
     numbers = {
-        "causal": bool(_constant("causal", causal)), "window": (left, right), "diagonal": diagonal, "block_size": block_size,
+        "causal": bool(_constant("causal", causal)), "window": (left, right), "diagonal": diagonal,
+        "block_size": tuple(block_size) if isinstance(block_size, list) else block_size,
         "softcap": softcap, "dropout": dropout, "offset": offset, "scale": scale, "max_seqlen_q": max_seqlen_q,
         "max_seqlen_k": max_seqlen_k, "q_start": q_start, "k_start": k_start, "kernel": kernel, "split_keys": split_keys,
         "threads": threads, "scale_block": tuple(scale_block),
