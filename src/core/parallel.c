@@ -11,25 +11,41 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/stat.h>
 
 #include "portable/posix.h"
 
-/* A forked child has none of its parent's threads, and GNU's OpenMP would wait there for those that it remembers. Once this
- * process has started threads, its children run on the calling thread. */
+/* A forked child has none of its parent's threads, and GNU's OpenMP would wait there for those that it remembers, of this
+ * library or of the program: OpenMP does not tell which. So the children of a process that had threads run on the calling
+ * one. */
 static atomic_bool left_behind;
 
 #if defined(_WIN32) /* which has no fork(); there this code must not be unloaded while OpenMP's threads wait in it */
-static void watch_forks(void) { stay_loaded(); }
-#else
-static void leave_behind(void) { left_behind = true; }
-static void watch_forks(void) { (void)pthread_atfork(NULL, NULL, leave_behind); }
-#endif
-
 static bool may_start_threads(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
+    pthread_once(&once, stay_loaded);
+    return true;
+}
+#else
+static atomic_bool has_started, has_threads;
+
+static void before_fork(void) {
+    enum { FOLDER_LINKS = 2 }; /* and one for each thread, of which one is the caller's */
+    struct stat tasks;
+    has_threads = stat("/proc/self/task", &tasks) == 0 ? tasks.st_nlink > FOLDER_LINKS + 1 : has_started;
+}
+
+static void leave_behind(void) {
+    if (has_threads) left_behind = true;
+}
+
+__attribute__((constructor)) static void watch_forks(void) { (void)pthread_atfork(before_fork, NULL, leave_behind); }
+
+static bool may_start_threads(void) {
+    has_started = true;
     return !left_behind;
 }
+#endif
 #endif
 
 /* Threads of a call whose caller did not say how many: OMP_NUM_THREADS may be any number, and each has a workspace. */

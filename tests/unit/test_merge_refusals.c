@@ -59,6 +59,9 @@ static const struct {
     {SET_PART(1, lse.reserved, 5), "parts[].lse.reserved is 5; 0 is accepted"},
     {SET_PART(0, out.stride[0], INT64_MIN),
      "parts[].out.stride is {-9223372036854775808, 0, 0}; offsets within 2^61 bytes are accepted"},
+    {SET(lse.data, (intptr_t)memory[4]), "lse is the memory of out; memory of its own is accepted"},
+    {SET_PART(1, lse.data, (intptr_t)memory[4]), "out is the memory of parts[].lse; memory of its own is accepted"},
+    {SET_PART(0, out.data, (intptr_t)memory[5]), "lse is the memory of parts[].out; memory of its own is accepted"},
     {SET_THREADS(threads, -1), "parallel.threads is -1; 0 to 65536 is accepted"},
     {SET_THREADS(reserved, 1), "parallel.reserved is 1; 0 is accepted"},
     {SET_THREADS(struct_size, 0), "parallel.struct_size is 0; sizeof the structure, 32, is accepted"},
@@ -93,6 +96,14 @@ static void test_calls(void **state) {
              (void *)((char *)memory[1] + 2));
     part[0].lse.data = (char *)memory[1] + 2;
     expect(strobe_merge(&m, NULL), sentence);
+    reset();
+    static const char layout[] =
+        "out is the memory of parts[].out with other strides or another dtype; the same, or memory of "
+        "its own, is accepted";
+    part[0].out = (strobe_tensor){.data = memory[4], .stride = {24, 4, 12}};
+    expect(strobe_merge(&m, NULL), layout);
+    part[0].out = (strobe_tensor){.data = memory[4], .dtype = STROBE_BF16};
+    expect(strobe_merge(&m, NULL), layout);
     reset();
     m.struct_size = 7;
     snprintf(sentence, sizeof sentence, "partials.struct_size is 7; sizeof the structure, %zu, is accepted", sizeof m);

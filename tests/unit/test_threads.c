@@ -17,6 +17,7 @@
 #include "cpu/vector/backward_tasks.h"
 #include "kernel_table.h"
 #include "level_sizes.h"
+#include "portable/posix.h"
 #include "test.h"
 
 static const struct shape shapes[] = {
@@ -274,11 +275,41 @@ static void test_after_a_fork(void **state) {
 #endif
 }
 
+#if !defined(_WIN32)
+static void nothing(void *data) { (void)data; }
+#endif
+
+/* Nor must a child of a program that has used OpenMP itself, before any call. It runs first: no test has called then. */
+static void test_after_a_fork_of_another_user_of_openmp(void **state) {
+    (void)state;
+#if defined(_WIN32)
+    skip();
+#else
+    void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
+    *(void **)&parallel = dlsym(dlopen(NULL, RTLD_NOW), "GOMP_parallel");
+    if (!parallel) skip(); /* another OpenMP, or none */
+    struct fixture f;
+    fixture_make(&f, &shapes[0]);
+    f.parallel.threads = 3;
+    parallel(nothing, NULL, 3, 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(30);
+        _exit(fixture_forward(&f, NULL) == STROBE_OK ? 0 : 1);
+    }
+    int code = -1;
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_int_equal(code, 0);
+    fixture_free(&f);
+#endif
+}
+
 int main(void) {
     /* Rows of several tasks that read row statistics, and one dsink to which all of them add. */
     struct shape many_rows = {"one sink of many rows", .batch = 1, .seq_k = 5, .heads_q = 1, .dim = 2, .features = SINKS};
     many_rows.seq_q = 2 * STATISTICS_TILES * most_tile_rows() + 1;
-    struct CMUnitTest tests[COUNT(shapes) + 5];
+    struct CMUnitTest tests[COUNT(shapes) + 5], first[] = {cmocka_unit_test(test_after_a_fork_of_another_user_of_openmp)};
     tests[COUNT(shapes) + 3] = test_of_row(many_rows.name, test_any_number_of_threads, &many_rows);
     for (size_t n = 0; n < COUNT(shapes); ++n)
         tests[n] = test_of_row(shapes[n].name, test_any_number_of_threads, &shapes[n]);
@@ -286,5 +317,6 @@ int main(void) {
     tests[COUNT(shapes) + 1] = (struct CMUnitTest)cmocka_unit_test(test_calls_at_once);
     tests[COUNT(shapes) + 2] = (struct CMUnitTest)cmocka_unit_test(test_after_a_fork);
     tests[COUNT(shapes) + 4] = (struct CMUnitTest)cmocka_unit_test(test_a_callers_float_mode);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(first, NULL, NULL);
+    return failed + cmocka_run_group_tests(tests, NULL, NULL);
 }

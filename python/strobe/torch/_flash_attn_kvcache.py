@@ -160,12 +160,15 @@ def flash_attn_with_kvcache(
     }  # fmt: skip
     if k is not None and v is not None:
         assert used_k is not None
+        longest_new = None
+        if cu_seqlens_k_new is not None and k.is_cuda:  # which the host cannot read there
+            longest_new = max_seqlen_q if cu_seqlens_k_new is cu_seqlens_q else k.shape[0]
         # append refuses lengths for which the cache has no room, in its own words
         check_attention(q, k_cache, v_cache, **options | {"used_k": used_k.clamp(max=slots)})
         turned = append(
             k_cache, v_cache, k, v, q=q if rotary else None, lengths=before, page_table=table, positions=rotary_seqlens,
-            cu_seqlens_new=cu_seqlens_k_new, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, rotary=rotary,
-            interleaved=rotary_interleaved, q_at_length=not causal and window == (-1, -1),
+            cu_seqlens_new=cu_seqlens_k_new, max_seqlen_new=longest_new, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
+            rotary=rotary, interleaved=rotary_interleaved, q_at_length=not causal and window == (-1, -1),
             **{name: x for name, x in scales.items() if name != "q_scale"},
         )  # fmt: skip
         q = q if turned is None else turned
