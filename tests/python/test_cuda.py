@@ -244,6 +244,31 @@ def test_new_keys_with_rotary_before_attention_over_a_cache():
     assert (results[0][2].float() - results[1][2].float()).abs().max() <= 2**-6 * results[0][2].float().abs().max()
 
 
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("rotary", [True, False])
+def test_packed_new_keys_of_a_cache(rotary, same):
+    """The offsets of the new keys are on the device: the host knows but a bound of their lengths."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(33, 8, 64), torch.randn(33, 2, 64), torch.randn(33, 2, 64)
+    pages = [torch.randn(64, 16, 2, 64) for _ in range(2)]
+    table, cu = torch.randperm(64)[:18].view(3, 6).int(), torch.tensor([0, 1, 31, 33], dtype=torch.int32)
+    before = torch.tensor([20, 0, 7], dtype=torch.int32)
+    angles = torch.arange(96)[:, None] * 10000.0 ** -(torch.arange(32) / 32)
+    results = []
+    for device in ("cpu", "cuda"):
+        offsets = cu.to(device)
+        turned = {"rotary_cos": angles.cos().to(device), "rotary_sin": angles.sin().to(device)} if rotary else {}
+        caches = [x.to(device) for x in pages]
+        out = st.flash_attn_with_kvcache(
+            q.to(device), *caches, k.to(device), v.to(device), **turned, cache_seqlens=before.to(device),
+            page_table=table.to(device), cu_seqlens_q=offsets, cu_seqlens_k_new=offsets if same else offsets.clone(),
+            max_seqlen_q=30, causal=True,
+        )  # fmt: skip
+        results.append([x.cpu() for x in (out, *caches)])
+    for here, there in zip(*results, strict=True):
+        torch.testing.assert_close(there, here, rtol=1e-4, atol=1e-4)
+
+
 def test_a_captured_append_reads_the_lengths_that_are_there():
     q, k, v = (on_gpu(x) for x in new_tokens(tokens=1))
     caches = torch.zeros(2, 3, 40, 2, 64, device="cuda", dtype=q.dtype)
