@@ -66,9 +66,9 @@ static bool lie_alike(const strobe_tensor *x, const strobe_tensor *y, const stro
     return x->dtype == y->dtype;
 }
 
-static strobe_status check_place(const strobe_tensor *written, const char *name, const strobe_tensor *same,
-                                 const char *same_name, const strobe_tensor *other, const char *other_name,
-                                 const strobe_partials *p) {
+static strobe_status check_memory(const strobe_tensor *written, const char *name, const strobe_tensor *same,
+                                  const char *same_name, const strobe_tensor *other, const char *other_name,
+                                  const strobe_partials *p) {
     if (!written->data) return STROBE_OK;
     if (written->data == other->data)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is the memory of %s; memory of its own is accepted", name,
@@ -82,10 +82,10 @@ static strobe_status check_place(const strobe_tensor *written, const char *name,
 }
 
 /* A row is read before it is written, so a result may take the place of a part, but not in another layout. */
-static strobe_status check_places(const strobe_partial *pair, const strobe_partial *result, const strobe_partials *p) {
+static strobe_status check_memory_apart(const strobe_partial *pair, const strobe_partial *result, const strobe_partials *p) {
     if (p->batch == 0 || p->seq_q == 0) return STROBE_OK;
-    TRY(check_place(&result->out, "out", &pair->out, "parts[].out", &pair->lse, "parts[].lse", p));
-    return check_place(&result->lse, "lse", &pair->lse, "parts[].lse", &pair->out, "parts[].out", p);
+    TRY(check_memory(&result->out, "out", &pair->out, "parts[].out", &pair->lse, "parts[].lse", p));
+    return check_memory(&result->lse, "lse", &pair->lse, "parts[].lse", &pair->out, "parts[].out", p);
 }
 
 strobe_partial strobe__merge_part(const struct merge *m, int64_t index) {
@@ -102,13 +102,13 @@ strobe_status strobe_merge(const strobe_partials *partials, void *stream) {
     strobe_partial result = {m.p.out, m.p.lse};
     default_pair(&result, &m.p);
     TRY(check_pair(&result, &m.p, "out", "lse", true));
-    if (m.p.batch && m.p.seq_q) TRY(check_place(&result.lse, "lse", NULL, NULL, &result.out, "out", &m.p));
+    if (m.p.batch && m.p.seq_q) TRY(check_memory(&result.lse, "lse", NULL, NULL, &result.out, "out", &m.p));
     m.p.out = result.out, m.p.lse = result.lse;
     if (!m.p.parts) return strobe__fail(STROBE_INVALID_ARGUMENT, "parts is NULL; count partial results are accepted");
     for (int64_t i = 0; i < m.p.count; ++i) {
         const strobe_partial part = strobe__merge_part(&m, i);
         TRY(check_pair(&part, &m.p, "parts[].out", "parts[].lse", false));
-        TRY(check_places(&part, &result, &m.p));
+        TRY(check_memory_apart(&part, &result, &m.p));
     }
     if (m.p.device == STROBE_CPU && stream)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "stream is %p; NULL is accepted on the CPU", stream);
