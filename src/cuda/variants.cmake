@@ -119,6 +119,13 @@ function(cuda_object)
   set(cuda_object_built ${cuda_object_built} PARENT_SCOPE)
 endfunction()
 
+# The images of a text for one dim and kind of element, which are nearly the same code: forward_bf16_128_plain is of forward_128.
+function(family_of result name)
+  image_of_pair(image ${name})
+  string(REGEX REPLACE "^(.*_[0-9]+)_.*" "\\1" family ${image})
+  set(${result} ${family} PARENT_SCOPE)
+endfunction()
+
 # What an element type is to a kernel: fp32 whose products are made of tf32 parts is fp32 and a word more.
 set(ELEMENT_BF16 ELEMENT_BF16)
 set(ELEMENT_FP16 ELEMENT_FP16)
@@ -131,7 +138,8 @@ set(forward_lines)
 function(cuda_forward kind dtype dim dim_v m n warps_m warps_n stages blocks features cache)
   string(TOUPPER ${dtype} element)
   set(name forward_${dtype}_${dim}_${kind})
-  cuda_object(NAME ${name} SOURCE sm80/forward.cu DEFINES ${ELEMENT_${element}} DIM=${dim} DIM_V=${dim_v} M_TILES=${m}
+  family_of(family ${name})
+  cuda_object(NAME ${name} FAMILY ${family} SOURCE sm80/forward.cu DEFINES ${ELEMENT_${element}} DIM=${dim} DIM_V=${dim_v} M_TILES=${m}
     N_TILES=${n} WARPS_M=${warps_m} WARPS_N=${warps_n} STAGES=${stages} BLOCKS=${blocks} FEATURES=${features} CACHE=${cache})
   set(small 0)
   if("${kind}" STREQUAL "small")
@@ -190,7 +198,8 @@ file(CONFIGURE OUTPUT cuda/cuda_forward_variants.h CONTENT "${forward_lines}" @O
 set(decode_lines)
 set(decode_bytes_lines)
 function(cuda_decode name list element stored dim n warps_m warps_n stages ctas turned)
-  cuda_object(NAME ${name} SOURCE sm80/decode.cu DEFINES ELEMENT_${element} STORED_${stored} DIM=${dim} N_TILES=${n}
+  family_of(family ${name})
+  cuda_object(NAME ${name} FAMILY ${family} SOURCE sm80/decode.cu DEFINES ELEMENT_${element} STORED_${stored} DIM=${dim} N_TILES=${n}
     WARPS_M=${warps_m} WARPS_N=${warps_n} STAGES=${stages} CTAS=${ctas} TURNED=${turned} ${ARGN})
   if(cuda_object_built)
     set(${list} "${${list}}VARIANT(${name}, ${element}, ${stored}, ${dim}, ${n}, ${warps_m}, ${warps_n}, ${stages}, ${ctas}, 1, ${turned})\n" PARENT_SCOPE)
@@ -279,7 +288,8 @@ function(cuda_backward kind dtype dim slice tiles warps stages blocks features)
     set(suffix plain)
   endif()
   set(name backward_${kind}_${dtype}_${dim}_${suffix})
-  cuda_object(NAME ${name} SOURCE sm80/backward_${kind}.cu DEFINES ${ELEMENT_${element}} DIM=${dim} SLICE=${slice}
+  family_of(family ${name})
+  cuda_object(NAME ${name} FAMILY ${family} SOURCE sm80/backward_${kind}.cu DEFINES ${ELEMENT_${element}} DIM=${dim} SLICE=${slice}
     M_TILES=${tiles} N_TILES=${tiles} WARPS=${warps} STAGES=${stages} BLOCKS=${blocks} FEATURES=${features})
   if(cuda_object_built)
     set(backward_lines "${backward_lines}VARIANT(${kind}, ${name}, ${element}, ${dim}, ${slice}, ${tiles}, ${warps}, ${stages}, ${features}, ${blocks})\n" PARENT_SCOPE)
@@ -312,7 +322,8 @@ set(fused_lines)
 function(cuda_backward_fused kind dtype dim keys rows warps s_n k_n q_m stages skewed blocks features)
   string(TOUPPER ${dtype} element)
   set(name backward_fused_${dtype}_${dim}_${kind})
-  cuda_object(NAME ${name} SOURCE sm80/backward_fused.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ${ELEMENT_${element}} DIM=${dim}
+  family_of(family ${name})
+  cuda_object(NAME ${name} FAMILY ${family} SOURCE sm80/backward_fused.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ${ELEMENT_${element}} DIM=${dim}
     KEYS=${keys} ROWS=${rows} WARPS=${warps} S_N=${s_n} K_N=${k_n} Q_M=${q_m} DO_STAGES=${stages} SKEWED=${skewed} BLOCKS=${blocks} FEATURES=${features})
   if(cuda_object_built)
     set(stored 1)
