@@ -82,6 +82,9 @@ STAND_IN(append_copies)
 STAND_IN(append_floats)
 STAND_IN(append_bytes)
 STAND_IN(append_all)
+STAND_IN(append_run_64)
+STAND_IN(append_run_128)
+STAND_IN(append_run_256)
 
 #define KERNEL(kernel, its_threads, hopper) \
     {.name = #kernel, .function = &strobe__kernel_##kernel, .threads = its_threads, .is_hopper = hopper},

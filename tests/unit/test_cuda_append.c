@@ -124,15 +124,22 @@ static void bytes_of_the_cpu(void **state) {
     }
 }
 
-/* What engines ask for most: 128 columns, whole rows, a prompt and a step of many sequences' worth of heads. */
+/* What engines ask for most: whole rows of 64, 128 and 256 columns, a step, a prompt, and one that goes in runs of tokens.
+ */
 static void usual_calls(void **state) {
     (void)state;
     static const int32_t targets[] = {STROBE_BF16, STROBE_FP8_E4M3, STROBE_INT8};
-    for (int n = 0; n < 3 * 3 * 4; ++n) {
-        struct way w = {.where = IN_PAGES, .tokens = n & 1 ? PACKED : ALL, .named = n % 4 == 3 ? BY_SLOTS : BY_LENGTHS};
-        w.dim = w.dim_v = n % 5 == 4 ? 64 : 128, w.heads = 8, w.group = 4, w.source = w.q_target = STROBE_BF16;
-        w.target = targets[n % 3], w.rotary = (enum rotary)(n / 3 % 3), w.rotary_dim = w.dim, w.interleaved = n % 7 == 6;
-        w.block = n % 4 != 2, w.most = n / 9 == 0 ? 1 : n / 9 == 3 ? 2000 : 300, w.longest = 2100, w.page = 16;
+    static const int64_t most[] = {1, 300, 300, 1000, 1100, 1200}, dims[] = {128, 64, 128, 256, 128};
+    for (int n = 0; n < 6 * 9; ++n) {
+        struct way w = {.where = IN_PAGES, .tokens = n % 4 == 1 ? PACKED : ALL, .named = n % 4 == 3 ? BY_SLOTS : BY_LENGTHS};
+        w.dim = w.dim_v = dims[n % 5], w.heads = w.dim == 256 || n % 7 == 3 ? 4 : 8, w.group = n % 7 == 3 ? 2 : 1;
+        w.source = w.q_target = n % 8 == 5 ? STROBE_FP16 : STROBE_BF16;
+        w.target = targets[n % 3] == STROBE_BF16 ? w.source : targets[n % 3];
+        w.rotary = (enum rotary)(n / 3 % 3), w.rotary_dim = w.dim, w.interleaved = n % 7 == 6, w.hadamard = n % 4 == 2;
+        w.block = n % 4 != 2, w.special = n % 11 == 10, w.most = most[n / 9], w.longest = w.most + 100, w.page = 16;
+        struct image m;
+        assert_true(append_image_make(&w, &m, 1000 + (uint64_t)n)); /* not too large */
+        free(m.bytes);
         compare(&w, 1000 + (uint64_t)n);
     }
 }

@@ -14,11 +14,10 @@
  * through shared memory, one element at a time. A group reads its rows before it writes them, so q may stay in its place.
  *
  * VARIANT, by -D: what the text is compiled for, since less text needs fewer registers; CTAS on a multiprocessor. */
+#include "cuda/device/append_eight.h"
 #include "cuda/device/append_elements.h"
 #include "cuda/device/hadamard.h"
 #include "cuda/ptx/integer.h"
-
-enum { COLUMNS = APPEND_MOST_COLUMNS };
 
 /* ---------------------------------------------------------------------------------------------------------- rotation -- */
 
@@ -61,16 +60,6 @@ INLINE void load_angles(const struct append_params *p, int64_t position, int col
     }
 }
 
-INLINE void widen(int dtype, uint4 from, float (&x)[COLUMNS]) {
-    const uint32_t two[4] = {from.x, from.y, from.z, from.w};
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-        const bool is_bf16 = dtype == CUDA_BF16;
-        x[2 * n] = is_bf16 ? __uint_as_float(two[n] << 16) : f16_to_float((uint16_t)two[n]);
-        x[2 * n + 1] = is_bf16 ? __uint_as_float(two[n] & 0xffff0000u) : f16_to_float((uint16_t)(two[n] >> 16));
-    }
-}
-
 /* Turns x, the lane's columns of a row, which lies in its group as `raw`. All lanes of the warp. */
 INLINE void rotate(const struct append_params *p, const struct append_side *s, uint4 raw, int lane, int column,
                    const struct angles *a, float (&x)[COLUMNS]) {
@@ -87,81 +76,14 @@ INLINE void rotate(const struct append_params *p, const struct append_side *s, u
     }
     const bool is_second = column >= pairs;
     const int partner = (int)threadIdx.x % 32 - lane + (is_second ? lane - pairs / COLUMNS : lane + pairs / COLUMNS);
-    const uint4 other = make_uint4(
-        __shfl_sync(0xffffffffu, raw.x, partner), __shfl_sync(0xffffffffu, raw.y, partner),
-        __shfl_sync(0xffffffffu, raw.z, partner), __shfl_sync(0xffffffffu, raw.w, partner));
+    const uint4 other = make_uint4(__shfl_sync(0xffffffffu, raw.x, partner), __shfl_sync(0xffffffffu, raw.y, partner),
+                                   __shfl_sync(0xffffffffu, raw.z, partner), __shfl_sync(0xffffffffu, raw.w, partner));
     float y[COLUMNS];
     widen(s->at.t.from_dtype, other, y);
     if (column >= 2 * pairs) return;
 #pragma unroll
     for (int n = 0; n < COLUMNS; ++n)
-        x[n] = is_second ? turned_second(y[n], x[n], a->cos[n], a->sin[n])
-                         : turned_first(x[n], y[n], a->cos[n], a->sin[n]);
-}
-
-/* ------------------------------------------------------------------------------------------------------------- stores -- */
-
-/* Four numbers as int8, see quantised(): a NaN goes downwards. */
-INLINE uint32_t four_int8(const float *x, float inverse) {
-    uint32_t level[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-        level[n] = __float_as_uint(rounded_sum(fminf(fmaxf(rounded_product(x[n], inverse), -127), 127), 12582912.0f));
-    return __byte_perm(__byte_perm(level[0], level[1], 0x0040), __byte_perm(level[2], level[3], 0x0040), 0x5410);
-}
-
-INLINE uint32_t four_e4m3(const float *x, float inverse) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    return cvt_e4m3x4(rounded_product(x[0], inverse), rounded_product(x[1], inverse), rounded_product(x[2], inverse),
-                      rounded_product(x[3], inverse));
-#else
-    return float_to_e4m3(rounded_product(x[0], inverse)) | float_to_e4m3(rounded_product(x[1], inverse)) << 8 |
-           float_to_e4m3(rounded_product(x[2], inverse)) << 16 |
-           (uint32_t)float_to_e4m3(rounded_product(x[3], inverse)) << 24;
-#endif
-}
-
-/* Makes NaN of infinities, of which a conversion made 448, see quantised(). */
-INLINE void patch_infinities(const float (&x)[APPEND_UNITS][COLUMNS], uint2 (&bytes)[APPEND_UNITS]) {
-#pragma unroll
-    for (int n = 0; n < APPEND_UNITS; ++n)
-#pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {
-            uint32_t *four = c < 4 ? &bytes[n].x : &bytes[n].y;
-            if (!is_finite_float(x[n][c])) *four = (*four & ~(0xffu << c % 4 * 8)) | (uint32_t)E4M3_NAN << c % 4 * 8;
-        }
-}
-
-/* The bits of the largest magnitude of a lane's columns as rows are judged by it. Sets *infinite where one is not finite. */
-INLINE uint32_t largest_of(const float (&x)[COLUMNS], int int8, bool *infinite) {
-    uint32_t most = 0;
-#pragma unroll
-    for (int n = 0; n < COLUMNS; ++n) {
-        const uint32_t magnitude = __float_as_uint(x[n]) & 0x7fffffffu;
-        most = magnitude > most ? magnitude : most;
-    }
-    if (most < 0x7f800000u) return most;
-    *infinite = true, most = 0;
-#pragma unroll
-    for (int n = 0; n < COLUMNS; ++n) {
-        const uint32_t magnitude = counted(__float_as_uint(x[n]) & 0x7fffffffu, int8);
-        most = magnitude > most ? magnitude : most;
-    }
-    return most;
-}
-
-INLINE void store_floats(const struct append_side *s, int64_t to, const float (&x)[COLUMNS]) {
-    void *data = s->at.t.to;
-    if (s->at.to_dtype == CUDA_FP32) {
-        *(float4 *)((float *)data + to) = make_float4(x[0], x[1], x[2], x[3]);
-        *(float4 *)((float *)data + to + 4) = make_float4(x[4], x[5], x[6], x[7]);
-    } else if (s->at.to_dtype == CUDA_BF16) {
-        *(uint4 *)((uint16_t *)data + to) = make_uint4(cvt_bf16x2(x[0], x[1]), cvt_bf16x2(x[2], x[3]),
-                                                       cvt_bf16x2(x[4], x[5]), cvt_bf16x2(x[6], x[7]));
-    } else {
-        *(uint4 *)((uint16_t *)data + to) = make_uint4(cvt_f16x2(x[0], x[1]), cvt_f16x2(x[2], x[3]),
-                                                       cvt_f16x2(x[4], x[5]), cvt_f16x2(x[6], x[7]));
-    }
+        x[n] = is_second ? turned_second(y[n], x[n], a->cos[n], a->sin[n]) : turned_first(x[n], y[n], a->cos[n], a->sin[n]);
 }
 
 /* -------------------------------------------------------------------------------------------------- rows in registers -- */
@@ -208,8 +130,6 @@ INLINE int row_of(int lane) { return (lane & 1) << 1 | (lane >> 1 & 1); }
 INLINE int lane_of(int row) { return row >> 1 | (row & 1) << 1; }
 static_assert(APPEND_UNITS == 4, "two steps leave a lane one row");
 
-INLINE uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
-
 INLINE float scale_of_row(const struct append_side *s, int lane, const uint32_t (&largest)[APPEND_UNITS]) {
     const uint32_t all = 0xffffffffu;
     const bool odd = lane & 1, second = lane & 2;
@@ -222,15 +142,6 @@ INLINE float scale_of_row(const struct append_side *s, int lane, const uint32_t 
         if (step >> s->lane_bits == 0) most = larger(most, other);
     }
     return scale_of_bits(most, s->at.t.int8);
-}
-
-/* Eight int8 of a row that is finite, whose scale is its own: no level is above 127.5. */
-INLINE uint2 eight_int8(const float (&x)[COLUMNS], float inverse) {
-    uint32_t level[COLUMNS];
-#pragma unroll
-    for (int n = 0; n < COLUMNS; ++n) level[n] = __float_as_uint(rounded_sum(rounded_product(x[n], inverse), 12582912.0f));
-    return make_uint2(__byte_perm(__byte_perm(level[0], level[1], 0x0040), __byte_perm(level[2], level[3], 0x0040), 0x5410),
-                      __byte_perm(__byte_perm(level[4], level[5], 0x0040), __byte_perm(level[6], level[7], 0x0040), 0x5410));
 }
 
 /* Scales and bytes of the group's rows x, whose elements begin at `to`. All lanes of the warp. */
@@ -261,13 +172,14 @@ INLINE void store_quantised(const struct append_side *s, const struct group *g, 
         for (int n = 0; n < APPEND_UNITS; ++n) bytes[n] = eight_int8(x[n], inverse[n]);
     } else if (t->int8) {
 #pragma unroll
-        for (int n = 0; n < APPEND_UNITS; ++n)
-            bytes[n] = make_uint2(four_int8(x[n], inverse[n]), four_int8(x[n] + 4, inverse[n]));
+        for (int n = 0; n < APPEND_UNITS; ++n) bytes[n] = eight_int8_limited(x[n], inverse[n]);
     } else {
 #pragma unroll
-        for (int n = 0; n < APPEND_UNITS; ++n)
-            bytes[n] = make_uint2(four_e4m3(x[n], inverse[n]), four_e4m3(x[n] + 4, inverse[n]));
-        if (infinite) patch_infinities(x, bytes);
+        for (int n = 0; n < APPEND_UNITS; ++n) bytes[n] = eight_e4m3(x[n], inverse[n]);
+        if (infinite) {
+#pragma unroll
+            for (int n = 0; n < APPEND_UNITS; ++n) patch_infinities(x[n], &bytes[n]);
+        }
     }
 #pragma unroll
     for (int n = 0; n < APPEND_UNITS; ++n)
@@ -299,7 +211,8 @@ INLINE void quantise_slowly(const struct append_side *s, const struct group *g, 
         if (there) raw = *(const uint4 *)(from + head * t->from_stride[2] * s->from_bytes + 16 * g->lane);
         widen(t->from_dtype, raw, x);
         uint32_t most = largest_of(x, t->int8, &infinite);
-        for (int step = 1; step < 1 << s->lane_bits; step *= 2) most = larger(most, __shfl_xor_sync(0xffffffffu, most, step));
+        for (int step = 1; step < 1 << s->lane_bits; step *= 2)
+            most = larger(most, __shfl_xor_sync(0xffffffffu, most, step));
         const float scale = scale_of_bits(most, t->int8);
         if (!place->there || !there) continue;
         if (g->lane == 0) t->scale[place->scale + head * t->scale_stride[2]] = scale;
@@ -336,15 +249,14 @@ INLINE void quantise_units(const struct append_side *s, const struct group *g, c
         const float inverse = __shfl_sync(0xffffffffu, own, (int)threadIdx.x % 32 - g->lane + lane_of(n));
         float x[COLUMNS];
         widen(t->from_dtype, u->raw[n], x);
-        const uint2 bytes = t->int8 ? eight_int8(x, inverse)
-                                    : make_uint2(four_e4m3(x, inverse), four_e4m3(x + 4, inverse));
+        const uint2 bytes = t->int8 ? eight_int8(x, inverse) : eight_e4m3(x, inverse);
         if (place->there && u->at[n] >= 0) *(uint2 *)(to + n * t->to_stride[2]) = bytes;
     }
 }
 
 /* Turns, transforms and stores the units, which are rows. All lanes of the warp. */
 INLINE void rotate_units(const struct append_params *p, const struct append_side *s, const struct group *g,
-                       const struct token_place *place, const struct units *u) {
+                         const struct token_place *place, const struct units *u) {
     const struct quantise_tensor *t = &s->at.t;
     const bool quantises = VARIANT == APPEND_ALL && s->quantised;
     const int column = g->lane * COLUMNS;

@@ -13,7 +13,13 @@ enum {
     APPEND_UNITS = 4,        /* rows or pieces of a group, at most: their loads are all under way at once */
     APPEND_MOST_DIM = 576,
     APPEND_MOST_PAIRS = APPEND_MOST_DIM / 2,
+    APPEND_MOST_RUN = 8, /* tokens of a warp that has a run of them */
 };
+
+/* Lanes of a row of 64, 128 or 256 columns in a run, rows of a warp, and the most tokens at once where rows are turned. */
+#define APPEND_RUN_LANES(dim)  ((dim) == 256 ? 8 : 4)
+#define APPEND_RUN_ROWS(dim)   (32 / APPEND_RUN_LANES(dim))
+#define APPEND_RUN_TOKENS(dim) ((dim) == 256 ? 1 : 2)
 
 /* Divides numbers below 2^31 by a number from 1 on: (n + high half of n * multiplier) >> shift (Granlund, Montgomery 1994).
  */
@@ -45,6 +51,8 @@ struct append_side {
     int32_t from_bytes;           /* of an element */
     int32_t quantised;            /* to int8 or e4m3 */
     int32_t quantised_alone;      /* by vectors, with nothing else, and to scales of its own */
+    int32_t run;                  /* in runs: tokens of a warp */
+    uint32_t tokens;              /* in runs: of all batch entries */
 };
 
 struct append_params {

@@ -19,6 +19,7 @@
 #define PLAIN 1
 #include "cuda/device/quantise_load.h"
 #include "cuda/device/quantise_tile.h"
+#include "cuda/device/stored_bytes.h"
 
 #if defined(STORES_INT8)
 enum { INT8 = 1 };
@@ -218,34 +219,14 @@ INLINE uint32_t largest_finite(struct row *r) {
     return __float_as_uint(most);
 }
 
-/* Bytes of int8. No level is beyond 127 by more than a few roundings, which the sum that rounds to an integer forgets. */
-INLINE uint32_t four_integers(const float *x, float inverse) {
-    uint32_t level[4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) level[n] = __float_as_uint(rounded_sum(rounded_product(x[n], inverse), 12582912.0f));
-    return __byte_perm(__byte_perm(level[0], level[1], 0x0040), __byte_perm(level[2], level[3], 0x0040), 0x5410);
-}
-
-/* Bytes of numbers of which none is an infinity. */
-INLINE uint32_t four_bytes(const float *x, float inverse) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    return cvt_e4m3x4(rounded_product(x[0], inverse), rounded_product(x[1], inverse), rounded_product(x[2], inverse),
-                      rounded_product(x[3], inverse));
-#else
-    return float_to_e4m3(rounded_product(x[0], inverse)) | float_to_e4m3(rounded_product(x[1], inverse)) << 8 |
-           float_to_e4m3(rounded_product(x[2], inverse)) << 16 |
-           (uint32_t)float_to_e4m3(rounded_product(x[3], inverse)) << 24;
-#endif
-}
-
 /* The row's bytes. Of int8, where the scale is NaN, the least number, as everywhere. */
 INLINE uint4 sixteen_bytes(const float *x, float inverse) {
     if (!INT8)
-        return make_uint4(four_bytes(x, inverse), four_bytes(x + 4, inverse), four_bytes(x + 8, inverse),
-                          four_bytes(x + 12, inverse));
+        return make_uint4(four_e4m3(x, inverse), four_e4m3(x + 4, inverse), four_e4m3(x + 8, inverse),
+                          four_e4m3(x + 12, inverse));
     if (inverse != inverse) return make_uint4(LEAST_FOUR, LEAST_FOUR, LEAST_FOUR, LEAST_FOUR);
-    return make_uint4(four_integers(x, inverse), four_integers(x + 4, inverse), four_integers(x + 8, inverse),
-                      four_integers(x + 12, inverse));
+    return make_uint4(four_int8(x, inverse), four_int8(x + 4, inverse), four_int8(x + 8, inverse),
+                      four_int8(x + 12, inverse));
 }
 
 INLINE void store_row(uint8_t *to, int lane, const struct row *r, float inverse) {

@@ -13,12 +13,19 @@ CUDA_KERNEL(append_copies);
 CUDA_KERNEL(append_floats);
 CUDA_KERNEL(append_bytes);
 CUDA_KERNEL(append_all);
+CUDA_KERNEL(append_run_64);
+CUDA_KERNEL(append_run_128);
+CUDA_KERNEL(append_run_256);
 
 _Static_assert((int)APPEND_MOST_DIM == (int)DIM_LIMIT && (int)DIM_V_LIMIT <= (int)DIM_LIMIT, "a row fits shared memory");
 _Static_assert(sizeof(struct append_params) <= 4096, "what every driver takes as a kernel's parameters");
 
 /* CTAs on a multiprocessor below which a group of lanes has fewer units: a small call is over sooner. */
 enum { FEW_CTAS = 4 };
+
+/* Steps of warps on a multiprocessor from which on a call goes in runs that append.cu has a small kernel for; from which on
+ * runs have four tokens, and eight: shorter ones leave no multiprocessor without work. */
+enum { LEAST_RUN_STEPS = 3, STEPS_OF_FOUR = 12, STEPS_OF_EIGHT = 96 };
 
 enum { VECTOR = 16 }; /* bytes */
 
@@ -100,6 +107,7 @@ static bool set_side(struct append_side *s, const struct appending *call, const 
     const int64_t groups = strobe__product(tokens, ceil_div(units, each));
     if (groups > MOST_ROWS || units > MOST_ROWS) return false;
     s->units = (int32_t)units, s->each = (int32_t)each, s->groups = (uint32_t)groups;
+    s->tokens = (uint32_t)tokens;
     s->rows = divisor_of(t->rows), s->parts = divisor_of(ceil_div(units, each)), s->pieces = divisor_of(pieces);
     s->blocks = (uint32_t)ceil_div(groups, APPEND_THREADS >> s->lane_bits);
     return true;
@@ -171,6 +179,66 @@ static strobe_status set_params(struct append_params *p, const struct appending 
     return STROBE_OK;
 }
 
+/* Heads that a warp has at once in runs of rows of `dim` columns, a power of two: as many as leave few lanes without a row.
+ */
+static int32_t run_heads(int64_t heads, int64_t dim) {
+    int32_t each = APPEND_RUN_ROWS(dim);
+    while (ceil_div(heads, each) * each * 8 > heads * 9) each /= 2;
+    return each;
+}
+
+/* Whether a tensor's rows of `dim` columns can go in runs. */
+static bool can_run(const struct append_side *s, const struct append_params *p, int64_t dim) {
+    const struct quantise_tensor *t = &s->at.t;
+    if (s->blocks == 0) return true;
+    const bool ways = s->way == APPEND_VECTORS || (s->way == APPEND_COPY && s->from_bytes == 2);
+    if (!ways || t->dim != dim || (dim != 64 && dim != 128 && dim != 256)) return false;
+    return !t->rotary ||
+           (p->choices.pairs * 2 == dim && APPEND_RUN_ROWS(dim) / run_heads(t->heads, dim) <= APPEND_RUN_TOKENS(dim));
+}
+
+/* Steps of warps in runs of a tensor. */
+static int64_t run_steps(const struct append_side *s) {
+    if (s->blocks == 0) return 0;
+    const int64_t dim = s->at.t.dim, each = run_heads(s->at.t.heads, dim);
+    return ceil_div(s->tokens, APPEND_RUN_ROWS(dim) / each) * ceil_div(s->at.t.heads, each);
+}
+
+/* The kernel of rows of `dim` columns. */
+static struct cuda_kernel *run_kernel(int64_t dim) {
+    return dim == 64    ? &strobe__kernel_append_run_64
+           : dim == 128 ? &strobe__kernel_append_run_128
+                        : &strobe__kernel_append_run_256;
+}
+
+/* Makes runs of a call's rows, and says of which kernel: NULL where `other`, which has them else, is better or alone can. */
+static struct cuda_kernel *make_runs(struct append_params *p, const struct cuda_kernel *other, int64_t multiprocessors,
+                                     int64_t *blocks) {
+    int64_t dim = 0, steps = 0;
+    for (int n = 0; n < APPEND_TENSORS; ++n)
+        if (p->side[n].blocks > 0) dim = p->side[n].at.t.dim;
+    for (int n = 0; n < APPEND_TENSORS; ++n) {
+        if (!can_run(&p->side[n], p, dim)) return NULL;
+        steps += run_steps(&p->side[n]);
+    }
+    if (steps == 0 || other == &strobe__kernel_append_copies) return NULL;
+    if (other != &strobe__kernel_append_all && steps < multiprocessors * LEAST_RUN_STEPS) return NULL;
+    const int32_t run = steps < multiprocessors * STEPS_OF_FOUR ? 1 : steps < multiprocessors * STEPS_OF_EIGHT ? 4 : 8;
+    *blocks = 0;
+    for (int n = 0; n < APPEND_TENSORS; ++n) {
+        struct append_side *s = &p->side[n];
+        if (s->blocks == 0) continue;
+        const int32_t each = run_heads(s->at.t.heads, dim), at_once = APPEND_RUN_ROWS(dim) / each;
+        const int64_t parts = ceil_div(s->at.t.heads, each);
+        s->each = each, s->parts = divisor_of(parts), s->units = (int32_t)s->at.t.heads;
+        s->run = run < at_once ? at_once : run;
+        s->groups = (uint32_t)(ceil_div(s->tokens, s->run) * parts);
+        s->blocks = (uint32_t)ceil_div(s->groups, APPEND_THREADS / 32);
+        *blocks += s->blocks;
+    }
+    return run_kernel(dim);
+}
+
 /* The least that has all of the call. */
 static struct cuda_kernel *variant_of(const struct append_params *p) {
     static struct cuda_kernel *const variants[] = {&strobe__kernel_append_copies, &strobe__kernel_append_floats,
@@ -200,7 +268,9 @@ strobe_status strobe__cuda_append(const struct appending *call, void *stream) {
     struct cuda_visit visit;
     status = strobe__cuda_enter(device, &visit);
     if (!status) status = check_pointers(call);
-    if (!status) status = strobe__cuda_launch(variant_of(&p), blocks, APPEND_THREADS, 0, &p, stream);
+    struct cuda_kernel *const other = variant_of(&p);
+    struct cuda_kernel *const runs = make_runs(&p, other, strobe__cuda_limits(device).multiprocessors, &blocks);
+    if (!status) status = strobe__cuda_launch(runs ? runs : other, blocks, APPEND_THREADS, 0, &p, stream);
     strobe__cuda_leave(&visit);
     return status;
 }
