@@ -1,29 +1,42 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * decode_cluster.cu: decode.cu for calls so short that what does not depend on the keys takes most of the time: on Hopper, a
- * K/V head of a sequence is the work of one cluster. Its CTAs have a share of the keys each, of the same length; the parts
- * of all warps lie in their shared memory, and every CTA merges some columns of some rows. So there is no memory of counts
- * to be cleared, nothing is shared out, and no part goes to memory and back.
+ * K/V head of a sequence is the work of one cluster. Its CTAs have a share of the keys each, of the same length, and merge
+ * the parts of their warps; then each row is sent to the CTA that merges it. So there is no memory of counts to be cleared,
+ * nothing is shared out, no part goes to memory and back, and nobody waits for a fence.
  *
  *   each CTA: its share of the keys, block by block, as decode.cu has it
- *     O, m, l of each warp to shared memory; the cluster's barrier
- *     each group of LANES lanes: four columns of a row, of the parts of all CTAs (distributed shared memory)
+ *     O, m, l of each warp to shared memory, merged by four columns a lane
+ *     each row's O, m, l to the CTA whose rank is the row modulo CLUSTER (distributed shared memory), which merges again
+ *
+ * PLAIN, by -D: what is_plain() of decode_host.c lets through alone; half of the text, and instructions that are fetched for
+ * the first time are most of what a short call waits for.
  *
  * Memory map: Q [BLOCK_M][DIM], then STAGES x (K [BLOCK_N][DIM], V [BLOCK_N][DIM]); after the last block the parts. */
+#if !defined(PLAIN)
+#define PLAIN 0
+#endif
 #include "cuda/sm80/decode_block.h"
 #include "cuda/sm80/decode_merge.h"
 
-#include "cuda/ptx/cluster.h"
+#include "cuda/ptx/cluster_push.h"
 
-enum { PARTS = CLUSTER * WARPS_N, EACH = 4, LANES = PARTS / EACH, ROW = DIM + 8, GROUPS = THREADS / LANES };
+enum { ROW = DIM + 8, QUARTERS = DIM / 4, OWN_ROWS = BLOCK_M / CLUSTER };
 
-/* What a CTA's warps leave to the cluster. */
+/* What a CTA's warps leave for each other. */
 struct parts {
     float o[WARPS_N][BLOCK_M][ROW];
     float2 statistics[WARPS_N][BLOCK_M]; /* the maximum and the sum of weights */
-    uint32_t marks[BLOCK_M], any;        /* in CTA 0: rows that are not finite, and whether there are such */
 };
-static_assert(WARPS_M == 1 && !TURNED && LANES * EACH == PARTS && LANES <= 16, "warps share the rows, and lanes the parts");
+
+/* What a CTA is sent by all of the cluster: of rows r with r % CLUSTER its rank. */
+struct post {
+    float4 o[CLUSTER][OWN_ROWS][QUARTERS];
+    float2 statistics[CLUSTER][OWN_ROWS];
+    uint64_t there;    /* counts the bytes */
+    uint32_t marks[2]; /* a bit for each row that is not finite */
+};
+static_assert(WARPS_M == 1 && !TURNED && BLOCK_M % CLUSTER == 0, "warps share the rows, and CTAs divide them");
 static_assert((int)sizeof(struct parts) <= STAGES * STAGE_BYTES, "the parts lie where blocks lay");
 
 /* Describes CTA `rank`'s share of the keys of item `item`. One thread. */
@@ -70,53 +83,86 @@ INLINE void leave_part(struct parts *parts, const struct state *state, int rows)
     }
 }
 
-/* Merges four columns of a row, from x on, by LANES lanes; stores them and the row's lse if `there`. Returns whether they
- * are finite, in the first lane. */
-INLINE bool merge_parts_of(const struct params *p, const struct job *t, const struct parts *parts, int row, int x,
-                           bool there) {
-    const int lane = (int)threadIdx.x % LANES;
-    float2 its[EACH];
-    float4 v[EACH];
-    float most = -INFINITY, l = 0, o[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int n = 0; n < EACH; ++n) {
-        const int part = lane + n * LANES;
-        its[n] = cluster_load_2(cluster_address(&parts->statistics[part % WARPS_N][row], part / WARPS_N));
-        v[n] = cluster_load_4(cluster_address(&parts->o[part % WARPS_N][row][x], part / WARPS_N));
-    }
-#pragma unroll
-    for (int n = 0; n < EACH; ++n) most = fmaxf(most, its[n].x);
-#pragma unroll
-    for (int w = LANES / 2; w > 0; w /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, w));
-#pragma unroll
-    for (int n = 0; n < EACH; ++n) {
-        const float weight = weight_of(its[n].x, most, p->exponent);
-        l = fmaf(weight, its[n].y, l);
-        o[0] = fmaf(weight, v[n].x, o[0]), o[1] = fmaf(weight, v[n].y, o[1]);
-        o[2] = fmaf(weight, v[n].z, o[2]), o[3] = fmaf(weight, v[n].w, o[3]);
-    }
-    l = lanes_sum(l, LANES);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) o[e] = lanes_sum(o[e], LANES);
-    if (lane > 0 || !there) return true;
-    const struct place at = place_of(p, t, row);
-    const struct row_end end = end_of_merged_row(p, at, most, l);
-    if (x == 0 && p->lse.data) ((float *)p->lse.data)[row_offset(&p->lse, t, at)] = end.lse;
-    return x >= p->dim_v || store_columns(p, t, row, x, o, end.factor);
+/* Rows of a job that CTA `rank` merges. */
+INLINE int own_rows(const struct job *t, const struct params *p, int rank) {
+    return (t->rows * p->group - rank + CLUSTER - 1) / CLUSTER;
 }
 
-/* Merges this CTA's columns, and marks rows that are not finite. */
-INLINE void merge_cluster(const struct params *p, const struct job *t, struct parts *parts, int rank) {
-    enum { QUARTERS = DIM / 4 };
-    const int count = t->rows * p->group * QUARTERS;
+/* Awaits what will be sent. One thread. */
+INLINE void open_post(struct post *post, const struct job *t, const struct params *p, int rank) {
+    const int rows = own_rows(t, p, rank);
+    post->marks[0] = post->marks[1] = 0;
+    mbarrier_init(&post->there, 1);
+    if (rows > 0) mbarrier_expect(&post->there, (uint32_t)(rows * CLUSTER) * (DIM * sizeof(float) + sizeof(float2)));
+    mbarrier_init_fence();
+}
+
+/* Merges the parts of the CTA's warps, and sends each row to the CTA whose it is. */
+INLINE void send_rows(const struct params *p, const struct job *t, const struct parts *parts, struct post *post, int rank) {
 #pragma unroll 1
-    for (int first = rank * GROUPS; first < count; first += CLUSTER * GROUPS) {
-        const int at = first + (int)threadIdx.x / LANES, there = at < count ? at : 0;
-        if (merge_parts_of(p, t, parts, there / QUARTERS, there % QUARTERS * 4, at < count)) continue;
-        cluster_store(cluster_address(&parts->marks[there / QUARTERS], 0), 1);
-        cluster_store(cluster_address(&parts->any, 0), 1);
+    for (int at = (int)threadIdx.x; at < t->rows * p->group * QUARTERS; at += THREADS) {
+        const int row = at / QUARTERS, quarter = at % QUARTERS, to = row % CLUSTER, slot = row / CLUSTER;
+        float2 statistics[WARPS_N];
+        float4 o[WARPS_N];
+#pragma unroll
+        for (int n = 0; n < WARPS_N; ++n)
+            statistics[n] = parts->statistics[n][row], o[n] = *(const float4 *)&parts->o[n][row][4 * quarter];
+        struct quad q = {-INFINITY, 0, {0, 0, 0, 0}};
+        add_to_quad(&q, statistics, o, WARPS_N, p->exponent);
+        const uint32_t there = cluster_address(&post->there, to);
+        push_4(cluster_address(&post->o[rank][slot][quarter], to), make_float4(q.o[0], q.o[1], q.o[2], q.o[3]), there);
+        if (quarter == 0) push_2(cluster_address(&post->statistics[rank][slot], to), make_float2(q.most, q.l), there);
     }
 }
+
+/* Merges what has come, and stores the CTA's rows. */
+INLINE void merge_post(const struct params *p, const struct job *t, struct post *post, int rank) {
+    const int count = own_rows(t, p, rank) * QUARTERS;
+#pragma unroll 1
+    for (int at = (int)threadIdx.x; at < count; at += THREADS) {
+        const int slot = at / QUARTERS, quarter = at % QUARTERS;
+        float2 statistics[CLUSTER];
+        float4 o[CLUSTER];
+#pragma unroll
+        for (int n = 0; n < CLUSTER; ++n) statistics[n] = post->statistics[n][slot], o[n] = post->o[n][slot][quarter];
+        struct quad q = {-INFINITY, 0, {0, 0, 0, 0}};
+        add_to_quad(&q, statistics, o, CLUSTER, p->exponent);
+        finish_quad(p, t, slot * CLUSTER + rank, 4 * quarter, &q, post->marks);
+    }
+}
+
+/* What is left of an item when the CTA has seen its keys: its rows. whole: the description with all that it has; own: with
+ * the CTA's keys. */
+INLINE void merge_cluster(const struct params *p, const struct params *whole, struct segment *own, const struct state *state,
+                          struct parts *parts, struct post *post, int rank) {
+    __syncthreads();
+    leave_part(parts, state, own->t.rows * p->group);
+    cluster_wait(); /* all posts are open */
+    __syncthreads();
+    send_rows(p, &own->t, parts, post, rank);
+    if (own_rows(&own->t, p, rank) <= 0) return;
+    mbarrier_wait(&post->there, 0);
+    merge_post(p, &own->t, post, rank);
+    __syncthreads();
+    if ((post->marks[0] | post->marks[1]) == 0) return;
+    if (threadIdx.x == 0) job_sequence(&own->t, p); /* with all keys */
+    __syncthreads();
+    finish_marked(whole, own, post->marks);
+}
+
+#if PLAIN
+/* What a call is known to have none of, and to be: the compiler leaves out the rest, of which instructions would be fetched
+ * from memory for the first time. The whole description is d.p's. */
+INLINE void make_plain(struct params *p) {
+    p->cu_q = p->cu_k = p->used_q = p->used_k = NULL;
+    p->cache.page_table = NULL, p->cache.leftpad = NULL;
+    p->bool_mask.data = NULL, p->slopes = NULL, p->sinks = NULL;
+    p->scaled = 0, p->softcap = 0;
+    p->q.aligned = p->k.aligned = p->v.aligned = p->out.aligned = 1;
+    p->out.dtype = ELEMENT_DTYPE;
+    p->dim = p->dim_v = DIM;
+}
+#endif
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, CTAS)
     KERNEL(const __grid_constant__ struct decode_params d) {
@@ -124,9 +170,20 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     __shared__ struct segment own;
     __shared__ struct shown shown[STAGES];
     __shared__ float q_scales[STORED_BYTES < ELEMENT_BYTES ? BLOCK_M : 1];
+    __shared__ __align__(16) struct post post;
+#if PLAIN
+    struct params plain = d.p;
+    make_plain(&plain);
+    const struct params *const p = &plain;
+#else
     const struct params *const p = &d.p;
+#endif
     const int item = (int)blockIdx.x / CLUSTER, rank = cluster_rank();
-    if (threadIdx.x == 0) describe(&own, p, item, rank);
+    if (threadIdx.x == 0) {
+        describe(&own, p, item, rank);
+        open_post(&post, &own.t, p, rank);
+    }
+    cluster_arrive();
     __syncthreads();
     struct lookup lookup;
     if (p->cache.page_table) look_up(&lookup, p, &own, own.first);
@@ -137,7 +194,6 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     take_query(&query, memory);
     clear(state.o, COLUMN_TILES);
     state.m[0] = state.m[1] = -INFINITY, state.l[0] = state.l[1] = 0;
-    if (STORED_BYTES == ELEMENT_BYTES) send_for_query(memory, p, &own.t);
 #pragma unroll 1
     for (int at = 1 - STAGES; at < own.blocks; ++at) { /* the first rounds have nothing to process */
         const int next = at + STAGES - 1, slot = next % STAGES;
@@ -150,6 +206,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             load_block(p, &own, &lookup, stages + slot * STAGE_BYTES, &shown[slot], own.first + next * BLOCK_N);
             if (p->cache.page_table) look_up(&lookup, p, &own, own.first + (next + 1) * BLOCK_N);
         }
+        if (at == 1 - STAGES && STORED_BYTES == ELEMENT_BYTES) send_for_query(memory, p, &own.t);
         cp_async_commit();
         if (at >= 0)
             process_block(p, &own, &query, q_scales, stages + at % STAGES * STAGE_BYTES, &shown[at % STAGES], &mask,
@@ -158,17 +215,5 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #if defined(STORED_DTYPE)
     finish_byte_weights(&state, unit);
 #endif
-    struct parts *const parts = (struct parts *)stages;
-    __syncthreads();
-    leave_part(parts, &state, own.t.rows * p->group);
-    if (threadIdx.x < BLOCK_M) parts->marks[threadIdx.x] = parts->any = 0;
-    cluster_barrier();
-    merge_cluster(p, &own.t, parts, rank);
-    cluster_barrier(); /* the parts have been read, and marks are there */
-    if (rank > 0 || !parts->any) return;
-    if (threadIdx.x == 0) job_sequence(&own.t, p); /* with all keys */
-    __syncthreads();
-#pragma unroll 1
-    for (int row = (int)threadIdx.x / 32; row < own.t.rows * p->group; row += THREADS / 32)
-        if (parts->marks[row]) exact_row(p, &own, row);
+    merge_cluster(p, &d.p, &own, &state, (struct parts *)stages, &post, rank);
 }

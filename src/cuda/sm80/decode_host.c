@@ -23,6 +23,7 @@ struct decode_variant {
     int32_t rows, keys;  /* of a CTA, and of a block */
     int32_t threads, shared_bytes, ctas;
     int32_t cluster; /* CTAs of a cluster, or 1 */
+    int32_t plain;   /* it has nothing but what is_plain() asks for */
     struct cuda_kernel *symbol;
 };
 
@@ -30,7 +31,7 @@ struct decode_variant {
 #define STAGE_BYTES(stored, dim, keys) \
     (2 * (keys) * ((stored) == STROBE_INT8 || (stored) == STROBE_FP8_E4M3 ? (dim) + (int32_t)sizeof(float) : 2 * (dim)))
 
-#define VARIANT(name, dtype_, stored_, dim_, n, warps_m, warps_n, stages, ctas_, cluster_, turned)                  \
+#define VARIANT(name, dtype_, stored_, dim_, n, warps_m, warps_n, stages, ctas_, cluster_, turned, plain_)          \
     {.base = {#name},                                                                                               \
      .stored = STROBE_##stored_,                                                                                    \
      .dim = dim_,                                                                                                   \
@@ -40,6 +41,7 @@ struct decode_variant {
      .shared_bytes = 2 * (dim_)*16 * (warps_m) + (stages)*STAGE_BYTES(STROBE_##stored_, dim_, 8 * (n) * (warps_n)), \
      .ctas = ctas_,                                                                                                 \
      .cluster = cluster_,                                                                                           \
+     .plain = plain_,                                                                                               \
      .symbol = &strobe__kernel_##name},
 
 static const struct decode_variant variants[] = {
@@ -134,6 +136,16 @@ const char *strobe__sm80_decode_cluster_reject(const struct problem *p) {
     return strobe__sm80_decode_reject(p);
 }
 
+/* Contiguous elements of q's type, in rows of `dim` columns that begin at multiples of 16 bytes, one length for all, and
+ * scores that are nothing but products. A window, or causal rows, may hide some. */
+static bool is_plain(const struct problem *p, int32_t dim) {
+    const strobe_attention *a = &p->a;
+    const struct params x = strobe__cuda_params(p);
+    return a->dim == dim && a->dim_v == dim && a->k.dtype == a->q.dtype && a->out.dtype == a->q.dtype && !a->varlen &&
+           !a->paged && !x.cache.leftpad && !x.bool_mask.data && !x.slopes && !x.sinks && !x.scaled && !(x.softcap > 0) &&
+           x.q.aligned && x.k.aligned && x.v.aligned && x.out.aligned;
+}
+
 /* The first that takes the columns and the rows, and fits the GPU. */
 static bool choose_among(const struct decode_variant *v, struct plan *plan) {
     const strobe_attention *a = &plan->problem->a;
@@ -142,6 +154,7 @@ static bool choose_among(const struct decode_variant *v, struct plan *plan) {
     for (; v->symbol; ++v) {
         if (v->stored != a->k.dtype || v->dim < columns || v->rows < rows || v->shared_bytes > shared_bytes) continue;
         if (v->cluster > 1 && a->batch * a->heads_kv > most_items(v)) continue;
+        if (v->plain && !is_plain(plan->problem, v->dim)) continue;
         plan->variant = &v->base;
         return true;
     }
