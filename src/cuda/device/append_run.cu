@@ -130,7 +130,7 @@ INLINE void read_four(const float *from, float (&x)[4]) {
 }
 
 /* Turns a pair of columns. */
-INLINE void turn(float *first, float *second, float cos, float sin) {
+INLINE void rotate_pair(float *first, float *second, float cos, float sin) {
     const float a = *first, b = *second;
     *first = turned_first(a, b, cos, sin), *second = turned_second(a, b, cos, sin);
 }
@@ -143,7 +143,7 @@ INLINE void rotate(bool interleaved, const float (*angle)[PAIRS], int lane, floa
             const int pair = (part * PART + lane * COLUMNS) / 2;
             read_four(&angle[0][pair], cos), read_four(&angle[1][pair], sin);
 #pragma unroll
-            for (int n = 0; n < 4; ++n) turn(&x[part][2 * n], &x[part][2 * n + 1], cos[n], sin[n]);
+            for (int n = 0; n < 4; ++n) rotate_pair(&x[part][2 * n], &x[part][2 * n + 1], cos[n], sin[n]);
         }
         return;
     }
@@ -154,7 +154,7 @@ INLINE void rotate(bool interleaved, const float (*angle)[PAIRS], int lane, floa
             const int pair = part * PART + lane * COLUMNS + four;
             read_four(&angle[0][pair], cos), read_four(&angle[1][pair], sin);
 #pragma unroll
-            for (int n = 0; n < 4; ++n) turn(&x[part][four + n], &x[part + PARTS / 2][four + n], cos[n], sin[n]);
+            for (int n = 0; n < 4; ++n) rotate_pair(&x[part][four + n], &x[part + PARTS / 2][four + n], cos[n], sin[n]);
         }
 }
 
