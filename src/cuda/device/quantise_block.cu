@@ -284,14 +284,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, (PARTS == 2 ? 1024 : 512) 
     const int which = (all.count > 1 && blockIdx.x >= all.first[1]) + (all.count > 2 && blockIdx.x >= all.first[2]);
     const struct quantise_params *p = &all.tensor[which];
     const int heads = all.heads[which];
-    const uint32_t cta = blockIdx.x - (uint32_t)all.first[which], parts = (uint32_t)p->t.heads / (uint32_t)heads;
+    const uint32_t cta = blockIdx.x - (uint32_t)all.first[which];
+    const uint32_t parts = ((uint32_t)p->t.heads + (uint32_t)heads - 1) / (uint32_t)heads;
     const struct rows rows = rows_of(p, cta / parts);
     const int64_t head = (int64_t)(cta % parts) * heads;
+    const int here = p->t.heads - head < heads ? (int)(p->t.heads - head) : heads;
     if (p->t.rotary && p->tables_staged) load_tables(p, s, &rows);
     load_rows(&p->t, s, &rows, head);
     if (threadIdx.x < QUANTISE_CHUNK) s->magnitude[0][threadIdx.x] = 0;
     if (p->t.hadamard) spread_signs(p, s);
     __syncthreads();
 #pragma unroll 1
-    for (int n = 0; n < heads; ++n) quantise_head(p, s, &rows, head + n, n, n == heads - 1);
+    for (int n = 0; n < here; ++n) quantise_head(p, s, &rows, head + n, n, n == here - 1);
 }

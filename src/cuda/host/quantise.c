@@ -105,17 +105,16 @@ static bool is_for_block(const struct quantise_params *p) {
            rows_are_aligned(t->to, t->to_stride, t, 1, 16) && (!t->rotary || 2 * p->c.pairs == t->dim);
 }
 
-/* Heads that a CTA works on: several, as long as there are CTAs enough for any GPU. */
+/* Heads that a CTA works on, the last one of a tensor maybe fewer: up to four, as long as there are CTAs enough for any GPU. */
 static int32_t heads_of_cta(const struct quantise_params *p) {
     const struct quantise_tensor *t = &p->t;
     const int64_t columns = strobe__product(strobe__product(t->batch * p->chunks, t->heads), t->dim);
-    return t->heads % 4 == 0 && columns >= 4 * ENOUGH_COLUMNS   ? 4
-           : t->heads % 2 == 0 && columns >= 2 * ENOUGH_COLUMNS ? 2
-                                                                : 1;
+    const int64_t enough = columns / ENOUGH_COLUMNS, most = enough < 1 ? 1 : enough < 4 ? enough : 4;
+    return (int32_t)ceil_div(t->heads, ceil_div(t->heads, most)); /* about as many for each CTA */
 }
 
 static int64_t ctas_of(const struct quantise_params *p, int32_t heads) {
-    return strobe__product(p->t.batch * p->chunks, p->t.heads / heads);
+    return strobe__product(p->t.batch * p->chunks, ceil_div(p->t.heads, heads));
 }
 
 static strobe_status launch_together(const struct quantise_together *all, void *stream) {
