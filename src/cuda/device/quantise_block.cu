@@ -36,7 +36,7 @@ struct row {
 
 /* Columns [column, column + WIDTH) of the tile's row. */
 INLINE void widen(const uint4 *tile, bool is_bf16, int column, float (&x)[WIDTH]) {
-    const uint4 *const units = &tile[padded(column / 8)];
+    const uint4 *const units = &tile[place_in_row(column / 8)];
 #pragma unroll
     for (int n = 0; n < WIDTH / 8; ++n) {
         const uint4 from = units[n];
@@ -219,22 +219,21 @@ INLINE uint32_t largest_finite(struct row *r) {
     return __float_as_uint(most);
 }
 
-/* The row's bytes. Of int8, where the scale is NaN, the least number, as everywhere. */
-INLINE uint4 sixteen_bytes(const float *x, float inverse) {
-    if (!INT8)
-        return make_uint4(four_e4m3(x, inverse), four_e4m3(x + 4, inverse), four_e4m3(x + 8, inverse),
-                          four_e4m3(x + 12, inverse));
-    if (inverse != inverse) return make_uint4(LEAST_FOUR, LEAST_FOUR, LEAST_FOUR, LEAST_FOUR);
-    return make_uint4(four_int8(x, inverse), four_int8(x + 4, inverse), four_int8(x + 8, inverse),
-                      four_int8(x + 12, inverse));
+/* Eight of the row's bytes. Of int8, where the scale is NaN, the least number, as everywhere. */
+INLINE uint2 eight_bytes(const float *x, float inverse) {
+    if (!INT8) return make_uint2(four_e4m3(x, inverse), four_e4m3(x + 4, inverse));
+    if (inverse != inverse) return make_uint2(LEAST_FOUR, LEAST_FOUR);
+    return make_uint2(four_int8(x, inverse), four_int8(x + 4, inverse));
 }
 
 INLINE void store_row(uint8_t *to, int lane, const struct row *r, float inverse) {
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part)
-#pragma unroll
-        for (int n = 0; n < WIDTH; n += 16)
-            *(uint4 *)(to + column_of(part, lane) + n) = sixteen_bytes(&r->x[part][n], inverse);
+    for (int part = 0; part < PARTS; ++part) {
+        uint8_t *at = to + column_of(part, lane);
+        const uint2 low = eight_bytes(r->x[part], inverse), high = eight_bytes(&r->x[part][WIDTH - 8], inverse);
+        if (WIDTH == 16) *(uint4 *)at = make_uint4(low.x, low.y, high.x, high.y);
+        if (WIDTH == 8) *(uint2 *)at = low;
+    }
 }
 
 /* The scale of the thread's row, whose largest magnitude is `largest`, over its block; NaN where a magnitude is. */
@@ -277,7 +276,7 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
     if (there) store_row(rows->to + head * t->to_stride[2] + index * t->to_stride[1], lane, &r, 1 / scale * norm);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, (PARTS == 2 ? 1024 : 512) / THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     KERNEL(const __grid_constant__ struct quantise_together all) {
     extern __shared__ __align__(16) unsigned char memory[];
     struct quantise_shared *s = (struct quantise_shared *)memory;

@@ -13,7 +13,7 @@
 enum {
     PARTS = COLUMNS % 3 == 0 ? 3 : 2,
     PART = COLUMNS / PARTS,
-    WIDTH = 16,                      /* columns of a lane in a part */
+    WIDTH = PARTS == 3 ? 8 : 16,     /* columns of a lane in a part */
     LANES = QUANTISE_LANES(COLUMNS), /* of a row */
     THREADS = QUANTISE_CHUNK * LANES,
     WARP_ROWS = 32 / LANES,
@@ -58,8 +58,10 @@ enum { PERIOD = COLUMNS % 3 == 0 ? 3 : 1, LOADS = WARP_ROWS * ROW_UNITS / 32, RO
 INLINE int copied_row(int i) { return threadIdx.x / 32 * WARP_ROWS + (threadIdx.x % 32 + 32 * i) / ROW_UNITS; }
 INLINE int copied_unit(int i) { return (threadIdx.x % 32 + 32 * i) % ROW_UNITS; }
 
-/* Where unit n of a row lies: eight units, and a gap. */
+/* Where unit n of a table's row lies: eight units, and a gap. A row of Q, K or V has gaps where a lane reads two units of a
+ * part; with one unit each, of three parts, the banks differ without. */
 INLINE int padded(int n) { return n + n / 8; }
+INLINE int place_in_row(int n) { return PARTS == 3 ? n : padded(n); }
 
 /* Begins to copy the warp's rows of a head to the tile; those that are not there become 0. */
 INLINE void load_rows(const struct quantise_tensor *t, struct quantise_shared *s, const struct rows *rows, int64_t head) {
@@ -67,7 +69,7 @@ INLINE void load_rows(const struct quantise_tensor *t, struct quantise_shared *s
     for (int n = 0; n < PERIOD; ++n) {
         const int first = copied_row(n), unit = copied_unit(n);
         const uint16_t *from = rows->from + head * t->from_stride[2] + first * t->from_stride[1] + 8 * unit;
-        const uint32_t to = shared_address(&s->rows[first][padded(unit)]);
+        const uint32_t to = shared_address(&s->rows[first][place_in_row(unit)]);
 #pragma unroll
         for (int i = 0; i < LOADS / PERIOD; ++i, from += ROWS_BELOW * t->from_stride[1])
             cp_async_16(to + i * ROWS_BELOW * (int)sizeof s->rows[0], from, first + i * ROWS_BELOW < rows->count ? 16 : 0);

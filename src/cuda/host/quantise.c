@@ -105,11 +105,14 @@ static bool is_for_block(const struct quantise_params *p) {
            rows_are_aligned(t->to, t->to_stride, t, 1, 16) && (!t->rotary || 2 * p->c.pairs == t->dim);
 }
 
-/* Heads that a CTA works on, the last one of a tensor maybe fewer: up to four, as long as there are CTAs enough for any GPU. */
+/* Heads that a CTA works on, the last one of a tensor maybe fewer: up to four, or eight where a CTA has much of a
+ * multiprocessor and what comes first, tables and rows, is waited for; as long as there are CTAs enough for any GPU. */
 static int32_t heads_of_cta(const struct quantise_params *p) {
     const struct quantise_tensor *t = &p->t;
+    const bool large = t->dim % 3 == 0 || t->dim > 128;
     const int64_t columns = strobe__product(strobe__product(t->batch * p->chunks, t->heads), t->dim);
-    const int64_t enough = columns / ENOUGH_COLUMNS, most = enough < 1 ? 1 : enough < 4 ? enough : 4;
+    const int64_t enough = columns / (large ? ENOUGH_COLUMNS / 2 : ENOUGH_COLUMNS), limit = large ? 8 : 4;
+    const int64_t most = enough < 1 ? 1 : enough < limit ? enough : limit;
     return (int32_t)ceil_div(t->heads, ceil_div(t->heads, most)); /* about as many for each CTA */
 }
 
