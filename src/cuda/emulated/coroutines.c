@@ -43,24 +43,40 @@ EMULATED_NEVER_RETURNS void emulated_fault(const char *format, ...) {
 
 /* ---- shared memory */
 
-/* Dynamic memory from SHARED_BASE on; a kernel's own variables, which lie elsewhere, with the highest bit set. */
+/* Dynamic memory from SHARED_BASE on, of another CTA of the cluster with its rank + 1 from bit RANK_SHIFT on. A kernel's own
+ * variables lie at the same distance from it in every thread, if they are of the same object file's thread-local memory:
+ * with OWN_BIT set the offset is that distance, modulo 2^RANK_SHIFT. Of another object file's, with FAR_BIT too, there is an
+ * address in the CTA alone. */
+#define RANK_SHIFT 24
+#define OWN_BIT    0x80000000u
+#define FAR_BIT    0x40000000u
+
+/* The number of so many bits that an address ends with. */
+static int64_t distance_of(uint32_t address, int bits) { return (int32_t)(address << (32 - bits)) >> (32 - bits); }
+
 uint32_t emulated_shared_address(const void *pointer) {
     const int64_t distance = (const unsigned char *)pointer - memory;
     if (distance >= 0 && distance <= EMULATED_SHARED_BYTES) return (uint32_t)(SHARED_BASE + distance);
-    if (distance < -(1 << 30) || distance >= 1 << 30) emulated_fault("%p is no address in shared memory", pointer);
-    return 0x80000000u | ((uint32_t)distance & 0x7fffffffu);
+    const uint32_t near = OWN_BIT | ((uint32_t)distance & ((1u << RANK_SHIFT) - 1));
+    if (distance == distance_of(near, RANK_SHIFT)) return near;
+    const uint32_t far = OWN_BIT | FAR_BIT | ((uint32_t)distance & (FAR_BIT - 1));
+    if (distance != distance_of(far, 30)) emulated_fault("%p is no address in shared memory", pointer);
+    return far;
 }
 
+static int rank_of(uint32_t address) { return (int)((address & ~(OWN_BIT | FAR_BIT)) >> RANK_SHIFT) - 1; }
+
 uint32_t emulated_cluster_address(uint32_t address, int rank) {
-    if (address >> 24 || rank < 0 || (unsigned)rank >= self->cluster_size)
+    if (address & FAR_BIT || rank_of(address) >= 0 || rank < 0 || (unsigned)rank >= self->cluster_size)
         emulated_fault("address %#x of CTA %d is not in the cluster's shared memory", address, rank);
-    return address | (uint32_t)(rank + 1) << 24;
+    return address | (uint32_t)(rank + 1) << RANK_SHIFT;
 }
 
 void *emulated_shared_pointer(uint32_t address) {
-    if (address >> 31) return memory + ((int32_t)(address << 1) >> 1);
-    unsigned char *const base = address >> 24 ? self->peers[(address >> 24) - 1]->shared : memory;
-    const uint32_t offset = (address & 0xffffff) - SHARED_BASE;
+    if (address & FAR_BIT) return memory + distance_of(address, 30);
+    unsigned char *const base = rank_of(address) >= 0 ? self->peers[rank_of(address)]->shared : memory;
+    if (address & OWN_BIT) return base + distance_of(address, RANK_SHIFT);
+    const uint32_t offset = (address & ((1u << RANK_SHIFT) - 1)) - SHARED_BASE;
     if (offset >= self->shared_bytes)
         emulated_fault("address %#x lies outside the %zu bytes of shared memory that were asked for", address,
                        self->shared_bytes);
