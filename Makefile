@@ -24,7 +24,7 @@ demo: all  ## exact attention on the queries, keys and values of a real transfor
 	@$(if $(filter OFF,$(CUDA)),echo "built without the GPU's kernels; make demo CUDA=ON builds them",:)
 
 .PHONY: test
-test: packages-test  ## the tests, quick and full: some 25 minutes on two cores
+test: packages-test  ## the tests, quick and full: some 20 minutes on two cores
 	@$(call dev,-O1)
 	$(call tests,build-dev,quick|full,$(shell expr $(CORES) + 2)); status=$$?; tools/test_totals.sh build-dev/results.xml; exit $$status
 
