@@ -28,26 +28,7 @@ static __device__ __forceinline__ uint32_t cluster_address(const void *pointer, 
     return address;
 }
 
-/* Reads of another CTA's shared memory, by such an address (PTX ISA 9.7.9.8 "ld", .shared::cluster), and a write. */
-static __device__ __forceinline__ float2 cluster_load_2(uint32_t address) {
-    float2 x;
-    asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(address) : "memory");
-    return x;
-}
-
-static __device__ __forceinline__ float4 cluster_load_4(uint32_t address) {
-    float4 x;
-    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "r"(address)
-                 : "memory");
-    return x;
-}
-
-static __device__ __forceinline__ void cluster_store(uint32_t address, uint32_t value) {
-    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
-}
-
+/* Arrives at an mbarrier of another CTA, by such an address. */
 static __device__ __forceinline__ void mbarrier_arrive_at(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

@@ -13,10 +13,6 @@ static inline uint32_t cluster_address(const void *pointer, int rank) {
     return emulated_cluster_address(shared_address(pointer), rank);
 }
 
-static inline float2 cluster_load_2(uint32_t address) { return *(const float2 *)emulated_shared_pointer(address); }
-static inline float4 cluster_load_4(uint32_t address) { return *(const float4 *)emulated_shared_pointer(address); }
-static inline void cluster_store(uint32_t address, uint32_t value) { *(uint32_t *)emulated_shared_pointer(address) = value; }
-
 static inline void mbarrier_arrive_at(uint32_t barrier) {
     emulated_mbarrier_arrive((uint64_t *)emulated_shared_pointer(barrier), 1, 0, 0);
 }
