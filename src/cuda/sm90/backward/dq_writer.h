@@ -42,8 +42,9 @@ INLINE void add_block_in_order(const struct sm90_backward_params *p, struct shar
 
 /* The next tile may add when this one's sums are in memory. Until they are takes as long as an answer of the next block's
  * semaphore, which is returned: to wait for one after the other would take longer than the products of a block. */
-INLINE uint32_t let_next_tile_add(const struct sm90_backward_params *p, uint32_t tile, uint32_t next_tile) {
+INLINE uint32_t let_next_tile_add(const struct sm90_backward_params *p, uint32_t tile, uint32_t next_tile, int order) {
     const uint32_t added = semaphore_now(p->dq_semaphores + next_tile);
+    if (p->first_alone && order > 0) return added;
     bulk_wait(), semaphore_post(p->dq_semaphores + tile);
     return added;
 }
@@ -74,10 +75,11 @@ INLINE uint32_t add_blocks_in_order(const struct sm90_backward_params *p, struct
     for (int head = 0, m = t->start_block; head < p->group;) {
         const uint32_t block = (uint32_t)(((t->batch * p->heads_kv + t->head_kv) * p->group + head) * p->row_blocks + m);
         const uint32_t tile = block * GROUPS + group;
-        add_block_in_order(p, s, group, tile, dq_order_of(p, t, m), added, count++, tracer);
+        const int order = order_of_adding(p, t, m);
+        add_block_in_order(p, s, group, tile, order, added, count++, tracer);
         m += t->step;
         const bool more = m >= t->first_block && m < t->end_block;
-        added = let_next_tile_add(p, tile, more ? tile + t->step * GROUPS : tile);
+        added = let_next_tile_add(p, tile, more ? tile + t->step * GROUPS : tile, order);
         if (!more) m = t->start_block, ++head, added = UINT32_MAX;
     }
     return count;
@@ -125,7 +127,7 @@ INLINE uint32_t add_visible_in_order(const struct sm90_backward_params *p, struc
             tile = (uint32_t)(((heads + head) * p->row_blocks + m) * GROUPS + group);
             look_ahead(p, t, head, m, &ahead);
         }
-        if (adds) added = let_next_tile_add(p, now, tile);
+        if (adds) added = let_next_tile_add(p, now, tile, order);
     } while (!last);
     return count;
 }

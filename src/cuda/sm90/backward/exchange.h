@@ -81,7 +81,7 @@ INLINE void dq_order_waiter(const struct sm90_backward_params *p, struct shared 
 #pragma unroll 1
     for (uint32_t count = 0; more; ++count) {
         const uint32_t *semaphore = dq_semaphore_at(p, t, &at);
-        const int order = HAS_MASKS ? dq_order_at(p, t, at.head, at.m, &ahead) : dq_order_of(p, t, at.m);
+        const int order = HAS_MASKS ? dq_order_at(p, t, at.head, at.m, &ahead) : order_of_adding(p, t, at.m);
         more = go_on_in_order(p, t, &at);
         if (HAS_MASKS && more) look_ahead(p, t, at.head, at.m, &ahead);
         if (threadIdx.x % LANES == 0) {
@@ -94,9 +94,10 @@ INLINE void dq_order_waiter(const struct sm90_backward_params *p, struct shared 
     }
 }
 
-/* Another thread posts the semaphore for the next tile when both consumers have added; the fence that makes their sums
- * visible takes no time of theirs. `added_seen`: the waiter lets block n be added only when this thread has seen that block
- * n - 1 was, since a barrier's parity tells a phase from the next one, but not from the next but one. */
+/* Another thread posts the semaphore for the next tile when both consumers have added, if others wait for this one; the
+ * fence that makes their sums visible takes no time of theirs. `added_seen`: the waiter lets block n be added only when this
+ * thread has seen that block n - 1 was, since a barrier's parity tells a phase from the next one, but not from the next but
+ * one. */
 INLINE void dq_order_poster(const struct sm90_backward_params *p, struct shared *s, const struct tile *t) {
     struct search at;
     uint32_t count = 0;
@@ -105,7 +106,7 @@ INLINE void dq_order_poster(const struct sm90_backward_params *p, struct shared 
     do {
         mbarrier_wait(&s->added, count % 2);
         mbarrier_arrive(&s->added_seen);
-        semaphore_post(dq_semaphore_at(p, t, &at));
+        if (!p->first_alone || dq_order_of(p, t, at.m) == 0) semaphore_post(dq_semaphore_at(p, t, &at));
         ++count;
     } while (go_on_in_order(p, t, &at));
 }

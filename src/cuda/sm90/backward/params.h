@@ -49,7 +49,8 @@ struct sm90_backward_params {
      * clear_counter, heads_cleared: blocks of rows taken to clear their sums of dQ, and how many of each K/V head are clear
      * (dq_sums.h). */
     uint32_t *tile_counter, *clear_counter, *heads_cleared;
-    uint32_t *dq_semaphores; /* the dQ order: how many tiles have added to each tile of dQ; NULL: any order will do */
+    uint32_t *dq_semaphores; /* the dQ order: how many tiles have added to each tile of dQ, with first_alone
+                              * whether the first has; NULL: any order will do */
     uint32_t *marks; /* recompute marks of sixteen keys each whose sums are not finite: [batch][heads_kv][seq_k / 16] */
 
     int64_t counts;
@@ -75,6 +76,7 @@ struct sm90_backward_params {
     int32_t is_staggered;    /* all tiles have all rows, and start with different ones */
     int32_t last_keys_first; /* of heads that are not in the last section */
     int32_t even_keys_first; /* where the first keys come first: first blocks of keys of even number, then the others */
+    int32_t first_alone;     /* with dq_semaphores: the first tile stores its dQ, all others add after it, in any order */
     int32_t may_hide;        /* keys of a block may be hidden from some rows: sums are searched for what 0 * NaN did */
     float scale, exponent;   /* P = 2^(score * exponent - lse in base 2) */
     float softcap, cap_rate, cap_inverse; /* 0: none; 2 log2(e) scale / softcap; 1 / softcap */

@@ -246,6 +246,12 @@ INLINE int dq_order_of(const struct sm90_backward_params *p, const struct tile *
     return own - (first_key > 0 ? first_key / TILE_KEYS : 0);
 }
 
+/* How many tiles the semaphore of dQ of block m has to count before this one may add. */
+INLINE int order_of_adding(const struct sm90_backward_params *p, const struct tile *t, int m) {
+    const int order = dq_order_of(p, t, m);
+    return p->first_alone && order > 0 ? 1 : order;
+}
+
 /* A block of rows sees all of a warp's sixteen keys if its first row is from low to high. Uniform. */
 struct full_rows {
     int low, high;

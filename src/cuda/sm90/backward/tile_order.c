@@ -176,6 +176,13 @@ static int64_t last_heads(const struct problem *p, const struct tile_shape *shap
     return (in_order ? p->group > shares : key_blocks > at_a_time) ? most : least_of(held, most);
 }
 
+/* Where no fixed order is asked for, only the first tile of a block of rows has to come first, since it stores its dQ. Pairs
+ * wait for each other in a full mask as well: there the fixed order, in which they are apart, is faster. */
+static bool is_first_alone(const struct problem *p, const struct tile_shape *shape) {
+    return strobe__sm90_keeps_dq_order(p, shape) && !(p->a.flags & STROBE_DETERMINISTIC) &&
+           (shape->ctas == 1 || strobe__sm90_tiles_differ(p));
+}
+
 /* A band has no end on a side whose shift is at the most. */
 void strobe__sm90_fill_order(struct sm90_backward_params *m, const struct problem *p, const struct tile_shape *shape,
                              int32_t features) {
@@ -185,6 +192,7 @@ void strobe__sm90_fill_order(struct sm90_backward_params *m, const struct proble
     m->section_heads = (int32_t)section_heads(p, shape, m->shares);
     m->last_heads = m->tiles > 0 ? (int32_t)last_heads(p, shape, m->shares) : 0;
     m->is_staggered = !in_order && !strobe__sm90_tiles_differ(p) && p->a.seq_q > 0 && features != FEATURES_ALL;
+    m->first_alone = is_first_alone(p, shape);
     m->last_keys_first = ends && shape->rows == shape->keys && !(features & FEATURES_MASK);
     m->even_keys_first = ends && m->first_shift < -NO_END && p->group == m->shares && !(features & FEATURES_MASK);
 }
