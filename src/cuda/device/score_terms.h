@@ -28,14 +28,13 @@ INLINE bool masks_show(const struct view *mask, const struct view *blocks, int b
     return !blocks->data || ((const uint8_t *)blocks->data)[score_at(blocks, b, h, i / block_q, j / block_k)];
 }
 
-/* softcap tanh(x / softcap) of x = dot scale; rate is 2 log2(e) scale / softcap. tanh |y| = 1 - 2 t / (1 + t), t = e^-2|y|:
- * the error of the reciprocal vanishes with t, where many scores lie at the cap. It would lose the digits of a small y,
- * which has the odd polynomial of degree 5 instead: relative error 1e-7 below 0.11. Kernels of fp32 tensors take tanhf. */
+/* softcap tanh(x / softcap) of x = dot scale; rate is 2 log2(e) scale / softcap. tanh y = 1 - 2 / (1 + e^2y) would lose the
+ * digits of a small y, which has the odd polynomial of degree 5 instead: relative error 1e-7 below 0.11. Kernels of fp32
+ * tensors take tanhf. */
 INLINE float softcapped(float dot, float softcap, float rate) {
     const float twice = dot * rate, y = twice * (float)(LN_2 / 2), square = y * y; /* twice: 2 y log2 e */
     const float small = y * fmaf(square, fmaf(square, 2.0f / 15, -1.0f / 3), 1);
-    const float t = ex2(-fabsf(twice)), large = copysignf(fmaf(-2 * t, reciprocal(1 + t), 1), twice);
-    return softcap * (fabsf(y) < 0.11f ? small : large);
+    return softcap * (fabsf(y) < 0.11f ? small : fmaf(-2, reciprocal(1 + ex2(twice)), 1));
 }
 
 #endif
