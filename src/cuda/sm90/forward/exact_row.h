@@ -87,6 +87,18 @@ INLINE int end_key_of_part(const struct tile *t, int i) {
  * multiply the sum by a rounded number, with the same error each time, at every one of them. */
 #define EXACT_HEADROOM 2.0f
 
+/* A sum of one number after another, and what its roundings have left out (Kahan's): weights that are nearly equal are all
+ * rounded the same way. */
+struct long_sum {
+    float sum, rest;
+};
+
+INLINE void add_to(struct long_sum *s, float x) {
+    const float all = x + s->rest, sum = s->sum + all, rest = all - (sum - s->sum);
+    s->rest = isfinite(sum) ? rest : 0, s->sum = sum;
+}
+INLINE void rescale_sum(struct long_sum *s, float factor) { s->sum *= factor, s->rest *= factor; }
+
 /* Row i of O, by online softmax over one key at a time. */
 INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t, int i) {
     const int lane = threadIdx.x % 32, kv = t->head / p->group;
@@ -95,7 +107,8 @@ INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t,
     int64_t k, v;
     const uint64_t dropped = has_dropout ? dropout_row(&p->place, t->batch, t->head, i) : 0;
     const float keep_scale = has_dropout ? p->place.keep_scale : 1;
-    float o[8] = {0}, maximum = p->sinks ? p->sinks[head_of(t, i)] : -INFINITY, sum = p->sinks ? 1 : 0;
+    float maximum = p->sinks ? p->sinks[head_of(t, i)] : -INFINITY;
+    struct long_sum o[8] = {{0, 0}}, l = {p->sinks ? 1.0f : 0.0f, 0};
 #pragma unroll 1
     for (int j = first_key_of_part(t, i); j < end_key_of_part(t, i); ++j) {
         if (HAS_MASKS && unit_is_hidden(&p->visible, &t->owner, j / UNIT)) {
@@ -111,21 +124,23 @@ INLINE void exact_row(const struct sm90_forward_params *p, const struct tile *t,
         const float weight = expf(s - higher);
         const bool kept = !has_dropout || dropout_keeps(&p->place, dropped, j);
         const int64_t row = v + kv * p->v_stride[2];
-        sum = sum * rescale + weight;
+        rescale_sum(&l, rescale), add_to(&l, weight);
         maximum = higher;
 #pragma unroll
         for (int n = 0; n < 8; ++n)
             if (lane + 32 * n < p->dim_v) {
-                o[n] *= rescale;
-                if (kept) o[n] += weight * keep_scale * VALUE_SCALE(p, t, j) * element_at(p->v_data, row + lane + 32 * n);
+                rescale_sum(&o[n], rescale);
+                if (kept)
+                    add_to(&o[n], weight * keep_scale * VALUE_SCALE(p, t, j) * element_at(p->v_data, row + lane + 32 * n));
             }
     }
     OUT_TYPE *out = (OUT_TYPE *)p->out + row_at(p, t, p->out_stride, i) + part_at(t, p->parts.step_out);
 #pragma unroll
     for (int n = 0; n < 8; ++n)
-        if (lane + 32 * n < p->dim_v) out[lane + 32 * n] = (OUT_TYPE)PACK_OUT(sum > 0 || sum != sum ? o[n] / sum : 0, 0);
+        if (lane + 32 * n < p->dim_v)
+            out[lane + 32 * n] = (OUT_TYPE)PACK_OUT(l.sum > 0 || l.sum != l.sum ? o[n].sum / l.sum : 0, 0);
     if (WRITES_LSE && p->lse && lane == 0)
-        p->lse[row_at(p, t, p->lse_stride, i)] = sum > 0 || sum != sum ? maximum + logf(sum) : -INFINITY;
+        p->lse[row_at(p, t, p->lse_stride, i)] = l.sum > 0 || l.sum != l.sum ? maximum + logf(l.sum) : -INFINITY;
 }
 
 /* The recompute mark of a warp's sixteen rows of a tile. The marks of a warp form a chain from its last tile to its first:
