@@ -72,6 +72,14 @@ static void run(const struct way *w, struct memory *m, int32_t device) {
     if (strobe_quantise(&a, &z, NULL)) fail_msg("dim %d: %s", (int)w->dim, strobe_last_error());
 }
 
+/* The mean of a column with a NaN, and lse_shift of a row with one, are NaN, with any bits. */
+static void same_nan(struct memory *m) {
+    for (size_t n = 0; n < COUNT(m->mean); ++n)
+        if (isnan(m->mean[n])) m->mean[n] = NAN;
+    for (size_t n = 0; n < COUNT(m->shift); ++n)
+        if (isnan(m->shift[n])) m->shift[n] = NAN;
+}
+
 static void assert_same(const struct way *w, const char *what, const void *left, const void *right, size_t bytes) {
     const unsigned char *a = left, *b = right;
     for (size_t n = 0; n < bytes; ++n)
@@ -106,7 +114,6 @@ static void same_bytes(void **state) {
             w.hadamard = bits & 2, w.rotary = bits & 4, w.used = bits & 8, w.nan = bits & 16, w.mean = bits & 32;
         }
         if (n % step) continue;
-        if (w.nan && w.mean) w.mean = false; /* a NaN of q is one of lse_shift, with any bits */
         fill(&w);
         struct memory *there = cuda_memory_copied(&host, sizeof host);
         assert_non_null(there);
@@ -115,6 +122,7 @@ static void same_bytes(void **state) {
         if (!cuda_memory_wait(message, sizeof message)) fail_msg("%s", message);
         assert_true(cuda_memory_copy_back(&back, there, sizeof back));
         cuda_memory_free(there);
+        same_nan(&host), same_nan(&back);
         assert_same(&w, "mean", back.mean, host.mean, sizeof host.mean);
         assert_same(&w, "scale of q", back.q_scale, host.q_scale, sizeof host.q_scale);
         assert_same(&w, "scale of k", back.k_scale, host.k_scale, sizeof host.k_scale);

@@ -266,7 +266,7 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
     if (t->mean) subtract_mean(t->mean + (rows->batch * t->heads + head) * t->dim, lane, &r);
     const float norm = t->hadamard ? transform_row(p, s->signs[lane], lane, &r) : 1;
     uint32_t largest = there ? largest_of(&r) : 0;
-    if (!INT8 && __any_sync(0xffffffffu, largest >= 0x7f800000u)) largest = largest_finite(&r);
+    if (!INT8 && __any_sync(0xffffffffu, largest >= 0x7f800000u)) largest = there ? largest_finite(&r) : 0;
     if (!INT8 || largest != NAN_BITS) largest = __float_as_uint(__uint_as_float(largest) * norm);
     if (threadIdx.x < QUANTISE_CHUNK)
         s->magnitude[(n + 1) % 3][threadIdx.x] = 0; /* all have read the one of two heads ago */
