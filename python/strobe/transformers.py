@@ -10,7 +10,7 @@ Padding, causal and sliding-window masks come as transformers makes them for SDP
 softcap (Gemma), sinks (gpt-oss) and position biases (T5) are taken, which SDPA leaves to slower code or refuses.
 
 Continuous batching, ``model.generate_batch(prompts)``, runs on Strobe too: sequences of any lengths in one packed call, K and V
-read where they lie in the pages of transformers' cache.
+read where they lie in the pages of transformers' cache (5.23), or as the model has gathered them from there (5.24).
 """
 
 import functools
@@ -31,7 +31,7 @@ def register(name: str = NAME) -> None:
     """Make ``attn_implementation=name`` known to transformers, and to its continuous batching. May be called again.
 
     The mask function is registered under the same name: without one, transformers would hand every model None for a mask.
-    Continuous batching asks no registry, it knows names; where the version has it (5.23), it is made to take this one too.
+    Continuous batching asks no registry, it knows names; where the version has it (5.23, 5.24), it is made to take this one too.
 
     Raises
     ------
@@ -96,6 +96,15 @@ def _over_paged_cache(
     return out[None]
 
 
+def _over_gathered_cache(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any], **same: Any) -> Tensor:
+    """The same from transformers 5.24 on, where the model has written to the cache, and K and V are those of all sequences."""
+    if options.get("block_table") is not None:
+        raise NotImplementedError("block_table is given; continuous batching with max_blocks_per_request = 0 is accepted")
+    same |= {"cu_seqlens_q": options["cu_seq_lens_q"], "max_seqlen_q": options["max_length_q"]}
+    same |= {"cu_seqlens_k": options["cu_seq_lens_k"], "max_seqlen_k": options["max_length_k"]}
+    return attention(*(x[0].transpose(0, 1) for x in (query, key, value)), **same)[None]
+
+
 def attention_forward(
     module: Module,
     query: Tensor,
@@ -110,7 +119,7 @@ def attention_forward(
     position_bias: Tensor | None = None,
     **options,
 ) -> tuple[Tensor, None]:
-    """The attention function that transformers calls, also from continuous batching, with `cache` among the options.
+    """The attention function that transformers calls, also from continuous batching, with `write_index` among the options.
 
     Parameters
     ----------
@@ -129,12 +138,13 @@ def attention_forward(
         out is (batch, seq_q, heads, dim); the weights are never stored.
     """
     sinks = None if s_aux is None else s_aux.float()
-    if options.get("cache") is not None:
-        window = options.get("sliding_window")
-        return _over_paged_cache(
-            module.layer_idx, query, key, value, options["cache"], options, causal=True, softcap=softcap, sinks=sinks,
-            window=(-1, -1) if window is None else (window - 1, 0), scale=scaling,
-        ), None  # fmt: skip
+    if options.get("write_index") is not None:  # continuous batching
+        window, cache = options.get("sliding_window"), options.get("cache")
+        same = {"causal": True, "softcap": softcap, "sinks": sinks, "scale": scaling}
+        same["window"] = (-1, -1) if window is None else (window - 1, 0)
+        if cache is None:
+            return _over_gathered_cache(query, key, value, options, **same), None
+        return _over_paged_cache(module.layer_idx, query, key, value, cache, options, **same), None
     if options.get("output_attentions"):
         warnings.warn('strobe stores no attention weights; attn_implementation="eager" returns them', stacklevel=2)
     if attention_mask is not None and attention_mask.shape[-1] > key.shape[2]:

@@ -83,3 +83,28 @@ def test_tokens_are_those_of_eager(name, device, monkeypatch):
         assert got == generated(model, "eager", prompts, **sizes)
     assert {options["k"].shape[1] for options in calls} == (set() if name == "Mistral" else {16})  # pages, read in place
     assert any(options["max_seqlen_q"] > 1 for options in calls) or name == "Mistral"  # prompts in chunks beside tokens
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_what_the_model_has_gathered(window, device):
+    """transformers 5.24 writes to the cache in the model; K and V are then those of all sequences, one after another."""
+    generator = torch.Generator(device).manual_seed(0)
+    q, k, v = (torch.randn(1, heads, rows, 16, generator=generator, device=device) for heads, rows in ((4, 8), (2, 20), (2, 20)))
+    places = {"device": device, "dtype": torch.int32}
+    q_ends, k_ends = [0, 1, 6, 8], [0, 9, 18, 20]  # a token behind eight keys, a chunk behind four, a whole prompt
+    options = {"cu_seq_lens_q": torch.tensor(q_ends, **places), "cu_seq_lens_k": torch.tensor(k_ends, **places)}
+    options |= {"max_length_q": 5, "max_length_k": 9, "write_index": [torch.zeros(8, **places)], "sliding_window": window}
+    module = torch.nn.Module()
+    got, _ = strobe.transformers.attention_forward(module, q, k, v, None, scaling=0.3, **options)
+    seen = (window or 100) - 1
+    for q0, q1, k0, k1 in zip(q_ends, q_ends[1:], k_ends, k_ends[1:], strict=False):
+        behind = torch.arange(q1 - q0, device=device)[:, None] + (k1 - k0) - (q1 - q0) - torch.arange(k1 - k0, device=device)
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            q[:, :, q0:q1],
+            *(x[:, :, k0:k1].repeat_interleave(2, 1) for x in (k, v)),
+            attn_mask=(behind >= 0) & (behind <= seen),
+            scale=0.3,
+        )
+        torch.testing.assert_close(got[:, q0:q1], expected.transpose(1, 2), atol=1e-5, rtol=1e-5)
+    with pytest.raises(NotImplementedError, match="block_table is given"):
+        strobe.transformers.attention_forward(module, q, k, v, None, block_table=torch.zeros(3, 1, **places), **options)
