@@ -15,11 +15,6 @@
 
 #include "portable/posix.h"
 
-/* A forked child has none of its parent's threads, and GNU's OpenMP would wait there for those that it remembers, of this
- * library or of the program: OpenMP does not tell which. So the children of a process that had threads run on the calling
- * one. */
-static atomic_bool left_behind;
-
 #if defined(_WIN32) /* which has no fork(); there this code must not be unloaded while OpenMP's threads wait in it */
 static bool may_start_threads(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -27,7 +22,10 @@ static bool may_start_threads(void) {
     return true;
 }
 #else
-static atomic_bool has_started, has_threads;
+/* A forked child has none of its parent's threads, and GNU's OpenMP would wait there for those that it remembers, of this
+ * library or of the program: OpenMP does not tell which. So the children of a process that had threads run on the calling
+ * one. */
+static atomic_bool has_started, has_threads, left_behind;
 
 static void before_fork(void) {
     enum { FOLDER_LINKS = 2 }; /* and one for each thread, of which one is the caller's */
