@@ -28,8 +28,8 @@
  *   and ends no process. It keeps the log callback, the last error of each thread and what it found out about the machine.
  * - A feature that no kernel offers for a problem is refused with STROBE_UNSUPPORTED, never ignored.
  * - CPU results do not depend on the number of threads, bit for bit, forward and backward.
- * - After a fork the child may call. OpenMP's threads stay with the parent: if it has used them, the child's calls run on
- *   the calling thread, or on the caller's (strobe_parallel). Who opens the library at run time may close it; it stays.
+ * - After a fork the child may call, on CUDA if its parent has not: where the parent had threads, OpenMP's or its own, on
+ *   the calling one, or on the caller's (strobe_parallel). Who opens the library at run time may close it; it stays.
  * - On CUDA a call puts its work on the stream and returns. It waits for nothing and allocates no device memory, so that a
  *   graph can capture it. Tensors and workspace must live until the stream has passed it. What arrays of the device hold,
  *   such as varlen's offsets, is not checked.

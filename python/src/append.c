@@ -21,7 +21,7 @@ static void change_places(struct call *c, struct append *w) {
     c->args[ARG_K] = c->args[ARG_K_CACHE], c->args[ARG_V] = c->args[ARG_V_CACHE];
     c->names[1] = "k_cache", c->names[2] = "v_cache";
     if (w->given[0] != Py_None) return;
-    c->names[0] = "k";
+    c->names[0] = "k", c->offsets_of_q = "cu_seqlens_new", c->bound_of_q = "max_seqlen_new";
     c->args[ARG_Q] = w->given[1];
     c->args[ARG_CU_SEQLENS_Q] = c->args[ARG_CU_SEQLENS_NEW], c->args[ARG_USED_Q] = Py_None;
     c->args[ARG_MAX_SEQLEN_Q] = c->args[ARG_CU_SEQLENS_Q] == Py_None ? Py_None : c->args[ARG_MAX_SEQLEN_NEW];

@@ -104,6 +104,8 @@ struct call {
     struct state *state;
     PyObject *args[ARGUMENTS]; /* borrowed; None where an argument is left out */
     const char *names[3];      /* of the descriptor's q, k and v; NULL: these */
+    const char *bound_of_q;    /* the name of ARG_MAX_SEQLEN_Q; NULL: max_seqlen_q */
+    const char *offsets_of_q;  /* the name of ARG_CU_SEQLENS_Q; NULL: cu_seqlens_q */
     strobe_attention a;
     strobe_varlen varlen;
     strobe_paged paged;

@@ -61,7 +61,7 @@ bool read_bound(struct call *c, const struct tensor *cu, enum argument argument,
 
 bool read_lengths(struct call *c) {
     strobe_varlen *v = &c->varlen;
-    if (!open_lengths(c, &c->cu_q, ARG_CU_SEQLENS_Q, "cu_seqlens_q", &v->cu_seqlens_q) ||
+    if (!open_lengths(c, &c->cu_q, ARG_CU_SEQLENS_Q, c->offsets_of_q ? c->offsets_of_q : "cu_seqlens_q", &v->cu_seqlens_q) ||
         !open_lengths(c, &c->cu_k, ARG_CU_SEQLENS_K, "cu_seqlens_k", &v->cu_seqlens_k) ||
         !open_lengths(c, &c->used_q, ARG_USED_Q, "used_q", &v->used_q) ||
         !open_lengths(c, &c->used_k, ARG_USED_K, "used_k", &v->used_k) ||
@@ -69,7 +69,7 @@ bool read_lengths(struct call *c) {
         return false;
     if (tensor_is_open(&c->cu_q)) v->total_q = c->q.ndim > 0 ? c->q.shape[0] : 0;
     if (tensor_is_open(&c->cu_k)) v->total_k = c->k.ndim > 0 ? c->k.shape[0] : 0;
-    return read_bound(c, &c->cu_q, ARG_MAX_SEQLEN_Q, "max_seqlen_q", &c->a.seq_q) &&
+    return read_bound(c, &c->cu_q, ARG_MAX_SEQLEN_Q, c->bound_of_q ? c->bound_of_q : "max_seqlen_q", &c->a.seq_q) &&
            read_bound(c, &c->cu_k, ARG_MAX_SEQLEN_K, "max_seqlen_k", &c->a.seq_k);
 }
 

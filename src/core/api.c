@@ -45,8 +45,13 @@ static void *allocate(size_t bytes) {
     return memory;
 }
 
+/* What a query says, and a call asks for. */
+static size_t workspace_of(const struct plan *plan) {
+    return is_empty(plan->problem) ? 0 : (plan->kernel->workspace(plan) + 63) / 64 * 64;
+}
+
 static strobe_status run_in(const struct plan *plan, struct execution execution, size_t given) {
-    const size_t needed = plan->kernel->workspace(plan);
+    const size_t needed = workspace_of(plan);
     void *own = NULL;
     if (execution.workspace == NULL && given == 0 && needed > 0 && plan->kernel->device == STROBE_CPU) {
         own = allocate(needed);
@@ -100,10 +105,6 @@ strobe_status strobe_backward(const strobe_attention *attention, const strobe_gr
                               size_t workspace_bytes, void *stream) {
     if (!gradients) return strobe__fail(STROBE_INVALID_ARGUMENT, "gradients is NULL; a descriptor is accepted");
     return run(attention, gradients, workspace, workspace_bytes, stream);
-}
-
-static size_t workspace_of(const struct plan *plan) {
-    return is_empty(plan->problem) ? 0 : (plan->kernel->workspace(plan) + 63) / 64 * 64;
 }
 
 /* Where a query has no data, some that lie as badly as their dtype allows: a kernel or a variant may want alignment, and the

@@ -155,3 +155,19 @@ def test_what_requires_a_gradient_is_refused():
     x = torch.zeros(1, 1, 2, 16, requires_grad=True)
     with pytest.raises(ValueError, match="v requires a gradient"):
         strobe.append(*torch.zeros(2, 1, 8, 2, 16), x.detach(), x)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="offsets on a GPU, whose longest sequence the host cannot read")
+def test_a_missing_bound_has_the_name_that_the_caller_knows():
+    k_cache, v_cache = torch.zeros(2, 2, 8, 2, 16, device="cuda")
+    new = torch.zeros(3, 2, 16, device="cuda")
+    cu = torch.tensor([0, 1, 3], dtype=torch.int32, device="cuda")
+    with pytest.raises(ValueError, match=r"^max_seqlen_new is None; the longest"):
+        strobe.append(k_cache, v_cache, new, new, cu_seqlens_new=cu)
+
+
+def test_offsets_have_the_name_that_the_caller_knows():
+    k_cache, v_cache = torch.zeros(2, 2, 8, 2, 16)
+    new = torch.zeros(3, 2, 16)
+    with pytest.raises(ValueError, match=r"^cu_seqlens_new.dtype is float32; int32 or int64 is accepted"):
+        strobe.append(k_cache, v_cache, new, new, cu_seqlens_new=torch.tensor([0.0, 1.0, 3.0]))

@@ -94,3 +94,45 @@ def test_export():
     again = torch.export.load(file).module()
     x = torch.randn(3, 20, 32)
     torch.testing.assert_close(again(x), model(x))
+
+
+WRONG = {
+    "k.shape is (2, 11, 2, 8); (2, *, *, 16) is accepted": {"k": (2, 11, 2, 8)},
+    "k.shape is (3, 11, 2, 16); (2, *, *, 16) is accepted": {"k": (3, 11, 2, 16)},
+    "k.shape is (11, 2, 16); (batch, seq, heads, dim) is accepted": {"k": (11, 2, 16)},
+    "v.shape is (2, 10, 2, 16); (2, 11, 2, *) is accepted": {"v": (2, 10, 2, 16)},
+    "heads_kv is 3; a divisor of heads_q, 4, is accepted": {"k": (2, 11, 3, 16), "v": (2, 11, 3, 16)},
+    "sinks.shape is (5,); (4,) is accepted": {"sinks": (5,)},
+    "alibi_slopes.shape is (2, 5); (2, 4) is accepted": {"alibi_slopes": (2, 5)},
+    "bias.shape is (4, 9, 10); (2, 4, 9, 11), or 1 or nothing in place of any but the last axis, is accepted": {"bias": (4, 9, 10)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_wrong_shapes_are_refused_where_a_program_is_traced_as_in_a_call(sentence):
+    given = {"q": (2, 9, 4, 16), "k": (2, 11, 2, 16), "v": (2, 11, 2, 16)} | WRONG[sentence]
+    tensors = {name: torch.randn(shape) for name, shape in given.items()}
+    with pytest.raises(ValueError) as eager:
+        st.attention(**tensors)
+    assert str(eager.value) == sentence
+    meta = {name: x.to("meta") for name, x in tensors.items()}
+    with pytest.raises(ValueError) as traced:
+        st.attention(**meta)
+    assert str(traced.value) == sentence
+    with pytest.raises(Exception, match=r"is accepted"):
+        torch.compile(st.attention, fullgraph=True, backend="eager", dynamic=True)(**tensors)
+
+
+def test_strided_numbers_of_heads():
+    """Sinks and slopes that are every second element of others, and one number for all heads."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, 9, 4, 16)
+    for numbers in (torch.randn(8)[::2], torch.randn(1).expand(4)):
+        sinks = numbers.clone().requires_grad_()
+        strided = sinks.repeat_interleave(2)[::2] if numbers.stride() == (2,) else sinks[:1].expand(4)
+        assert strided.stride() == numbers.stride()
+        expected = st.attention(q, k, v, sinks=numbers.contiguous(), alibi_slopes=numbers.contiguous())
+        out = st.attention(q, k, v, sinks=strided, alibi_slopes=numbers)
+        assert torch.equal(out, expected)
+        out.sum().backward()
+        assert sinks.grad.isfinite().all() and sinks.grad.abs().sum() > 0

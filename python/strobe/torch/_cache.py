@@ -13,6 +13,7 @@ from torch import Tensor
 from strobe import _strobe
 from strobe.torch._ops import define, lse_shape, usable
 from strobe.torch._run import PLAIN, observed
+from strobe.torch._shapes import check_append, check_shapes
 
 # The arguments of the operators: names of strobe.attention and strobe.append, and the types of schemas.
 _ATTENTION = {
@@ -70,15 +71,19 @@ _APPEND = {
     "k_start": "SymInt?",
 }
 
+_COPIED = ("q", "alibi_slopes", "sinks")  # where the library does not take their strides
+
 
 def _run_attention(*given) -> tuple[Tensor, Tensor]:
     options = dict(zip(_ATTENTION, given, strict=True))
-    options["q"] = usable(options["q"])
+    for name in _COPIED:
+        options[name] = usable(options[name])
     with torch.no_grad():
         return _strobe.attention(**options, return_lse=True)
 
 
-def _fake_attention(q, k, v, page_table, cu_seqlens_q, *rest):
+def _fake_attention(q, k, v, page_table, cu_seqlens_q, used_q, used_k, leftpad_k, alibi_slopes, sinks, *rest):
+    check_shapes(q, k, v, cu_seqlens_q, page_table=page_table, sinks=sinks, alibi_slopes=alibi_slopes)
     dtype = torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype
     out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
     return out, q.new_empty(lse_shape(q, cu_seqlens_q), dtype=torch.float32)
@@ -96,7 +101,10 @@ def _run_append(*given) -> Tensor:
         return options["k"].new_empty(0) if q is None else q
 
 
-def _fake_append(k_cache, v_cache, k, v, q, *rest):
+def _fake_append(*given):
+    options = dict(zip(_APPEND, given, strict=True))
+    k_cache, v_cache, k, v, q = given[:5]
+    check_append(k_cache, v_cache, k, v, q, options["cu_seqlens_new"] is not None, options["cu_seqlens_q"] is not None)
     return k.new_empty(0) if q is None else q.new_empty(q.shape)
 
 
@@ -126,7 +134,8 @@ def _is_operator(*given: Any) -> bool:
 def check_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> None:
     """Refuses what cache_attention would refuse, before something is written. Where operators are looked at, it does nothing."""
     if not _is_operator(q, k, v, *options.values()):
-        _strobe.check(usable(q), k, v, **options)
+        given = {name: usable(x) if name in _COPIED else x for name, x in ({"q": q} | options).items()}
+        _strobe.check(k=k, v=v, **given)
 
 
 def cache_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:

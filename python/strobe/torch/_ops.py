@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from strobe import _strobe
+from strobe.torch._shapes import check_scores, check_shapes
 from strobe.torch._vmap import backward_rule, forward_rule
 
 # The arguments of both operators: the names of strobe.attention, and the types of schemas. Tensors come first.
@@ -57,7 +58,7 @@ SCHEMA = ", ".join(f"{kind} {name}" for name, kind in SHARED.items())
 TENSORS = sum(kind in ("Tensor", "Tensor?") for kind in SHARED.values())
 _BIAS, _SINKS, _SEED = (list(SHARED).index(name) for name in ("bias", "sinks", "seed"))
 _OTHERWISE = {"block_size", "mask_lists", "seed"}
-READ_IN_PLACE = ("q", "k", "v", "bias", "mask", "block_mask")
+READ_IN_PLACE = ("q", "k", "v", "bias", "mask", "block_mask", "alibi_slopes", "sinks")
 
 
 def usable(x: Tensor | None) -> Tensor | None:
@@ -118,7 +119,9 @@ def _check_devices(shared: tuple) -> None:
 
 def fake_attention(*shared):
     _check_devices(shared)
-    q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, *_ = shared
+    q, k, v, bias, mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, *_ = shared
+    extents = check_shapes(q, k, v, cu_seqlens_q, cu_seqlens_k, sinks=sinks, alibi_slopes=alibi_slopes)
+    check_scores({"bias": bias, "mask": mask}, extents)
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     return out, q.new_empty(lse_shape(q, cu_seqlens_q), dtype=_lse_dtype(q))
 
