@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernels as data: nvcc makes PTX of each text, and machine code of the PTX; no host compiler sees a kernel, and nothing happens
 # to it when the library is loaded (host/image.h). Kernels that differ in bf16 and fp16 alone lie in one image, which is packed by
-# packed/pack.c. Of the Hopper kernels of a text and a head dim, which are nearly the same code, the images are a family: the
-# first is packed by itself, each other one as what follows it.
+# packed/pack.c. Images that are nearly the same code are a family: the first is packed by itself, each other one as what follows
+# it. What differs in more than a number, a type or a bound packs better alone (docs/kernels/cuda.md, "Families again").
 #
 #   image_add(NAME IMAGE FAMILY SOURCE DEFINES CODE)   a text compiled to PTX, for an image of a family
 #   image_objects(VARIABLE)                            all images and the handles of their kernels, as objects to be linked
