@@ -234,7 +234,7 @@ static void test_a_callers_float_mode(void **state) {
                 const float_mode mode = float_mode_get();
                 assert_int_equal(fesetround(FE_UPWARD), 0);
 #if defined(__x86_64__)
-                float_mode_set(float_mode_get() & ~0x80u);
+                float_mode_set(float_mode_get() & ~(float_mode)0x80);
 #endif
                 const strobe_status status = fixture_run(&y, (strobe_operation)operation, names[k]);
                 const int rounding = fegetround();
