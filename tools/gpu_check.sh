@@ -149,8 +149,9 @@ fi
 if wanted grid; then
     cores=$(nproc)
     # Beside the grid, whose problems are small: tiles that fill a Hopper several times, which its backward then takes in another order.
-    many="bwd bf16 b=9 h=60 s=130 d=64,128,256 causal nan bwd bf16 b=4 h=34 sq=300 sk=515 d=64,128,192 bwd bf16 b=4 h=34 sq=515 sk=300 d=128,256 causal
-        bwd bf16 b=12 h=50 s=180 varlen causal d=64,128,256 bwd fp16 b=5 h=40 s=400 varlen lengths=one_long d=96,256"
+    many="bwd bf16 b=9 h=30 sq=70 sk=140 d=64,128 causal nan bwd bf16 b=9 h=15 sq=70 sk=260 d=192,256 causal bwd bf16 b=9 h=15 s=150 d=256
+        bwd bf16 b=9 h=30 sq=140 sk=70 d=128 causal=topleft bwd fp16 b=9 h=30 sq=70 sk=140 d=40,96 bwd bf16 b=20 h=30 s=260 varlen causal d=64
+        bwd bf16 b=9 h=20 s=400 varlen lengths=one_long causal d=128"
     for ((part = 1; part <= cores; ++part)); do
         # shellcheck disable=SC2086 # the problems are words
         { OMP_NUM_THREADS=1 "$strobe" check $tier --device cuda --part $part/$cores &&
