@@ -7,6 +7,7 @@
  *   UNROLL, VECTORS          the register tile of the matrix products, UNROLL x VECTORS accumulators
  *   SMALL_CACHES             1: products prefetch into L1 what a large second-level cache would bring in time
  *   v_load v_store v_set v_add v_sub v_mul v_div v_fma v_max v_abs v_sqrt v_select_less v_select_equal
+ *   v_store_parts            stores the parts of UNROLL lanes of a vector, so many floats apart
  *   v_min v_with_sign        the second if one is a NaN; a >= 0 with another's sign
  *   v_reciprocal             1 / a for a normal a, relative error 1e-7
  *   v_equal_bits             one bit a lane: the lanes that are equal

@@ -107,12 +107,18 @@ static const struct length ranges[] = {
      .tiles = STATISTICS_TILES},
 };
 
+/* So many rows that keys are packed; keys and columns are no multiple of a panel's width nor of a vector's. */
+#define PANELS .batch = 1, .heads_q = 2, .heads_kv = 1, .dim = 45, .dim_v = 43, .seq_q = PANEL_ROWS, .seq_k = BLOCK_KEYS + 29
+
 /* A task of the forward has several tiles where there are tasks enough; on tiles of AMX, several super-blocks of keys. */
 static const struct length tasks[] = {
     {.shape = {"tasks of several tiles", .batch = 1, .heads_q = ENOUGH_TASKS, .dim = 3, .seq_k = 2 * BLOCK_KEYS + 1,
                .seq_q = TASK_ROWS + 1, .mask = STROBE_MASK_WINDOW_TOP_LEFT, .left = 60, .right = 5}},
     {.shape = {"tasks of several tiles, used lengths", .batch = 8, .heads_q = ENOUGH_TASKS / 8, .dim = 3,
                .seq_q = TASK_ROWS + 50, .seq_k = BLOCK_KEYS + 9, .mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT, .features = USED}},
+    {.shape = {"keys in panels", PANELS}},
+    {.shape = {"keys in panels, boolean mask", PANELS, .features = BOOL_MASK | PER_SCORE}},
+    {.shape = {"keys in panels, and not", PANELS, .mask = STROBE_MASK_CAUSAL_TOP_LEFT, .features = PACKED}},
     {.shape = {"super-blocks on tiles, forward", WIDE_HEAD(LARGEST_DIM_ON_TILES), .seq_q = 33, .dtype = STROBE_BF16,
                .seq_k = SUPER_OF_FORWARD_ON_TILES + BLOCK_KEYS + 1, .mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT}},
     {.shape = {"a row more than the least task on tiles", ONE, .seq_q = FORWARD_LEAST_ROWS + 1, .seq_k = BLOCK_KEYS + 9}},

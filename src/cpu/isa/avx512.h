@@ -30,6 +30,11 @@ struct vec2 {
 
 static inline vec v_load(const float *x) { return _mm512_loadu_ps(x); }
 static inline void v_store(float *x, vec a) { _mm512_storeu_ps(x, a); }
+static inline void v_store_parts(float *x, int64_t apart, vec a) {
+    _mm256_storeu_ps(x, _mm512_castps512_ps256(a));
+    _mm256_storeu_ps(x + apart, _mm512_extractf32x8_ps(a, 1));
+}
+
 static inline vec v_set(float x) { return _mm512_set1_ps(x); }
 static inline vec v_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 static inline vec v_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }

@@ -31,6 +31,11 @@ static inline vec v_load(const float *x) {
 }
 
 static inline void v_store(float *x, vec a) { memcpy(x, &a, sizeof a); }
+static inline void v_store_parts(float *x, int64_t apart, vec a) {
+    (void)apart;
+    v_store(x, a);
+}
+
 static inline vec v_set(float x) { return (vec){x, x, x, x}; }
 static inline vec v_add(vec a, vec b) { return a + b; }
 static inline vec v_sub(vec a, vec b) { return a - b; }

@@ -54,6 +54,8 @@ static inline vec v_load(const float *x) {
 
 static inline void v_store(float *x, vec a) { EACH_QUAD vst1q_f32(x + 4 * i, a.q[i]); }
 
+static inline void v_store_parts(float *x, int64_t apart, vec a) { EACH_QUAD vst1q_f32(x + i * apart, a.q[i]); }
+
 static inline vec v_set(float x) {
     vec r;
     EACH_QUAD r.q[i] = vdupq_n_f32(x);

@@ -3,7 +3,7 @@
  * backward.c (vector): FlashAttention-2's backward (Dao, 2023, algorithm 2), one text for every level of vectors. P is
  * recomputed from lse, block by block. backward_tasks.h cuts the work into tasks, tile.h has the products.
  *
- *   for a super-block of keys:                                  K, V of a block copied as fp32 when it is first seen
+ *   for a super-block of keys:                                  K, V of a block packed when it is first seen (panels.h)
  *     for each tile of TILE_ROWS packed query rows (rows.h):    Q^T, dO^T packed, if it sees some block
  *       for each block of BLOCK_KEYS keys of which the tile sees some (visible.h):
  *         S^T = K Q^T;  softcap, bias, ALiBi, mask                   P = exp(S - lse) = 2^(S c - lse log2 e)
@@ -12,7 +12,9 @@
  *   dK, times the scale, and dV are written */
 #include "cpu/table.h"
 #include "cpu/vector/backward_tasks.h"
+#include "cpu/vector/forward_tasks.h"
 #include "cpu/vector/nonfinite.h"
+#include "cpu/vector/panels.h"
 
 /* One worker's memory. */
 struct scratch {
@@ -25,12 +27,13 @@ struct scratch {
     float *dq;                                              /* dQ^T [dim][TILE_ROWS] of the range */
     struct row_statistics of_rows;
     struct block block;
-    float *ones;    /* [TILE_ROWS] */
-    float *k, *v;   /* [super_keys][dim], [super_keys][dim_v] */
-    float *finite;  /* [BLOCK_KEYS][dim] K of a block, with zeros for keys that are not finite */
-    float *memory;  /* [LANES][dim or dim_v] */
-    float *dk, *dv; /* [super_keys][padded] */
-    int32_t *state; /* [super_keys / BLOCK_KEYS] an enum block_state: what has been done for a block of keys */
+    float *ones;       /* [TILE_ROWS] */
+    float *k, *v;      /* [super_keys][dim], [super_keys][dim_v]: of each block of keys, rows or panels of them */
+    float *columns;    /* [super_keys][dim]: panels of K's columns */
+    float *block_rows; /* [2][BLOCK_KEYS][dim], or [BLOCK_KEYS][dim_v]: rows of a block */
+    float *memory;     /* [LANES][dim or dim_v] */
+    float *dk, *dv;    /* [super_keys][padded] */
+    int32_t *state;    /* [super_keys / BLOCK_KEYS] an enum block_state: what has been done for a block of keys */
 };
 
 /* Of a block of keys. It is loaded when the first tile sees some of it. */
@@ -40,6 +43,7 @@ struct backward {
     struct gradient_tasks tasks; /* the first field: a pointer to it is a pointer to this */
     const struct problem *p;
     int64_t k_padded, v_padded; /* dim and dim_v up to whole vectors */
+    bool panels;                /* K and V are packed: there are rows enough to pay for that */
 };
 
 static int64_t padded(int64_t columns) { return (columns + LANES - 1) / LANES * LANES; }
@@ -59,7 +63,8 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->block.slope = take(base, &used, BLOCK_KEYS * TILE_ROWS);
     t->k = take(base, &used, f->tasks.super_keys * a->dim);
     t->v = take(base, &used, f->tasks.super_keys * a->dim_v);
-    t->finite = take(base, &used, BLOCK_KEYS * a->dim);
+    t->columns = take(base, &used, f->panels ? f->tasks.super_keys * a->dim : 0);
+    t->block_rows = take(base, &used, BLOCK_KEYS * (2 * a->dim > a->dim_v ? 2 * a->dim : a->dim_v));
     t->memory = take(base, &used, LANES * (a->dim > a->dim_v ? a->dim : a->dim_v));
     t->dk = take(base, &used, f->tasks.super_keys * f->k_padded);
     t->dv = take(base, &used, f->tasks.super_keys * f->v_padded);
@@ -107,14 +112,23 @@ static void outer_nonfinite(float *g, const struct scratch *t, const float *p, c
     }
 }
 
+/* Copies n rows of K or V from key j0 on, as fp32. */
+static struct rows32 copy_keys(float *to, const struct keys *k, const strobe_tensor *x, int64_t j0, int64_t n,
+                               int64_t columns) {
+    for (int64_t j = 0; j < n; ++j)
+        widen_row(to + j * columns, x->data, x->dtype, strobe__key_offset(x, &k->s, j0 + j, k->kv), columns);
+    return (struct rows32){to, columns, false};
+}
+
 /* The gradients of the current tile and the block of keys [j0, j0 + keys), which is `at` keys into the super-block, of those
  * vectors of rows that see a key of it. */
 static void block_pair_gradients(const struct backward *f, const struct scratch *t, const struct visible_block *visible,
-                                 int64_t at, int64_t j0, int64_t keys) {
+                                 const struct keys *of, int64_t at, int64_t j0, int64_t keys) {
     const strobe_attention *a = &f->p->a;
     const int vectors = visible->end - visible->first;
     const int64_t first = visible->first * LANES, end = visible->end * LANES < t->rows.n ? visible->end * LANES : t->rows.n;
-    const struct rows32 k = {t->k + at * a->dim, a->dim}, v = {t->v + at * a->dim_v, a->dim_v};
+    const struct rows32 k = {t->k + at * a->dim, a->dim, f->panels}, v = {t->v + at * a->dim_v, a->dim_v, f->panels};
+    const struct rows32 columns = f->panels ? (struct rows32){t->columns + at * a->dim, 0, true} : k;
     float *p = t->block.p, *ds = t->block.ds, *dk = t->dk + at * f->k_padded, *dv = t->dv + at * f->v_padded;
     tile_scores(p + first, k, t->q + first, a->dim, keys, vectors);
     const bool hidden = finish_block_scores(p, t->block.slope, &t->rows, &t->features, visible, j0, keys, 1);
@@ -122,30 +136,32 @@ static void block_pair_gradients(const struct backward *f, const struct scratch 
     gradients_of_block(&f->tasks.sums, &t->block, &t->rows, &t->features, &t->of_rows, &f->tasks.place, visible, j0, keys,
                        hidden);
 
-    struct nonfinite_keys nonfinite = {.count = 0};
-    const bool leaves_out = hidden && t->state[at / BLOCK_KEYS] == BLOCK_NONFINITE;
-    const struct rows32 finite = leaves_out ? leave_out_nonfinite(&nonfinite, k, t->finite, keys, a->dim) : k;
-    tile_accumulate(t->dq + first, finite, ds + first, t->ones, keys, a->dim, vectors);
-    add_nonfinite(&nonfinite, t->dq, k, ds, first, end, a->dim);
+    if (hidden && t->state[at / BLOCK_KEYS] == BLOCK_NONFINITE) {
+        struct nonfinite_keys nonfinite;
+        const struct rows32 rows = copy_keys(t->block_rows, of, &a->k, j0, keys, a->dim);
+        const struct rows32 finite = leave_out_nonfinite(&nonfinite, rows, t->block_rows, keys, a->dim);
+        tile_accumulate(t->dq + first, finite, ds + first, t->ones, keys, a->dim, vectors);
+        add_nonfinite(&nonfinite, t->dq, rows, ds, first, end, a->dim);
+    } else {
+        tile_accumulate(t->dq + first, columns, ds + first, t->ones, keys, a->dim, vectors);
+    }
     tile_outer(dv, p + first, t->dout_rows + first * f->v_padded, f->v_padded, keys, end - first);
     tile_outer(dk, ds + first, t->q_rows + first * f->k_padded, f->k_padded, keys, end - first);
     outer_nonfinite(dv, t, p, &f->p->g.dout, t->dout_nonfinite, first, end, a->dim_v, keys);
     outer_nonfinite(dk, t, ds, &a->q, t->q_nonfinite, first, end, a->dim, keys);
 }
 
-/* Copies n rows of K or V from key j0 on, as fp32, next to each other. In [batch, seq, heads, dim] they may lie 4 KiB apart,
- * and then fall into the same few sets of L1. */
-static void copy_keys(float *to, const struct keys *k, const strobe_tensor *x, int64_t j0, int64_t n, int64_t columns) {
-    for (int64_t j = j0; j < j0 + n; ++j, to += columns)
-        widen_row(to, x->data, x->dtype, strobe__key_offset(x, &k->s, j, k->kv), columns);
-}
-
 /* Loads the block of keys that is `at` keys into the super-block, and clears its dK and dV. */
 static void start_block(const struct backward *f, const struct scratch *t, const struct keys *k, int64_t at, int64_t keys) {
     const strobe_attention *a = &f->p->a;
-    const struct rows32 rows = {t->k + at * a->dim, a->dim};
-    copy_keys(t->k + at * a->dim, k, &a->k, k->first + at, keys, a->dim);
-    copy_keys(t->v + at * a->dim_v, k, &a->v, k->first + at, keys, a->dim_v);
+    float *to_k = f->panels ? t->block_rows : t->k + at * a->dim, *to_v = f->panels ? t->block_rows : t->v + at * a->dim_v;
+    const struct rows32 v = copy_keys(to_v, k, &a->v, k->first + at, keys, a->dim_v);
+    if (f->panels) pack_keys(t->v + at * a->dim_v, v, keys, a->dim_v);
+    const struct rows32 rows = copy_keys(to_k, k, &a->k, k->first + at, keys, a->dim);
+    if (f->panels) {
+        pack_keys(t->k + at * a->dim, rows, keys, a->dim);
+        pack_columns(t->columns + at * a->dim, rows, keys, a->dim);
+    }
     memset(t->dk + at * f->k_padded, 0, (size_t)(keys * f->k_padded) * sizeof *t->dk);
     memset(t->dv + at * f->v_padded, 0, (size_t)(keys * f->v_padded) * sizeof *t->dv);
     t->state[at / BLOCK_KEYS] = rows_are_finite(rows, keys, a->dim) ? BLOCK_FINITE : BLOCK_NONFINITE;
@@ -176,7 +192,7 @@ static void visit_block(const struct backward *f, struct scratch *t, const struc
         t->started = true;
     }
     if (t->state[at / BLOCK_KEYS] == BLOCK_UNSEEN) start_block(f, t, k, at, keys);
-    block_pair_gradients(f, t, &visible, at, j0, keys);
+    block_pair_gradients(f, t, &visible, k, at, j0, keys);
 }
 
 /* The kernel's part of a task: dK and dV of a super-block of keys, and its part of dQ. */
@@ -208,6 +224,7 @@ static void write_dq(const struct tile_rows *t, const float *dq) {
 
 static struct backward backward_of(const struct problem *p) {
     struct backward f = {.p = p, .k_padded = padded(p->a.dim), .v_padded = padded(p->a.dim_v)};
+    f.panels = p->a.seq_q * p->group >= PANEL_ROWS;
     const int64_t key_bytes = 8 * (f.k_padded + f.v_padded); /* K, V, dK, dV */
     f.tasks = gradient_tasks_of(p, p->a.dim, key_bytes);
     f.tasks.super_block_gradients = super_block_gradients;

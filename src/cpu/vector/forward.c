@@ -3,7 +3,8 @@
  * forward.c (vector): FlashAttention-2's forward (Dao, 2023, algorithm 1), one text for every level of vectors.
  *
  *   a task is a few tiles of TILE_ROWS packed query rows (rows.h) of one K/V head
- *   for each block of BLOCK_KEYS keys that some row of the task sees:             K, V converted to fp32 once
+ *   for each block of BLOCK_KEYS keys that some row of the task sees:             K, V converted to fp32 once, and packed
+ *                                                                                 for many rows (panels.h)
  *     for each tile, unless the block is hidden from it (visible.h):
  *       S^T = K Q^T;  softcap, bias, ALiBi, mask where there are any              tile_scores, finish_scores
  *       m' = max(m, S);  P = exp(S - m') = 2^(S c - m' c);  l = a l + rowsum(P)   online_softmax
@@ -21,6 +22,7 @@
 #include "cpu/vector/forward_tasks.h"
 #include "cpu/vector/next_rows.h"
 #include "cpu/vector/nonfinite.h"
+#include "cpu/vector/panels.h"
 
 /* So many vectors of rows pay for a copy of the keys that they attend to. */
 enum { ENOUGH_VECTORS = 3, MOST_TILES = TASK_ROWS / TILE_ROWS };
@@ -37,11 +39,12 @@ struct tile {
 
 /* One worker's memory. */
 struct scratch {
-    struct tile tile[MOST_TILES];
-    float *s;       /* [BLOCK_KEYS][TILE_ROWS] scores, then P */
-    float *rescale; /* [TILE_ROWS] */
-    float *k, *v;   /* [BLOCK_KEYS][dim] and 2 [BLOCK_KEYS][dim_v]: converted, or without what is not finite */
-    float *rows;    /* [LANES][dim] */
+    struct tile *tile; /* [tiles of a task] */
+    float *s;          /* [BLOCK_KEYS][TILE_ROWS] scores, then P */
+    float *rescale;    /* [TILE_ROWS] */
+    float *k, *v;      /* [BLOCK_KEYS][dim] and 2 [BLOCK_KEYS][dim_v]: converted, or without what is not finite */
+    float *k_panels, *v_panels;
+    float *rows; /* [LANES][dim] */
 };
 
 struct forward {
@@ -53,21 +56,39 @@ struct forward {
     struct dropout_place place;
 };
 
-static size_t lay_out(struct scratch *t, float *base, const struct problem *p) {
+/* The tiles of a task: fewer than there may be where workers would have too few tasks. */
+static int64_t tiles_of_task(const struct problem *p) {
+    const int64_t heads = p->a.batch * p->a.heads_kv, all = (p->a.seq_q * p->group + TILE_ROWS - 1) / TILE_ROWS;
+    const int64_t workers = strobe__workers(p->a.parallel), even = workers * EVEN_TASKS, few = SHORT_TASK / TILE_ROWS;
+    const int64_t balancing = workers * BALANCING_TASKS, enough = balancing < ENOUGH_TASKS ? balancing : ENOUGH_TASKS;
+    int64_t tiles = all < MOST_TILES ? all : MOST_TILES;
+    if (tiles == 0) return 1;
+    if (workers == 1) return tiles; /* a single worker has nothing to balance */
+    while (tiles > few && heads * ((all + tiles - 1) / tiles) < even) tiles = tiles / 2 > few ? tiles / 2 : few;
+    while (tiles > 1 && heads * ((all + tiles - 1) / tiles) < enough) tiles /= 2;
+    return tiles;
+}
+
+/* Lays out a worker's memory; with base NULL only counts, and leaves the pieces of tiles out. Returns bytes. */
+static size_t lay_out(struct scratch *t, float *base, const struct problem *p, int64_t tiles) {
     const strobe_attention *a = &p->a;
     size_t used = 0;
-    for (int n = 0; n < MOST_TILES; ++n) {
-        t->tile[n].q = take(base, &used, a->dim * TILE_ROWS);
-        t->tile[n].o = take(base, &used, a->dim_v * TILE_ROWS);
-        t->tile[n].m = take(base, &used, TILE_ROWS);
-        t->tile[n].l = take(base, &used, TILE_ROWS);
-    }
+    t->tile = (struct tile *)(void *)take(base, &used, (tiles * (int64_t)sizeof *t->tile + 3) / 4);
     const struct score_memory score = take_score_memory(base, &used, p);
-    for (int n = 0; n < MOST_TILES; ++n) t->tile[n].features.score = take_tile_memory(&score, base, &used, p);
+    for (int64_t n = 0; n < tiles; ++n) {
+        struct tile counted, *tile = base ? &t->tile[n] : &counted;
+        tile->q = take(base, &used, a->dim * TILE_ROWS);
+        tile->o = take(base, &used, a->dim_v * TILE_ROWS);
+        tile->m = take(base, &used, TILE_ROWS);
+        tile->l = take(base, &used, TILE_ROWS);
+        tile->features.score = take_tile_memory(&score, base, &used, p);
+    }
     t->s = take(base, &used, BLOCK_KEYS * TILE_ROWS);
     t->rescale = take(base, &used, TILE_ROWS);
     t->k = take(base, &used, BLOCK_KEYS * a->dim);
     t->v = take(base, &used, 2 * BLOCK_KEYS * a->dim_v);
+    t->k_panels = take(base, &used, BLOCK_KEYS * a->dim);
+    t->v_panels = take(base, &used, BLOCK_KEYS * a->dim_v);
     t->rows = take(base, &used, LANES * a->dim);
     return used * sizeof(float);
 }
@@ -88,8 +109,9 @@ static void start_tile(struct tile *t, const struct tile_rows *rows, float *memo
 /* A block of keys. The tiles of a task come to it one after the other, those to which it is not hidden. */
 struct key_block {
     int64_t first, keys;
-    uint64_t missing; /* those of them that do not exist, as bits */
-    struct rows32 k, v;
+    uint64_t missing;       /* those of them that do not exist, as bits */
+    struct rows32 k, v;     /* what products read */
+    struct rows32 v_rows;   /* V, not in panels */
     struct rows32 finite_v; /* V with zeros in the place of keys that are not finite; data NULL: not yet asked for */
     struct nonfinite_keys nonfinite;
     struct next_rows next_k, next_v; /* of the next block: a share of them is prefetched by each tile */
@@ -161,14 +183,18 @@ static void attend_block(const struct forward *f, struct tile *tile, const struc
     prefetch_share(&b->next_k, b->shares);
     tile_scores(t->s + at, b->k, tile->q + at, a->dim, b->keys, vectors);
     const bool hidden = finish_block_scores(t->s, NULL, &tile->rows, &tile->features, visible, b->first, b->keys, 1);
-    if (hidden && !b->finite_v.data) b->finite_v = leave_out_nonfinite(&b->nonfinite, b->v, t->v, b->keys, a->dim_v);
+    if (hidden && !b->finite_v.data) {
+        b->finite_v = leave_out_nonfinite(&b->nonfinite, b->v_rows, t->v, b->keys, a->dim_v);
+        if (b->nonfinite.count == 0) b->finite_v = b->v;
+    }
     hide_missing_keys(t->s, b->missing);
     online_softmax(tile, t->s, t->rescale, visible->first, visible->end, b->keys, exponent_factor(f->p));
     if (a->dropout) apply_dropout_factors(t->s, &tile->features, visible, &f->place, b->first, b->keys);
     prefetch_share(&b->next_v, b->shares);
     --b->shares;
     tile_accumulate(tile->o + at, hidden ? b->finite_v : b->v, t->s + at, t->rescale + at, b->keys, a->dim_v, vectors);
-    if (hidden) add_nonfinite(&b->nonfinite, tile->o, b->v, t->s, at, end < tile->rows.n ? end : tile->rows.n, a->dim_v);
+    if (hidden)
+        add_nonfinite(&b->nonfinite, tile->o, b->v_rows, t->s, at, end < tile->rows.n ? end : tile->rows.n, a->dim_v);
 }
 
 /* Rows of K or V next to each other. In [batch, seq, heads, dim] they may lie 4 KiB apart, and then fall into the same few
@@ -176,7 +202,7 @@ static void attend_block(const struct forward *f, struct tile *tile, const struc
 static struct rows32 brought_together(float *block, struct rows32 x, int64_t n, int64_t columns) {
     if (x.stride == columns) return x;
     for (int64_t j = 0; j < n; ++j) memcpy(block + j * columns, x.data + j * x.stride, (size_t)columns * sizeof *block);
-    return (struct rows32){block, columns};
+    return (struct rows32){block, columns, false};
 }
 
 /* K and V of the block, for so many vectors of rows. The task's keys end at `end`. */
@@ -186,9 +212,16 @@ static void load_block(struct key_block *b, const struct forward *f, const struc
     const bool enough = vectors >= ENOUGH_VECTORS;
     b->missing = strobe__keys_missing(s, b->first, b->keys);
     b->k = true_rows(t->k, f->p, &a->k, s, kv, b->first, b->keys, a->dim);
-    if (enough) b->k = brought_together(t->k, b->k, b->keys, a->dim);
-    b->v = f->v_in_k ? b->k : true_rows(t->v, f->p, &a->v, s, kv, b->first, b->keys, a->dim_v);
-    if (enough && !f->v_in_k) b->v = brought_together(t->v, b->v, b->keys, a->dim_v);
+    b->v_rows = f->v_in_k ? b->k : true_rows(t->v, f->p, &a->v, s, kv, b->first, b->keys, a->dim_v);
+    if (vectors * LANES >= PANEL_ROWS) {
+        b->v = pack_columns(t->v_panels, b->v_rows, b->keys, a->dim_v);
+        b->k = pack_keys(t->k_panels, b->k, b->keys, a->dim);
+    } else if (enough) {
+        b->k = brought_together(t->k, b->k, b->keys, a->dim);
+        b->v = b->v_rows = f->v_in_k ? b->k : brought_together(t->v, b->v_rows, b->keys, a->dim_v);
+    } else {
+        b->v = b->v_rows;
+    }
     const int64_t next = b->first + b->keys, keys = end - next < BLOCK_KEYS ? end - next : BLOCK_KEYS;
     if (enough) b->next_k = next_keys(&a->k, s, kv, next, keys, a->dim);
     if (enough && !f->v_in_k) b->next_v = next_keys(&a->v, s, kv, next, keys, a->dim_v);
@@ -240,7 +273,7 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
 
     const float_mode mode = enter_flush_to_zero();
     struct scratch t;
-    lay_out(&t, worker_memory(f->workspace, f->scratch_bytes, worker), f->p);
+    lay_out(&t, worker_memory(f->workspace, f->scratch_bytes, worker), f->p, f->tiles);
     const int tiles = start_tiles(f, &t, &s, kv, first);
     const int64_t end = tile_end_key(&t.tile[tiles - 1].rows);
     for (int64_t j0 = tile_first_key(&t.tile[0].rows) / BLOCK_KEYS * BLOCK_KEYS; j0 < end; j0 += BLOCK_KEYS)
@@ -249,29 +282,19 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     leave_flush_to_zero(mode);
 }
 
-/* A single worker has nothing to balance. */
-static int64_t enough_tasks(int64_t workers) {
-    if (workers == 1) return 1;
-    return workers * BALANCING_TASKS < ENOUGH_TASKS ? workers * BALANCING_TASKS : ENOUGH_TASKS;
-}
-
 size_t LEVEL_KERNEL(forward_workspace)(const struct plan *plan) {
     const struct problem *p = plan->problem;
     struct scratch t;
-    return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, p);
+    return (size_t)strobe__workers(p->a.parallel) * lay_out(&t, NULL, p, tiles_of_task(p));
 }
 
 strobe_status LEVEL_KERNEL(forward)(const struct plan *plan, const struct execution *execution) {
     const struct problem *p = plan->problem;
     struct scratch t;
-    struct forward f = {
-        .p = p, .workspace = execution->workspace, .scratch_bytes = lay_out(&t, NULL, p), .tiles = MOST_TILES};
-    f.v_in_k = strobe__v_in_k(p);
-    const int64_t heads = p->a.batch * p->a.heads_kv, tiles = (p->a.seq_q * p->group + TILE_ROWS - 1) / TILE_ROWS;
-    const int64_t wanted = enough_tasks(strobe__workers(p->a.parallel));
-    while (f.tiles > 1 && heads * ((tiles + f.tiles - 1) / f.tiles) < wanted) f.tiles /= 2;
-    f.tasks_a_head = (tiles + f.tiles - 1) / f.tiles;
+    struct forward f = {.p = p, .workspace = execution->workspace, .tiles = tiles_of_task(p), .v_in_k = strobe__v_in_k(p)};
+    f.scratch_bytes = lay_out(&t, NULL, p, f.tiles);
+    f.tasks_a_head = ((p->a.seq_q * p->group + TILE_ROWS - 1) / TILE_ROWS + f.tiles - 1) / f.tiles;
     if (p->a.dropout) f.place = strobe__dropout_place(p);
-    strobe__parallel_for(p->a.parallel, heads * f.tasks_a_head, forward_task, &f);
+    strobe__parallel_for(p->a.parallel, p->a.batch * p->a.heads_kv * f.tasks_a_head, forward_task, &f);
     return STROBE_OK;
 }

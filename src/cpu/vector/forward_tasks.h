@@ -6,8 +6,11 @@
 #define STROBE_CPU_FORWARD_TASKS_H
 
 enum {
-    TASK_ROWS = 192,     /* at most, which share each block of K and V that is read: whole tiles at every level */
-    BALANCING_TASKS = 8, /* for each of several workers; where there would be fewer, tasks get fewer rows, */
+    PANEL_ROWS = 256, /* so many rows pay for panels of the keys that they attend to */
+    TASK_ROWS = 768,  /* at most, which share each block of K and V that is read and packed: whole tiles at every level */
+    SHORT_TASK = 192, /* rows, to which tasks are cut where each of several workers would have less than these: */
+    EVEN_TASKS = 16,
+    BALANCING_TASKS = 8, /* and to still fewer where there would be less than these for each, */
     ENOUGH_TASKS = 64,   /* unless there are so many */
 };
 

@@ -53,7 +53,7 @@ static inline struct rows32 leave_out_nonfinite(struct nonfinite_keys *nonfinite
     float *copy = a.data == block ? block + BLOCK_KEYS * columns : block;
     for (int64_t j = 0; j < keys; ++j) memcpy(copy + j * columns, a.data + j * a.stride, (size_t)columns * sizeof *copy);
     for (int n = 0; n < nonfinite->count; ++n) memset(copy + nonfinite->key[n] * columns, 0, (size_t)columns * sizeof *copy);
-    return (struct rows32){copy, columns};
+    return (struct rows32){copy, columns, false};
 }
 
 /* O[x][row] += P[j][row] A[j][x] for the keys that were left out and the rows [first, end), where P is not 0. */

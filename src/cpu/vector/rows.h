@@ -71,7 +71,7 @@ static inline struct rows32 adjacent_rows(float *block, const struct problem *p,
         for (int64_t c = 0; c < columns; ++c) row[c] *= scale_of_key;
         if (block_k == 1) factor += stride[1];
     }
-    return (struct rows32){block, columns};
+    return (struct rows32){block, columns, false};
 }
 
 /* Keys [j0, j0 + n) of x, which is K or V, as fp32: in place, or converted into block [n][columns], times their scales. A
@@ -90,7 +90,7 @@ static inline struct rows32 true_rows(float *block, const struct problem *p, con
         for (int64_t r = 0; rows.data != to && r < count; ++r)
             memcpy(to + r * columns, rows.data + r * rows.stride, (size_t)columns * sizeof *to);
     }
-    return (struct rows32){block, columns};
+    return (struct rows32){block, columns, false};
 }
 
 /* tile_offset() of all rows. Stepping from row to row saves the divisions. */

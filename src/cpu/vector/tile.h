@@ -20,17 +20,22 @@
 
 enum { TILE_ROWS = LANES * VECTORS, BLOCK_KEYS = 64, LINE_FLOATS = 16 /* of a line of a cache */ };
 
-/* Rows of K or V as fp32: the tensor itself, or a converted block. */
+/* Rows of K or V as fp32: the tensor itself, a converted block, or panels (panels.h), in which a product walks through
+ * memory in order. */
 struct rows32 {
     const float *data;
     int64_t stride;
+    bool panels; /* of keys for tile_scores(), of columns for tile_accumulate(); stride is not used */
 };
 
-/* C[i][column] (+)= sum_x A[i][x] B[x][column], i < rows, column < vectors * LANES. Where SMALL_CACHES, what is added to is
- * loaded when the sums are made, so that no product waits for it, and what the next call adds to is brought into L1. */
-ALWAYS_INLINE void product_kernel(float *c, int64_t c_stride, const float *a, int64_t a_stride, const float *b,
-                                  int64_t b_stride, int64_t depth, bool add, int rows, int vectors) {
-    const bool at_start = add && !SMALL_CACHES, at_end = add && SMALL_CACHES;
+/* What the sums of a product are: new; continued from C; or added to C when they are made, so that no product waits for it,
+ * while what the next call adds to is brought into L1. */
+enum sums { SUMS_NEW, SUMS_CONTINUED, SUMS_ADDED };
+
+/* C[i][column] (+)= sum_x A[i][x] B[x][column], i < rows, column < vectors * LANES; a_step: from one x to the next. */
+ALWAYS_INLINE void product_kernel(float *c, int64_t c_stride, const float *a, int64_t a_stride, int64_t a_step,
+                                  const float *b, int64_t b_stride, int64_t depth, enum sums sums, int rows, int vectors) {
+    const bool at_start = sums == SUMS_CONTINUED, at_end = sums == SUMS_ADDED;
     vec sum[UNROLL][VECTORS];
     for (int i = 0; i < rows; ++i)
         for (int n = 0; n < vectors; ++n) sum[i][n] = at_start ? v_load(c + i * c_stride + n * LANES) : v_set(0);
@@ -40,7 +45,7 @@ ALWAYS_INLINE void product_kernel(float *c, int64_t c_stride, const float *a, in
         vec row[VECTORS];
         for (int n = 0; n < vectors; ++n) row[n] = v_load(b + x * b_stride + n * LANES);
         for (int i = 0; i < rows; ++i) {
-            const vec element = v_set(a[i * a_stride + x]);
+            const vec element = v_set(a[i * a_stride + x * a_step]);
             for (int n = 0; n < vectors; ++n) sum[i][n] = v_fma(element, row[n], sum[i][n]);
         }
     }
@@ -52,12 +57,29 @@ ALWAYS_INLINE void product_kernel(float *c, int64_t c_stride, const float *a, in
 }
 
 ALWAYS_INLINE void product_of_width(float *c, int64_t c_stride, const float *a, int64_t a_stride, const float *b,
-                                    int64_t b_stride, int64_t depth, int64_t rows, bool add, int vectors) {
+                                    int64_t b_stride, int64_t depth, int64_t rows, enum sums sums, int vectors) {
     int64_t i = 0;
     for (; i + UNROLL <= rows; i += UNROLL)
-        product_kernel(c + i * c_stride, c_stride, a + i * a_stride, a_stride, b, b_stride, depth, add, UNROLL, vectors);
+        product_kernel(c + i * c_stride, c_stride, a + i * a_stride, a_stride, 1, b, b_stride, depth, sums, UNROLL, vectors);
     for (; i < rows; ++i)
-        product_kernel(c + i * c_stride, c_stride, a + i * a_stride, a_stride, b, b_stride, depth, add, 1, vectors);
+        product_kernel(c + i * c_stride, c_stride, a + i * a_stride, a_stride, 1, b, b_stride, depth, sums, 1, vectors);
+}
+
+/* Scores of keys in panels; those without a panel lie as they are. */
+ALWAYS_INLINE void panels_of_width(float *s, const float *a, const float *q, int64_t columns, int64_t keys, int vectors) {
+    int64_t j = 0;
+    for (; j + UNROLL <= keys; j += UNROLL)
+        product_kernel(s + j * TILE_ROWS, TILE_ROWS, a + j * columns, 1, UNROLL, q, TILE_ROWS, columns, SUMS_NEW, UNROLL,
+                       vectors);
+    for (; j < keys; ++j)
+        product_kernel(s + j * TILE_ROWS, TILE_ROWS, a + j * columns, 0, 1, q, TILE_ROWS, columns, SUMS_NEW, 1, vectors);
+}
+
+ALWAYS_INLINE void scores_of_width(float *s, struct rows32 a, const float *q, int64_t columns, int64_t keys, int vectors) {
+    if (a.panels)
+        panels_of_width(s, a.data, q, columns, keys, vectors);
+    else
+        product_of_width(s, TILE_ROWS, a.data, a.stride, q, TILE_ROWS, columns, keys, SUMS_NEW, vectors);
 }
 
 /* C[x][column] = rescale[column] C[x][column] + sum_j A[j][x] B[j][column], x < rows; B and C are [.][TILE_ROWS]. ahead:
@@ -81,15 +103,19 @@ ALWAYS_INLINE void transposed_kernel(float *c, const float *a, int64_t a_stride,
         for (int n = 0; n < vectors; ++n) v_store(c + x * TILE_ROWS + n * LANES, sum[x][n]);
 }
 
-ALWAYS_INLINE void transposed_of_width(float *c, const float *a, int64_t a_stride, const float *b, const float *rescale,
-                                       int64_t depth, int64_t rows, int vectors) {
+ALWAYS_INLINE void transposed_of_width(float *c, struct rows32 a, const float *b, const float *rescale, int64_t depth,
+                                       int64_t rows, int vectors) {
     int64_t x = 0;
+    for (; a.panels && x + UNROLL <= rows; x += UNROLL)
+        transposed_kernel(c + x * TILE_ROWS, a.data + x * depth, UNROLL, b, rescale, depth, UNROLL, vectors, false);
+    for (; a.panels && x < rows; ++x)
+        transposed_kernel(c + x * TILE_ROWS, a.data + x * depth, 1, b, rescale, depth, 1, vectors, false);
     for (; x + UNROLL <= rows; x += UNROLL)
         if (SMALL_CACHES && x % LINE_FLOATS == 0)
-            transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, rescale, depth, UNROLL, vectors, true);
+            transposed_kernel(c + x * TILE_ROWS, a.data + x, a.stride, b, rescale, depth, UNROLL, vectors, true);
         else
-            transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, rescale, depth, UNROLL, vectors, false);
-    for (; x < rows; ++x) transposed_kernel(c + x * TILE_ROWS, a + x, a_stride, b, rescale, depth, 1, vectors, false);
+            transposed_kernel(c + x * TILE_ROWS, a.data + x, a.stride, b, rescale, depth, UNROLL, vectors, false);
+    for (; x < rows; ++x) transposed_kernel(c + x * TILE_ROWS, a.data + x, a.stride, b, rescale, depth, 1, vectors, false);
 }
 
 /* The number of vectors that n elements fill; for the rows of a tile at most VECTORS, which is at most 4. */
@@ -97,25 +123,25 @@ static inline int vectors_of(int64_t n) { return (int)((n + LANES - 1) / LANES);
 
 static inline void tile_scores(float *s, struct rows32 a, const float *q, int64_t columns, int64_t keys, int vectors) {
     if (vectors == 1)
-        product_of_width(s, TILE_ROWS, a.data, a.stride, q, TILE_ROWS, columns, keys, false, 1);
+        scores_of_width(s, a, q, columns, keys, 1);
     else if (vectors == 2)
-        product_of_width(s, TILE_ROWS, a.data, a.stride, q, TILE_ROWS, columns, keys, false, 2);
+        scores_of_width(s, a, q, columns, keys, 2);
     else if (VECTORS == 4 && vectors == 3)
-        product_of_width(s, TILE_ROWS, a.data, a.stride, q, TILE_ROWS, columns, keys, false, 3);
+        scores_of_width(s, a, q, columns, keys, 3);
     else
-        product_of_width(s, TILE_ROWS, a.data, a.stride, q, TILE_ROWS, columns, keys, false, VECTORS);
+        scores_of_width(s, a, q, columns, keys, VECTORS);
 }
 
 static inline void tile_accumulate(float *o, struct rows32 a, const float *p, const float *rescale, int64_t keys,
                                    int64_t columns, int vectors) {
     if (vectors == 1)
-        transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, 1);
+        transposed_of_width(o, a, p, rescale, keys, columns, 1);
     else if (vectors == 2)
-        transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, 2);
+        transposed_of_width(o, a, p, rescale, keys, columns, 2);
     else if (VECTORS == 4 && vectors == 3)
-        transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, 3);
+        transposed_of_width(o, a, p, rescale, keys, columns, 3);
     else
-        transposed_of_width(o, a.data, a.stride, p, rescale, keys, columns, VECTORS);
+        transposed_of_width(o, a, p, rescale, keys, columns, VECTORS);
 }
 
 /* The vectors of columns that tile_outer() takes next, of `left`. With four rows a single vector has too few sums to keep
@@ -128,14 +154,15 @@ static inline int64_t outer_vectors(int64_t left) {
 
 /* G and Y are [.][padded], padded a multiple of LANES. */
 static inline void tile_outer(float *g, const float *p, const float *y, int64_t padded, int64_t keys, int64_t rows) {
+    const enum sums sums = SMALL_CACHES ? SUMS_ADDED : SUMS_CONTINUED;
     for (int64_t x = 0, vectors; x < padded; x += vectors * LANES) {
         vectors = outer_vectors((padded - x) / LANES);
         if (vectors == VECTORS)
-            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, true, VECTORS);
+            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, sums, VECTORS);
         else if (vectors == 2)
-            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, true, 2);
+            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, sums, 2);
         else
-            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, true, 1);
+            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, sums, 1);
     }
 }
 
@@ -198,9 +225,9 @@ static inline void narrow_row(void *to, int32_t dtype, int64_t at, const float *
 
 /* n rows of K or V from element offset `at` on, as fp32: in place, or converted into block [n][columns]. */
 static inline struct rows32 widen_rows(float *block, const strobe_tensor *t, int64_t at, int64_t n, int64_t columns) {
-    if (t->dtype == STROBE_FP32) return (struct rows32){(const float *)t->data + at, t->stride[1]};
+    if (t->dtype == STROBE_FP32) return (struct rows32){(const float *)t->data + at, t->stride[1], false};
     for (int64_t j = 0; j < n; ++j) widen_row(block + j * columns, t->data, t->dtype, at + j * t->stride[1], columns);
-    return (struct rows32){block, columns};
+    return (struct rows32){block, columns, false};
 }
 
 #endif
