@@ -33,13 +33,13 @@ static inline void row_rotate(float *x, const struct quantise_choices *choices, 
 
 static inline void hadamard(float *x, int64_t columns) {
     const float norm = hadamard_norm(columns);
-    for (int64_t step = 1; step < columns; step *= 2)
+    for (int64_t step = columns / 2; step > 0; step /= 2)
         for (int64_t i = 0; i < columns; i += 2 * step)
             for (int64_t n = i; n < i + step; ++n) {
                 const float a = x[n], b = x[n + step];
                 x[n] = a + b, x[n + step] = a - b;
             }
-    for (int64_t n = 0; n < columns; ++n) x[n] *= norm;
+    for (int64_t n = 0; n < columns; ++n) x[n] = x[n] == 0 ? 0 : x[n] * norm;
 }
 
 /* Random signs and a Hadamard transform of a row of any length: see hadamard_columns(). */

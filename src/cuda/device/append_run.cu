@@ -168,7 +168,7 @@ INLINE void spread_signs(const struct append_params *p, struct run_shared *share
 
 INLINE float with_sign(float x, uint32_t sign) { return __uint_as_float(__float_as_uint(x) ^ sign); }
 
-/* Signs, the butterflies from near columns to far ones, the norm. All lanes of the warp. */
+/* Signs, the butterflies from far columns to near ones, the norm. All lanes of the warp. */
 INLINE void transform(const uint4 *sign, int lane, float norm, float (&x)[PARTS][COLUMNS]) {
 #pragma unroll
     for (int n = 0; n < PARTS * 2; ++n) {
@@ -178,26 +178,7 @@ INLINE void transform(const uint4 *sign, int lane, float norm, float (&x)[PARTS]
         to[2] = with_sign(to[2], four.z), to[3] = with_sign(to[3], four.w);
     }
 #pragma unroll
-    for (int step = 1; step < COLUMNS; step *= 2)
-#pragma unroll
-        for (int part = 0; part < PARTS; ++part)
-#pragma unroll
-            for (int n = 0; n < COLUMNS; ++n)
-                if (!(n & step)) {
-                    const float a = x[part][n], b = x[part][n + step];
-                    x[part][n] = a + b, x[part][n + step] = a - b;
-                }
-#pragma unroll
-    for (int step = 1; step < LANES; step *= 2) {
-        const float sign_of_own = lane & step ? -1 : 1; /* a product by it is exact: one rounding, as of a sum */
-#pragma unroll
-        for (int part = 0; part < PARTS; ++part)
-#pragma unroll
-            for (int n = 0; n < COLUMNS; ++n)
-                x[part][n] = fmaf(sign_of_own, x[part][n], __shfl_xor_sync(0xffffffffu, x[part][n], step));
-    }
-#pragma unroll
-    for (int step = 1; step < PARTS; step *= 2)
+    for (int step = PARTS / 2; step > 0; step /= 2)
 #pragma unroll
         for (int part = 0; part < PARTS; ++part)
             if (!(part & step))
@@ -207,9 +188,28 @@ INLINE void transform(const uint4 *sign, int lane, float norm, float (&x)[PARTS]
                     x[part][n] = a + b, x[part + step][n] = a - b;
                 }
 #pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) {
+        const float sign_of_own = lane & step ? -1 : 1; /* a product by it is exact: one rounding, as of a sum */
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+            for (int n = 0; n < COLUMNS; ++n)
+                x[part][n] = fmaf(sign_of_own, x[part][n], __shfl_xor_sync(0xffffffffu, x[part][n], step));
+    }
+#pragma unroll
+    for (int step = COLUMNS / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+            for (int n = 0; n < COLUMNS; ++n)
+                if (!(n & step)) {
+                    const float a = x[part][n], b = x[part][n + step];
+                    x[part][n] = a + b, x[part][n + step] = a - b;
+                }
+#pragma unroll
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int n = 0; n < COLUMNS; ++n) x[part][n] = rounded_product(x[part][n], norm);
+        for (int n = 0; n < COLUMNS; ++n) x[part][n] = fmaf(x[part][n], norm, 0.0f); /* a zero is +0 */
 }
 
 /* The scale and the bytes of the lane's row; where, to: its scale and columns. All lanes of the warp. */

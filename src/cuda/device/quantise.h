@@ -11,11 +11,11 @@ enum { QUANTISE_CHUNK = 128, QUANTISE_GROUPS = 32 };
 
 /* quantise_block.cu, by the columns of a row: lanes of a row; units of 16 bytes from row to row of its shared memory, and of
  * the tables of rotary embedding there; bytes of it, and those of the tables behind. */
-#define QUANTISE_LANES(columns)       ((columns) / ((columns) % 3 == 0 ? 24 : 32))
-#define QUANTISE_ROW_PITCH(columns)   ((columns) == 256 ? 38 : (columns) % 3 == 0 ? (columns) / 8 : (columns) / 8 + 1)
-#define QUANTISE_TABLE_PITCH(columns) ((columns) == 96 ? 13 : (columns) == 192 ? 26 : (columns) / 64 * 9)
-#define QUANTISE_SHARED(columns) \
-    ((columns)*4 + QUANTISE_LANES(columns) * 16 + QUANTISE_CHUNK * (12 + 16 * QUANTISE_ROW_PITCH(columns)))
+#define QUANTISE_LANES(columns) ((columns) / ((columns) % 3 == 0 ? 24 : 32))
+#define QUANTISE_ROW_PITCH(columns) \
+    ((columns) == 256 ? 38 : (columns) == 96 ? 14 : (columns) == 192 ? 28 : (columns) / 8 + 1)
+#define QUANTISE_TABLE_PITCH(columns) ((columns) % 3 == 0 ? (columns) / 8 : (columns) / 64 * 9)
+#define QUANTISE_SHARED(columns) (QUANTISE_LANES(columns) * 80 + QUANTISE_CHUNK * (12 + 16 * QUANTISE_ROW_PITCH(columns)))
 #define QUANTISE_TABLES(columns) (QUANTISE_CHUNK * 2 * 16 * QUANTISE_TABLE_PITCH(columns))
 
 enum quantise_phase {

@@ -1,51 +1,68 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * quantise_tile.h: the shared memory of quantise_block.cu, and how rows come there. A warp copies its own rows, whole lines
- * at a time, and its lanes then read 32 or 64 bytes at once of each part of a row: units of 16 bytes lie so that eight lanes
- * find theirs in different banks, but for a few. Included by quantise_block.cu alone. */
+ * at a time, and its lanes then read their columns: units of 16 bytes lie so that eight lanes find theirs in different
+ * banks, but for a few. Included by quantise_block.cu alone. */
 #ifndef STROBE_CUDA_DEVICE_QUANTISE_TILE_H
 #define STROBE_CUDA_DEVICE_QUANTISE_TILE_H
 
 #include "cuda/device/quantise.h"
+#include "cuda/device/stored_bytes.h"
 #include "cuda/ptx/cp_async.h"
 #include "cuda/ptx/shared_address.h"
 
+#if defined(STORES_INT8)
+enum { INT8 = 1 };
+#else
+enum { INT8 = 0 };
+#endif
+#define NAN_BITS   0x7fc00000u /* the scale of int8 rows of which a number is not finite */
+#define LEAST_FOUR 0x81818181u /* -127 */
+
 enum {
-    PARTS = COLUMNS % 3 == 0 ? 3 : 2,
-    PART = COLUMNS / PARTS,
-    WIDTH = PARTS == 3 ? 8 : 16,     /* columns of a lane in a part */
+    THREE = COLUMNS % 3 == 0,        /* two transforms of two thirds of a row, which overlap */
     LANES = QUANTISE_LANES(COLUMNS), /* of a row */
+    HELD = COLUMNS / LANES,          /* columns of a lane */
     THREADS = QUANTISE_CHUNK * LANES,
     WARP_ROWS = 32 / LANES,
     ROW_UNITS = COLUMNS / 8, /* of 16 bytes: of a row, and of a row of cosines or sines */
     ROW_PITCH = QUANTISE_ROW_PITCH(COLUMNS),
     TABLE_PITCH = QUANTISE_TABLE_PITCH(COLUMNS),
 };
-static_assert(PART == LANES * WIDTH, "lanes share a part");
+
+/* What a lane's columns need: the signs of both of a pair of neighbours in a word, in the bits of a 16-bit number's sign. Of
+ * three thirds, the norm with the sign of each column of the second one too. */
+struct lane_signs {
+    uint32_t pair[HELD / 2];
+    float norm[20 - HELD / 2]; /* of two halves a gap, so that lanes read different banks */
+};
 
 struct quantise_shared {
     uint32_t magnitude[3][QUANTISE_CHUNK]; /* of three heads, one after the other */
-    uint4 signs[LANES]
-               [PARTS * WIDTH / 4 + 1]; /* of three parts norms with signs; a gap, so that lanes read different banks */
+    struct lane_signs signs[LANES];
     uint4 rows[QUANTISE_CHUNK][ROW_PITCH];
-    uint4 table[2][QUANTISE_CHUNK][TABLE_PITCH]; /* only where rows turn, and where there is room */
+    float4 table[2][QUANTISE_CHUNK][TABLE_PITCH]; /* only where rows turn, and where there is room; of sines as they turn
+                                                     columns whose signs are changed */
 };
 static_assert(sizeof(struct quantise_shared) == QUANTISE_SHARED(COLUMNS) + QUANTISE_TABLES(COLUMNS), "the host asks for it");
 
-/* The rows of a CTA. */
+/* The rows of a CTA, of the head that is to be copied next, `from`, and of the one that is worked on. */
 struct rows {
-    int64_t batch, first;
-    const uint16_t *from; /* the first row of head 0 */
+    const uint16_t *from; /* the first row */
     uint8_t *to;
+    float *scale; /* of the first row */
+    int64_t batch, first;
     int count; /* that are there */
 };
 
-INLINE struct rows rows_of(const struct quantise_params *p, uint32_t chunk) {
+INLINE struct rows rows_of(const struct quantise_params *p, uint32_t chunk, int64_t head) {
     const struct quantise_tensor *t = &p->t;
     struct rows rows;
     rows.batch = chunk / (uint32_t)p->chunks, rows.first = (int64_t)(chunk % (uint32_t)p->chunks) * QUANTISE_CHUNK;
-    rows.from = (const uint16_t *)t->from + source_at(t, rows.batch, rows.first, 0);
-    rows.to = t->to + rows.batch * t->to_stride[0] + rows.first * t->to_stride[1];
+    rows.from = (const uint16_t *)t->from + source_at(t, rows.batch, rows.first, head);
+    rows.to = t->to + rows.batch * t->to_stride[0] + rows.first * t->to_stride[1] + head * t->to_stride[2];
+    rows.scale = t->scale + rows.batch * t->scale_stride[0] + (rows.first >> p->block_shift) * t->scale_stride[1] +
+                 head * t->scale_stride[2];
     const int64_t used = t->used ? quantise_entry(t, t->used, rows.batch) : t->rows;
     const int64_t left = (used < t->rows ? used : t->rows) - rows.first;
     rows.count = left < 0 ? 0 : left < QUANTISE_CHUNK ? (int)left : QUANTISE_CHUNK;
@@ -54,27 +71,28 @@ INLINE struct rows rows_of(const struct quantise_params *p, uint32_t chunk) {
 
 /* The units that a lane copies: of number i the row, and the unit in it. Three numbers on, or one where a row's units are a
  * power of two, it is the same unit ROWS_BELOW below. */
-enum { PERIOD = COLUMNS % 3 == 0 ? 3 : 1, LOADS = WARP_ROWS * ROW_UNITS / 32, ROWS_BELOW = 32 * PERIOD / ROW_UNITS };
+enum { PERIOD = THREE ? 3 : 1, LOADS = WARP_ROWS * ROW_UNITS / 32, ROWS_BELOW = 32 * PERIOD / ROW_UNITS };
 INLINE int copied_row(int i) { return threadIdx.x / 32 * WARP_ROWS + (threadIdx.x % 32 + 32 * i) / ROW_UNITS; }
 INLINE int copied_unit(int i) { return (threadIdx.x % 32 + 32 * i) % ROW_UNITS; }
 
-/* Where unit n of a table's row lies: eight units, and a gap. A row of Q, K or V has gaps where a lane reads two units of a
- * part; with one unit each, of three parts, the banks differ without. */
-INLINE int padded(int n) { return n + n / 8; }
-INLINE int place_in_row(int n) { return PARTS == 3 ? n : padded(n); }
+/* Where unit n of a row lies. With two halves there is a gap after eight, since a lane reads two units at once, or four of a
+ * table; of three thirds it reads half of one, or one of a table. */
+INLINE int place_in_row(int n) { return THREE ? n : n + n / 8; }
 
-/* Begins to copy the warp's rows of a head to the tile; those that are not there become 0. */
-INLINE void load_rows(const struct quantise_tensor *t, struct quantise_shared *s, const struct rows *rows, int64_t head) {
+/* Begins to copy the warp's rows of the next head to the tile; those that are not there become 0. */
+INLINE void load_rows(const struct quantise_tensor *t, struct quantise_shared *s, struct rows *rows) {
+    const int64_t below = ROWS_BELOW * t->from_stride[1];
 #pragma unroll
     for (int n = 0; n < PERIOD; ++n) {
-        const int first = copied_row(n), unit = copied_unit(n);
-        const uint16_t *from = rows->from + head * t->from_stride[2] + first * t->from_stride[1] + 8 * unit;
+        const int first = copied_row(n), unit = copied_unit(n), left = rows->count - first;
+        const uint16_t *from = rows->from + (first * t->from_stride[1] + 8 * unit);
         const uint32_t to = shared_address(&s->rows[first][place_in_row(unit)]);
 #pragma unroll
-        for (int i = 0; i < LOADS / PERIOD; ++i, from += ROWS_BELOW * t->from_stride[1])
-            cp_async_16(to + i * ROWS_BELOW * (int)sizeof s->rows[0], from, first + i * ROWS_BELOW < rows->count ? 16 : 0);
+        for (int i = 0; i < LOADS / PERIOD; ++i, from += below)
+            cp_async_16(to + i * ROWS_BELOW * (int)sizeof s->rows[0], from, i * ROWS_BELOW < left ? 16 : 0);
     }
     cp_async_commit();
+    rows->from += t->from_stride[2];
 }
 
 /* Waits until the warp's rows, and tables, have come. */
@@ -89,32 +107,84 @@ INLINE void load_tables(const struct quantise_params *p, struct quantise_shared 
     for (int i = 0; i < LOADS; ++i) {
         const int row = copied_row(i), unit = copied_unit(i), bytes = row < rows->count ? 16 : 0;
         const int64_t at = (p->t.start + rows->first + row) * (COLUMNS / 2) + 4 * unit;
-        cp_async_16(shared_address(&s->table[0][row][padded(unit)]), p->c.cos + at, bytes);
-        cp_async_16(shared_address(&s->table[1][row][padded(unit)]), p->c.sin + at, bytes);
+        cp_async_16(shared_address(&s->table[0][row][place_in_row(unit)]), p->c.cos + at, bytes);
+        cp_async_16(shared_address(&s->table[1][row][place_in_row(unit)]), p->c.sin + at, bytes);
     }
 }
 
-/* The numbers of the cosines, 0, or sines, 1, of a row from pair `pair` on, a multiple of WIDTH: as many of them lie without
- * a gap in shared memory too. */
-INLINE const float4 *table_of(const struct quantise_params *p, const struct quantise_shared *s, const struct rows *rows,
-                              int which, int index, int pair) {
-    if (p->tables_staged) return (const float4 *)&s->table[which][index][padded(pair / 4)];
-    const int row = index < rows->count ? index : 0;
-    return (const float4 *)((which ? p->c.sin : p->c.cos) + (p->t.start + rows->first + row) * (COLUMNS / 2) + pair);
+/* The sign of the first, or the second, of two neighbours, as a number's bit. */
+INLINE uint32_t first_sign(uint32_t pair) { return pair << 16 & 0x80000000u; }
+INLINE uint32_t second_sign(uint32_t pair) { return pair & 0x80000000u; }
+INLINE float with_sign(float x, uint32_t sign) { return __uint_as_float(__float_as_uint(x) ^ sign); }
+
+/* Four sines of pairs of which both columns have changed their signs, `first` and `second` those of four columns, as if
+ * those had changed theirs: a turned number is a sum of products, whose bits stay but for the sign. */
+INLINE float4 signed_sines(float4 sin, const uint32_t *first, const uint32_t *second) {
+    const uint32_t low = first[0] ^ second[0], high = first[1] ^ second[1];
+    return make_float4(with_sign(sin.x, first_sign(low)), with_sign(sin.y, second_sign(low)),
+                       with_sign(sin.z, first_sign(high)), with_sign(sin.w, second_sign(high)));
 }
 
-/* The first column of a lane in a part. */
-INLINE int column_of(int part, int lane) { return part * PART + WIDTH * lane; }
+/* Two 16-bit numbers. */
+INLINE void widen_two(uint32_t two, bool is_bf16, float *to) {
+    to[0] = is_bf16 ? __uint_as_float(two << 16) : f16_to_float((uint16_t)two);
+    to[1] = is_bf16 ? __uint_as_float(two & 0xffff0000u) : f16_to_float((uint16_t)(two >> 16));
+}
 
-/* A word for each column, with the sign's bit, and the norm's where there are two transforms: of each lane's columns, as it
- * holds them. All threads. */
-INLINE void spread_signs(const struct quantise_params *p, struct quantise_shared *s) {
+/* Four numbers over a scale as bytes. zero: of what sign, where it is +0 all zeros get it. Of int8, where the scale is NaN,
+ * the least number, as everywhere. */
+INLINE uint32_t four_bytes(const float *x, float inverse, float zero) {
+    float level[4];
+    if (INT8 && inverse != inverse) return LEAST_FOUR;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) level[n] = fmaf(x[n], inverse, zero);
+    return INT8 ? four_levels_int8(level) : four_levels_e4m3(level);
+}
+
+INLINE float sign_by(int bit) { return bit ? -1 : 1; }
+
+INLINE void butterfly(float *a, float *b) {
+    const float sum = *a + *b, difference = *a - *b;
+    *a = sum, *b = difference;
+}
+
+/* A step's butterflies of low and high, after which lanes `apart` from each other swap: the one whose number has the bit
+ * gets both lanes' differences, the other one both sums, its own in low. So the next step, of columns that were in different
+ * lanes, is in a lane's own registers, and half as many numbers go across lanes as without. A lane that has the bit has
+ * the second of each pair in low then: butterfly() leaves the difference with another sign in high, which flip_of_lane() and
+ * flip_of_high() know; a product by 1 or -1 is exact, so that each result has one rounding. */
+template <int N> INLINE void butterfly_and_swap(int lane, int apart, float (&low)[N], float (&high)[N]) {
+    const float sign = sign_by(lane & apart);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+        const float sent = fmaf(high[n], -sign, low[n]);
+        low[n] = fmaf(high[n], sign, low[n]), high[n] = __shfl_xor_sync(0xffffffffu, sent, apart);
+    }
+}
+
+/* The sign that all of a lane's numbers have got, by the steps between lanes, which come from far to near. */
+INLINE uint32_t flip_of_lane(int lane) { return (uint32_t)__popc(lane & lane >> 1) << 31; }
+/* And those of high, behind the last of these steps. */
+INLINE uint32_t flip_of_high(int lane) { return (uint32_t)lane << 31; }
+
+#if COLUMNS % 3 != 0
+#include "cuda/device/quantise_halves.h"
+#else
+#include "cuda/device/quantise_thirds.h"
+#endif
+
+/* The signs of every lane's columns. All threads. */
+INLINE void spread_signs(const struct quantise_choices *c, float norm, struct quantise_shared *s) {
 #pragma unroll 1
-    for (int n = threadIdx.x; n < COLUMNS; n += THREADS) {
-        const int column = column_of(n / WIDTH % PARTS, n / (PARTS * WIDTH)) + n % WIDTH;
-        const uint32_t sign = p->c.signs[column / 32] << (31 - column % 32) & 0x80000000u;
-        ((uint32_t *)s->signs[n / (PARTS * WIDTH)])[n % (PARTS * WIDTH)] = sign |
-                                                                           (PARTS == 3 ? __float_as_uint(p->norm) : 0);
+    for (int n = threadIdx.x; n < COLUMNS / 2; n += THREADS) {
+        struct lane_signs *const signs = &s->signs[n / (HELD / 2)];
+        const int at = n % (HELD / 2), column = column_of(n / (HELD / 2), 2 * at / WIDTH, 2 * at % WIDTH);
+        const uint32_t two = c->signs[column / 32] >> column % 32;
+        signs->pair[at] = (two & 1) << 15 | two >> 1 << 31;
+        if (THREE && at >= 4 && at < 8) {
+            signs->norm[2 * at - 8] = with_sign(norm, first_sign(signs->pair[at]));
+            signs->norm[2 * at - 7] = with_sign(norm, second_sign(signs->pair[at]));
+        }
     }
 }
 
