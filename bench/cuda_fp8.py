@@ -208,7 +208,7 @@ def accuracy(lib, dim, int8):
 
 
 def quantise(lib, before, ms):
-    for dim, heads in ((64, 32), (128, 16), (256, 8), (96, 21), (80, 25)):
+    for dim, heads in ((64, 32), (128, 16), (256, 8), (96, 21), (192, 10), (80, 25)):
         q, k, v = (normal(2, 8192, heads, dim).transpose(1, 2) for _ in range(3))
         angles = torch.rand(8192, dim // 2, device="cuda") * 6
         tables = (angles.cos().contiguous(), angles.sin().contiguous())

@@ -15,8 +15,8 @@ enum { QUANTISE_CHUNK = 128, QUANTISE_GROUPS = 32 };
 #define QUANTISE_ROW_PITCH(columns) \
     ((columns) == 256 ? 38 : (columns) == 96 ? 14 : (columns) == 192 ? 28 : (columns) / 8 + 1)
 #define QUANTISE_TABLE_PITCH(columns) ((columns) % 3 == 0 ? (columns) / 8 : (columns) / 64 * 9)
-#define QUANTISE_SHARED(columns) (QUANTISE_LANES(columns) * 80 + QUANTISE_CHUNK * (12 + 16 * QUANTISE_ROW_PITCH(columns)))
-#define QUANTISE_TABLES(columns) (QUANTISE_CHUNK * 2 * 16 * QUANTISE_TABLE_PITCH(columns))
+#define QUANTISE_SHARED(columns)      (QUANTISE_LANES(columns) * 80 + QUANTISE_CHUNK * (12 + 16 * QUANTISE_ROW_PITCH(columns)))
+#define QUANTISE_TABLES(columns)      (QUANTISE_CHUNK * 2 * 16 * QUANTISE_TABLE_PITCH(columns))
 
 enum quantise_phase {
     QUANTISE_AT_ONCE,  /* magnitudes, scales and bytes */
@@ -39,13 +39,13 @@ struct quantise_params {
     int64_t scale_extent[3];          /* slots along each axis: 1 where the stride is 0 */
 };
 
-/* What quantise_block.cu is given: up to three tensors of one head dim, whose CTAs are numbered one after the other. One
- * launch for all has one end, at which CTAs are few. */
+/* What quantise_block.cu is given: up to three tensors of one head dim, whose CTAs take turns, as evenly as their numbers
+ * allow: those of a tensor that is transformed wait for instructions, those of another one for memory. */
 struct quantise_together {
     struct quantise_params tensor[3];
-    int64_t first[3]; /* CTA of each; that of the next one is where they end */
-    int32_t heads[3]; /* that a CTA works on, one after the other */
-    int32_t count;    /* of tensors */
+    uint32_t share[2]; /* of the first one in all CTAs, and of the second one in those of it and the third, over 2^32 */
+    int32_t heads[3];  /* that a CTA works on, one after the other */
+    int32_t count;     /* of tensors */
 };
 
 #endif

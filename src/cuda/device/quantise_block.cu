@@ -103,14 +103,31 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
     rows->to += t->to_stride[2], rows->scale += t->scale_stride[2];
 }
 
+/* CTAs before `cta` that are of a tensor with so large a share. */
+INLINE uint32_t before(uint32_t cta, uint32_t share) { return __umulhi(cta, share); }
+
+/* Which tensor a CTA is of; *cta becomes its number among those. */
+INLINE int tensor_of(const struct quantise_together *all, uint32_t *cta) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+        if (all->count == n + 1) return n;
+        const uint32_t of_this = before(*cta, all->share[n]);
+        if (before(*cta + 1, all->share[n]) > of_this) {
+            *cta = of_this;
+            return n;
+        }
+        *cta -= of_this;
+    }
+    return 2;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     KERNEL(const __grid_constant__ struct quantise_together all) {
     extern __shared__ __align__(16) unsigned char memory[];
     struct quantise_shared *s = (struct quantise_shared *)memory;
-    const int which = (all.count > 1 && blockIdx.x >= all.first[1]) + (all.count > 2 && blockIdx.x >= all.first[2]);
+    uint32_t cta = blockIdx.x;
+    const int which = tensor_of(&all, &cta), heads = all.heads[which];
     const struct quantise_params *p = &all.tensor[which];
-    const int heads = all.heads[which];
-    const uint32_t cta = blockIdx.x - (uint32_t)all.first[which];
     const uint32_t parts = ((uint32_t)p->t.heads + (uint32_t)heads - 1) / (uint32_t)heads;
     const int64_t head = (int64_t)(cta % parts) * heads;
     struct rows rows = rows_of(p, cta / parts, head);

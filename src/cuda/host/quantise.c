@@ -120,33 +120,36 @@ static int64_t ctas_of(const struct quantise_params *p, int32_t heads) {
     return strobe__product(p->t.batch * p->chunks, ceil_div(p->t.heads, heads));
 }
 
-static strobe_status launch_together(const struct quantise_together *all, void *stream) {
+static strobe_status launch_together(struct quantise_together *all, void *stream) {
     const int last = all->count - 1;
     const int32_t dim = (int32_t)all->tensor[last].t.dim, threads = QUANTISE_CHUNK * QUANTISE_LANES(dim);
-    const int64_t ctas = all->first[last] + ctas_of(&all->tensor[last], all->heads[last]);
+    int64_t ctas = 0;
     bool staged = false;
-    for (int n = 0; n <= last; ++n) staged = staged || all->tensor[n].tables_staged;
+    for (int n = last; n >= 0; --n) {
+        const int64_t own = ctas_of(&all->tensor[n], all->heads[n]);
+        ctas += own;
+        if (n < last) all->share[n] = (uint32_t)ceil_div(own << 32, ctas); /* the last one has what is left */
+        staged = staged || all->tensor[n].tables_staged;
+    }
     return strobe__cuda_launch(block_kernel(dim, all->tensor[last].t.int8), ctas, threads,
                                QUANTISE_SHARED(dim) + (staged ? QUANTISE_TABLES(dim) : 0), all, stream);
 }
 
-/* Puts a tensor behind those that are launched together. These go first where their head dim or dtype is another, or
- * CTAs so many that their sum might be more than a launch takes. */
-static strobe_status put_behind(struct quantise_together *all, const struct quantise_params *p, void *stream) {
-    const int last = all->count - 1;
+/* Puts a tensor with those that are launched together. These go first where their head dim or dtype is another, or CTAs so
+ * many that their sum might be more than a launch takes. */
+static strobe_status put_with(struct quantise_together *all, const struct quantise_params *p, void *stream) {
     const int32_t heads = heads_of_cta(p);
-    int64_t first = 0;
-    if (last >= 0) {
-        first = all->first[last] + ctas_of(&all->tensor[last], all->heads[last]);
-        if (all->tensor[last].t.dim != p->t.dim || all->tensor[last].t.int8 != p->t.int8 || first > INT32_MAX / 2 ||
-            ctas_of(p, heads) > INT32_MAX / 2) {
+    if (all->count > 0) {
+        const struct quantise_tensor *t = &all->tensor[0].t;
+        bool fits = t->dim == p->t.dim && t->int8 == p->t.int8 && ctas_of(p, heads) <= INT32_MAX / 3;
+        for (int n = 0; n < all->count; ++n) fits = fits && ctas_of(&all->tensor[n], all->heads[n]) <= INT32_MAX / 3;
+        if (!fits) {
             const strobe_status status = launch_together(all, stream);
             if (status) return status;
-            all->count = 0, first = 0;
+            all->count = 0;
         }
     }
-    const int at = all->count++;
-    all->tensor[at] = *p, all->heads[at] = heads, all->first[at] = first;
+    all->heads[all->count] = heads, all->tensor[all->count++] = *p;
     return STROBE_OK;
 }
 
@@ -164,8 +167,7 @@ static strobe_status launch_tensor(const struct quantisation *q, const struct qu
         status = strobe__cuda_launch(&strobe__kernel_quantise_mean, t->sequences * t->heads * ceil_div(t->dim, 8),
                                      MEAN_PARTS, 0, &p, stream);
     if (status) return status;
-    if (takes_one_pass(&p))
-        return is_for_block(&p) ? put_behind(all, &p, stream) : launch_rows(&p, QUANTISE_AT_ONCE, stream);
+    if (takes_one_pass(&p)) return is_for_block(&p) ? put_with(all, &p, stream) : launch_rows(&p, QUANTISE_AT_ONCE, stream);
     status = launch_scales(&p, QUANTISE_CLEAR, stream);
     if (!status) status = launch_rows(&p, QUANTISE_GATHER, stream);
     if (!status) status = launch_scales(&p, QUANTISE_CONCLUDE, stream);
