@@ -67,9 +67,11 @@ INLINE float scale_of_block(const struct quantise_params *p, uint32_t largest, i
     return INT8 && largest == NAN_BITS ? __uint_as_float(NAN_BITS) : quick_scale(__uint_as_float(largest));
 }
 
-/* A head of the CTA's rows, of which this thread has `index`, from memory to memory. */
-INLINE void quantise_head(const struct quantise_params *p, struct quantise_shared *s, struct rows *rows, int64_t head, int n,
-                          bool last) {
+/* Number n of the CTA's heads, of whose rows this thread has `index`, from memory to memory; then the next one comes. */
+INLINE void quantise_head(const struct quantise_together *all, struct quantise_shared *s, int n, bool last, int64_t batch,
+                          int64_t first) {
+    const struct rows *rows = &s->head[n];
+    const struct quantise_params *p = &all->tensor[rows->tensor];
     const struct quantise_tensor *t = &p->t;
     const int lane = threadIdx.x % LANES, index = threadIdx.x / LANES;
     const bool there = index < rows->count;
@@ -78,17 +80,16 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
     wait_for_rows();
     load_row(s, signs, t->from_dtype == CUDA_BF16, index, lane, &r);
     __syncwarp();
-    if (!last) load_rows(t, s, rows); /* comes while this head is worked on */
+    if (!last) load_rows(all, s, rows + 1); /* while this head is worked on */
     if (t->rotary) {
         if (p->tables_staged) {
-            if (n == 0 && signs) sign_sines(s, signs, index, lane); /* the thread's own ones */
             rotate_row(s, index, lane, &r);
         } else {
-            const int64_t at = (t->start + rows->first + (there ? index : 0)) * (COLUMNS / 2);
+            const int64_t at = (t->start + first + (there ? index : 0)) * (COLUMNS / 2);
             rotate_far(p->c.cos + at, p->c.sin + at, signs, lane, &r);
         }
     }
-    if (t->mean) subtract_mean(t->mean + (rows->batch * t->heads + head) * t->dim, signs, lane, &r);
+    if (t->mean) subtract_mean(t->mean + (batch * t->heads + rows->head) * t->dim, signs, lane, &r);
     const float norm = t->hadamard ? transform_row(p->norm, signs, lane, &r) : 1;
     uint32_t largest = there ? largest_of(&r) : 0;
     if (!INT8 && __any_sync(0xffffffffu, largest >= 0x7f800000u)) largest = there ? largest_finite(&r) : 0;
@@ -96,47 +97,52 @@ INLINE void quantise_head(const struct quantise_params *p, struct quantise_share
     if (threadIdx.x < QUANTISE_CHUNK)
         s->magnitude[(n + 1) % 3][threadIdx.x] = 0; /* all have read the one of two heads ago */
     const float scale = scale_of_block(p, largest, index, s->magnitude[n % 3]);
-    const int row_of_block = index & (1 << p->block_shift) - 1;
-    if (row_of_block == 0 && lane == 0 && rows->first + index < t->rows) /* unused ones too */
+    const int row_of_block = index & ((1 << p->block_shift) - 1);
+    if (row_of_block == 0 && lane == 0 && first + index < t->rows) /* unused ones too */
         rows->scale[(index >> p->block_shift) * t->scale_stride[1]] = scale;
     store_row(rows->to + index * t->to_stride[1], there, lane, &r, 1 / scale * norm, t->hadamard);
-    rows->to += t->to_stride[2], rows->scale += t->scale_stride[2];
 }
 
-/* CTAs before `cta` that are of a tensor with so large a share. */
-INLINE uint32_t before(uint32_t cta, uint32_t share) { return __umulhi(cta, share); }
-
-/* Which tensor a CTA is of; *cta becomes its number among those. */
-INLINE int tensor_of(const struct quantise_together *all, uint32_t *cta) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-        if (all->count == n + 1) return n;
-        const uint32_t of_this = before(*cta, all->share[n]);
-        if (before(*cta + 1, all->share[n]) > of_this) {
-            *cta = of_this;
-            return n;
-        }
-        *cta -= of_this;
+/* The tensor of those that turn by tables in shared memory which has the most rows there, -1 where none does; of a CTA with
+ * one head that one's. */
+INLINE int turning(const struct quantise_together *all, const struct quantise_shared *s, int here, int64_t batch,
+                   int64_t first) {
+    int found = -1, most = 0;
+#pragma unroll 1
+    for (int n = 0; n < all->count; ++n) {
+        const struct quantise_params *p = &all->tensor[n];
+        if (!p->t.rotary || !p->tables_staged || (here == 1 && n != s->head[0].tensor)) continue;
+        const int rows = rows_there(&p->t, batch, first);
+        if (found < 0 || rows > most) found = n, most = rows;
     }
-    return 2;
+    return found;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     KERNEL(const __grid_constant__ struct quantise_together all) {
     extern __shared__ __align__(16) unsigned char memory[];
     struct quantise_shared *s = (struct quantise_shared *)memory;
-    uint32_t cta = blockIdx.x;
-    const int which = tensor_of(&all, &cta), heads = all.heads[which];
-    const struct quantise_params *p = &all.tensor[which];
-    const uint32_t parts = ((uint32_t)p->t.heads + (uint32_t)heads - 1) / (uint32_t)heads;
-    const int64_t head = (int64_t)(cta % parts) * heads;
-    struct rows rows = rows_of(p, cta / parts, head);
-    const int here = p->t.heads - head < heads ? (int)(p->t.heads - head) : heads;
-    if (p->t.rotary && p->tables_staged) load_tables(p, s, &rows);
-    load_rows(&p->t, s, &rows);
-    if (threadIdx.x < QUANTISE_CHUNK) s->magnitude[0][threadIdx.x] = 0;
-    if (p->t.hadamard) spread_signs(&p->c, p->norm, s);
-    __syncthreads();
+    const uint32_t parts = ((uint32_t)all.heads + (uint32_t)all.each - 1) / (uint32_t)all.each;
+    const uint32_t chunk = blockIdx.x / parts, of_batch = (uint32_t)all.tensor[0].chunks;
+    const int64_t batch = chunk / of_batch, first = (int64_t)(chunk % of_batch) * QUANTISE_CHUNK;
+    const uint32_t from = blockIdx.x % parts * (uint32_t)all.each, left = (uint32_t)all.heads - from;
+    const int here = left < (uint32_t)all.each ? (int)left : all.each;
 #pragma unroll 1
-    for (int n = 0; n < here; ++n) quantise_head(p, s, &rows, head + n, n, n == here - 1);
+    for (int n = (int)threadIdx.x; n < here; n += THREADS) /* neighbours begin elsewhere: not all work on q, say, at once */
+        s->head[n] = rows_of(&all, from + ((uint32_t)n + blockIdx.x) % (uint32_t)here, batch, first);
+    if (threadIdx.x < QUANTISE_CHUNK) s->magnitude[0][threadIdx.x] = 0;
+    spread_signs(&all.tensor[0].c, all.tensor[0].norm, s);
+    __syncthreads();
+    const int turned = turning(&all, s, here, batch, first);
+    if (turned >= 0) {
+        const struct quantise_tensor *t = &all.tensor[turned].t;
+        load_tables(&all.tensor[turned].c, s, t->start + first, rows_there(t, batch, first));
+    }
+    load_rows(&all, s, &s->head[0]);
+    if (turned >= 0 && all.tensor[turned].t.hadamard) {
+        wait_for_rows();
+        sign_sines(s, &s->signs[threadIdx.x % LANES], (int)threadIdx.x / LANES, (int)threadIdx.x % LANES); /* its own ones */
+    }
+#pragma unroll 1
+    for (int n = 0; n < here; ++n) quantise_head(&all, s, n, n == here - 1, batch, first);
 }

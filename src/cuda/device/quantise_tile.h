@@ -37,7 +37,17 @@ struct lane_signs {
     float norm[20 - HELD / 2]; /* of two halves a gap, so that lanes read different banks */
 };
 
+/* The rows that a CTA has of a head. */
+struct rows {
+    const uint16_t *from; /* the first one */
+    uint8_t *to;
+    float *scale;
+    int16_t tensor, count; /* that are there */
+    int32_t head;
+};
+
 struct quantise_shared {
+    struct rows head[QUANTISE_HEADS];
     uint32_t magnitude[3][QUANTISE_CHUNK]; /* of three heads, one after the other */
     struct lane_signs signs[LANES];
     uint4 rows[QUANTISE_CHUNK][ROW_PITCH];
@@ -46,26 +56,34 @@ struct quantise_shared {
 };
 static_assert(sizeof(struct quantise_shared) == QUANTISE_SHARED(COLUMNS) + QUANTISE_TABLES(COLUMNS), "the host asks for it");
 
-/* The rows of a CTA, of the head that is to be copied next, `from`, and of the one that is worked on. */
-struct rows {
-    const uint16_t *from; /* the first row */
-    uint8_t *to;
-    float *scale; /* of the first row */
-    int64_t batch, first;
-    int count; /* that are there */
-};
+INLINE int rows_there(const struct quantise_tensor *t, int64_t batch, int64_t first) {
+    const int64_t used = t->used ? quantise_entry(t, t->used, batch) : t->rows;
+    const int64_t left = (used < t->rows ? used : t->rows) - first;
+    return left < 0 ? 0 : left < QUANTISE_CHUNK ? (int)left : QUANTISE_CHUNK;
+}
 
-INLINE struct rows rows_of(const struct quantise_params *p, uint32_t chunk, int64_t head) {
+/* Of entry `at` of the list of heads. */
+INLINE struct rows rows_of(const struct quantise_together *all, uint32_t at, int64_t batch, int64_t first) {
+    int which = 0;
+#pragma unroll 1
+    for (; which + 1 < all->count; ++which) {
+        const uint32_t before = __umulhi(at, all->share[which]); /* entries of this tensor */
+        const bool is_own = __umulhi(at + 1, all->share[which]) > before;
+        at = is_own ? before : at - before;
+        if (is_own) break;
+    }
+    const struct quantise_params *p = &all->tensor[which];
     const struct quantise_tensor *t = &p->t;
-    struct rows rows;
-    rows.batch = chunk / (uint32_t)p->chunks, rows.first = (int64_t)(chunk % (uint32_t)p->chunks) * QUANTISE_CHUNK;
-    rows.from = (const uint16_t *)t->from + source_at(t, rows.batch, rows.first, head);
-    rows.to = t->to + rows.batch * t->to_stride[0] + rows.first * t->to_stride[1] + head * t->to_stride[2];
-    rows.scale = t->scale + rows.batch * t->scale_stride[0] + (rows.first >> p->block_shift) * t->scale_stride[1] +
-                 head * t->scale_stride[2];
-    const int64_t used = t->used ? quantise_entry(t, t->used, rows.batch) : t->rows;
-    const int64_t left = (used < t->rows ? used : t->rows) - rows.first;
-    rows.count = left < 0 ? 0 : left < QUANTISE_CHUNK ? (int)left : QUANTISE_CHUNK;
+    struct rows rows = {.from = NULL,
+                        .to = NULL,
+                        .scale = NULL,
+                        .tensor = (int16_t)which,
+                        .count = (int16_t)rows_there(t, batch, first),
+                        .head = (int32_t)at};
+    rows.from = (const uint16_t *)t->from + source_at(t, batch, first, at);
+    rows.to = t->to + batch * t->to_stride[0] + first * t->to_stride[1] + at * t->to_stride[2];
+    rows.scale = t->scale + batch * t->scale_stride[0] + (first >> p->block_shift) * t->scale_stride[1] +
+                 at * t->scale_stride[2];
     return rows;
 }
 
@@ -79,20 +97,21 @@ INLINE int copied_unit(int i) { return (threadIdx.x % 32 + 32 * i) % ROW_UNITS; 
  * table; of three thirds it reads half of one, or one of a table. */
 INLINE int place_in_row(int n) { return THREE ? n : n + n / 8; }
 
-/* Begins to copy the warp's rows of the next head to the tile; those that are not there become 0. */
-INLINE void load_rows(const struct quantise_tensor *t, struct quantise_shared *s, struct rows *rows) {
-    const int64_t below = ROWS_BELOW * t->from_stride[1];
+/* Begins to copy the warp's rows of a head to the tile; those that are not there become 0. */
+INLINE void load_rows(const struct quantise_together *all, struct quantise_shared *s, const struct rows *rows) {
+    const int64_t stride = all->tensor[rows->tensor].t.from_stride[1], below = ROWS_BELOW * stride;
+    const uint16_t *const first_row = rows->from;
+    const int count = rows->count;
 #pragma unroll
     for (int n = 0; n < PERIOD; ++n) {
-        const int first = copied_row(n), unit = copied_unit(n), left = rows->count - first;
-        const uint16_t *from = rows->from + (first * t->from_stride[1] + 8 * unit);
+        const int first = copied_row(n), unit = copied_unit(n), left = count - first;
+        const uint16_t *from = first_row + (first * stride + 8 * unit);
         const uint32_t to = shared_address(&s->rows[first][place_in_row(unit)]);
 #pragma unroll
         for (int i = 0; i < LOADS / PERIOD; ++i, from += below)
             cp_async_16(to + i * ROWS_BELOW * (int)sizeof s->rows[0], from, i * ROWS_BELOW < left ? 16 : 0);
     }
     cp_async_commit();
-    rows->from += t->from_stride[2];
 }
 
 /* Waits until the warp's rows, and tables, have come. */
@@ -101,14 +120,14 @@ INLINE void wait_for_rows(void) {
     __syncwarp();
 }
 
-/* Begins to copy the warp's rows of both tables; load_rows() closes the group. */
-INLINE void load_tables(const struct quantise_params *p, struct quantise_shared *s, const struct rows *rows) {
+/* Begins to copy the warp's rows of both tables, `count` from position `first` on; load_rows() closes the group. */
+INLINE void load_tables(const struct quantise_choices *c, struct quantise_shared *s, int64_t first, int count) {
 #pragma unroll 1
     for (int i = 0; i < LOADS; ++i) {
-        const int row = copied_row(i), unit = copied_unit(i), bytes = row < rows->count ? 16 : 0;
-        const int64_t at = (p->t.start + rows->first + row) * (COLUMNS / 2) + 4 * unit;
-        cp_async_16(shared_address(&s->table[0][row][place_in_row(unit)]), p->c.cos + at, bytes);
-        cp_async_16(shared_address(&s->table[1][row][place_in_row(unit)]), p->c.sin + at, bytes);
+        const int row = copied_row(i), unit = copied_unit(i), bytes = row < count ? 16 : 0;
+        const int64_t at = (first + row) * (COLUMNS / 2) + 4 * unit;
+        cp_async_16(shared_address(&s->table[0][row][place_in_row(unit)]), c->cos + at, bytes);
+        cp_async_16(shared_address(&s->table[1][row][place_in_row(unit)]), c->sin + at, bytes);
     }
 }
 

@@ -27,7 +27,7 @@ CUDA_KERNEL(quantise_block_int8_256);
 CUDA_KERNEL(quantise_scales);
 CUDA_KERNEL(quantise_mean);
 
-enum { MOST_DIM = 256, ENOUGH_COLUMNS = 1024 * 64 /* CTAs for any GPU, times the columns of their rows */ };
+enum { MOST_DIM = 256, MOST_HEADS = 1 << 30 /* of a list */, MOST_THREADS = 1024 /* of 64 registers in a multiprocessor */ };
 
 /* Whether every row, of elements of `bytes`, begins at a multiple of `whole` bytes and has whole eights of them. */
 static bool rows_are_aligned(const void *data, const int64_t stride[3], const struct quantise_tensor *t, int64_t bytes,
@@ -105,51 +105,69 @@ static bool is_for_block(const struct quantise_params *p) {
            rows_are_aligned(t->to, t->to_stride, t, 1, 16) && (!t->rotary || 2 * p->c.pairs == t->dim);
 }
 
-/* Heads that a CTA works on, the last one of a tensor maybe fewer: up to four, or eight where a CTA has much of a
- * multiprocessor and what comes first, tables and rows, is waited for; as long as there are CTAs enough for any GPU. */
-static int32_t heads_of_cta(const struct quantise_params *p) {
-    const struct quantise_tensor *t = &p->t;
-    const bool large = t->dim % 3 == 0 || t->dim > 128;
-    const int64_t columns = strobe__product(strobe__product(t->batch * p->chunks, t->heads), t->dim);
-    const int64_t enough = columns / (large ? ENOUGH_COLUMNS / 2 : ENOUGH_COLUMNS), limit = large ? 8 : 4;
-    const int64_t most = enough < 1 ? 1 : enough < limit ? enough : limit;
-    return (int32_t)ceil_div(t->heads, ceil_div(t->heads, most)); /* about as many for each CTA */
+/* CTAs of quantise_block.cu that a GPU takes at once. */
+static int64_t resident_ctas(int32_t dim, int32_t shared, const struct cuda_limits *limits) {
+    const int64_t by_threads = MOST_THREADS / (QUANTISE_CHUNK * QUANTISE_LANES(dim));
+    const int64_t by_memory = limits->shared_bytes / shared;
+    return limits->multiprocessors * (by_threads < by_memory ? by_threads : by_memory < 1 ? 1 : by_memory);
 }
 
-static int64_t ctas_of(const struct quantise_params *p, int32_t heads) {
-    return strobe__product(p->t.batch * p->chunks, ceil_div(p->t.heads, heads));
+/* Heads of a CTA, of the list of all: those with which CTAs that come one after the other take the least time, where a
+ * begin, tables and first rows that are waited for, takes as long as a head. */
+static int32_t heads_of_cta(int64_t chunks, int32_t heads, int64_t resident) {
+    int64_t least = INT64_MAX, best = 1;
+    for (int64_t parts = ceil_div(heads, QUANTISE_HEADS); parts <= heads; ++parts) {
+        const int64_t each = ceil_div(heads, parts), turns = ceil_div(strobe__product(chunks, parts), resident);
+        const int64_t time = strobe__product(turns, each + 1);
+        if (time < least) least = time, best = each;
+        if (turns > 16) break; /* CTAs enough to end evenly */
+    }
+    return (int32_t)best;
 }
 
-static strobe_status launch_together(struct quantise_together *all, void *stream) {
-    const int last = all->count - 1;
-    const int32_t dim = (int32_t)all->tensor[last].t.dim, threads = QUANTISE_CHUNK * QUANTISE_LANES(dim);
-    int64_t ctas = 0;
+static strobe_status launch_together(struct quantise_together *all, int32_t device_index, void *stream) {
+    const struct quantise_tensor *t = &all->tensor[0].t;
+    const struct cuda_limits limits = strobe__cuda_limits(device_index);
+    const int32_t dim = (int32_t)t->dim, threads = QUANTISE_CHUNK * QUANTISE_LANES(dim);
+    const int64_t chunks = t->batch * all->tensor[0].chunks;
+    int32_t shared = QUANTISE_SHARED(dim);
     bool staged = false;
-    for (int n = last; n >= 0; --n) {
-        const int64_t own = ctas_of(&all->tensor[n], all->heads[n]);
-        ctas += own;
-        if (n < last) all->share[n] = (uint32_t)ceil_div(own << 32, ctas); /* the last one has what is left */
+    all->heads = 0;
+    for (int n = all->count - 1; n >= 0; --n) {
+        const int64_t own = all->tensor[n].t.heads;
+        all->heads += (int32_t)own;
+        if (n < all->count - 1)
+            all->share[n] = (uint32_t)ceil_div(own << 32, all->heads); /* the last one has what is left */
         staged = staged || all->tensor[n].tables_staged;
     }
-    return strobe__cuda_launch(block_kernel(dim, all->tensor[last].t.int8), ctas, threads,
-                               QUANTISE_SHARED(dim) + (staged ? QUANTISE_TABLES(dim) : 0), all, stream);
+    if (staged) shared += QUANTISE_TABLES(dim);
+    all->each = heads_of_cta(chunks, all->heads, resident_ctas(dim, shared, &limits));
+    return strobe__cuda_launch(block_kernel(dim, t->int8), strobe__product(chunks, ceil_div(all->heads, all->each)), threads,
+                               shared, all, stream);
 }
 
-/* Puts a tensor with those that are launched together. These go first where their head dim or dtype is another, or CTAs so
- * many that their sum might be more than a launch takes. */
-static strobe_status put_with(struct quantise_together *all, const struct quantise_params *p, void *stream) {
-    const int32_t heads = heads_of_cta(p);
-    if (all->count > 0) {
-        const struct quantise_tensor *t = &all->tensor[0].t;
-        bool fits = t->dim == p->t.dim && t->int8 == p->t.int8 && ctas_of(p, heads) <= INT32_MAX / 3;
-        for (int n = 0; n < all->count; ++n) fits = fits && ctas_of(&all->tensor[n], all->heads[n]) <= INT32_MAX / 3;
-        if (!fits) {
-            const strobe_status status = launch_together(all, stream);
-            if (status) return status;
-            all->count = 0;
-        }
+/* Whether tensors are in one launch. */
+static bool go_together(const struct quantise_params *a, const struct quantise_params *b) {
+    const struct quantise_tensor *s = &a->t, *t = &b->t;
+    if (s->dim != t->dim || s->int8 != t->int8 || s->batch != t->batch || s->rows != t->rows) return false;
+    return !s->rotary || !t->rotary || (s->start == t->start && s->hadamard == t->hadamard);
+}
+
+/* Puts a tensor with those that are launched together; these go first where it is another kind. */
+static strobe_status put_with(struct quantise_together *all, const struct quantise_params *p, int32_t device_index,
+                              void *stream) {
+    bool fits = true;
+    int64_t heads = p->t.heads;
+    for (int n = 0; n < all->count; ++n) {
+        fits = fits && go_together(&all->tensor[n], p);
+        heads += all->tensor[n].t.heads;
     }
-    all->heads[all->count] = heads, all->tensor[all->count++] = *p;
+    if (!fits || heads > MOST_HEADS) {
+        const strobe_status status = all->count > 0 ? launch_together(all, device_index, stream) : STROBE_OK;
+        if (status) return status;
+        all->count = 0;
+    }
+    all->tensor[all->count++] = *p;
     return STROBE_OK;
 }
 
@@ -167,7 +185,8 @@ static strobe_status launch_tensor(const struct quantisation *q, const struct qu
         status = strobe__cuda_launch(&strobe__kernel_quantise_mean, t->sequences * t->heads * ceil_div(t->dim, 8),
                                      MEAN_PARTS, 0, &p, stream);
     if (status) return status;
-    if (takes_one_pass(&p)) return is_for_block(&p) ? put_with(all, &p, stream) : launch_rows(&p, QUANTISE_AT_ONCE, stream);
+    if (takes_one_pass(&p))
+        return is_for_block(&p) ? put_with(all, &p, q->p.a.device_index, stream) : launch_rows(&p, QUANTISE_AT_ONCE, stream);
     status = launch_scales(&p, QUANTISE_CLEAR, stream);
     if (!status) status = launch_rows(&p, QUANTISE_GATHER, stream);
     if (!status) status = launch_scales(&p, QUANTISE_CONCLUDE, stream);
@@ -232,7 +251,7 @@ strobe_status strobe__cuda_quantise(const struct quantisation *q, void *stream) 
     if (!status) status = check_pointers(q);
     for (size_t n = 0; n < sizeof order / sizeof order[0] && !status; ++n)
         if (q->tensor[order[n]].from) status = launch_tensor(q, &q->tensor[order[n]], &all, stream);
-    if (all.count > 0 && !status) status = launch_together(&all, stream);
+    if (all.count > 0 && !status) status = launch_together(&all, q->p.a.device_index, stream);
     strobe__cuda_leave(&visit);
     return status;
 }
