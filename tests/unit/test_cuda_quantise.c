@@ -37,6 +37,7 @@ static void fill(const struct way *w) {
     for (int64_t n = 0; n < ELEMENTS; ++n) {
         double x = random_value(&r) * exp2((double)random_below(&r, 12));
         if (w->nan && random_below(&r, 4000) == 0) x = random_below(&r, 2) ? NAN : INFINITY;
+        if (n / w->dim % 11 == 3) x = random_below(&r, 2) ? 0.0 : -0.0; /* whole rows of both zeros */
         element_store(host.source + n * (w->source == STROBE_FP32 ? 4 : 2), w->source, x);
     }
     for (int n = 0; n < TABLE; ++n) host.cos[n] = (float)cos(n * 0.37), host.sin[n] = (float)sin(n * 0.37);
@@ -132,7 +133,74 @@ static void same_bytes(void **state) {
     }
 }
 
+/* q, k and v of other numbers of heads in one call, which one kernel takes in turn, each in the place that is its own. */
+enum { MOST_HEADS = 7, LIST_ROWS = BATCH * SEQ };
+
+struct list {
+    uint16_t source[3][LIST_ROWS * MOST_HEADS * MOST_DIM];
+    float cos[TABLE], sin[TABLE];
+    uint8_t bytes[3][LIST_ROWS * MOST_HEADS * MOST_DIM];
+    float scale[3][LIST_ROWS * MOST_HEADS];
+    int32_t used[2][BATCH];
+};
+static struct list one, other;
+
+struct heads {
+    int64_t dim, q, kv;
+    bool rotary, used, int8;
+};
+
+static void quantise_list(const struct heads *w, struct list *m, int32_t device) {
+    const int64_t blocks = (SEQ + 127) / 128;
+    strobe_scales s = {.struct_size = sizeof s, .q = m->scale[0], .k = m->scale[1], .v = m->scale[2]};
+    s.block_q = 64, s.block_k = 128;
+    const int64_t of_q[3] = {(SEQ + 63) / 64 * w->q, w->q, 1}, of_k[3] = {blocks * w->kv, w->kv, 1};
+    memcpy(s.stride_q, of_q, sizeof of_q), memcpy(s.stride_k, of_k, sizeof of_k), memcpy(s.stride_v, of_k, sizeof of_k);
+    strobe_varlen v = {.struct_size = sizeof v, .used_q = m->used[0], .used_k = m->used[1]};
+    strobe_rotary turn = {.struct_size = sizeof turn, .cos = m->cos, .sin = m->sin, .positions = 320, .dim = w->dim};
+    strobe_attention a = {.struct_size = sizeof a, .batch = BATCH, .seq_q = SEQ, .seq_k = SEQ, .heads_q = w->q};
+    a.heads_kv = w->kv, a.dim = a.dim_v = w->dim, a.dtype = STROBE_FP8_E4M3, a.device = device, a.scales = &s;
+    a.q.data = m->bytes[0], a.k.data = m->bytes[1], a.v.data = m->bytes[2];
+    if (w->int8) a.q.dtype = a.k.dtype = STROBE_INT8;
+    if (w->used) a.varlen = &v;
+    strobe_quantiser z = {.struct_size = sizeof z, .dtype = STROBE_BF16, .hadamard = true, .seed = 5};
+    z.q.data = m->source[0], z.k.data = m->source[1], z.v.data = m->source[2];
+    if (w->rotary) z.rotary = &turn;
+    if (strobe_quantise(&a, &z, NULL)) fail_msg("%s", strobe_last_error());
+}
+
+static void heads_take_turns(void **state) {
+    static const struct heads ways[] = {{64, 7, 7, .rotary = true},  {128, 6, 2, .rotary = true, .used = true},
+                                        {96, 7, 1, .rotary = true},  {256, 2, 1, .rotary = true, .int8 = true},
+                                        {192, 3, 3, .rotary = true}, {64, 1, 1, .used = true}};
+    char message[256];
+    (void)state;
+    for (size_t n = 0; n < COUNT(ways); ++n) {
+        const struct heads *w = &ways[n];
+        struct random r = {.state = n};
+        memset(&one, 0x55, sizeof one);
+        for (int which = 0; which < 3; ++which)
+            for (size_t i = 0; i < COUNT(one.source[0]); ++i)
+                element_store((unsigned char *)&one.source[which][i], STROBE_BF16, random_value(&r) * (which + 1));
+        for (int i = 0; i < TABLE; ++i) one.cos[i] = (float)cos(i * 0.37), one.sin[i] = (float)sin(i * 0.37);
+        const int32_t used[2][BATCH] = {{140, 0}, {299, 17}};
+        memcpy(one.used, used, sizeof used);
+        struct list *there = cuda_memory_copied(&one, sizeof one);
+        assert_non_null(there);
+        quantise_list(w, there, STROBE_CUDA);
+        quantise_list(w, &one, STROBE_CPU);
+        if (!cuda_memory_wait(message, sizeof message)) fail_msg("%s", message);
+        assert_true(cuda_memory_copy_back(&other, there, sizeof other));
+        cuda_memory_free(there);
+        for (int which = 0; which < 3; ++which) {
+            const struct way what = {.dim = w->dim, .block = which, .source = STROBE_BF16};
+            assert_same(&what, "a scale of the list", other.scale[which], one.scale[which], sizeof one.scale[0]);
+            assert_same(&what, "the list", other.bytes[which], one.bytes[which], sizeof one.bytes[0]);
+        }
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_bytes), cmocka_unit_test(heads_take_turns)};
     return RUN_WITH_GPU(tests);
 }
