@@ -42,7 +42,7 @@ struct rows {
     const uint16_t *from; /* the first one */
     uint8_t *to;
     float *scale;
-    int16_t tensor, count; /* that are there */
+    uint8_t tensor, count, scaled; /* rows that are there; that have a scale, used or not */
     int32_t head;
 };
 
@@ -77,8 +77,9 @@ INLINE struct rows rows_of(const struct quantise_together *all, uint32_t at, int
     struct rows rows = {.from = NULL,
                         .to = NULL,
                         .scale = NULL,
-                        .tensor = (int16_t)which,
-                        .count = (int16_t)rows_there(t, batch, first),
+                        .tensor = (uint8_t)which,
+                        .count = (uint8_t)rows_there(t, batch, first),
+                        .scaled = (uint8_t)(t->rows - first < QUANTISE_CHUNK ? t->rows - first : QUANTISE_CHUNK),
                         .head = (int32_t)at};
     rows.from = (const uint16_t *)t->from + source_at(t, batch, first, at);
     rows.to = t->to + batch * t->to_stride[0] + first * t->to_stride[1] + at * t->to_stride[2];
