@@ -31,6 +31,7 @@ static inline void row_rotate(float *x, const struct quantise_choices *choices, 
     }
 }
 
+/* Butterflies from far columns to near ones, as everywhere; a zero is +0, whatever the signs were. */
 static inline void hadamard(float *x, int64_t columns) {
     const float norm = hadamard_norm(columns);
     for (int64_t step = columns / 2; step > 0; step /= 2)

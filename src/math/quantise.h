@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * quantise.h: the arithmetic of strobe_quantise, the same text for the CPU and the GPU, so that both store the same bytes:
- * each operation is one rounding of fp32, and every sum has one order. And what both are given about one of q, k, v. */
+ * each operation is one rounding of fp32, and every sum has one order; a transform's butterflies go from far columns to near
+ * ones. And what both are given about one of q, k, v. */
 #ifndef STROBE_MATH_QUANTISE_H
 #define STROBE_MATH_QUANTISE_H
 
