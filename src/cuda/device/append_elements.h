@@ -9,7 +9,7 @@
 
 /* The transform of `columns` columns in shared memory, by a warp. */
 INLINE void transform_shared(float *x, int columns, float norm, int lane) {
-    for (int step = 1; step < columns; step *= 2) {
+    for (int step = columns / 2; step > 0; step /= 2) {
 #pragma unroll 1
         for (int pair = lane; pair < columns / 2; pair += 32) {
             const int at = 2 * (pair & ~(step - 1)) + (pair & (step - 1));
@@ -19,7 +19,7 @@ INLINE void transform_shared(float *x, int columns, float norm, int lane) {
         __syncwarp();
     }
 #pragma unroll 1
-    for (int c = lane; c < columns; c += 32) x[c] *= norm;
+    for (int c = lane; c < columns; c += 32) x[c] = fmaf(x[c], norm, 0.0f); /* a zero is +0 */
     __syncwarp();
 }
 
