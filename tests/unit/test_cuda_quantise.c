@@ -133,7 +133,7 @@ static void same_bytes(void **state) {
     }
 }
 
-/* q, k and v of other numbers of heads in one call, which one kernel takes in turn, each in the place that is its own. */
+/* q, k and v of other numbers of heads in one call, which one kernel takes alternately, each in the place that is its own. */
 enum { MOST_HEADS = 7, LIST_ROWS = BATCH * SEQ };
 
 struct list {
@@ -169,7 +169,7 @@ static void quantise_list(const struct heads *w, struct list *m, int32_t device)
     if (strobe_quantise(&a, &z, NULL)) fail_msg("%s", strobe_last_error());
 }
 
-static void heads_take_turns(void **state) {
+static void heads_alternate(void **state) {
     static const struct heads ways[] = {{64, 7, 7, .rotary = true},  {128, 6, 2, .rotary = true, .used = true},
                                         {96, 7, 1, .rotary = true},  {256, 2, 1, .rotary = true, .int8 = true},
                                         {192, 3, 3, .rotary = true}, {64, 1, 1, .used = true}};
@@ -201,6 +201,6 @@ static void heads_take_turns(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_bytes), cmocka_unit_test(heads_take_turns)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_bytes), cmocka_unit_test(heads_alternate)};
     return RUN_WITH_GPU(tests);
 }

@@ -44,7 +44,7 @@ struct quantise_params {
 };
 
 /* What quantise_block.cu is given: up to three tensors of as many rows of one head dim, of which those that turn have one
- * position of row 0, and are all transformed or none. Heads of all of them are in one list, where they take turns as evenly
+ * position of row 0, and are all transformed or none. Heads of all of them are in one list, where they alternate as evenly
  * as their numbers allow: transformed ones wait for instructions, others for memory. */
 struct quantise_together {
     struct quantise_params tensor[3];

@@ -67,9 +67,9 @@ INLINE float scale_of_block(const struct quantise_params *p, uint32_t largest, i
     return INT8 && largest == NAN_BITS ? __uint_as_float(NAN_BITS) : quick_scale(__uint_as_float(largest));
 }
 
-/* A head's rows, of which this thread has `index`, from memory to memory; those of the next head come meanwhile. turn: the
+/* A head's rows, of which this thread has `index`, from memory to memory; those of the next head come meanwhile. slot: the
  * number of the CTA's head, modulo 3. */
-INLINE void quantise_head(const struct quantise_together *all, struct quantise_shared *s, const struct rows *rows, int turn,
+INLINE void quantise_head(const struct quantise_together *all, struct quantise_shared *s, const struct rows *rows, int slot,
                           bool last, int64_t batch, int64_t first) {
     const struct quantise_params *p = &all->tensor[rows->tensor];
     const struct quantise_tensor *t = &p->t;
@@ -95,8 +95,8 @@ INLINE void quantise_head(const struct quantise_together *all, struct quantise_s
     if (!INT8 && __any_sync(0xffffffffu, largest >= 0x7f800000u)) largest = there ? largest_finite(&r) : 0;
     if (!INT8 || largest != NAN_BITS) largest = __float_as_uint(__uint_as_float(largest) * norm);
     if (threadIdx.x < QUANTISE_CHUNK)
-        s->magnitude[turn == 2 ? 0 : turn + 1][threadIdx.x] = 0; /* all have read the one of two heads ago */
-    const float scale = scale_of_block(p, largest, index, s->magnitude[turn]);
+        s->magnitude[slot == 2 ? 0 : slot + 1][threadIdx.x] = 0; /* all have read the one of two heads ago */
+    const float scale = scale_of_block(p, largest, index, s->magnitude[slot]);
     const int row_of_block = index & ((1 << p->block_shift) - 1);
     if (row_of_block == 0 && lane == 0 && index < rows->scaled)
         rows->scale[(index >> p->block_shift) * t->scale_stride[1]] = scale;
@@ -144,6 +144,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
         sign_sines(s, &s->signs[threadIdx.x % LANES], (int)threadIdx.x / LANES, (int)threadIdx.x % LANES); /* its own ones */
     }
 #pragma unroll 1
-    for (int n = 0, turn = 0; n < here; ++n, turn = turn == 2 ? 0 : turn + 1)
-        quantise_head(&all, s, &s->head[n], turn, n == here - 1, batch, first);
+    for (int n = 0, slot = 0; n < here; ++n, slot = slot == 2 ? 0 : slot + 1)
+        quantise_head(&all, s, &s->head[n], slot, n == here - 1, batch, first);
 }

@@ -117,10 +117,10 @@ static int64_t resident_ctas(int32_t dim, int32_t shared, const struct cuda_limi
 static int32_t heads_of_cta(int64_t chunks, int32_t heads, int64_t resident) {
     int64_t least = INT64_MAX, best = 1;
     for (int64_t parts = ceil_div(heads, QUANTISE_HEADS); parts <= heads; ++parts) {
-        const int64_t each = ceil_div(heads, parts), turns = ceil_div(strobe__product(chunks, parts), resident);
-        const int64_t time = strobe__product(turns, each + 1);
+        const int64_t each = ceil_div(heads, parts), waves = ceil_div(strobe__product(chunks, parts), resident);
+        const int64_t time = strobe__product(waves, each + 1);
         if (time < least) least = time, best = each;
-        if (turns > 16) break; /* CTAs enough to end evenly */
+        if (waves > 16) break; /* CTAs enough to end evenly */
     }
     return (int32_t)best;
 }

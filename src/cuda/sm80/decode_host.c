@@ -77,7 +77,33 @@ static const struct decode_variant *variant_of(const struct plan *plan) {
 
 enum { MOST_SPLITS = 1024 };
 
-const char *strobe__sm80_decode_reject(const struct problem *p) {
+/* Contiguous elements of q's type, in rows of `dim` columns that begin at multiples of 16 bytes, one length for all, and
+ * scores that are nothing but products. A window, or causal rows, may hide some. */
+static bool is_plain(const struct problem *p, int32_t dim) {
+    const strobe_attention *a = &p->a;
+    const struct params x = strobe__cuda_params(p);
+    return a->dim == dim && a->dim_v == dim && a->k.dtype == a->q.dtype && a->out.dtype == a->q.dtype && !a->varlen &&
+           !a->paged && !x.cache.leftpad && !x.bool_mask.data && !x.slopes && !x.sinks && !x.scaled && !(x.softcap > 0) &&
+           x.q.aligned && x.k.aligned && x.v.aligned && x.out.aligned;
+}
+
+/* Where the forward is faster, on Hopper: with a fourth tile of 16 rows the products of this kernel, which are made for few
+ * rows, take longer than K and V do, and at 64 and 256 columns everywhere; at 128 with CTAs of the forward for two rounds of
+ * the GPU, or with so few that both kernels split keys, but not in between (docs/kernels/cuda.md). By name it is taken. */
+static const char *reject_many_rows(const struct problem *p) {
+    enum { MOST_ROWS_OF_DECODE = 48, HOPPER = 9 };
+    const strobe_attention *a = &p->a;
+    const struct cuda_limits limits = strobe__cuda_limits(a->device_index);
+    const int64_t items = a->batch * a->heads_kv;
+    if (p->tuning.kernel || p->tuning.split_keys > 0 || a->seq_q * p->group <= MOST_ROWS_OF_DECODE ||
+        limits.major < HOPPER || (a->dim != 64 && a->dim != 128 && a->dim != 256) || !is_plain(p, (int32_t)a->dim))
+        return NULL;
+    if (a->dim == 128 && items < 2 * limits.multiprocessors && items > limits.multiprocessors / 16) return NULL;
+    return "seq_q times heads_q / heads_kv is above 48, of one length and with no feature; up to 48 is taken, with dim of "
+           "128 more where batch times heads_kv is between a sixteenth of the multiprocessors and twice their number";
+}
+
+static const char *decode_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const struct params params = strobe__cuda_params(p);
     if (!params.k.aligned || !params.v.aligned)
@@ -87,6 +113,11 @@ const char *strobe__sm80_decode_reject(const struct problem *p) {
     if (p->tuning.split_keys > 0 && ceil_div(a->seq_k, p->tuning.split_keys) > MOST_SPLITS)
         return "tuning.split_keys makes more than 1024 splits; larger ones are taken";
     return strobe__cuda_reject(p);
+}
+
+const char *strobe__sm80_decode_reject(const struct problem *p) {
+    const char *refused = reject_many_rows(p);
+    return refused ? refused : decode_reject(p);
 }
 
 /* K/V heads of all sequences that clusters of so many CTAs take: more would not find room on the GPU at the same time. A
@@ -133,17 +164,7 @@ const char *strobe__sm80_decode_cluster_reject(const struct problem *p) {
     if (items <= LARGE_ITEMS && keys > KEYS_ON_SIX_STACKS && has_six_stacks(p))
         return "seq_k is above 32768, or 16384 with batch times heads_kv above 8, on a memory of more than 5120 bits; "
                "up to that is taken";
-    return strobe__sm80_decode_reject(p);
-}
-
-/* Contiguous elements of q's type, in rows of `dim` columns that begin at multiples of 16 bytes, one length for all, and
- * scores that are nothing but products. A window, or causal rows, may hide some. */
-static bool is_plain(const struct problem *p, int32_t dim) {
-    const strobe_attention *a = &p->a;
-    const struct params x = strobe__cuda_params(p);
-    return a->dim == dim && a->dim_v == dim && a->k.dtype == a->q.dtype && a->out.dtype == a->q.dtype && !a->varlen &&
-           !a->paged && !x.cache.leftpad && !x.bool_mask.data && !x.slopes && !x.sinks && !x.scaled && !(x.softcap > 0) &&
-           x.q.aligned && x.k.aligned && x.v.aligned && x.out.aligned;
+    return decode_reject(p);
 }
 
 /* The first that takes the columns and the rows, and fits the GPU. */
