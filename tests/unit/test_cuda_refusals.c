@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * test_cuda_refusals.c: what device = STROBE_CUDA says where it cannot run: without the backend, without a GPU, and, on a
- * machine with one, to memory of the host. Results on GPUs are tools/gpu_check.sh's. */
+ * machine with one, to memory of the host; and which kernel is chosen where several could run. Results on GPUs are
+ * tools/gpu_check.sh's. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "strobe/strobe.h"
@@ -87,11 +89,52 @@ static void devices_beyond_the_last_are_refused(void **state) {
     assert_int_equal(strobe_device_at(STROBE_CUDA, 1000, &info), STROBE_INVALID_ARGUMENT);
 }
 
+/* Few rows are the decoding kernel's; of more than 48, where that is slower on Hopper, the forward's, unless it is asked for
+ * by name, lengths differ, or split_keys is given. Numbers of K/V heads are such that GPUs of 40 to 250 multiprocessors
+ * agree. */
+static void many_rows_leave_the_decoding_kernel(void **state) {
+    static const struct {
+        int64_t batch, rows, dim;
+        bool used, splits, named, decodes;
+    } cases[] = {
+        {1024, 16, 128, .decodes = false},
+        {1024, 12, 128, .decodes = true},
+        {10, 16, 128, .decodes = true},
+        {1024, 16, 128, .used = true, .decodes = true},
+        {64, 16, 64, .decodes = false},
+        {64, 12, 64, .decodes = true},
+        {64, 16, 256, .decodes = false},
+        {64, 16, 256, .splits = true, .decodes = true},
+        {64, 16, 256, .named = true, .decodes = true},
+    };
+    (void)state;
+    const char *unavailable = NULL, *kernel;
+    strobe_device_info info = {.struct_size = sizeof info};
+    if (!cuda_kernels(&unavailable) || unavailable || strobe_device_at(STROBE_CUDA, 0, &info) ||
+        strcmp(info.level, "sm_90") != 0)
+        skip();
+    for (size_t n = 0; n < COUNT(cases); ++n) {
+        strobe_attention a = {.struct_size = sizeof a, .batch = cases[n].batch, .seq_q = cases[n].rows, .seq_k = 4096};
+        a.heads_q = 32, a.heads_kv = 8, a.dim = a.dim_v = cases[n].dim, a.dtype = STROBE_BF16, a.device = STROBE_CUDA;
+        a.q.data = a.k.data = a.v.data = a.out.data = memory;
+        strobe_varlen varlen = {.struct_size = sizeof varlen, .used_k = memory};
+        if (cases[n].used) a.varlen = &varlen;
+        strobe_tuning tuning = {.struct_size = sizeof tuning, .kernel = cases[n].named ? "cuda_decode_sm80" : NULL};
+        tuning.split_keys = cases[n].splits ? 1024 : 0;
+        a.tuning = &tuning;
+        assert_int_equal(strobe_select(&a, NULL, &kernel), STROBE_OK);
+        if ((strcmp(kernel, "cuda_decode_sm80") == 0) != cases[n].decodes) fail_msg("case %d: %s", (int)n, kernel);
+        char text[8192];
+        assert_int_equal(strobe_explain(&a, NULL, text, sizeof text, NULL), STROBE_OK);
+        assert_true((strstr(text, "is above 48") != NULL) == !cases[n].decodes);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_that_cannot_run_says_why),     cmocka_unit_test(memory_of_the_host_is_refused),
         cmocka_unit_test(offsets_on_the_device_need_a_total),  cmocka_unit_test(packed_tensors_of_no_rows_may_be_null),
-        cmocka_unit_test(devices_beyond_the_last_are_refused),
+        cmocka_unit_test(devices_beyond_the_last_are_refused), cmocka_unit_test(many_rows_leave_the_decoding_kernel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
