@@ -133,7 +133,8 @@ static void same_bytes(void **state) {
     }
 }
 
-/* q, k and v of other numbers of heads in one call, which one kernel takes alternately, each in the place that is its own. */
+/* q, k and v of other numbers of heads in one call, which one kernel takes alternately, each in the place that is its own.
+ */
 enum { MOST_HEADS = 7, LIST_ROWS = BATCH * SEQ };
 
 struct list {
