@@ -133,8 +133,7 @@ static void same_bytes(void **state) {
     }
 }
 
-/* q, k and v of other numbers of heads in one call, which one kernel takes alternately, each in the place that is its own.
- */
+/* q, k and v of other numbers of heads in one call, which one kernel takes alternately: each is in its own place. */
 enum { MOST_HEADS = 7, LIST_ROWS = BATCH * SEQ };
 
 struct list {
