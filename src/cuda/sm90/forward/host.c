@@ -329,7 +329,7 @@ static int32_t shared_bytes(const struct forward_variant *v) {
     if (strobe__dtype_bytes(v->dtype) == 1)
         return (int32_t)(128 * (slabs_e4m3 * (64 * v->q_slots + v->stages * v->keys) +
                                 v->v_stages * (slabs_e4m3 * v->keys + behind))) +
-               1024 + 1024;
+               4096 + 1024; /* scales of Q's rows too */
     return (int32_t)(slabs * 128 * (64 * v->q_slots + 2 * v->stages * v->keys) +
                      bias_stages * v->groups * 64 * v->keys * 2) +
            1024 + 1024;

@@ -11,6 +11,7 @@
 #include "cuda/sm90/forward/walk.h"
 #include "cuda/sm90/trace.h"
 #if defined(FP8_INPUTS)
+#include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/fp8/scales.h"
 #endif
 
@@ -33,6 +34,12 @@ INLINE void scheduler(const struct sm90_forward_params *p, struct shared *s) {
         if (told > 0) number = next_tile(p, number);
         going = describe_tile(p, number, &cursor, &s->tile[slot_of(told)], threadIdx.x % 32 == 0);
         if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_full[slot_of(told)]);
+#if defined(FP8_INPUTS)
+        if (going) {
+            load_row_scales(p, &s->tile[slot_of(told)], s->row_scale[slot_of(told)]);
+            arrive_as_warp(&s->rows_full[slot_of(told)]);
+        }
+#endif
     }
     close_tile_counter(p, number, has_lengths(p) ? cursor.tiles : p->tiles);
     trace(&tracer, STROBE_TRACE_END, 0);

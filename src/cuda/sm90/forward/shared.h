@@ -59,6 +59,8 @@ struct shared {
 #if defined(FP8_INPUTS)
     uint64_t vt_full[V_STAGES];
     float2 scales[STAGES]; /* of K and of V in the block of a stage of K */
+    uint64_t rows_full[TILES];
+    float row_scale[TILES][64 * GROUPS]; /* of Q, of the tiles' rows */
 #endif
     uint64_t q_full[Q_SLOTS], q_empty[Q_SLOTS];
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[V_STAGES], v_empty[V_STAGES];

@@ -50,6 +50,15 @@ INLINE int warp_row(void) { return (threadIdx.x / 32 - 4) * 16; }
 /* The warp is done with what the barrier guards. */
 INLINE void release(uint64_t *empty) { arrive_together(empty); }
 
+/* What scores of the thread's rows of a tile are multiplied with, beside K's scale; without score terms they are of base 2
+ * then. */
+INLINE void row_scales_of(const struct sm90_forward_params *p, struct shared *shared, uint32_t tiles, float (&scale)[2]) {
+    const float *const of = &shared->row_scale[slot_of(tiles)][warp_row() + threadIdx.x % 32 / 4];
+    const float factor = HAS_SCORE_TERMS ? 1 : p->exponent;
+    mbarrier_wait(&shared->rows_full[slot_of(tiles)], slot_parity(tiles));
+    scale[0] = of[0] * factor, scale[1] = of[8] * factor;
+}
+
 /* lse takes the sum of the weights as they were, O that of the rounded ones, which V has been multiplied with: the epilogue
  * divides by the first, so O is multiplied by their ratio. The first lane of four holds the column of ones. */
 INLINE void normalise(struct rows *r, const float (&l)[2], float (&o)[OUTPUTS]) {

@@ -16,6 +16,7 @@ INLINE void init_barriers(struct shared *s) {
     }
     for (int slot = 0; slot < TILES; ++slot) {
         mbarrier_init(&s->tile_full[slot], 1), mbarrier_init(&s->tile_ends[slot], 1);
+        mbarrier_init(&s->rows_full[slot], ARRIVALS);
         mbarrier_init(&s->tile_empty[slot], (4 * GROUPS + TRANSPOSERS) * ARRIVALS + 1);
     }
     for (int warp = 0; warp < 4 * GROUPS; ++warp) s->chain[warp] = -1;

@@ -41,7 +41,7 @@
 #include "cuda/sm90/fp8/transpose.h"
 #include "cuda/sm90/trace.h"
 
-static_assert(sizeof(struct shared) <= sizeof(shared::q) + sizeof(shared::k) + sizeof(shared::v) + 1024,
+static_assert(sizeof(struct shared) <= sizeof(shared::q) + sizeof(shared::k) + sizeof(shared::v) + 4096,
               "host.c asks for so much behind the stages");
 
 /* P V is worked out PART columns at a time, so that its sums take the registers that S has left. */
@@ -140,13 +140,11 @@ INLINE bool begin_tile(const struct sm90_forward_params *p, struct shared *share
                        float (&o)[OUTPUTS]) {
     const struct tile *tile = &shared->tile[slot_of(g->tiles)];
     const uint32_t piece = piece_of(g->tiles, group_index());
-    const float factor = HAS_SCORE_TERMS ? 1 : p->exponent;
     mbarrier_wait(&shared->tile_full[slot_of(g->tiles)], slot_parity(g->tiles));
     if (tile->number == NO_TILE) return false;
-    const int row = tile->row + warp_row() + (int)threadIdx.x % 32 / 4;
     g->first_block = tile->first_block, g->end_block = end_of_group(tile);
     g->shown = keys_of_warp(tile, warp_row());
-    g->row_scale[0] = scale_of_row(p, tile, row) * factor, g->row_scale[1] = scale_of_row(p, tile, row + 8) * factor;
+    row_scales_of(p, shared, g->tiles, g->row_scale);
     g->rows = (struct rows)NO_ROWS;
     g->l[0] = g->l[1] = 0;
 #pragma unroll

@@ -25,7 +25,7 @@
 #include "cuda/sm90/fp8/transpose.h"
 #include "cuda/sm90/trace.h"
 
-static_assert(sizeof(struct shared) <= sizeof(shared::q) + sizeof(shared::k) + sizeof(shared::v) + 1024,
+static_assert(sizeof(struct shared) <= sizeof(shared::q) + sizeof(shared::k) + sizeof(shared::v) + 4096,
               "host.c asks for so much behind the stages");
 
 static_assert(!HAS_SCORE_TERMS, "forward.cu has those");
@@ -89,14 +89,11 @@ INLINE void wait_for_values(struct shared *shared, uint32_t count) {
 INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g) {
     const struct tile *tile = &shared->tile[slot_of(g->tiles)];
     const uint32_t piece = piece_of(g->tiles, group_index());
-    const float factor = HAS_SCORE_TERMS ? 1 : p->exponent;
     mbarrier_wait(&shared->tile_full[slot_of(g->tiles)], slot_parity(g->tiles));
     g->part.first_block = tile->first_block, g->part.end_block = tile->end_block;
     if (g->part.end_block == g->part.first_block) return;
-    const int row = tile->row + warp_row() + (int)threadIdx.x % 32 / 4;
     g->part.shown = keys_of_warp(tile, warp_row());
-    g->part.row_scale[0] = scale_of_row(p, tile, row) * factor,
-    g->part.row_scale[1] = scale_of_row(p, tile, row + 8) * factor;
+    row_scales_of(p, shared, g->tiles, g->part.row_scale);
     mbarrier_wait(&shared->q_full[q_slot_of(piece)], q_parity(piece));
     wait_for_keys(shared, g->count);
 }

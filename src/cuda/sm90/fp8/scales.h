@@ -19,6 +19,14 @@ INLINE float scale_of_row(const struct sm90_forward_params *p, const struct tile
                 t->head * s->q_stride[2]];
 }
 
+/* Those of all rows of a tile, by a warp whose first lane has described it: consumers would wait for memory at every tile's
+ * begin. */
+INLINE void load_row_scales(const struct sm90_forward_params *p, const struct tile *t, float (&to)[64 * GROUPS]) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 64 * GROUPS; i += 32) to[i + threadIdx.x % 32] = scale_of_row(p, t, t->row + i + (int)(threadIdx.x % 32));
+}
+
 INLINE float scale_of_key(const struct sm90_forward_params *p, const struct tile *t, const float *scale,
                           const int64_t (&stride)[3], int key) {
     const int block = p->scales.block_k;
