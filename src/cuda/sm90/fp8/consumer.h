@@ -8,6 +8,7 @@
 #include "cuda/ptx/wgmma_int8.h"
 #include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/forward/shared.h"
+#include "cuda/sm90/forward/store.h"
 #include "cuda/sm90/fp8/softmax.h"
 
 /* What the tensor cores add up to: raw scores of e4m3, or of int8, which are exact. */
@@ -59,22 +60,25 @@ INLINE void row_scales_of(const struct sm90_forward_params *p, struct shared *sh
     scale[0] = of[0] * factor, scale[1] = of[8] * factor;
 }
 
-/* lse takes the sum of the weights as they were, O that of the rounded ones, which V has been multiplied with: the epilogue
- * divides by the first, so O is multiplied by their ratio. The first lane of four holds the column of ones. */
-INLINE void normalise(struct rows *r, const float (&l)[2], float (&o)[OUTPUTS]) {
-    float ratio[2];
+/* The end of a tile: O / l and lse. lse takes the sum of the weights as they were, O that of the rounded ones, which V has
+ * been multiplied with and which the first lane of four has. Returns whether all rows of the warp were finite. */
+INLINE bool finish_tile(const struct sm90_forward_params *p, const struct tile *t, const float (&o)[OUTPUTS], struct rows *r,
+                        const float (&l)[2]) {
     const float unit = 1.0f / (1 << WEIGHTS_LOG2); /* weights of 1 at the maximum again: lse then has no logarithm of that */
+    float factor[2], nothing[4]; /* 0 x = 0 unless x is an infinity or a NaN; sums that do not wait for each other */
+#pragma unroll
+    for (int i = 0; i < 2; ++i) r->sum[i] *= unit, r->shift[i] += WEIGHTS_LOG2;
+    finish_rows(p, t, warp_row(), r->shift, r->sum, factor);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const float rounded = __shfl_sync(0xffffffffu, l[i], (int)threadIdx.x % 32 & 28);
-        float sum = r->sum[i] *= unit;
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        ratio[i] = rounded == 0 ? 0 : sum * ONE / rounded;
-        r->shift[i] += WEIGHTS_LOG2;
+        factor[i] *= rounded == 0 ? 0 : __fdividef(r->sum[i] * ONE, rounded);
+        nothing[2 * i] = factor[i] * 0, nothing[2 * i + 1] = 0;
     }
+    store_rows(p, t, o, factor, warp_row());
 #pragma unroll
-    for (int v = 0; v < OUTPUTS; ++v) o[v] *= ratio[v / 2 % 2];
+    for (int v = 0; v < OUTPUTS; ++v) nothing[v % 4] = fmaf(o[v], 0, nothing[v % 4]);
+    return !__any_sync(0xffffffffu, nothing[0] + nothing[1] + nothing[2] + nothing[3] != 0);
 }
 
 #endif

@@ -241,8 +241,7 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
         const uint32_t slot = slot_of(g.tiles);
         for (int n = g.end_block - 1; n >= g.first_block; --n) process_block(p, shared, &g, o, n);
         trace(&g.tracer, STROBE_TRACE_EPILOGUE, g.count);
-        normalise(&g.rows, g.l, o);
-        const bool finite = epilogue(p, &shared->tile[slot], o, &g.rows, warp_row());
+        const bool finite = finish_tile(p, &shared->tile[slot], o, &g.rows, g.l);
         __syncwarp();
         if (!finite) mark_for_recompute(p->workspace, shared->tile[slot].number, chain, warp_row());
         release(&shared->tile_empty[slot]);
