@@ -53,8 +53,8 @@ INLINE void load_block(unsigned char *to, const CUtensorMap *map, uint64_t *full
         tma_load_4d(to + slab * slab_bytes, map, full, slab * SLAB_COLUMNS, row, head, batch, policy);
 }
 
-/* Copies K and V of every block of a tile, V one block behind K, or beside it where it is transposed then: wait for room,
- * expect the bytes, copy. Blocks run from right to left. `count`: blocks before this tile; `ends` is told when TAKE_AHEAD
+/* Copies K and V of every block of a tile, V one block behind K: wait for room, expect the bytes, copy. Blocks run from right
+ * to left. `count`: blocks before this tile; `ends` is told when TAKE_AHEAD
  * blocks are left. */
 INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, const struct tile *t, uint32_t count,
                       uint64_t *ends, struct tracer *tracer) {
@@ -62,20 +62,12 @@ INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, con
     const int tells = blocks > TAKE_AHEAD ? blocks - TAKE_AHEAD : 0;
     const int batch_k = p->cu_seqlens_k ? 0 : t->batch;
     int block = start_of_walk(t), before = block;
-#if defined(FP8_INPUTS)
-    struct scale_walk walk = scales_of_tile(p, t);
-    float2 scales = next_scales(p, &walk); /* loaded a block ahead */
-#endif
 #pragma unroll 1
     for (int n = 0; n < blocks + V_BEHIND; ++n, before = block, block = next_of_walk(t, block)) {
         if (n < blocks) {
             const uint32_t stage = stage_of(count + n);
             trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n);
             mbarrier_wait(&s->k_empty[stage], empty_parity(count + n));
-#if defined(FP8_INPUTS)
-            s->scales[stage] = scales; /* seen by those who wait for K */
-            if (n + 1 < blocks) scales = next_scales(p, &walk);
-#endif
             trace(tracer, STROBE_TRACE_LOAD_K, count + n);
             load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, first_key + block * KEYS, kv_head, batch_k,
                        TMA_EVICT_LAST);

@@ -14,11 +14,11 @@
 #include "cuda/device/element.h"
 #include "cuda/ptx/warp_group.h"
 #include "cuda/sm90/forward/exact_row.h"
-#include "cuda/sm90/forward/load.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/shared.h"
 #include "cuda/sm90/forward/store.h"
 #include "cuda/sm90/fp8/consumer.h"
+#include "cuda/sm90/fp8/load.h"
 #include "cuda/sm90/fp8/products.h"
 #include "cuda/sm90/fp8/scales.h"
 #include "cuda/sm90/fp8/softmax_sums.h"
@@ -71,6 +71,14 @@ INLINE uint32_t keys_of_stage(struct shared *shared, uint32_t stage) {
     return stage_place_of(shared->k[0], stage * (SLABS * KV_SLAB));
 }
 
+/* Whether one test tells that a block needs more than exponentials and products. With int8 scores of 128 columns ptxas spills
+ * 450 bytes more then. */
+#if defined(INT8_SCORES) && HEAD_DIM == 128
+enum { ASKS_ONCE = 0 };
+#else
+enum { ASKS_ONCE = 1 };
+#endif
+
 /* K, or V^T, of a block has come. The wait that is seldom in vain is under the scores' product, where it costs nothing;
  * ptxas spills where both are. */
 enum { WAITS_EARLY_FOR_K = HEAD_DIM == 256, WAITS_EARLY_FOR_V = GROUPS == 3 };
@@ -81,6 +89,10 @@ INLINE void wait_for_keys(struct shared *shared, uint32_t count) {
 
 INLINE void wait_for_values(struct shared *shared, uint32_t count) {
     mbarrier_wait(&shared->vt_full[v_stage_of(count)], v_full_parity(count));
+}
+
+INLINE void release_queries(struct shared *shared, const struct consumer_state *g) {
+    release(&shared->q_empty[q_slot_of(piece_of(g->tiles, group_index()))]);
 }
 
 /* Takes over the description of the next tile, and waits for its Q and its first K. After the last tile there is nothing to
@@ -105,23 +117,29 @@ INLINE void follow_shift(struct consumer_state *g, float (&o)[OUTPUTS]) {
     g->l[0] *= g->rows.factor[0], g->l[1] *= g->rows.factor[1];
 }
 
-/* S becomes P, rounded; shift, sums, l and O follow. */
+/* What seldom is to be done before a block's exponentials: keys hidden, scales made positive, shifts found for rows that see
+ * their first keys. Returns how large a thread's sums may be. */
+INLINE float begin_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
+                         float (&s)[SCORES], float (&o)[OUTPUTS], float (&c)[2], int n) {
+    const bool is_first = n == g->part.end_block - 1, is_long = g->part.end_block - g->part.first_block > SHORT_TILE;
+    mask_band(&shared->tile[slot_of(g->tiles)], g->part.shown, s, warp_row(), n * KEYS);
+    if (HEAD_DIM > 128 || !__any_sync(0xffffffffu, lacks_shift(&g->rows, c))) return LARGEST_WEIGHT;
+    if (has_odd_scale(c)) make_positive(s, c);
+    find_shift(s, &g->rows, c);
+    if (!is_first) follow_shift(g, o);
+    return is_long ? WANTED_SUM : LARGEST_WEIGHT;
+}
+
+/* S becomes P, rounded; shift, sums, l and O follow. `most`: of a thread's sums. */
 INLINE void to_weights(struct consumer_state *g, float (&s)[SCORES], float (&o)[OUTPUTS], uint32_t (&weights)[KEYS / 8],
-                       float (&c)[2], bool is_first, bool starts) {
+                       float (&c)[2], bool is_first, float most) {
 #if HEAD_DIM > 128
     follow_maxima(s, &g->rows, c);
     if (g->rows.grown) follow_shift(g, o);
     exponentials_fp8(s, &g->rows, c);
     pack_weights(weights, s);
 #else
-    const bool is_long = g->part.end_block - g->part.first_block > SHORT_TILE;
-    const float most = starts && is_long ? WANTED_SUM : LARGEST_WEIGHT;
     float sums[2];
-    if (starts) {
-        if (has_odd_scale(c)) make_positive(s, c);
-        find_shift(s, &g->rows, c);
-        if (!is_first) follow_shift(g, o);
-    }
     exponentials_and_sums(s, &g->rows, c, sums);
     pack_weights(weights, s);
     if (__any_sync(0xffffffffu, !(fmaxf(sums[0], sums[1]) <= most))) {
@@ -133,26 +151,34 @@ INLINE void to_weights(struct consumer_state *g, float (&s)[SCORES], float (&o)[
 #endif
 }
 
+/* Whether block n needs begin_block(); the same for the whole warp. One test for all that may ask for it: each branch that is
+ * not taken costs as much as ten instructions. */
+INLINE bool is_unusual(const struct consumer_state *g, const float (&c)[2], int n) {
+    const bool hides = n * KEYS + KEYS > g->part.shown.end || n * KEYS < g->part.shown.begin;
+    if (!ASKS_ONCE) return true;
+    if (HEAD_DIM > 128) return hides;
+    return __any_sync(0xffffffffu, hides | lacks_shift(&g->rows, c));
+}
+
 /* Block n of the tile in hand, whose scores the tensor cores have, becomes P. */
 INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                              product (&of)[SCORES], float (&o)[OUTPUTS], uint32_t (&weights)[KEYS / 8], int n, float k_scale,
                              bool last) {
-    const struct tile *t = &shared->tile[slot_of(g->tiles)];
     float c[2] = {g->part.row_scale[0] * k_scale, g->part.row_scale[1] * k_scale};
-    const bool starts = HEAD_DIM <= 128 && needs_maxima(&g->rows, c), is_first = n == g->part.end_block - 1;
-    const bool hides = !WAITS_EARLY_FOR_K || n * KEYS + KEYS > g->part.shown.end || n * KEYS < g->part.shown.begin;
+    float most = LARGEST_WEIGHT;
+    const bool unusual = is_unusual(g, c, n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     if (WAITS_EARLY_FOR_K && !last) wait_for_keys(shared, g->count + 1);
     if (WAITS_EARLY_FOR_V) wait_for_values(shared, g->count);
     wgmma_wait(0);
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
     arrive_as_warp(&shared->k_empty[stage_of(g->count)]); /* all lanes have read the scales too */
-    if (last) release(&shared->q_empty[q_slot_of(piece_of(g->tiles, group_index()))]);
+    if (last && QUERIES_LATER) release_queries(shared, g);
     float s[SCORES];
     scores_of(of, s);
-    if (hides) mask_band(t, g->part.shown, s, warp_row(), n * KEYS);
+    if (unusual) most = begin_block(p, shared, g, s, o, c, n);
     trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
-    to_weights(g, s, o, weights, c, is_first, starts);
+    to_weights(g, s, o, weights, c, n == g->part.end_block - 1, most);
 }
 
 /* Softmax of block n, its P V, and the scores of the next block, which may be the next tile's first. With two consumers the
@@ -167,6 +193,7 @@ INLINE void process_block(const struct sm90_forward_params *p, struct shared *sh
     softmax_of_block(p, shared, g, s, o, weights, n, scales.x, last);
     trace(&g->tracer, STROBE_TRACE_WAIT_K, g->count);
     ++g->count;
+    if (last && !QUERIES_LATER) release_queries(shared, g);
     if (last) ++g->tiles;
     if (last && !BEGINS_LATE) begin_tile(p, shared, g);
     if (!last && !WAITS_EARLY_FOR_K) wait_for_keys(shared, g->count);

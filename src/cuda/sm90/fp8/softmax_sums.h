@@ -20,10 +20,10 @@
 
 INLINE bool has_odd_scale(const float (&c)[2]) { return !HAS_SCORE_TERMS && !(fminf(c[0], c[1]) > 0); }
 
-/* Whether rows of the warp need their maxima found before the exponentials: they have seen no key yet, or their scores are
+/* Whether a row of the thread needs its maximum found before the exponentials: it has seen no key yet, or its scores are
  * multiplied with what is not positive. */
-INLINE bool needs_maxima(const struct rows *r, const float (&c)[2]) {
-    return __any_sync(0xffffffffu, (r->bound[0] == -INFINITY) | (r->bound[1] == -INFINITY) | has_odd_scale(c));
+INLINE bool lacks_shift(const struct rows *r, const float (&c)[2]) {
+    return (r->bound[0] == -INFINITY) | (r->bound[1] == -INFINITY) | has_odd_scale(c);
 }
 
 /* Shifts both rows as the maxima of this block ask for; c: log2 of a weight per unit of score, of each row. `bound`: whether

@@ -124,20 +124,4 @@ INLINE void transposer(const struct sm90_forward_params *p, struct shared *s, in
     }
 }
 
-/* One thread: Q, K and V, tile after tile. */
-INLINE void producer_qkv(const struct sm90_forward_params *p, struct shared *s) {
-    struct tracer tracer = tracer_of(p, STROBE_TRACE_LOADER, true);
-    uint32_t count = 0, piece = 0;
-#pragma unroll 1
-    for (uint32_t tiles = 0;; ++tiles) {
-        const struct tile *t = &s->tile[slot_of(tiles)];
-        mbarrier_wait(&s->tile_full[slot_of(tiles)], slot_parity(tiles));
-        if (t->number == NO_TILE) break;
-        piece = load_queries(p, s, t, piece, &tracer, tiles);
-        load_tile(p, s, t, count, &s->tile_ends[slot_of(tiles)], &tracer);
-        count += t->end_block - t->first_block;
-        mbarrier_arrive(&s->tile_empty[slot_of(tiles)]);
-    }
-}
-
 #endif
