@@ -71,14 +71,6 @@ INLINE uint32_t keys_of_stage(struct shared *shared, uint32_t stage) {
     return stage_place_of(shared->k[0], stage * (SLABS * KV_SLAB));
 }
 
-/* Whether one test tells that a block needs more than exponentials and products. With int8 scores of 128 columns ptxas spills
- * 450 bytes more then. */
-#if defined(INT8_SCORES) && HEAD_DIM == 128
-enum { ASKS_ONCE = 0 };
-#else
-enum { ASKS_ONCE = 1 };
-#endif
-
 /* K, or V^T, of a block has come. The wait that is seldom in vain is under the scores' product, where it costs nothing;
  * ptxas spills where both are. */
 enum { WAITS_EARLY_FOR_K = HEAD_DIM == 256, WAITS_EARLY_FOR_V = GROUPS == 3 };
@@ -118,27 +110,28 @@ INLINE void follow_shift(struct consumer_state *g, float (&o)[OUTPUTS]) {
 }
 
 /* What seldom is to be done before a block's exponentials: keys hidden, scales made positive, shifts found for rows that see
- * their first keys. Returns how large a thread's sums may be. */
-INLINE float begin_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
-                         float (&s)[SCORES], float (&o)[OUTPUTS], float (&c)[2], int n) {
-    const bool is_first = n == g->part.end_block - 1, is_long = g->part.end_block - g->part.first_block > SHORT_TILE;
+ * their first keys. Returns whether these were found. */
+INLINE bool begin_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
+                        float (&s)[SCORES], float (&o)[OUTPUTS], float (&c)[2], int n, bool is_first) {
     mask_band(&shared->tile[slot_of(g->tiles)], g->part.shown, s, warp_row(), n * KEYS);
-    if (HEAD_DIM > 128 || !__any_sync(0xffffffffu, lacks_shift(&g->rows, c))) return LARGEST_WEIGHT;
+    if (HEAD_DIM > 128 || !__any_sync(0xffffffffu, lacks_shift(&g->rows, c))) return false;
     if (has_odd_scale(c)) make_positive(s, c);
     find_shift(s, &g->rows, c);
     if (!is_first) follow_shift(g, o);
-    return is_long ? WANTED_SUM : LARGEST_WEIGHT;
+    return true;
 }
 
-/* S becomes P, rounded; shift, sums, l and O follow. `most`: of a thread's sums. */
+/* S becomes P, rounded; shift, sums, l and O follow. */
 INLINE void to_weights(struct consumer_state *g, float (&s)[SCORES], float (&o)[OUTPUTS], uint32_t (&weights)[KEYS / 8],
-                       float (&c)[2], bool is_first, float most) {
+                       float (&c)[2], bool is_first, bool starts) {
 #if HEAD_DIM > 128
     follow_maxima(s, &g->rows, c);
     if (g->rows.grown) follow_shift(g, o);
     exponentials_fp8(s, &g->rows, c);
     pack_weights(weights, s);
 #else
+    const bool is_long = g->part.end_block - g->part.first_block > SHORT_TILE;
+    const float most = starts && is_long ? WANTED_SUM : LARGEST_WEIGHT;
     float sums[2];
     exponentials_and_sums(s, &g->rows, c, sums);
     pack_weights(weights, s);
@@ -155,7 +148,6 @@ INLINE void to_weights(struct consumer_state *g, float (&s)[SCORES], float (&o)[
  * not taken costs as much as ten instructions. */
 INLINE bool is_unusual(const struct consumer_state *g, const float (&c)[2], int n) {
     const bool hides = n * KEYS + KEYS > g->part.shown.end || n * KEYS < g->part.shown.begin;
-    if (!ASKS_ONCE) return true;
     if (HEAD_DIM > 128) return hides;
     return __any_sync(0xffffffffu, hides | lacks_shift(&g->rows, c));
 }
@@ -165,8 +157,8 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
                              product (&of)[SCORES], float (&o)[OUTPUTS], uint32_t (&weights)[KEYS / 8], int n, float k_scale,
                              bool last) {
     float c[2] = {g->part.row_scale[0] * k_scale, g->part.row_scale[1] * k_scale};
-    float most = LARGEST_WEIGHT;
-    const bool unusual = is_unusual(g, c, n);
+    const bool unusual = is_unusual(g, c, n), is_first = n == g->part.end_block - 1;
+    bool starts = false;
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     if (WAITS_EARLY_FOR_K && !last) wait_for_keys(shared, g->count + 1);
     if (WAITS_EARLY_FOR_V) wait_for_values(shared, g->count);
@@ -176,9 +168,9 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
     if (last && QUERIES_LATER) release_queries(shared, g);
     float s[SCORES];
     scores_of(of, s);
-    if (unusual) most = begin_block(p, shared, g, s, o, c, n);
+    if (unusual) starts = begin_block(p, shared, g, s, o, c, n, is_first);
     trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
-    to_weights(g, s, o, weights, c, n == g->part.end_block - 1, most);
+    to_weights(g, s, o, weights, c, is_first, starts);
 }
 
 /* Softmax of block n, its P V, and the scores of the next block, which may be the next tile's first. With two consumers the
