@@ -53,9 +53,8 @@ INLINE void load_block(unsigned char *to, const CUtensorMap *map, uint64_t *full
         tma_load_4d(to + slab * slab_bytes, map, full, slab * SLAB_COLUMNS, row, head, batch, policy);
 }
 
-/* Copies K and V of every block of a tile, V one block behind K: wait for room, expect the bytes, copy. Blocks run from right
- * to left. `count`: blocks before this tile; `ends` is told when TAKE_AHEAD
- * blocks are left. */
+/* Copies K and V of every block of a tile, V one block behind K: wait for room, expect the bytes, copy. Blocks run from
+ * right to left. `count`: blocks before this tile; `ends` is told when TAKE_AHEAD blocks are left. */
 INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, const struct tile *t, uint32_t count,
                       uint64_t *ends, struct tracer *tracer) {
     const int kv_head = t->kv_head, first_key = t->first_key, blocks = t->end_block - t->first_block;

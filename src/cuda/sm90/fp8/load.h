@@ -8,12 +8,12 @@
 #include "cuda/sm90/forward/load.h"
 #include "cuda/sm90/fp8/scales.h"
 
-
-/* Where slots of Q are fewer than two tiles have, a tile's Q finds room when the tile before ends; K and V of its first block
- * are copied before. */
+/* Where slots of Q are fewer than two tiles have, a tile's Q finds room when the tile before ends; K and V of its first
+ * block are copied before. */
 enum { QUERIES_LATER = Q_SLOTS < 2 * GROUPS };
 
-INLINE void load_keys(const struct sm90_forward_params *p, struct shared *s, const struct tile *t, uint32_t count, int block) {
+INLINE void load_keys(const struct sm90_forward_params *p, struct shared *s, const struct tile *t, uint32_t count,
+                      int block) {
     const uint32_t stage = stage_of(count);
     load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, t->first_key + block * KEYS, t->kv_head,
                p->cu_seqlens_k ? 0 : t->batch, TMA_EVICT_LAST);

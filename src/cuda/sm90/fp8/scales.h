@@ -24,7 +24,8 @@ INLINE float scale_of_row(const struct sm90_forward_params *p, const struct tile
 INLINE void load_row_scales(const struct sm90_forward_params *p, const struct tile *t, float (&to)[64 * GROUPS]) {
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < 64 * GROUPS; i += 32) to[i + threadIdx.x % 32] = scale_of_row(p, t, t->row + i + (int)(threadIdx.x % 32));
+    for (int i = 0; i < 64 * GROUPS; i += 32)
+        to[i + threadIdx.x % 32] = scale_of_row(p, t, t->row + i + (int)(threadIdx.x % 32));
 }
 
 INLINE float scale_of_key(const struct sm90_forward_params *p, const struct tile *t, const float *scale,
