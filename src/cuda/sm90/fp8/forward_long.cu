@@ -144,8 +144,8 @@ INLINE void to_weights(struct consumer_state *g, float (&s)[SCORES], float (&o)[
 #endif
 }
 
-/* Whether block n needs begin_block(); the same for the whole warp. One test for all that may ask for it: each branch that is
- * not taken costs as much as ten instructions. */
+/* Whether block n needs begin_block(); the same for the whole warp. One test for all that may ask for it: each branch that
+ * is not taken costs as much as ten instructions. */
 INLINE bool is_unusual(const struct consumer_state *g, const float (&c)[2], int n) {
     const bool hides = n * KEYS + KEYS > g->part.shown.end || n * KEYS < g->part.shown.begin;
     if (HEAD_DIM > 128) return hides;
