@@ -176,7 +176,7 @@ def findings_of(defines, source, log, kinds):
         has_terms = defines["FEATURE_CLASS"] != "FEATURES_NONE"
         shape = source == "forward_long.cu", dim, int(defines["GROUPS"]), has_terms, "INT8_SCORES" in defines
         return [*check_report(log, True), *check_fp8(kinds, *shape)]
-    if source == "forward.cu":
+    if source in ("forward.cu", "plain.cu"):
         keys, ping_pong = int(defines["KEYS"]), defines["GROUPS"] != "1"
         return [*check_report(log), *check_code(kinds, -(-dim // 16), keys // 16, keys, ping_pong)]
     if source == "backward.cu":

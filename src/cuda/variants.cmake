@@ -415,7 +415,11 @@ function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full m
     set(options OUT_FP32)
   endif()
   cuda_family_sm90(family forward ${dim} ${features})
-  cuda_object_sm90(${name} ${family} forward/forward.cu ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages}
+  set(text forward)
+  if(features STREQUAL none AND dim LESS_EQUAL 128)
+    set(text plain)
+  endif()
+  cuda_object_sm90(${name} ${family} forward/${text}.cu ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages}
     Q_SLOTS=${q_slots} CTAS=${ctas} FEATURE_CLASS=${class} ${options})
   if(cuda_object_built)
     set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${out}, ${class}, ${dim}, ${keys}, ${groups}, ${stages}, ${stages}, ${q_slots}, ${ctas}, ${most_full}, ${most_masked})\n" PARENT_SCOPE)

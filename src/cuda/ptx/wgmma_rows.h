@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-3-Clause
+ *
+ * wgmma_rows.h: more of wgmma.h's products: wgmma_rk_<N>(d, a, b, add), D (+)= A B with A in four registers and B's depth
+ * axis contiguous, as that of K in Q K^T. add 0 starts anew. */
+#ifndef STROBE_CUDA_PTX_WGMMA_ROWS_H
+#define STROBE_CUDA_PTX_WGMMA_ROWS_H
+
+#include "cuda/ptx/wgmma.h"
+
+/* `numbers`: of D's registers, a_numbers: of A's, b_number and p: of b and add. */
+#define WGMMA_RK(n, numbers, a_numbers, b_number, p, ...)                                                           \
+    static __device__ __forceinline__ void wgmma_rk_##n(float(&d)[n / 2], const uint32_t *a, uint64_t b, int add) { \
+        asm volatile("{.reg .pred p; setp.ne.b32 p, " p                                                             \
+                     ", 0;" WGMMA_TEXT(n, numbers, "{" a_numbers "}, " b_number ", p, 1, 1, 0") "}"                 \
+                     : __VA_ARGS__                                                                                  \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                               \
+    }
+WGMMA_RK(64, WGMMA_D32, "%32, %33, %34, %35", "%36", "%37", WGMMA_32("+f", d, 0))
+WGMMA_RK(128, WGMMA_D64, "%64, %65, %66, %67", "%68", "%69", WGMMA_64("+f", d, 0))
+#undef WGMMA_RK
+
+#endif
