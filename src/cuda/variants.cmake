@@ -416,7 +416,7 @@ function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full m
   endif()
   cuda_family_sm90(family forward ${dim} ${features})
   set(text forward)
-  if(features STREQUAL none AND dim LESS_EQUAL 128)
+  if(features STREQUAL none AND dim EQUAL 128 AND NOT options) # slower at 64, no faster at 256
     set(text plain)
   endif()
   cuda_object_sm90(${name} ${family} forward/${text}.cu ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages}
