@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * plain.cu (sm90): forward.cu for problems without features: dense or packed, full or masked by a band. Its tiles, its roles
- * and its order of products are forward.cu's, and so are its constants. What differs is in the consumers, whose time counts:
+ * plain.cu (sm90): forward.cu for problems without features at d 128: dense or packed, full or masked by a band. Its tiles,
+ * its roles and its order of products are forward.cu's, and so are its constants. What differs is in the consumers, whose
+ * time counts:
  *
- *     Q          at head dims above 64 as many columns of a group's rows as fit are in registers, not read from shared
- * memory for each block, which takes power and, with blocks of 64 keys, all that shared memory can bring softmax
- * plain_softmax.h
+ *     Q          a group's rows are in registers, not read from shared memory for each block
+ *     softmax    fewer clocks from the scores to P, see plain_softmax.h
+ *     K          a block's barrier is asked before the softmax of the block in front of it
  *
  * Registers of a consumer: S KEYS/2, P KEYS/4, O HEAD_DIM/2, Q 4 Q_STEPS. Figures: docs/benchmarks.md; tuning:
  * docs/kernels/sm90_forward.md. */
