@@ -44,9 +44,9 @@ static strobe_status lay_out(struct job *j, struct room *room) {
         strobe__heads_free(&j->h[n]);
         if (p->s[n].group > 1 && !strobe__heads_make(&j->h[n], &p->s[n], first, &w->place, &j->heads_x, room))
             return strobe__dist_no_memory();
-        j->e[n].kernel_bytes = p->kernel_bytes[n];
+        j->e[n].kernel_bytes = p->kernel_bytes[n], j->e[n].rounds_dq = p->rounds_dq[n];
         TRY(strobe__engine_make(&j->e[n], &p->s[n], &w->place, &p->schedule, &j->x, room));
-        p->kernel_bytes[n] = j->e[n].kernel_bytes;
+        p->kernel_bytes[n] = j->e[n].kernel_bytes, p->rounds_dq[n] = j->e[n].rounds_dq;
     }
     return STROBE_OK;
 }

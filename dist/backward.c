@@ -2,7 +2,8 @@
  *
  * backward.c: a schedule's backward. With lse and out of the whole problem each call gives its part of dQ, dK and dV, in
  * fp32. Parts of dQ add up here; those of dK and dV go to the rank that has the keys, and add up there, in the order of the
- * steps. All are rounded once, at the end; or where one call is all there is, by that. */
+ * steps. All are rounded once, at the end; or where one call is all there is, by that. dQ of a call that has all keys of its
+ * rows is rounded by that call, where the kernel can. */
 #include "describe.h"
 #include "engine.h"
 
@@ -37,8 +38,9 @@ static strobe_status compute(const struct engine *e, const struct made *m, const
     g.dout = strobe__tensor_from(g.dout, c->q_row, head), g.dlse = strobe__tensor_from(g.dlse, c->q_row, head);
     g.dsinks = NULL, g.dbias = g.dbias ? &d.dbias : NULL;
     if (!strobe__engine_is_whole(e)) {
-        g.dq = strobe__tensor_from(m->part_dq, 0, head), g.dk = strobe__tensor_from(m->part_dk, 0, first);
-        g.dv = strobe__tensor_from(m->part_dv, 0, first);
+        g.dq = strobe__engine_rounds_dq(e, c) ? strobe__tensor_from(s->g.dq, c->q_row, head)
+                                              : strobe__tensor_from(m->part_dq, 0, head);
+        g.dk = strobe__tensor_from(m->part_dk, 0, first), g.dv = strobe__tensor_from(m->part_dv, 0, first);
     }
     return strobe_backward(&d.a, &g, e->kernel, e->kernel_bytes, e->on->stream);
 }
@@ -66,7 +68,7 @@ static strobe_status add_up(const struct engine *e, const struct made *m) {
     const struct shard *s = e->s;
     const struct call *c = m->call;
     if (strobe__engine_is_whole(e)) return STROBE_OK;
-    for (int64_t n = 0; n < c->segment_count; ++n) TRY(add_rows(e, m, &c->segments[n]));
+    for (int64_t n = 0; n < c->segment_count && !strobe__engine_rounds_dq(e, c); ++n) TRY(add_rows(e, m, &c->segments[n]));
     if (c->keys_fresh) return STROBE_OK;
     struct extent extent = {.entries = s->w->entries, .rows = c->keys, .heads = s->a.heads_kv, .dim = s->a.dim};
     extent.to_step = extent.from_step = 1;

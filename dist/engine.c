@@ -3,6 +3,8 @@
  * engine.c: see engine.h. */
 #include "engine.h"
 
+#include <string.h>
+
 #include "cuda_memory.h"
 #include "describe.h"
 
@@ -84,6 +86,10 @@ static void *take_rows(const struct engine *e, struct room *room, int64_t rows, 
 
 bool strobe__engine_is_direct(const struct call *c) { return c->rows_fresh && c->rows_last; }
 
+bool strobe__engine_rounds_dq(const struct engine *e, const struct call *c) {
+    return e->rounds_dq && strobe__engine_is_direct(c);
+}
+
 bool strobe__engine_is_whole(const struct engine *e) {
     const struct calls *calls = &e->schedule->steps[0].calls;
     if (e->s->g.dk.dtype != e->s->g.dq.dtype) return false; /* ranks share a K/V head; kernels write one dtype */
@@ -127,30 +133,71 @@ static void take_backward(struct engine *e, struct room *room, const struct size
     for (int n = 0; n < 2; ++n) e->grad_block[n] = strobe__room_take(room, z->grad_block[n]);
     e->grad_staging = strobe__room_take(room, z->grad_staging);
     e->grad_landing = strobe__room_take(room, z->grad_landing);
-    e->sum_dq = strobe__tensor_of(take_rows(e, room, s->rows, heads, dim), STROBE_FP32, s->rows, heads, dim);
+    const int64_t sum_rows = e->rounds_dq && !has_sums(e->schedule) ? 0 : s->rows;
+    e->sum_dq = strobe__tensor_of(take_rows(e, room, sum_rows, heads, dim), STROBE_FP32, s->rows, heads, dim);
     e->sum_dk = strobe__tensor_of(take_rows(e, room, s->keys, heads_kv, dim), STROBE_FP32, s->keys, heads_kv, dim);
     e->sum_dv = strobe__tensor_of(take_rows(e, room, s->keys, heads_kv, dim_v), STROBE_FP32, s->keys, heads_kv, dim_v);
 }
 
-/* The workspace that the core library wants for a call on some K/V heads. */
+/* A call on some K/V heads as the core library sees it, its results nowhere. */
+static void describe_heads(const struct engine *e, const struct call *c, const struct block *block, int64_t first,
+                           int64_t count, struct described *d, strobe_gradients *g) {
+    const strobe_tensor fp32 = {.dtype = STROBE_FP32};
+    strobe__dist_describe(e->s, c, block, d);
+    strobe__dist_take_heads(d, first, count);
+    *g = e->s->g;
+    if (!strobe__engine_is_whole(e)) g->dq = g->dk = g->dv = fp32;
+    if (strobe__engine_rounds_dq(e, c)) g->dq = e->s->g.dq;
+    g->dsinks = NULL;
+    if (g->dbias) g->dbias = &d->dbias;
+    if (!e->s->w->backward && strobe__engine_is_direct(c))
+        d->a.sinks = e->s->a.sinks;
+    else if (!e->s->w->backward)
+        d->a.out = d->a.lse = fp32;
+}
+
+/* The workspace that the core library wants for it. */
 static strobe_status measure_heads(struct engine *e, const struct call *c, const struct block *block, int64_t first,
                                    int64_t count) {
-    const strobe_tensor fp32 = {.dtype = STROBE_FP32};
     struct described d;
+    strobe_gradients g;
     size_t bytes;
-    strobe__dist_describe(e->s, c, block, &d);
-    strobe__dist_take_heads(&d, first, count);
-    strobe_gradients g = e->s->g;
-    if (!strobe__engine_is_whole(e)) g.dq = g.dk = g.dv = fp32;
-    g.dsinks = NULL;
-    if (g.dbias) g.dbias = &d.dbias;
-    if (!e->s->w->backward && strobe__engine_is_direct(c))
-        d.a.sinks = e->s->a.sinks;
-    else if (!e->s->w->backward)
-        d.a.out = d.a.lse = fp32;
+    describe_heads(e, c, block, first, count, &d, &g);
     TRY(strobe__dist_core(strobe_workspace(&d.a, e->s->w->backward ? &g : NULL, &bytes)));
     keep_larger(&e->kernel_bytes, bytes);
     return STROBE_OK;
+}
+
+/* Whether the kernel that a call takes writes dQ in the caller's dtype beside dK and dV in fp32. */
+static bool can_round_dq(struct engine *e, const struct call *c, const struct block *block) {
+    const char *kernel[2] = {NULL, NULL};
+    for (int rounds = 0; rounds < 2; ++rounds) {
+        struct described d;
+        strobe_gradients g;
+        e->rounds_dq = rounds;
+        describe_heads(e, c, block, 0, e->s->a.heads_kv, &d, &g);
+        if (strobe_select(&d.a, &g, &kernel[rounds]) != STROBE_OK) return false;
+    }
+    return kernel[0] && kernel[1] && strcmp(kernel[0], kernel[1]) == 0;
+}
+
+/* Whether dQ of calls that have all keys of their rows is written by them: on a GPU, of 16 bits, where dK and dV are sums.
+ */
+static bool find_rounds_dq(struct engine *e) {
+    bool any = false;
+    if (!e->s->w->backward || e->on->device != STROBE_CUDA || e->s->g.dq.dtype == STROBE_FP32 || e->s->w->entries == 0 ||
+        strobe__engine_is_whole(e))
+        return false;
+    for (int64_t t = 0; t < e->schedule->count; ++t) {
+        const struct block block = strobe__engine_block(e, t);
+        const struct calls *calls = &e->schedule->steps[t].calls;
+        for (int64_t c = 0; c < calls->count; ++c) {
+            if (!strobe__engine_is_direct(&calls->at[c])) continue;
+            if (!can_round_dq(e, &calls->at[c], &block)) return false;
+            any = true;
+        }
+    }
+    return any;
 }
 
 /* That of the call that wants most. */
@@ -190,7 +237,9 @@ void strobe__engine_upload(const struct engine *e) {
 strobe_status strobe__engine_make(struct engine *e, const struct shard *s, struct place *on, struct schedule *schedule,
                                   struct exchange *x, struct room *room) {
     const size_t known = room->base ? e->kernel_bytes : 0; /* from when it was counted */
+    const bool rounds = e->rounds_dq;
     *e = (struct engine){.s = s, .on = on, .schedule = schedule, .x = x, .kernel_bytes = known};
+    e->rounds_dq = known ? rounds : find_rounds_dq(e);
     if (on->device == STROBE_CUDA) take_offsets(schedule, room);
     const struct sizes z = measure(e);
     for (int n = 0; n < 2; ++n) e->block[n] = strobe__room_take(room, z.block[n]);

@@ -29,6 +29,7 @@ struct engine {
     float *zeros; /* [heads_q + dim_v] */
 
     bool keys_are_rounded;            /* backward: dK and dV are in the shard's tensors */
+    bool rounds_dq;                   /* backward: dQ of direct calls is written by them; see strobe__engine_rounds_dq */
     bool has_sums;                    /* forward: some rows come from several calls, or from none */
     strobe_tensor sum_out, sum_lse;   /* what the calls so far come to */
     strobe_tensor part_out, part_lse; /* what one call comes to, where there is something to merge it with */
@@ -37,7 +38,8 @@ struct engine {
 };
 
 /* Hands out memory, the calls' offsets on a GPU too; without a base it counts, and with one asks the core library nothing
- * that it has been asked by then, so that *e is to be what counting has left. Fails where the core library refuses a call.
+ * that it has been asked by then: kernel_bytes and rounds_dq of *e are to be what counting has left. Fails where the core
+ * library refuses a call.
  */
 strobe_status strobe__engine_make(struct engine *e, const struct shard *s, struct place *on, struct schedule *schedule,
                                   struct exchange *x, struct room *room);
@@ -55,6 +57,9 @@ strobe_status strobe__dist_sinks_workspace(const struct engine *e, size_t *bytes
 
 /* Whether a call has all of its rows' keys: nothing merges, and it writes the caller's out and lse itself. */
 bool strobe__engine_is_direct(const struct call *c);
+
+/* Whether such a call writes dq in the caller's dtype itself, beside dK and dV in fp32, which others may add to. */
+bool strobe__engine_rounds_dq(const struct engine *e, const struct call *c);
 
 /* Whether one call is the whole shard's backward: nothing is added, and it writes the shard's gradients itself. */
 bool strobe__engine_is_whole(const struct engine *e);

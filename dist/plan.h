@@ -32,6 +32,7 @@ struct plan {
     struct shard s[MOST_PARTS];
     struct schedule schedule;
     size_t kernel_bytes[MOST_PARTS], needed; /* of workspace: a call of attention's, and all */
+    bool rounds_dq[MOST_PARTS];              /* as an engine's */
 };
 
 /* The plan that was kept of such a call, which is the caller's from then on, or a new one without a scheme; NULL: no memory.

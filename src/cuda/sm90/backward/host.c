@@ -85,11 +85,23 @@ const char strobe__sm90_backward_variants[] =
 
 enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28, LEAST_SOFTCAP = 8, MOST_FUNCTION_DIM = 128 };
 
+/* The same with fp32 gradients; NULL if there is none. */
+static const struct backward_variant *in_fp32(const struct backward_variant *of) {
+    for (const struct backward_variant *v = variants; v->symbol; ++v)
+        if (v->dtype == of->dtype && v->gradients == STROBE_FP32 && v->features == of->features && v->dim == of->dim)
+            return v;
+    return NULL;
+}
+
+/* Whether dK and dV are fp32 beside a dQ of the inputs' dtype: rows that have seen all their keys, keys that others add to.
+ */
+static bool sums_keys(const struct problem *p) { return p->g.dk.dtype != p->g.dq.dtype; }
+
 static const struct variant *variant_of_class(const struct problem *p, int32_t features) {
     const int64_t dim = p->a.dim > p->a.dim_v ? p->a.dim : p->a.dim_v;
     for (const struct backward_variant *v = variants; v->symbol; ++v)
         if (v->dtype == p->a.q.dtype && v->gradients == p->g.dq.dtype && v->features == features && v->dim >= dim)
-            return &v->base;
+            return sums_keys(p) && !in_fp32(v) ? NULL : &v->base;
     return NULL;
 }
 
@@ -107,13 +119,7 @@ static const struct backward_variant *variant_of(const struct plan *plan) {
 }
 
 /* The variant that computes the shares of dK and dV, which are fp32; NULL if there is none. */
-static const struct backward_variant *variant_of_shares(const struct plan *plan) {
-    const struct backward_variant *of = variant_of(plan);
-    for (const struct backward_variant *v = variants; v->symbol; ++v)
-        if (v->dtype == of->dtype && v->gradients == STROBE_FP32 && v->features == of->features && v->dim == of->dim)
-            return v;
-    return NULL;
-}
+static const struct backward_variant *variant_of_shares(const struct plan *plan) { return in_fp32(variant_of(plan)); }
 
 /* Blocks have at least so many rows, and keys for each of their CTAs. */
 enum { LEAST_BLOCK = 64 };
@@ -121,8 +127,8 @@ enum { LEAST_BLOCK = 64 };
 const char *strobe__sm90_backward_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t rows = strobe__product(a->batch, a->heads_q), keys = strobe__product(a->batch, a->heads_kv);
-    if (p->g.dk.dtype != p->g.dq.dtype || p->g.dv.dtype != p->g.dq.dtype)
-        return "dq, dk and dv differ in dtype; one dtype for all is taken";
+    if (p->g.dv.dtype != p->g.dk.dtype || (sums_keys(p) && (p->g.dk.dtype != STROBE_FP32 || p->features & FEATURE(SCORE))))
+        return "dq, dk and dv differ in dtype; one dtype for all is taken, and without a score function fp32 for dk and dv";
     if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0)
         return "varlen.total_k is 0; the keys of the packed tensors are taken";
     if (p->varlen.cu_seqlens_q && p->varlen.total_q == 0 && a->seq_q > 0)
@@ -193,11 +199,10 @@ static int64_t blocks_of_rows(const struct plan *plan) {
 }
 
 /* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; the order of sequences of differing lengths; in a fixed
- * dQ order a counter for each tile of dQ; a mark for sixteen keys; sums of dbias; and lse and D as an ordered dbias reads
- * them, where it is wanted.
- */
+ * dQ order a counter for each tile of dQ; a mark for sixteen keys, and as many that nobody sets where dK and dV have another
+ * dtype than dQ; sums of dbias; and lse and D as an ordered dbias reads them, where it is wanted. */
 struct layout {
-    int64_t rows_at, sequences_at, counts_at, heads_at, dq_semaphores_at, marks_at, dbias_at, packed_at, words;
+    int64_t rows_at, sequences_at, counts_at, heads_at, dq_semaphores_at, marks_at, no_marks_at, dbias_at, packed_at, words;
     int64_t packed_rows, shares;         /* of a K/V head */
     size_t shares_at;                    /* in bytes, behind the words: dK and dV of the shares, */
     size_t visible_at, arrays_at, bytes; /* what visible.cu writes, sums of arrays' gradients */
@@ -216,7 +221,8 @@ static struct layout lay_out(const struct plan *plan) {
     l.heads_at = l.counts_at + 2;
     l.dq_semaphores_at = l.heads_at + p->a.batch * p->a.heads_kv * l.shares;
     l.marks_at = l.dq_semaphores_at + (keeps_dq_order(plan) ? all_row_blocks(plan) * dq_tiles(variant_of(plan)) : 0);
-    l.dbias_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
+    l.no_marks_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
+    l.dbias_at = sums_keys(p) ? 2 * l.no_marks_at - l.marks_at : l.no_marks_at;
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = l.packed_at + (packed ? 2 * p->a.batch * p->a.heads_kv * l.packed_rows : 0);
     l.shares_at = ((size_t)l.words * sizeof(float) + 15) / 16 * 16;
@@ -371,16 +377,34 @@ static strobe_status launch_compiled(const struct plan *plan, const struct sm90_
                                             (size_t)bytes, values, stream, true);
 }
 
+/* KERNEL_finish of dQ, of the inputs' dtype, to which no key is marked and none is shared; then that of fp32, to which dQ
+ * has no columns, for the keys that are marked and shared, by as many CTAs as run at once. */
+static strobe_status launch_finishes(const struct plan *plan, const struct sm90_backward_params *params, int64_t blocks,
+                                     void *stream) {
+    const struct backward_variant *variant = variant_of(plan);
+    const int32_t threads = (int32_t)(128 * dq_tiles(variant));
+    const int64_t at_once = 2 * (int64_t)strobe__cuda_limits(plan->problem->a.device_index).multiprocessors;
+    const struct layout l = lay_out(plan);
+    struct sm90_backward_params of_rows = *params, of_keys = *params;
+    of_rows.shares = 1, of_rows.marks = params->marks + (l.no_marks_at - l.marks_at);
+    of_keys.dq_rows.columns = 0;
+    const strobe_status status = strobe__cuda_launch_early(variant->finish, blocks, threads, 0, &of_rows, stream);
+    if (status || (!params->may_hide && params->shares == 1)) return status;
+    return strobe__cuda_launch_early(in_fp32(variant)->finish, blocks < at_once ? blocks : at_once, threads, 0, &of_keys,
+                                     stream);
+}
+
 /* Each of the three may start while the one before it ends, and waits for what that writes. */
 static strobe_status launch_three(const struct plan *plan, const struct sm90_backward_params *params, void *stream) {
     const struct backward_variant *variant = variant_of(plan),
-                                  *main = params->shares > 1 ? variant_of_shares(plan) : variant;
+                                  *main = params->shares > 1 || sums_keys(plan->problem) ? variant_of_shares(plan) : variant;
     const int64_t blocks = blocks_of_rows(plan);
     const struct sm90_backward_params of_main = strobe__sm90_params_of_shares(params);
     strobe_status status = strobe__cuda_launch(variant->prepare, blocks, PREPARE_THREADS, 0, params, stream);
     if (!status)
         status = strobe__cuda_launch_early(params->dq_semaphores ? main->ordered : main->symbol,
                                            main_ctas(plan, params->tiles), THREADS, SHARED_BYTES, &of_main, stream);
+    if (!status && sums_keys(plan->problem)) return launch_finishes(plan, params, blocks, stream);
     if (!status)
         status = strobe__cuda_launch_early(variant->finish, blocks, (int32_t)(128 * dq_tiles(variant)), 0, params, stream);
     return status;
