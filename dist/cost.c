@@ -78,14 +78,14 @@ struct unit {
     double pair, call;
     double kv_row, grad_row; /* to travel */
     double latency;
-    bool backward, gpu;
-    bool hides;              /* exchanges go beside computation */
-    bool own_last;           /* the shard's own block is left for the time of the last exchange, */
-    double early;            /* but for this share of it */
-    double merge_q, merge_k; /* a part of out, or dQ, of a row; of dK and dV */
-    double round;            /* dQ, dK and dV of all rows, where they are sums */
-    double launch;           /* of the host; 0 on a CPU */
-    int launches;            /* of a call of attention and what is done with its results */
+    bool backward, gpu, rounds; /* rounds: a call that has all keys of its rows writes dQ, and no sum of it */
+    bool hides;                 /* exchanges go beside computation */
+    bool own_last;              /* the shard's own block is left for the time of the last exchange, */
+    double early;               /* but for this share of it */
+    double merge_q, merge_k;    /* a part of out, or dQ, of a row; of dK and dV */
+    double round, round_q;      /* dK and dV of all keys, where they are sums; dQ of all rows */
+    double launch;              /* of the host; 0 on a CPU */
+    int launches;               /* of a call of attention and what is done with its results */
 };
 
 static struct unit unit_of(const struct shard *s) {
@@ -103,13 +103,15 @@ static struct unit unit_of(const struct shard *s) {
                          .latency = w->rates.latency,
                          .backward = w->backward,
                          .gpu = w->a.device == STROBE_CUDA,
+                         .rounds = w->a.device == STROBE_CUDA && size < sizeof(float),
                          .hides = w->a.device == STROBE_CPU || w->hides,
                          .own_last = w->hides && w->backward,
                          .early = (double)strobe__dist_early_heads(s->a.heads_kv, (int64_t)keys) /
                                   larger(1, (double)s->a.heads_kv),
                          .merge_q = row * MERGED / w->rates.memory,
                          .merge_k = w->backward ? elements * MERGED / w->rates.memory : 0,
-                         .round = w->backward ? (row * rows + elements * keys) * (ROUNDED + size) / w->rates.memory : 0,
+                         .round = w->backward ? elements * keys * (ROUNDED + size) / w->rates.memory : 0,
+                         .round_q = w->backward ? row * rows * (ROUNDED + size) / w->rates.memory : 0,
                          .launch = w->a.device == STROBE_CUDA ? w->rates.launch : 0,
                          .launches = w->backward ? ATTENTION_BACKWARD : ATTENTION};
 }
@@ -175,7 +177,7 @@ static bool cost_of_ring(const struct tally *y, struct unit u, struct cost *c) {
     }
     for (int32_t p = 0; p < n; ++p)
         c->compute = larger(c->compute, r.compute[p]), c->seconds = larger(c->seconds, r.begin[p]);
-    if (n > 1) c->compute += u.round, c->seconds += u.round;
+    if (n > 1) c->compute += u.round + u.round_q, c->seconds += u.round + u.round_q;
     c->host = r.host;
     free(numbers);
     return true;
@@ -191,7 +193,7 @@ static struct cost cost_of_gather(const struct tally *y, struct unit u) {
         double pairs = 0, rows = 0;
         for (int32_t t = 0; t < n; ++t) pairs += y->pairs[t * n + p], rows += t > 0 ? y->need_rows[t * n + p] : 0;
         const double added = rows * u.merge_k * (n == 2 && u.gpu ? MERGED_LAST : 1);
-        const double compute = pairs * u.pair + u.call + added + (n > 1 ? u.round : 0);
+        const double compute = pairs * u.pair + u.call + added + (n > 1 ? u.round + (u.rounds ? 0 : u.round_q) : 0);
         const double travels = (rows > 0 ? u.latency + rows * u.kv_row : 0) +
                                (u.backward ? u.latency + rows * u.grad_row : 0);
         c.compute = larger(c.compute, compute), most = larger(most, compute + travels);
