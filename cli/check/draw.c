@@ -280,6 +280,7 @@ static void draw_rest(stream *r, problem *p, int64_t of) {
     static const double rates[] = {0.1, 0.5, 0.17, 0.9, 1e-9, 0.999};
     static const int64_t splits[] = {1, 16, 63, 64, 65, 100, 128, 256, 512, 1000, 1 << 20};
     static const int64_t threads[] = {1, 1, 1, 1, 1, 2, 3, 5};
+    static const int64_t wide[] = {WIDE_ALL, WIDE_ALL, WIDE_KEYS, WIDE_KEYS, WIDE_DQ, WIDE_DK};
     const bool backward = p->operation == STROBE_BACKWARD;
     if (!p->nan && chance(r, of, 16)) { /* whether a NaN that is dropped reaches its rows is not said */
         p->dropout = PICK(r, rates);
@@ -291,7 +292,8 @@ static void draw_rest(stream *r, problem *p, int64_t of) {
     if (chance(r, of, 12)) *(backward ? &p->dlse : &p->no_lse) = 1;
     if (backward && chance(r, of, 8)) p->deterministic = 1;
     if (!backward && chance(r, of, 12)) p->split_keys = PICK(r, splits);
-    if ((p->dtype == STROBE_FP16 || p->dtype == STROBE_BF16) && chance(r, of, 8)) p->wide = 1;
+    if ((p->dtype == STROBE_FP16 || p->dtype == STROBE_BF16) && chance(r, of, 8))
+        p->wide = backward ? PICK(r, wide) : WIDE_ALL;
     p->threads = PICK(r, threads); /* never the default: the cores are the other workers' */
     p->seed = random_below(r, chance(r, 1, 16) ? INT64_MAX : 1000);
 }

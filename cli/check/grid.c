@@ -147,6 +147,23 @@ static const char *const sums[] = {"",
                                    "deterministic varlen=packed_used causal",
                                    NULL};
 
+/* dq, dk and dv of differing dtypes. */
+static const char *const mixtures[] = {"wide=keys",
+                                       "wide=keys causal",
+                                       "wide=keys deterministic window=30,4",
+                                       "wide=keys softcap=15 dropout=0.2",
+                                       "wide=keys mask=bqk",
+                                       "wide=keys bias dbias",
+                                       "wide=keys varlen=packed_used causal",
+                                       "wide=keys hidden=inf causal=topleft",
+                                       "wide=keys layout=gaps",
+                                       "wide=keys score=score-0.5*abs(i-j)",
+                                       "wide=dq",
+                                       "wide=dq causal",
+                                       "wide=dk",
+                                       "wide=dk varlen causal layout=misaligned",
+                                       NULL};
+
 /* Of more keys than the backward sums dQ over at once: it is summed over ranges, and these are added. */
 static const char *const ranges[] = {"",
                                      "causal",
@@ -302,6 +319,7 @@ static const char *const *const only_trees[] = {trees, NULL};
 static const char *const *const only_latents[] = {latents, NULL};
 static const char *const *const only_causal[] = {causal_or_not, NULL};
 static const char *const *const only_sums[] = {sums, NULL};
+static const char *const *const only_mixtures[] = {mixtures, NULL};
 static const char *const *const only_ranges[] = {ranges, NULL};
 static const char *const *const only_splits[] = {splits, NULL};
 static const char *const *const only_masks[] = {causal_or_not, masks, NULL};
@@ -354,6 +372,11 @@ static const grid_block blocks[] = {
      {"sk=768 window_topleft=1,339", "sk=4500 window_topleft=1,4133"},
      only_plain},
     {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},
+    {GRID_QUICK, "bwd fp16,bf16", {SMALL, "h=8/1 sq=3 sk=90 d=128"}, only_mixtures},
+    {GRID_FULL,
+     "bwd bf16",
+     {LONGER, "h=4/2 sq=90 sk=400 d=128", "h=16/1 sq=70 sk=300 d=64", "sq=75 sk=270 d=256"},
+     only_mixtures},
     {GRID_FULL,
      "bwd bf16 h=4/2",
      {"sq=70 sk=500 d=64", "sq=400 sk=300 d=128", "sq=200 sk=290 d=36 dv=70", "sq=90 sk=400 d=192"},

@@ -67,6 +67,15 @@ static bool is_present(const problem *p, tensor_id id) {
     return *(const int64_t *)(const void *)((const char *)p + kinds[id].present) != 0;
 }
 
+/* Whether a result is fp32 whatever the inputs are. */
+static bool is_wide(const problem *p, tensor_id id) {
+    const bool all = p->wide == WIDE_ALL;
+    if (p->operation == STROBE_FORWARD) return all && id == T_OUT;
+    if (id == T_DQ) return all || p->wide == WIDE_DQ;
+    if (id == T_DK) return all || p->wide == WIDE_KEYS || p->wide == WIDE_DK;
+    return id == T_DV && (all || p->wide == WIDE_KEYS);
+}
+
 static int64_t dtype_of(const problem *p, tensor_id id) {
     static const bool is_statistic[TENSOR_COUNT] = {[T_LSE] = true, [T_DLSE] = true, [T_SINKS] = true, [T_DSINKS] = true};
     if (id == T_MASK || id == T_BLOCKS) return STROBE_INT8;
@@ -78,10 +87,7 @@ static int64_t dtype_of(const problem *p, tensor_id id) {
     if (id == T_SLOPES || (is_statistic[id] && p->dtype != STROBE_FP64)) return STROBE_FP32;
     if (id == T_BIAS && p->bias_dtype) return p->bias_dtype;
     if (id == T_DBIAS && p->bias_dtype && p->dtype != STROBE_FP64) return p->bias_dtype;
-    const bool result = id == (p->operation == STROBE_FORWARD ? T_OUT : T_DQ) ||
-                        (p->operation == STROBE_BACKWARD && (id == T_DK || id == T_DV));
-    if (p->wide && result && p->dtype != STROBE_FP64) return STROBE_FP32;
-    return problem_wide_dtype(p);
+    return p->dtype != STROBE_FP64 && is_wide(p, id) ? STROBE_FP32 : problem_wide_dtype(p);
 }
 
 /* ------------------------------------------------------------------------------------------------- extents, strides -- */

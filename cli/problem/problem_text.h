@@ -64,6 +64,9 @@ typedef enum problem_shows { SHOWS_USUAL, SHOWS_FEW, SHOWS_DOCUMENTS } problem_s
 enum { SINKS_USUAL = 1, SINKS_HIDDEN, SINKS_LARGE };
 enum { ALIBI_HEADS = 1, ALIBI_BATCH };
 
+/* Results in fp32: out, or dq, dk and dv; of the backward's dk and dv, dq, or dk alone. */
+typedef enum problem_wide { WIDE_ALL = 1, WIDE_KEYS, WIDE_DQ, WIDE_DK } problem_wide;
+
 /* Which of strobe_varlen's arrays a problem has. */
 enum { VARLEN_CU_Q = 1, VARLEN_CU_K = 2, VARLEN_USED_Q = 4, VARLEN_USED_K = 8, VARLEN_INDEX_64 = 16 };
 
@@ -103,7 +106,7 @@ typedef struct problem {
     int64_t q_scales;                 /* flag: q has scales as well; fp8 has them anyway */
     int64_t shard;                    /* flag: dropout as of a part of a larger problem */
     int64_t split_keys;               /* 0: the library's default */
-    int64_t wide;                     /* flag: out, or dq, dk and dv, in fp32 whatever the inputs are */
+    int64_t wide;                     /* which results are fp32 whatever the inputs are: a problem_wide, 0: none */
     int64_t threads;                  /* 0: the library's default */
     int64_t dscore;                   /* flag of backward: the gradient of the table */
     int64_t table_heads, table_width; /* of the table; 0: heads_q, seq_q + seq_k */

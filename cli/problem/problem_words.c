@@ -71,6 +71,7 @@ static const word_choice lengths[] = {{"ragged", LENGTHS_RAGGED},     {"no_keys"
                                       {"no_rows", LENGTHS_NO_ROWS},   {"none", LENGTHS_NONE},
                                       {"one_long", LENGTHS_ONE_LONG}, {0}};
 static const word_choice sinks[] = {{"usual", SINKS_USUAL}, {"hidden", SINKS_HIDDEN}, {"large", SINKS_LARGE}, {0}};
+static const word_choice wide[] = {{"all", WIDE_ALL}, {"keys", WIDE_KEYS}, {"dq", WIDE_DQ}, {"dk", WIDE_DK}, {0}};
 static const word_choice alibi[] = {{"heads", ALIBI_HEADS}, {"batch", ALIBI_BATCH}, {0}};
 
 const word problem_words[] = {
@@ -141,7 +142,7 @@ const word problem_words[] = {
     {.key = "split", .kind = WORD_INTEGER, FIELD(split_keys), .least = 0, .most = MOST_SEQ},
     {.key = "deterministic", .kind = WORD_FLAG, FIELD(deterministic)},
     {.key = "tf32x3", .kind = WORD_FLAG, FIELD(tf32x3)},
-    {.key = "wide", .kind = WORD_FLAG, FIELD(wide)},
+    {.key = "wide", .kind = WORD_CHOICE, FIELD(wide), .choice = wide},
     {.key = "device", .kind = WORD_CHOICE, FIELD(device), .choice = devices},
     {.key = "threads", .kind = WORD_INTEGER, FIELD(threads), .least = 0, .most = MOST_THREADS},
     {.key = "kernel", .kind = WORD_NAME, FIELD(kernel)},
@@ -196,7 +197,7 @@ const char problem_help[] =
     "  sinks[=hidden|large]         one sink a head; hidden: -inf in every second\n"
     "  score=\"EXPR\"                 a function of a score: score - 0.5*abs(i-j); table[h][x] is random, x < SQ + SK\n"
     "  visible=\"EXPR\"               who sees whom: j <= i && i/64 == j/64 (strobe_score.h)\n"
-    "  nolse  wide                  no lse; results in fp32\n"
+    "  nolse  wide[=keys|dq|dk]     no lse; results in fp32, or of the backward dk and dv, dq, or dk alone\n"
     "  dlse  dbias  dsinks  dscore  backward: lse's gradient is given; those of bias, sinks and table are wanted\n"
     "  layout=NAME                  bshd (default), bhsd, packed (qkv in one tensor), gaps (unused elements between rows),\n"
     "                               reversed (rows in descending order), sbhd, backwards (all axes),\n"

@@ -330,7 +330,10 @@ typedef struct strobe_attention {
 } strobe_attention;
 
 /* What backward reads and writes beside the forward's tensors. Gradients of q, k, v have their shapes; those of K and V are
- * summed over the query heads of a group in fp32 before they are rounded. Gradients are written, not added to. */
+ * summed over the query heads of a group in fp32 before they are rounded. Gradients are written, not added to. dq, dk and dv
+ * may differ in dtype, and each has the numbers that it has in a call where all are of its dtype, to that dtype's rounding:
+ * a caller to whom others send parts of dk and dv takes those in fp32, and dq in 16 bits. Which dtypes a kernel takes, and
+ * which of them together, its record says (strobe_kernel_info); where the first does not, another is chosen. */
 typedef struct strobe_gradients {
     size_t struct_size;
     strobe_tensor dout;                   /* [batch, seq_q, heads_q, dim_v], read */

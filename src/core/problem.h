@@ -186,6 +186,18 @@ static inline float strobe__row_scale(const struct problem *p, const struct sequ
     return p->scales.q[(s->packed_q ? 0 : s->b * stride[0]) + (s->first_row + i) / block * stride[1] + h * stride[2]];
 }
 
+/* Whether dq, dk and dv have not all one dtype. */
+static inline bool strobe__gradients_differ(const struct problem *p) {
+    const strobe_gradients *g = &p->g;
+    return p->operation == STROBE_BACKWARD && (g->dq.dtype != g->dk.dtype || g->dk.dtype != g->dv.dtype);
+}
+
+/* Whether dk and dv alone are fp32. */
+static inline bool strobe__sums_keys(const struct problem *p) {
+    const strobe_gradients *g = &p->g;
+    return g->dk.dtype == STROBE_FP32 && g->dv.dtype == STROBE_FP32 && g->dq.dtype != STROBE_FP32;
+}
+
 /* Whether V is the first columns of K, as in multi-head latent attention: the same memory, and the same numbers of it.
  * Packed tensors have no batch stride. */
 static inline bool strobe__v_in_k(const struct problem *p) {

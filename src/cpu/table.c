@@ -67,7 +67,7 @@ enum {
 #define BACKWARD_LEVEL(level, LEVEL)                                                                                 \
     {                                                                                                                \
         .name = "cpu_backward_" #level, .summary = "FlashAttention-2 backward, fp32 arithmetic, " #level " vectors", \
-        .operation = STROBE_BACKWARD, .needs = CPU_##LEVEL, .features = COMMON | SCORES | BACKWARD,                  \
+        .operation = STROBE_BACKWARD, .needs = CPU_##LEVEL, .features = COMMON | SCORES | BACKWARD | DTYPE_FEATURES, \
         .dtypes = {.q = FLOATS,                                                                                      \
                    .kv = SAME,                                                                                       \
                    .out = STORED,                                                                                    \
@@ -97,17 +97,18 @@ enum {
         .dim_v = DIM_V_LIMIT, ANY_SIZE, .workspace = strobe__cpu_forward_workspace_##level,                                 \
         .run = strobe__cpu_forward_##level,                                                                                 \
     }
-#define BACKWARD_PRODUCTS(level, LEVEL, words)                                                                            \
-    {                                                                                                                     \
-        .name = "cpu_backward_" #level, .summary = "FlashAttention-2 backward, " words, .operation = STROBE_BACKWARD,     \
-        .needs = CPU_##LEVEL, .features = COMMON | SCORES | BACKWARD, .dtypes = TILES_BACKWARD(BF16), .dim = 256,         \
-        .dim_v = 256, ANY_SIZE, .workspace = strobe__cpu_backward_workspace_##level, .run = strobe__cpu_backward_##level, \
+#define BACKWARD_PRODUCTS(level, LEVEL, words)                                                                         \
+    {                                                                                                                  \
+        .name = "cpu_backward_" #level, .summary = "FlashAttention-2 backward, " words, .operation = STROBE_BACKWARD,  \
+        .needs = CPU_##LEVEL, .features = COMMON | SCORES | BACKWARD | DTYPE_FEATURES, .dtypes = TILES_BACKWARD(BF16), \
+        .dim = 256, .dim_v = 256, ANY_SIZE, .workspace = strobe__cpu_backward_workspace_##level,                       \
+        .run = strobe__cpu_backward_##level,                                                                           \
     }
 
-#define BACKWARD_IN_PARTS(dtype, DTYPE, parts)                                                                             \
+#define BACKWARD_IN_PARTS(dtype, DTYPE, parts, mixtures)                                                                   \
     {                                                                                                                      \
         .name = "cpu_backward_" #dtype "_amx", .summary = "the same in " #dtype ", each number the sum of " parts " bf16", \
-        .operation = STROBE_BACKWARD, .needs = CPU_AMX, .features = COMMON | SCORES | BACKWARD,                            \
+        .operation = STROBE_BACKWARD, .needs = CPU_AMX, .features = COMMON | SCORES | BACKWARD | (mixtures),               \
         .dtypes = TILES_BACKWARD(DTYPE), .dim = 256, .dim_v = 256, ANY_SIZE,                                               \
         .best_rows = {ROWS_WORTH_SPLITTING, INT64_MAX}, .denied = strobe__cpu_refuses_tiles,                               \
         .workspace = strobe__cpu_backward_workspace_##dtype##_amx, .run = strobe__cpu_backward_##dtype##_amx,              \
@@ -247,7 +248,7 @@ static const struct kernel kernels[] = {
         .summary = "FlashAttention-2 backward, bf16 products on AMX tiles",
         .operation = STROBE_BACKWARD,
         .needs = CPU_AMX,
-        .features = COMMON | SCORES | BACKWARD,
+        .features = COMMON | SCORES | BACKWARD | DTYPE_FEATURES,
         .dtypes = TILES_BACKWARD(BF16),
         .dim = 256,
         .dim_v = 256,
@@ -256,8 +257,8 @@ static const struct kernel kernels[] = {
         .workspace = strobe__cpu_backward_workspace_amx,
         .run = strobe__cpu_backward_amx,
     },
-    BACKWARD_IN_PARTS(fp16, FP16, "two"),
-    BACKWARD_IN_PARTS(fp32, FP32, "three"),
+    BACKWARD_IN_PARTS(fp16, FP16, "two", DTYPE_FEATURES),
+    BACKWARD_IN_PARTS(fp32, FP32, "three", 0),
 #endif
 #if defined(AVX512_LEVELS)
     BACKWARD_PRODUCTS(avx512bf16, AVX512BF16, "products of bf16 pairs on AVX-512 vectors"),

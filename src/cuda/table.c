@@ -60,11 +60,11 @@
     .rows = ROWS_31, .reject = strobe__sm80_forward_reject, .choose = strobe__sm80_forward_choose,                        \
     .variants = strobe__sm80_forward_variants##elements, .workspace = strobe__sm80_forward_workspace,                     \
     .prepare = strobe__sm80_forward_prepare, .run = strobe__sm80_forward
-#define BACKWARD_SM80(elements)                                                                                           \
-    .operation = STROBE_BACKWARD, .device = STROBE_CUDA, .needs = CUDA_SM80, .features = BACKWARD, .seq_q = POSITIONS_31, \
-    .seq_k = POSITIONS_31, .rows = ROWS_31, .reject = strobe__sm80_backward_reject,                                       \
-    .limits = PACKED_TOTAL "; score functions: no dscore or broadcast dbias with STROBE_DETERMINISTIC",                   \
-    .choose = strobe__sm80_backward_choose, .variants = strobe__sm80_backward_variants##elements,                         \
+#define BACKWARD_SM80(elements, mixtures)                                                                       \
+    .operation = STROBE_BACKWARD, .device = STROBE_CUDA, .needs = CUDA_SM80, .features = BACKWARD | (mixtures), \
+    .seq_q = POSITIONS_31, .seq_k = POSITIONS_31, .rows = ROWS_31, .reject = strobe__sm80_backward_reject,      \
+    .limits = PACKED_TOTAL "; score functions: no dscore or broadcast dbias with STROBE_DETERMINISTIC",         \
+    .choose = strobe__sm80_backward_choose, .variants = strobe__sm80_backward_variants##elements,               \
     .workspace = strobe__sm80_backward_workspace, .prepare = strobe__sm80_backward_prepare, .run = strobe__sm80_backward
 #define BACKWARD_FP32_DTYPES                                                                                             \
     {                                                                                                                    \
@@ -263,7 +263,7 @@ static const struct kernel kernels[] = {
         .operation = STROBE_BACKWARD,
         .device = STROBE_CUDA,
         .needs = CUDA_SM90,
-        .features = BACKWARD,
+        .features = BACKWARD | FEATURE(KEY_SUMS),
         .dtypes = {.q = FP16 | BF16,
                    .kv = SAME,
                    .out = SAME,
@@ -280,9 +280,9 @@ static const struct kernel kernels[] = {
         .rows = ROWS_31,
         .reject = strobe__sm90_backward_reject,
         .limits = COPIED_28
-        "q, k, v and dout at ascending multiples of 16 bytes; dq, dk and dv of one dtype; block_mask.block_q a multiple of "
-        "8; "
-        "softcap 0 or from 8 on; packed k: total_k is given; score functions: columns up to 128, softcap 0, no dscore or "
+        "q, k, v and dout at ascending multiples of 16 bytes; block_mask.block_q a multiple of 8; softcap 0 or from 8 on; "
+        "packed k: total_k is given; score functions: columns up to 128, softcap 0, dq, dk and dv of one dtype, no dscore "
+        "or "
         "broadcast dbias with STROBE_DETERMINISTIC",
         .choose = strobe__sm90_backward_choose,
         .variants = strobe__sm90_backward_variants,
@@ -304,7 +304,7 @@ static const struct kernel kernels[] = {
                    .dbias = STORED},
         .dim = 512,
         .dim_v = 512,
-        BACKWARD_SM80(),
+        BACKWARD_SM80(, DTYPE_FEATURES),
     },
     {
         .name = "cuda_backward_tf32x3",
@@ -314,7 +314,7 @@ static const struct kernel kernels[] = {
         .dtypes = BACKWARD_FP32_DTYPES,
         .dim = 128,
         .dim_v = 128,
-        BACKWARD_SM80(_tf32x3),
+        BACKWARD_SM80(_tf32x3, 0),
     },
     {
         .name = "cuda_backward_fp32",
@@ -322,7 +322,7 @@ static const struct kernel kernels[] = {
         .dtypes = BACKWARD_FP32_DTYPES,
         .dim = 512,
         .dim_v = 512,
-        BACKWARD_SM80(_fp32),
+        BACKWARD_SM80(_fp32, 0),
     },
 };
 

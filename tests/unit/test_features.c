@@ -54,6 +54,10 @@ static const struct asked {
     {BIT_SCALES, {ATTACH(scales)}},
     {BIT_SCALES_Q, {ATTACH(scales), POINT(scales.q, input)}},
     {BIT_SPLIT_KEYS, {ATTACH(tuning), INT(tuning.split_keys, 64)}},
+    {BIT_KEY_SUMS, {INT(g.dq.dtype, STROBE_FP16)}},
+    {BIT_GRADIENT_DTYPES, {INT(g.dk.dtype, STROBE_FP16)}},
+    {BIT_GRADIENT_DTYPES, {INT(g.dv.dtype, STROBE_FP16)}},
+    {BIT_GRADIENT_DTYPES, {INT(g.dq.dtype, STROBE_FP16), INT(g.dk.dtype, STROBE_BF16)}},
 };
 
 /* What is asked for with another. */
@@ -66,8 +70,11 @@ static feature_set with(int bit) {
     return others | (feature_set)1 << bit;
 }
 
+static bool is_of_dtypes(int bit) { return bit == BIT_KEY_SUMS || bit == BIT_GRADIENT_DTYPES; }
+
 static bool is_of_backward(int bit) {
-    return bit == BIT_DBIAS || bit == BIT_DSINKS || bit == BIT_DSCORE || bit == BIT_DLSE || bit == BIT_DETERMINISTIC;
+    return bit == BIT_DBIAS || bit == BIT_DSINKS || bit == BIT_DSCORE || bit == BIT_DLSE || bit == BIT_DETERMINISTIC ||
+           is_of_dtypes(bit);
 }
 
 /* A call that asks for nothing. Its rows are whole 16 bytes in every dtype, which some kernels want. */
@@ -228,11 +235,36 @@ static void test_features(void **state) {
             const int bit = asked[n].bit;
             if (k->operation == STROBE_FORWARD ? is_of_backward(bit) : bit == BIT_LSE) continue;
             if (bit == BIT_DIM_V && k->least_dim_v) continue; /* its plain problem has it */
+            if (is_of_dtypes(bit)) continue;                  /* of more dtypes than one: below */
             reset_call_for(k, q);
             apply_pokes(asked[n].poke, COUNT(asked[n].poke));
             check(k, (with(bit) & ~k->features) == 0, strobe__feature_title(bit));
         }
         if (k->features >> FEATURE_COUNT) fail_msg("%s declares a feature that does not exist", k->name);
+    }
+}
+
+/* Every three dtypes of dq, dk and dv that a record takes one by one, for every q: those together that it declares. A record
+ * declares what some three of them ask for. */
+static void test_gradient_dtypes(void **state) {
+    (void)state;
+    const struct kernel *k;
+    for (size_t index = 0; (k = strobe__kernel(index)) != NULL; ++index) {
+        feature_set met = 0;
+        for (int32_t n = 0; k->operation == STROBE_BACKWARD && n < 8 * 8 * 8 * 8; ++n) {
+            const int32_t q = n / 512, dtype[3] = {n / 64 % 8, n / 8 % 8, n % 8};
+            const unsigned takes = k->dtypes.gradients | (k->dtypes.gradients & SAME ? 1u << q : 0u);
+            if (!(k->dtypes.q & 1u << q) || dtype[0] == 0 || dtype[1] == 0 || dtype[2] == 0) continue;
+            if (!(takes & 1u << dtype[0]) || !(takes & 1u << dtype[1]) || !(takes & 1u << dtype[2])) continue;
+            reset_call_for(k, q);
+            call.g.dq.dtype = dtype[0], call.g.dk.dtype = dtype[1], call.g.dv.dtype = dtype[2];
+            const bool differ = dtype[0] != dtype[1] || dtype[1] != dtype[2];
+            const bool sums = dtype[1] == STROBE_FP32 && dtype[2] == STROBE_FP32;
+            const feature_set asks = !differ ? 0 : sums ? FEATURE(KEY_SUMS) : FEATURE(GRADIENT_DTYPES);
+            met |= asks;
+            check(k, (asks & ~k->features) == 0, "dtypes of dq, dk and dv together");
+        }
+        if (k->features & DTYPE_FEATURES & ~met) fail_msg("%s declares dtypes together that it has not one by one", k->name);
     }
 }
 
@@ -313,8 +345,7 @@ static void check_tensor(const struct kernel *k, int32_t q, const struct tensor_
     for (size_t n = 0; n < COUNT(asked); ++n)
         if (asked[n].bit == t->bit) apply_pokes(asked[n].poke, COUNT(asked[n].poke));
     memcpy((char *)&call + t->at, &dtype, sizeof dtype);
-    if (t->taken == KIND(gradients) && k->limits && strstr(k->limits, "dq, dk and dv of one dtype"))
-        call.g.dq.dtype = call.g.dk.dtype = call.g.dv.dtype = dtype;
+    if (t->taken == KIND(gradients)) call.g.dq.dtype = call.g.dk.dtype = call.g.dv.dtype = dtype; /* together: above */
     memcpy(&taken, (const char *)k + t->taken, sizeof taken);
     snprintf(what, sizeof what, "%s in %s with q in %s", t->name, strobe__dtype_name(dtype), strobe__dtype_name(q));
     check(k, takes(taken, dtype, q), what);
@@ -405,6 +436,7 @@ int main(void) {
         cmocka_unit_test(test_masks_are_features),
         cmocka_unit_test(test_fields),
         cmocka_unit_test(test_features),
+        cmocka_unit_test(test_gradient_dtypes),
         cmocka_unit_test(test_allowed),
         cmocka_unit_test(test_nothing_declared),
         cmocka_unit_test(test_dtypes),

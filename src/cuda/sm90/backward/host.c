@@ -95,7 +95,7 @@ static const struct backward_variant *in_fp32(const struct backward_variant *of)
 
 /* Whether dK and dV are fp32 beside a dQ of the inputs' dtype: rows that have seen all their keys, keys that others add to.
  */
-static bool sums_keys(const struct problem *p) { return p->g.dk.dtype != p->g.dq.dtype; }
+static bool sums_keys(const struct problem *p) { return p->features & FEATURE(KEY_SUMS); }
 
 static const struct variant *variant_of_class(const struct problem *p, int32_t features) {
     const int64_t dim = p->a.dim > p->a.dim_v ? p->a.dim : p->a.dim_v;
@@ -127,8 +127,8 @@ enum { LEAST_BLOCK = 64 };
 const char *strobe__sm90_backward_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t rows = strobe__product(a->batch, a->heads_q), keys = strobe__product(a->batch, a->heads_kv);
-    if (p->g.dv.dtype != p->g.dk.dtype || (sums_keys(p) && (p->g.dk.dtype != STROBE_FP32 || p->features & FEATURE(SCORE))))
-        return "dq, dk and dv differ in dtype; one dtype for all is taken, and without a score function fp32 for dk and dv";
+    if (sums_keys(p) && p->features & FEATURE(SCORE))
+        return "dk and dv are fp32 and dq is not, with a score function; one dtype for all is taken";
     if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0)
         return "varlen.total_k is 0; the keys of the packed tensors are taken";
     if (p->varlen.cu_seqlens_q && p->varlen.total_q == 0 && a->seq_q > 0)
