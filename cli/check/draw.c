@@ -293,7 +293,7 @@ static void draw_rest(stream *r, problem *p, int64_t of) {
     if (backward && chance(r, of, 8)) p->deterministic = 1;
     if (!backward && chance(r, of, 12)) p->split_keys = PICK(r, splits);
     if ((p->dtype == STROBE_FP16 || p->dtype == STROBE_BF16) && chance(r, of, 8))
-        p->wide = backward ? PICK(r, wide) : WIDE_ALL;
+        p->wide = backward && p->layout != LAYOUT_PACKED ? PICK(r, wide) : WIDE_ALL;
     p->threads = PICK(r, threads); /* never the default: the cores are the other workers' */
     p->seed = random_below(r, chance(r, 1, 16) ? INT64_MAX : 1000);
 }

@@ -180,6 +180,8 @@ static bool is_consistent(const problem *p, const refusal *r) {
                       (long long)p->seq_k);
     if (p->layout == LAYOUT_PACKED && p->kv_dtype)
         return refuse(r, "layout is packed with a kv of its own; q, k and v side by side have one dtype");
+    if (p->layout == LAYOUT_PACKED && p->wide > WIDE_ALL)
+        return refuse(r, "layout is packed with wide of some gradients; dq, dk and dv side by side have one dtype");
     if (p->layout == LAYOUT_PACKED && p->dtype == STROBE_FP8_E4M3) /* the oracle's q is fp64 beside k and v of fp8 */
         return refuse(r, "layout is packed with fp8; the other layouts are accepted");
     if (backward && p->dtype == STROBE_FP8_E4M3) return refuse(r, "fp8 is given with bwd; fwd is accepted");
@@ -193,6 +195,7 @@ static bool is_consistent(const problem *p, const refusal *r) {
         int64_t given, needed;
         const char *need;
     } needs[] = {{"dlse", p->dlse, backward, "bwd"},
+                 {"wide of some gradients", p->wide > WIDE_ALL, backward, "bwd"},
                  {"qk", p->qk_dtype, p->dtype == STROBE_FP8_E4M3, "fp8"},
                  {"missing", p->missing, p->page_size, "paged"},
                  {"append", p->append, !backward, "fwd"},
