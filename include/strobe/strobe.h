@@ -330,15 +330,12 @@ typedef struct strobe_attention {
 } strobe_attention;
 
 /* What backward reads and writes beside the forward's tensors. Gradients of q, k, v have their shapes; those of K and V are
- * summed over the query heads of a group in fp32 before they are rounded. Gradients are written, not added to. dq, dk and dv
- * may differ in dtype, and each has the numbers that it has in a call where all are of its dtype, to that dtype's rounding:
- * a caller to whom others send parts of dk and dv takes those in fp32, and dq in 16 bits. Which dtypes a kernel takes, and
- * which of them together, its record says (strobe_kernel_info); where the first does not, another is chosen. */
+ * summed over the query heads of a group in fp32 before they are rounded. Gradients are written, not added to. */
 typedef struct strobe_gradients {
     size_t struct_size;
     strobe_tensor dout;                   /* [batch, seq_q, heads_q, dim_v], read */
     strobe_tensor dlse;                   /* as lse, read; data NULL: zero */
-    strobe_tensor dq, dk, dv;             /* written */
+    strobe_tensor dq, dk, dv;             /* written; their dtypes may differ: each is rounded from the same fp32 sums */
     const strobe_bias *dbias;             /* NULL: not wanted; written; broadcast axes (the bias's own) are summed */
     const strobe_sinks *dsinks;           /* NULL: not wanted; written */
     const strobe_score_gradients *dscore; /* NULL: not wanted; written */

@@ -23,93 +23,22 @@
 #include "cuda/host/visible.h"
 #include "cuda/sm90/backward/params.h"
 #include "cuda/sm90/backward/tile_order.h"
+#include "cuda/sm90/backward/variants.h"
 #include "cuda/sm90/band.h"
 #include "cuda/sm90/feature_class.h"
 #include "cuda/sm90/trace_host.h"
 #include "math/exp2.h"
 
-/* backward_pair.cu has a kernel of its own for a fixed dQ order. */
-#define ORDERED_backward(name)      strobe__kernel_##name
-#define ORDERED_backward_pair(name) strobe__kernel_##name##_ordered
-
-#define VARIANT(name, dtype, gradients, dim, rows, keys, ctas, features, file, ...) \
-    CUDA_KERNEL(name);                                                              \
-    extern struct cuda_kernel ORDERED_##file(name);                                 \
-    CUDA_KERNEL(name##_prepare);                                                    \
-    CUDA_KERNEL(name##_finish);
-#include "sm90_backward_variants.h"
-#undef VARIANT
-
 CUDA_KERNEL(row_deltas);
 CUDA_KERNEL(sink_sums);
 
-/* A variant of backward.cu, or, with two CTAs to a block of keys, of backward_pair.cu; the build writes the list, each dtype
- * from few columns to many. rows, keys: of a block; features: an enum feature_class. */
-struct backward_variant {
-    struct variant base;
-    int32_t dtype, gradients, features;
-    int64_t dim, rows, keys, ctas;
-    struct cuda_kernel *prepare, *symbol, *ordered, *finish; /* ordered: symbol with a fixed dQ order */
-    struct compiled_text text; /* with a user's function; its feature class is still to be added */
-};
-
-#define VARIANT(name, dtype_, gradients_, dim_, rows_, keys_, ctas_, features_, file, stored, parts, lag)    \
-    {.base = {#name},                                                                                        \
-     .dtype = STROBE_##dtype_,                                                                               \
-     .gradients = STROBE_##gradients_,                                                                       \
-     .features = features_,                                                                                  \
-     .dim = dim_,                                                                                            \
-     .rows = rows_,                                                                                          \
-     .keys = keys_,                                                                                          \
-     .ctas = ctas_,                                                                                          \
-     .prepare = &strobe__kernel_##name##_prepare,                                                            \
-     .symbol = &strobe__kernel_##name,                                                                       \
-     .ordered = &ORDERED_##file(name),                                                                       \
-     .finish = &strobe__kernel_##name##_finish,                                                              \
-     .text = {.source = "cuda/sm90/backward/" #file ".cu",                                                   \
-              .is_hopper = true,                                                                             \
-              .options = {"KERNEL=strobe__score", "ELEMENT_" #dtype_, "HEAD_DIM=" #stored, "COLUMNS=" #dim_, \
-                          "ROWS=" #rows_, "PARTS=" #parts, "LAG=" #lag},                                     \
-              .names = {"strobe__score_prepare", "strobe__score", "strobe__score_finish"}}},
-static const struct backward_variant variants[] = {
-#include "sm90_backward_variants.h"
-    {.symbol = NULL},
-};
-#undef VARIANT
-
-#define VARIANT(name, ...) " " #name
-const char strobe__sm90_backward_variants[] =
-#include "sm90_backward_variants.h"
-    "";
-#undef VARIANT
-
 enum { THREADS = 384, PREPARE_THREADS = 256, MOST_POSITIONS = 1 << 28, LEAST_SOFTCAP = 8, MOST_FUNCTION_DIM = 128 };
-
-/* The same with fp32 gradients; NULL if there is none. */
-static const struct backward_variant *in_fp32(const struct backward_variant *of) {
-    for (const struct backward_variant *v = variants; v->symbol; ++v)
-        if (v->dtype == of->dtype && v->gradients == STROBE_FP32 && v->features == of->features && v->dim == of->dim)
-            return v;
-    return NULL;
-}
-
-/* Whether dK and dV are fp32 beside a dQ of the inputs' dtype: rows that have seen all their keys, keys that others add to.
- */
-static bool sums_keys(const struct problem *p) { return p->features & FEATURE(KEY_SUMS); }
-
-static const struct variant *variant_of_class(const struct problem *p, int32_t features) {
-    const int64_t dim = p->a.dim > p->a.dim_v ? p->a.dim : p->a.dim_v;
-    for (const struct backward_variant *v = variants; v->symbol; ++v)
-        if (v->dtype == p->a.q.dtype && v->gradients == p->g.dq.dtype && v->features == features && v->dim >= dim)
-            return sums_keys(p) && !in_fp32(v) ? NULL : &v->base;
-    return NULL;
-}
 
 bool strobe__sm90_backward_choose(struct plan *plan) {
     const struct sm90_classes classes = strobe__sm90_classes(plan->problem);
-    plan->variant = variant_of_class(plan->problem, classes.alone);
-    if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.general);
-    if (!plan->variant) plan->variant = variant_of_class(plan->problem, FEATURES_ALL);
+    plan->variant = strobe__sm90_backward_variant(plan->problem, classes.alone);
+    if (!plan->variant) plan->variant = strobe__sm90_backward_variant(plan->problem, classes.general);
+    if (!plan->variant) plan->variant = strobe__sm90_backward_variant(plan->problem, FEATURES_ALL);
     strobe__cuda_visible_choose(plan);
     return plan->variant && strobe__cuda_dbias_choose(plan);
 }
@@ -119,7 +48,9 @@ static const struct backward_variant *variant_of(const struct plan *plan) {
 }
 
 /* The variant that computes the shares of dK and dV, which are fp32; NULL if there is none. */
-static const struct backward_variant *variant_of_shares(const struct plan *plan) { return in_fp32(variant_of(plan)); }
+static const struct backward_variant *variant_of_shares(const struct plan *plan) {
+    return strobe__sm90_backward_in_fp32(variant_of(plan));
+}
 
 /* Blocks have at least so many rows, and keys for each of their CTAs. */
 enum { LEAST_BLOCK = 64 };
@@ -127,7 +58,7 @@ enum { LEAST_BLOCK = 64 };
 const char *strobe__sm90_backward_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
     const int64_t rows = strobe__product(a->batch, a->heads_q), keys = strobe__product(a->batch, a->heads_kv);
-    if (sums_keys(p) && p->features & FEATURE(SCORE))
+    if (strobe__sm90_sums_keys(p) && p->features & FEATURE(SCORE))
         return "dk and dv are fp32 and dq is not, with a score function; one dtype for all is taken";
     if (p->varlen.cu_seqlens_k && p->varlen.total_k == 0)
         return "varlen.total_k is 0; the keys of the packed tensors are taken";
@@ -222,7 +153,7 @@ static struct layout lay_out(const struct plan *plan) {
     l.dq_semaphores_at = l.heads_at + p->a.batch * p->a.heads_kv * l.shares;
     l.marks_at = l.dq_semaphores_at + (keeps_dq_order(plan) ? all_row_blocks(plan) * dq_tiles(variant_of(plan)) : 0);
     l.no_marks_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
-    l.dbias_at = sums_keys(p) ? 2 * l.no_marks_at - l.marks_at : l.no_marks_at;
+    l.dbias_at = strobe__sm90_sums_keys(p) ? 2 * l.no_marks_at - l.marks_at : l.no_marks_at;
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = l.packed_at + (packed ? 2 * p->a.batch * p->a.heads_kv * l.packed_rows : 0);
     l.shares_at = ((size_t)l.words * sizeof(float) + 15) / 16 * 16;
@@ -390,21 +321,23 @@ static strobe_status launch_finishes(const struct plan *plan, const struct sm90_
     of_keys.dq_rows.columns = 0;
     const strobe_status status = strobe__cuda_launch_early(variant->finish, blocks, threads, 0, &of_rows, stream);
     if (status || (!params->may_hide && params->shares == 1)) return status;
-    return strobe__cuda_launch_early(in_fp32(variant)->finish, blocks < at_once ? blocks : at_once, threads, 0, &of_keys,
-                                     stream);
+    return strobe__cuda_launch_early(strobe__sm90_backward_in_fp32(variant)->finish, blocks < at_once ? blocks : at_once,
+                                     threads, 0, &of_keys, stream);
 }
 
 /* Each of the three may start while the one before it ends, and waits for what that writes. */
 static strobe_status launch_three(const struct plan *plan, const struct sm90_backward_params *params, void *stream) {
     const struct backward_variant *variant = variant_of(plan),
-                                  *main = params->shares > 1 || sums_keys(plan->problem) ? variant_of_shares(plan) : variant;
+                                  *main = params->shares > 1 || strobe__sm90_sums_keys(plan->problem)
+                                              ? variant_of_shares(plan)
+                                              : variant;
     const int64_t blocks = blocks_of_rows(plan);
     const struct sm90_backward_params of_main = strobe__sm90_params_of_shares(params);
     strobe_status status = strobe__cuda_launch(variant->prepare, blocks, PREPARE_THREADS, 0, params, stream);
     if (!status)
         status = strobe__cuda_launch_early(params->dq_semaphores ? main->ordered : main->symbol,
                                            main_ctas(plan, params->tiles), THREADS, SHARED_BYTES, &of_main, stream);
-    if (!status && sums_keys(plan->problem)) return launch_finishes(plan, params, blocks, stream);
+    if (!status && strobe__sm90_sums_keys(plan->problem)) return launch_finishes(plan, params, blocks, stream);
     if (!status)
         status = strobe__cuda_launch_early(variant->finish, blocks, (int32_t)(128 * dq_tiles(variant)), 0, params, stream);
     return status;
