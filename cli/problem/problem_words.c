@@ -197,7 +197,7 @@ const char problem_help[] =
     "  sinks[=hidden|large]         one sink a head; hidden: -inf in every second\n"
     "  score=\"EXPR\"                 a function of a score: score - 0.5*abs(i-j); table[h][x] is random, x < SQ + SK\n"
     "  visible=\"EXPR\"               who sees whom: j <= i && i/64 == j/64 (strobe_score.h)\n"
-    "  nolse  wide[=keys|dq|dk]     no lse; results in fp32, or of the backward dk and dv, dq, or dk alone\n"
+    "  nolse  wide[=keys|dq|dk]     no lse; results in fp32, keys: dk, dv\n"
     "  dlse  dbias  dsinks  dscore  backward: lse's gradient is given; those of bias, sinks and table are wanted\n"
     "  layout=NAME                  bshd (default), bhsd, packed (qkv in one tensor), gaps (unused elements between rows),\n"
     "                               reversed (rows in descending order), sbhd, backwards (all axes),\n"
@@ -210,5 +210,5 @@ const char problem_help[] =
     "  device=cpu|cuda  threads=N  kernel=NAME  deterministic  tf32x3\n"
     "  ranks=N[/G][:SCHEME[:LAYOUT]] over N ranks, in groups of G, as ring:zigzag (docs/distributed.md)\n"
     "Integers take the suffixes k and M (1024, 1024^2) and sweeps: 512..8k*2 multiplies, 1..9+2 adds, 64,128,256 lists.\n"
-    "Values without a comma of their own take lists, and so do words without a key: fp32,bf16.\n"
-    "Several sweeps give all combinations.\n";
+    "Values without a comma of their own take lists, and words without a key: fp32,bf16.\n"
+    "Sweeps give all combinations.\n";
