@@ -13,7 +13,8 @@ INLINE void begin_maxima(const float (&greatest)[2], struct rows *r, float c, co
     for (int i = 0; i < 2; ++i) {
         const float now = fmaxf(-INFINITY, greatest[i] * c);
         r->shift[i] = now == -INFINITY ? 0 : now;
-        r->bound[i] = greatest[i] + fminf(lag->least, LAGGING_MAXIMUM_LOG2) * lag->unit;
+        const float bound = greatest[i] + fminf(lag->least, LAGGING_MAXIMUM_LOG2) * lag->unit;
+        r->bound[i] = r->bound[i] == -INFINITY ? bound : NO_BOUND;
     }
 }
 

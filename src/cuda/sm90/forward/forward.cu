@@ -42,6 +42,7 @@
 #include "cuda/sm90/forward/exact_row.h"
 #include "cuda/sm90/forward/first_block.h"
 #include "cuda/sm90/forward/load.h"
+#include "cuda/sm90/forward/missing_rows.h"
 #include "cuda/sm90/forward/pages.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/products.h"
@@ -186,8 +187,7 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
                         float (&s)[SCORES], uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS]) {
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
     const int n = HAS_MASKS ? block_of_note(g->note) : HAS_ROW_OFFSETS ? t->start_block : g->end_block - 1;
-    const struct rows none = NO_ROWS;
-    g->rows = none;
+    g->rows = rows_of_tile(t, warp_row());
     before_scores(p, shared, g, n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);

@@ -16,6 +16,7 @@
 #include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/forward/exact_row.h"
 #include "cuda/sm90/forward/load.h"
+#include "cuda/sm90/forward/missing_rows.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/plain_softmax.h"
 #include "cuda/sm90/forward/products.h"
@@ -112,9 +113,8 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
                         float (&s)[SCORES], uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS]) {
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
     const int n = g->end_block - 1;
-    const struct rows none = NO_ROWS;
     const struct lag lag = lag_of(p, 0);
-    g->rows = none;
+    g->rows = rows_of_tile(t, warp_row());
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);
     release_operands(shared, g, n);

@@ -21,6 +21,9 @@ INLINE enum softcap_way way_of_block(const struct sm90_forward_params *p, const 
 #pragma unroll
     for (int v = 0; v < KEYS / 2; v += 2)
         most[v / 2 % 2] = max(max(most[v / 2 % 2], __float_as_int(s[v])), __float_as_int(s[v + 1]));
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+        if (bound[i] != bound[i]) most[i] = (int)0x80000000; /* NO_BOUND */
     const bool above = bound[0] < 0 || bound[1] < 0 || most[0] > __float_as_int(bound[0]) ||
                        most[1] > __float_as_int(bound[1]);
     const bool far = max(most[0], most[1]) > __float_as_int(p->cap.most);
@@ -36,7 +39,7 @@ INLINE bool raise_capped(const struct sm90_forward_params *p, const float (&s)[K
     row_maxima(s, greatest, none);
 #pragma unroll
     for (int i = 0; i < 2; ++i) greatest[i] = softcapped(greatest[i], p->softcap, p->cap.rate);
-    const bool low = fmaxf(r->bound[0], greatest[0] + limit) < 0 || fmaxf(r->bound[1], greatest[1] + limit) < 0;
+    const bool low = (r->bound[0] < 0 && greatest[0] + limit < 0) || (r->bound[1] < 0 && greatest[1] + limit < 0);
     if (__any_sync(0xffffffffu, low)) return false;
     raise_maxima(greatest, r, (float)LOG2_E, &longest_lag);
     return true;

@@ -23,6 +23,10 @@ struct rows {
 #define NO_ROWS \
     { {-INFINITY, -INFINITY}, {0, 0}, {0, 0}, {1, 1}, false }
 
+/* Of a row that is not there, behind the sequence's last: no score passes it, as an integer or as a number, and it stays.
+ * Q holds there what memory does, and a row's bits would follow from it, since a warp's maxima move together. */
+#define NO_BOUND __int_as_float(0x7fffffff)
+
 /* How far a row's maximum may lag. The greatest weight is exact where it is 1, and else rounded like any other: an error
  * that matters if the weight is a large part of its row's sum. So a weight may be as large as LARGEST_SHARE of what a block
  * of keys has added to l so far, on average; more where `least` says so. */
@@ -91,7 +95,8 @@ INLINE void raise_maxima(const float (&greatest)[2], struct rows *r, float c, co
         r->sum[i] *= r->factor[i];
         const float before_now = __fdividef(4 * r->sum[i], (float)lag->blocks); /* of a block; first of all 0 / 0 */
         const float growth = fminf(fmaxf(__log2f(LARGEST_SHARE * before_now), lag->least), LAGGING_MAXIMUM_LOG2);
-        r->bound[i] = fmaxf(r->bound[i], greatest[i] + growth * lag->unit);
+        const float bound = greatest[i] + growth * lag->unit;
+        r->bound[i] = r->bound[i] < bound ? bound : r->bound[i];
     }
 }
 

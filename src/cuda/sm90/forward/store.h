@@ -6,6 +6,7 @@
 #define STROBE_CUDA_SM90_FORWARD_STORE_H
 
 #include "cuda/device/lse.h"
+#include "cuda/sm90/forward/missing_rows.h"
 #include "cuda/sm90/forward/softmax.h"
 #include "cuda/sm90/forward/tile.h"
 #include "math/exp2.h"
@@ -77,12 +78,12 @@ INLINE void store_rows(const struct sm90_forward_params *p, const struct tile *t
 /* Stores O / l. Returns whether the warp's O was finite; true, unasked, where no loaded key can be hidden. */
 INLINE bool store_tile(const struct sm90_forward_params *p, const struct tile *t, const float (&o)[HEAD_DIM / 2],
                        const float (&factor)[2], int first) {
-    float nothing[4] = {0}; /* 0 x = 0 unless x is an infinity or a NaN; four sums, which do not wait for each other */
+    float nothing[4] = {0}; /* four sums, which do not wait for each other */
     STORE_ROWS(p, t, o, factor, first);
     if (!p->may_hide) return true;
 #pragma unroll
     for (int v = 0; v < HEAD_DIM / 2; ++v) nothing[v % 4] = fmaf(o[v], 0, nothing[v % 4]);
-    return !__any_sync(0xffffffffu, nothing[0] + nothing[1] + nothing[2] + nothing[3] != 0);
+    return are_finite(t, first, nothing);
 }
 
 /* The whole end of a tile. */

@@ -65,7 +65,7 @@ INLINE void row_scales_of(const struct sm90_forward_params *p, struct shared *sh
 INLINE bool finish_tile(const struct sm90_forward_params *p, const struct tile *t, const float (&o)[OUTPUTS], struct rows *r,
                         const float (&l)[2]) {
     const float unit = 1.0f / (1 << WEIGHTS_LOG2); /* weights of 1 at the maximum again: lse then has no logarithm of that */
-    float factor[2], nothing[4]; /* 0 x = 0 unless x is an infinity or a NaN; sums that do not wait for each other */
+    float factor[2], nothing[4];                   /* as in store_tile() */
 #pragma unroll
     for (int i = 0; i < 2; ++i) r->sum[i] *= unit, r->shift[i] += WEIGHTS_LOG2;
     finish_rows(p, t, warp_row(), r->shift, r->sum, factor);
@@ -78,7 +78,7 @@ INLINE bool finish_tile(const struct sm90_forward_params *p, const struct tile *
     store_rows(p, t, o, factor, warp_row());
 #pragma unroll
     for (int v = 0; v < OUTPUTS; ++v) nothing[v % 4] = fmaf(o[v], 0, nothing[v % 4]);
-    return !__any_sync(0xffffffffu, nothing[0] + nothing[1] + nothing[2] + nothing[3] != 0);
+    return are_finite(t, warp_row(), nothing);
 }
 
 #endif

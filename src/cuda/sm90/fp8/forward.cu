@@ -30,6 +30,7 @@
 #include "cuda/ptx/warp_group.h"
 #include "cuda/ptx/wgmma_fp8.h"
 #include "cuda/sm90/forward/exact_row.h"
+#include "cuda/sm90/forward/missing_rows.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/score_terms.h"
 #include "cuda/sm90/forward/shared.h"
@@ -145,7 +146,7 @@ INLINE bool begin_tile(const struct sm90_forward_params *p, struct shared *share
     g->first_block = tile->first_block, g->end_block = end_of_group(tile);
     g->shown = keys_of_warp(tile, warp_row());
     row_scales_of(p, shared, g->tiles, g->row_scale);
-    g->rows = (struct rows)NO_ROWS;
+    g->rows = rows_of_tile(tile, warp_row());
     g->l[0] = g->l[1] = 0;
 #pragma unroll
     for (int v = 0; v < OUTPUTS; ++v) o[v] = 0;

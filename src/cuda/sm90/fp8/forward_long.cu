@@ -14,6 +14,7 @@
 #include "cuda/device/element.h"
 #include "cuda/ptx/warp_group.h"
 #include "cuda/sm90/forward/exact_row.h"
+#include "cuda/sm90/forward/missing_rows.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/shared.h"
 #include "cuda/sm90/forward/store.h"
@@ -222,7 +223,7 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
     while (g.part.end_block > g.part.first_block) {
         const uint32_t slot = slot_of(g.tiles);
         const int first = g.part.first_block;
-        g.rows = (struct rows)NO_ROWS;
+        g.rows = rows_of_tile(&shared->tile[slot], warp_row());
         g.l[0] = g.l[1] = 0;
 #pragma unroll
         for (int v = 0; v < OUTPUTS; ++v) o[v] = 0;

@@ -51,7 +51,8 @@ INLINE void raise_weights(const float (&s)[KEYS / 2], struct rows *r, const floa
         const float shift = now == -INFINITY ? r->shift[i] : now;
         r->factor[i] = ex2(before - shift);
         r->shift[i] = shift;
-        r->bound[i] = fmaxf(r->bound[i], highest + WEIGHTS_GROW_LOG2);
+        const float bound = highest + WEIGHTS_GROW_LOG2;
+        r->bound[i] = r->bound[i] < bound ? bound : r->bound[i];
         r->sum[i] *= r->factor[i];
     }
 }

@@ -39,7 +39,7 @@ INLINE void find_shift(const float (&s)[KEYS / 2], struct rows *r, const float (
         const float shift = now == -INFINITY ? r->shift[i] : now;
         r->factor[i] = ex2(before - shift);
         r->shift[i] = shift;
-        r->bound[i] = fmaxf(r->bound[i], highest);
+        r->bound[i] = r->bound[i] < highest ? highest : r->bound[i];
         r->sum[i] *= r->factor[i];
     }
 }
