@@ -116,6 +116,37 @@ def test_packed_sequences():
         start += n
 
 
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"softcap": 30.0}, {"softcap": 5.0}], ids=str)
+@pytest.mark.parametrize("dim", [64, 96, 128, 192, 256])
+def test_the_next_sequences_rows_leave_a_sequences_bits(dim, options):
+    """A tile of rows that a sequence does not fill has the next one's behind them."""
+    torch.manual_seed(0)
+    rows, keys = [60, 77], [700, 300]
+    q, (k, v) = qkv(sum(rows), 4, dim)[0], qkv(sum(keys), 2, dim)[:2]
+    cu_q, cu_k = (torch.tensor([0, x[0], sum(x)], dtype=torch.int32, device="cuda") for x in (rows, keys))
+
+    def first(behind):
+        q[rows[0] :] = behind
+        lengths = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "max_seqlen_q": max(rows), "max_seqlen_k": max(keys)}
+        out, lse = strobe.attention(q, k, v, return_lse=True, **lengths, **options)
+        return out[: rows[0]], lse[:, : rows[0]]
+
+    usual = first(torch.zeros_like(q[rows[0] :]))
+    for behind in (torch.randn_like(q[rows[0] :]), 30 * torch.randn_like(q[rows[0] :]), torch.nan, torch.inf):
+        assert all(torch.equal(x, y) for x, y in zip(first(behind), usual, strict=True))
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_the_batch_leaves_the_bits_of_split_keys(rows):
+    torch.manual_seed(0)
+    q, (k, v) = qkv(64, rows, 8, 128)[0], qkv(64, 1025, 1, 128)[:2]
+    used = torch.randint(1, 1026, (64,), dtype=torch.int32, device="cuda")
+    out, lse = strobe.attention(q, k, v, used_k=used, split_keys=64, return_lse=True)
+    for b in (slice(0, 1), slice(30, 33)):
+        alone = strobe.attention(q[b], k[b], v[b], used_k=used[b], split_keys=64, return_lse=True)
+        assert torch.equal(alone[0], out[b]) and torch.equal(alone[1], lse[b])
+
+
 def test_the_callers_stream_is_used():
     """Work that a stream has not done yet is waited for, because the call is on that stream and not on another."""
     q, k, v = qkv(2, 512, 4, 64)

@@ -201,31 +201,49 @@ INLINE void add_up(float4 *sum) {
     __syncthreads();
 }
 
+/* Adds part n0 + n, of columns x to x + 3, which lane n % 32 knows the weight of. */
+INLINE void add_columns(const struct merge_params *p, const float *from, int n0, int n, float weights, int x, float4 *sum) {
+    const float weight = __shfl_sync(0xffffffffu, weights, n);
+    float4 part = make_float4(0, 0, 0, 0);
+    if (weight != 0 && x < p->dim_v) part = *(const float4 *)(from + (n0 + n) * p->step_out + x);
+    sum->x += weight * part.x, sum->y += weight * part.y;
+    sum->z += weight * part.z, sum->w += weight * part.w;
+}
+
 /* Merges the parts of split keys: fp32, rows of whole 16 bytes; a lane has columns x to x + 3. Of `warps` that share the
- * row, warp `own` takes every warps-th part. */
+ * row, warp `own` takes every warps-th part. One warp alone adds in the order of MERGE_WARPS of them: how many they are
+ * depends on the number of rows, and a row's bits do not. */
 INLINE void merge_even(const struct merge_params *p, struct row r, const struct whole *whole, int warps, int own) {
     const int lane = (int)threadIdx.x % 32;
     const float *from = (const float *)p->part[0].out.data + offset(&p->part[0].out, r.b, r.i, r.h);
     for (int x0 = 0; x0 < p->dim_v; x0 += 128) {
         const int x = x0 + 4 * lane;
-        float4 sum = make_float4(0, 0, 0, 0);
+        float4 sum[MERGE_WARPS] = {};
         for (int n0 = 0; n0 < p->count; n0 += 32) {
             const float weights = weight_of(p, n0 + lane, r, whole); /* of 32 parts, one a lane */
             const int parts = p->count - n0 < 32 ? p->count - n0 : 32;
+            if (warps > 1) {
 #pragma unroll 8
-            for (int n = own; n < parts; n += warps) {
-                const float weight = __shfl_sync(0xffffffffu, weights, n);
-                float4 part = make_float4(0, 0, 0, 0);
-                if (weight != 0 && x < p->dim_v) part = *(const float4 *)(from + (n0 + n) * p->step_out + x);
-                sum.x += weight * part.x, sum.y += weight * part.y;
-                sum.z += weight * part.z, sum.w += weight * part.w;
+                for (int n = own; n < parts; n += MERGE_WARPS) add_columns(p, from, n0, n, weights, x, &sum[0]);
+            } else {
+#pragma unroll 2
+                for (int n = 0; n < parts; n += MERGE_WARPS)
+#pragma unroll
+                    for (int w = 0; w < MERGE_WARPS; ++w)
+                        if (n + w < parts) add_columns(p, from, n0, n + w, weights, x, &sum[w]);
             }
         }
-        if (warps > 1) add_up(&sum);
+        if (warps > 1) {
+            add_up(&sum[0]);
+        } else {
+#pragma unroll
+            for (int w = 1; w < MERGE_WARPS; ++w)
+                sum[0].x += sum[w].x, sum[0].y += sum[w].y, sum[0].z += sum[w].z, sum[0].w += sum[w].w;
+        }
         if (own > 0 || x >= p->dim_v) continue;
         const int64_t to = offset(&p->out, r.b, r.i, r.h) + x;
-        store_any(p->out.data, p->out.dtype, to, sum.x), store_any(p->out.data, p->out.dtype, to + 1, sum.y);
-        store_any(p->out.data, p->out.dtype, to + 2, sum.z), store_any(p->out.data, p->out.dtype, to + 3, sum.w);
+        store_any(p->out.data, p->out.dtype, to, sum[0].x), store_any(p->out.data, p->out.dtype, to + 1, sum[0].y);
+        store_any(p->out.data, p->out.dtype, to + 2, sum[0].z), store_any(p->out.data, p->out.dtype, to + 3, sum[0].w);
     }
 }
 
