@@ -136,6 +136,20 @@ def test_the_next_sequences_rows_leave_a_sequences_bits(dim, options):
         assert all(torch.equal(x, y) for x, y in zip(first(behind), usual, strict=True))
 
 
+@pytest.mark.parametrize("dtype", ["e4m3", "int8"])
+@pytest.mark.parametrize("dims", [(40, 40), (72, 100), (136, 8)])
+def test_quantised_on_the_way_with_any_number_of_columns(dims, dtype):
+    """Rows of bytes whose columns are no multiple of sixteen are none that the kernel reads."""
+    torch.manual_seed(0)
+    q, k = qkv(2, 150, 4, dims[0])[:2]
+    v = qkv(2, 150, 4, dims[1])[0]
+    out, lse = st.attention(q, k, v, causal=True, quantise=dtype, return_lse=True)
+    truth, truth_lse = reference.attention(*(x.cpu() for x in (q, k, v)), causal=True)
+    assert out.shape == v.shape and out.is_contiguous()
+    assert torch.nn.functional.cosine_similarity(out.cpu().double().flatten(), truth.flatten(), 0) > 0.995
+    assert (lse.cpu() - truth_lse).abs().max() < 0.2
+
+
 @pytest.mark.parametrize("rows", [1, 4])
 def test_the_batch_leaves_the_bits_of_split_keys(rows):
     torch.manual_seed(0)

@@ -13,10 +13,20 @@ _LENGTHS = (
 )  # fmt: skip
 
 
+def _padded(x):
+    """x, and columns of zeros up to a multiple of sixteen, of which a GPU's rows of bytes have to be."""
+    missing = -x.shape[-1] % 16 if x.is_cuda else 0
+    return torch.nn.functional.pad(x, (0, missing)) if missing else x
+
+
 def _quantised(dtype, *shared):
     with torch.no_grad():
         given = _ops.options(shared)
         q, k, v = (given.pop(name) for name in ("q", "k", "v"))
+        dim_v = v.shape[-1]
+        if q.is_cuda and given.get("scale") is None and q.shape[-1] > 0:
+            given["scale"] = q.shape[-1] ** -0.5
+        q, k, v = _padded(q), _padded(k), _padded(v)
         lengths = {name: given[name] for name in _LENGTHS if name in given}
         subtract_mean = given.get("softcap") is None
         block = (128, 0 if "cu_seqlens_k" in lengths else 128)
@@ -25,7 +35,7 @@ def _quantised(dtype, *shared):
         out, lse = _strobe.attention(z.q, z.k, z.v, return_lse=True, out=out, **z.scales, **given)
         if subtract_mean:
             lse += z.lse_shift
-        return out.to(q.dtype), lse
+        return out[..., :dim_v].to(q.dtype).contiguous(), lse
 
 
 def _operator(name: str, dtype: str):
