@@ -225,7 +225,7 @@ static void write_dq(const struct tile_rows *t, const float *dq) {
 static struct backward backward_of(const struct problem *p) {
     struct backward f = {.p = p, .k_padded = padded(p->a.dim), .v_padded = padded(p->a.dim_v)};
     f.panels = SMALL_CACHES && p->a.seq_q * p->group >= PANEL_ROWS; /* 0 to 3 % slower on AVX-512 */
-    const int64_t key_bytes = 8 * (f.k_padded + f.v_padded); /* K, V, dK, dV */
+    const int64_t key_bytes = 8 * (f.k_padded + f.v_padded);        /* K, V, dK, dV */
     f.tasks = gradient_tasks_of(p, p->a.dim, key_bytes);
     f.tasks.super_block_gradients = super_block_gradients;
     f.tasks.write_dq = write_dq;
