@@ -11,10 +11,9 @@
 /* What a warp's rows begin a tile with; first: of the warp in the tile. */
 INLINE struct rows rows_of_tile(const struct tile *t, int first) {
     struct rows r = NO_ROWS;
-    const int row = t->row + first + (int)threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-        if (row + 8 * i >= t->rows) r.bound[i] = NO_BOUND;
+    const int left = t->rows - t->row - first - (int)threadIdx.x % 32 / 4; /* rows from the lane's first one on */
+    if (left <= 0) r.bound[0] = NO_BOUND;
+    if (left <= 8) r.bound[1] = NO_BOUND;
     return r;
 }
 
