@@ -12,8 +12,9 @@
  *   Gradients are linear in (dout, dlse), so what rounding does to them is known to first order from one more run of the
  *   reference (oracle.c), and is added to the standard's error.
  * - The largest error of a few hundred numbers is itself random, by a factor of two and more. Before a kernel is found
- *   wrong, the standard is measured on the same problem with other seeds, until it has seen some thousands of rows. The
- * kernel's own result has no part in this: one that is wrong misses the raised allowance as well.
+ *   wrong, the standard is measured on the same problem with other seeds, until it has seen some thousands of rows, and in
+ *   fp32 on the same inputs with other roundings. The kernel's own result has no part in this: one that is wrong misses the
+ *   raised allowance as well.
  * - Q may be multiplied by the softmax's scale, K and V by scales of theirs, before or after the products. The standard does
  * it after; the error of the one that does it before, in fp32, is taken in. */
 #ifndef STROBE_CLI_ORACLE_H
@@ -26,7 +27,7 @@ typedef struct oracle {
     double standard_error[TENSOR_COUNT]; /* largest error of a plain implementation in the dtype */
     double standard_whole[TENSOR_COUNT]; /* its relative error over the whole tensor */
     double allowance[TENSOR_COUNT];
-    bool refined; /* the allowances were raised after a miss, to what other seeds show */
+    bool refined; /* the allowances were raised after a miss, to what other seeds and other roundings show */
 } oracle;
 
 /* Seconds, about, that reference and standard attention take for the problem, which are most of a check. */
@@ -37,7 +38,7 @@ double oracle_seconds(const problem *p);
 bool oracle_create(oracle *o, inputs *in, char *message, size_t capacity);
 void oracle_free(oracle *o);
 
-/* Measures the standard on other seeds too and raises the allowances to match; once. */
+/* Measures the standard on other seeds, and in fp32 on moved inputs, too and raises the allowances to match; once. */
 void oracle_refine(oracle *o, const inputs *in);
 
 #endif
