@@ -49,7 +49,8 @@ static const char help[] =
     "which the\n"
     "others are compared with, are checked themselves where they are asked for, and by --random.\n"
     "\n"
-    "Exit code: 0 all passed, 1 some failed, 2 usage, 77 no kernel of this machine takes part, 130 stopped by Ctrl-C.\n"
+    "Exit code: 0 all passed, 1 some failed, 2 usage, 77 nothing was checked: no kernel of this machine takes part, or all\n"
+    "refused, 130 stopped by Ctrl-C.\n"
     "\n"
     "examples:\n"
     "  strobe check --full\n"
@@ -75,7 +76,8 @@ typedef struct check {
     tally *tallies;
     int32_t kernels;
     int64_t failures_shown;
-    table *cases; /* with each */
+    char refusal[PROBLEM_MESSAGE]; /* the first sentence of one */
+    table *cases;                  /* with each */
     progress progress;
 } check;
 
@@ -134,6 +136,7 @@ static void count_case(check *c, tally *t, const problem *p, const verification 
     if (c->each) add_case(c, t, text, v);
     if (v->verdict == VERDICT_REFUSED) {
         ++t->refused;
+        if (!c->refusal[0]) snprintf(c->refusal, sizeof c->refusal, "%s", v->sentence);
         return;
     }
     *(v->verdict == VERDICT_PASSED ? &t->passed : &t->failed) += 1;
@@ -207,8 +210,11 @@ static int report(const check *c) {
     if (c->format == TABLE_TEXT) print_totals(c, &sum);
     table_destroy(t);
     if (!printed) return EXIT_REFUSED;
-    if (sum.passed + sum.failed + sum.refused == 0 && !progress_stopped()) {
-        fputs("strobe check: no kernel of this machine takes part in these problems\n", stderr);
+    if (sum.passed + sum.failed == 0 && !progress_stopped()) {
+        if (sum.refused)
+            fprintf(stderr, "strobe check: nothing was checked: %s\n", c->refusal);
+        else
+            fputs("strobe check: no kernel of this machine takes part in these problems\n", stderr);
         return EXIT_SKIPPED;
     }
     return progress_code(&c->progress, "problems", sum.failed ? EXIT_WRONG : EXIT_OK);

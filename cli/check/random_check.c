@@ -154,6 +154,11 @@ int random_check(const random_request *request) {
         coverage_print(&pool->coverage, &pool->kernels);
     }
     fflush(stdout);
+    if (cases == 0 && pool->failures == 0 && printed && !progress_stopped()) {
+        fprintf(stderr, "strobe check: nothing was checked in %g seconds: all was refused, or they were too few\n",
+                request->seconds);
+        return EXIT_SKIPPED;
+    }
     if (!progress_stopped()) make_failures_smaller(pool);
     p.done = !progress_stopped();
     return progress_code(&p, "runs", !printed ? EXIT_REFUSED : pool->failures ? EXIT_WRONG : EXIT_OK);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 #
 # refusals.sh STROBE SOURCE: bad calls of the command. Each must exit with 2, print nothing on stdout, and say one sentence on
-# stderr that names the argument, its value and what is accepted.
+# stderr that names the argument, its value and what is accepted. A check that checks nothing exits with 77 and says why.
 set -u
 strobe=$1
 cd "$2" || exit 1
@@ -12,10 +12,10 @@ errors=$(mktemp)
 trap 'rm -f "$errors"' EXIT
 calls=0 failed=0
 
-# refused SENTENCE WORD...: the call `strobe WORD...`. SENTENCE is the whole of stderr, or its beginning if it ends in "...".
-refused() {
-    sentence=$1
-    shift
+# ends CODE SENTENCE WORD...: the call `strobe WORD...`. SENTENCE is the whole of stderr, or its beginning if it ends in "...".
+ends() {
+    right=$1 sentence=$2
+    shift 2
     calls=$((calls + 1))
     printed=$("$strobe" "$@" 2>"$errors")
     code=$?
@@ -23,14 +23,17 @@ refused() {
     *...) pattern=${sentence%...} rest=* ;;
     *) pattern=$sentence rest= ;;
     esac
+    [ "$right" = 2 ] || printed= # a table, which a refusal has not
     case $code:${#printed}:$(cat "$errors") in
     # shellcheck disable=SC2254 # $rest is a pattern
-    2:0:"$pattern"$rest) return ;;
+    "$right":0:"$pattern"$rest) return ;;
     esac
     printf 'strobe %s\n  exit code %s, %s bytes on stdout\n  expected: %s\n  said:     %s\n' \
         "$*" "$code" "${#printed}" "$sentence" "$(cat "$errors")"
     failed=$((failed + 1))
 }
+refused() { ends 2 "$@"; }
+nothing_checked() { ends 77 "$@"; }
 
 refused 'strobe: "speed" is not a command...' speed
 refused 'strobe lab: "speed" is not a command...' lab speed
@@ -57,6 +60,9 @@ refused 'strobe check: --seed is -1; an integer from 0 on is accepted' check --r
 refused 'strobe check: --cases is 0; an integer from 1 on is accepted' check --random 1 --cases 0
 refused 'strobe check: --random is given with --part; one of them is accepted' check --random 1 --part 1/2
 refused 'strobe check: --random is given with the problem fwd; one of them is accepted' check --random 1 fwd
+nothing_checked 'strobe check: nothing was checked: no kernel takes this problem; cpu_decode_baseline: seq_q times heads_q / heads_kv is 100; ...' \
+    check --kernel cpu_decode_baseline fwd h=1 sq=100 sk=100 d=16
+nothing_checked 'strobe check: nothing was checked in 1e-09 seconds: all was refused, or they were too few' check --random 1e-9
 refused 'strobe check: d is 0; an integer from 1 to 65536 is accepted' check fwd d=0
 refused 'strobe check: fwd b=1 h=1 s=128 d=600 fp32: dim is 600; 1 to 576 is accepted' check fwd d=600
 refused 'strobe check: scale is nan; a finite number other than 0 is accepted' check fwd scale=nan
