@@ -12,7 +12,8 @@ strobe_status strobe__dist_copy(void *target, size_t target_bytes, const void *s
     enum { LARGEST_STRUCT = 4096 };
     size_t size;
     memcpy(&size, source, sizeof size);
-    if (size < sizeof size || size > LARGEST_STRUCT)
+    const bool cuts_a_field = size < target_bytes && size % sizeof(void *) != 0; /* no version ends there */
+    if (size < sizeof size || size > LARGEST_STRUCT || cuts_a_field)
         return strobe__dist_fail(STROBE_INVALID_ARGUMENT, "%s.struct_size is %zu; sizeof the structure, %zu, is accepted",
                                  name, size, target_bytes);
     const unsigned char *bytes = source;

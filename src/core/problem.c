@@ -12,10 +12,15 @@
 /* A struct_size above this is not a newer version but a field that was never set. */
 enum { LARGEST_STRUCT = 65536 };
 
+/* Every version's size is a multiple of a pointer's, so that an older one ends between two fields and cuts no pointer. */
+static bool is_size_of_a_version(size_t size, size_t target_bytes) {
+    return sizeof size <= size && size <= LARGEST_STRUCT && (size >= target_bytes || size % sizeof(void *) == 0);
+}
+
 strobe_status strobe__struct_copy(void *target, size_t target_bytes, const void *source, const char *name) {
     size_t size;
     memcpy(&size, source, sizeof size);
-    if (size < sizeof size || size > LARGEST_STRUCT)
+    if (!is_size_of_a_version(size, target_bytes))
         return strobe__fail(STROBE_INVALID_ARGUMENT, "%s.struct_size is %zu; sizeof the structure, %zu, is accepted", name,
                             size, target_bytes);
     const unsigned char *bytes = source;

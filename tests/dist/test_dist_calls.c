@@ -229,6 +229,10 @@ static void test_refusals(void **state) {
     run(2, 0, 0); /* of this call not even the transport is known */
     assert_string_equal(ranks[0].sentence, "dist.struct_size is 3; sizeof the structure, 72, is accepted");
     set_up(2, STROBE_DIST_CONTIGUOUS, STROBE_DIST_RING, 30);
+    ranks[0].d.struct_size = offsetof(strobe_dist, transport) + 1; /* one byte of a pointer */
+    run(2, 0, 0);
+    assert_string_equal(ranks[0].sentence, "dist.struct_size is 17; sizeof the structure, 72, is accepted");
+    set_up(2, STROBE_DIST_CONTIGUOUS, STROBE_DIST_RING, 30);
     ranks[0].a.device = STROBE_CUDA;
     expect(2, STROBE_INVALID_ARGUMENT, "rank 0: device is 1 with a transport whose device is 0; the same is accepted");
     set_up(2, STROBE_DIST_CONTIGUOUS, STROBE_DIST_RING, 30);

@@ -76,6 +76,21 @@ static void test_no_version_has_this_size(void **state) {
         }
 }
 
+/* Sizes that end within a field: a pointer of which some bytes are the caller's and the others 0 would be followed. */
+static void test_sizes_that_cut_a_field(void **state) {
+    (void)state;
+    for (size_t n = 0; n < COUNT(structures); ++n)
+        for (size_t size = sizeof(size_t); size < structures[n].bytes; ++size) {
+            char sentence[200];
+            if (size % sizeof(void *) == 0) continue;
+            attach_copy(n, size, 0xee);
+            snprintf(sentence, sizeof sentence, "%s.struct_size is %zu; sizeof the structure, %zu, is accepted",
+                     structures[n].name, size, structures[n].bytes);
+            assert_int_equal(run(n), STROBE_INVALID_ARGUMENT);
+            assert_string_equal(strobe_last_error(), sentence);
+        }
+}
+
 static void test_newer(void **state) {
     (void)state;
     for (size_t n = 0; n < COUNT(structures); ++n) {
@@ -192,8 +207,12 @@ static void test_filled(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_version_has_this_size), cmocka_unit_test(test_newer),  cmocka_unit_test(test_older),
-        cmocka_unit_test(test_older_features),           cmocka_unit_test(test_filled),
+        cmocka_unit_test(test_no_version_has_this_size),
+        cmocka_unit_test(test_sizes_that_cut_a_field),
+        cmocka_unit_test(test_newer),
+        cmocka_unit_test(test_older),
+        cmocka_unit_test(test_older_features),
+        cmocka_unit_test(test_filled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
