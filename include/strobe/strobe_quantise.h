@@ -42,10 +42,11 @@ enum { STROBE_HADAMARD = 1 };
 
 /* Quantises q, k and v. attention describes what is written, as strobe_forward will read it: q, k, v of dtype e4m3 or int8
  * and their scales, which are written here although the structure points to const floats. Sizes, strides, varlen, starts and
- * device are its own; of the rest nothing is read. A scale is the largest magnitude of its rows over 448, for int8 over 127;
- * blocks of 1 to 128 rows that divide 128 take one pass over the data, others two. What is not finite becomes e4m3's NaN,
- * and for int8 makes its scale a NaN. The CPU and a GPU store the same bytes. It takes head dims up to 256 with a Hadamard
- * transform and on a GPU, up to 576 otherwise.
+ * device are its own; of the rest nothing is read. A scale is the largest magnitude of its rows, and at least 2^-40, over
+ * 448, for int8 over 127; a sequence without rows has the least one, and a mean of 0. Blocks of 1 to 128 rows that divide
+ * 128 take one pass over the data, others two. What is not finite becomes e4m3's NaN, and for int8 makes its scale a NaN.
+ * The CPU and a GPU store the same bytes. It takes head dims up to 256 with a Hadamard transform and on a GPU, up to 576
+ * otherwise.
  * Subtracting K's mean over its sequence (k_mean) takes the same number from all scores of a row, and so leaves out as it
  * is, unless there are softcap or sinks; lse becomes lower by lse_shift = scale q . mean, which the caller adds to it.
  *     strobe_scales s = {.struct_size = sizeof s};                   // a scale for each block of 128 rows and head

@@ -49,6 +49,7 @@ static bool open_scales(struct call *c, struct quantise *w) {
     static const char *const names[3] = {"q_scale", "k_scale", "v_scale"};
     strobe_scales *s = &c->scales;
     const float **to[3] = {&s->q, &s->k, &s->v};
+    strobe_tensor *from[3] = {&w->z.q, &w->z.k, &w->z.v};
     int64_t *stride[3] = {s->stride_q, s->stride_k, s->stride_v}, shape[3];
     s->struct_size = sizeof *s, s->block_q = s->block_k = 128;
     if (!read_pair(c->args[ARG_SCALE_BLOCK], "scale_block", &s->block_q, &s->block_k)) return false;
@@ -60,6 +61,7 @@ static bool open_scales(struct call *c, struct quantise *w) {
             !place_scales(c, &r->tensor, n == 0, block, stride[n]))
             return false;
         *to[n] = r->tensor.data;
+        if (!from[n]->data) from[n]->data = r->tensor.data; /* PyTorch's, without rows: given, and nothing is read */
     }
     c->a.scales = s;
     return true;
@@ -73,6 +75,7 @@ static bool open_mean(struct call *c, struct quantise *w) {
     int64_t shape[4] = {c->a.batch, c->a.heads_kv, c->a.dim, 0};
     if (!open_result(c, mean, Py_None, "k_mean", STROBE_FP32, 3, shape)) return false;
     w->z.k_mean = mean->tensor.data;
+    if (!w->z.k.data) w->z.k.data = mean->tensor.data; /* as above: the mean is written */
     return open_result(c, shift, Py_None, "lse_shift", STROBE_FP32, lse_shape(c, shape), shape) &&
            (!c->a.varlen || fill(shift, 0)) && place_lse(&w->z.lse_shift, &shift->tensor, is_packed_q(c));
 }

@@ -49,7 +49,8 @@ static void extent_of(const struct problem *p, const struct side *s, int64_t ext
 
 /* An output with strides of 0 has one entry along that axis. */
 static strobe_status check_written_scales(const struct quantisation *w, const struct side *s, const int64_t extent[3]) {
-    const int64_t blocks = s->block == 0 ? 1 : extent[1] / s->block + (extent[1] % s->block != 0);
+    const int64_t rows = extent[1] < 0 ? 0 : extent[1];
+    const int64_t blocks = s->block == 0 ? 1 : rows / s->block + (rows % s->block != 0);
     const int64_t batch = s->block == 0 ? w->p.a.batch : extent[0];
     const strobe_tensor view = {.data = (void *)(uintptr_t)s->scales,
                                 .stride = {s->scale_stride[0], s->scale_stride[1], s->scale_stride[2]},
@@ -82,10 +83,11 @@ static strobe_status check_side(const struct quantisation *w, const struct side 
                                         .inner = s->dim,
                                         .dtypes = SOURCE_DTYPES};
     TRY(strobe__check_tensor(&source, true));
-    if (extent[0] == 0 || extent[1] <= 0) return STROBE_OK;
-    TRY(strobe__check_pointer(s->target, s->to->data, 1));
-    if (!s->scales) return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is NULL; memory for the scales is accepted", s->scale);
-    return check_written_scales(w, s, extent);
+    if (extent[0] == 0) return STROBE_OK;
+    if (extent[1] > 0) TRY(strobe__check_pointer(s->target, s->to->data, 1));
+    if (extent[1] > 0 && !s->scales)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "%s is NULL; memory for the scales is accepted", s->scale);
+    return s->scales ? check_written_scales(w, s, extent) : STROBE_OK;
 }
 
 static strobe_status check_positions(const struct quantisation *w, const struct side *s) {
@@ -186,7 +188,7 @@ static void set_tensor(struct quantisation *w, int which, const struct side *s) 
         t.shift_stride[0] = packed ? 0 : stride[0], t.shift_stride[1] = stride[1], t.shift_stride[2] = stride[2];
         t.scale_of_scores = (float)a->scale;
     }
-    if (!t.from || t.batch == 0 || t.rows == 0) t.from = NULL;
+    if (!t.from || t.batch == 0 || (!t.mean && !quantise_has_scales(&t))) t.from = NULL;
     w->tensor[which] = t;
 }
 

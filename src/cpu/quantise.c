@@ -135,6 +135,7 @@ strobe_status strobe__cpu_quantise(const struct quantisation *q, void *stream) {
         struct work w = {.t = t, .c = &q->choices, .chunks = (t->rows + ROWS_A_TASK - 1) / ROWS_A_TASK};
         const int64_t tasks = w.chunks * t->heads * t->batch;
         if (t->mean) strobe__parallel_for(q->p.a.parallel, t->sequences * t->heads, mean_task, &w);
+        if (!quantise_has_scales(t)) continue;
         each_scale(t, false);
         strobe__parallel_for(q->p.a.parallel, tasks, row_task, &w);
         each_scale(t, true);

@@ -36,6 +36,9 @@ struct quantise_tensor {
     float scale_of_scores;
 };
 
+/* Blocks of no rows have no scales; a sequence has one, where there is memory for it, and a mean in any case. */
+STROBE_INLINE int quantise_has_scales(const struct quantise_tensor *t) { return t->rows > 0 || (t->block == 0 && t->scale); }
+
 /* What q and k share. */
 struct quantise_choices {
     const float *cos, *sin;    /* [positions][pairs]; NULL: angles are worked out */

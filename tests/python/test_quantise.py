@@ -40,6 +40,30 @@ def test_what_is_stored(device, dtype, block):
         assert ((true - x.double()).abs() <= 1.0001 * (step + smallest)).all()
 
 
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+@pytest.mark.parametrize("empty", ["q", "k"])
+def test_tensors_without_rows(device, kind, empty, monkeypatch):
+    """A scale of a whole sequence is there without rows too, and so is K's mean, of which lse_shift comes: nothing is left unset."""
+    if kind == "numpy" and device == "cuda":
+        pytest.skip("NumPy's arrays lie in the host's memory")
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    rows = {"q": 5, "k": 5} | {empty: 0}
+    q, k, v = (torch.randn(2, rows[of], heads, 64, device=device) for of, heads in (("q", 4), ("k", 2), ("k", 2)))
+    torch.use_deterministic_algorithms(True)  # torch.empty gives NaN
+    try:
+        given = (q, k, v) if kind == "torch" else (q.numpy(), k.numpy(), v.numpy())
+        z = strobe.quantise(*given, scale_block=(0, 0), subtract_mean=True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    scales = {name: torch.as_tensor(getattr(z, name)).cpu() for name in ("q_scale", "k_scale", "v_scale")}
+    least = 2.0**-40 / 448
+    for name, scale in scales.items():
+        assert scale.isfinite().all() and (scale > 0).all(), name
+        assert ((scale == least) == (empty == "q" if name == "q_scale" else empty == "k")).all(), name
+    if empty == "k":
+        assert (torch.as_tensor(z.lse_shift) == 0).all()
+
+
 MIXED = "int8_float8_e4m3fn"
 
 

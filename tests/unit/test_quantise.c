@@ -65,6 +65,28 @@ static bool exists(int64_t row, bool packed, bool is_used, int64_t *b, int64_t *
     return *i >= 0 && *i < rows;
 }
 
+/* A sequence without rows has a scale, the least, and a mean, 0; blocks of no rows have no scales. No data are read. */
+static void test_no_rows(void **state) {
+    (void)state;
+    static float mean[BATCH * HEADS * DIM], shift[BATCH * HEADS * GROUP];
+    for (int kind = 0; kind < 8; ++kind) {
+        const bool no_keys = kind & 1, int8 = kind & 2, blocks = kind & 4;
+        const float least = 0x1p-40f / (int8 ? 127 : 448);
+        reset(blocks ? 128 : 0);
+        if (int8) c.a.q.dtype = c.a.k.dtype = c.a.v.dtype = STROBE_INT8;
+        *(no_keys ? &c.a.seq_k : &c.a.seq_q) = 0;
+        c.z.k_mean = mean, c.z.lse_shift.data = no_keys ? NULL : shift;
+        for (size_t n = 0; n < COUNT(mean); ++n) mean[n] = 77;
+        for (int64_t n = 0; n < BATCH * HEADS * GROUP; ++n) q_scale[n] = k_scale[n] = v_scale[n] = 77;
+        quantise();
+        const float expected = blocks ? 77 : least;
+        for (int64_t n = 0; n < BATCH * HEADS * (no_keys ? 1 : GROUP); ++n)
+            if ((no_keys ? k_scale[n] : q_scale[n]) != expected || (no_keys && v_scale[n] != expected))
+                fail_msg("kind %d: scale %lld is %g", kind, (long long)n, no_keys ? k_scale[n] : q_scale[n]);
+        for (size_t n = 0; no_keys && n < COUNT(mean); ++n) assert_true(mean[n] == 0);
+    }
+}
+
 static void test_scales(void **state) {
     (void)state;
     static const int64_t blocks[] = {0, 1, 16, 128, 7, 150};
@@ -322,13 +344,10 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scales),
-        cmocka_unit_test(test_hadamard),
-        cmocka_unit_test(test_spread),
-        cmocka_unit_test(test_rotary),
-        cmocka_unit_test(test_mean),
-        cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_threads_and_strides),
+        cmocka_unit_test(test_no_rows),  cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_hadamard), cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_rotary),   cmocka_unit_test(test_mean),
+        cmocka_unit_test(test_nan),      cmocka_unit_test(test_threads_and_strides),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

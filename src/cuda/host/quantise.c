@@ -81,6 +81,7 @@ static strobe_status launch_rows(struct quantise_params *p, enum quantise_phase 
         {&strobe__kernel_quantise_rows_64_plain, &strobe__kernel_quantise_rows_128_plain,
          &strobe__kernel_quantise_rows_256_plain}};
     struct cuda_kernel *const kernel = rows[is_plain(p)][lanes / 16];
+    if (t->rows == 0) return STROBE_OK;
     p->phase = phase;
     return strobe__cuda_launch(kernel, strobe__product(t->batch * p->chunks, t->heads), QUANTISE_GROUPS * lanes, 0, p,
                                stream);
@@ -191,7 +192,7 @@ static strobe_status launch_tensor(const struct quantisation *q, const struct qu
     if (t->mean)
         status = strobe__cuda_launch(&strobe__kernel_quantise_mean, t->sequences * t->heads * ceil_div(t->dim, 8),
                                      MEAN_PARTS, 0, &p, stream);
-    if (status) return status;
+    if (status || !quantise_has_scales(t)) return status;
     if (takes_one_pass(&p))
         return is_for_block(&p) ? put_with(all, &p, q->p.a.device_index, stream) : launch_rows(&p, QUANTISE_AT_ONCE, stream);
     status = launch_scales(&p, QUANTISE_CLEAR, stream);
