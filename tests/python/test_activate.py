@@ -62,6 +62,30 @@ def calls(request, monkeypatch):
     assert request.param == "compiled" or _strobe.aten_calls() == ran.before
 
 
+def test_a_word_on_dropout(calls):
+    """PyTorch has no fused kernel for it on the CPU; its own composition runs, with what it drops, and a warning says so once."""
+    q = torch.randn(1, 2, 8, 16, requires_grad=True)
+
+    def run(p):
+        torch.manual_seed(1)
+        out = F.scaled_dot_product_attention(q, q, q, dropout_p=p)
+        return out.detach(), torch.autograd.grad(out.sum(), q)[0]
+
+    with pytest.warns(UserWarning, match=r"instead of Strobe's: dropout_p is 0.5; 0 is accepted"):
+        found = run(0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(0.5)
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            run(0.0)
+        with torch.inference_mode():
+            F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    assert not calls
+    st.deactivate()
+    for x, y in zip(found, run(0.5), strict=True):
+        assert torch.equal(x, y)
+
+
 def leaves(device, *shape, dtype=torch.bfloat16, count=3):
     torch.manual_seed(0)
     return [torch.randn(*shape, dtype=dtype, device=device, requires_grad=True) for _ in range(count)]

@@ -198,8 +198,20 @@ def test_orders_that_are_refused():
         st.order_documents([3, 4], ranks=2, layout="striped")
     with pytest.raises(ValueError, match=r"lengths\[1\] is -4; 0 and more"):
         st.order_documents([3, -4], ranks=2)
+    for number in (2**70, 2**63, 2**61 + 1):
+        with pytest.raises(ValueError, match=rf"lengths\[0\] is {number}; 0 and more, and 2\^61 in all, is accepted"):
+            st.order_documents([number, 3], ranks=2)
+    with pytest.raises(ValueError, match=r"lengths\[1\] is \d+; 0 and more, and 2\^61 in all"):
+        st.order_documents([2**60, 2**60, 2**60], ranks=2)
+    for bad, said in (([3, 1.5], r"\[1\] is 1\.5"), (["4"], r"\[0\] is '4'"), (torch.tensor([2.0]), r"\[0\] is 2\.0")):
+        with pytest.raises(TypeError, match=rf"lengths{said}; an integer is accepted"):
+            st.order_documents(bad, ranks=2)
     with pytest.raises(ValueError, match="transport.size is 0; 1 to 65536 is accepted"):
         st.order_documents([3, 4], ranks=0)
+    with pytest.raises(ValueError, match="ranks is 65537; 1 to 65536 is accepted"):
+        st.order_documents([3, 4], ranks=65537)
+    with pytest.raises(TypeError, match=r"ranks is 1\.5; an integer is accepted"):
+        st.order_documents([3, 4], ranks=1.5)
     with pytest.raises(ValueError, match=r"torch\.distributed has no process group"):
         st.order_documents([3, 4])
 

@@ -17,7 +17,7 @@ from torch.nn import attention as _torch_attention
 from strobe import _strobe
 from strobe._strobe import Error
 from strobe.torch import _compiled
-from strobe.torch._aten import OPERATORS
+from strobe.torch._aten import OPERATORS, Refused, no_dropout
 
 _REFUSALS = (ValueError, TypeError, NotImplementedError, Error)
 
@@ -44,6 +44,25 @@ def _or_replaced(operator: str, key: str, function: Callable) -> Callable:
         except _REFUSALS as refusal:
             _warn(str(refusal))
             return kernel.call_boxed(keys, *args, **kwargs)
+
+    return call
+
+
+# What scaled_dot_product_attention ends in where PyTorch has no fused kernel: on the CPU with dropout, of which _aten.py's
+# functions never hear. A composition of operators, which has to stay one: autograd's key has it too.
+_UNFUSED = "_scaled_dot_product_attention_math", ("AutogradCPU", "CPU")
+
+
+def _with_a_word(key: str) -> Callable:
+    """PyTorch's composition, after a word on dropout."""
+    kernel = _replaced[_UNFUSED[0], key]
+
+    def call(keys, query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs):
+        try:
+            no_dropout(dropout_p)
+        except Refused as refusal:
+            _warn(str(refusal))
+        return kernel.call_boxed(keys, query, key, value, attn_mask, dropout_p, *args, **kwargs)
 
     return call
 
@@ -93,6 +112,11 @@ def _take_places() -> _Handle:
                 continue
             function = _or_replaced(operator, key, OPERATORS[operator, key])
             _library.impl(operator, function, key, with_keyset=True)
+        operator, keys = _UNFUSED
+        for key in keys if hasattr(torch.ops.aten, operator) else ():
+            if (operator, key) not in _replaced:
+                _replaced[operator, key] = torch.library.get_kernel(f"aten::{operator}", key)
+            _library.impl(operator, _with_a_word(key), key, with_keyset=True)
     for key, operators in _compiled.REPLACED.items():
         if operators and set(operators) <= {operator for operator, _ in present}:
             _take_compiled_places(key)  # after one in Python, of which PyTorch has said that it overrides: it says so once

@@ -43,9 +43,9 @@ def _backward(
     return gradients[0], gradients[1], gradients[2]
 
 
-def _no_dropout(dropout_p: float) -> None:
+def no_dropout(dropout_p: float) -> None:
     if dropout_p > 0:
-        raise Refused(f"dropout_p is {dropout_p}; 0 is accepted, since PyTorch's generator on the GPU chooses what it drops")
+        raise Refused(f"dropout_p is {dropout_p}; 0 is accepted, since PyTorch's generator chooses what is dropped")
 
 
 def _no_debug_mask(return_debug_mask: bool) -> None:
@@ -70,7 +70,7 @@ def _dense_options(is_causal: bool, bias: Tensor | None, scale: float | None, ke
 
 def _dense(query, key, value, bias, dropout_p, is_causal, scale, out=None, **more: Any) -> tuple[Tensor, Tensor]:
     """out, the caller's or laid out as query is, and lse (batch, heads, seq)."""
-    _no_dropout(dropout_p)
+    no_dropout(dropout_p)
     if out is None:
         same = query.shape[-1] == value.shape[-1]
         out = torch.empty_like(query) if same else query.new_empty((*query.shape[:-1], value.shape[-1]))
@@ -82,7 +82,7 @@ def _dense_backward(grad_out, query, key, value, out, lse, bias, dropout_p, is_c
     """gradients: of query, key and value, to be written; None: new ones, in memory (batch, seq, heads, dim)."""
     if grad_out is None:  # of an output that no loss depends on
         return None, None, None
-    _no_dropout(dropout_p)
+    no_dropout(dropout_p)
     options = _dense_options(is_causal, bias, scale, key.shape[2]) | more
     if gradients is not None:
         options |= dict(zip(("dq", "dk", "dv"), _swapped(*gradients), strict=True))
@@ -184,7 +184,7 @@ def _flash_forward(
     query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, *, scale=None,
     window_size_left=None, window_size_right=None, seqused_k=None, alibi_slopes=None, block_table=None, num_splits=None,
 ):  # fmt: skip
-    _no_dropout(dropout_p)
+    no_dropout(dropout_p)
     _no_debug_mask(return_debug_mask)
     for name, given in (("block_table", block_table), ("num_splits", num_splits)):
         if given is not None:
@@ -204,7 +204,7 @@ def _flash_backward(
 ):  # fmt: skip
     if grad_out is None:
         return None, None, None
-    _no_dropout(dropout_p)
+    no_dropout(dropout_p)
     options = _flash_options(cum_seq_q, cum_seq_k, max_q, max_k, is_causal, scale, window_size_left, window_size_right)
     return _backward(grad_out, query, key, value, out, logsumexp, **options)
 

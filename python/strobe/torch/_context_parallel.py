@@ -2,6 +2,7 @@
 """One sequence over the processes of a group: attention of shards, and what cuts tensors into shards and puts them together."""
 
 import ctypes
+import operator
 import os
 from typing import Any
 
@@ -348,6 +349,17 @@ def shard_positions(seq: int, *, group: Any = None, layout: str = "zigzag") -> T
     return _positions(seq, member.size, member.rank, layout)
 
 
+def _whole(name: str, value: Any, accepted: str, most: int) -> int:
+    """An integer that C can have: what is none is refused, not rounded."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; an integer is accepted") from None
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} is {number}; {accepted} is accepted")
+    return number
+
+
 def order_documents(
     lengths: Any,
     *,
@@ -378,8 +390,9 @@ def order_documents(
     given, found : float
         The most work of a process over the mean, as the documents are given and in that order: 1 is even.
     """
-    numbers = lengths.tolist() if isinstance(lengths, Tensor) else [int(n) for n in lengths]
-    ranks = _member_of(group).size if ranks is None else int(ranks)
+    given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
+    numbers = [_whole(f"lengths[{n}]", length, "0 and more, and 2^61 in all,", 2**61) for n, length in enumerate(given)]
+    ranks = _member_of(group).size if ranks is None else _whole("ranks", ranks, "1 to 65536", 65536)
     left, right = sides(window)
     if causal:
         right = 0
