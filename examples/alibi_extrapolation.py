@@ -9,6 +9,7 @@ import argparse
 import math
 from pathlib import Path
 
+import options
 import strobe.torch
 import torch
 import torch.nn.functional as F
@@ -84,14 +85,16 @@ def test(model: Model, ids: Tensor, length: int) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 256, 512, 1024, 2048])
-    parser.add_argument("--plot", metavar="FILE", help="write a PNG of the losses")
+    parser.add_argument("--steps", type=options.count, default=400)
+    parser.add_argument("--lengths", type=options.count, nargs="+", default=[128, 256, 512, 1024, 2048])
+    parser.add_argument("--plot", type=options.written, metavar="FILE", help="write a PNG of the losses")
     a = parser.parse_args()
     source = text()
     alphabet = sorted(set(source))
     ids = torch.tensor([alphabet.index(c) for c in source])
     unseen = len(ids) - 8 * max(a.lengths)
+    if unseen < len(ids) // 4:
+        parser.error(f"argument --lengths: {max(a.lengths)} is given; 1 to {3 * len(ids) // 32} is accepted, of a text this long")
     losses = {}
     for name in ("alibi", "sines"):
         torch.manual_seed(0)

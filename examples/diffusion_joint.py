@@ -8,6 +8,7 @@ and meet in one attention over both. It learns by flow matching to draw what thr
 import argparse
 import math
 
+import options
 import strobe.torch
 import torch
 import torch.nn.functional as F
@@ -78,8 +79,8 @@ class Model(nn.Module):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--plot", metavar="FILE", help="write a PNG with a picture of all sixteen sentences")
+    parser.add_argument("--steps", type=options.count, default=1500)
+    parser.add_argument("--plot", type=options.written, metavar="FILE", help="write a PNG with a picture of all sixteen sentences")
     a = parser.parse_args()
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)

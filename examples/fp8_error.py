@@ -15,6 +15,7 @@ import struct
 import sys
 from pathlib import Path
 
+import options
 import strobe
 import torch
 
@@ -43,7 +44,7 @@ def read(path: Path) -> dict[str, torch.Tensor]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--device", default="cpu", type=options.device, metavar="cpu|cuda")
     device = parser.parse_args().device
     tensors = read(FILE)
     layers = sorted(name.removesuffix(".q") for name in tensors if name.endswith(".q"))
@@ -54,8 +55,8 @@ def main() -> int:
         q, k, v = (x if x.dim() == 4 else x.unsqueeze(0) for x in (q, k, v))
         truth = strobe.attention(*(x.cpu().double() for x in (q, k, v)))
         results = [strobe.attention(q.bfloat16(), k.bfloat16(), v.bfloat16())]
-        for options in WAYS.values():
-            z = strobe.quantise(q, k, v, **options)
+        for way in WAYS.values():
+            z = strobe.quantise(q, k, v, **way)
             results.append(strobe.attention(z.q, z.k, z.v, **z.scales))
         errors = [((x.cpu().double() - truth).norm() / truth.norm()).item() for x in results]
         cosines = [torch.cosine_similarity(x.cpu().double().flatten(), truth.flatten(), dim=0).item() for x in results]

@@ -8,6 +8,7 @@ as they are and with rare outliers, as the FlashAttention-3 paper draws them. On
 import argparse
 import statistics
 
+import options
 import strobe
 import torch
 
@@ -69,9 +70,9 @@ def speeds(length: int) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 2048, 8192, 32768])
-    parser.add_argument("--plot", metavar="FILE", help="write a PNG of the errors, and of the speeds on a GPU")
+    parser.add_argument("--device", default="cpu", type=options.device, metavar="cpu|cuda")
+    parser.add_argument("--lengths", type=options.count, nargs="+", default=[128, 512, 2048, 8192, 32768])
+    parser.add_argument("--plot", type=options.written, metavar="FILE", help="write a PNG of the errors, and of the speeds on a GPU")
     a = parser.parse_args()
     names = ["bfloat16", *WAYS]
     found = {(name, outliers): [] for outliers in (False, True) for name in names}

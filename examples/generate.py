@@ -13,9 +13,11 @@ import argparse
 import sys
 import time
 
+import options
 import strobe.torch
 import torch
 from gpt import GPT, SIZE
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 PAGE, AT_ONCE = 16, 2
@@ -97,12 +99,15 @@ def plot(owners: list[dict[int, list[int]]], path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("path")
-    parser.add_argument("count", type=int)
+    parser.add_argument("path", type=options.existing)
+    parser.add_argument("count", type=options.count)
     parser.add_argument("prompts", nargs="+")
-    parser.add_argument("--plot", metavar="PNG")
+    parser.add_argument("--plot", type=options.written, metavar="PNG")
     a = parser.parse_args()
-    model, alphabet = load(a.path)
+    try:
+        model, alphabet = load(a.path)
+    except (SafetensorError, KeyError, RuntimeError) as error:
+        parser.error(f"{a.path} is not what train_gpt.py --save writes: {str(error).splitlines()[0]}")
     asked = [[alphabet.index(c) for c in prompt if c in alphabet] for prompt in a.prompts]
     if not all(asked):
         sys.exit("a prompt has no character that the model knows")

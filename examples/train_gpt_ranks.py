@@ -18,6 +18,7 @@ import time
 from functools import partial
 
 import gpt
+import options
 import strobe.torch as st
 import torch
 import torch.distributed as dist
@@ -59,9 +60,9 @@ def train(attention, ids: Tensor, characters: int, steps: int, cut: bool) -> lis
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=options.count, default=60)
     parser.add_argument("--tolerance", type=float, default=0.01, help="of the loss of each step")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--device", type=options.device, metavar="cpu|cuda", default="cpu")
     a = parser.parse_args()
     backend = {"cpu": "gloo", "cuda": "nccl"}[a.device]
     if a.device == "cuda":

@@ -11,6 +11,7 @@ w patches a row, n x n patches a window, windows shifted by s in every second la
 
 import argparse
 
+import options
 import strobe.torch
 import torch
 import torch.nn.functional as F
@@ -77,8 +78,8 @@ def draw(count: int, generator: torch.Generator) -> Tensor:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--plot", metavar="FILE", help="write a PNG: noisy, restored and true pictures, and who sees whom")
+    parser.add_argument("--steps", type=options.count, default=500)
+    parser.add_argument("--plot", type=options.written, metavar="FILE", help="write a PNG: noisy, restored and true pictures, and who sees whom")
     a = parser.parse_args()
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)

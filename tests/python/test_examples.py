@@ -84,6 +84,41 @@ def test_small(name, example):
     assert re.search(expected, example(name, *options))
 
 
+REFUSED = {
+    "train_gpt": [(["--steps", 0], "--steps: 0 is given; an integer from 1 on"), (["--save", "none/x"], "--save: none/x is given; a file in a folder")],
+    "train_gpt_ranks": [(["--steps", "many"], "--steps: many is given; an integer from 1 on")],
+    "vision_windows": [(["--steps", 0], "--steps: 0 is given"), (["--plot", "none/picture"], "--plot: none/picture is given; a file in a folder")],
+    "diffusion_joint": [(["--steps", -1], "--steps: -1 is given")],
+    "alibi_extrapolation": [(["--steps", 0], "--steps: 0 is given"), (["--lengths", 10**9], "--lengths: 1000000000 is given; 1 to ")],
+    "fp8_length": [(["--lengths", 0], "--lengths: 0 is given"), (["--device", "tpu"], "--device: tpu is given; cpu or cuda is accepted")],
+    "fp8_error": [(["--device", "tpu"], "--device: tpu is given; cpu or cuda is accepted")],
+    "generate": [(["none.safetensors", 3, "a"], "none.safetensors is given; a file that exists"), ([__file__, 3, "a"], "is not what train_gpt.py --save writes")],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_are_refused(name, monkeypatch, capsys):
+    """In a line, before anything is computed."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    for options, said in REFUSED[name]:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, options)])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")
+        printed = capsys.readouterr()
+        assert end.value.code == 2 and said in printed.err.splitlines()[-1] and not printed.out, printed
+
+
+@pytest.mark.parametrize("name", ["train_gpt", "train_gpt_ranks", "fp8_error", "fp8_length"])
+def test_a_gpu_that_is_not_there(name, monkeypatch, capsys):
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", [name, "--device", "cuda"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")
+    assert end.value.code == 2 and "cuda is given, and PyTorch finds no GPU" in capsys.readouterr().err.splitlines()[-1]
+
+
 @pytest.mark.full
 def test_the_real_models_in_full():
     for name in ("minilm_embeddings", *SMALL):
