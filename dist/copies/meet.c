@@ -16,6 +16,8 @@
 
 #include "copies.h"
 
+enum { MOST_CONNECTIONS = 32 }; /* that a driver makes */
+
 struct hello {
     int32_t status, process;
     char host[96], file[64], sentence[256]; /* host: the same for processes that can know each other */
@@ -153,9 +155,26 @@ static void offer_memory(struct copies *c, const char *file, struct offer *offer
     if (error) (void)cudaGetLastError();
 }
 
+/* Ranks of one process that share a GPU share the connections on which the driver puts streams. Of two streams on one
+ * connection the second does nothing while the first waits for another rank's value. If that other rank's host waits for the
+ * second before it makes its call, or the driver does, to load a kernel, all wait for ever. */
+static const char *lacks_connections(void) {
+    const char *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS"), *loading = getenv("CUDA_MODULE_LOADING");
+    if (!connections || atoi(connections) < MOST_CONNECTIONS)
+        return "they are threads of a process and share a GPU, for which CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment "
+               "is "
+               "accepted";
+    if (!loading || strcmp(loading, "EAGER") != 0)
+        return "they are threads of a process and share a GPU, for which CUDA_MODULE_LOADING=EAGER in the environment is "
+               "accepted";
+    return NULL;
+}
+
 /* A rank of this process. */
 static const char *reach_thread(struct copies *c, const struct offer *offer, struct near *n) {
     int can = offer->device == c->device;
+    const char *lack = can ? lacks_connections() : NULL;
+    if (lack) return lack;
     cudaError_t error = can ? cudaSuccess : cudaDeviceCanAccessPeer(&can, c->device, offer->device);
     if (!error && can && offer->device != c->device) error = cudaDeviceEnablePeerAccess(offer->device, 0);
     if (error) (void)cudaGetLastError();

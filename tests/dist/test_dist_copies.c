@@ -254,6 +254,11 @@ static void *run_rank(void *of) {
     return NULL;
 }
 
+static void expect(struct rank *r, strobe_status status, strobe_status right, const char *sentence) {
+    if (status != right) fail(r, sentence, "another status");
+    if (!strstr(strobe_dist_copies_last_error(), sentence)) fail(r, sentence, strobe_dist_copies_last_error());
+}
+
 /* ---- parts */
 
 static int as_process(int32_t rank, int32_t ranks) {
@@ -262,22 +267,44 @@ static int as_process(int32_t rank, int32_t ranks) {
     return r.failed;
 }
 
-/* Where they share a GPU, the streams of each are to go by themselves, and the driver is to have loaded what they launch:
- * what include/strobe/strobe_dist_copies.h says. */
-static int as_threads(int32_t rank, int32_t ranks) {
+static int run_threads(int32_t ranks, void *(*run)(void *rank)) {
     struct rank r[MOST_RANKS] = {{.rank = 0}};
     pthread_t threads[MOST_RANKS];
     int failed = 0;
     char text[256];
-    if (rank > 0) return 0; /* this process has them all */
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1), setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     if (!cuda_driver_open(text, sizeof text)) return SKIPPED;
     for (int32_t n = 0; n < ranks; ++n) {
         r[n].rank = n, r[n].ranks = ranks;
-        if (pthread_create(&threads[n], NULL, run_rank, &r[n])) return 1;
+        if (pthread_create(&threads[n], NULL, run, &r[n])) return 1;
     }
     for (int32_t n = 0; n < ranks; ++n) pthread_join(threads[n], NULL), failed |= r[n].failed;
     return failed;
+}
+
+/* Where they share a GPU, the streams of each are to go by themselves, and the driver is to have loaded what they launch:
+ * what include/strobe/strobe_dist_copies.h says. */
+static int as_threads(int32_t rank, int32_t ranks) {
+    if (rank > 0) return 0; /* this process has them all */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1), setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+    return run_threads(ranks, run_rank);
+}
+
+/* Without what such threads need they are told, all alike, before anything can wait. */
+static void *refuse_rank(void *of) {
+    struct rank *r = of;
+    strobe_transport t = {0};
+    enter(r);
+    expect(r, strobe_dist_copies_create(&r->base, 0, &t), STROBE_UNSUPPORTED,
+           "rank 0 does not reach rank 1: they are threads of a process and share a GPU, for which "
+           "CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment is accepted");
+    if (t.self || t.start) fail(r, "a refusal", "has changed the transport");
+    return NULL;
+}
+
+static int as_threads_without_connections(int32_t rank, int32_t ranks) {
+    if (rank > 0) return 0;
+    unsetenv("CUDA_DEVICE_MAX_CONNECTIONS"), setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+    return run_threads(ranks, refuse_rank);
 }
 
 /* The last rank ends without a word; the others' streams and calls come to an end, with a sentence. */
@@ -309,11 +336,6 @@ static int die(int32_t rank, int32_t ranks, bool moves) {
 
 static int with_a_death(int32_t rank, int32_t ranks) { return die(rank, ranks, false); }
 static int with_a_death_at_once(int32_t rank, int32_t ranks) { return die(rank, ranks, true); }
-
-static void expect(struct rank *r, strobe_status status, strobe_status right, const char *sentence) {
-    if (status != right) fail(r, sentence, "another status");
-    if (!strstr(strobe_dist_copies_last_error(), sentence)) fail(r, sentence, strobe_dist_copies_last_error());
-}
 
 static int with_bad_input(int32_t rank, int32_t ranks) {
     struct rank r = {.rank = rank, .ranks = ranks};
@@ -377,6 +399,7 @@ int main(void) {
     failed |= run("processes", 3, as_process, -1);
     failed |= run("processes", 1, as_process, -1);
     failed |= run("threads of a process", 3, as_threads, -1);
+    failed |= run("threads that share a GPU, with few connections", 2, as_threads_without_connections, -1);
     failed |= run("a process that ends", 3, with_a_death, 2);
     failed |= run("a process that ends", 2, with_a_death, 1);
     failed |= run("a process that ends, of an exchange at once", 3, with_a_death_at_once, 2);
