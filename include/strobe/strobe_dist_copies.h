@@ -21,14 +21,14 @@ extern "C" {
  * A rank sends into 96 MB that each other rank of its host keeps on its GPU for it, in pieces, and that rank copies them on
  * to where they belong. Streams wait for each other by values in memory that the processes share; the host waits for
  * nothing, and a captured graph keeps all of it. Ranks in threads of one process that share a GPU need
- * CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER in the environment before the process's first CUDA call: else
- * a stream that waits may keep another rank's from going on, for ever. When the process of a rank of the host ends, streams
- * that wait for it go on within a second, with results that mean nothing; calls from then on return STROBE_DEVICE_ERROR with
- * a sentence that names it. A rank that lives but does not make the call that others make is waited for. Returns
- * UNSUPPORTED, on all ranks, where there are several and no two of them reach each other; *transport is as it was then, and
- * base can be used. Further INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR: the same on all ranks. strobe_transport nccl,
- * transport; strobe_dist_nccl_create(&comm, &nccl); const strobe_transport *best = strobe_dist_copies_create(&nccl, device,
- * &transport) == STROBE_OK ? &transport : &nccl;
+ * CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER in the environment before the process's first CUDA call: a
+ * stream that waits would keep another rank's from going on, for ever. Without, they do not reach each other. When the
+ * process of a rank of the host ends, streams that wait for it go on within a second, with results that mean nothing; calls
+ * from then on return STROBE_DEVICE_ERROR with a sentence that names it. A rank that lives but does not make the call that
+ * others make is waited for. Returns UNSUPPORTED, on all ranks, where there are several and no two of them reach each other;
+ * *transport is as it was then, and base can be used. Further INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR: the same on all
+ * ranks. strobe_transport nccl, transport; strobe_dist_nccl_create(&comm, &nccl); const strobe_transport *best =
+ * strobe_dist_copies_create(&nccl, device, &transport) == STROBE_OK ? &transport : &nccl;
  */
 STROBE_API strobe_status strobe_dist_copies_create(const strobe_transport *base, int32_t device_index,
                                                    strobe_transport *transport);
