@@ -212,7 +212,7 @@ static bool diagonals_differ(const struct whole *w) {
 
 static const char *rejects_parts(const struct whole *w) {
     if (diagonals_differ(w)) return "ALiBi under a top-left mask of sequences with seq_q other than seq_k";
-    if (w->g.dbias && w->bias.stride[2] == 0 && w->total_q > 1) return "a dbias whose rows are summed";
+    if (w->g.dbias && w->bias.stride[2] == 0 && w->d.rows_q > 1) return "a dbias whose rows are summed";
     if (w->d.layout != STROBE_DIST_STRIPED || w->t.size == 1) return NULL;
     if (w->a.alibi) return "ALiBi in the striped layout";
     if (w->a.dropout && w->dropout.p > 0) return "dropout in the striped layout";

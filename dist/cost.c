@@ -268,7 +268,7 @@ static void make_question(const struct whole *w, struct question *q) {
     q->dtype_q = w->a.q.dtype, q->dtype_k = w->a.k.dtype, q->dtype_out = w->a.out.dtype;
     q->backward = w->backward, q->hides = w->hides, q->bottom_right = w->bottom_right;
     q->alibi = w->a.alibi != NULL, q->dropout = w->a.dropout && w->dropout.p > 0, q->bias = w->a.bias != NULL;
-    q->bool_mask = w->a.bool_mask != NULL, q->sums_rows = w->g.dbias && w->bias.stride[2] == 0;
+    q->bool_mask = w->a.bool_mask != NULL, q->sums_rows = w->g.dbias && w->bias.stride[2] == 0 && w->d.rows_q > 1;
 }
 
 /* What this thread has been asked last: of a layer's calls, forward and backward, and the queries of their workspace, all

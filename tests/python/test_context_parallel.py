@@ -77,6 +77,7 @@ def results(rank, size):
     compare(*square, layout="contiguous", dropout=0.3, seed=11, alibi_slopes=torch.tensor([0.5, 0.25, 0.1, 0.05]))
     generator = torch.Generator().manual_seed(5)
     compare(*square, layout="zigzag", bias=torch.randn(41, 41, generator=generator), causal=True)
+    compare(*tensors(size + 1, 9), layout="contiguous", bias=torch.randn(size + 1, 9, generator=generator))  # the last has one row
     compare(*square, layout="zigzag", mask=None, scale=0.3, q_start=3, causal=True, diagonal="top_left")
     compare(*tensors(2, 5), layout="zigzag", causal=True)  # some processes have no row
     lengths = torch.tensor([0, 9, 9, 30, 41], dtype=torch.int32)
@@ -101,6 +102,17 @@ def helpers(rank, size):
         assert torch.equal(st.unshard(st.shard(x, 0, layout=layout), 0, layout=layout), x)
     with pytest.raises(ValueError, match="layout is 'zig'; 'contiguous', 'zigzag', 'striped' is accepted"):
         st.shard(x, layout="zig")
+    for cut in (st.shard, st.unshard):
+        with pytest.raises(ValueError, match="dim is 3; -3 to 2, an axis of x, is accepted"):
+            cut(x, 3)
+        with pytest.raises(ValueError, match="dim is 0; x has no axis to cut"):
+            cut(torch.tensor(1.0), 0)
+        with pytest.raises(TypeError, match=r"x is a <class 'list'>; a torch\.Tensor is accepted"):
+            cut([1.0], 0)
+    with pytest.raises(ValueError, match="seq is -1; 0 and more is accepted"):
+        st.shard_positions(-1)
+    with pytest.raises(TypeError, match=r"seq is 2\.5; an integer is accepted"):
+        st.shard_positions(2.5)
 
 
 def refusals(rank, size):

@@ -320,6 +320,26 @@ def context_parallel_attention(
     return (out, lse) if return_lse else out
 
 
+def _whole(name: str, value: Any, accepted: str = "0 and more", *, most: int = 2**63 - 1) -> int:
+    """An integer that C can have: what is none is refused, not rounded."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; an integer is accepted") from None
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} is {number}; {accepted} is accepted")
+    return number
+
+
+def _check_cut(x: Any, dim: Any) -> None:
+    """Whether x has an axis dim, before a process asks others for anything."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x is a {type(x)}; a torch.Tensor is accepted")
+    if not hasattr(dim, "__index__") or not -x.dim() <= dim < x.dim():
+        axes = f"{-x.dim()} to {x.dim() - 1}, an axis of x, is accepted" if x.dim() else "x has no axis to cut"
+        raise ValueError(f"dim is {dim!r}; {axes}")
+
+
 def _positions(seq: int, size: int, rank: int, layout: str) -> Tensor:
     _choice("layout", layout, LAYOUTS)
     every = torch.arange(seq)
@@ -346,18 +366,7 @@ def shard_positions(seq: int, *, group: Any = None, layout: str = "zigzag") -> T
         For position embeddings, rotary embedding and the like.
     """
     member = _member_of(group)
-    return _positions(seq, member.size, member.rank, layout)
-
-
-def _whole(name: str, value: Any, accepted: str, most: int) -> int:
-    """An integer that C can have: what is none is refused, not rounded."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r}; an integer is accepted") from None
-    if not 0 <= number <= most:
-        raise ValueError(f"{name} is {number}; {accepted} is accepted")
-    return number
+    return _positions(_whole("seq", seq), member.size, member.rank, layout)
 
 
 def order_documents(
@@ -390,9 +399,11 @@ def order_documents(
     given, found : float
         The most work of a process over the mean, as the documents are given and in that order: 1 is even.
     """
+    if isinstance(lengths, Tensor) and lengths.dim() != 1:
+        raise ValueError(f"lengths.shape is {tuple(lengths.shape)}; (documents,) is accepted")
     given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
-    numbers = [_whole(f"lengths[{n}]", length, "0 and more, and 2^61 in all,", 2**61) for n, length in enumerate(given)]
-    ranks = _member_of(group).size if ranks is None else _whole("ranks", ranks, "1 to 65536", 65536)
+    numbers = [_whole(f"lengths[{n}]", length, "0 and more, and 2^61 in all,", most=2**61) for n, length in enumerate(given)]
+    ranks = _member_of(group).size if ranks is None else _whole("ranks", ranks, "1 to 65536", most=65536)
     left, right = sides(window)
     if causal:
         right = 0
@@ -411,6 +422,7 @@ def shard(x: Tensor, dim: int = 1, *, group: Any = None, layout: str = "zigzag")
     group, layout
         As in :func:`context_parallel_attention`.
     """
+    _check_cut(x, dim)
     return x.index_select(dim, shard_positions(x.shape[dim], group=group, layout=layout).to(x.device))
 
 
@@ -425,6 +437,8 @@ def unshard(x: Tensor, dim: int = 1, *, group: Any = None, layout: str = "zigzag
     dim, group, layout
         As in :func:`shard`.
     """
+    _check_cut(x, dim)
+    _choice("layout", layout, LAYOUTS)
     member = _member_of(group)
     group, size = member.group, member.size
     rows = torch.zeros(size, dtype=torch.int64, device=x.device)
