@@ -8,6 +8,7 @@
 #include "io/options.h"
 #include "problem/inputs.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +93,8 @@ static bool draw(const picture *at, const char *path) {
     draw_squares(file, at, true, "#1f4e79");
     draw_squares(file, at, false, "#8db4d9");
     fputs("</svg>\n", file);
-    return fclose(file) == 0;
+    const bool written = !ferror(file);
+    return fclose(file) == 0 && written;
 }
 
 static void print_counts(const picture *at) {
@@ -127,7 +129,7 @@ static int show(const problem *from, int64_t block, const char *path, char *mess
     at.seen = calloc((size_t)(at.down * at.across) + 1, sizeof *at.seen);
     for (int64_t first = 0; ok && first < at.keys; first += COLUMNS)
         if (!look(&in, &out, &at, first)) ok = (snprintf(message, capacity, "%s", strobe_last_error()), false);
-    if (ok && path && !draw(&at, path)) ok = (snprintf(message, capacity, "%s could not be written", path), false);
+    if (ok && path && !draw(&at, path)) ok = (snprintf(message, capacity, "%s could not be written: %s", path, strerror(errno)), false);
     if (ok) print_counts(&at);
     free(at.seen);
     outputs_free(&out);

@@ -30,7 +30,7 @@ install(EXPORT strobeTargets NAMESPACE strobe:: DESTINATION ${cmake_folder})
 configure_package_config_file(cmake/strobeConfig.cmake.in strobeConfig.cmake INSTALL_DESTINATION ${cmake_folder}
   NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 # As the SONAME: structures grow at their end only, so that a newer library serves an older program.
-write_basic_package_version_file(strobeConfigVersion.cmake COMPATIBILITY SameMajorVersion)
+write_basic_package_version_file(strobeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/strobeConfig.cmake ${PROJECT_BINARY_DIR}/strobeConfigVersion.cmake
   DESTINATION ${cmake_folder})
 

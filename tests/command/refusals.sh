@@ -98,7 +98,9 @@ if [ -w /dev/full ]; then
         echo "strobe info on a full disk says: $(cat "$errors")"
         failed=$((failed + 1))
     fi
+    refused 'strobe mask: /dev/full could not be written: No space left on device' mask fwd s=64 causal -o /dev/full
 fi
+refused 'strobe mask: /nonexistent/a.svg could not be written: No such file or directory' mask fwd s=64 causal -o /nonexistent/a.svg
 STROBE_ISA=sse9 && export STROBE_ISA
 refused 'strobe: STROBE_ISA is sse9; baseline, avx2, avx512, avx512bf16 or amx is accepted' info
 

@@ -32,6 +32,9 @@ install)
     if [ -x "$prefix/bin/strobe" ]; then "$prefix/bin/strobe" info; fi
     ;;
 find_package)
+    printf 'cmake_minimum_required(VERSION 3.22)\nproject(other C)\nfind_package(strobe 0.0 QUIET)\nif(strobe_FOUND)\nmessage(FATAL_ERROR "a version whose interface may be another was taken")\nendif()\n' \
+        >"$work/CMakeLists.txt"
+    cmake -S "$work" -B "$work/other_version" "-DCMAKE_PREFIX_PATH=$prefix"
     build_consumer "$work/find_package" "-DCMAKE_PREFIX_PATH=$prefix"
     ;;
 pkg-config)

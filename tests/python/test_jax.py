@@ -185,6 +185,11 @@ def test_functions_of_a_score_under_vmap_and_refused():
         refused = f"{name} is traced; a number that is known when the function is traced is accepted"
         with pytest.raises(TypeError, match=refused):
             jax.jit(lambda x, name=name: sj.attention(q, k, v, **{name: (x, x) if name == "window" else x}))(1)
+    (rows,) = jax.export.symbolic_shape("rows")
+    with pytest.raises(TypeError, match=r"q\.shape is \(rows, 4, 16\); sizes that are known when the function is traced are accepted"):
+        jax.export.export(jax.jit(sj.attention))(*[jax.ShapeDtypeStruct((rows, 4, 16), np.float32)] * 3)
+    with pytest.raises(TypeError, match=r"k\.dtype is key<fry>; numbers are accepted"):
+        sj.attention(q, jax.random.key(0), v)
     for scale in (np.float32(0.5), np.array(0.5), jnp.float32(0.5)):
         np.testing.assert_array_equal(sj.attention(q, k, v, scale=scale), sj.attention(q, k, v, scale=0.5))
     integer, number = (sj.attention(q, k, v, score="score * (x / 2)", scalars={"x": x}) for x in (1, 1.0))

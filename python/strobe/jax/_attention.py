@@ -107,9 +107,19 @@ def attention(
         "seed": _halves(seed) if dropout else None,
     }  # fmt: skip
     given |= zip(_operator.array_names(len(arrays)), arrays.values(), strict=True)
-    given = _varying.alike({name: jnp.asarray(x) for name, x in given.items() if x is not None})
+    given = _varying.alike({name: _array(name, x) for name, x in given.items() if x is not None})
     out, lse = _attention((tuple(numbers.items()), function), given)
     return (out, lse) if return_lse else out
+
+
+def _array(name: str, x: Any) -> jax.Array:
+    """x as an array of JAX whose sizes are numbers and whose elements are no keys."""
+    array = jnp.asarray(x)
+    if not all(isinstance(n, int) for n in array.shape):
+        raise TypeError(f"{name}.shape is {array.shape}; sizes that are known when the function is traced are accepted")
+    if jnp.issubdtype(array.dtype, jax.dtypes.extended):
+        raise TypeError(f"{name}.dtype is {array.dtype}; numbers are accepted")
+    return array
 
 
 def _constant(name: str, x: Any) -> Any:
