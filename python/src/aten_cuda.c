@@ -183,8 +183,7 @@ void aten_efficient(stable_value *stack, uint64_t arguments, uint64_t results) {
     if (done) {
         out_size(&call, size);
         done = aten_new(&call, size, &made[0], &call.a.out) && new_padded_lse(&call, as_bool(stack[4]), &made[1]) &&
-               aten_new_empty(&call, torch_abi.int64(), NULL, &made[2]) &&
-               aten_new_empty(&call, torch_abi.int64(), NULL, &made[3]) && aten_forward(&call);
+               aten_new_unread(&call, &made[2]) && aten_new_unread(&call, &made[3]) && aten_forward(&call);
     }
     aten_close(&call);
     if (done) {

@@ -108,6 +108,19 @@ bool aten_new_empty(const struct aten_call *c, int32_t dtype, const int64_t *siz
     return torch_abi.empty(size ? 1 : 0, size ? size : &one, &one, dtype, at->device, at->index, made) == 0;
 }
 
+/* Where the driver does not say, it is taken for one: a tensor on the device is right in both. */
+static bool is_recorded(const struct aten_call *c) {
+    void *stream;
+    int status;
+    return torch_abi.current_stream(c->a.device_index, &stream) || torch_abi.is_capturing(stream, &status) || status != 0;
+}
+
+bool aten_new_unread(const struct aten_call *c, struct torch_tensor **made) {
+    static const int64_t one = 1;
+    if (is_recorded(c)) return aten_new_empty(c, torch_abi.int64(), NULL, made);
+    return torch_abi.empty(0, &one, &one, torch_abi.int64(), cpu, 0, made) == 0;
+}
+
 /* ------------------------------------------------------------------------------------------------------------- inputs -- */
 
 /* The library reads along the last axis, and takes three strides of zero for a default. */
