@@ -63,8 +63,8 @@ bool aten_new_lse(struct aten_call *call, enum lse_layout layout, int64_t rows, 
 /* A tensor of PyTorch's dtype with nothing written, where q is; of no axes where size is NULL, of one otherwise. */
 bool aten_new_empty(const struct aten_call *call, int32_t dtype, const int64_t *size, struct torch_tensor **made);
 
-/* A random generator's number that nobody reads, of no axes: on the host, as PyTorch's own efficient kernel makes it, or, while
- * the stream is recorded for a graph, whose outputs are the device's, where q is. */
+/* A random generator's number that nobody reads, of no axes: on the host, as PyTorch's own efficient kernel makes it, or,
+ * while the stream is recorded for a graph, whose outputs are the device's, where q is. */
 bool aten_new_unread(const struct aten_call *call, struct torch_tensor **made);
 
 /* The library's calls, on the CPU or on the current stream of q's device; false for what it refuses. */

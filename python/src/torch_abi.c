@@ -97,8 +97,7 @@ bool torch_abi_open_cuda(const char *path) {
     struct torch_abi found = torch_abi;
     void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
     if (!library || !torch_abi.version) return false;
-    if (!find(library, "aoti_torch_get_current_cuda_stream", &found.current_stream) ||
-        !find_driver(&found) ||
+    if (!find(library, "aoti_torch_get_current_cuda_stream", &found.current_stream) || !find_driver(&found) ||
         !find(library, "_ZN2at13globalContextEv", &found.settings) || /* of libtorch_cpu.so, which this one needs */
         !find(library, "_ZNK2at7Context23deterministicAlgorithmsEv", &found.deterministic))
         return false;
