@@ -294,6 +294,28 @@ def test_fp32_is_made_of_tf32_as_in_pytorchs_kernel(monkeypatch):
         assert torch.equal(got[0], out) == torch.equal(expected[0], out) == allowed
 
 
+def devices_of_results():
+    """What the efficient operator gives, and what it gives while a graph is captured."""
+    q, k, v = (x.detach() for x in gpu(*[(2, 4, 37, 64)] * 3, dtype=torch.float32))
+    made = call(EFFICIENT, q, k, v)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        captured = call(EFFICIENT, q, k, v)
+    return [[x.device.type for x in results] for results in (made, captured)]
+
+
+@on_gpu
+def test_numbers_that_nobody_reads_are_where_pytorchs_are():
+    """On the host; on the device while a graph is captured, which has no outputs elsewhere."""
+    expected = devices_of_results()
+    before = ran()
+    st.activate()
+    try:
+        assert devices_of_results() == expected
+    finally:
+        st.deactivate()
+    assert (ran() - before).tolist() == [2, 0]
+
+
 @on_gpu
 @pytest.mark.parametrize("dim", [192, 256])
 def test_fp32_of_many_columns_is_pytorchs(dim):
