@@ -91,6 +91,19 @@ bool aten_new_like(const struct aten_call *c, const struct view *like, const int
     return true;
 }
 
+/* By the driver, which is less for the host than an operator of PyTorch's, where the device is the current one. */
+static bool fill_with_infinity(const struct aten_call *c, struct torch_tensor *tensor, void *data, int64_t count) {
+    enum { INFINITY_IN_FP32 = 0x7f800000 };
+    void *stream;
+    int device;
+    if (c->a.device == STROBE_CUDA && c->a.dtype != STROBE_FP64 && torch_abi.set_words &&
+        torch_abi.current_device(&device) == 0 && device == c->a.device_index &&
+        torch_abi.current_stream(device, &stream) == 0 &&
+        torch_abi.set_words((uintptr_t)data, INFINITY_IN_FP32, (size_t)count, stream) == 0)
+        return true;
+    return torch_abi.fill && torch_abi.fill(tensor, (double)INFINITY) == 0;
+}
+
 bool aten_new_lse(struct aten_call *c, enum lse_layout layout, int64_t rows, struct torch_tensor **made) {
     const int64_t *q = c->q.size, size[4] = {q[BATCH], q[HEADS], rows, 1};
     const bool last = layout == LSE_HEADS_LAST;
@@ -99,7 +112,7 @@ bool aten_new_lse(struct aten_call *c, enum lse_layout layout, int64_t rows, str
     void *data;
     if (!make(size, stride, layout == LSE_COLUMN ? 4 : 3, dtype_of(element), &c->q.place, made, &data)) return false;
     c->a.lse = (strobe_tensor){.data = data, .stride = {stride[0], stride[2], stride[1]}, .dtype = element};
-    return rows == q[SEQ] || (torch_abi.fill && torch_abi.fill(*made, (double)INFINITY) == 0);
+    return rows == q[SEQ] || fill_with_infinity(c, *made, data, q[BATCH] * q[HEADS] * rows);
 }
 
 bool aten_new_empty(const struct aten_call *c, int32_t dtype, const int64_t *size, struct torch_tensor **made) {

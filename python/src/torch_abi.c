@@ -90,7 +90,8 @@ bool torch_abi_open(const char *path) {
 
 static bool find_driver(struct torch_abi *abi) {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY); /* stays open, as PyTorch leaves it */
-    return driver && find(driver, "cuStreamIsCapturing", &abi->is_capturing);
+    return driver && find(driver, "cuStreamIsCapturing", &abi->is_capturing) &&
+           find(driver, "cuMemsetD32Async", &abi->set_words) && find(driver, "cuCtxGetDevice", &abi->current_device);
 }
 
 bool torch_abi_open_cuda(const char *path) {

@@ -66,6 +66,9 @@ struct torch_abi {
     torch_error (*current_stream)(int32_t device_index, void **stream);
     /* The driver's cuStreamIsCapturing, which PyTorch has no function for; a status of 0 is no. */
     int (*is_capturing)(void *stream, int *status);
+    /* Its cuMemsetD32Async and cuCtxGetDevice; 0 is success. */
+    int (*set_words)(unsigned long long at, unsigned word, size_t count, void *stream);
+    int (*current_device)(int *device);
     /* Whether torch.use_deterministic_algorithms is in force, of PyTorch's settings. The ABI does not tell: these are two
      * functions of C++, by their mangled names, that take and return what C has too. */
     void *(*settings)(void);
