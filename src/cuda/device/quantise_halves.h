@@ -11,36 +11,22 @@
 #ifndef STROBE_CUDA_DEVICE_QUANTISE_HALVES_H
 #define STROBE_CUDA_DEVICE_QUANTISE_HALVES_H
 
-enum { WIDTH = 16, HALF = COLUMNS / 2 };
+enum { WIDTH = 16, PART = WIDTH, HALF = COLUMNS / 2 };
 static_assert(HALF == LANES * WIDTH, "lanes share a half");
 
 struct row {
-    float x[2][WIDTH];
+    float x[2][PART];
 };
 
 INLINE int column_of(int lane, int half, int n) { return half * HALF + WIDTH * lane + n; }
 
-/* The thread's row; signs: of its columns; NULL where they stay. */
-INLINE void load_row(const struct quantise_shared *s, const struct lane_signs *signs, bool is_bf16, int index, int lane,
-                     struct row *r) {
-    uint32_t two[HELD / 2];
+/* The thread's row as it lies in the tile. */
+INLINE void read_row(const struct quantise_shared *s, int index, int lane, uint32_t (&two)[HELD / 2]) {
 #pragma unroll
     for (int n = 0; n < HELD / 8; ++n) {
         const uint4 from = s->rows[index][place_in_row(column_of(lane, n / 2, 0) / 8) + n % 2];
         two[4 * n] = from.x, two[4 * n + 1] = from.y, two[4 * n + 2] = from.z, two[4 * n + 3] = from.w;
     }
-    if (signs)
-#pragma unroll
-        for (int n = 0; n < HELD / 8; ++n) {
-            const uint4 sign = ((const uint4 *)signs->pair)[n];
-            two[4 * n] ^= sign.x, two[4 * n + 1] ^= sign.y, two[4 * n + 2] ^= sign.z, two[4 * n + 3] ^= sign.w;
-        }
-    if (is_bf16)
-#pragma unroll
-        for (int n = 0; n < HELD / 2; ++n) widen_two(two[n], true, &r->x[n / 8][n % 8 * 2]);
-    else
-#pragma unroll
-        for (int n = 0; n < HELD / 2; ++n) widen_two(two[n], false, &r->x[n / 8][n % 8 * 2]);
 }
 
 /* The signs of columns in the thread's sines. */

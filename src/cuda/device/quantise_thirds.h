@@ -11,37 +11,23 @@
 #ifndef STROBE_CUDA_DEVICE_QUANTISE_THIRDS_H
 #define STROBE_CUDA_DEVICE_QUANTISE_THIRDS_H
 
-enum { WIDTH = 4, SIXTH = COLUMNS / 6 };
+enum { WIDTH = 4, PART = 2 * WIDTH, SIXTH = COLUMNS / 6 };
 static_assert(SIXTH == LANES * WIDTH, "lanes share a sixth");
 
 /* Two sixths are a third. */
 struct row {
-    float x[3][2 * WIDTH];
+    float x[3][PART];
 };
 
 INLINE int column_of(int lane, int sixth, int n) { return sixth * SIXTH + WIDTH * lane + n; }
 
-/* The thread's row; signs: of its columns; NULL where they stay. */
-INLINE void load_row(const struct quantise_shared *s, const struct lane_signs *signs, bool is_bf16, int index, int lane,
-                     struct row *r) {
-    uint32_t two[HELD / 2];
+/* The thread's row as it lies in the tile. */
+INLINE void read_row(const struct quantise_shared *s, int index, int lane, uint32_t (&two)[HELD / 2]) {
 #pragma unroll
     for (int n = 0; n < 6; ++n) {
         const uint2 from = ((const uint2 *)s->rows[index])[column_of(lane, n, 0) / WIDTH];
         two[2 * n] = from.x, two[2 * n + 1] = from.y;
     }
-    if (signs)
-#pragma unroll
-        for (int n = 0; n < HELD / 8; ++n) {
-            const uint4 sign = ((const uint4 *)signs->pair)[n];
-            two[4 * n] ^= sign.x, two[4 * n + 1] ^= sign.y, two[4 * n + 2] ^= sign.z, two[4 * n + 3] ^= sign.w;
-        }
-    if (is_bf16)
-#pragma unroll
-        for (int n = 0; n < HELD / 2; ++n) widen_two(two[n], true, &r->x[n / 4][n % 4 * 2]);
-    else
-#pragma unroll
-        for (int n = 0; n < HELD / 2; ++n) widen_two(two[n], false, &r->x[n / 4][n % 4 * 2]);
 }
 
 /* The signs of columns in the thread's sines. */

@@ -193,6 +193,25 @@ INLINE uint32_t flip_of_high(int lane) { return (uint32_t)lane << 31; }
 #include "cuda/device/quantise_thirds.h"
 #endif
 
+/* The thread's row, a half or a third after the other; signs: of its columns; NULL where they stay. */
+INLINE void load_row(const struct quantise_shared *s, const struct lane_signs *signs, bool is_bf16, int index, int lane,
+                     struct row *r) {
+    uint32_t two[HELD / 2];
+    read_row(s, index, lane, two);
+    if (signs)
+#pragma unroll
+        for (int n = 0; n < HELD / 8; ++n) {
+            const uint4 sign = ((const uint4 *)signs->pair)[n];
+            two[4 * n] ^= sign.x, two[4 * n + 1] ^= sign.y, two[4 * n + 2] ^= sign.z, two[4 * n + 3] ^= sign.w;
+        }
+    if (is_bf16)
+#pragma unroll
+        for (int n = 0; n < HELD / 2; ++n) widen_two(two[n], true, &r->x[2 * n / PART][2 * n % PART]);
+    else
+#pragma unroll
+        for (int n = 0; n < HELD / 2; ++n) widen_two(two[n], false, &r->x[2 * n / PART][2 * n % PART]);
+}
+
 /* The signs of every lane's columns. All threads. */
 INLINE void spread_signs(const struct quantise_choices *c, float norm, struct quantise_shared *s) {
 #pragma unroll 1
