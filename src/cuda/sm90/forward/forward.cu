@@ -34,10 +34,8 @@
  * Registers of a consumer: S KEYS/2, P KEYS/4, O HEAD_DIM/2. Figures: docs/benchmarks.md; tuning:
  * docs/kernels/sm90_forward.md; tools/sass_guard.py watches what ptxas makes of this. */
 #include "cuda/device/element.h"
-#include "cuda/ptx/dependent.h"
-#include "cuda/ptx/warp_group.h"
-#include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/forward/bias_tile.h"
+#include "cuda/sm90/forward/consumer.h"
 #include "cuda/sm90/forward/dropout.h"
 #include "cuda/sm90/forward/exact_row.h"
 #include "cuda/sm90/forward/first_block.h"
@@ -51,21 +49,8 @@
 #include "cuda/sm90/forward/softcap.h"
 #include "cuda/sm90/forward/softmax.h"
 #include "cuda/sm90/forward/store.h"
-#include "cuda/sm90/trace.h"
-
-static_assert(sizeof(struct shared) <=
-                  sizeof(shared::q) + sizeof(shared::k) + sizeof(shared::v) + sizeof(shared::bias) + 1024,
-              "host.c asks for so much behind the stages");
 
 enum { BEGINS_EARLY = Q_SLOTS > GROUPS }; /* a tile's first scores, before O of the one before is stored */
-
-INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
-
-/* The first of the warp's sixteen rows in a tile. */
-INLINE int warp_row(void) { return (threadIdx.x / 32 - 4) * 16; }
-
-/* The warp is done with what the barrier guards. */
-INLINE void release(uint64_t *empty) { arrive_together(empty); }
 
 /* The consumer's state: what a thread of a warp group keeps beside its registers of S, P and O. */
 struct consumer_state {
@@ -85,21 +70,6 @@ struct consumer_state {
     struct tracer tracer;
 };
 
-/* Ping-pong: the group waits until it may issue its products, then lets the next group do so. */
-INLINE void ping_pong_wait(struct consumer_state *g) {
-    trace(&g->tracer, STROBE_TRACE_WAIT_PING_PONG, g->count);
-    if (GROUPS > 1) named_barrier_wait(PING_PONG_BARRIER + group_index(), 256);
-}
-
-INLINE void ping_pong_arrive(const struct consumer_state *g) {
-    if (GROUPS > 1) named_barrier_arrive(PING_PONG_BARRIER + (group_index() + 1) % GROUPS, 256);
-}
-
-INLINE void wait_full(struct consumer_state *g, uint64_t *full, uint32_t parity, uint32_t phase) {
-    trace(&g->tracer, phase, g->count);
-    mbarrier_wait(full, parity);
-}
-
 /* With masks or pages: reads the note of the block whose K has come, and the mask's bits, which the scores' product hides.
  * All lanes read it, and one arrives for them when the scores are there: the warp's barrier orders their reads before. */
 INLINE void read_note(const struct sm90_forward_params *p, const struct shared *shared, struct consumer_state *g,
@@ -117,26 +87,19 @@ INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *share
                        float (&s)[SCORES]) {
     const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, group_index()), stage = stage_of(g->count);
     const struct tile *t = &shared->tile[slot];
-    wait_full(g, &shared->tile_full[slot], slot_parity(g->tiles), STROBE_TRACE_WAIT_TILE);
+    wait_full(&g->tracer, &shared->tile_full[slot], slot_parity(g->tiles), STROBE_TRACE_WAIT_TILE, g->count);
     g->first_block = t->first_block, g->end_block = t->end_block;
     g->last_block = HAS_ROW_OFFSETS && t->start_block < t->end_block - 1 ? t->start_block + 1 : g->first_block;
     g->shown = keys_of_warp(t, warp_row());
     g->q_slot = q_slot_of(piece);
     if (g->end_block > g->first_block) {
         if (HAS_ROW_OFFSETS) g->slope = alibi_slope(p, t) * p->inverse_scale;
-        wait_full(g, &shared->q_full[g->q_slot], q_parity(piece), STROBE_TRACE_WAIT_Q);
-        wait_full(g, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K);
+        wait_full(&g->tracer, &shared->q_full[g->q_slot], q_parity(piece), STROBE_TRACE_WAIT_Q, g->count);
+        wait_full(&g->tracer, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K, g->count);
         read_note(p, shared, g, t);
     }
     trace(&g->tracer, STROBE_TRACE_QK, g->count);
     issue_scores(s, g->q + g->q_slot * Q_SLOT_STEP, g->k + stage * STAGE_STEP);
-}
-
-/* Where the loop over blocks begins at the diagonal, their numbers do not count them: there the maximum may lag by 2^8. */
-INLINE struct lag lag_of(const struct sm90_forward_params *p, int blocks) {
-    const struct lag lag = {HAS_SCORE_TERMS ? 1 / (float)LOG2_E : p->lag_unit,
-                            HAS_ROW_OFFSETS ? (float)LAGGING_MAXIMUM_LOG2 : p->least_lag, blocks};
-    return lag;
 }
 
 /* The tensor cores have finished the scores of block n: K, and Q after the last block, may be overwritten. */
@@ -209,15 +172,15 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
 INLINE void next_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                        float (&s)[SCORES], uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS], int n) {
     const uint32_t before = stage_of(g->count), before_parity = full_parity(g->count), now = stage_of(++g->count);
-    wait_full(g, &shared->k_full[now], full_parity(g->count), STROBE_TRACE_WAIT_K);
+    wait_full(&g->tracer, &shared->k_full[now], full_parity(g->count), STROBE_TRACE_WAIT_K, g->count);
     read_note(p, shared, g, &shared->tile[slot_of(g->tiles)]);
-    ping_pong_wait(g);
+    ping_pong_wait(&g->tracer, g->count);
     trace(&g->tracer, STROBE_TRACE_QK, g->count);
     issue_scores(s, g->q + g->q_slot * Q_SLOT_STEP, g->k + now * STAGE_STEP);
-    wait_full(g, &shared->v_full[before], before_parity, STROBE_TRACE_WAIT_V);
+    wait_full(&g->tracer, &shared->v_full[before], before_parity, STROBE_TRACE_WAIT_V, g->count);
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
     issue_accumulate(o, packed, g->v + before * STAGE_STEP);
-    ping_pong_arrive(g);
+    ping_pong_arrive();
     before_scores(p, shared, g, HAS_MASKS ? block_of_note(g->note) : n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(1); /* the scores; P V goes on */
@@ -236,11 +199,11 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
 INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                      float (&s)[SCORES], const uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS]) {
     const uint32_t last = stage_of(g->count), slot = slot_of(g->tiles);
-    wait_full(g, &shared->v_full[last], full_parity(g->count), STROBE_TRACE_WAIT_V);
-    ping_pong_wait(g);
+    wait_full(&g->tracer, &shared->v_full[last], full_parity(g->count), STROBE_TRACE_WAIT_V, g->count);
+    ping_pong_wait(&g->tracer, g->count);
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
     issue_accumulate(o, packed, g->v + last * STAGE_STEP);
-    ping_pong_arrive(g);
+    ping_pong_arrive();
     float factor[2];
     if (!BEGINS_EARLY) finish_rows(p, &shared->tile[slot], warp_row(), g->rows.shift, g->rows.sum, factor);
     ++g->count, ++g->tiles;
@@ -266,7 +229,7 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
     g.q = wgmma_operand(shared_address(shared->q), 0), g.k = kv_operand(shared->k[0], 0);
     g.v = kv_operand(shared->v[0], SLAB_STEP);
     g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);
-    if (GROUPS > 1 && index == GROUPS - 1) named_barrier_arrive(PING_PONG_BARRIER, 256);
+    ping_pong_begin(index);
 
     begin_tile(p, shared, &g, s);
     while (g.end_block > g.first_block) {
@@ -290,45 +253,4 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
     recompute_marked(p, *chain, warp_row());
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_constant__ struct sm90_forward_params p) {
-    extern __shared__ unsigned char memory[];
-    struct shared *shared = (struct shared *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
-    if (threadIdx.x == 0) {
-        tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v);
-        for (int slot = 0; slot < Q_SLOTS; ++slot)
-            mbarrier_init(&shared->q_full[slot], 1), mbarrier_init(&shared->q_empty[slot], 4 * ARRIVALS);
-        for (int stage = 0; stage < STAGES; ++stage) {
-            mbarrier_init(&shared->k_full[stage], 1), mbarrier_init(&shared->v_full[stage], 1);
-            mbarrier_init(&shared->k_empty[stage], 4 * GROUPS * ARRIVALS);
-            mbarrier_init(&shared->v_empty[stage], 4 * GROUPS * ARRIVALS);
-        }
-        for (int slot = 0; slot < TILES; ++slot) {
-            mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_ends[slot], 1);
-            mbarrier_init(&shared->tile_empty[slot], (4 * GROUPS + PRODUCER_WARPS) * ARRIVALS + PRODUCER_THREADS);
-        }
-        for (int i = 0; i < BIAS_STAGES * GROUPS; ++i)
-            mbarrier_init(&shared->bias_full[0][i], 1), mbarrier_init(&shared->bias_empty[0][i], 4 * ARRIVALS);
-        if (HAS_PAGES) mbarrier_init(&shared->v_arrived, 1);
-        for (int warp = 0; warp < 4 * GROUPS; ++warp) shared->chain[warp] = -1;
-        mbarrier_init_fence();
-    }
-    __syncthreads();
-    if (HAS_MASKS) wait_for_previous(); /* visible.cu */
-    if (HAS_PARTS) let_next_start();    /* merge.cu, which waits for all CTAs to end */
-    if (threadIdx.x == 64) trace_moment(&p, true);
-    const int group = threadIdx.x / 128 - 1;
-    if (group < 0) {
-        registers_release(PRODUCER_REGISTERS);
-        if (!HAS_PAGES && threadIdx.x == 0) producer_kv(&p, shared);
-        if (threadIdx.x == 64) producer_q(&p, shared);
-        if (threadIdx.x == 96) open_tile_counter(&p);
-        if (HAS_BIAS_TILES && threadIdx.x == 96) producer_bias(&p, shared);
-        if (HAS_PAGES && threadIdx.x / 32 == 0) producer_pages(&p, shared, false);
-        if (threadIdx.x / 32 == 1) scheduler(&p, shared);
-        if (threadIdx.x == 32) trace_moment(&p, false);
-        if (HAS_PAGES && threadIdx.x >= 96) producer_pages(&p, shared, true);
-    } else {
-        registers_claim(CONSUMER_REGISTERS);
-        consumer(&p, shared, group);
-    }
-}
+#include "cuda/sm90/forward/entry.h"

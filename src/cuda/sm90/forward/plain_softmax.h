@@ -9,7 +9,7 @@
 #include "cuda/sm90/forward/softmax.h"
 #include "cuda/sm90/forward/tile.h"
 
-enum { HALVES = KEYS % 64 == 0 ? KEYS / 64 : 1, HALF = KEYS / HALVES };
+enum { HALVES = 2, HALF = KEYS / HALVES };
 
 /* mask_band(): one branch in a block that hides nothing, and of a block at the rows' end the halves alone that hide
  * something.
@@ -31,7 +31,7 @@ INLINE void mask_plain_band(const struct tile *t, struct keys shown, float (&s)[
 /* Whether no row of the warp sees a key of the block's second half, as under a causal mask in every second tile's first
  * block. */
 INLINE bool has_hidden_half(const struct tile *t, int first, int key) {
-    return HALVES == 2 && key + HALF >= end_key_of(t, t->row + first + 15);
+    return key + HALF >= end_key_of(t, t->row + first + 15);
 }
 
 /* The greatest of both rows' bits, as integers, three at a time. Four chains: an instruction waits five clocks for the one

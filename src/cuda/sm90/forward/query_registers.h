@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * query_registers.h: Q in the consumers' registers, where they have room for it: the A operands of the first Q_STEPS steps
- * of 16 columns, of HEAD_DIM / 16. The others are read from shared memory. Included by plain.cu alone, after its -D
- * constants. */
+ * query_registers.h: Q in the consumers' registers: the A operands of the steps of 16 columns. At 256 columns a half of
+ * them would fit, and loses. Included by plain.cu alone, after its -D constants. */
 #ifndef STROBE_CUDA_SM90_FORWARD_QUERY_REGISTERS_H
 #define STROBE_CUDA_SM90_FORWARD_QUERY_REGISTERS_H
 
@@ -10,17 +9,12 @@
 #include "cuda/ptx/wgmma_rows.h"
 #include "cuda/sm90/forward/products.h"
 
-#if HEAD_DIM == 128 && KEYS == 128 /* at 256, 8 of 16 steps fit, and lose */
-#define Q_STEPS 8
-#else
-#define Q_STEPS 0
-#endif
 #define SCORES_ROWS_STEP JOIN(wgmma_rk_, KEYS)
 
-enum { HOLDS_QUERY = Q_STEPS * 16 == HEAD_DIM }; /* all of it: its slot is free when it is loaded */
+enum { Q_STEPS = HEAD_DIM / 16 };
 
 struct query_registers {
-    uint32_t of_step[Q_STEPS > 0 ? Q_STEPS : 1][4];
+    uint32_t of_step[Q_STEPS][4];
 };
 
 /* Loads the warp's sixteen rows of a group's slot. Lane l gives the address of row l % 8 of four matrices of 8 x 8: of the
@@ -33,23 +27,12 @@ INLINE void load_query(struct query_registers *query, const unsigned char *slot)
 }
 
 /* Issues S = Q K^T. */
-INLINE void issue_scores_of(float (&s)[SCORES], const struct query_registers *query, uint64_t q, uint64_t k) {
-#if Q_STEPS > 0
+INLINE void issue_scores_of(float (&s)[SCORES], const struct query_registers *query, uint64_t k) {
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < HEAD_DIM / 16; ++step) {
-        const int columns = step % 4 * 2;
-        const uint64_t keys = k + step / 4 * (SLAB_STEP / 16) + columns;
-        if (step < Q_STEPS)
-            SCORES_ROWS_STEP(s, query->of_step[step], keys, step > 0);
-        else
-            SCORES_STEP(s, q + step / 4 * (Q_SLAB / 16) + columns, keys, step > 0);
-    }
+    for (int step = 0; step < Q_STEPS; ++step)
+        SCORES_ROWS_STEP(s, query->of_step[step], k + step / 4 * (SLAB_STEP / 16) + step % 4 * 2, step > 0);
     wgmma_commit();
-#else
-    (void)query;
-    issue_scores(s, q, k);
-#endif
 }
 
 #endif
