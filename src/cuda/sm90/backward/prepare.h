@@ -98,33 +98,37 @@ INLINE void order_sequences(const struct sm90_backward_params *p) {
 #define PREPARE_(name) name##_prepare
 #define PREPARE(name)  PREPARE_(name)
 
-/* All loads are issued before the first is waited for. */
-extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, HEAD_DIM > 128 ? 2 : 4)
+/* All loads of some rows are issued before the first is waited for: so many that 1024 threads have registers for theirs. */
+extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4)
     PREPARE(KERNEL)(const __grid_constant__ struct sm90_backward_params p) {
-    enum { TIMES = ROWS / ROWS_AT_A_TIME };
+    enum { TIMES = 4 };
     const struct row_block block = row_block_of_cta(&p);
     const struct span rows = rows_of(&p, block.batch);
     const int lane = (int)threadIdx.x % ROW_LANES, first = (int)threadIdx.x / ROW_LANES;
-    uint4 out[TIMES], dout[TIMES];
-    float lse[TIMES], dlse[TIMES];
     let_next_start();
     if (p.sequences && blockIdx.x == 0) order_sequences(&p);
-#pragma unroll
-    for (int n = 0; n < TIMES; ++n) {
-        const int i = block.m * ROWS + n * ROWS_AT_A_TIME + first;
-        out[n] = dout[n] = make_uint4(0, 0, 0, 0), lse[n] = -INFINITY, dlse[n] = 0;
-        if (i >= rows.count) continue;
-        out[n] = load_piece(&p.out_rows, row_start(&p.out_rows, &rows, i, block.head), lane * 8);
-        dout[n] = load_piece(&p.dout_rows, row_start(&p.dout_rows, &rows, i, block.head), lane * 8);
-        lse[n] = p.lse[statistic_start(p.lse_stride, &rows, i, block.head)];
-        if (p.dlse) dlse[n] = p.dlse[statistic_start(p.dlse_stride, &rows, i, block.head)];
-    }
     clear_counts(&p);
     if (block.m * ROWS >= rows.count) return; /* nobody reads what it would store */
+#pragma unroll 1
+    for (int start = 0; start < ROWS; start += TIMES * ROWS_AT_A_TIME) {
+        uint4 out[TIMES], dout[TIMES];
+        float lse[TIMES], dlse[TIMES];
 #pragma unroll
-    for (int n = 0; n < TIMES; ++n) {
-        const float product = row_product(out[n], dout[n]);
-        if (lane == 0) store_statistics(&p, block.number * ROWS + n * ROWS_AT_A_TIME + first, product, lse[n], dlse[n]);
+        for (int n = 0; n < TIMES; ++n) {
+            const int i = block.m * ROWS + start + n * ROWS_AT_A_TIME + first;
+            out[n] = dout[n] = make_uint4(0, 0, 0, 0), lse[n] = -INFINITY, dlse[n] = 0;
+            if (i >= rows.count) continue;
+            out[n] = load_piece(&p.out_rows, row_start(&p.out_rows, &rows, i, block.head), lane * 8);
+            dout[n] = load_piece(&p.dout_rows, row_start(&p.dout_rows, &rows, i, block.head), lane * 8);
+            lse[n] = p.lse[statistic_start(p.lse_stride, &rows, i, block.head)];
+            if (p.dlse) dlse[n] = p.dlse[statistic_start(p.dlse_stride, &rows, i, block.head)];
+        }
+#pragma unroll
+        for (int n = 0; n < TIMES; ++n) {
+            const int row = start + n * ROWS_AT_A_TIME + first;
+            const float product = row_product(out[n], dout[n]);
+            if (lane == 0) store_statistics(&p, block.number * ROWS + row, product, lse[n], dlse[n]);
+        }
     }
 }
 

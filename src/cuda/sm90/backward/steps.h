@@ -292,16 +292,6 @@ INLINE void make_ds(const struct sm90_backward_params *p, const struct shared *s
     pack_part(packed, dp, part);
 }
 
-/* Four lanes, neighbours, hold a word each of four pieces of 16 bytes; returns the whole piece of the lane's number. */
-INLINE uint4 gather_piece(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-    const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
-    const uint32_t ab = __shfl_xor_sync(0xffffffffu, odd ? a : b, 1), cd = __shfl_xor_sync(0xffffffffu, odd ? c : d, 1);
-    const uint32_t low[2] = {odd ? ab : a, odd ? b : ab}, up[2] = {odd ? cd : c, odd ? d : cd};
-    const uint32_t x = __shfl_xor_sync(0xffffffffu, high ? low[0] : up[0], 2);
-    const uint32_t y = __shfl_xor_sync(0xffffffffu, high ? low[1] : up[1], 2);
-    return high ? make_uint4(x, y, up[0], up[1]) : make_uint4(low[0], low[1], x, y);
-}
-
 /* A thread's part of a row from `column` on, of all that are stored of it: whole pieces, if they can be stored so. */
 template <int count>
 INLINE void store_pieces(const struct sm90_rows *rows, element *to, bool there, const float (&sums)[count], int half,

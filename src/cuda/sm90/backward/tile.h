@@ -210,28 +210,29 @@ INLINE int first_packed_block(const struct sm90_backward_params *p, int batch) {
     return (int)entry(p->cu_seqlens_q, p->index64, batch) / ROWS + batch;
 }
 
-/* The block that a CTA of KERNEL_prepare or KERNEL_finish has. Neighbouring CTAs have the same rows of neighbouring heads,
- * which are neighbours in memory too. Behind a sequence's end it has no rows. */
+/* The block that a CTA of KERNEL_prepare or KERNEL_finish has: from the last one of the last entry of the batch to the
+ * first, since the main kernel begins with the first heads and ends with the last ones, which the L2 cache then has still.
+ * Neighbouring CTAs have the same rows of neighbouring heads, which are neighbours in memory too. Behind a sequence's end it
+ * has no rows. */
 INLINE struct row_block row_block_of_cta(const struct sm90_backward_params *p) {
-    const int heads = p->heads_kv * p->group, all = heads * p->batch, head = (int)(blockIdx.x % (unsigned)all);
+    const unsigned heads = (unsigned)(p->heads_kv * p->group), at = gridDim.x - 1 - blockIdx.x, block = at / heads;
     struct row_block b;
+    b.head = (int)(at % heads);
     if (p->finds_rows) {
-        const int block = (int)(blockIdx.x / (unsigned)heads);
         int low = 0, high = p->batch;
         while (high - low > 1) {
             const int middle = (low + high) / 2;
-            if (first_packed_block(p, middle) <= block)
+            if (first_packed_block(p, middle) <= (int)block)
                 low = middle;
             else
                 high = middle;
         }
-        b.batch = low, b.head = (int)(blockIdx.x % (unsigned)heads), b.m = block - first_packed_block(p, low);
+        b.batch = low, b.m = (int)block - first_packed_block(p, low);
         if (b.m < 0) b.m = p->row_blocks; /* rows in front of all sequences */
-        b.number = (int64_t)(low * heads + b.head) * p->row_blocks + b.m;
-        return b;
+    } else {
+        b.batch = (int)(block / (unsigned)p->row_blocks), b.m = (int)(block % (unsigned)p->row_blocks);
     }
-    b.batch = head / heads, b.head = head % heads, b.m = (int)(blockIdx.x / (unsigned)all);
-    b.number = (int64_t)head * p->row_blocks + b.m;
+    b.number = (int64_t)(b.batch * (int)heads + b.head) * p->row_blocks + b.m;
     return b;
 }
 
@@ -291,6 +292,16 @@ INLINE void store_piece(const struct sm90_rows *rows, int64_t start, int column,
     for (int x = 0; x < 8 && column + x < rows->columns; ++x) to[x] = ((const uint16_t *)piece)[x];
 }
 
+/* Four lanes, neighbours, hold a word each of four pieces of 16 bytes; returns the whole piece of the lane's number. */
+INLINE uint4 gather_piece(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
+    const uint32_t ab = __shfl_xor_sync(0xffffffffu, odd ? a : b, 1), cd = __shfl_xor_sync(0xffffffffu, odd ? c : d, 1);
+    const uint32_t low[2] = {odd ? ab : a, odd ? b : ab}, up[2] = {odd ? cd : c, odd ? d : cd};
+    const uint32_t x = __shfl_xor_sync(0xffffffffu, high ? low[0] : up[0], 2);
+    const uint32_t y = __shfl_xor_sync(0xffffffffu, high ? low[1] : up[1], 2);
+    return high ? make_uint4(x, y, up[0], up[1]) : make_uint4(low[0], low[1], x, y);
+}
+
 /* Stores eight columns of a row of dK or dV, of those that it has. */
 INLINE void store_gradients(const struct sm90_rows *to, int64_t start, int column, const float (&x)[8]) {
 #if defined(GRADIENTS_FP32)
@@ -301,21 +312,6 @@ INLINE void store_gradients(const struct sm90_rows *to, int64_t start, int colum
     const uint4 piece = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
     store_piece(to, start, column, (const unsigned char *)&piece);
 #endif
-}
-
-/* Bytes to (row, column) of a tile in slabs of 64 columns and `rows` rows, swizzled as the copy engine does it. */
-INLINE int swizzled(int row, int column, int rows) {
-    return column / 64 * rows * 128 + row * 128 + ((column % 64 / 8) ^ (row % 8)) * 16 + column % 8 * 2;
-}
-
-/* A warp stores sixteen rows of the staging memory, from `row` on, to the sequence's rows from `to` on. */
-INLINE void store_warp_rows(const struct sm90_rows *rows, const unsigned char *staging, int row, int staging_rows,
-                            const struct span *in, int head, int to) {
-    for (int at = (int)threadIdx.x % 32; at < 16 * (HEAD_DIM / 8); at += 32) {
-        const int i = at / (HEAD_DIM / 8), column = at % (HEAD_DIM / 8) * 8;
-        if (to + i < in->count && column < rows->columns)
-            store_piece(rows, row_start(rows, in, to + i, head), column, staging + swizzled(row + i, column, staging_rows));
-    }
 }
 
 #if defined(GRADIENTS_FP32)
