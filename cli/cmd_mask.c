@@ -129,7 +129,8 @@ static int show(const problem *from, int64_t block, const char *path, char *mess
     at.seen = calloc((size_t)(at.down * at.across) + 1, sizeof *at.seen);
     for (int64_t first = 0; ok && first < at.keys; first += COLUMNS)
         if (!look(&in, &out, &at, first)) ok = (snprintf(message, capacity, "%s", strobe_last_error()), false);
-    if (ok && path && !draw(&at, path)) ok = (snprintf(message, capacity, "%s could not be written: %s", path, strerror(errno)), false);
+    if (ok && path && !draw(&at, path))
+        ok = (snprintf(message, capacity, "%s could not be written: %s", path, strerror(errno)), false);
     if (ok) print_counts(&at);
     free(at.seen);
     outputs_free(&out);
