@@ -35,6 +35,7 @@ struct tile {
     float *o;     /* [dim_v][TILE_ROWS], not divided by l */
     float *m, *l; /* [TILE_ROWS] maximum score, sum of exponentials */
     int vectors;  /* that hold rows */
+    bool begun;   /* O has been written */
 };
 
 /* One worker's memory. */
@@ -93,13 +94,18 @@ static size_t lay_out(struct scratch *t, float *base, const struct problem *p, i
     return used * sizeof(float);
 }
 
+static void clear_values(struct tile *t) {
+    memset(t->o, 0, (size_t)(t->rows.p->a.dim_v * TILE_ROWS) * sizeof *t->o);
+    t->begun = true;
+}
+
 static void start_tile(struct tile *t, const struct tile_rows *rows, float *memory) {
     const strobe_attention *a = &rows->p->a;
     t->rows = *rows;
     t->vectors = vectors_of(rows->n);
     tile_pack(t->q, rows, &a->q, a->dim, query_factor(rows->p), memory);
     find_row_features(&t->features, rows);
-    memset(t->o, 0, (size_t)(a->dim_v * TILE_ROWS) * sizeof *t->o);
+    t->begun = false;
     for (int r = 0; r < TILE_ROWS; ++r) {
         t->m[r] = -INFINITY;
         t->l[r] = 0;
@@ -192,7 +198,10 @@ static void attend_block(const struct forward *f, struct tile *tile, const struc
     if (a->dropout) apply_dropout_factors(t->s, &tile->features, visible, &f->place, b->first, b->keys);
     prefetch_share(&b->next_v, b->shares);
     --b->shares;
-    tile_accumulate(tile->o + at, hidden ? b->finite_v : b->v, t->s + at, t->rescale + at, b->keys, a->dim_v, vectors);
+    if (!tile->begun && vectors < tile->vectors) clear_values(tile); /* those of the other rows stay without a key here */
+    tile_accumulate(tile->o + at, hidden ? b->finite_v : b->v, t->s + at, tile->begun ? t->rescale + at : NULL, b->keys,
+                    a->dim_v, vectors);
+    tile->begun = true;
     if (hidden)
         add_nonfinite(&b->nonfinite, tile->o, b->v_rows, t->s, at, end < tile->rows.n ? end : tile->rows.n, a->dim_v);
 }
@@ -246,8 +255,9 @@ static void attend_tiles(const struct forward *f, struct scratch *t, int tiles, 
         if (visible[n].coverage != BLOCK_SKIPPED) attend_block(f, &t->tile[n], t, &b, &visible[n]);
 }
 
-static void finish_tile(const struct tile *t) {
+static void finish_tile(struct tile *t) {
     float factor[TILE_ROWS] = {0};
+    if (!t->begun) clear_values(t);
     finish_rows(&t->rows, t->m, t->l, factor);
     tile_unpack(&t->rows, &t->rows.p->a.out, t->o, t->rows.p->a.dim_v, factor);
 }

@@ -84,14 +84,15 @@ ALWAYS_INLINE void scores_of_width(float *s, struct rows32 a, const float *q, in
         product_of_width(s, TILE_ROWS, a.data, a.stride, q, TILE_ROWS, columns, keys, SUMS_NEW, vectors);
 }
 
-/* C[x][column] = rescale[column] C[x][column] + sum_j A[j][x] B[j][column], x < rows; B and C are [.][TILE_ROWS]. ahead:
- * the columns of A that come a line later are brought into L1. Rows of A lie apart, so no processor guesses that. */
+/* C[x][column] = rescale[column] C[x][column] + sum_j A[j][x] B[j][column], x < rows; B and C are [.][TILE_ROWS]. rescale:
+ * NULL: C is new. ahead: the columns of A that come a line later are brought into L1. Rows of A lie apart, so no processor
+ * guesses that. */
 ALWAYS_INLINE void transposed_kernel(float *c, const float *a, int64_t a_stride, const float *b, const float *rescale,
                                      int64_t depth, int rows, int vectors, bool ahead) {
     vec sum[UNROLL][VECTORS];
     for (int x = 0; x < rows; ++x)
         for (int n = 0; n < vectors; ++n)
-            sum[x][n] = v_mul(v_load(c + x * TILE_ROWS + n * LANES), v_load(rescale + n * LANES));
+            sum[x][n] = rescale ? v_mul(v_load(c + x * TILE_ROWS + n * LANES), v_load(rescale + n * LANES)) : v_set(0);
 #pragma GCC unroll 4
     for (int64_t j = 0; j < depth; ++j) {
         vec row[VECTORS];
