@@ -10,7 +10,8 @@ before the call. Alone is the call again and again. "Again" is a second call rig
 they were, but code and data are in the caches, so the difference is what caches cost. The ways take their turns in one
 process, so that all see the same machine; a cell has the quartiles and the ninth decile of the call's time in microseconds,
 and the median over the median alone. The one thread has the same two threads' products around it: a call must never be slower,
-and what it takes more in the loop is not the threads'. PyTorch is its scaled_dot_product_attention.
+and what it takes more in the loop is not the threads'. PyTorch is its scaled_dot_product_attention. The same bytes are torch.addcmul(q, k, v), which
+reads what attention reads once and writes as much, and computes next to nothing: what it takes more in the loop, any call does that has these tensors.
 
 --model is a whole one: transformers' Llama with random weights, 2 layers, 1024 wide, 16 heads of d 64 that share 4 K/V heads. A prefill
 gives the last token's logits, a training step loss and gradients. The ways, in turns: PyTorch's attention, the same call after
@@ -51,8 +52,11 @@ def contestants(tokens, dtype, threads):
     def products():
         return x @ w @ w
 
-    calls = {"Strobe": (strobe_call, threads, True), "one thread": (strobe_call, 1, True),
-             "own workers": (strobe_call, threads, False), "PyTorch": (torch_call, threads, True)}  # fmt: skip
+    def same_bytes():
+        torch.addcmul(q, k, v)
+
+    calls = {"Strobe": (strobe_call, threads, True), "one thread": (strobe_call, 1, True), "own workers": (strobe_call, threads, False),
+             "PyTorch": (torch_call, threads, True), "same bytes": (same_bytes, threads, True)}  # fmt: skip
     return calls, products
 
 

@@ -105,7 +105,8 @@ static bool open_qkv(struct call *c) {
     static const char *const names[3] = {"q", "k", "v"};
     for (int n = 0; n < 3; ++n)
         if (!tensor_open(c->state, tensors[n], c->args[ARG_Q + n], c->names[n] ? c->names[n] : names[n]) ||
-            !records_no_gradient(c->state, tensors[n]) || !is_number(tensors[n]) || !tensor_is_on(tensors[n], &c->q))
+            !(c->is_plain || records_no_gradient(c->state, tensors[n])) || !is_number(tensors[n]) ||
+            !tensor_is_on(tensors[n], &c->q))
             return false;
     for (int n = 0; n < 3; ++n) heads_last(c, tensors[n]);
     /* an int8 q stands beside a v of e4m3, whose out is 16 bits */
@@ -196,16 +197,18 @@ static bool read_mask_kind(struct call *c) {
     return true;
 }
 
+static bool read_scale(struct call *c) {
+    if (!read_float(c->args[ARG_SCALE], "scale", &c->a.scale)) return false;
+    if (c->a.scale != 0 || c->args[ARG_SCALE] == Py_None) return true;
+    PyErr_SetString(PyExc_ValueError, "scale is 0; None, for 1/sqrt(dim), or a finite number but 0 is accepted");
+    return false;
+}
+
 static bool read_scalars(struct call *c) {
     strobe_attention *a = &c->a;
-    if (!read_mask_kind(c) || !read_float(c->args[ARG_SCALE], "scale", &a->scale) ||
-        !read_float(c->args[ARG_SOFTCAP], "softcap", &a->softcap) ||
+    if (!read_mask_kind(c) || !read_scale(c) || !read_float(c->args[ARG_SOFTCAP], "softcap", &a->softcap) ||
         !read_int(c->args[ARG_Q_START], "q_start", &a->q_start) || !read_int(c->args[ARG_K_START], "k_start", &a->k_start))
         return false;
-    if (a->scale == 0 && c->args[ARG_SCALE] != Py_None) {
-        PyErr_SetString(PyExc_ValueError, "scale is 0; None, for 1/sqrt(dim), or a finite number but 0 is accepted");
-        return false;
-    }
     const int deterministic = PyObject_IsTrue(c->args[ARG_DETERMINISTIC]), tf32x3 = PyObject_IsTrue(c->args[ARG_TF32X3]);
     if (deterministic > 0) a->flags |= STROBE_DETERMINISTIC;
     if (tf32x3 > 0) a->flags |= STROBE_TF32X3;
@@ -217,6 +220,7 @@ bool call_read(struct call *c) {
     if (heads_first < 0) return false;
     c->heads_first = heads_first;
     c->a.struct_size = sizeof c->a;
+    if (c->is_plain) return open_qkv(c) && read_shapes(c) && read_mask_kind(c) && read_scale(c) && choose_threads(c);
     if (!open_shards(c) || !open_qkv(c) || !open_pages(c) || !read_lengths(c) || !read_shapes(c)) return false;
     measure_shards(c);
     return read_scalars(c) && read_features(c) && choose_threads(c);

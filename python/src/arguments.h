@@ -120,6 +120,7 @@ struct call {
     strobe_tuning tuning;
     strobe_mask_lists mask_lists;
     int64_t total_q;  /* rows of a packed q */
+    bool is_plain;    /* nothing but q, k, v, causal, diagonal and a scale is given, and nobody asks for a gradient */
     bool heads_first; /* strobe.torch's: q, k, v, out and their gradients come and go as (batch, heads, seq, dim) */
     struct tensor q, k, v, bias_tensor, mask_tensor, block_tensor, slopes_tensor, sinks_tensor;
     struct tensor cu_q, cu_k, used_q, used_k, leftpad_k, page_table, q_scale, k_scale, v_scale, lists_memory;

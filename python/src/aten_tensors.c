@@ -49,6 +49,11 @@ static bool make(const int64_t *size, const int64_t *stride, int axes, int32_t d
            torch_abi.write_data(*made, data) == 0;
 }
 
+bool aten_empty(int32_t element, int axes, const int64_t *size, const int64_t *stride, struct torch_tensor **made) {
+    enum { NO_INDEX = -1 };
+    return torch_abi.version && torch_abi.empty(axes, size, stride, dtype_of(element), cpu, NO_INDEX, made) == 0;
+}
+
 static void place(strobe_tensor *to, void *data, const int64_t stride[AXES]) {
     to->data = data;
     to->stride[0] = stride[BATCH], to->stride[1] = stride[SEQ], to->stride[2] = stride[HEADS];

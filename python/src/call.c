@@ -120,6 +120,7 @@ FUNCTION(py_attention_plain) {
     if (!take_arguments(&call, FORWARD, args, 3, NULL)) return NULL;
     if (causal) call.args[ARG_CAUSAL] = Py_True, call.args[ARG_DIAGONAL] = args[PLAIN_DIAGONAL];
     call.args[ARG_SCALE] = args[PLAIN_SCALE];
+    call.is_plain = true;
     if (call_read(&call) && open_forward(&call, &out, NULL, false) && run(&call, NULL, 1)) answer = Py_NewRef(out.object);
     close_result(&out);
     call_close(&call);

@@ -43,7 +43,7 @@ static PyObject *new_memory(struct call *c, strobe_mask_lists *lists, struct ten
     const strobe_status status = strobe_mask_lists_bytes(&c->a, lists, &lists->bytes);
     if (status) return raise_status(c->state, status);
     const int64_t shape[1] = {(int64_t)lists->bytes};
-    PyObject *object = result_new(c->state, memory, &c->q, "mask_lists", ELEMENT_UINT8, 1, shape);
+    PyObject *object = result_new(c->state, memory, &c->q, false, "mask_lists", ELEMENT_UINT8, 1, shape);
     if (object) lists->data = lists->bytes ? memory->data : NULL;
     return object;
 }

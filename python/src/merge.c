@@ -70,7 +70,7 @@ static PyObject *merge(struct parts *p, PyObject *given) {
     strobe_parallel parallel;
     use_threads(&parallel, default_threads());
     m.parallel = &parallel;
-    PyObject *result = own ? result_new(p->state, &out, first, "out", first->element, 4, first->shape) : given;
+    PyObject *result = own ? result_new(p->state, &out, first, false, "out", first->element, 4, first->shape) : given;
     PyObject *lse_result = NULL, *answer = NULL;
     if (!own) {
         Py_INCREF(given);
@@ -78,7 +78,7 @@ static PyObject *merge(struct parts *p, PyObject *given) {
             !tensor_is_on(&out, first) || !tensor_is_writable(&out))
             goto end;
     }
-    if (result) lse_result = result_new(p->state, &lse, first, "lse", STROBE_FP32, 3, lse_shape);
+    if (result) lse_result = result_new(p->state, &lse, first, false, "lse", STROBE_FP32, 3, lse_shape);
     void *stream;
     if (lse_result && place_rows(&m.out, &out, false) && place_lse(&m.lse, &lse, false) && tensor_stream(first, &stream)) {
         strobe_status status;

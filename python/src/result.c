@@ -7,6 +7,7 @@
  * graph of torch.compile refuses it: its memory is not known to PyTorch's allocator. */
 #include <string.h>
 
+#include "aten.h"
 #include "tensor.h"
 
 static void set_error(void *context, const char *kind, const char *message) {
@@ -62,6 +63,18 @@ static PyObject *new_by_torch_alike(struct state *state, const struct tensor *li
     return PyObject_CallFunctionObjArgs(state->torch_empty_like, like->object, NULL);
 }
 
+/* The same on the CPU without Python's or the dispatcher's code, for a call that nothing looks at. NULL without an exception
+ * where that is not to be had. */
+static PyObject *new_unseen(const struct tensor *like) {
+    struct torch_tensor *made = NULL;
+    if (!torch_abi.wrap || like->device != STROBE_CPU || like->element > STROBE_FP64 ||
+        !aten_empty(like->element, like->ndim, like->shape, like->stride, &made))
+        return NULL;
+    PyObject *object = torch_abi.wrap(made);
+    torch_abi.tensor_delete(made);
+    return object;
+}
+
 /* torch.Tensor.new_empty and its keywords for a dtype, which are NULL where it is that of `like`. New references. */
 static bool find_torch(struct state *state, const struct tensor *like, int32_t element, PyObject **function,
                        PyObject **keywords) {
@@ -87,10 +100,13 @@ static bool find_torch(struct state *state, const struct tensor *like, int32_t e
 }
 
 /* like.new_empty(*shape, dtype=...): on the device of `like`, from PyTorch's allocator for the current stream there. */
-static PyObject *new_by_torch(struct state *state, const struct tensor *like, int32_t element, int ndim,
+static PyObject *new_by_torch(struct state *state, const struct tensor *like, bool is_unseen, int32_t element, int ndim,
                               const int64_t *shape) {
     PyObject *function = NULL, *keywords = NULL, *tensor = NULL;
-    if (is_alike(like, element, ndim, shape)) return new_by_torch_alike(state, like);
+    if (is_alike(like, element, ndim, shape)) {
+        if (is_unseen) tensor = new_unseen(like);
+        return tensor || PyErr_Occurred() ? tensor : new_by_torch_alike(state, like);
+    }
     PyObject *arguments = PyTuple_New(1 + ndim);
     if (arguments && find_torch(state, like, element, &function, &keywords)) {
         Py_INCREF(like->object);
@@ -156,12 +172,12 @@ static PyObject *new_by_capsule(struct state *state, const struct tensor *like, 
     return object;
 }
 
-PyObject *result_new(struct state *state, struct tensor *t, const struct tensor *like, const char *name, int32_t element,
-                     int ndim, const int64_t *shape) {
+PyObject *result_new(struct state *state, struct tensor *t, const struct tensor *like, bool is_unseen, const char *name,
+                     int32_t element, int ndim, const int64_t *shape) {
     t->name = name, t->read_only = false, t->object = NULL;
     PyObject *object;
     if (like->framework.is_torch) {
-        object = new_by_torch(state, like, element, ndim, shape);
+        object = new_by_torch(state, like, is_unseen, element, ndim, shape);
     } else if (like->framework.route == ROUTE_EXCHANGE) {
         memset(&t->held, 0, sizeof t->held);
         return new_by_exchange(t, like, element, ndim, shape); /* stays where it is as long as the object lives */

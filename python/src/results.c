@@ -36,7 +36,7 @@ bool fill(struct result *r, double value) {
 bool open_result(struct call *c, struct result *r, PyObject *given, const char *name, int32_t element, int ndim,
                  const int64_t *shape) {
     if (given == Py_None) {
-        r->object = result_new(c->state, &r->tensor, &c->q, name, element, ndim, shape);
+        r->object = result_new(c->state, &r->tensor, &c->q, c->is_plain, name, element, ndim, shape);
         return r->object != NULL;
     }
     if (!tensor_open(c->state, &r->tensor, given, name)) return false;

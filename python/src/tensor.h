@@ -78,8 +78,9 @@ bool tensor_is_writable(const struct tensor *tensor);
  * say, and on the CPU. */
 bool tensor_stream(const struct tensor *tensor, void **stream);
 
-/* result.c: a new tensor of the framework that `like` came from, opened under the name; the object, or NULL. */
-PyObject *result_new(struct state *state, struct tensor *tensor, const struct tensor *like, const char *name,
+/* result.c: a new tensor of the framework that `like` came from, opened under the name; the object, or NULL. is_unseen:
+ * nothing looks at operators of PyTorch's (plain.c), so that it may be made by none. */
+PyObject *result_new(struct state *state, struct tensor *tensor, const struct tensor *like, bool is_unseen, const char *name,
                      int32_t element, int ndim, const int64_t *shape);
 
 /* exporter.c: memory of ours for a tensor, offered through __dlpack__ once. data gets its address. */

@@ -69,6 +69,20 @@ static bool find_delete(void *library, struct torch_abi *abi) {
     return find(library, "_ZdlPv", &abi->value_delete); /* operator delete(void *), as the library itself finds it */
 }
 
+/* C++'s THPVariable_Wrap(const at::TensorBase &), or before that by value: both take the tensor's address. */
+static void find_wrap(const char *path, struct torch_abi *abi) {
+    static const char cpu[] = "libtorch_cpu.so", python[] = "libtorch_python.so";
+    char other[4096];
+    const size_t length = strlen(path), end = sizeof cpu - 1;
+    if (length < end || length + sizeof python > sizeof other || strcmp(path + length - end, cpu) != 0) return;
+    memcpy(other, path, length - end);
+    memcpy(other + length - end, python, sizeof python);
+    void *library = dlopen(other, RTLD_LAZY | RTLD_NOLOAD);
+    if (!library) return;
+    if (!find(library, "_Z16THPVariable_WrapRKN2at10TensorBaseE", &abi->wrap))
+        find(library, "_Z16THPVariable_WrapN2at10TensorBaseE", &abi->wrap);
+}
+
 /* The ABI is promised for all of 2; 2.10 is the first with every function and conversion that the kernels need. */
 static bool is_known(uint64_t version) { return version >> 56 == 2 && version >= TORCH_ABI; }
 
@@ -84,6 +98,7 @@ bool torch_abi_open(const char *path) {
         if (!find(library, functions[n].name, (char *)&found + functions[n].member)) return false;
     if (!find_delete(library, &found) || !is_known(found.version())) return false;
     find(library, "torch_exception_get_what_without_backtrace", &found.last_error);
+    find_wrap(path, &found);
     torch_abi = found; /* the library stays open */
     return true;
 }

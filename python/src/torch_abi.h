@@ -61,6 +61,9 @@ struct torch_abi {
     /* Frees what an optional value points to. From 2.13 on it has a function of its own; before, it is C++'s delete. */
     void (*value_delete)(stable_value *value);
     const char *(*last_error)(void); /* from 2.13 on; NULL before */
+    /* A tensor as Python's object, a new reference; it may take the tensor out of what it is given, which is still to be
+     * deleted. By its mangled name, since the ABI has none: NULL where it is not found. */
+    void *(*wrap)(struct torch_tensor *tensor);
 
     /* torch_abi_open_cuda: NULL before. */
     torch_error (*current_stream)(int32_t device_index, void **stream);

@@ -74,6 +74,16 @@ def test_a_plain_call_is_one_function():
             expected, _ = st.attention(q, k[:, :3], v[:, :3], causal=causal, diagonal=diagonal, scale=scale, return_lse=True)
         assert torch.equal(out, expected)
 
+    out = _strobe.attention_plain(q, k[:, :3], v[:, :3], *ways[0])
+    assert type(out) is torch.Tensor and out.is_contiguous() and not out.requires_grad and not out.is_inference()
+    assert out.resize_(3, 4).shape == (3, 4)  # its memory is PyTorch's own
+    with torch.inference_mode():
+        assert _strobe.attention_plain(q, k, v, *ways[0]).is_inference()
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        assert _strobe.attention_plain(q.to(dtype), k.to(dtype), v.to(dtype), *ways[0]).dtype is dtype
+    with pytest.raises(ValueError, match="scale is 0"):
+        st.attention(q, k, v, scale=0)
+
     class Other(torch.Tensor):
         pass
 
