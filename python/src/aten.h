@@ -67,7 +67,7 @@ bool aten_new_empty(const struct aten_call *call, int32_t dtype, const int64_t *
  * while the stream is recorded for a graph, whose outputs are the device's, where q is. */
 bool aten_new_unread(const struct aten_call *call, struct torch_tensor **made);
 
-/* The same of the CPU by sizes and strides, of one of fp32, fp16, bf16 and fp64. False where PyTorch's ABI is not open, too. */
+/* A tensor of the CPU, fp32, fp16, bf16 or fp64, with nothing written. False where the ABI is not open, too. */
 bool aten_empty(int32_t element, int axes, const int64_t *size, const int64_t *stride, struct torch_tensor **made);
 
 /* The library's calls, on the CPU or on the current stream of q's device; false for what it refuses. */
