@@ -231,7 +231,7 @@ static void run_streams(struct rank *r) {
     }
     if (r->driver->allocate(&busy, BUSY_BYTES)) fail(r, "memory", "there is none");
     for (int n = 0; n < 40 && r->rank == 0; ++n)
-        if (r->driver->fill_async(busy, n, BUSY_BYTES, first)) fail(r, "a fill", "failed");
+        if (r->driver->fill_async(busy, (unsigned char)n, BUSY_BYTES, first)) fail(r, "a fill", "failed");
     for (int n = 0; n < EXCHANGES && !r->failed; ++n) {
         r->stream = n % 4 ? other : first;
         exchange(r, &sends[n], &receives[n], n % 3 != 1);
