@@ -4,9 +4,9 @@
  * and on GPUs without copy engines as long as both, since an attention kernel leaves no multiprocessors to those that
  * exchange (docs/kernels/processes.md), but never less than the host takes to put it on its streams; a rank begins a step
  * when it is done with the one before and has what it needs from others. Parts that merge, sums that are rounded and
- * messages that are packed take their bytes of memory; an all-gather and an all-to-all hide nothing. Pairs that see each
- * other and rows that travel are counted from the same lists as the schedule's. All ranks come to the same numbers, and so
- * to the same choice. */
+ * messages that are packed take their bytes of memory; an all-to-all hides nothing, nor does an all-gather but for a
+ * backward in two calls. Pairs that see each other and rows that travel are counted from the same lists as the schedule's.
+ * All ranks come to the same numbers, and so to the same choice. */
 #include "cost.h"
 
 #include <stdio.h>
@@ -155,6 +155,13 @@ static void take_step(struct ring *r, int32_t t, int32_t p) {
     r->end[p] = larger(r->end[p], r->host);
 }
 
+/* The share of a participant's own block that is computed on before the first keys have come, where so many rows of them
+ * travel beside so many pairs. */
+static double early_share(const struct tally *y, const struct unit *u, double rows, double pairs) {
+    if (!u->own_last) return 1;
+    return y->own_calls == 1 && y->n > 1 && 100 * rows * u->kv_row > pairs * u->pair ? u->early : 0;
+}
+
 static bool cost_of_ring(const struct tally *y, struct unit u, struct cost *c) {
     const int32_t n = y->n;
     double *numbers = calloc((size_t)n * 3, sizeof *numbers), fewest = 0;
@@ -163,8 +170,7 @@ static bool cost_of_ring(const struct tally *y, struct unit u, struct cost *c) {
     for (int32_t p = 0; p < n; ++p) fewest = larger(fewest, y->pairs[p]);
     double first = 0; /* keys that travel first */
     for (int32_t p = 0; p < n && n > 1; ++p) first = larger(first, y->kv_rows[n + p]);
-    const bool is_early = y->own_calls == 1 && n > 1 && 100 * first * u.kv_row > fewest * u.pair;
-    if (!is_early || !u.own_last) u.early = u.own_last ? 0 : 1;
+    u.early = early_share(y, &u, first, fewest);
     if (n > 1 && u.gpu) u.pair *= SMALLER_CALLS;
     r.host = BEGINNING * u.launch;
     for (int32_t p = 0; p < n; ++p) r.begin[p] = r.host;
@@ -203,6 +209,37 @@ static struct cost cost_of_gather(const struct tally *y, struct unit u) {
     return c;
 }
 
+/* The same of a backward whose participants' own blocks are apart: K and V travel beside some heads of them, and gradients
+ * beside the others. */
+static struct cost cost_of_gather_apart(const struct tally *y, struct unit u) {
+    struct cost c = {.apart = true};
+    const int32_t n = y->n;
+    double most = 0, came = 0, fewest = 0;
+    for (int32_t p = 0; p < n; ++p) {
+        double rows = 0;
+        for (int32_t t = 1; t < n; ++t) rows += y->need_rows[t * n + p];
+        came = larger(came, rows), fewest = larger(fewest, y->pairs[p]);
+    }
+    u.early = early_share(y, &u, came, fewest);
+    for (int32_t p = 0; p < n; ++p) {
+        const double own = y->pairs[p] * u.pair;
+        double pairs = 0, rows = 0, q_rows = 0;
+        for (int32_t t = 1; t < n; ++t) {
+            pairs += y->pairs[t * n + p], rows += y->need_rows[t * n + p];
+            q_rows = larger(q_rows, y->q_rows[t * n + p]);
+        }
+        const double early = u.early > 0 ? u.early * own + u.call : 0, late = (1 - u.early) * own + u.call;
+        const double others = pairs * u.pair + u.call + q_rows * u.merge_q * MERGED_LAST;
+        const double added = rows * u.merge_k * (n == 2 ? MERGED_LAST : 1) + u.round + u.round_q;
+        const double keys = rows > 0 ? u.latency + rows * u.kv_row : 0, gradients = u.latency + rows * u.grad_row;
+        c.compute = larger(c.compute, early + others + late + added);
+        most = larger(most, larger(early, keys) + others + larger(late, gradients) + added);
+    }
+    c.host = u.launch * (BEGINNING + u.launches * (u.early > 0 ? 3 : 2) + 2 * launches_of_exchange(&u, n - 1));
+    c.seconds = larger(most + u.launch * BEGINNING, c.host);
+    return c;
+}
+
 /* Both ways of an all-to-all over heads: rows of this rank's share, of which it keeps one part. */
 static double cost_of_heads(const struct shard *s, const struct unit *u, double *launches) {
     const struct whole *w = s->w;
@@ -213,7 +250,9 @@ static double cost_of_heads(const struct shard *s, const struct unit *u, double 
     const double in = (double)strobe__dist_bytes(w->a.q.dtype), out = (double)strobe__dist_bytes(w->a.out.dtype);
     double bytes = (q * dim + k * (dim + dim_v)) * in + q * (dim_v * out + sizeof(float));
     const double gradient = w->a.heads_kv % s->group == 0 ? in : sizeof(float);
-    if (w->backward) bytes += q * (dim_v * out + dim * in + sizeof(float)) + k * (dim + dim_v) * gradient;
+    const bool leaves_out = w->backward && w->a.device == STROBE_CUDA; /* see heads.h */
+    if (w->backward)
+        bytes += q * (dim_v * out * (leaves_out ? 0 : 1) + dim * in + sizeof(float)) + k * (dim + dim_v) * gradient;
     const double passes = w->hides ? PASSES
                                    : 2; /* read and written, before or behind; also to and from slots, and in parts */
     const double packed = passes * bytes / w->rates.memory;
@@ -242,6 +281,10 @@ bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost)
             *cost = cost_of_gather(&y, u);
         else
             ok = ok && cost_of_ring(&y, u, cost);
+        if (way.gathers && u.own_last && y.n > 1) { /* in one call or in two */
+            const struct cost apart = cost_of_gather_apart(&y, u);
+            if (apart.seconds < cost->seconds) *cost = apart;
+        }
         cost->seconds += heads + u.launch * launches, cost->host += 2 * u.launch * launches;
         cost->seconds = larger(cost->seconds, cost->host);
         cost->exposed = cost->seconds - cost->compute;

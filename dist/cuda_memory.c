@@ -12,13 +12,15 @@
 void strobe__dist_move_rows(struct move_params);
 void strobe__dist_move_all(struct moves_params);
 void strobe__dist_round_rows(struct round_params);
+void strobe__dist_row_products(struct product_params);
 void strobe__dist_fill_floats(float *to, int64_t count, float value);
 void strobe__dist_sum_ranks(float *to, const float *parts, int64_t count, int32_t ranks);
 void strobe__dist_store_words(struct upload_params);
 void strobe__dist_copy_pieces(struct copy_params);
+void strobe__dist_exchange(struct exchange_params);
 void strobe__dist_sum_rows(struct summed_rows);
 
-enum { THREADS = 256, MOST_BLOCKS = 4096, MOST_PARTS = 64, MOST_COPIERS = 1056, MOST_UNITS = 1 << 30 };
+enum { THREADS = 256, MOST_BLOCKS = 4096, MOST_PARTS = 64, MOST_COPIERS = 1056, MOST_EXCHANGERS = 64, MOST_UNITS = 1 << 30 };
 
 /* Launches a kernel by its symbol, whose address the runtime wants as one of an object. Without blocks there is nothing to
  * do, which the runtime refuses. */
@@ -147,6 +149,20 @@ const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream) 
     return launch((void (*)(void))strobe__dist_round_rows, blocks, all_threads, arguments, stream);
 }
 
+static uint64_t places_of(const void *data, const int64_t *stride, int32_t type) {
+    uint64_t together = (uint64_t)(uintptr_t)data;
+    for (int axis = 0; axis < 3; ++axis) together |= (uint64_t)(stride[axis] * (type == ROUNDED_FP32 ? 4 : 2));
+    return together;
+}
+
+const char *strobe__dist_cuda_products(struct product_params *p, void *stream) {
+    const uint64_t places = places_of(p->a, p->a_stride, p->a_type) | places_of(p->b, p->b_stride, p->b_type);
+    const dim3 blocks = {(unsigned)smaller(p->entries * p->rows, MOST_BLOCKS), 1, 1};
+    void *arguments[] = {p};
+    p->wide = places % 16 == 0 && p->dim % 8 == 0;
+    return launch((void (*)(void))strobe__dist_row_products, blocks, all_threads, arguments, stream);
+}
+
 const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream) {
     if (rows == 1) return text_of(cudaMemsetAsync(to, 0, (size_t)row_bytes, stream));
     if (stride >= row_bytes)
@@ -191,8 +207,33 @@ const char *strobe__dist_cuda_copy_pieces(const struct copied_rows *pieces, int6
 const char *strobe__dist_cuda_load_copies(void *stream) {
     const dim3 one = {1, 1, 1};
     struct copy_params p = {.count = 0};
-    void *arguments[] = {&p};
-    return launch((void (*)(void))strobe__dist_copy_pieces, one, all_threads, arguments, stream);
+    struct exchange_params x = {.fills = 0};
+    void *arguments[] = {&p}, *of_exchange[] = {&x};
+    const char *failure = launch((void (*)(void))strobe__dist_copy_pieces, one, all_threads, arguments, stream);
+    return failure ? failure : launch((void (*)(void))strobe__dist_exchange, one, all_threads, of_exchange, stream);
+}
+
+/* CTAs for some steps: as many as the longest has chunks, up to half of what every GPU runs at a time. */
+static uint32_t exchangers(struct exchange_params *p, uint32_t first, uint32_t end) {
+    uint32_t most = 0;
+    for (uint32_t s = first; s < end; ++s) {
+        struct exchange_step *step = &p->step[s];
+        step->chunks = 0;
+        for (uint32_t n = step->first_piece; n < (uint32_t)step->first_piece + step->pieces; ++n) {
+            p->piece[n].first_chunk = step->chunks;
+            step->chunks += (uint32_t)ceil_div(p->piece[n].bytes, EXCHANGED_CHUNK);
+        }
+        if (step->chunks > most) most = step->chunks;
+    }
+    return (uint32_t)smaller(most, MOST_EXCHANGERS);
+}
+
+const char *strobe__dist_cuda_exchange(struct exchange_params *p, void *stream) {
+    const dim3 threads = {EXCHANGED_THREADS, 1, 1};
+    p->fillers = exchangers(p, 0, p->fills);
+    const dim3 blocks = {p->fillers + exchangers(p, p->fills, p->fills + p->empties), 1, 1};
+    void *arguments[] = {p};
+    return launch((void (*)(void))strobe__dist_exchange, blocks, threads, arguments, stream);
 }
 
 const char *strobe__dist_cuda_sum_rows(struct summed_rows *r, void *stream) {

@@ -3,6 +3,8 @@
  * cuda_memory.cu: what libstrobe_dist does to memory of a GPU beside attention. Each kernel is bound by memory: rows are
  * copied, added in fp32, or rounded, 16 bytes a thread or more where alignment allows it. */
 #include "cuda/ptx/convert.h"
+#include "cuda/ptx/memory.h"
+#include "cuda/ptx/system.h"
 #include "cuda_params.h"
 
 #define INLINE static __device__ __forceinline__
@@ -83,6 +85,62 @@ extern "C" __global__ void strobe__dist_move_all(const __grid_constant__ struct 
         else
             move_chunk<uint16_t>(&p.move[n], first);
     }
+}
+
+/* One element, or eight that lie side by side, as fp32. */
+template <bool wide> INLINE void load_elements(const void *p, int32_t type, int64_t at, float *x) {
+    enum { COUNT = wide ? 8 : 1 };
+    if (type == ROUNDED_FP32) {
+        const float *const from = (const float *)p + at;
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) x[n] = from[n];
+        return;
+    }
+    uint16_t bits[COUNT];
+    if constexpr (wide)
+        *(uint4 *)bits = *(const uint4 *)((const uint16_t *)p + at);
+    else
+        bits[0] = ((const uint16_t *)p)[at];
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n)
+        x[n] = type == ROUNDED_BF16 ? __uint_as_float((uint32_t)bits[n] << 16) : f16_to_float(bits[n]);
+}
+
+/* Sixteen lanes have a row of a head. */
+template <bool wide> INLINE void multiply_rows(const struct product_params *p) {
+    enum { LANES = 16, COUNT = wide ? 8 : 1 };
+    const uint32_t lane = threadIdx.x % LANES, group = threadIdx.x / LANES, groups = blockDim.x / LANES;
+    const int64_t all = p->entries * p->rows;
+    for (int64_t r = blockIdx.x; r < all; r += gridDim.x) {
+        const int64_t entry = r / p->rows, row = r - entry * p->rows;
+        for (uint32_t first = 0; first < p->heads; first += groups) {
+            const uint32_t head = first + group;
+            const bool has = head < p->heads;
+            float sum = 0;
+            const int64_t a = entry * p->a_stride[0] + row * p->a_stride[1] + head * p->a_stride[2];
+            const int64_t b = entry * p->b_stride[0] + row * p->b_stride[1] + head * p->b_stride[2];
+            for (uint32_t d = lane * COUNT; has && d < p->dim; d += LANES * COUNT) {
+                float x[COUNT], y[COUNT];
+                load_elements<wide>(p->a, p->a_type, a + d, x), load_elements<wide>(p->b, p->b_type, b + d, y);
+#pragma unroll
+                for (int n = 0; n < COUNT; ++n) sum += x[n] * y[n];
+            }
+#pragma unroll
+            for (int other = LANES / 2; other > 0; other /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
+            if (!has || lane != 0) continue;
+            const float *const from = p->less_from;
+            const float less = from ? from[entry * p->from_stride[0] + row * p->from_stride[1] + head * p->from_stride[2]]
+                                    : 0;
+            p->to[entry * p->to_stride[0] + row * p->to_stride[1] + head * p->to_stride[2]] = less - sum;
+        }
+    }
+}
+
+extern "C" __global__ void strobe__dist_row_products(const __grid_constant__ struct product_params p) {
+    if (p.wide)
+        multiply_rows<true>(&p);
+    else
+        multiply_rows<false>(&p);
 }
 
 /* One element, or eight that lie side by side. */
@@ -219,15 +277,16 @@ template <typename unit> INLINE void copy_units(unsigned char *to, const unsigne
         to[byte] = from[byte];
 }
 
-/* Pieces may lie on another GPU. */
-extern "C" __global__ void strobe__dist_copy_pieces(const __grid_constant__ struct copy_params p) {
+/* This CTA's chunks of pieces, which may lie on another GPU. */
+template <uint32_t CHUNK>
+INLINE void copy_chunks(const struct copied_piece *piece, uint32_t count, uint32_t chunks, uint32_t cta, uint32_t ctas) {
     uint32_t n = 0;
-    for (uint32_t chunk = blockIdx.x; chunk < p.chunks; chunk += gridDim.x) {
-        while (n + 1 < p.count && chunk >= p.piece[n + 1].first_chunk) ++n;
-        const uint32_t at = (chunk - p.piece[n].first_chunk) * COPIED_CHUNK, left = p.piece[n].bytes - at;
-        const uint32_t bytes = left < COPIED_CHUNK ? left : COPIED_CHUNK;
-        unsigned char *const to = p.piece[n].to + at;
-        const unsigned char *const from = p.piece[n].from + at;
+    for (uint32_t chunk = cta; chunk < chunks; chunk += ctas) {
+        while (n + 1 < count && chunk >= piece[n + 1].first_chunk) ++n;
+        const uint32_t at = (chunk - piece[n].first_chunk) * CHUNK, left = piece[n].bytes - at;
+        const uint32_t bytes = left < CHUNK ? left : CHUNK;
+        unsigned char *const to = piece[n].to + at;
+        const unsigned char *const from = piece[n].from + at;
         const uint64_t together = (uint64_t)to | (uint64_t)from;
         if (together % 16 == 0)
             copy_units<uint4>(to, from, bytes);
@@ -235,6 +294,39 @@ extern "C" __global__ void strobe__dist_copy_pieces(const __grid_constant__ stru
             copy_units<uint32_t>(to, from, bytes);
         else
             copy_units<unsigned char>(to, from, bytes);
+    }
+}
+
+extern "C" __global__ void strobe__dist_copy_pieces(const __grid_constant__ struct copy_params p) {
+    copy_chunks<COPIED_CHUNK>(p.piece, p.count, p.chunks, blockIdx.x, gridDim.x);
+}
+
+/* CTAs without a chunk of a step have no part in it. All run at the same time, but for kernels of others, which end. */
+extern "C" __global__ void strobe__dist_exchange(const __grid_constant__ struct exchange_params p) {
+    const bool fills = blockIdx.x < p.fillers;
+    const uint32_t ctas = fills ? p.fillers : gridDim.x - p.fillers, cta = fills ? blockIdx.x : blockIdx.x - p.fillers;
+    const uint32_t end = fills ? p.fills : p.fills + p.empties;
+    for (uint32_t s = fills ? 0 : p.fills; s < end; ++s) {
+        const struct exchange_step *const step = &p.step[s];
+        if (cta >= step->chunks) continue;
+        if (threadIdx.x == 0 && cta == 0) { /* one thread alone asks the host's memory: many would wait for each other */
+            while (system_load_acquire(step->before) != 1) {
+            }
+            store_release(&p.may_go[s], 1);
+        } else if (threadIdx.x == 0) {
+            while (load_acquire(&p.may_go[s]) != 1) {
+            }
+        }
+        __syncthreads();
+        copy_chunks<EXCHANGED_CHUNK>(p.piece + step->first_piece, step->pieces, step->chunks, cta, ctas);
+        __syncthreads();
+        if (threadIdx.x != 0) continue;
+        system_fence();
+        if (atomicAdd(&p.done[s], 1u) + 1 < (ctas < step->chunks ? ctas : step->chunks)) continue;
+        system_fence();
+        p.done[s] = 0, p.may_go[s] = 0;
+        system_store_release(step->before, 0);
+        system_store_release(step->after, 1);
     }
 }
 

@@ -32,6 +32,7 @@ struct rounded_rows {
 };
 const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream);
 
+const char *strobe__dist_cuda_products(struct product_params *p, void *stream); /* fills in wide */
 const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64_t row_bytes, void *stream);
 const char *strobe__dist_cuda_fill(float *to, int64_t count, float value, void *stream);
 const char *strobe__dist_cuda_copy(void *to, const void *from, size_t bytes, void *stream);
@@ -42,7 +43,10 @@ struct copied_rows {
     size_t bytes;
 };
 const char *strobe__dist_cuda_copy_pieces(const struct copied_rows *pieces, int64_t count, void *stream);
-const char *strobe__dist_cuda_load_copies(void *stream); /* runs its kernel over nothing, so that the driver has it */
+/* Runs that kernel and the next one over nothing, so that the driver has them. */
+const char *strobe__dist_cuda_load_copies(void *stream);
+/* Fills in first_chunk and chunks, of pieces in the order of the steps, and fillers. */
+const char *strobe__dist_cuda_exchange(struct exchange_params *p, void *stream);
 /* first_chunk, chunks and wide are filled in here. */
 const char *strobe__dist_cuda_sum_rows(struct summed_rows *r, void *stream);
 const char *strobe__dist_cuda_sum(float *to, const float *parts, int64_t count, int32_t ranks, void *stream);

@@ -20,6 +20,10 @@ const char *strobe__dist_cuda_zero(void *to, int64_t stride, int64_t rows, int64
     (void)to, (void)stride, (void)rows, (void)row_bytes, (void)stream;
     return nothing;
 }
+const char *strobe__dist_cuda_products(struct product_params *p, void *stream) {
+    (void)p, (void)stream;
+    return nothing;
+}
 const char *strobe__dist_cuda_fill(float *to, int64_t count, float value, void *stream) {
     (void)to, (void)count, (void)value, (void)stream;
     return nothing;

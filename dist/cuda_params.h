@@ -46,6 +46,36 @@ struct copy_params {
     struct copied_piece piece[COPIED_PIECES];
 };
 
+/* Of each row and head: a number less the sum of the products of two rows. Strides in elements: entries, rows, heads. */
+struct product_params {
+    float *to;
+    const void *a, *b;
+    const float *less_from; /* NULL: 0 */
+    int64_t entries, rows;
+    int64_t to_stride[3], a_stride[3], b_stride[3], from_stride[3];
+    uint32_t heads, dim;
+    int32_t a_type, b_type; /* as above */
+    int32_t wide;           /* every head of every row begins at a multiple of 16 bytes, and dim is one of 8 */
+};
+
+/* An exchange of messages through slots in one launch: the first CTAs fill those of others, the others empty this rank's,
+ * each half a step after the other. Of a step: a value that is waited for until it is 1, pieces that are copied, and a value
+ * that is then set to 1 when the first has been set to 0. Chunks are numbered through a step. */
+enum { EXCHANGED_STEPS = 40, EXCHANGED_CHUNK = 32768, EXCHANGED_THREADS = 512 };
+struct exchange_step {
+    uint32_t *before, *after;
+    uint16_t first_piece, pieces;
+    uint32_t chunks;
+};
+struct exchange_params {
+    uint64_t *may_go;        /* [EXCHANGED_STEPS]: a step's value was seen, by the first CTA alone; 0 between launches */
+    uint32_t *done;          /* [EXCHANGED_STEPS]: CTAs that are done with a step; 0 between launches */
+    uint32_t fills, empties; /* steps: first those that fill */
+    uint32_t fillers, piece_count; /* fillers: CTAs */
+    struct exchange_step step[EXCHANGED_STEPS];
+    struct copied_piece piece[COPIED_PIECES];
+};
+
 /* Sums of rows of fp32, each of one source or more, added in their order, in fp32; `to` may be the first source. Pieces are
  * summed in chunks of SUMMED_CHUNK elements, which are numbered through. */
 #if !defined(STROBE_SUMMED_SOURCES) /* fewer on a GPU that the host plays, so that small problems take several launches */

@@ -61,18 +61,31 @@ static strobe_tensor take(const struct heads *h, struct room *room, bool keys, i
                                                      : strobe__tensor_of(data, dtype, rows, heads, dim);
 }
 
+/* Whether out stays where it is. */
+static bool leaves_out(const struct heads *h) { return h->s->w->backward && h->on->device == STROBE_CUDA; }
+
+static int64_t zero_elements(const struct heads *h) { return (h->s->a.dim_v + 63) / 64 * 64; }
+
+/* A row of zeros for each entry, which all rows and heads of it are. */
+static strobe_tensor take_zeros(const struct heads *h, struct room *room) {
+    strobe_tensor zeros = {.stride = {zero_elements(h), 0, 0}, .dtype = h->s->w->a.out.dtype};
+    zeros.data = strobe__room_take(room, (size_t)(h->s->w->entries * zero_elements(h)) * strobe__dist_bytes(zeros.dtype));
+    return zeros;
+}
+
 static void make_forward(struct heads *h, struct room *room) {
     const strobe_attention *w = &h->s->w->a;
     strobe_attention *a = &h->s->a;
     a->q = take(h, room, false, a->dim, w->q.dtype);
     a->k = take(h, room, true, a->dim, w->k.dtype), a->v = take(h, room, true, a->dim_v, w->v.dtype);
-    a->out = take(h, room, false, a->dim_v, w->out.dtype), a->lse = take(h, room, false, 1, STROBE_FP32);
+    a->out = leaves_out(h) ? take_zeros(h, room) : take(h, room, false, a->dim_v, w->out.dtype);
+    a->lse = take(h, room, false, 1, STROBE_FP32);
     add_item(h->inputs, &h->input_count, (struct item){w->q, a->q, false, false, a->dim});
     add_item(h->inputs, &h->input_count, (struct item){w->k, a->k, true, false, a->dim});
     add_item(h->inputs, &h->input_count, (struct item){w->v, a->v, true, false, a->dim_v});
     struct item *list = h->s->w->backward ? h->inputs : h->results;
     int *count = h->s->w->backward ? &h->input_count : &h->result_count;
-    add_item(list, count, (struct item){w->out, a->out, false, false, a->dim_v});
+    if (!leaves_out(h)) add_item(list, count, (struct item){w->out, a->out, false, false, a->dim_v});
     add_item(list, count, (struct item){w->lse, a->lse, false, false, 1});
 }
 
@@ -83,7 +96,12 @@ static void make_backward(struct heads *h, struct room *room) {
     g->dout = take(h, room, false, a->dim_v, w->g.dout.dtype);
     add_item(h->inputs, &h->input_count, (struct item){w->g.dout, g->dout, false, false, a->dim_v});
     g->dlse = take(h, room, false, 1, STROBE_FP32); /* zeros where the caller has none */
-    add_item(h->inputs, &h->input_count, (struct item){w->g.dlse, g->dlse, false, false, 1});
+    if (leaves_out(h) && h->s->part == 0)
+        h->dlse = strobe__lse_of(strobe__room_take(room, (size_t)(w->entries * w->d.rows_q * w->a.heads_q) * sizeof(float)),
+                                 w->d.rows_q, w->a.heads_q);
+    else if (leaves_out(h))
+        h->dlse = h->first->dlse;
+    add_item(h->inputs, &h->input_count, (struct item){leaves_out(h) ? h->dlse : w->g.dlse, g->dlse, false, false, 1});
     g->dq = take(h, room, false, a->dim, w->g.dq.dtype);
     if (w->a.heads_kv % (h->s->group * h->s->parts) ==
         0) { /* each K/V head is one member's: its gradients are whole, and are rounded there */
@@ -268,12 +286,21 @@ static void tell(const struct heads *h, const struct item *item, int32_t member,
     }
 }
 
+static void leave_out(const struct heads *h) {
+    const struct whole *w = h->s->w;
+    const strobe_tensor *zeros = &h->s->a.out;
+    const struct extent e = {w->entries, w->d.rows_q, w->a.heads_q, w->a.dim_v, .to_step = 1, .from_step = 1};
+    strobe__zero(h->on, zeros->data, (size_t)(w->entries * zeros->stride[0]) * strobe__dist_bytes(zeros->dtype));
+    if (h->s->part == 0) strobe__subtract_products(h->on, h->dlse, w->g.dlse, w->a.out, w->g.dout, e);
+}
+
 /* Rows of what is sent to a member are this rank's (scatter), out of its own tensors, or the member's (gather), out of the
  * shard. */
 void strobe__heads_tell(struct heads *h, bool scatters) {
     const struct item *items = scatters ? h->inputs : h->results;
     const int count = scatters ? h->input_count : h->result_count;
     unsigned char *sent = h->staging, *landed = h->landing;
+    if (scatters && leaves_out(h)) leave_out(h);
     for (int n = 0; n < count && scatters; ++n)
         if (!items[n].whole.data) zero_shard(h, &items[n]);
     strobe__collect(h->on);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * heads.h: Ulysses' all-to-all (DeepSpeed-Ulysses, Jacobs et al., 2023): tensors of all heads and a rank's rows become
- * tensors of some heads and the rows of its group, and results go back. */
+ * tensors of some heads and the rows of its group, and results go back. A backward wants of out only its products with dout,
+ * which are taken off dlse: on a GPU each rank does so before the exchange, and out is zeros behind it. */
 #ifndef STROBE_DIST_HEADS_H
 #define STROBE_DIST_HEADS_H
 
@@ -26,6 +27,7 @@ struct heads {
     const struct heads *first; /* that of the first part, or this one */
     struct runs *q, *k; /* [group] of each member: position in the shard as `first`, with its step; row in its own tensor */
     strobe_tensor sum_k, sum_v; /* fp32, all K/V heads of the rank's keys: dK and dV from all members */
+    strobe_tensor dlse;         /* on a GPU, all heads of the rank's rows: dlse less what out and dout make of it */
     unsigned char *staging, *landing;
     strobe_sinks sinks, dsinks;
     strobe_alibi alibi;

@@ -44,7 +44,7 @@ static bool mark_keys(struct schedule *schedule, const struct shard *s) {
             struct call *call = &step->calls.at[c];
             call->keys_fresh = mark(seen, written, call->grad_row, call->keys);
         }
-        for (int64_t c = 0; ok && step->own && late && s->participants == 2 && c < late->calls.count; ++c) {
+        for (int64_t c = 0; ok && step->own && late && schedule->count == 3 && c < late->calls.count; ++c) {
             struct call *call = &late->calls.at[c];
             call->keys_fresh = mark(seen, written, call->grad_row, call->keys);
         }

@@ -96,11 +96,28 @@ void strobe__add_rows(struct place *on, strobe_tensor to, strobe_tensor from, st
             }
 }
 
+static int32_t type_of(int32_t dtype) {
+    return dtype == STROBE_BF16 ? ROUNDED_BF16 : dtype == STROBE_FP16 ? ROUNDED_FP16 : ROUNDED_FP32;
+}
+
+void strobe__subtract_products(struct place *on, strobe_tensor to, strobe_tensor from, strobe_tensor a, strobe_tensor b,
+                               struct extent e) {
+    if (e.entries <= 0 || e.rows <= 0 || e.heads <= 0) return;
+    struct product_params p = {.to = to.data, .a = a.data, .b = b.data, .less_from = from.data};
+    p.entries = e.entries, p.rows = e.rows, p.heads = (uint32_t)e.heads, p.dim = (uint32_t)e.dim;
+    p.a_type = type_of(a.dtype), p.b_type = type_of(b.dtype);
+    for (int axis = 0; axis < 3; ++axis) {
+        p.to_stride[axis] = to.stride[axis], p.from_stride[axis] = from.stride[axis];
+        p.a_stride[axis] = a.stride[axis], p.b_stride[axis] = b.stride[axis];
+    }
+    note(on, strobe__dist_cuda_products(&p, on->stream));
+}
+
 void strobe__round_on_device(struct place *on, strobe_tensor to, strobe_tensor from, strobe_tensor more, struct extent e) {
     if (is_empty(e)) return;
     if (!more.data || more.stride[2] == e.dim) e = joined(&to, &from, e);
     struct rounded_rows r = {.to = to.data, .from = from.data, .more = more.data};
-    r.type = to.dtype == STROBE_BF16 ? 2 : to.dtype == STROBE_FP16 ? 1 : 0;
+    r.type = type_of(to.dtype);
     r.count[0] = e.entries, r.count[1] = e.rows, r.count[2] = e.heads, r.count[3] = e.dim;
     for (int axis = 0; axis < 3; ++axis)
         r.to_stride[axis] = to.stride[axis], r.from_stride[axis] = from.stride[axis],

@@ -2,7 +2,7 @@
  *
  * schedule.c: the schedules of ring and all-gather. In a ring, block s is at participant s + t at step t, and of it what
  * that participant or a later one needs. In an all-gather step 0 has no calls, and step 1 all of them, over keys in the
- * order of their positions. */
+ * order of their positions; or the shard's own block is apart, that of step 0. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,14 +152,20 @@ static bool put_in_order(struct transfer *parts, int32_t n, struct runs *block) 
     return ok;
 }
 
-/* Both steps of an all-gather. The runs of a transfer have the rows of the owner's tensor, grad being that of the block. */
-static bool gather_steps(struct step steps[2], const struct shard *s) {
+/* Both steps of an all-gather; apart: the first has calls, those on the shard's own block. The runs of a transfer have the
+ * rows of the owner's tensor, grad being that of the block. */
+static bool gather_steps(struct step steps[2], const struct shard *s, bool apart) {
     const int32_t n = s->participants, me = s->index;
     struct transfer *parts = calloc((size_t)n, sizeof *parts);
     struct runs block = {0};
     bool ok = parts;
     steps[0].own = true;
-    for (int32_t p = 0; ok && p < n; ++p) ok = strobe__schedule_need(s, me, p, &parts[p].runs, NULL);
+    for (int32_t p = 0; ok && p < n; ++p)
+        if (p != me || !apart) ok = strobe__schedule_need(s, me, p, &parts[p].runs, NULL);
+    if (apart) {
+        steps[0].grad_rows = s->keys;
+        ok = ok && strobe__dist_calls(s->w, &s->q[me], &s->k[me], &steps[0].calls);
+    }
     ok = ok && put_in_order(parts, n, &block) && strobe__dist_calls(s->w, &s->q[me], &block, &steps[1].calls);
     steps[1].rows = steps[1].grad_rows = strobe__runs_rows(&block);
     for (int32_t p = 0; ok && p < n; ++p) {
@@ -226,14 +232,14 @@ static void leave_own(struct schedule *schedule, const struct shard *s) {
         schedule->early_heads = strobe__dist_early_heads(s->a.heads_kv, late->calls.at[0].keys);
 }
 
-bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers) {
+bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers, bool apart) {
     const bool gather = gathers && s->participants > 1;
     *schedule = (struct schedule){.count = gather ? 2 : s->participants};
     schedule->steps = calloc((size_t)schedule->count + 1, sizeof *schedule->steps);
     bool ok = schedule->steps;
-    if (ok && gather) ok = gather_steps(schedule->steps, s);
+    if (ok && gather) ok = gather_steps(schedule->steps, s, apart);
     for (int32_t t = 0; ok && !gather && t < s->participants; ++t) ok = ring_step(&schedule->steps[t], s, t);
-    if (ok && !gather && s->participants > 1 && s->w->backward && s->w->hides) leave_own(schedule, s);
+    if (ok && (!gather || apart) && s->participants > 1 && s->w->backward && s->w->hides) leave_own(schedule, s);
     return ok && strobe__schedule_mark(schedule, s);
 }
 

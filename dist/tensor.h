@@ -44,6 +44,11 @@ struct summed_rows;
 void strobe__copy_pieces(struct place *on, const struct copied_rows *pieces, int64_t count);
 void strobe__sum_rows(struct place *on, struct summed_rows *r);
 
+/* On CUDA, of each row and head: to = from, 0 where it has no data, less the sum of a * b over `dim` columns. to and from
+ * are fp32, as lse. */
+void strobe__subtract_products(struct place *on, strobe_tensor to, strobe_tensor from, strobe_tensor a, strobe_tensor b,
+                               struct extent e);
+
 void strobe__zero(struct place *on, void *to, size_t bytes);
 void strobe__zero_rows(struct place *on, void *to, int64_t stride_bytes, int64_t rows, int64_t row_bytes);
 void strobe__fill(struct place *on, float *to, int64_t count, float value);

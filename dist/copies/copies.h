@@ -10,9 +10,10 @@
  * The values are the same on every round, so that a graph may be launched again. Between a copy and a value a GPU loses some
  * microseconds, so that slots are large. Where nothing goes beside an exchange and it is short, kernels copy in place of
  * engines, on the call's own stream: one for all that is sent in a round, one for all that is taken, so that the values of
- * all ranks are waited for and set together. Which of both a rank does is its own affair. An exchange goes in rounds, and
- * every rank puts a round's sends on its streams before it puts the receives of the round before: if a GPU ran all streams
- * of a rank as one, in the order of the host's calls, no rank would wait for ever. */
+ * all ranks are waited for and set together; or one for all, that waits for values itself, where the rank has its GPU to
+ * itself: kernels that wait for each other must run at once. Which of these a rank does is its own affair. An exchange goes
+ * in rounds, and every rank puts a round's sends on its streams before it puts the receives of the round before: if a GPU
+ * ran all streams of a rank as one, in the order of the host's calls, no rank would wait for ever. */
 #ifndef STROBE_DIST_COPIES_COPIES_H
 #define STROBE_DIST_COPIES_COPIES_H
 
@@ -94,6 +95,9 @@ struct copies {
     bool all_are_near; /* every rank to every other */
     int16_t *near_of;  /* [size]: in near, -1 for others */
     unsigned char *landing;
+    /* Behind landing, of exchanges in one launch; NULL: another rank of the host has this GPU. */
+    uint64_t *may_go;
+    uint32_t *counts;
     char file[64]; /* this rank's name for it, "" when it is gone */
     struct shared *shared;
     struct channel *on_device; /* the channels, as the GPU sees them */
@@ -107,6 +111,7 @@ struct copies {
     struct copied_rows piece[MOST_PIECES];
     unsigned value_count;
     int64_t piece_count;
+    struct exchange_params exchange;  /* in one launch */
     struct side send_side, take_side; /* of it: started, when it is waited for */
     bool copies_move, base_moves, base_records_move;
     strobe_message *far; /* messages that base moves: sends, then receives */

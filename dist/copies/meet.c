@@ -25,6 +25,7 @@ struct hello {
 struct offer {
     int32_t status, device, has_file, has_handle;
     uint64_t landing;
+    char gpu[32]; /* where on the bus it is; empty: not known */
     cudaIpcMemHandle_t handle;
     char sentence[256];
 };
@@ -140,10 +141,14 @@ static void offer_memory(struct copies *c, const char *file, struct offer *offer
     if (!file) return;
     offer->has_file = take_file(c, file, offer);
     if (!offer->has_file) return;
-    const size_t bytes = (size_t)(c->members - 1) * SLOTS * SLOT_BYTES;
+    const size_t slots = (size_t)(c->members - 1) * SLOTS * SLOT_BYTES,
+                 count_bytes = EXCHANGED_STEPS * (sizeof *c->may_go + sizeof *c->counts), bytes = slots + count_bytes;
+    if (cudaDeviceGetPCIBusId(offer->gpu, sizeof offer->gpu, c->device)) offer->gpu[0] = 0, (void)cudaGetLastError();
     cudaError_t error = cudaMalloc((void **)&c->landing, bytes);
+    if (!error) error = cudaMemsetAsync(c->landing + slots, 0, count_bytes, NULL);
+    if (!error) error = cudaStreamSynchronize(NULL);
     if (error) {
-        (void)cudaGetLastError();
+        (void)cudaGetLastError(), (void)cudaFree(c->landing);
         c->landing = NULL, offer->status = STROBE_OUT_OF_MEMORY;
         snprintf(offer->sentence, sizeof offer->sentence, "%zu bytes of device memory for messages: %s", bytes,
                  cudaGetErrorString(error));
@@ -237,6 +242,16 @@ static void reach_none(const struct copies *c, struct verdict *verdicts) {
     }
 }
 
+/* Whether no other rank of the host has this one's GPU, as far as is known. */
+static bool has_own_gpu(const struct copies *c, const struct hello *hellos, const struct offer *offers) {
+    const struct offer *own = &offers[c->rank];
+    for (int32_t rank = 0; rank < c->size; ++rank)
+        if (rank != c->rank && strcmp(hellos[rank].host, hellos[c->rank].host) == 0 &&
+            (!offers[rank].gpu[0] || strcmp(offers[rank].gpu, own->gpu) == 0))
+            return false;
+    return own->gpu[0] && c->landing;
+}
+
 /* Near are those that are reached both ways. */
 static void keep_reached(struct copies *c, const struct verdict *heard) {
     for (int32_t rank = 0; rank < c->size; ++rank) c->near_of[rank] = -1;
@@ -280,6 +295,10 @@ static strobe_status meet(struct copies *c, struct meeting *m, strobe_status own
     for (int32_t rank = 0; rank < c->size; ++rank)
         if (m->offers[rank].status) return first_refusal(c, rank, m->offers[rank].status, m->offers[rank].sentence);
     reach_all(c, m->hellos, m->offers, m->verdicts);
+    if (has_own_gpu(c, m->hellos, m->offers)) {
+        c->may_go = (uint64_t *)(void *)(c->landing + (size_t)(c->members - 1) * SLOTS * SLOT_BYTES);
+        c->counts = (uint32_t *)(void *)(c->may_go + EXCHANGED_STEPS);
+    }
     if (strobe__copies_watch(c)) reach_none(c, m->verdicts);
     m->heard[c->rank] = m->verdicts[c->rank];
     status = tell_all(c, m->verdicts, sizeof *m->verdicts, m->heard, sizeof *m->heard);

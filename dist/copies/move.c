@@ -61,15 +61,23 @@ static int put_pieces(struct copies *c, cudaStream_t stream) {
     return failure ? strobe__copies_fail(c, "CUDA: a kernel that copies: %s", failure) : 0;
 }
 
-static int copy(struct copies *c, void *to, const void *from, size_t bytes, bool by_kernel, cudaStream_t stream) {
-    if (!by_kernel)
+/* Who copies: the engines; a kernel for the pieces of a round; a kernel for the whole exchange, which is launched when all
+ * of it has been noted. */
+enum mover { BY_ENGINES, BY_KERNELS, IN_ONE_LAUNCH };
+
+static int copy(struct copies *c, void *to, const void *from, size_t bytes, enum mover mover, cudaStream_t stream) {
+    if (mover == IN_ONE_LAUNCH) {
+        c->exchange.piece[c->exchange.piece_count++] = (struct copied_piece){to, from, (uint32_t)bytes, 0};
+        return 0;
+    }
+    if (mover == BY_ENGINES)
         return strobe__copies_cuda(c, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "a copy");
     c->piece[c->piece_count++] = (struct copied_rows){to, from, bytes};
     return c->piece_count == MOST_PIECES ? put_pieces(c, stream) : 0;
 }
 
 /* Copies messages into a slot, or out of one, until it is full or there are no more. */
-static int copy_slot(struct copies *c, const struct side *side, struct near *n, bool by_kernel, cudaStream_t stream) {
+static int copy_slot(struct copies *c, const struct side *side, struct near *n, enum mover mover, cudaStream_t stream) {
     int64_t *at = side->sends ? &n->send_at : &n->take_at;
     size_t *done = side->sends ? &n->send_done : &n->take_done, used = 0;
     unsigned char *slot = side->sends ? n->landing + (size_t)n->send_slot * SLOT_BYTES
@@ -80,7 +88,7 @@ static int copy_slot(struct copies *c, const struct side *side, struct near *n, 
         const size_t left = m->bytes - *done, bytes = left < SLOT_BYTES - used ? left : SLOT_BYTES - used;
         unsigned char *own = (unsigned char *)m->data + *done, *to = side->sends ? slot + used : own;
         const unsigned char *from = side->sends ? own : slot + used;
-        failed = copy(c, to, from, bytes, by_kernel, stream);
+        failed = copy(c, to, from, bytes, mover, stream);
         *done += bytes, used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         if (*done == m->bytes) ++*at, *done = 0;
     }
@@ -122,8 +130,8 @@ static int move_by_engines(struct copies *c, struct side *side, bool *moved) {
         if (!has_more(side, n)) continue;
         *moved = true;
         values_of(c, side, n, &before, &after);
-        if (use(c, number) || acquire(c, before, c->stream[number]) || copy_slot(c, side, n, false, c->stream[number]) ||
-            release(c, after, c->stream[number]))
+        if (use(c, number) || acquire(c, before, c->stream[number]) ||
+            copy_slot(c, side, n, BY_ENGINES, c->stream[number]) || release(c, after, c->stream[number]))
             return 1;
         count_slot(side, n);
     }
@@ -146,7 +154,7 @@ static int move_by_kernel(struct copies *c, struct side *side, bool *moved, cuda
     *moved = true;
     if (put_values(c, stream)) return 1;
     for (int32_t k = 0; k < count; ++k)
-        if (copy_slot(c, side, taken[k], true, stream)) return 1;
+        if (copy_slot(c, side, taken[k], BY_KERNELS, stream)) return 1;
     if (put_pieces(c, stream)) return 1;
     for (int32_t k = 0; k < count; ++k) { /* with what the next round waits for, or by themselves at the end */
         values_of(c, side, taken[k], &before, &after);
@@ -169,6 +177,37 @@ static int move_near(struct copies *c, bool by_kernel, cudaStream_t stream) {
             failed = by_kernel ? move_by_kernel(c, sides[s], &moved, stream) : move_by_engines(c, sides[s], &moved);
     }
     return failed ? failed : put_values(c, stream);
+}
+
+/* Notes one side's steps, round after round. */
+static void note_side(struct copies *c, struct side *side) {
+    struct exchange_params *x = &c->exchange;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int32_t k = 0; k < c->near_count; ++k) {
+            struct near *n = &c->near[side->sends ? k : c->near_count - 1 - k];
+            _Atomic uint32_t *before, *after;
+            if (!has_more(side, n)) continue;
+            moved = true;
+            values_of(c, side, n, &before, &after);
+            struct exchange_step *step = &x->step[x->fills + x->empties];
+            *step = (struct exchange_step){(uint32_t *)before, (uint32_t *)after, (uint16_t)x->piece_count, 0, 0};
+            (void)copy_slot(c, side, n, IN_ONE_LAUNCH, NULL);
+            step->pieces = (uint16_t)(x->piece_count - step->first_piece);
+            ++*(side->sends ? &x->fills : &x->empties);
+            count_slot(side, n);
+        }
+    }
+}
+
+/* All of it by one kernel, which waits for values itself. */
+static int move_in_one_launch(struct copies *c, cudaStream_t stream) {
+    struct exchange_params *x = &c->exchange;
+    x->may_go = c->may_go, x->done = c->counts, x->fills = x->empties = x->piece_count = 0;
+    for (int32_t k = 0; k < c->near_count; ++k) c->near[k].send_at = c->near[k].take_at = 0;
+    note_side(c, &c->send_side), note_side(c, &c->take_side);
+    const char *failure = strobe__dist_cuda_exchange(x, stream);
+    return failure ? strobe__copies_fail(c, "CUDA: a kernel that exchanges messages: %s", failure) : 0;
 }
 
 /* How many messages of a list are near ranks'. */
@@ -243,6 +282,25 @@ int strobe__copies_wait(void *self, void *stream) {
     return strobe__copies_gone(c);
 }
 
+/* Whether one launch has room for an exchange, of which every slot is used once at most: its messages, each of which may go
+ * on in the next slot. */
+static bool fits_one_launch(const struct copies *c) {
+    const struct side *const sides[2] = {&c->send_side, &c->take_side};
+    int64_t steps = 0, pieces = 0;
+    for (int s = 0; s < 2; ++s)
+        for (int32_t k = 0; k < c->near_count; ++k) {
+            size_t used = 0;
+            for (int64_t n = 0; n < sides[s]->count; ++n) {
+                if (sides[s]->list[n].peer != c->near[k].rank) continue;
+                used += (sides[s]->list[n].bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, ++pieces;
+            }
+            const int64_t slots = (int64_t)((used + SLOT_BYTES - 1) / SLOT_BYTES);
+            if (slots > SLOTS) return false;
+            steps += slots, pieces += slots;
+        }
+    return steps <= EXCHANGED_STEPS && pieces <= COPIED_PIECES;
+}
+
 static size_t bytes_near(const struct copies *c, const struct side *side) {
     size_t bytes = 0;
     for (int64_t n = 0; n < side->count; ++n)
@@ -259,7 +317,8 @@ int strobe__copies_move(void *self, const strobe_message *sends, int64_t send_co
         return strobe__copies_start(self, sends, send_count, receives, receive_count, stream) ||
                strobe__copies_wait(self, stream);
     if (begin(c, sends, send_count, receives, receive_count, stream)) return 1;
-    if (c->copies_move && move_near(c, true, stream)) return 1;
+    if (c->copies_move && (c->counts && fits_one_launch(c) ? move_in_one_launch(c, stream) : move_near(c, true, stream)))
+        return 1;
     if (c->base_moves && c->base.wait(c->base.self, stream)) return base_failed(c);
     if (c->copies_move && leave(c, stream)) return 1;
     return strobe__copies_gone(c);

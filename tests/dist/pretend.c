@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/element.h"
 #include "dist/cuda_memory.h"
 #include "portable/posix.h"
 
@@ -65,6 +66,8 @@ strobe_status __wrap_strobe_merge(const strobe_partials *p, void *stream) {
 
 /* ---- memory */
 
+static const int32_t dtypes[] = {STROBE_FP32, STROBE_FP16, STROBE_BF16}; /* of the types of cuda_params.h */
+
 const char *strobe__dist_cuda_move(const struct moved_rows *m, bool adds, void *stream) {
     const size_t bytes = (size_t)m->element_bytes;
     check_stream(stream);
@@ -88,7 +91,6 @@ const char *strobe__dist_cuda_move_all(const struct moved_rows *moves, int64_t c
 }
 
 const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream) {
-    static const int32_t types[] = {STROBE_FP32, STROBE_FP16, STROBE_BF16};
     static const float lse; /* of one part */
     float *sum = malloc((size_t)r->count[3] * sizeof *sum);
     check_stream(stream);
@@ -105,10 +107,26 @@ const char *strobe__dist_cuda_round(const struct rounded_rows *r, void *stream) 
                                              {.data = (void *)(uintptr_t)&lse, .dtype = STROBE_FP32}};
                 strobe_partials m = {.struct_size = sizeof m, .batch = 1, .seq_q = 1, .heads_q = 1, .count = 1};
                 m.dim_v = r->count[3], m.parts = &part;
-                m.out = (strobe_tensor){.data = (char *)r->to + to * (r->type ? 2 : 4), .dtype = types[r->type]};
+                m.out = (strobe_tensor){.data = (char *)r->to + to * (r->type ? 2 : 4), .dtype = dtypes[r->type]};
                 if (__real_strobe_merge(&m, NULL)) abort();
             }
     free(sum);
+    return NULL;
+}
+
+const char *strobe__dist_cuda_products(struct product_params *p, void *stream) {
+    check_stream(stream);
+    for (int64_t b = 0; b < p->entries; ++b)
+        for (int64_t i = 0; i < p->rows; ++i)
+            for (int64_t h = 0; h < p->heads; ++h) {
+                const int64_t x = b * p->a_stride[0] + i * p->a_stride[1] + h * p->a_stride[2];
+                const int64_t y = b * p->b_stride[0] + i * p->b_stride[1] + h * p->b_stride[2];
+                const int64_t from = b * p->from_stride[0] + i * p->from_stride[1] + h * p->from_stride[2];
+                double sum = p->less_from ? p->less_from[from] : 0;
+                for (int64_t d = 0; d < p->dim; ++d)
+                    sum -= element_load(p->a, dtypes[p->a_type], x + d) * element_load(p->b, dtypes[p->b_type], y + d);
+                p->to[b * p->to_stride[0] + i * p->to_stride[1] + h * p->to_stride[2]] = (float)sum;
+            }
     return NULL;
 }
 

@@ -41,7 +41,7 @@ static void plan(struct planned *p, int32_t size, int32_t rank, int32_t layout, 
     p->d.rows_q = p->d.rows_k = strobe_dist_rows(layout, seq, size, rank), p->d.scheme = STROBE_DIST_RING;
     assert_int_equal(strobe__dist_read(&p->w, &p->d, backward ? &p->g : NULL, backward), STROBE_OK);
     assert_true(strobe__shard_make(&p->s, &p->w, 1, 1, 0));
-    assert_true(strobe__schedule_make(&p->schedule, &p->s, false));
+    assert_true(strobe__schedule_make(&p->schedule, &p->s, false, false));
 }
 
 static void end(struct planned *p) {

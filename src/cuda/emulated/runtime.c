@@ -44,6 +44,12 @@ SEEN cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int 
     return cudaSuccess;
 }
 
+/* All GPUs of a process are one, since its kernels run one after the other: none may wait for another. */
+SEEN cudaError_t cudaDeviceGetPCIBusId(char *text, int capacity, int device) {
+    (void)device;
+    return snprintf(text, (size_t)capacity, "process %d", (int)getpid()), cudaSuccess;
+}
+
 SEEN cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
                                                   unsigned long long flags, enum cudaDriverEntryPointQueryResult *result) {
     (void)version, (void)flags;
