@@ -63,7 +63,7 @@ static strobe_status make_plan(struct job *j) {
     for (int32_t n = 0; n < p->parts; ++n)
         if (!strobe__shard_make(&p->s[n], w, way.group, p->parts, n)) return strobe__dist_no_memory();
     struct cost cost = {.apart = false};
-    if (way.gathers && w->backward && w->hides && !strobe__dist_cost(w, scheme, &cost)) return strobe__dist_no_memory();
+    if (way.gathers && w->hides && !strobe__dist_cost(w, scheme, &cost)) return strobe__dist_no_memory();
     if (!strobe__schedule_make(&p->schedule, &p->s[0], way.gathers, cost.apart)) return strobe__dist_no_memory();
     TRY(lay_out(j, &room));
     p->scheme = scheme, p->needed = room.used;

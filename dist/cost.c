@@ -209,8 +209,8 @@ static struct cost cost_of_gather(const struct tally *y, struct unit u) {
     return c;
 }
 
-/* The same of a backward whose participants' own blocks are apart: K and V travel beside some heads of them, and gradients
- * beside the others. */
+/* The same where the participants' own blocks are apart: K and V travel beside them, in a backward beside some of their
+ * heads, and gradients beside the others. */
 static struct cost cost_of_gather_apart(const struct tally *y, struct unit u) {
     struct cost c = {.apart = true};
     const int32_t n = y->n;
@@ -228,14 +228,17 @@ static struct cost cost_of_gather_apart(const struct tally *y, struct unit u) {
             pairs += y->pairs[t * n + p], rows += y->need_rows[t * n + p];
             q_rows = larger(q_rows, y->q_rows[t * n + p]);
         }
-        const double early = u.early > 0 ? u.early * own + u.call : 0, late = (1 - u.early) * own + u.call;
-        const double others = pairs * u.pair + u.call + q_rows * u.merge_q * MERGED_LAST;
-        const double added = rows * u.merge_k * (n == 2 ? MERGED_LAST : 1) + u.round + u.round_q;
-        const double keys = rows > 0 ? u.latency + rows * u.kv_row : 0, gradients = u.latency + rows * u.grad_row;
+        const double early = u.early > 0 ? u.early * own + u.call : 0, late = u.early < 1 ? (1 - u.early) * own + u.call : 0;
+        const double merges = q_rows * u.merge_q * (u.backward ? MERGED_LAST : 1);
+        const double others = pairs > 0 ? pairs * u.pair + u.call + merges : 0;
+        const double added = u.backward ? rows * u.merge_k * (n == 2 ? MERGED_LAST : 1) + u.round + u.round_q : 0;
+        const double keys = rows > 0 ? u.latency + rows * u.kv_row : 0;
+        const double gradients = u.backward ? u.latency + rows * u.grad_row : 0;
         c.compute = larger(c.compute, early + others + late + added);
         most = larger(most, larger(early, keys) + others + larger(late, gradients) + added);
     }
-    c.host = u.launch * (BEGINNING + u.launches * (u.early > 0 ? 3 : 2) + 2 * launches_of_exchange(&u, n - 1));
+    const int calls = 2 + (u.early > 0 && u.early < 1), exchanges = u.backward ? 2 : 1;
+    c.host = u.launch * (BEGINNING + u.launches * calls + exchanges * launches_of_exchange(&u, n - 1));
     c.seconds = larger(most + u.launch * BEGINNING, c.host);
     return c;
 }
@@ -281,7 +284,7 @@ bool strobe__dist_cost(const struct whole *w, int32_t scheme, struct cost *cost)
             *cost = cost_of_gather(&y, u);
         else
             ok = ok && cost_of_ring(&y, u, cost);
-        if (way.gathers && u.own_last && y.n > 1) { /* in one call or in two */
+        if (way.gathers && w->hides && y.n > 1) { /* in one call or in two */
             const struct cost apart = cost_of_gather_apart(&y, u);
             if (apart.seconds < cost->seconds) *cost = apart;
         }
