@@ -7,8 +7,8 @@
 #include "dist.h"
 
 /* Predicted seconds of a call, and what they are made of: calls of attention alone, by the rank that has most; and what was
- * not hidden behind them. host: what the host takes until the call returns, on a GPU. apart: an all-gather's backward whose
- * own block is computed on by itself, while gradients travel, since that takes less. */
+ * not hidden behind them. host: what the host takes until the call returns, on a GPU. apart: an all-gather whose own
+ * block is computed on by itself, while messages travel, since that takes less. */
 struct cost {
     double seconds, compute, exposed, host;
     bool apart;

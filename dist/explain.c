@@ -36,7 +36,7 @@ static strobe_status explain(const struct whole *w, struct text *t) {
         print(t, "%s: %spredicted %.5g ms, of which attention %.5g ms, exposed communication and waiting %.3g ms", name,
               !status && each == chosen ? "chosen, " : "", cost.seconds * 1e3, cost.compute * 1e3, cost.exposed * 1e3);
         if (w->a.device == STROBE_CUDA) print(t, "; the host is busy for %.3g ms", cost.host * 1e3);
-        if (cost.apart) print(t, "; gradients travel while the shard's own block is computed on");
+        if (cost.apart) print(t, "; messages travel while the shard's own block is computed on");
         print(t, "\n");
     }
     return status;

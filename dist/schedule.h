@@ -43,8 +43,8 @@ struct schedule {
 
 /* marks.c: segments of calls, what is written first and last; a forward's calls may become more. */
 bool strobe__schedule_mark(struct schedule *schedule, const struct shard *s);
-/* gathers: all K and V come at once, not in a ring. apart: of such a backward the shard's own block has calls of its own,
- * which gradients travel beside. */
+/* gathers: all K and V come at once, not in a ring. apart: there the shard's own block has calls of its own,
+ * beside which messages travel. */
 bool strobe__schedule_make(struct schedule *schedule, const struct shard *s, bool gathers, bool apart);
 /* What brings gradients of the shard's keys after all calls, and after which step it goes; NULL: nothing does. */
 const struct transfer *strobe__schedule_last(const struct schedule *schedule, int64_t *step);
