@@ -15,18 +15,20 @@
 #if !defined(STROBE_DIM) /* smaller on a GPU that the host plays */
 #define STROBE_DIM 128
 #endif
-enum { HEADS = 4, HEADS_KV = 2, DIM = STROBE_DIM, WAYS = 7 };
+enum { HEADS = 4, HEADS_KV = 2, DIM = STROBE_DIM, WAYS = 8 };
 
 static const struct way {
     const char *name;
     int32_t scheme, layout;
-} ways[WAYS] = {{"ring, zigzag", STROBE_DIST_RING, STROBE_DIST_ZIGZAG},
-                {"ring, contiguous", STROBE_DIST_RING, STROBE_DIST_CONTIGUOUS},
-                {"ring, striped", STROBE_DIST_RING, STROBE_DIST_STRIPED},
-                {"all_gather, zigzag", STROBE_DIST_ALL_GATHER, STROBE_DIST_ZIGZAG},
-                {"ulysses, zigzag", STROBE_DIST_ULYSSES, STROBE_DIST_ZIGZAG},
-                {"two_levels, zigzag", STROBE_DIST_TWO_LEVELS, STROBE_DIST_ZIGZAG},
-                {"automatic, contiguous", STROBE_DIST_AUTOMATIC, STROBE_DIST_CONTIGUOUS}};
+    double bandwidth; /* of links, in bytes a second; 0: the default */
+} ways[WAYS] = {{"ring, zigzag", STROBE_DIST_RING, STROBE_DIST_ZIGZAG, 0},
+                {"ring, contiguous", STROBE_DIST_RING, STROBE_DIST_CONTIGUOUS, 0},
+                {"ring, striped", STROBE_DIST_RING, STROBE_DIST_STRIPED, 0},
+                {"all_gather, zigzag", STROBE_DIST_ALL_GATHER, STROBE_DIST_ZIGZAG, 0},
+                {"all_gather, zigzag, own block apart", STROBE_DIST_ALL_GATHER, STROBE_DIST_ZIGZAG, 1e3},
+                {"ulysses, zigzag", STROBE_DIST_ULYSSES, STROBE_DIST_ZIGZAG, 0},
+                {"two_levels, zigzag", STROBE_DIST_TWO_LEVELS, STROBE_DIST_ZIGZAG, 0},
+                {"automatic, contiguous", STROBE_DIST_AUTOMATIC, STROBE_DIST_CONTIGUOUS, 0}};
 
 /* What the processes share. Tensors are [seq][heads][DIM], as fp32 here. results: out, dq, dk, dv of each way, then those of
  * one process; the last row of all is the decoded one. */
@@ -101,6 +103,7 @@ struct problem_of_rank {
     strobe_attention a;
     strobe_gradients g;
     strobe_dist d;
+    strobe_dist_rates rates;
     void *tensor[4], *result[4];
     size_t bytes[2];
     void *workspace;
@@ -123,6 +126,8 @@ static void make(struct problem_of_rank *p, const struct way *way) {
     if (!way) return;
     p->d = (strobe_dist){.struct_size = sizeof p->d, .attention = &p->a, .transport = &transport, .layout = layout};
     p->d.rows_q = p->d.rows_k = rows, p->d.scheme = way->scheme;
+    p->rates = (strobe_dist_rates){.struct_size = sizeof p->rates, .bandwidth = way->bandwidth};
+    p->d.rates = &p->rates;
     p->d.group = way->scheme == STROBE_DIST_TWO_LEVELS ? 2 : 0;
 }
 
