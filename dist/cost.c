@@ -28,7 +28,13 @@ enum { MERGED = 3 * sizeof(float), ROUNDED = sizeof(float) };
 #define MERGED_LAST (1.0 / 3)
 
 /* What a pair takes on a GPU in calls on one block after the other, over what it takes in one call. */
-#define SMALLER_CALLS 1.02
+#define SMALLER_CALLS 1.03
+
+/* What a triangle of keys takes that has not a block for every multiprocessor, over its pairs: its longest block decides. */
+#define UNFILLED 1.8
+
+/* What all keys take in one call on a GPU: of its last turn of blocks multiprocessors have a part. */
+#define BLOCKS_LOST 33.0
 
 /* What the host puts on streams, counted in launches: a kernel, an event or values are one, and a copy to another GPU is
  * two. Before the first of a call, which is reading, planning and, from Python, what comes before; for a call of attention;
@@ -39,11 +45,11 @@ enum {
     ATTENTION_BACKWARD = 5,
     BESIDE = 8,
     BESIDE_A_PEER = 12,
-    ALONE = 7,
+    ALONE = 2,
     BY_NCCL = 8,
     PACKING = 2
 };
-#define PASSES 5.0
+#define PASSES 4.0
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
@@ -78,6 +84,9 @@ struct unit {
     double pair, call;
     double kv_row, grad_row; /* to travel */
     double latency;
+    double landed;              /* a row of keys and its gradient, out of slots, which nothing hides */
+    double keys, lost;          /* of the shard; keys of which one call loses as much */
+    double own_longer;          /* calls on the shard's own block alone: how many times as long as others they take */
     bool backward, gpu, rounds; /* rounds: a call that has all keys of its rows writes dQ, and no sum of it */
     bool hides;                 /* exchanges go beside computation */
     bool own_last;              /* the shard's own block is left for the time of the last exchange, */
@@ -101,6 +110,10 @@ static struct unit unit_of(const struct shard *s) {
                          .kv_row = elements * size / w->rates.bandwidth,
                          .grad_row = w->backward ? elements * sizeof(float) / w->rates.bandwidth : 0,
                          .latency = w->rates.latency,
+                         .landed = 2 * elements * (size + (w->backward ? sizeof(float) : 0)) / w->rates.memory,
+                         .keys = larger(1, keys),
+                         .lost = w->a.device == STROBE_CUDA ? BLOCKS_LOST * 128 / larger(1, (double)s->a.heads_kv) : 0,
+                         .own_longer = strobe__dist_is_filled(s->a.heads_kv, (int64_t)keys) ? 1 : UNFILLED,
                          .backward = w->backward,
                          .gpu = w->a.device == STROBE_CUDA,
                          .rounds = w->a.device == STROBE_CUDA && size < sizeof(float),
@@ -199,7 +212,8 @@ static struct cost cost_of_gather(const struct tally *y, struct unit u) {
         double pairs = 0, rows = 0;
         for (int32_t t = 0; t < n; ++t) pairs += y->pairs[t * n + p], rows += t > 0 ? y->need_rows[t * n + p] : 0;
         const double added = rows * u.merge_k * (n == 2 && u.gpu ? MERGED_LAST : 1);
-        const double compute = pairs * u.pair + u.call + added + (n > 1 ? u.round + (u.rounds ? 0 : u.round_q) : 0);
+        const double compute = pairs * u.pair * (1 + u.lost / (rows + u.keys)) + u.call + added +
+                               (n > 1 ? u.round + (u.rounds ? 0 : u.round_q) : 0);
         const double travels = (rows > 0 ? u.latency + rows * u.kv_row : 0) +
                                (u.backward ? u.latency + rows * u.grad_row : 0);
         c.compute = larger(c.compute, compute), most = larger(most, compute + travels);
@@ -221,8 +235,9 @@ static struct cost cost_of_gather_apart(const struct tally *y, struct unit u) {
         came = larger(came, rows), fewest = larger(fewest, y->pairs[p]);
     }
     u.early = early_share(y, &u, came, fewest);
+    u.pair *= SMALLER_CALLS;
     for (int32_t p = 0; p < n; ++p) {
-        const double own = y->pairs[p] * u.pair;
+        const double own = y->pairs[p] * u.pair * u.own_longer;
         double pairs = 0, rows = 0, q_rows = 0;
         for (int32_t t = 1; t < n; ++t) {
             pairs += y->pairs[t * n + p], rows += y->need_rows[t * n + p];
@@ -232,10 +247,10 @@ static struct cost cost_of_gather_apart(const struct tally *y, struct unit u) {
         const double merges = q_rows * u.merge_q * (u.backward ? MERGED_LAST : 1);
         const double others = pairs > 0 ? pairs * u.pair + u.call + merges : 0;
         const double added = u.backward ? rows * u.merge_k * (n == 2 ? MERGED_LAST : 1) + u.round + u.round_q : 0;
-        const double keys = rows > 0 ? u.latency + rows * u.kv_row : 0;
+        const double keys = rows > 0 ? u.latency + rows * u.kv_row : 0, landed = rows * u.landed;
         const double gradients = u.backward ? u.latency + rows * u.grad_row : 0;
         c.compute = larger(c.compute, early + others + late + added);
-        most = larger(most, larger(early, keys) + others + larger(late, gradients) + added);
+        most = larger(most, larger(early, keys) + landed + others + larger(late, gradients) + added);
     }
     const int calls = 2 + (u.early > 0 && u.early < 1), exchanges = u.backward ? 2 : 1;
     c.host = u.launch * (BEGINNING + u.launches * calls + exchanges * launches_of_exchange(&u, n - 1));
