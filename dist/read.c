@@ -145,7 +145,7 @@ static void fill_rates(strobe_dist_rates *r, bool gpu, bool copies) {
     if (r->flops == 0) r->flops = gpu ? 6e14 : 5e10;
     if (r->bandwidth == 0) r->bandwidth = copies ? 3e11 : gpu ? 2.4e11 : 4e9;
     if (r->latency == 0) r->latency = gpu ? 30e-6 : 20e-6;
-    if (r->call == 0) r->call = gpu ? 30e-6 : 10e-6;
+    if (r->call == 0) r->call = gpu ? 20e-6 : 10e-6;
     if (r->memory == 0) r->memory = gpu ? 2.3e12 : 1e10;
     if (r->launch == 0) r->launch = gpu ? 8e-6 : 1e-9;
 }
