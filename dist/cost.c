@@ -4,9 +4,9 @@
  * and on GPUs without copy engines as long as both, since an attention kernel leaves no multiprocessors to those that
  * exchange (docs/kernels/processes.md), but never less than the host takes to put it on its streams; a rank begins a step
  * when it is done with the one before and has what it needs from others. Parts that merge, sums that are rounded and
- * messages that are packed take their bytes of memory; an all-to-all hides nothing, nor does an all-gather but for a
- * backward in two calls. Pairs that see each other and rows that travel are counted from the same lists as the schedule's.
- * All ranks come to the same numbers, and so to the same choice. */
+ * messages that are packed take their bytes of memory; an all-to-all hides nothing, nor does an all-gather whose own block
+ * is not apart. Pairs that see each other and rows that travel are counted from the same lists as the schedule's. All ranks
+ * come to the same numbers, and so to the same choice. */
 #include "cost.h"
 
 #include <stdio.h>

@@ -166,9 +166,8 @@ static void offer_memory(struct copies *c, const char *file, struct offer *offer
 static const char *lacks_connections(void) {
     const char *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS"), *loading = getenv("CUDA_MODULE_LOADING");
     if (!connections || atoi(connections) < MOST_CONNECTIONS)
-        return "they are threads of a process and share a GPU, for which CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment "
-               "is "
-               "accepted";
+        return "they are threads of a process and share a GPU, for which CUDA_DEVICE_MAX_CONNECTIONS=32 in the "
+               "environment is accepted";
     if (!loading || strcmp(loading, "EAGER") != 0)
         return "they are threads of a process and share a GPU, for which CUDA_MODULE_LOADING=EAGER in the environment is "
                "accepted";
