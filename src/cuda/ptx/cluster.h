@@ -14,9 +14,11 @@ static __device__ __forceinline__ int cluster_rank(void) {
     return (int)rank;
 }
 
-/* A barrier of all threads of all CTAs; what they wrote before is seen after. */
+/* A barrier of all threads of all CTAs. It orders no memory but mbarriers that were initialised before, behind
+ * mbarrier_init_fence(): an arrival that released would first wait until all that its CTA has stored stands in the L2 cache.
+ */
 static __device__ __forceinline__ void cluster_barrier(void) {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
 }
@@ -28,9 +30,11 @@ static __device__ __forceinline__ uint32_t cluster_address(const void *pointer, 
     return address;
 }
 
-/* Arrives at an mbarrier of another CTA, by such an address. */
+/* Arrives at an mbarrier of another CTA, by such an address: this thread, and products and copies that it has waited for, have
+ * read what the barrier guards. What it has written is not promised to the other CTA: a release to the cluster would wait
+ * until all of the thread's stores and additions stand in the L2 cache. */
 static __device__ __forceinline__ void mbarrier_arrive_at(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+    asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 /* Bytes to another CTA, whose mbarrier counts them. */

@@ -192,7 +192,8 @@ INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *s
         if (!last) mbarrier_wait(&shared->q_full[next], full_parity(count + 1));
         issue_scores(s, k, q + next * STAGE_STEP); /* after the last block: of stale data, likewise */
         wgmma_wait(1);                             /* dQ */
-        if (count > 0) release_both(&shared->ds_empty[next]), add_dq_part(p, shared, part, dq, before, count - 1, in_order);
+        if (count > 0 && !last) release_both(&shared->ds_empty[next]);
+        if (count > 0) add_dq_part(p, shared, part, dq, before, count - 1, in_order);
         before = block_of(p, t, &progress);
         wgmma_wait(0);
         if (last) break;
@@ -249,7 +250,8 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
         wgmma_wait(1); /* dK */
         release(&shared->q_empty[stage]);
         wgmma_wait(0); /* dQ */
-        if (count > 0) release_both(&shared->ds_empty[next]), add_dq_part(p, shared, part, dq, before, count - 1, in_order);
+        if (count > 0 && !last) release_both(&shared->ds_empty[next]);
+        if (count > 0) add_dq_part(p, shared, part, dq, before, count - 1, in_order);
         if (!last) mbarrier_wait(&shared->dout_full[next_slot], dout_parity(count + 1));
         issue_scores(dp, v, dout + next_slot * STAGE_STEP);
         before = block_of(p, t, &progress);
@@ -281,53 +283,75 @@ INLINE void init_barriers(struct shared *s) {
     mbarrier_init_fence();
 }
 
-/* A CTA; whether it keeps the dQ order is a constant, since what a fixed order needs beside each addition costs the free one
- * a fiftieth of its time. */
-INLINE void work(const struct sm90_backward_params *p, struct shared *shared, bool in_order) {
-    const struct tile *t = &shared->tile;
-    if (threadIdx.x == 0) {
-        const int number = (int)blockIdx.x / CTAS;
-        if (p->sequences) wait_for_previous(); /* which counts the tiles */
-        const bool is_there = number < all_tiles(p);
-        if (is_there) shared->tile = tile_of(p, number);
-        if (!is_there) shared->tile.in.keys.count = shared->tile.key = shared->tile.first_block = shared->tile.end_block = 0;
-        shared->tile.key += cluster_rank() * KEYS;
-        struct search search;
-        if (HAS_MASKS && is_there && !find_first(p, t, &search)) shared->tile.end_block = shared->tile.first_block;
-        tma_prefetch_map(&p->q), tma_prefetch_map(&p->k), tma_prefetch_map(&p->v), tma_prefetch_map(&p->dout);
-        init_barriers(shared);
-    }
+/* One thread, and two others beside it: describes the CTA's tile, and makes the barriers. */
+INLINE void describe_tile(const struct sm90_backward_params *p, struct shared *shared) {
+    const int number = (int)blockIdx.x / CTAS;
+    if (p->sequences) wait_for_previous(); /* which counts the tiles */
+    const bool is_there = number < all_tiles(p);
+    if (is_there) shared->tile = tile_of(p, number);
+    if (!is_there) shared->tile.in.keys.count = shared->tile.key = shared->tile.first_block = shared->tile.end_block = 0;
+    shared->tile.key += cluster_rank() * KEYS;
+    struct search search;
+    if (HAS_MASKS && is_there && !find_first(p, &shared->tile, &search)) shared->tile.end_block = shared->tile.first_block;
+}
+
+/* All threads, until both CTAs can be written to and the kernel before has ended. */
+INLINE void begin(void) {
     __syncthreads();
     cluster_barrier();
     let_next_start();
     wait_for_previous();
-    if (t->end_block == t->first_block) {
+}
+
+/* A tile that sees no row. */
+INLINE bool is_empty(const struct sm90_backward_params *p, const struct tile *t) {
+    if (t->end_block > t->first_block) return false;
+    clear_sums(&p->dk_rows, t), clear_sums(&p->dv_rows, t);
+    return true;
+}
+
+INLINE void producer_group(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, bool in_order) {
+    registers_release(PRODUCER_REGISTERS);
+    if (threadIdx.x == 0) describe_tile(p, shared);
+    if (threadIdx.x == 32) init_barriers(shared);
+    if (threadIdx.x == 64)
+        tma_prefetch_map(&p->q), tma_prefetch_map(&p->k), tma_prefetch_map(&p->v), tma_prefetch_map(&p->dout);
+    begin();
+    if (is_empty(p, t)) {
         if (!in_order && threadIdx.x < 32) clear_dq(p, blocks_to_clear(p), 0);
-        clear_sums(&p->dk_rows, t), clear_sums(&p->dv_rows, t);
         return;
     }
+    if (threadIdx.x == 0)
+        producer(p, shared, t);
+    else if (threadIdx.x == 32)
+        exchange(p, shared, t, in_order);
+    else if (in_order && threadIdx.x >= 64 && threadIdx.x < (HAS_MASKS ? 96 : 65))
+        dq_order_waiter(p, shared, t);
+    else if (in_order && threadIdx.x == 96)
+        dq_order_poster(p, shared, t);
+    else if (!in_order && threadIdx.x >= 96)
+        clear_dq(p, blocks_to_clear(p), t->batch * p->heads_kv + t->head_kv);
+}
+
+/* A CTA; whether it keeps the dQ order is a constant, since what a fixed order needs beside each addition costs the free one
+ * a fiftieth of its time. Nobody ends before all that the other CTA sends has come: each waits for that before it arrives
+ * here. */
+INLINE void work(const struct sm90_backward_params *p, struct shared *shared, bool in_order) {
+    const struct tile *t = &shared->tile;
     const int group = uniform((int)threadIdx.x / 128);
     if (group == 0) {
-        registers_release(PRODUCER_REGISTERS);
-        if (threadIdx.x == 0)
-            producer(p, shared, t);
-        else if (threadIdx.x == 32)
-            exchange(p, shared, t, in_order);
-        else if (in_order && threadIdx.x >= 64 && threadIdx.x < (HAS_MASKS ? 96 : 65))
-            dq_order_waiter(p, shared, t);
-        else if (in_order && threadIdx.x == 96)
-            dq_order_poster(p, shared, t);
-        else if (!in_order && threadIdx.x >= 96)
-            clear_dq(p, blocks_to_clear(p), t->batch * p->heads_kv + t->head_kv);
+        producer_group(p, shared, t, in_order);
     } else {
         registers_claim(CONSUMER_REGISTERS);
+        begin();
+        if (is_empty(p, t)) return;
         if (group == 1)
             consumer_p_dv(p, shared, t, in_order);
         else
             consumer_ds_dk(p, shared, t, in_order);
     }
     __syncwarp();
-    cluster_barrier(); /* the other CTA may still read and signal here */
+    cluster_barrier();
 }
 
 extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)

@@ -34,11 +34,13 @@ INLINE void add_row(float (&to)[LANE_COLUMNS], float weight, const struct sm90_r
     }
 }
 
-INLINE void store_row(const struct sm90_rows *to, int64_t start, const float (&from)[LANE_COLUMNS], float factor) {
+/* Of the columns from `first` to `end`. */
+INLINE void store_row(const struct sm90_rows *to, int64_t start, const float (&from)[LANE_COLUMNS], float factor, int first,
+                      int end) {
 #pragma unroll
     for (int n = 0; n < LANE_COLUMNS; ++n) {
         const int x = (int)threadIdx.x % 32 + 32 * n;
-        if (x < to->columns) ((GRADIENT *)to->data)[start + x] = (GRADIENT)PACK_GRADIENT(from[n] * factor, 0);
+        if (x >= first && x < end && x < to->columns) ((GRADIENT *)to->data)[start + x] = (GRADIENT)PACK_GRADIENT(from[n] * factor, 0);
     }
 }
 
@@ -97,8 +99,9 @@ INLINE int64_t statistic_at(const struct sm90_backward_params *p, int batch, int
     return ((int64_t)batch * p->heads_kv * p->group + head) * p->row_blocks * ROWS + i;
 }
 
-/* Row i of dQ. */
-INLINE void exact_row(const struct sm90_backward_params *p, const struct pair_of_spans *in, int batch, int head, int i) {
+/* Row i of dQ, 64 columns from `column` on. */
+INLINE void exact_row(const struct sm90_backward_params *p, const struct pair_of_spans *in, int batch, int head, int i,
+                      int column) {
     const struct slope slope = slope_of(p, in, batch, head);
     const int64_t statistic = statistic_at(p, batch, head, i);
     const int kv = head / p->group, end = band32_end_key(in->end_shift, i, in->keys.count);
@@ -110,7 +113,7 @@ INLINE void exact_row(const struct sm90_backward_params *p, const struct pair_of
                                              p->row_delta[statistic]);
         add_row(dq, pair.gradient, &p->k_rows, at.k);
     }
-    store_row(&p->dq_rows, row_start(&p->dq_rows, &in->rows, i, head), dq, p->scale);
+    store_row(&p->dq_rows, row_start(&p->dq_rows, &in->rows, i, head), dq, p->scale, column, column + 64);
 }
 
 /* Key j of dK and dV. */
@@ -129,8 +132,8 @@ INLINE void exact_key(const struct sm90_backward_params *p, const struct pair_of
             add_row(dv, pair.weight, &p->dout_rows, at.dout);
         }
     }
-    store_row(&p->dk_rows, row_start(&p->dk_rows, &in->keys, j, kv), dk, p->scale);
-    store_row(&p->dv_rows, row_start(&p->dv_rows, &in->keys, j, kv), dv, dv_factor(p));
+    store_row(&p->dk_rows, row_start(&p->dk_rows, &in->keys, j, kv), dk, p->scale, 0, HEAD_DIM);
+    store_row(&p->dv_rows, row_start(&p->dv_rows, &in->keys, j, kv), dv, dv_factor(p), 0, HEAD_DIM);
 }
 
 /* ---- recompute marks, in the workspace: one for sixteen keys, those of a warp's sums */

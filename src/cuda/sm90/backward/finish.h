@@ -43,95 +43,115 @@ INLINE void add_shares(const struct sm90_backward_params *p, int64_t thread, int
 
 enum { FINISH_THREADS = 128 * DQ_TILES };
 
-/* A thread's sums of a tile of dQ; 0 where nobody has added: behind a sequence's end, where the main kernel has not run or,
- * with a fixed dQ order, whose semaphores tell it, no key is seen. Such sums hold anything. */
-INLINE void load_dq(const struct sm90_backward_params *p, const struct row_block *block, int tile, int thread, bool has_rows,
-                    float4 (&dq)[8]) {
-    const float4 *sum = (const float4 *)(p->dq_sum + block->number * BLOCK_ELEMENTS + tile * DQ_TILE) + thread;
-    const bool summed = has_rows && p->tiles > 0 && (!p->dq_semaphores || p->dq_semaphores[block->number * DQ_TILES] > 0);
-#pragma unroll
-    for (int n = 0; n < 8; ++n) dq[n] = has_rows ? sum[n * 128] : make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int n = 0; n < 8; ++n) dq[n] = summed ? dq[n] : make_float4(0, 0, 0, 0);
-}
+/* A warp's part of dQ: sixteen rows of a block, 64 columns; a thread has some of rows row + lane / 4 and row + lane / 4 + 8. */
+struct part_of_dq {
+    struct span rows;
+    int head, row, column;
+};
 
 #if !defined(GRADIENTS_FP32)
-/* Stores a thread's elements of rows i and i + 8: pieces of eight columns that neighbours have exchanged. */
-INLINE void store_dq(const struct sm90_backward_params *p, const struct span *rows, int head, int i, int column,
-                     const float4 (&dq)[8]) {
+/* Stores a thread's elements: pieces of eight columns that neighbours have exchanged. Sums of nothing hold anything. */
+INLINE void store_dq(const struct sm90_backward_params *p, const struct part_of_dq *part, const float4 (&dq)[8], bool summed) {
     uint32_t packed[2][8];
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
-        packed[0][n] = pack(dq[n].x * p->scale, dq[n].y * p->scale);
-        packed[1][n] = pack(dq[n].z * p->scale, dq[n].w * p->scale);
+        packed[0][n] = summed ? pack(dq[n].x * p->scale, dq[n].y * p->scale) : 0;
+        packed[1][n] = summed ? pack(dq[n].z * p->scale, dq[n].w * p->scale) : 0;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int64_t to = row_start(&p->dq_rows, rows, i + 8 * half, head);
+        const int i = part->row + (int)threadIdx.x % 32 / 4 + 8 * half;
+        const int64_t to = row_start(&p->dq_rows, &part->rows, i, part->head);
 #pragma unroll
         for (int n = 0; n < 8; n += 4) {
             const uint4 piece = gather_piece(packed[half][n], packed[half][n + 1], packed[half][n + 2], packed[half][n + 3]);
-            const int from = column + 8 * n + (int)threadIdx.x % 4 * 8;
-            if (i + 8 * half < rows->count && from < p->dq_rows.columns)
-                store_piece(&p->dq_rows, to, from, (const unsigned char *)&piece);
+            const int from = part->column + 8 * n + (int)threadIdx.x % 4 * 8;
+            if (i < part->rows.count && from < p->dq_rows.columns) store_piece(&p->dq_rows, to, from, piece);
         }
     }
 }
 #else
 /* The same into fp32: nothing is rounded, and a thread stores its pairs of columns itself. */
-INLINE void store_dq(const struct sm90_backward_params *p, const struct span *rows, int head, int i, int column,
-                     const float4 (&dq)[8]) {
+INLINE void store_dq(const struct sm90_backward_params *p, const struct part_of_dq *part, const float4 (&dq)[8], bool summed) {
+    const float factor = summed ? p->scale : 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        float *to = (float *)p->dq_rows.data + row_start(&p->dq_rows, rows, i + 8 * half, head);
+        const int i = part->row + (int)threadIdx.x % 32 / 4 + 8 * half;
+        float *to = (float *)p->dq_rows.data + row_start(&p->dq_rows, &part->rows, i, part->head);
 #pragma unroll
-        for (int n = 0; n < 8; ++n)
-            store_two(&p->dq_rows, to, i + 8 * half < rows->count, column + 8 * n + 2 * (int)(threadIdx.x % 4),
-                      (half ? dq[n].z : dq[n].x) * p->scale, (half ? dq[n].w : dq[n].y) * p->scale);
+        for (int n = 0; n < 8; ++n) {
+            const float x = half ? dq[n].z : dq[n].x, y = half ? dq[n].w : dq[n].y;
+            store_two(&p->dq_rows, to, i < part->rows.count, part->column + 8 * n + 2 * (int)(threadIdx.x % 4),
+                      summed ? x * p->scale : 0, summed ? y * p->scale : 0);
+        }
     }
 }
 #endif
 
-/* Sixteen rows of a block, as exact rows. */
-INLINE void exact_rows(const struct sm90_backward_params *p, const struct row_block *block, int part) {
-    const struct pair_of_spans in = spans_of(p, block->batch);
-    const int first = block->m * ROWS + 16 * part;
-    for (int i = first; i < first + 16 && i < in.rows.count; ++i) exact_row(p, &in, block->batch, block->head, i);
+/* A part's rows as exact rows. A call of its own, so that the rows of nearly all calls have registers enough. */
+static __device__ __noinline__ void exact_rows(const struct sm90_backward_params *p, int batch, int head, int row, int column) {
+    const struct pair_of_spans in = spans_of(p, batch);
+    for (int i = row; i < row + 16 && i < in.rows.count; ++i) exact_row(p, &in, batch, head, i, column);
+}
+
+static __device__ __noinline__ void exact_keys_of_warp(const struct sm90_backward_params *p, int64_t warp, int64_t warps) {
+    exact_keys(p, warp, warps);
+}
+
+/* A warp among the grid's. */
+struct warp_of_grid {
+    int64_t number, all;
+};
+
+INLINE struct warp_of_grid warp_of_grid(int cta) {
+    enum { WARPS = FINISH_THREADS / 32 };
+    const struct warp_of_grid w = {(int64_t)cta * WARPS + threadIdx.x / 32, (int64_t)gridDim.x * WARPS};
+    return w;
+}
+
+INLINE void load_dq(const struct sm90_backward_params *p, const struct row_block *block, int tile, float4 (&dq)[8]) {
+    const float4 *sum = (const float4 *)(p->dq_sum + block->number * BLOCK_ELEMENTS + tile * DQ_TILE) + threadIdx.x % 128;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) dq[n] = sum[n * 128];
+}
+
+/* Sums are 0 where nobody has added: where the main kernel has not run or, with a fixed dQ order, whose semaphores tell it, no
+ * key is seen. A column of a row that is finite is right, whatever the others are. */
+INLINE void finish_dq(const struct sm90_backward_params *p, const struct row_block *block, const struct part_of_dq *part,
+                      const float4 (&dq)[8], bool summed) {
+    float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
+#pragma unroll
+    for (int n = 0; n < 8; ++n) nothing = fmaf(dq[n].x, 0, fmaf(dq[n].y, 0, fmaf(dq[n].z, 0, fmaf(dq[n].w, 0, nothing))));
+    if (p->may_hide && __any_sync(0xffffffffu, summed && nothing != 0))
+        exact_rows(p, block->batch, block->head, part->row, part->column);
+    else
+        store_dq(p, part, dq, summed);
 }
 
 #define FINISH_(name) name##_finish
 #define FINISH(name)  FINISH_(name)
-extern "C" __global__ void __launch_bounds__(FINISH_THREADS, 512 / FINISH_THREADS)
+
+/* All loads of a thread are issued before the first is waited for; 1024 threads have registers for theirs. */
+extern "C" __global__ void __launch_bounds__(FINISH_THREADS, 1024 / FINISH_THREADS)
     FINISH(KERNEL)(const __grid_constant__ struct sm90_backward_params p) {
-    __shared__ int not_finite[ROWS / 16];
     const struct row_block block = row_block_of_cta(&p);
-    const int tile = (int)threadIdx.x / 128, thread = (int)threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
-    const int first_row = (ROW_PARTS == 2 ? 64 * tile : 0) + 16 * warp, column = (ROW_PARTS == 1 ? 64 * tile : 0);
-    const int64_t number = (int64_t)blockIdx.x * (FINISH_THREADS / 32) + threadIdx.x / 32, /* of the warp */
-        all_warps = (int64_t)gridDim.x * (FINISH_THREADS / 32);
+    const int tile = (int)threadIdx.x / 128, warp = (int)threadIdx.x % 128 / 32;
+    const struct warp_of_grid own = warp_of_grid((int)blockIdx.x);
+    struct part_of_dq part;
     float4 dq[8];
-    float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */
+    part.head = block.head, part.row = block.m * ROWS + (ROW_PARTS == 2 ? 64 * tile : 0) + 16 * warp;
+    part.column = ROW_PARTS == 1 ? 64 * tile : 0;
     wait_for_previous();
-    const struct span rows = rows_of(&p, block.batch);
-    load_dq(&p, &block, tile, thread, block.m * ROWS < rows.count && p.dq_rows.columns > 0, dq);
-    const bool may_be_marked = p.may_hide && number < all_marks(&p);
-    const uint32_t mark = may_be_marked ? p.marks[number] : 0;
-#pragma unroll
-    for (int n = 0; n < 8; ++n) nothing = fmaf(dq[n].x, 0, fmaf(dq[n].y, 0, fmaf(dq[n].z, 0, fmaf(dq[n].w, 0, nothing))));
-    const bool all_finite = !p.may_hide || !__syncthreads_or(nothing != 0);
-    bool whole = true;
-    if (!all_finite) {
-        if (threadIdx.x < ROWS / 16) not_finite[threadIdx.x] = 0;
-        __syncthreads();
-        if (nothing != 0) not_finite[first_row / 16] = 1;
-        __syncthreads();
-        whole = !not_finite[first_row / 16];
-    }
-    if (whole) store_dq(&p, &rows, block.head, block.m * ROWS + first_row + lane / 4, column, dq);
-    for (int part = (int)threadIdx.x / 32; !all_finite && part < ROWS / 16; part += FINISH_THREADS / 32)
-        if (not_finite[part]) exact_rows(&p, &block, part);
-    if (mark || (may_be_marked && all_warps < all_marks(&p))) exact_keys(&p, number, all_warps);
-    if (p.shares > 1) add_shares(&p, number * 32 + lane, all_warps * 32);
+    part.rows = rows_of(&p, block.batch);
+    const bool is_there = part.row < part.rows.count && part.column < p.dq_rows.columns;
+    if (is_there) load_dq(&p, &block, tile, dq);
+    const bool summed = p.tiles > 0 && (!p.dq_semaphores || p.dq_semaphores[block.number * DQ_TILES] > 0);
+    const bool looks = p.may_hide && own.number < all_marks(&p);
+    const bool marked = looks && (p.marks[own.number] || own.all < all_marks(&p));
+    if (is_there) finish_dq(&p, &block, &part, dq, summed);
+    const struct warp_of_grid again = warp_of_grid(unforeseen((int)blockIdx.x)); /* not kept in registers */
+    if (marked) exact_keys_of_warp(&p, again.number, again.all);
+    if (p.shares > 1) add_shares(&p, again.number * 32 + threadIdx.x % 32, again.all * 32);
 }
 
 #endif

@@ -87,16 +87,17 @@ struct tile_keys {
 INLINE struct tile_keys keys_of_tile(const struct sm90_backward_params *p, int number) {
     const int all_heads = p->heads_kv * p->batch, early_heads = all_heads - p->last_heads;
     const bool is_late = number >= early_heads * p->key_blocks;
-    const int section = is_late ? 0 : number / (p->section_heads * p->key_blocks);
-    const int first_head = is_late ? early_heads : section * p->section_heads;
-    const int left = early_heads - first_head, heads = is_late                   ? p->last_heads
-                                                       : left < p->section_heads ? left
-                                                                                 : p->section_heads;
-    const int in_section = number - first_head * p->key_blocks, head = first_head + in_section % heads;
+    const int section = is_late ? 0 : quotient(number, p->by_section_tiles);
+    const int first_head = is_late ? early_heads : section * p->section_heads, left = early_heads - first_head;
+    const bool is_whole = left >= p->section_heads;
+    const int heads = is_late ? p->last_heads : is_whole ? p->section_heads : left;
+    const struct divisor by_heads = is_late ? p->by_last_heads : is_whole ? p->by_section_heads : p->by_left_heads;
+    const int in_section = number - first_head * p->key_blocks, n = quotient(in_section, by_heads);
+    const int head = first_head + in_section - n * heads;
     struct tile_keys keys;
-    keys.batch = head / p->heads_kv, keys.head_kv = head % p->heads_kv;
+    keys.batch = quotient(head, p->by_heads_kv), keys.head_kv = head - keys.batch * p->heads_kv;
     keys.last_first = p->last_keys_first && !is_late;
-    keys.block = key_block_of(p, in_section / heads, p->key_blocks, keys.last_first);
+    keys.block = key_block_of(p, n, p->key_blocks, keys.last_first);
     return keys;
 }
 
@@ -132,7 +133,7 @@ INLINE int all_tiles(const struct sm90_backward_params *p) {
 INLINE struct tile tile_of(const struct sm90_backward_params *p, int number) {
     const struct tile_keys own = p->sequences ? keys_of_ragged_tile(p, number) : keys_of_tile(p, number);
     struct tile t;
-    t.head_kv = own.head_kv, t.batch = own.batch, t.head_keys = t.head_kv / p->shares;
+    t.head_kv = own.head_kv, t.batch = own.batch, t.head_keys = quotient(t.head_kv, p->by_shares);
     t.key = own.block * TILE_KEYS;
     t.in = spans_of(p, t.batch);
     const int rows = t.in.rows.count, keys = t.in.keys.count,
@@ -282,14 +283,17 @@ INLINE uint4 load_piece(const struct sm90_rows *rows, int64_t start, int column)
     return make_uint4(piece[0], piece[1], piece[2], piece[3]);
 }
 
-INLINE void store_piece(const struct sm90_rows *rows, int64_t start, int column, const unsigned char *piece) {
+/* Stores eight elements of a row, of those that it has. */
+INLINE void store_piece(const struct sm90_rows *rows, int64_t start, int column, uint4 piece) {
     uint16_t *to = (uint16_t *)rows->data + start + column;
     if (column + 8 <= rows->columns && rows->aligned) {
-        *(uint4 *)to = *(const uint4 *)piece;
+        *(uint4 *)to = piece;
         return;
     }
-#pragma unroll 1
-    for (int x = 0; x < 8 && column + x < rows->columns; ++x) to[x] = ((const uint16_t *)piece)[x];
+    const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+    for (int x = 0; x < 8; ++x)
+        if (column + x < rows->columns) to[x] = (uint16_t)(words[x / 2] >> (x % 2 * 16));
 }
 
 /* Four lanes, neighbours, hold a word each of four pieces of 16 bytes; returns the whole piece of the lane's number. */
@@ -309,8 +313,7 @@ INLINE void store_gradients(const struct sm90_rows *to, int64_t start, int colum
     for (int n = 0; n < 8; ++n)
         if (column + n < to->columns) ((float *)to->data)[start + column + n] = x[n];
 #else
-    const uint4 piece = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
-    store_piece(to, start, column, (const unsigned char *)&piece);
+    store_piece(to, start, column, make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7])));
 #endif
 }
 

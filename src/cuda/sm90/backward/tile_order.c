@@ -183,6 +183,15 @@ static bool is_first_alone(const struct problem *p, const struct tile_shape *sha
            (shape->ctas == 1 || strobe__sm90_tiles_differ(p));
 }
 
+static void fill_divisors(struct sm90_backward_params *m) {
+    const int32_t heads_kv = m->heads_kv * m->shares, section = m->section_heads;
+    const int32_t left = (int32_t)(((int64_t)heads_kv * m->batch - m->last_heads) % section);
+    m->by_section_tiles = divisor_of(section * m->key_blocks), m->by_section_heads = divisor_of(section);
+    m->by_left_heads = divisor_of(left > 0 ? left : section);
+    m->by_last_heads = divisor_of(m->last_heads > 0 ? m->last_heads : 1);
+    m->by_heads_kv = divisor_of(heads_kv), m->by_shares = divisor_of(m->shares);
+}
+
 /* A band has no end on a side whose shift is at the most. */
 void strobe__sm90_fill_order(struct sm90_backward_params *m, const struct problem *p, const struct tile_shape *shape,
                              int32_t features) {
@@ -191,6 +200,7 @@ void strobe__sm90_fill_order(struct sm90_backward_params *m, const struct proble
     m->tiles = (int32_t)tiles_of(p, shape, m->shares);
     m->section_heads = (int32_t)section_heads(p, shape, m->shares);
     m->last_heads = m->tiles > 0 ? (int32_t)last_heads(p, shape, m->shares) : 0;
+    if (m->tiles > 0) fill_divisors(m);
     m->is_staggered = !in_order && !strobe__sm90_tiles_differ(p) && p->a.seq_q > 0 && features != FEATURES_ALL;
     m->first_alone = is_first_alone(p, shape);
     m->last_keys_first = ends && shape->rows == shape->keys && !(features & FEATURES_MASK);
