@@ -30,9 +30,9 @@ static __device__ __forceinline__ uint32_t cluster_address(const void *pointer, 
     return address;
 }
 
-/* Arrives at an mbarrier of another CTA, by such an address: this thread, and products and copies that it has waited for, have
- * read what the barrier guards. What it has written is not promised to the other CTA: a release to the cluster would wait
- * until all of the thread's stores and additions stand in the L2 cache. */
+/* Arrives at an mbarrier of another CTA, by such an address: this thread, and products and copies that it has waited for,
+ * have read what the barrier guards. What it has written is not promised to the other CTA: a release to the cluster would
+ * wait until all of the thread's stores and additions stand in the L2 cache. */
 static __device__ __forceinline__ void mbarrier_arrive_at(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }

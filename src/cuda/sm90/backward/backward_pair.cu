@@ -190,9 +190,9 @@ INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *s
         wgmma_wait(1);                         /* dV */
         release(&shared->dout_empty[slot]);
         if (!last) mbarrier_wait(&shared->q_full[next], full_parity(count + 1));
-        issue_scores(s, k, q + next * STAGE_STEP); /* after the last block: of stale data, likewise */
-        wgmma_wait(1);                             /* dQ */
-        if (count > 0 && !last) release_both(&shared->ds_empty[next]);
+        issue_scores(s, k, q + next * STAGE_STEP);                     /* after the last block: of stale data, likewise */
+        wgmma_wait(1);                                                 /* dQ */
+        if (count > 0 && !last) release_both(&shared->ds_empty[next]); /* nobody would wait for the last one */
         if (count > 0) add_dq_part(p, shared, part, dq, before, count - 1, in_order);
         before = block_of(p, t, &progress);
         wgmma_wait(0);
@@ -283,7 +283,7 @@ INLINE void init_barriers(struct shared *s) {
     mbarrier_init_fence();
 }
 
-/* One thread, and two others beside it: describes the CTA's tile, and makes the barriers. */
+/* One thread, while another makes the barriers. */
 INLINE void describe_tile(const struct sm90_backward_params *p, struct shared *shared) {
     const int number = (int)blockIdx.x / CTAS;
     if (p->sequences) wait_for_previous(); /* which counts the tiles */
@@ -295,7 +295,7 @@ INLINE void describe_tile(const struct sm90_backward_params *p, struct shared *s
     if (HAS_MASKS && is_there && !find_first(p, &shared->tile, &search)) shared->tile.end_block = shared->tile.first_block;
 }
 
-/* All threads, until both CTAs can be written to and the kernel before has ended. */
+/* All threads, until the tile is described, both CTAs can be written to and the kernel before has ended. */
 INLINE void begin(void) {
     __syncthreads();
     cluster_barrier();
@@ -310,7 +310,8 @@ INLINE bool is_empty(const struct sm90_backward_params *p, const struct tile *t)
     return true;
 }
 
-INLINE void producer_group(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, bool in_order) {
+INLINE void producer_group(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
+                           bool in_order) {
     registers_release(PRODUCER_REGISTERS);
     if (threadIdx.x == 0) describe_tile(p, shared);
     if (threadIdx.x == 32) init_barriers(shared);

@@ -40,7 +40,8 @@ INLINE void store_row(const struct sm90_rows *to, int64_t start, const float (&f
 #pragma unroll
     for (int n = 0; n < LANE_COLUMNS; ++n) {
         const int x = (int)threadIdx.x % 32 + 32 * n;
-        if (x >= first && x < end && x < to->columns) ((GRADIENT *)to->data)[start + x] = (GRADIENT)PACK_GRADIENT(from[n] * factor, 0);
+        if (x >= first && x < end && x < to->columns)
+            ((GRADIENT *)to->data)[start + x] = (GRADIENT)PACK_GRADIENT(from[n] * factor, 0);
     }
 }
 

@@ -43,7 +43,7 @@ INLINE void add_shares(const struct sm90_backward_params *p, int64_t thread, int
 
 enum { FINISH_THREADS = 128 * DQ_TILES };
 
-/* A warp's part of dQ: sixteen rows of a block, 64 columns; a thread has some of rows row + lane / 4 and row + lane / 4 + 8. */
+/* A warp's part of dQ: sixteen rows of a block, 64 columns. A thread has some of rows row + lane / 4 and 8 further. */
 struct part_of_dq {
     struct span rows;
     int head, row, column;
@@ -51,7 +51,8 @@ struct part_of_dq {
 
 #if !defined(GRADIENTS_FP32)
 /* Stores a thread's elements: pieces of eight columns that neighbours have exchanged. Sums of nothing hold anything. */
-INLINE void store_dq(const struct sm90_backward_params *p, const struct part_of_dq *part, const float4 (&dq)[8], bool summed) {
+INLINE void store_dq(const struct sm90_backward_params *p, const struct part_of_dq *part, const float4 (&dq)[8],
+                     bool summed) {
     uint32_t packed[2][8];
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
@@ -72,8 +73,8 @@ INLINE void store_dq(const struct sm90_backward_params *p, const struct part_of_
 }
 #else
 /* The same into fp32: nothing is rounded, and a thread stores its pairs of columns itself. */
-INLINE void store_dq(const struct sm90_backward_params *p, const struct part_of_dq *part, const float4 (&dq)[8], bool summed) {
-    const float factor = summed ? p->scale : 0;
+INLINE void store_dq(const struct sm90_backward_params *p, const struct part_of_dq *part, const float4 (&dq)[8],
+                     bool summed) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const int i = part->row + (int)threadIdx.x % 32 / 4 + 8 * half;
@@ -88,8 +89,9 @@ INLINE void store_dq(const struct sm90_backward_params *p, const struct part_of_
 }
 #endif
 
-/* A part's rows as exact rows. A call of its own, so that the rows of nearly all calls have registers enough. */
-static __device__ __noinline__ void exact_rows(const struct sm90_backward_params *p, int batch, int head, int row, int column) {
+/* A part's rows as exact rows. A call of its own, as what follows: inlined they would take registers from finite data. */
+static __device__ __noinline__ void exact_rows(const struct sm90_backward_params *p, int batch, int head, int row,
+                                               int column) {
     const struct pair_of_spans in = spans_of(p, batch);
     for (int i = row; i < row + 16 && i < in.rows.count; ++i) exact_row(p, &in, batch, head, i, column);
 }
@@ -115,8 +117,8 @@ INLINE void load_dq(const struct sm90_backward_params *p, const struct row_block
     for (int n = 0; n < 8; ++n) dq[n] = sum[n * 128];
 }
 
-/* Sums are 0 where nobody has added: where the main kernel has not run or, with a fixed dQ order, whose semaphores tell it, no
- * key is seen. A column of a row that is finite is right, whatever the others are. */
+/* Sums are 0 where nobody has added: where the main kernel has not run or, with a fixed dQ order, whose semaphores tell it,
+ * no key is seen. A column of a row that is finite is right, whatever the others are. */
 INLINE void finish_dq(const struct sm90_backward_params *p, const struct row_block *block, const struct part_of_dq *part,
                       const float4 (&dq)[8], bool summed) {
     float nothing = 0; /* 0 x = 0 unless x is an infinity or a NaN */

@@ -66,8 +66,8 @@ struct sm90_backward_params {
     int32_t tiles;         /* key_blocks * heads_kv * batch, or what is not less than there are of `sequences` */
     int32_t section_heads; /* K/V heads of a section: they are worked on at a time, so that their rows stay in L2 */
     int32_t last_heads;    /* the last section's */
-    /* By a section's tiles; by heads of a section, of the last early one, of the last one; by the K/V heads of an entry of the
-     * batch, and by shares, each of which counts as such a head. */
+    /* By a section's tiles; by heads of a section, of the last early one, of the last one; by the K/V heads of an entry of
+     * the batch, and by shares, each of which counts as such a head. */
     struct divisor by_section_tiles, by_section_heads, by_left_heads, by_last_heads, by_heads_kv, by_shares;
     /* In the order of their tiles, by prepare; [batch].tile: all tiles of a head; NULL: none. */
     struct sequence_at *sequences;
