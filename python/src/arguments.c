@@ -200,7 +200,8 @@ static bool read_mask_kind(struct call *c) {
 static bool read_scale(struct call *c) {
     if (!read_float(c->args[ARG_SCALE], "scale", &c->a.scale)) return false;
     if (c->a.scale != 0 || c->args[ARG_SCALE] == Py_None) return true;
-    PyErr_SetString(PyExc_ValueError, "scale is 0; None, for 1/sqrt(dim), or a finite number but 0 is accepted");
+    PyErr_SetString(PyExc_ValueError,
+                    "scale is 0; None, for 1/sqrt(dim), or a number of a magnitude from 1e-30 to 1e30 is accepted");
     return false;
 }
 

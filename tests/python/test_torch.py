@@ -445,6 +445,17 @@ def test_autocast():
     q = torch.randn(1, 4, 2, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert st.attention(q, q.bfloat16(), q).dtype == torch.bfloat16
+        exact = q.double()  # autocast leaves float64 alone, and so gradcheck
+        for call in (st.attention, st.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention):
+            assert call(exact, exact, exact).dtype == torch.float64
+
+
+def test_nested_tensors_are_refused():
+    x = torch.nested.nested_tensor([torch.randn(3, 4, 8), torch.randn(5, 4, 8)], layout=torch.jagged)
+    with pytest.raises(NotImplementedError, match="q is a nested tensor; packed sequences, with cu_seqlens_q and cu_seqlens_k"):
+        st.attention(x, x, x)
+    with pytest.raises(NotImplementedError, match="q is a nested tensor"):
+        st.scaled_dot_product_attention(*[x.transpose(1, 2)] * 3)
 
 
 def test_a_gradient_that_is_one_number_repeated():

@@ -13,6 +13,15 @@ from strobe.torch._run import heads_last, run
 from strobe.torch._score import scored_attention
 
 
+def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors of one device as autocast has them: of its dtype, but for float64, which it leaves alone."""
+    kind = tensors[0].device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(x if x.dtype is torch.float64 else x.to(dtype) for x in tensors)
+
+
 def _unrepeated(x: Tensor) -> Tensor:
     """A view of extent 1 along the axes that x repeats by a stride of 0: read as before, its gradient summed once."""
     for axis in range(x.dim() - 1):
@@ -131,10 +140,10 @@ def attention(
         out = heads_last(q, k, v, causal, diagonal, scale)
         if out is not None:
             return out
-    kind = "cuda" if q.is_cuda else q.device.type
-    if kind != "meta" and torch.is_autocast_enabled(kind):
-        dtype = torch.get_autocast_dtype(kind)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.is_nested:
+            raise NotImplementedError(f"{name} is a nested tensor; packed sequences, with cu_seqlens_q and cu_seqlens_k, are accepted")
+    q, k, v = under_autocast(q, k, v)
     if bias is not None or mask is not None:
         keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k
         bias, mask = _over_keys(bias, keys), _over_keys(mask, keys)

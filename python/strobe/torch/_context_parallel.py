@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from strobe import _strobe
 from strobe._attention import sides
-from strobe.torch._attention import _over_keys
+from strobe.torch._attention import _over_keys, under_autocast
 from strobe.torch._ops import usable
 
 LAYOUTS = ("contiguous", "zigzag", "striped")
@@ -282,10 +282,8 @@ def context_parallel_attention(
     rows = (_rows(q, cu_seqlens_q is not None), _rows(k, cu_seqlens_k is not None))
     try:
         choices = (_choice("layout", layout, LAYOUTS), _choice("scheme", scheme, SCHEMES), int(group_size))
-        kind = q.device.type if isinstance(q, Tensor) else "cpu"
-        if torch.is_autocast_enabled(kind):
-            dtype = torch.get_autocast_dtype(kind)
-            q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+        if isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor):
+            q, k, v = under_autocast(q, k, v)
         tensors, numbers = {"q": q, "k": k, "v": v}, {"causal": causal, "diagonal": diagonal, "scale": scale}
         others = (
             bias, mask, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, window, softcap, dropout, seed, offset, max_seqlen_q,
