@@ -20,7 +20,7 @@
  *
  * Names         score; b, h, hkv: batch entry, query head, K/V head; i, j: positions of row and key, q_start and k_start
  *               included; seq_q, seq_k: the sequence's lengths; the declared scalars and arrays. `visible` has no score.
- * Operators     + - * / %, < <= > >= == !=, && || !, c ? x : y, with C's precedence. inf is infinity.
+ * Operators     + - * / %, < <= > >= == !=, && || !, c ? x : y, with C's precedence. inf is infinity, 0.5f is 0.5.
  * Functions     min max abs (of integers or floats), exp exp2 log tanh sqrt floor pow, int(x) towards zero, float(x).
  * Integers      have 32 bits. Positions and what is made of them alone is checked not to leave them; beside elements of
  *               arrays, sums and products wrap. / and % round towards zero, as in C; by 0 they give 0. An operator with

@@ -34,7 +34,7 @@ static uint8_t byte[4][3];
     F(logic, (i < 3 || j < 5 && !(i == j)) + !score + !!i)                                                               \
     F(choice, i < j ? i < 3 ? 1 : 2 : j)                                                                                 \
     F(choice_of_floats, i % 2 == 0 ? score : -inf)                                                                       \
-    F(mixed, i / 2 + i / 2.0 + 1e-3 * .5 + 2.e1)                                                                         \
+    F(mixed, i / 2 + i / 2.0 + 1e-3 * .5 + 2.e1 + 0.5f * i - 1.F / 4)                                                    \
     F(least_and_most, min(i, j) * max(i, 4) + min(score, 0.5) - max(score, i))                                           \
     F(sizes, abs(i - j) + abs(score) * hkv + h + seq_q - seq_k)                                                          \
     F(functions, exp(score) + exp2(score) + log(i + 1) + tanh(score) + sqrt(i) + floor(score * 7) + pow(i + 0.5, score)) \
@@ -136,6 +136,7 @@ static void test_defined(void **state) {
         {"kind[i - 100 * (i * i)]", 0}, /* clamped to the ends */
         {"kind[i * i * 100]", 4},
         {"float(7) / 2", 3.5},
+        {"(0.1f == 0.1) + 00.5 + 1e1F", 11.5}, /* floats have one type */
     };
     for (size_t n = 0; n < COUNT(rows); ++n) {
         strobe_score *f;
@@ -259,6 +260,10 @@ static const struct {
     {"1e+", NULL, "score has \"1e+\" at column 1; a digit of the exponent is accepted there"},
     {"2147483648", NULL,
      "score has \"2147483648\" at column 1; an integer up to 2147483647, or a float such as 3e9, is accepted there"},
+    {"0.5fx", NULL, "score has \"0.5fx\" at column 1; a number, an operator behind it, is accepted there"},
+    {"0.5f5", NULL, "score has \"0.5f5\" at column 1; a number, an operator behind it, is accepted there"},
+    {"score + 2f", NULL, "score has \"2f\" at column 9; a number, an operator behind it, is accepted there"},
+    {"score + 010", NULL, "score has \"010\" at column 9; a decimal number, whose first digit is not 0, is accepted there"},
     {"1e39", NULL, "score has \"1e39\" at column 1; a number up to 3.4e38, or inf, is accepted there"},
     {"score % 2", NULL,
      "score has \"%\" at column 7; % between integers (floor() and - make a remainder of floats) is accepted there"},

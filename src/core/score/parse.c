@@ -44,7 +44,7 @@ static uint16_t refuse(struct parser *p, const char *accepted) {
     return NO_NODE;
 }
 
-/* A decimal number, in any locale. */
+/* A decimal number, in any locale. The f of 0.5f is taken and says nothing more: floats have one type. */
 static bool read_number(struct parser *p, struct token *t) {
     const char *c = p->text + t->at;
     double digits = 0;
@@ -67,9 +67,15 @@ static bool read_number(struct parser *p, struct token *t) {
         for (c = first; is_digit(*c); ++c) written = written < 10000 ? written * 10 + (*c - '0') : written;
         exponent += minus ? -written : written;
     }
+    const bool is_single = !t->is_integer && (*c == 'f' || *c == 'F');
+    c += is_single;
     t->length = (int)(c - (p->text + t->at));
+    if (t->is_integer && t->length > 1 && p->text[t->at] == '0') { /* to C an octal number */
+        refuse(p, "a decimal number, whose first digit is not 0,");
+        return false;
+    }
     t->value = exponent < 0 ? digits / pow(10, -exponent) : digits * pow(10, exponent);
-    if (is_letter(*c) || *c == '.') {
+    if (is_letter(*c) || *c == '.' || (is_single && is_digit(*c))) {
         t->length += 1;
         refuse(p, "a number, an operator behind it,");
         return false;
