@@ -308,8 +308,8 @@ typedef struct strobe_attention {
     int32_t mask;         /* a strobe_mask_kind; default none */
     uint64_t flags;       /* STROBE_DETERMINISTIC, STROBE_TF32X3 */
 
-    double scale;   /* default 1 / sqrt(dim); any finite number but 0 */
-    double softcap; /* default 0: none; > 0 */
+    double scale;   /* default 1 / sqrt(dim); of a magnitude from 1e-30 to 1e30 */
+    double softcap; /* default 0: none; from 1e-30 to 1e30, and scale / softcap of a magnitude from 1e-36 to 1e36 */
 
     int64_t window_left, window_right; /* read for the two window masks only; -1 = unbounded */
     int64_t q_start, k_start;          /* positions of row 0 and key 0, for shards and chunks; default 0 */

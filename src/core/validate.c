@@ -110,6 +110,24 @@ static strobe_status check_extents(const strobe_attention *a) {
     return strobe__check_range("dim_v", a->dim_v, 1, DIM_V_LIMIT);
 }
 
+/* Kernels multiply by factors in fp32 that are made of these two, also by scale / softcap: beyond these bounds one would be
+ * 0 or infinite, and scores with it. */
+static strobe_status check_factors(const strobe_attention *a) {
+    static const double least = 1e-30, most = 1e30, least_quotient = 1e-36, most_quotient = 1e36;
+    const double scale = fabs(a->scale), quotient = scale / a->softcap;
+    if (!(scale >= least && scale <= most))
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "scale is %g; a number of a magnitude from 1e-30 to 1e30 is accepted",
+                            a->scale);
+    if (a->softcap != 0 && !(a->softcap >= least && a->softcap <= most))
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "softcap is %g; 0 (none) or a number from 1e-30 to 1e30 is accepted",
+                            a->softcap);
+    if (a->softcap == 0 || (quotient >= least_quotient && quotient <= most_quotient)) return STROBE_OK;
+    return strobe__fail(
+        STROBE_INVALID_ARGUMENT,
+        "softcap is %g beside a scale of %g; a scale / softcap of a magnitude from 1e-36 to 1e36 is accepted", a->softcap,
+        a->scale);
+}
+
 static strobe_status check_choices(const strobe_attention *a) {
     if (a->dtype < STROBE_FP32 || a->dtype > STROBE_INT8)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "dtype is %d; a strobe_dtype, 1 to 6, is accepted", a->dtype);
@@ -120,10 +138,7 @@ static strobe_status check_choices(const strobe_attention *a) {
         return strobe__fail(STROBE_INVALID_ARGUMENT,
                             "flags is 0x%llx; STROBE_DETERMINISTIC, 0x1, and STROBE_TF32X3, 0x2, are accepted",
                             (unsigned long long)a->flags);
-    if (!isfinite(a->scale))
-        return strobe__fail(STROBE_INVALID_ARGUMENT, "scale is %g; a finite number is accepted", a->scale);
-    if (!isfinite(a->softcap) || a->softcap < 0)
-        return strobe__fail(STROBE_INVALID_ARGUMENT, "softcap is %g; 0 (none) or a positive number is accepted", a->softcap);
+    TRY(check_factors(a));
     if (a->mask == STROBE_MASK_WINDOW_TOP_LEFT || a->mask == STROBE_MASK_WINDOW_BOTTOM_RIGHT) {
         TRY(strobe__check_range("window_left", a->window_left, -1, LARGEST_EXTENT));
         TRY(strobe__check_range("window_right", a->window_right, -1, LARGEST_EXTENT));

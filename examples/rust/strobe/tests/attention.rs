@@ -184,6 +184,6 @@ fn what_does_not_fit_is_refused() {
     assert!(sentence(answer).contains("lse has 9 elements; 10"));
     assert!(sentence(attention.clone().alibi(&[1.0])).contains("alibi has 1 elements; 2"));
     let refused = attention.clone().softcap(-1.0).forward(&mut out, None, &mut work);
-    assert_eq!(sentence(refused), "softcap is -1; 0 (none) or a positive number is accepted");
+    assert_eq!(sentence(refused), "softcap is -1; 0 (none) or a number from 1e-30 to 1e30 is accepted");
     assert!(y.iter().all(|&v| v == 7.0), "nothing is written on refusal");
 }
