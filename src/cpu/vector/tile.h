@@ -85,14 +85,14 @@ ALWAYS_INLINE void scores_of_width(float *s, struct rows32 a, const float *q, in
 }
 
 /* C[x][column] = rescale[column] C[x][column] + sum_j A[j][x] B[j][column], x < rows; B and C are [.][TILE_ROWS]. rescale:
- * NULL: C is new. ahead: the columns of A that come a line later are brought into L1. Rows of A lie apart, so no processor
- * guesses that. */
+ * NULL: C is new. The sum over j is made first, and then added: terms added to C one by one would lose as much as C has
+ * grown. ahead: the columns of A that come a line later are brought into L1. Rows of A lie apart, so no processor guesses
+ * that. */
 ALWAYS_INLINE void transposed_kernel(float *c, const float *a, int64_t a_stride, const float *b, const float *rescale,
                                      int64_t depth, int rows, int vectors, bool ahead) {
     vec sum[UNROLL][VECTORS];
     for (int x = 0; x < rows; ++x)
-        for (int n = 0; n < vectors; ++n)
-            sum[x][n] = rescale ? v_mul(v_load(c + x * TILE_ROWS + n * LANES), v_load(rescale + n * LANES)) : v_set(0);
+        for (int n = 0; n < vectors; ++n) sum[x][n] = v_set(0);
 #pragma GCC unroll 4
     for (int64_t j = 0; j < depth; ++j) {
         vec row[VECTORS];
@@ -104,7 +104,10 @@ ALWAYS_INLINE void transposed_kernel(float *c, const float *a, int64_t a_stride,
         }
     }
     for (int x = 0; x < rows; ++x)
-        for (int n = 0; n < vectors; ++n) v_store(c + x * TILE_ROWS + n * LANES, sum[x][n]);
+        for (int n = 0; n < vectors; ++n) {
+            float *at = c + x * TILE_ROWS + n * LANES;
+            v_store(at, rescale ? v_fma(v_load(at), v_load(rescale + n * LANES), sum[x][n]) : sum[x][n]);
+        }
 }
 
 ALWAYS_INLINE void transposed_of_width(float *c, struct rows32 a, const float *b, const float *rescale, int64_t depth,
