@@ -106,13 +106,14 @@ static void run_team(void *self, int64_t tasks, void (*task)(void *context, int6
 /* ------------------------------------------------------------------------------------------------------------- tests -- */
 
 /* The thread sanitizer, under which all takes tens of times as long, looks at what threads share. Its build has no OpenMP,
- * and the yardsticks share as the kernels do. The address sanitizer sees the same memory with any number of threads. */
+ * so that the library's own threads are one, and the yardsticks share as the kernels do. The address sanitizer sees the same
+ * memory with any number of threads. */
 #if defined(__SANITIZE_THREAD__)
-enum { OPENMP_COUNTS = 0, TEAMS = 2, YARDSTICKS = 0 };
+enum { OPENMP_COUNTS = 0, TEAMS = 2, YARDSTICKS = 0, DEFAULT = 0 };
 #elif defined(__SANITIZE_ADDRESS__)
-enum { OPENMP_COUNTS = 2, TEAMS = 1, YARDSTICKS = 0 };
+enum { OPENMP_COUNTS = 2, TEAMS = 1, YARDSTICKS = 0, DEFAULT = 1 };
 #else
-enum { OPENMP_COUNTS = 4, TEAMS = 3, YARDSTICKS = 1 };
+enum { OPENMP_COUNTS = 4, TEAMS = 3, YARDSTICKS = 1, DEFAULT = 1 };
 #endif
 
 static void run(struct fixture *f, strobe_operation operation, const char *kernel) {
@@ -145,10 +146,12 @@ static void check_kernel(struct fixture *x, struct fixture *y, strobe_operation 
         if (team.misused) fail_msg("%s: a task did not run once", kernel);
         if (team.calls == 0 && y->a.batch * y->a.heads_q > 1) fail_msg("%s: the caller's threads were not called", kernel);
     }
-    y->a.parallel = NULL;
-    run(y, operation, kernel);
-    expect_same(x, y, operation, kernel, "default", 0);
-    y->a.parallel = &y->parallel;
+    if (DEFAULT) {
+        y->a.parallel = NULL;
+        run(y, operation, kernel);
+        expect_same(x, y, operation, kernel, "default", 0);
+        y->a.parallel = &y->parallel;
+    }
 }
 
 static void test_any_number_of_threads(void **state) {
@@ -222,6 +225,7 @@ static void test_calls_at_once(void **state) {
 /* The calling thread rounds upwards and ends the process at an invalid operation; the workers do not. */
 static void test_a_callers_float_mode(void **state) {
     (void)state;
+    if (OPENMP_COUNTS == 0) skip(); /* no worker but the calling thread */
     for (size_t n = 0; n < COUNT(shapes); ++n) {
         struct fixture x, y;
         fixture_make(&x, &shapes[n]), fixture_make(&y, &shapes[n]);
