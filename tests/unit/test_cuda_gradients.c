@@ -103,11 +103,11 @@ static void run_backward(struct problem *p, int32_t dq, int32_t keys, unsigned c
     strobe_gradients g = {.struct_size = sizeof g, .dout = {.data = p->dout}};
     strobe_tensor *const tensors[GRADIENTS] = {&g.dq, &g.dk, &g.dv};
     const char *kernel = "";
-    size_t bytes;
+    size_t bytes, size[GRADIENTS];
     for (int n = 0; n < GRADIENTS; ++n) {
-        const size_t size = count[n] * (dtypes[n] == STROBE_FP32 ? 4 : 2);
-        tensors[n]->dtype = dtypes[n], tensors[n]->data = cuda_memory_copied(NULL, size);
-        to[n] = malloc(size);
+        size[n] = count[n] * (dtypes[n] == STROBE_FP32 ? 4 : 2);
+        tensors[n]->dtype = dtypes[n], tensors[n]->data = cuda_memory_copied(NULL, size[n]);
+        to[n] = malloc(size[n]);
         assert_non_null(to[n]);
     }
     if (strobe_select(&p->a, &g, &kernel)) fail_msg("%s", strobe_last_error());
@@ -116,7 +116,7 @@ static void run_backward(struct problem *p, int32_t dq, int32_t keys, unsigned c
     if (strobe_backward(&p->a, &g, workspace, bytes, NULL)) fail_msg("%s", strobe_last_error());
     if (!cuda_memory_wait(message, sizeof message)) fail_msg("%s", message);
     for (int n = 0; n < GRADIENTS; ++n) {
-        assert_true(cuda_memory_copy_back(to[n], tensors[n]->data, count[n] * (dtypes[n] == STROBE_FP32 ? 4 : 2)));
+        assert_true(cuda_memory_copy_back(to[n], tensors[n]->data, size[n]));
         cuda_memory_free(tensors[n]->data);
     }
     cuda_memory_free(workspace);
