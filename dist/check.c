@@ -10,7 +10,7 @@
 /* Calls on parts of the problem are given what strobe.h's structures hold. A field that is appended there may mean something
  * else for a part: whoever appends one says here what becomes of it, and then changes these numbers. */
 #if defined(__LP64__)
-_Static_assert(sizeof(strobe_attention) == 440 && sizeof(strobe_gradients) == 232, "a descriptor has a new field");
+_Static_assert(sizeof(strobe_attention) == 440 && sizeof(strobe_gradients) == 240, "a descriptor has a new field");
 _Static_assert(sizeof(strobe_varlen) == 72 && sizeof(strobe_bias) == 48 && sizeof(strobe_bool_mask) == 40 &&
                    sizeof(strobe_alibi) == 24 && sizeof(strobe_sinks) == 24 && sizeof(strobe_dropout) == 88,
                "a feature has a new field");
@@ -189,6 +189,8 @@ static strobe_status check_dist(const struct whole *w) {
 
 strobe_status strobe__dist_check(const struct whole *w) {
     TRY(check_dist(w));
+    TRY(check_range("gradients.accumulate", w->g.accumulate, 0, 0)); /* it adds the parts of ranks, and rounds sums */
+    TRY(check_range("gradients.reserved", w->g.reserved, 0, 0));
     TRY(check_features(w));
     TRY(check_whole(w));
     TRY(check_dtypes(w));

@@ -294,6 +294,7 @@ static void draw_rest(stream *r, problem *p, int64_t of) {
     if (!backward && chance(r, of, 12)) p->split_keys = PICK(r, splits);
     if ((p->dtype == STROBE_FP16 || p->dtype == STROBE_BF16) && chance(r, of, 8))
         p->wide = backward && p->layout != LAYOUT_PACKED ? PICK(r, wide) : WIDE_ALL;
+    p->added = backward && (p->dtype == STROBE_FP32 || p->wide) && chance(r, of, 10);
     p->threads = PICK(r, threads); /* never the default: the cores are the other workers' */
     p->seed = random_below(r, chance(r, 1, 16) ? INT64_MAX : 1000);
 }

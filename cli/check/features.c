@@ -116,6 +116,7 @@ static const feature features[] = {
     {"dropout of a shard", IS(shard, ANY)},
     {"no lse", IS(no_lse, ANY), .forward = true},
     {"dlse", IS(dlse, ANY), .backward = true},
+    {"gradients added", IS(added, ANY), .backward = true},
     {"deterministic", IS(deterministic, ANY), .backward = true},
     {"products of tf32 allowed", IS(tf32x3, ANY)},
     {"packed sequences", .has = has_packed},

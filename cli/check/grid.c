@@ -130,6 +130,26 @@ static const char *const gradients[] = {"dlse",
                                         "bias=hk dbias deterministic varlen=used",
                                         NULL};
 
+/* Gradients that are added to what is there: what a row that sees nothing, a key that nobody sees, and rows of no sequence
+ * have stays. */
+static const char *const added[] = {"added",
+                                    "added causal",
+                                    "added window=3,0",
+                                    "added mask=bhqk dlse",
+                                    "added varlen causal",
+                                    "added varlen=used hidden=inf",
+                                    "added varlen=packed_used64 deterministic",
+                                    "added varlen=packed_q",
+                                    "added varlen lengths=no_keys",
+                                    "added layout=gaps",
+                                    "added layout=backwards bias dbias",
+                                    "added layout=misaligned sinks dsinks",
+                                    "added nan",
+                                    "added score=score-0.5*abs(i-j) dropout=0.2",
+                                    NULL};
+static const char *const wide_added[] = {"wide=keys added causal", "wide=dq added varlen", "wide=dk added layout=gaps",
+                                         NULL};
+
 /* Of more keys than a tile has, so that gradients of a row have parts of several; some rows see none. */
 static const char *const sums[] = {"",
                                    "causal",
@@ -320,6 +340,8 @@ static const char *const *const only_latents[] = {latents, NULL};
 static const char *const *const only_causal[] = {causal_or_not, NULL};
 static const char *const *const only_sums[] = {sums, NULL};
 static const char *const *const only_mixtures[] = {mixtures, NULL};
+static const char *const *const only_added[] = {added, NULL};
+static const char *const *const only_wide_added[] = {wide_added, NULL};
 static const char *const *const only_ranges[] = {ranges, NULL};
 static const char *const *const only_splits[] = {splits, NULL};
 static const char *const *const only_masks[] = {causal_or_not, masks, NULL};
@@ -373,6 +395,9 @@ static const grid_block blocks[] = {
      only_plain},
     {GRID_QUICK, "fwd bf16 b=2 h=4/2 sq=2 sk=90 kv=int8", {"d=1,7,16,33,64,80,128 dv=8,31,256"}, only_plain},
     {GRID_QUICK, "bwd fp16,bf16", {SMALL, "h=8/1 sq=3 sk=90 d=128"}, only_mixtures},
+    {GRID_QUICK, "bwd fp32", {SMALL, "h=2/1 sq=70 sk=150 d=64"}, only_added},
+    {GRID_QUICK, "bwd fp16,bf16 wide", {SMALL, "h=4/2 sq=70 sk=150 d=128"}, only_added},
+    {GRID_QUICK, "bwd bf16", {SMALL, "b=2 sq=5 sk=0", "b=2 sq=0 sk=5"}, only_wide_added},
     {GRID_FULL,
      "bwd bf16",
      {LONGER, "h=4/2 sq=90 sk=400 d=128", "h=16/1 sq=70 sk=300 d=64", "sq=75 sk=270 d=256"},

@@ -31,7 +31,7 @@ static problem with_dtype(const problem *p, strobe_dtype dtype) {
         if (!p->scales) other.scales = SCALES_TOKEN;
     }
     other.dtype = dtype;
-    other.split_keys = other.wide = 0;
+    other.split_keys = other.wide = other.added = 0;
     other.kernel[0] = 0;
     if (p->layout != LAYOUT_PACKED) other.layout = LAYOUT_BSHD;
     if (!p->missing) other.page_size = 0;

@@ -68,6 +68,7 @@ static strobe_status run_on_gpu(const inputs *in, const outputs *out, const char
 
 strobe_status trial_run(const inputs *in, const outputs *out, const char *kernel, const manner *how, char *message,
                         size_t capacity) {
+    outputs_begin(out, in);
     if (is_on_gpu(in, kernel)) return run_on_gpu(in, out, kernel, how, message, capacity);
     call c;
     call_prepare(&c, in, out);

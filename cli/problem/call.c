@@ -165,6 +165,9 @@ void call_prepare(call *c, const inputs *in, const outputs *out) {
                                       .dq = view(in, T_DQ, &out->tensor[T_DQ]),
                                       .dk = view(in, T_DK, &out->tensor[T_DK]),
                                       .dv = view(in, T_DV, &out->tensor[T_DV])};
+    if (outputs_are_added(p, &out->tensor[T_DQ])) c->gradients.accumulate |= STROBE_ADD_TO_DQ;
+    if (outputs_are_added(p, &out->tensor[T_DK])) c->gradients.accumulate |= STROBE_ADD_TO_DK;
+    if (outputs_are_added(p, &out->tensor[T_DV])) c->gradients.accumulate |= STROBE_ADD_TO_DV;
     if (p->dbias) c->dbias = scores_view(&out->tensor[T_DBIAS]), c->gradients.dbias = &c->dbias;
     if (p->dscore) {
         c->dtable = table_view(p, &out->tensor[T_DTABLE]);

@@ -65,6 +65,10 @@ bool cuda_memory_copy_back(void *to, const void *from, size_t bytes) {
     return bytes == 0 || driver->to_host(to, (uintptr_t)from, bytes) == 0;
 }
 
+bool cuda_memory_copy_over(void *to, const void *from, size_t bytes) {
+    return bytes == 0 || driver->to_device((uintptr_t)to, from, bytes) == 0;
+}
+
 bool cuda_memory_poison(void *memory, size_t bytes) {
     return bytes == 0 || driver->fill((uintptr_t)memory, 0xFF, bytes) == 0;
 }

@@ -23,6 +23,8 @@ void *cuda_memory_copied_to(int device, const void *from, size_t bytes);
 /* Bytes of device memory with a copy of the host's in them; from NULL: bytes 0xFF. NULL if there is none to be had. */
 void *cuda_memory_copied(const void *from, size_t bytes);
 bool cuda_memory_copy_back(void *to, const void *from, size_t bytes);
+/* From the host's memory into the device's. */
+bool cuda_memory_copy_over(void *to, const void *from, size_t bytes);
 void cuda_memory_free(void *memory);
 
 /* Bytes 0xFF. False if the device met an error. */

@@ -146,6 +146,16 @@ static bool poison_outputs(const device_copies *d, const outputs *out) {
     return true;
 }
 
+/* What the host has in its outputs, before a call: of gradients that are added the numbers that they are added to. */
+static bool begin_outputs(const device_copies *d, const outputs *out) {
+    if (!d->host_in.problem.added) return poison_outputs(d, out);
+    for (int id = 0; id < TENSOR_COUNT; ++id) {
+        const buffer *from = &out->tensor[id], *to = &d->out.tensor[id];
+        if (from->bytes && !cuda_memory_copy_over(to->bytes, from->bytes + d->from[1][id], to->size)) return false;
+    }
+    return true;
+}
+
 /* Captured, launched, and launched again over poisoned outputs. */
 static strobe_status run_graph(const device_copies *d, const call *c, const outputs *out, const manner *how, void *workspace,
                                size_t bytes, void *stream, char *message, size_t capacity) {
@@ -160,7 +170,7 @@ static strobe_status run_graph(const device_copies *d, const call *c, const outp
     if (driver->end_capture(stream, &graph) && !status) status = refuse_driver("to end a capture", message, capacity);
     if (!status && driver->instantiate(&runnable, graph, 0)) status = refuse_driver("a captured graph", message, capacity);
     for (int launch = 0; launch < 2 && !status; ++launch)
-        if ((launch && !poison_outputs(d, out)) || driver->wait() || driver->launch_graph(runnable, stream) ||
+        if ((launch && !begin_outputs(d, out)) || driver->wait() || driver->launch_graph(runnable, stream) ||
             driver->wait_stream(stream))
             status = refuse_driver("to launch a graph", message, capacity);
     if (runnable) driver->destroy_runnable(runnable);

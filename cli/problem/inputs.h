@@ -139,6 +139,14 @@ rows rows_of(const inputs *in, tensor_id id, const buffer *b);
 bool rows_next(rows *r);
 unsigned char *rows_at(const rows *r, const buffer *b);
 
+/* Whether a problem's dq, dk or dv with this buffer is added to what is there; the numbers that are there before a call,
+ * of few bits and up to 2, and 0 where it is not so; and their way into the buffers. */
+static inline bool outputs_are_added(const problem *p, const buffer *gradient) {
+    return p->added && p->operation == STROBE_BACKWARD && gradient->dtype == STROBE_FP32;
+}
+double outputs_before(const problem *p, tensor_id id, const buffer *b, const rows *at, int64_t column);
+void outputs_begin(const outputs *out, const inputs *in);
+
 /* The descriptors of one call. Not to be moved: they point at each other. */
 typedef struct call {
     strobe_attention attention;

@@ -195,6 +195,8 @@ static bool is_consistent(const problem *p, const refusal *r) {
         int64_t given, needed;
         const char *need;
     } needs[] = {{"dlse", p->dlse, backward, "bwd"},
+                 {"added", p->added, backward && (p->wide || p->dtype == STROBE_FP32), "bwd with fp32 or wide"},
+                 {"added beside ranks", p->added && p->ranks, false, "one process"},
                  {"wide of some gradients", p->wide > WIDE_ALL, backward, "bwd"},
                  {"qk", p->qk_dtype, p->dtype == STROBE_FP8_E4M3, "fp8"},
                  {"missing", p->missing, p->page_size, "paged"},

@@ -106,6 +106,7 @@ typedef struct problem {
     int64_t q_scales;                 /* flag: q has scales as well; fp8 has them anyway */
     int64_t shard;                    /* flag: dropout as of a part of a larger problem */
     int64_t split_keys;               /* 0: the library's default */
+    int64_t added;                    /* flag of backward: fp32 gradients are added to what their tensors hold */
     int64_t wide;                     /* which results are fp32 whatever the inputs are: a problem_wide, 0: none */
     int64_t threads;                  /* 0: the library's default */
     int64_t dscore;                   /* flag of backward: the gradient of the table */

@@ -142,6 +142,7 @@ const word problem_words[] = {
     {.key = "split", .kind = WORD_INTEGER, FIELD(split_keys), .least = 0, .most = MOST_SEQ},
     {.key = "deterministic", .kind = WORD_FLAG, FIELD(deterministic)},
     {.key = "tf32x3", .kind = WORD_FLAG, FIELD(tf32x3)},
+    {.key = "added", .kind = WORD_FLAG, FIELD(added)},
     {.key = "wide", .kind = WORD_CHOICE, FIELD(wide), .choice = wide},
     {.key = "device", .kind = WORD_CHOICE, FIELD(device), .choice = devices},
     {.key = "threads", .kind = WORD_INTEGER, FIELD(threads), .least = 0, .most = MOST_THREADS},
@@ -192,19 +193,19 @@ const char problem_help[] =
     "                               (batch, head, row, key), the last k; qk by default, the others broadcast\n"
     "  bias_dtype=DTYPE  bias_hides the bias in another dtype; some of it is -inf\n"
     "  block=BQ,BK  block_axes=AXES a block mask with blocks of BQ x BK (bhqk)\n"
-    "  shows=few|documents          masks hide most squares of scores, or all but one document's (usual: hide few)\n"
+    "  shows=few|documents          masks hide most squares, or all but one document's (usual: few)\n"
     "  alibi[=batch]                ALiBi with the usual slopes, or others for every batch entry\n"
     "  sinks[=hidden|large]         one sink a head; hidden: -inf in every second\n"
     "  score=\"EXPR\"                 a function of a score: score - 0.5*abs(i-j); table[h][x] is random, x < SQ + SK\n"
     "  visible=\"EXPR\"               who sees whom: j <= i && i/64 == j/64 (strobe_score.h)\n"
-    "  nolse  wide[=keys|dq|dk]     no lse; results in fp32, keys: dk, dv\n"
-    "  dlse  dbias  dsinks  dscore  backward: lse's gradient is given; those of bias, sinks and table are wanted\n"
+    "  nolse  wide[=keys|dq|dk]  added  no lse; results in fp32, keys: dk, dv; fp32 gradients are added\n"
+    "  dlse  dbias  dsinks  dscore  lse's gradient is given; those of bias, sinks, table are wanted\n"
     "  layout=NAME                  bshd (default), bhsd, packed (qkv in one tensor), gaps (unused elements between rows),\n"
     "                               reversed (rows in descending order), sbhd, backwards (all axes),\n"
     "                               misaligned (by one element), shared (k, v, dout with strides of 0), mixed\n"
     "  paged=SIZE  missing          K and V in pages of SIZE slots; some numbers are of no page\n"
     "  v_in_k  leftpad              v is K's first DV columns; some first keys are padding\n"
-    "  append=N                     strobe_append writes each sequence's last N keys, and q\n"
+    "  append=N                     strobe_append writes the last N keys, and q\n"
     "  qstart=I  kstart=I           positions of row 0 and of key 0 (0)\n"
     "  split=N                      keys in a split of decoding\n"
     "  device=cpu|cuda  threads=N  kernel=NAME  deterministic  tf32x3\n"

@@ -329,16 +329,25 @@ typedef struct strobe_attention {
     const strobe_mask_lists *mask_lists;
 } strobe_attention;
 
+/* Bits of strobe_gradients.accumulate. */
+enum { STROBE_ADD_TO_DQ = 1, STROBE_ADD_TO_DK = 2, STROBE_ADD_TO_DV = 4 };
+
 /* What backward reads and writes beside the forward's tensors. Gradients of q, k, v have their shapes; those of K and V are
- * summed over the query heads of a group in fp32 before they are rounded. Gradients are written, not added to. */
+ * summed over the query heads of a group in fp32 before they are rounded.
+ * accumulate: of which of dq, dk, dv the gradient is added to what the tensor holds; of the others, and by default, it takes
+ * its place. Such a tensor is fp32, of inputs of any dtype. Each element is what it was plus the gradient, rounded once;
+ * rows that no sequence has stay as they are. The workspace is larger by these gradients; of packed tensors it follows from
+ * varlen.total_q or total_k, which is required. dbias, dsinks and dscore are always written. */
 typedef struct strobe_gradients {
     size_t struct_size;
-    strobe_tensor dout;                   /* [batch, seq_q, heads_q, dim_v], read */
-    strobe_tensor dlse;                   /* as lse, read; data NULL: zero */
-    strobe_tensor dq, dk, dv;             /* written; their dtypes may differ: each is rounded from the same fp32 sums */
-    const strobe_bias *dbias;             /* NULL: not wanted; written; broadcast axes (the bias's own) are summed */
-    const strobe_sinks *dsinks;           /* NULL: not wanted; written */
+    strobe_tensor dout;         /* [batch, seq_q, heads_q, dim_v], read */
+    strobe_tensor dlse;         /* as lse, read; data NULL: zero */
+    strobe_tensor dq, dk, dv;   /* written, or added to; their dtypes may differ: each is rounded from the same fp32 sums */
+    const strobe_bias *dbias;   /* NULL: not wanted; written; broadcast axes (the bias's own) are summed */
+    const strobe_sinks *dsinks; /* NULL: not wanted; written */
     const strobe_score_gradients *dscore; /* NULL: not wanted; written */
+    int32_t accumulate;                   /* STROBE_ADD_TO_DQ, STROBE_ADD_TO_DK, STROBE_ADD_TO_DV */
+    int32_t reserved;                     /* zero */
 } strobe_gradients;
 
 /* ------------------------------------------------------------------------------------------------------------- calls -- */

@@ -2,6 +2,7 @@
  *
  * api.c: the public calls that plan and run attention. Each reads and checks the descriptor, asks plan() once, and runs. */
 #define _DEFAULT_SOURCE /* madvise() */
+#include "core/accumulate.h"
 #include "core/float_mode.h"
 #include "core/log.h"
 #include "core/plan.h"
@@ -15,6 +16,7 @@ static strobe_status settle(struct problem *problem, const strobe_attention *att
     strobe_status status = strobe__problem_read(problem, attention, gradients, runs);
     if (!status) status = strobe__problem_validate(problem);
     if (!status && !strobe__names_reference(problem)) strobe__score_take_band(problem);
+    if (!status) strobe__accumulate_divert(problem);
     return status;
 }
 
@@ -47,10 +49,25 @@ static void *allocate(size_t bytes) {
 
 /* What a query says, and a call asks for. */
 static size_t workspace_of(const struct plan *plan) {
-    return is_empty(plan->problem) ? 0 : (plan->kernel->workspace(plan) + 63) / 64 * 64;
+    if (is_empty(plan->problem)) return 0;
+    return strobe__accumulate_bytes(plan->problem) + (plan->kernel->workspace(plan) + 63) / 64 * 64;
 }
 
-static strobe_status run_in(const struct plan *plan, struct execution execution, size_t given) {
+/* Runs the kernel, and then adds what it has written where the caller's gradients are added to. */
+static strobe_status run_and_add(const struct plan *plan, struct problem *problem, struct execution execution,
+                                 size_t bytes) {
+    const size_t added = strobe__accumulate_bytes(problem);
+    const struct backend *backend;
+    strobe__accumulate_place(problem, execution.workspace);
+    if (added > 0) execution.workspace = bytes > added ? (char *)execution.workspace + added : NULL;
+    const strobe_status status = plan->kernel->run(plan, &execution);
+    for (size_t b = 0; !status && added > 0 && (backend = strobe__backend(b)) != NULL; ++b)
+        if (backend->add && backend->device == plan->kernel->device) return backend->add(problem, execution.stream);
+    return status;
+}
+
+/* problem: the plan's. */
+static strobe_status run_in(const struct plan *plan, struct problem *problem, struct execution execution, size_t given) {
     const size_t needed = workspace_of(plan);
     void *own = NULL;
     if (execution.workspace == NULL && given == 0 && needed > 0 && plan->kernel->device == STROBE_CPU) {
@@ -68,7 +85,7 @@ static strobe_status run_in(const struct plan *plan, struct execution execution,
     } else if (needed == 0) {
         execution.workspace = NULL; /* of no bytes: it may point to the end of what the caller has */
     }
-    const strobe_status status = plan->kernel->run(plan, &execution);
+    const strobe_status status = run_and_add(plan, problem, execution, needed);
     aligned_free(own);
     return status;
 }
@@ -82,7 +99,7 @@ static strobe_status run_here(const strobe_attention *attention, const strobe_gr
     if (problem.a.device == STROBE_CPU && stream)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "stream is %p; NULL is accepted on the CPU", stream);
     if (is_empty(&problem)) return STROBE_OK;
-    status = run_in(&plan, (struct execution){.workspace = workspace, .stream = stream}, workspace_bytes);
+    status = run_in(&plan, &problem, (struct execution){.workspace = workspace, .stream = stream}, workspace_bytes);
     if (!status) strobe__log_call(&plan);
     return status;
 }
@@ -138,6 +155,7 @@ strobe_status strobe_workspace(const strobe_attention *attention, const strobe_g
     most = larger(most, needed(&problem));
     if (problem.visible_is_band) { /* with other scalars it may be none */
         strobe__problem_read(&problem, attention, gradients, false);
+        strobe__accumulate_divert(&problem);
         most = larger(most, needed(&problem));
         misplace_data(&problem);
         most = larger(most, needed(&problem));

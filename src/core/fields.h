@@ -20,6 +20,7 @@ enum field_role {
     IS_DETAIL,       /* says how a feature is meant that another field asks for: who has the feature reads it */
     IS_ATTACHED,     /* leads to a structure whose own fields are features or none */
     IS_PLACE,        /* which device, which kernel, whose threads: no part of what is computed */
+    IS_AROUND,       /* the library does it around any kernel: core/accumulate.h */
     IS_HELP,         /* what was worked out before, of what other fields say: a kernel may do without it */
 };
 #define ASKS(name) (int)BIT_##name
@@ -194,6 +195,8 @@ enum field_role {
     F(strobe_gradients, dv, IS_TENSOR)           \
     F(strobe_gradients, dbias, ASKS(DBIAS))      \
     F(strobe_gradients, dsinks, ASKS(DSINKS))    \
-    F(strobe_gradients, dscore, ASKS(DSCORE))
+    F(strobe_gradients, dscore, ASKS(DSCORE))    \
+    F(strobe_gradients, accumulate, IS_AROUND)   \
+    F(strobe_gradients, reserved, IS_RESERVED)
 
 #endif

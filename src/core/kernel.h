@@ -104,6 +104,7 @@ struct backend {
     /* Fills in device number index of the kind; false when there is none. */
     bool (*describe)(int32_t device, int32_t index, strobe_device_info *info);
     strobe_status (*merge)(const struct merge *merge, void *stream);
+    strobe_status (*add)(const struct problem *problem, void *stream); /* what strobe__additions() says: core/accumulate.h */
     strobe_status (*quantise)(const struct quantisation *quantisation, void *stream); /* the function NULL: it has none */
     strobe_status (*append)(const struct appending *call, void *stream);              /* so here */
     const struct mask_lists_maker *mask_lists;                                        /* NULL: its kernels use none */

@@ -160,6 +160,7 @@ static void append_chosen(struct text *t, const struct plan *plan) {
     for (size_t n = 0; n < sizeof plan->more / sizeof plan->more[0]; ++n)
         if (plan->more[n] && plan->more[n] != plan->variant) append(t, " + %s", plan->more[n]->name);
     if (plan->problem->visible_is_band) append(t, ", visible as the mask: %s", mask_title(plan->problem));
+    if (plan->problem->g.accumulate) append(t, ", gradients added by a pass behind it");
     if (!(plan->problem->features & FEATURE(SCORE)) || !plan->kernel->prepare) return;
     if (plan->variant && strstr(plan->variant->name, "_alibi"))
         append(t, ", score as ALiBi");

@@ -29,14 +29,15 @@ enum { DIM_LIMIT = 576, DIM_V_LIMIT = 512 };
 
 struct problem {
     strobe_operation operation;
-    bool runs;             /* data is there and will be touched; false in queries */
-    bool stores;           /* not attention: q, k, v and scales are written, or not there; nothing else is */
-    bool by_slots;         /* of strobe_append: keys are named by slots, so that a page table may be missing */
-    strobe_attention a;    /* its feature pointers are NULL or lead to the copies below */
-    strobe_gradients g;    /* all zero in the forward */
-    int64_t group;         /* heads_q / heads_kv */
-    bool visible_is_band;  /* the function's `visible` has become the mask: core/score/band.h */
-    bool no_rows, no_keys; /* packed on a GPU and without memory: there are none, whatever bound the caller states */
+    bool runs;                 /* data is there and will be touched; false in queries */
+    bool stores;               /* not attention: q, k, v and scales are written, or not there; nothing else is */
+    bool by_slots;             /* of strobe_append: keys are named by slots, so that a page table may be missing */
+    strobe_attention a;        /* its feature pointers are NULL or lead to the copies below */
+    strobe_gradients g;        /* all zero in the forward */
+    strobe_tensor added_to[3]; /* the caller's dq, dk, dv where g has others, which are added to them: core/accumulate.h */
+    int64_t group;             /* heads_q / heads_kv */
+    bool visible_is_band;      /* the function's `visible` has become the mask: core/score/band.h */
+    bool no_rows, no_keys;     /* packed on a GPU and without memory: there are none, whatever bound the caller states */
 
     feature_set features; /* what is asked for, as kernels declare it, worked out once */
     struct dtypes dtypes;

@@ -5,6 +5,8 @@
  * asked here: that is each kernel's reject(). */
 #include "core/validate.h"
 
+#include "core/accumulate.h"
+
 #include <math.h>
 
 strobe_status strobe__check_range(const char *name, int64_t value, int64_t least, int64_t most) {
@@ -220,5 +222,6 @@ strobe_status strobe__problem_validate(const struct problem *p) {
     TRY(check_extents(&p->a));
     TRY(check_choices(&p->a));
     TRY(strobe__check_features(p)); /* first: the offsets of packed tensors say how long those are */
-    return check_tensors(p);
+    TRY(check_tensors(p));
+    return strobe__check_accumulate(p);
 }

@@ -6,6 +6,7 @@
 #include "cpu/table.h"
 
 #include "core/parallel.h"
+#include "cpu/add.h"
 #include "cpu/append.h"
 #include "cpu/cpuid.h"
 #include "cpu/merge.h"
@@ -289,6 +290,7 @@ const struct backend strobe__cpu_backend = {
     .lacks = lacks,
     .describe = describe,
     .merge = strobe__cpu_merge,
+    .add = strobe__cpu_add,
     .quantise = strobe__cpu_quantise,
     .append = strobe__cpu_append,
 };

@@ -2,6 +2,7 @@
  *
  * table.c: the table of the GPU's kernels, and GPUs as devices. A record names all that its kernel takes; what it does not
  * name is refused (core/declare.c). */
+#include "cuda/host/add.h"
 #include "cuda/host/append.h"
 #include "cuda/host/device.h"
 #include "cuda/host/launch.h"
@@ -333,6 +334,7 @@ const struct backend strobe__cuda_backend = {
     .lacks = strobe__cuda_lacks,
     .describe = strobe__cuda_describe,
     .merge = strobe__cuda_merge,
+    .add = strobe__cuda_add,
     .quantise = strobe__cuda_quantise,
     .append = strobe__cuda_append,
     .mask_lists = &strobe__cuda_mask_lists,

@@ -634,13 +634,14 @@ endforeach()
 cuda_object(NAME visible_units SOURCE device/visible.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32)
 cuda_object(NAME visible_function_units FAMILY visible_function SOURCE device/visible_function.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32)
 cuda_object(NAME visible_small_units FAMILY visible_function SOURCE device/visible_function.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 SMALL_FUNCTION)
+cuda_object(NAME add SOURCE device/add.cu DEFINES ELEMENT_FP32)
 cuda_object(NAME array_gradients SOURCE device/array_gradients.cu DEFINES ELEMENT_FP32)
 cuda_object(NAME delta SOURCE device/delta.cu CODE ${STROBE_CUDA_CODE_ATOMICS} DEFINES ELEMENT_FP32 FEATURES=1)
 
 # ---- the host's part, and all of it in one object
 
 add_library(strobe_cuda_host OBJECT cuda/table.c
-  cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/image.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/unpack.c cuda/host/visible.c
+  cuda/host/add.c cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/image.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/unpack.c cuda/host/visible.c
   cuda/host/visible_function.c
   cuda/sm80/backward_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/backward/tile_order.c cuda/sm90/backward/variants.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c

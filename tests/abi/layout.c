@@ -147,7 +147,7 @@ FIELD(strobe_attention, tuning, 416, 8);
 FIELD(strobe_attention, score, 424, 8);
 FIELD(strobe_attention, mask_lists, 432, 8);
 
-GROWS(strobe_gradients, 232);
+GROWS(strobe_gradients, 240);
 FIELD(strobe_gradients, struct_size, 0, 8);
 FIELD(strobe_gradients, dout, 8, 40);
 FIELD(strobe_gradients, dlse, 48, 40);
@@ -157,6 +157,8 @@ FIELD(strobe_gradients, dv, 168, 40);
 FIELD(strobe_gradients, dbias, 208, 8);
 FIELD(strobe_gradients, dsinks, 216, 8);
 FIELD(strobe_gradients, dscore, 224, 8);
+FIELD(strobe_gradients, accumulate, 232, 4);
+FIELD(strobe_gradients, reserved, 236, 4);
 
 FIXED(strobe_partial, 80);
 FIELD(strobe_partial, out, 0, 40);

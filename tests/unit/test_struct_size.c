@@ -158,6 +158,7 @@ static void test_older_features(void **state) {
         {12, sizeof(size_t)},
         {GRADIENTS, offsetof(strobe_gradients, dbias)},
         {GRADIENTS, offsetof(strobe_gradients, dscore)},
+        {GRADIENTS, offsetof(strobe_gradients, accumulate)},
     };
     for (size_t n = 0; n < COUNT(rows); ++n) {
         attach_copy(rows[n].structure, rows[n].bytes, 0xee);

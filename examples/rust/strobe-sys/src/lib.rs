@@ -157,6 +157,7 @@ structures! {
     grows strobe_gradients {
         dout: strobe_tensor, dlse: strobe_tensor, dq: strobe_tensor, dk: strobe_tensor, dv: strobe_tensor,
         dbias: *const strobe_bias, dsinks: *const strobe_sinks, dscore: *const strobe_score_gradients,
+        accumulate: i32, reserved: i32,
     }
     fixed strobe_partial {
         out: strobe_tensor, lse: strobe_tensor,
