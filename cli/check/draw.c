@@ -294,7 +294,11 @@ static void draw_rest(stream *r, problem *p, int64_t of) {
     if (!backward && chance(r, of, 12)) p->split_keys = PICK(r, splits);
     if ((p->dtype == STROBE_FP16 || p->dtype == STROBE_BF16) && chance(r, of, 8))
         p->wide = backward && p->layout != LAYOUT_PACKED ? PICK(r, wide) : WIDE_ALL;
-    p->added = backward && (p->dtype == STROBE_FP32 || p->wide) && chance(r, of, 10);
+    const bool no_rows = p->batch == 0 || p->seq_q == 0 || p->seq_k == 0 || p->lengths == LENGTHS_NO_KEYS ||
+                         p->lengths == LENGTHS_NO_ROWS ||
+                         p->lengths == LENGTHS_NONE; /* a packed tensor of none has no total */
+    if (!no_rows || !(p->varlen & (VARLEN_CU_Q | VARLEN_CU_K)))
+        p->added = backward && (p->dtype == STROBE_FP32 || p->wide) && chance(r, of, 10);
     p->threads = PICK(r, threads); /* never the default: the cores are the other workers' */
     p->seed = random_below(r, chance(r, 1, 16) ? INT64_MAX : 1000);
 }

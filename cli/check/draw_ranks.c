@@ -18,7 +18,7 @@ static void leave_out(random_stream *r, problem *p) {
     p->scales = p->q_scales = p->page_size = p->missing = p->leftpad = 0;
     p->block_q = p->block_k = p->block_axes = 0;
     memset(p->score, 0, sizeof p->score), memset(p->visible, 0, sizeof p->visible);
-    p->dscore = 0;
+    p->dscore = p->added = 0;
     if (!p->bool_mask) p->shows = 0;
     if (p->varlen) p->varlen = VARLEN_CU_Q | VARLEN_CU_K | (p->varlen & VARLEN_INDEX_64);
     const bool over_scores = p->bias || p->bool_mask;

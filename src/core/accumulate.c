@@ -32,7 +32,8 @@ strobe_status strobe__check_accumulate(const struct problem *p) {
     if (p->g.accumulate & ~ALL_BITS)
         return strobe__fail(STROBE_INVALID_ARGUMENT, "gradients.accumulate is %d; bits 1 (dq), 2 (dk), 4 (dv) are accepted",
                             p->g.accumulate);
-    TRY(strobe__check_range("gradients.reserved", p->g.reserved, 0, 0));
+    if (p->g.reserved != 0)
+        return strobe__fail(STROBE_INVALID_ARGUMENT, "gradients.reserved is %d; 0 is accepted", p->g.reserved);
     for (int n = 0; n < GRADIENTS; ++n) {
         const struct gradient g = gradient_of(of, n);
         if (!is_added(p, n)) continue;
@@ -40,7 +41,7 @@ strobe_status strobe__check_accumulate(const struct problem *p) {
             return strobe__fail(STROBE_INVALID_ARGUMENT, "gradients.accumulate has %s, whose dtype is %s; fp32 is accepted",
                                 g.name, strobe__dtype_name(g.tensor->dtype));
         const bool packed = p->a.varlen && (g.of_rows ? p->varlen.cu_seqlens_q : p->varlen.cu_seqlens_k);
-        const bool none = g.of_rows ? p->no_rows : p->no_keys;
+        const bool none = p->a.batch == 0 || g.seq == 0 || (g.of_rows ? p->no_rows : p->no_keys);
         if (packed && !none && (g.of_rows ? p->varlen.total_q : p->varlen.total_k) <= 0)
             return strobe__fail(STROBE_INVALID_ARGUMENT,
                                 "gradients.accumulate has %s, which is packed, and varlen.%s is 0; the rows of the packed "
