@@ -14,6 +14,9 @@
 /* Of refinement: how many rows of each output are enough, how many seeds at most, how many runs of moved inputs at most, how
  * many rows of both sides at most. */
 enum { ENOUGH_ROWS = 16384, MOST_RUNS = 2048, MOST_MOVED = 64, MOST_ROWS = 1 << 20 };
+/* Of a gradient that is added to a number of up to 2 (outputs_begin.c). */
+#define SUM_ROUNDING 0x1p-23
+
 enum { FOR_MOVES = 6000 }; /* a stream of random numbers, beside those of inputs */
 
 double oracle_seconds(const problem *p) {
@@ -316,7 +319,8 @@ static void set_allowances(oracle *o, const inputs *in) {
                                                                 : id == T_DBIAS && of_bias
                                                                     ? of_bias
                                                                     : problem_wide_dtype(&in->problem);
-        const double rounding = compare_rounding(in, (tensor_id)id, reference, dtype);
+        double rounding = compare_rounding(in, (tensor_id)id, reference, dtype);
+        if (in->problem.added && id >= T_DQ && id <= T_DV) rounding = fmax(rounding, SUM_ROUNDING);
         o->allowance[id] = compare_allowance(&in->problem, o->standard_error[id], rounding);
     }
     /* Ranks merge parts by weights of exp(lse): what lse may be wrong by, the weights may. */
