@@ -136,10 +136,10 @@ typedef struct strobe_dist_rates {
  * of a bias, its gradient and a boolean mask are those of the rank, their last axis is the whole sequence of keys. A default
  * head stride of lse is rows_q. varlen's offsets are those of the whole, in memory of the host, on CUDA too. Not taken:
  * STROBE_FP64, e4m3, int8, used_q, used_k, leftpad_k, paged, block_mask, scales, score, mask_lists; a bias or a boolean mask
- * with packed sequences. dsinks is the whole problem's on every rank. Schemes and layouts refuse by name, further: striped
- * with ring, all_gather and two_levels: ALiBi, dropout, packed sequences, bias, boolean masks; ulysses and two_levels: bias,
- * boolean masks; two_levels: striped; ring, all_gather and two_levels: ALiBi under a top-left mask of sequences with seq_q
- * other than seq_k; a dbias whose rows are summed. */
+ * with packed sequences; gradients.accumulate. dsinks is the whole problem's on every rank. Schemes and layouts refuse by
+ * name, further: striped with ring, all_gather and two_levels: ALiBi, dropout, packed sequences, bias, boolean masks;
+ * ulysses and two_levels: bias, boolean masks; two_levels: striped; ring, all_gather and two_levels: ALiBi under a top-left
+ * mask of sequences with seq_q other than seq_k; a dbias whose rows are summed. */
 typedef struct strobe_dist {
     size_t struct_size;
     const strobe_attention *attention;

@@ -225,6 +225,10 @@ static void test_refusals(void **state) {
     ranks[0].d.layout = 3;
     expect(2, STROBE_INVALID_ARGUMENT, "rank 0: layout is 3; 0 to 2 is accepted");
     set_up(2, STROBE_DIST_CONTIGUOUS, STROBE_DIST_RING, 30);
+    for (int32_t n = 0; n < 2; ++n) ranks[n].backward = true;
+    ranks[1].g.accumulate = STROBE_ADD_TO_DQ;
+    expect(2, STROBE_INVALID_ARGUMENT, "rank 1: gradients.accumulate is 1; 0 is accepted");
+    set_up(2, STROBE_DIST_CONTIGUOUS, STROBE_DIST_RING, 30);
     ranks[0].d.struct_size = 3;
     run(2, 0, 0); /* of this call not even the transport is known */
     assert_string_equal(ranks[0].sentence, "dist.struct_size is 3; sizeof the structure, 72, is accepted");
