@@ -63,9 +63,9 @@ bool aten_new_lse(struct aten_call *call, enum lse_layout layout, int64_t rows, 
 /* A tensor of PyTorch's dtype with nothing written, where q is; of no axes where size is NULL, of one otherwise. */
 bool aten_new_empty(const struct aten_call *call, int32_t dtype, const int64_t *size, struct torch_tensor **made);
 
-/* A random generator's number that nobody reads, of no axes: on the host, as PyTorch's own efficient kernel makes it, or,
- * while the stream is recorded for a graph, whose outputs are the device's, where q is. */
-bool aten_new_unread(const struct aten_call *call, struct torch_tensor **made);
+/* So many numbers of a random generator that nobody reads, of no axes: on the host, as PyTorch's own efficient kernel makes
+ * them, or, while the stream is recorded for a graph, whose outputs are the device's, where q is. */
+bool aten_new_unread(const struct aten_call *call, struct torch_tensor **made, int count);
 
 /* A tensor of the CPU, fp32, fp16, bf16 or fp64, with nothing written. False where the ABI is not open, too. */
 bool aten_empty(int32_t element, int axes, const int64_t *size, const int64_t *stride, struct torch_tensor **made);

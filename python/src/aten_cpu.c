@@ -115,11 +115,15 @@ void aten_efficient_offered_backward(stable_value *stack, uint64_t arguments, ui
 }
 
 /* The same, seen by autograd. Where the gradient is a part of a graph (create_graph=True), strobe::_efficient_backward,
- * which is made of operators that autograd knows, refuses when it is asked for its derivative. Elsewhere the kernel above,
- * by an operator that autograd lets pass: grad_out may be a tensor that the dispatcher has something to do for first, such
- * as a view with its negative bit set. */
+ * which is made of operators that autograd knows, refuses when it is asked for its derivative. Elsewhere the kernel above:
+ * as it is, or by an operator that autograd lets pass, where a tensor is one that the dispatcher has something to do for
+ * first, such as a view with its negative bit set. */
 void aten_efficient_offered_graph(stable_value *stack, uint64_t arguments, uint64_t results) {
-    (void)arguments, (void)results;
     if (aten_without_gradient(stack, efficient_backward_kinds, 4)) return;
-    aten_go_on(torch_abi.grad_mode() ? "strobe::_efficient_backward" : "strobe::_efficient_backward_below", stack);
+    if (torch_abi.grad_mode())
+        aten_go_on("strobe::_efficient_backward", stack);
+    else if (aten_goes_straight(stack, 4) && !aten_defined(stack[4]))
+        aten_efficient_offered_backward(stack, arguments, results);
+    else
+        aten_go_on("strobe::_efficient_backward_below", stack);
 }

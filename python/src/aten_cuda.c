@@ -183,7 +183,7 @@ void aten_efficient(stable_value *stack, uint64_t arguments, uint64_t results) {
     if (done) {
         out_size(&call, size);
         done = aten_new(&call, size, &made[0], &call.a.out) && new_padded_lse(&call, as_bool(stack[4]), &made[1]) &&
-               aten_new_unread(&call, &made[2]) && aten_new_unread(&call, &made[3]) && aten_forward(&call);
+               aten_new_unread(&call, &made[2], 2) && aten_forward(&call);
     }
     aten_close(&call);
     if (done) {
@@ -258,7 +258,11 @@ void aten_flash_offered_backward(stable_value *stack, uint64_t arguments, uint64
 
 /* The same, seen by autograd: as aten_efficient_offered_graph of the CPU. */
 void aten_flash_offered_graph(stable_value *stack, uint64_t arguments, uint64_t results) {
-    (void)arguments, (void)results;
     if (aten_without_gradient(stack, OFFERED_BACKWARD, 3)) return;
-    aten_go_on(torch_abi.grad_mode() ? "strobe::_flash_backward" : "strobe::_flash_backward_below", stack);
+    if (torch_abi.grad_mode())
+        aten_go_on("strobe::_flash_backward", stack);
+    else if (aten_goes_straight(stack, 4) && !aten_given_tensor(stack[8]))
+        aten_flash_offered_backward(stack, arguments, results);
+    else
+        aten_go_on("strobe::_flash_backward_below", stack);
 }

@@ -53,6 +53,14 @@ bool aten_without_gradient(stable_value *stack, const char *kinds, int results) 
     return true;
 }
 
+bool aten_goes_straight(const stable_value *stack, int tensors) {
+    if (!torch_abi.dispatches[0] || torch_abi.modes(false)) return false;
+    for (int n = 0; n < tensors; ++n)
+        for (int by = 0; by < SEEN_BY; ++by)
+            if (torch_abi.dispatches[by](as_tensor(stack[n]))) return false;
+    return true;
+}
+
 void aten_refuse(const char *sentence) { torch_abi.check(false, "strobe", "strobe", 0, sentence); }
 
 void aten_go_on(const char *operator, stable_value * stack) {

@@ -40,6 +40,10 @@ void aten_answer(stable_value *stack, const char *kinds, struct torch_tensor *co
  * do. */
 bool aten_without_gradient(stable_value *stack, const char *kinds, int results);
 
+/* Whether the next kernel below autograd may be called as it is, without the dispatcher, for what the first so many
+ * arguments are, all of them tensors: nothing else would see the call. */
+bool aten_goes_straight(const stable_value *stack, int tensors);
+
 /* Throws PyTorch's exception: through the frames of the caller, which hold nothing then. */
 void aten_refuse(const char *sentence);
 /* Another operator of the same arguments and results, which takes the stack over. */

@@ -135,10 +135,14 @@ static bool is_recorded(const struct aten_call *c) {
            torch_abi.is_capturing(stream, &status) || status != 0;
 }
 
-bool aten_new_unread(const struct aten_call *c, struct torch_tensor **made) {
+bool aten_new_unread(const struct aten_call *c, struct torch_tensor **made, int count) {
     static const int64_t one = 1;
-    if (is_recorded(c)) return aten_new_empty(c, torch_abi.int64(), NULL, made);
-    return torch_abi.empty(0, &one, &one, torch_abi.int64(), cpu, 0, made) == 0;
+    const bool there = is_recorded(c);
+    bool done = true;
+    for (int n = 0; n < count && done; ++n)
+        done = there ? aten_new_empty(c, torch_abi.int64(), NULL, &made[n])
+                     : torch_abi.empty(0, &one, &one, torch_abi.int64(), cpu, 0, &made[n]) == 0;
+    return done;
 }
 
 /* ------------------------------------------------------------------------------------------------------------- inputs -- */

@@ -60,6 +60,7 @@ static PyMethodDef functions[] = {
     ENTRY(aten_calls, 0),
     ENTRY(ask_before_plain, 0),
     ENTRY(is_plain, 0),
+    ENTRY(sdpa_plain, 0),
     ENTRY(gpu_transport, 0),
     ENTRY(order_documents, 0),
     ENTRY(nothing, 0),

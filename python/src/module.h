@@ -104,6 +104,7 @@ FUNCTION(py_aten_unregister);
 FUNCTION(py_aten_calls);
 FUNCTION(py_ask_before_plain); /* plain.c */
 FUNCTION(py_is_plain);
+FUNCTION(py_sdpa_plain);
 FUNCTION(py_gpu_transport); /* shards.c */
 FUNCTION(py_order_documents);
 

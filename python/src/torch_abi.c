@@ -83,6 +83,15 @@ static void find_wrap(const char *path, struct torch_abi *abi) {
         find(library, "_Z16THPVariable_WrapN2at10TensorBaseE", &abi->wrap);
 }
 
+static void find_dispatches(void *library, struct torch_abi *abi) {
+    static const char *const names[SEEN_BY] = {
+        "_ZN2at4impl19tensor_has_dispatchERKNS_6TensorE", "_ZN2at6native6is_negERKNS_6TensorE",
+        "_ZN2at6native14_is_zerotensorERKNS_6TensorE", "_ZN2at17functionalization4impl18isFunctionalTensorERKNS_6TensorE"};
+    bool all = find(library, "_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb", &abi->modes); /* of a library below */
+    for (int n = 0; n < SEEN_BY; ++n) all = find(library, names[n], &abi->dispatches[n]) && all;
+    if (!all) memset(abi->dispatches, 0, sizeof abi->dispatches);
+}
+
 /* The ABI is promised for all of 2; 2.10 is the first with every function and conversion that the kernels need. */
 static bool is_known(uint64_t version) { return version >> 56 == 2 && version >= TORCH_ABI; }
 
@@ -99,6 +108,7 @@ bool torch_abi_open(const char *path) {
     if (!find_delete(library, &found) || !is_known(found.version())) return false;
     find(library, "torch_exception_get_what_without_backtrace", &found.last_error);
     find_wrap(path, &found);
+    find_dispatches(library, &found);
     torch_abi = found; /* the library stays open */
     return true;
 }

@@ -23,6 +23,8 @@ struct torch_library;
 /* The version whose conversions of values the kernels expect: 2.10. */
 #define TORCH_ABI (UINT64_C(2) << 56 | UINT64_C(10) << 48)
 
+enum { SEEN_BY = 4 };
+
 struct torch_abi {
     uint64_t (*version)(void);
     torch_error (*library_new)(const char *space, const char *key, const char *file, uint32_t line,
@@ -64,6 +66,12 @@ struct torch_abi {
     /* A tensor as Python's object, a new reference; it may take the tensor out of what it is given, which is still to be
      * deleted. By its mangled name, since the ABI has none: NULL where it is not found. */
     void *(*wrap)(struct torch_tensor *tensor);
+
+    /* Whether the dispatcher has something to do with a tensor between autograd and a kernel: it is of a type in Python that
+     * is shown operators, a view with its negative bit set, zeros that nobody has written, or a functionalization's. The ABI
+     * does not tell; functions of C++ by their mangled names, all of them or none. */
+    bool (*dispatches[SEEN_BY])(const struct torch_tensor *tensor);
+    bool (*modes)(bool skip_those_of_pytorch); /* whether any mode is shown operators; NULL together with them */
 
     /* torch_abi_open_cuda: NULL before. */
     torch_error (*current_stream)(int32_t device_index, void **stream);

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from strobe import _strobe
 from strobe.torch import _compiled, _run
+from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.skipif(
     _compiled.efficient is None or not _compiled.REPLACED["CPU"], reason="a PyTorch without the stable C ABI of 2.10"
@@ -190,6 +191,33 @@ def test_a_gradient_that_is_no_plain_tensor(through_python):
         got, dense = with_gradients(*tensors, given), given.clone() + 0
         for a, b in zip(got, through_python(with_gradients, *tensors, dense), strict=True):
             assert torch.equal(a.as_subclass(torch.Tensor), b.as_subclass(torch.Tensor))
+
+
+class Seen(TorchDispatchMode):
+    """The names of the operators that a mode is shown."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.names.append(str(operator))
+        return operator(*args, **(kwargs or {}))
+
+
+def test_a_mode_is_shown_the_gradient():
+    """Without one the kernel is called past the dispatcher, with the same bits."""
+    tensors = leaves((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8))
+    expected = with_gradients(*tensors)
+    out = st.scaled_dot_product_attention(*tensors)
+    torch.manual_seed(1)
+    dout = torch.randn_like(out)
+    before = ran()
+    with Seen() as seen:
+        gradients = torch.autograd.grad(out, tensors, dout)
+    assert (ran() - before).tolist() == [0, 1]
+    assert any("_efficient_backward_below" in name for name in seen.names)
+    assert_same((out, *gradients), expected)
 
 
 class NoGradient(torch.autograd.Function):

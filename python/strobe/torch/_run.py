@@ -55,6 +55,11 @@ def observed() -> bool:
     )
 
 
+def may_be_plain() -> bool:
+    """What the extension does not ask of itself: whether a compiler or forward derivatives look at a call."""
+    return not _is_compiling() and forward_ad._current_level < 0
+
+
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether these are tensors of PyTorch's own, and nothing but autograd looks at a call."""
     return not _is_compiling() and _strobe.is_plain(q, k, v) and forward_ad._current_level < 0

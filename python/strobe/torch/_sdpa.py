@@ -6,6 +6,8 @@ import math
 import torch
 from torch import Tensor
 
+from strobe import _strobe
+from strobe.torch import _run
 from strobe.torch._attention import attention
 from strobe.torch._run import compiled, heads_first, is_plain
 
@@ -49,6 +51,10 @@ def scaled_dot_product_attention(
     Tensor, (..., heads_q, seq_q, dim_v)
         A row that sees no key is 0, where PyTorch's paths give 0 or NaN.
     """
+    if attn_mask is None and dropout_p == 0 and _run.may_be_plain():
+        out = _strobe.sdpa_plain(query, key, value, is_causal, scale, enable_gqa, _run._efficient, _run._flash)
+        if out is not None:
+            return out
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal=True; one of the two is accepted")
     if dropout_p == 0 and is_plain(query, key, value):
