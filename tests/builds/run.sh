@@ -52,9 +52,11 @@ if [ "$preset" != clang ]; then
     programs=$(cat "build-$preset"/*/CTestTestfile.cmake | awk -v root="$root" '
         FILENAME != "-" && FNR == NR { name[$0]; next }
         FILENAME != "-" { target[$0]; next }
-        sub(/^add_test\(\[=*\[/, "") && match($0, /\]=*\]/) && substr($0, 1, RSTART - 1) in name {
+        sub(/^add_test\(/, "") { # ([=[name]=] "program" ...), or from newer CMakes ("name" "program" ...)
             words = split($0, word, "\"")
-            for (n = 2; n <= words; n += 2)
+            title = word[2]
+            if (sub(/^\[=*\[/, "") && match($0, /\]=*\]/)) title = substr($0, 1, RSTART - 1)
+            for (n = 2; n <= words && title in name; n += 2)
                 if (index(word[n], root) == 1 && substr(word[n], length(root) + 1) in target)
                     print substr(word[n], length(root) + 1)
         }' "build-$preset/names.txt" "build-$preset/targets.txt" - | sort -u)
