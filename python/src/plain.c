@@ -9,17 +9,27 @@
 #include "torch_abi.h"
 
 /* Takes the types and the questions, functions without arguments: each answers with something true where a call is seen by
- * somebody. */
+ * somebody. The last tuple is of those that PyTorch's library answers faster, where it has the functions (torch_abi.h): a
+ * trace, modes, casts. */
 FUNCTION(py_ask_before_plain) {
     struct state *state = module_state(module);
-    if (count != 2 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "types and questions are accepted, two tuples");
+    if (count != 3 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1]) || !PyTuple_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "types and two kinds of questions are accepted, three tuples");
         return NULL;
     }
+    PyObject *questions = torch_abi.dispatches[0] ? Py_NewRef(args[1]) : PySequence_Concat(args[1], args[2]);
+    if (!questions) return NULL;
     Py_XDECREF(state->plain_types);
     Py_XDECREF(state->questions);
-    state->plain_types = Py_NewRef(args[0]), state->questions = Py_NewRef(args[1]);
+    state->plain_types = Py_NewRef(args[0]), state->questions = questions;
     return Py_NewRef(Py_None);
+}
+
+/* The last questions' answers. PyTorch's numbers of CPU and CUDA, which all plain tensors of a call are on. */
+static bool is_seen(void) {
+    return torch_abi.dispatches[0] &&
+           (torch_abi.modes(false) || *torch_abi.tracing() || torch_abi.casts((int8_t)torch_abi.cpu()) ||
+            torch_abi.casts((int8_t)torch_abi.cuda()));
 }
 
 static bool is_of(PyObject *object, PyObject *types) {
@@ -37,7 +47,7 @@ static int answers(PyObject *question) {
 }
 
 int are_plain(const struct state *state, PyObject *const *tensors, Py_ssize_t count) {
-    if (!state->questions) return 0;
+    if (!state->questions || is_seen()) return 0;
     for (Py_ssize_t n = 0; n < count; ++n)
         if (!is_of(tensors[n], state->plain_types)) return 0;
     for (Py_ssize_t n = 0; n < PyTuple_Size(state->questions); ++n) {

@@ -87,7 +87,9 @@ static void find_dispatches(void *library, struct torch_abi *abi) {
     static const char *const names[SEEN_BY] = {
         "_ZN2at4impl19tensor_has_dispatchERKNS_6TensorE", "_ZN2at6native6is_negERKNS_6TensorE",
         "_ZN2at6native14_is_zerotensorERKNS_6TensorE", "_ZN2at17functionalization4impl18isFunctionalTensorERKNS_6TensorE"};
-    bool all = find(library, "_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb", &abi->modes); /* of a library below */
+    bool all = find(library, "_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb", &abi->modes) && /* of a library below */
+               find(library, "_ZN5torch3jit6tracer15getTracingStateEv", &abi->tracing) &&
+               find(library, "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", &abi->casts);
     for (int n = 0; n < SEEN_BY; ++n) all = find(library, names[n], &abi->dispatches[n]) && all;
     if (!all) memset(abi->dispatches, 0, sizeof abi->dispatches);
 }

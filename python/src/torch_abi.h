@@ -72,6 +72,10 @@ struct torch_abi {
      * does not tell; functions of C++ by their mangled names, all of them or none. */
     bool (*dispatches[SEEN_BY])(const struct torch_tensor *tensor);
     bool (*modes)(bool skip_those_of_pytorch); /* whether any mode is shown operators; NULL together with them */
+    /* Whether a call is traced: what is pointed to is not NULL; whether tensors of a type of device are cast. NULL likewise.
+     */
+    void *const *(*tracing)(void);
+    bool (*casts)(int8_t device_type);
 
     /* torch_abi_open_cuda: NULL before. */
     torch_error (*current_stream)(int32_t device_index, void **stream);

@@ -33,7 +33,7 @@ try:
     _dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
     _profiles, _casts = torch.autograd._profiler_enabled, torch._C._is_any_autocast_enabled
     _KNOWN = isinstance(forward_ad._current_level, int)
-    _strobe.ask_before_plain(PLAIN, (_trace, _dispatch_modes, _function_modes, _profiles, _interpreter, _casts))
+    _strobe.ask_before_plain(PLAIN, (_function_modes, _profiles, _interpreter), (_trace, _dispatch_modes, _casts))
 except AttributeError:  # another version of PyTorch
     _KNOWN = False
 
