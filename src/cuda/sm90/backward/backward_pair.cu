@@ -310,7 +310,8 @@ INLINE bool is_empty(const struct sm90_backward_params *p, const struct tile *t)
     return true;
 }
 
-INLINE void producer_group(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
+/* Returns false of an empty tile. */
+INLINE bool producer_group(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
                            bool in_order) {
     registers_release(PRODUCER_REGISTERS);
     if (threadIdx.x == 0) describe_tile(p, shared);
@@ -320,7 +321,7 @@ INLINE void producer_group(const struct sm90_backward_params *p, struct shared *
     begin();
     if (is_empty(p, t)) {
         if (!in_order && threadIdx.x < 32) clear_dq(p, blocks_to_clear(p), 0);
-        return;
+        return false;
     }
     if (threadIdx.x == 0)
         producer(p, shared, t);
@@ -332,6 +333,7 @@ INLINE void producer_group(const struct sm90_backward_params *p, struct shared *
         dq_order_poster(p, shared, t);
     else if (!in_order && threadIdx.x >= 96)
         clear_dq(p, blocks_to_clear(p), t->batch * p->heads_kv + t->head_kv);
+    return true;
 }
 
 /* A CTA; whether it keeps the dQ order is a constant, since what a fixed order needs beside each addition costs the free one
@@ -341,7 +343,7 @@ INLINE void work(const struct sm90_backward_params *p, struct shared *shared, bo
     const struct tile *t = &shared->tile;
     const int group = uniform((int)threadIdx.x / 128);
     if (group == 0) {
-        producer_group(p, shared, t, in_order);
+        if (!producer_group(p, shared, t, in_order)) return;
     } else {
         registers_claim(CONSUMER_REGISTERS);
         begin();
