@@ -35,11 +35,12 @@ static bool is_mostly_padding(const struct problem *p) {
 /* In a fixed order the first tile stores its dQ, and nobody clears sums before: of many short sequences, or of one long one
  * among them, that is a tenth of the time or more. Tiles wait for each other little where there are many heads. */
 bool strobe__sm90_keeps_dq_order(const struct problem *p, const struct tile_shape *shape) {
-    enum { SHORT = 1024, TILES_AT_LEAST = 4 }; /* tiles for each multiprocessor */
+    enum { TILES_AT_LEAST = 4 }; /* for each multiprocessor */
+    const int64_t short_at_most = p->a.varlen || shape->ctas > 1 ? 1024 : 2048;
     if (p->a.flags & STROBE_DETERMINISTIC) return true;
     if (p->features & (SCORE_FEATURES | VISIBLE_FEATURES | FEATURE(SCORE) | FEATURE(DROPOUT) | FEATURE(DBIAS))) return false;
     const bool is_causal = p->a.mask == STROBE_MASK_CAUSAL_TOP_LEFT || p->a.mask == STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
-    const bool is_short = p->a.seq_q <= SHORT && p->a.seq_k <= SHORT;
+    const bool is_short = p->a.seq_q <= short_at_most && p->a.seq_k <= short_at_most;
     return (is_causal || p->a.mask == STROBE_MASK_NONE) && p->group == 1 && (is_short || is_mostly_padding(p)) &&
            tiles_with_keys(p, shape) >= TILES_AT_LEAST * tiles_at_a_time(p, shape);
 }
