@@ -412,6 +412,8 @@ static const grid_block blocks[] = {
     {GRID_FULL, "bwd fp32,bf16 h=2/1 sq=40", {"sk=8300 d=9 dv=6", "sk=600 d=256", "sk=300 d=512"}, only_causal},
     {GRID_FULL, "fwd fp16,bf16 d=576 dv=512 v_in_k", {"b=2 h=128/1 sq=1 sk=400", "h=32/1 sq=4 sk=700"}, only_latents},
     {GRID_FULL, "fwd " ANY_DTYPE " b=2 h=6/2", {"sq=1 sk=1100 d=40", "sq=2 sk=3300 d=64"}, only_splits},
+    /* More tiles than a GPU works on at a time, by few, and long ones: two of its CTAs share one. */
+    {GRID_FULL, "fwd fp16,bf16 h=140/1 sq=70 d=128", {"sk=1700"}, only_plain},
     {GRID_FULL, "fwd fp32,bf16 sq=1 d=4", {"h=1 sk=131073", "h=75 sk=600"}, only_plain},
     {GRID_FULL, "fwd " ANY_DTYPE " h=6,6/2,6/1 d=64", {PEER_SHAPES}, only_causal},
     {GRID_FULL, "bwd fp32,bf16 h=6,6/2,6/1 d=64", {PEER_SHAPES}, only_causal},

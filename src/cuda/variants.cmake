@@ -416,8 +416,14 @@ function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full m
   endif()
   cuda_family_sm90(family forward ${dim} ${features})
   set(text forward)
-  if(features STREQUAL none AND dim EQUAL 128 AND NOT options) # slower at 64, no faster at 256
+  if(features MATCHES "^(none|relay)$" AND dim EQUAL 128 AND NOT options) # slower at 64, no faster at 256
     set(text plain)
+  endif()
+  if(features STREQUAL none AND dim EQUAL 256 AND NOT options) # slower at 64
+    list(APPEND options FINISHES_EARLY)
+  endif()
+  if(features STREQUAL relay)
+    list(APPEND options RELAYS_TILES)
   endif()
   cuda_object_sm90(${name} ${family} forward/${text}.cu ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages}
     Q_SLOTS=${q_slots} CTAS=${ctas} FEATURE_CLASS=${class} ${options})
@@ -438,6 +444,7 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     cuda_forward_sm90(${dtype}  64 128 3 2 6 1   -1   -1 none  forward_sm90_${dtype}_64_plain)
     cuda_forward_sm90(${dtype}  96 128 2 2 4 1   -1   -1 none  forward_sm90_${dtype}_96_plain)
     cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 none  forward_sm90_${dtype}_128_plain)
+    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 relay forward_sm90_${dtype}_128_plain_relay) # in place of the one above, see host.c
     cuda_forward_sm90(${dtype} 192  96 2 2 3 1   -1   -1 none  forward_sm90_${dtype}_192_plain)
     cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 none  forward_sm90_${dtype}_256_plain)
     cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 alibi forward_sm90_${dtype}_64_alibi)
@@ -645,7 +652,7 @@ add_library(strobe_cuda_host OBJECT cuda/table.c
   cuda/host/visible_function.c
   cuda/sm80/backward_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
   cuda/sm90/backward/host.c cuda/sm90/backward/tile_order.c cuda/sm90/backward/variants.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c
-  cuda/sm90/forward/pages.c cuda/sm90/forward/parts.c cuda/sm90/latent/host.c)
+  cuda/sm90/forward/pages.c cuda/sm90/forward/parts.c cuda/sm90/forward/rounds.c cuda/sm90/latent/host.c)
 if(NOT STROBE_CUDA_PTX)
   list(JOIN STROBE_CUDA_ARCHITECTURES "," machine_code)
   target_compile_definitions(strobe_cuda_host PRIVATE STROBE_CUDA_MACHINE_CODE=${machine_code})

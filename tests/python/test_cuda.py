@@ -198,6 +198,24 @@ def test_in_a_cuda_graph():
         assert all(torch.equal(x, y) for x, y in zip(gradients[:3], again[:3], strict=True))
 
 
+def test_tiles_that_two_ctas_share_have_the_bits_of_others():
+    """140 tiles of 16 blocks of keys are a few more than a GPU works on at a time, so that they are shared; 70 are not."""
+    q = torch.randn(1, 100, 140, 128, device="cuda").bfloat16()
+    k, v = (torch.randn(1, 2000, 140, 128, device="cuda").bfloat16() for _ in range(2))
+    halves = [strobe.attention(*(x[:, :, part] for x in (q, k, v)), return_lse=True) for part in (slice(70), slice(70, 140))]
+    out, lse = torch.empty_like(q), None
+    graph = torch.cuda.CUDAGraph()
+    strobe.attention(q, k, v, out=out)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        _, lse = strobe.attention(q, k, v, out=out, return_lse=True)
+    for _ in range(3):
+        out.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(out, torch.cat([x for x, _ in halves], 2))
+        assert torch.equal(lse, torch.cat([x for _, x in halves], 1))
+
+
 @pytest.mark.parametrize("dim", [64, 128])
 def test_products_of_tf32(dim):
     """Chosen where they are allowed, with at most twice the error of true fp32, forward and backward."""

@@ -34,6 +34,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
             mbarrier_init(&shared->bias_full[0][i], 1), mbarrier_init(&shared->bias_empty[0][i], 4 * ARRIVALS);
         if (HAS_PAGES) mbarrier_init(&shared->v_arrived, 1);
         for (int warp = 0; warp < 4 * GROUPS; ++warp) shared->chain[warp] = -1;
+#if defined(RELAYS_TILES)
+        find_relay(&p, &shared->relay);
+#endif
         mbarrier_init_fence();
     }
     __syncthreads();

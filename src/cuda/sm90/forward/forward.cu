@@ -49,7 +49,13 @@
 #include "cuda/sm90/forward/softcap.h"
 #include "cuda/sm90/forward/softmax.h"
 #include "cuda/sm90/forward/store.h"
+#if defined(FINISHES_EARLY)
+#include "cuda/sm90/forward/plain_store.h"
+#endif
 
+#if defined(FINISHES_EARLY)
+static_assert((int)Q_SLOTS > (int)GROUPS && FEATURE_CLASS == FEATURES_NONE, "plain_store.h is for these");
+#endif
 enum { BEGINS_EARLY = Q_SLOTS > GROUPS }; /* a tile's first scores, before O of the one before is stored */
 
 /* The consumer's state: what a thread of a warp group keeps beside its registers of S, P and O. */
@@ -208,12 +214,19 @@ INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared,
     if (!BEGINS_EARLY) finish_rows(p, &shared->tile[slot], warp_row(), g->rows.shift, g->rows.sum, factor);
     ++g->count, ++g->tiles;
     if (BEGINS_EARLY) begin_tile(p, shared, g, s);
+#if defined(FINISHES_EARLY)
+    const struct tile_end end = finish_tile(p, &shared->tile[slot], &g->rows, warp_row());
+#endif
     trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
     wgmma_wait(BEGINS_EARLY ? 1 : 0); /* P V; the scores go on */
     trace(&g->tracer, STROBE_TRACE_EPILOGUE, g->count);
     release(&shared->v_empty[last]);
+#if defined(FINISHES_EARLY)
+    const bool finite = store_output(p, &shared->tile[slot], o, &end, warp_row());
+#else
     const bool finite = BEGINS_EARLY ? epilogue(p, &shared->tile[slot], o, &g->rows, warp_row())
                                      : store_tile(p, &shared->tile[slot], o, factor, warp_row());
+#endif
     __syncwarp();
     if (!BEGINS_EARLY) begin_tile(p, shared, g, s);
     return finite;

@@ -17,6 +17,7 @@
 #include "cuda/sm90/forward/pages_host.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/parts_host.h"
+#include "cuda/sm90/forward/rounds_host.h"
 #include "cuda/sm90/trace_host.h"
 #include "math/exp2.h"
 
@@ -132,6 +133,32 @@ static bool wants_parts(const struct problem *p, const struct forward_variant *v
     return v && (cut_of(p, v).count > 1 || (p->a.paged && p->a.out.dtype == STROBE_FP32));
 }
 
+/* Whether tiles differ in length, so that CTAs take them from the tile counter. */
+static bool is_dynamic(const struct problem *p) {
+    return p->a.mask != STROBE_MASK_NONE || p->a.varlen || p->features & VISIBLE_FEATURES;
+}
+
+static int64_t most_ctas(const struct problem *p, const struct forward_variant *v) {
+    return strobe__cuda_limits(p->a.device_index).multiprocessors * v->ctas;
+}
+
+/* How a problem's tiles fall into rounds. */
+static struct sm90_rounds rounds_of(const struct problem *p, const struct forward_variant *v) {
+    const struct sm90_rounds rounds = {row_tiles(&p->a, v), most_ctas(p, v), v->dim, v->keys,
+                                       visible_keys(p),     !is_dynamic(p)};
+    return rounds;
+}
+
+/* The variant in place of `chosen` whose CTAs share tiles, or `chosen`. */
+static const struct variant *variant_with_relay(const struct problem *p, const struct variant *chosen) {
+    const struct forward_variant *plain = (const struct forward_variant *)chosen;
+    if (!plain || plain->features != FEATURES_NONE || strobe__sm90_is_compiled(p, FEATURES_NONE)) return chosen;
+    for (const struct forward_variant *v = variants; v->symbol; ++v)
+        if (v->features == FEATURES_RELAY && v->dtype == plain->dtype && v->out == plain->out && v->dim == plain->dim)
+            return strobe__sm90_relay_pays(p, rounds_of(p, v)) ? &v->base : chosen;
+    return chosen;
+}
+
 bool strobe__sm90_forward_choose(struct plan *plan) {
     const struct sm90_classes classes = strobe__sm90_classes(plan->problem);
     const struct forward_variant *parts = variant_with_parts(plan->problem);
@@ -139,6 +166,7 @@ bool strobe__sm90_forward_choose(struct plan *plan) {
     if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.alone);
     if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.general);
     if (!plan->variant && !plan->problem->a.paged) plan->variant = variant_of_class(plan->problem, FEATURES_ALL);
+    plan->variant = variant_with_relay(plan->problem, plan->variant);
     strobe__cuda_visible_choose(plan);
     return plan->variant;
 }
@@ -215,24 +243,6 @@ static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, 
            strobe__encode_map(&m->v, &a->v, a->dim_v, keys, a->heads_kv, batch_k, variant->keys);
 }
 
-/* Heads that are worked on at a time, whole groups of them, as many as keep K and V in half of the L2 cache: under a causal
- * mask the more, the better tiles of all lengths level out. But no more than so many rounds of tiles, so that new K and V
- * come from memory at an even pace: one where all are alike, half of one where a head has many; two under a mask, but where
- * small CTAs have long rows. And at least four heads of K and V, lest all CTAs ask one part of the cache for the same
- * lines. */
-static int64_t section_heads(const struct problem *p, const struct forward_variant *variant, bool alike) {
-    const strobe_attention *a = &p->a;
-    const int64_t head_bytes = a->seq_k * (a->dim + a->dim_v) * (int64_t)strobe__dtype_bytes(a->k.dtype),
-                  cache_bytes = (int64_t)(alike ? 18 : 32) << 20;
-    const bool is_even = alike || visible_keys(p) <= 512 || variant->dim > 64;
-    const int64_t ctas = strobe__cuda_limits(a->device_index).multiprocessors * variant->ctas, all = a->batch * a->heads_q;
-    const int64_t tiles = row_tiles(a, variant), halves = !alike ? 4 : variant->dim > 64 && tiles >= 8 ? 1 : 2;
-    const int64_t cached = cache_bytes / head_bytes, even = halves * ctas / (2 * tiles * p->group);
-    const int64_t enough = even > 4 ? even : 4, some = is_even && enough < cached ? enough : cached;
-    const int64_t kv_heads = some > 0 ? some : 1;
-    return kv_heads * p->group < all ? kv_heads * p->group : all;
-}
-
 /* Whether some key that is loaded may be hidden from a row. Keys past the end of a dense tensor arrive as zeros; masks,
  * dropout and neighbours in memory can bring others. */
 static bool may_hide(const struct problem *p) {
@@ -274,9 +284,9 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
     m->heads_q = (int32_t)a->heads_q, m->all_heads = (int32_t)(a->heads_q * a->batch);
     m->dim = (int32_t)a->dim, m->dim_v = (int32_t)a->dim_v;
     m->row_tiles = (int32_t)row_tiles(a, variant), m->tiles = m->row_tiles * m->all_heads;
-    m->is_dynamic = a->mask != STROBE_MASK_NONE || a->varlen || p->features & VISIBLE_FEATURES;
+    m->is_dynamic = is_dynamic(p);
     m->known_tiles = m->is_dynamic && variant->dim <= 128 && visible_keys(p) <= 1280 ? 3 : 2;
-    m->section_heads = (int32_t)section_heads(p, variant, !m->is_dynamic);
+    m->section_heads = (int32_t)strobe__sm90_section_heads(p, rounds_of(p, variant));
     m->cu_seqlens_q = p->varlen.cu_seqlens_q, m->cu_seqlens_k = p->varlen.cu_seqlens_k;
     m->used_q = p->varlen.used_q, m->used_k = p->varlen.used_k, m->index_bits = p->varlen.index_bits;
     m->scale = (float)a->scale, m->exponent = (float)(a->scale * LOG2_E);
@@ -347,11 +357,18 @@ static size_t visible_at(const struct plan *plan) {
     return TRACE_BYTES + sizeof(struct sm90_workspace) + (marks + 15) / 16 * 16;
 }
 
+/* What shared tiles leave in the workspace, behind its head, and what says that it is there: relay.h. */
+static size_t relay_bytes(const struct problem *p, const struct forward_variant *v) {
+    const size_t warps = (size_t)(most_ctas(p, v) * 4 * v->groups);
+    return v->features & FEATURES_RELAY ? warps * (RELAY_WARP_BYTES((size_t)v->dim) + sizeof(uint64_t)) : 0;
+}
+
 size_t strobe__sm90_forward_workspace(const struct plan *plan) {
     const struct forward_variant *variant = (const struct forward_variant *)plan->variant;
     if (variant->features & FEATURES_PARTS)
         return visible_at(plan) + strobe__cuda_parts_bytes(plan->problem, cut_of(plan->problem, variant).count);
-    return visible_at(plan) + strobe__cuda_visible_bytes(plan->problem, OWNERS_ARE_ROWS);
+    return visible_at(plan) + relay_bytes(plan->problem, variant) +
+           strobe__cuda_visible_bytes(plan->problem, OWNERS_ARE_ROWS);
 }
 
 /* Another one each time, never 0, and no small number that memory may hold by chance. */
@@ -396,7 +413,7 @@ static strobe_status launch(const struct plan *plan, const struct execution *exe
             p, OWNERS_ARE_ROWS, (char *)execution->workspace + visible_at(plan), &params.visible, execution->stream);
         if (status) return status;
     }
-    const int64_t most = strobe__cuda_limits(p->a.device_index).multiprocessors * variant->ctas;
+    const int64_t most = most_ctas(p, variant);
     const int64_t ctas = params.tiles < most ? params.tiles : most;
     const int32_t threads = (int32_t)(128 * (variant->groups + 1));
     const bool early = strobe__cuda_visible_is_made(p); /* it may start while visible.cu ends */

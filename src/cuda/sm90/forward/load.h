@@ -14,6 +14,17 @@
 #include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/fp8/scales.h"
 #endif
+#if defined(RELAYS_TILES)
+#include "cuda/sm90/forward/relay.h"
+#endif
+
+/* Tiles that a CTA knows at a time. LONG_TILE: blocks of the last one it has taken from which on two are enough: its
+ * description and its copies take no longer than that tile, and what one CTA holds no other can do. */
+#if defined(LONG_TILE)
+#define KNOWN_TILES (p->is_dynamic && last_blocks >= LONG_TILE ? 2 : p->known_tiles)
+#else
+#define KNOWN_TILES p->known_tiles
+#endif
 
 /* One warp describes the CTA's tiles for all others. The first tile is that of the CTA's number, the next ones come from
  * next_tile(). Under a mask a tile is taken from the tile counter as late as its description and its copies allow, since
@@ -23,16 +34,30 @@ INLINE void scheduler(const struct sm90_forward_params *p, struct shared *s) {
     struct cursor cursor = {0, 0};
     int number = blockIdx.x;
     bool going = true;
+#if defined(LONG_TILE)
+    int last_blocks = 0;
+#endif
 #pragma unroll 1
     for (uint32_t told = 0; going; ++told) {
-        const uint32_t done = told - p->known_tiles;
+        const uint32_t done = told - KNOWN_TILES;
         trace(&tracer, STROBE_TRACE_WAIT_ROOM, told);
-        if (p->is_dynamic && told + 1 >= p->known_tiles)
+        if (p->is_dynamic && told + 1 >= KNOWN_TILES)
             mbarrier_wait(&s->tile_ends[slot_of(done + 1)], slot_parity(done + 1));
-        if (told >= p->known_tiles) mbarrier_wait(&s->tile_empty[slot_of(done)], slot_parity(done));
+        if (told >= KNOWN_TILES) mbarrier_wait(&s->tile_empty[slot_of(done)], slot_parity(done));
         trace(&tracer, STROBE_TRACE_DESCRIBE, told);
+#if defined(RELAYS_TILES)
+        int piece;
+        number = relayed_tile(p, &s->relay, (int)told, &piece);
+#else
         if (told > 0) number = next_tile(p, number);
+#endif
         going = describe_tile(p, number, &cursor, &s->tile[slot_of(told)], threadIdx.x % 32 == 0);
+#if defined(RELAYS_TILES)
+        if (threadIdx.x % 32 == 0) cut_tile(&s->relay, &s->tile[slot_of(told)], slot_of(told), piece);
+#endif
+#if defined(LONG_TILE)
+        last_blocks = __shfl_sync(0xffffffffu, s->tile[slot_of(told)].end_block - s->tile[slot_of(told)].first_block, 0);
+#endif
         if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_full[slot_of(told)]);
 #if defined(FP8_INPUTS)
         if (going) {

@@ -25,6 +25,11 @@
 #define FEATURES_PAGES_PARTS (FEATURES_PARTS | FEATURES_PAGES)
 #define HAS_PARTS            (((FEATURE_CLASS)&FEATURES_PARTS) != 0)
 
+/* And where tiles are alike and the last of them are shared by two CTAs, see relay.h: what class NONE has, by a text with
+ * -DRELAYS_TILES. Bytes that a warp leaves of a tile that it has begun: O, and eight numbers a thread beside it. */
+#define FEATURES_RELAY        512
+#define RELAY_WARP_BYTES(dim) (((dim) / 2 + 8) * 32 * 4)
+
 /* The workspace may hold anything before a launch: a memset of a few bytes would take as long as a launch. */
 struct sm90_workspace {
     uint64_t launch;       /* the launch whose tile counter this is, set by its first CTA; 0 once all tiles are taken */

@@ -7,9 +7,13 @@
  *     Q          a group's rows are in registers, not read from shared memory for each block
  *     softmax    fewer clocks from the scores to P, see plain_softmax.h
  *     K          a block's barrier is asked before the softmax of the block in front of it
+ *     O          what stores it is worked out before its last product has ended, see plain_store.h
+ *     tiles      are taken later, with LONG_TILE, and the last ones are shared by two CTAs where that pays, with
+ *                RELAYS_TILES, see relay.h
  *
  * Registers of a consumer: S KEYS/2, P KEYS/4, O HEAD_DIM/2, Q HEAD_DIM/4. Figures: docs/benchmarks.md; tuning:
  * docs/kernels/sm90_forward.md. */
+#define LONG_TILE 2 /* see load.h */
 #include "cuda/device/element.h"
 #include "cuda/ptx/mbarrier_test.h"
 #include "cuda/sm90/forward/consumer.h"
@@ -18,12 +22,16 @@
 #include "cuda/sm90/forward/missing_rows.h"
 #include "cuda/sm90/forward/params.h"
 #include "cuda/sm90/forward/plain_softmax.h"
+#include "cuda/sm90/forward/plain_store.h"
 #include "cuda/sm90/forward/products.h"
 #include "cuda/sm90/forward/query_registers.h"
 #include "cuda/sm90/forward/shared.h"
-#include "cuda/sm90/forward/store.h"
 
+#if defined(RELAYS_TILES)
+static_assert(FEATURE_CLASS == FEATURES_RELAY, "host.c asks for states in the workspace");
+#else
 static_assert(FEATURE_CLASS == FEATURES_NONE, "forward.cu has those");
+#endif
 static_assert((int)Q_SLOTS > (int)GROUPS, "a tile's first scores are issued before O of the one before is stored");
 
 /* What a thread of a consumer keeps beside its registers of S, P and O. */
@@ -32,6 +40,7 @@ struct consumer_state {
     uint32_t count;             /* blocks processed; from it follows the stage of the next one */
     uint32_t tiles;             /* tiles processed */
     int first_block, end_block; /* of the tile in hand; none after the last tile */
+    int begun;                  /* blocks of it that the CTA before has done */
     struct keys shown;          /* to all rows of the warp */
     uint32_t has_k;             /* K of the next block has come, if not 0 */
     struct query_registers query;
@@ -48,6 +57,10 @@ INLINE void begin_tile(struct shared *shared, struct consumer_state *g, float (&
     const struct tile *t = &shared->tile[slot];
     wait_full(&g->tracer, &shared->tile_full[slot], slot_parity(g->tiles), STROBE_TRACE_WAIT_TILE, g->count);
     g->first_block = t->first_block, g->end_block = t->end_block;
+    g->begun = 0;
+#if defined(RELAYS_TILES)
+    g->begun = blocks_begun(&shared->relay, slot);
+#endif
     g->shown = keys_of_warp(t, warp_row());
     if (g->end_block > g->first_block) {
         wait_full(&g->tracer, &shared->q_full[q_slot], q_parity(piece), STROBE_TRACE_WAIT_Q, g->count);
@@ -83,6 +96,17 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
     release_keys(shared, g);
     look_for_k(shared, g);
     mask_plain_band(t, g->shown, s, warp_row(), n * KEYS);
+#if defined(RELAYS_TILES)
+    if (g->begun > 0) {
+        const struct lag after = lag_of(p, g->begun);
+        restore_rows(p, &g->rows);
+        plain_softmax(s, &g->rows, p->exponent, &after);
+        pack_p(packed, s);
+        restore_output(p, o);
+        rescale(o, &g->rows);
+        return;
+    }
+#endif
     first_plain_softmax(s, packed, &g->rows, p->exponent, &lag, has_hidden_half(t, warp_row(), n * KEYS));
 #pragma unroll
     for (int i = 0; i < OUTPUTS; ++i) o[i] = 0;
@@ -93,7 +117,7 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
 INLINE void next_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                        float (&s)[SCORES], uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS], int n) {
     const uint32_t before = stage_of(g->count), before_parity = full_parity(g->count), now = stage_of(++g->count);
-    const struct lag lag = lag_of(p, g->end_block - 1 - n);
+    const struct lag lag = lag_of(p, g->begun + g->end_block - 1 - n);
     if (!g->has_k) wait_full(&g->tracer, &shared->k_full[now], full_parity(g->count), STROBE_TRACE_WAIT_K, g->count);
     ping_pong_wait(&g->tracer, g->count);
     trace(&g->tracer, STROBE_TRACE_QK, g->count);
@@ -121,6 +145,9 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
 INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                      float (&s)[SCORES], const uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS]) {
     const uint32_t last = stage_of(g->count), slot = slot_of(g->tiles);
+#if defined(RELAYS_TILES)
+    const bool begun = is_begun(&shared->relay, slot);
+#endif
     wait_full(&g->tracer, &shared->v_full[last], full_parity(g->count), STROBE_TRACE_WAIT_V, g->count);
     ping_pong_wait(&g->tracer, g->count);
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
@@ -128,11 +155,18 @@ INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared,
     ping_pong_arrive();
     ++g->count, ++g->tiles;
     begin_tile(shared, g, s);
+    const struct tile_end end = finish_tile(p, &shared->tile[slot], &g->rows, warp_row());
     trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
     wgmma_wait(1); /* P V; the scores go on */
     trace(&g->tracer, STROBE_TRACE_EPILOGUE, g->count);
     release(&shared->v_empty[last]);
-    const bool finite = epilogue(p, &shared->tile[slot], o, &g->rows, warp_row());
+#if defined(RELAYS_TILES)
+    if (begun) {
+        save_state(p, o, &g->rows);
+        return true;
+    }
+#endif
+    const bool finite = store_output(p, &shared->tile[slot], o, &end, warp_row());
     __syncwarp();
     return finite;
 }

@@ -51,6 +51,20 @@ enum {
 #define MOVED_REGISTERS    ((REGISTERS * (GROUPS + 1) - PRODUCER_REGISTERS) / GROUPS / 8 * 8)
 #define CONSUMER_REGISTERS (MOVED_REGISTERS < 240 ? MOVED_REGISTERS : 240)
 
+#if defined(RELAYS_TILES)
+/* What a CTA has of a tile: all, the blocks that come first, or those that the CTA before has left; see relay.h. */
+enum piece { WHOLE_TILE, BEGUN_TILE, ENDED_TILE };
+
+/* A CTA's piece of the line of tiles that are shared. */
+struct relay {
+    int rounds;       /* tiles before it */
+    int first, last;  /* whole tiles, from the first on and before the last */
+    int begun;        /* blocks of the last one that are the CTA's, 0: none */
+    int left;         /* blocks of the tile in front of the first that the CTA before has begun, 0: none */
+    int piece[TILES]; /* of the tile in each slot, an enum piece */
+};
+#endif
+
 struct shared {
     unsigned char q[Q_SLOTS][GROUP_BYTES];
     unsigned char k[STAGES][SLABS * KV_SLAB];
@@ -61,6 +75,9 @@ struct shared {
     float2 scales[STAGES]; /* of K and of V in the block of a stage of K */
     uint64_t rows_full[TILES];
     float row_scale[TILES][64 * GROUPS]; /* of Q, of the tiles' rows */
+#endif
+#if defined(RELAYS_TILES)
+    struct relay relay;
 #endif
     uint64_t q_full[Q_SLOTS], q_empty[Q_SLOTS];
     uint64_t k_full[STAGES], k_empty[STAGES], v_full[V_STAGES], v_empty[V_STAGES];
