@@ -41,8 +41,7 @@ INLINE void scheduler(const struct sm90_forward_params *p, struct shared *s) {
     for (uint32_t told = 0; going; ++told) {
         const uint32_t done = told - KNOWN_TILES;
         trace(&tracer, STROBE_TRACE_WAIT_ROOM, told);
-        if (p->is_dynamic && told + 1 >= KNOWN_TILES)
-            mbarrier_wait(&s->tile_ends[slot_of(done + 1)], slot_parity(done + 1));
+        if (p->is_dynamic && told + 1 >= KNOWN_TILES) mbarrier_wait(&s->tile_ends[slot_of(done + 1)], slot_parity(done + 1));
         if (told >= KNOWN_TILES) mbarrier_wait(&s->tile_empty[slot_of(done)], slot_parity(done));
         trace(&tracer, STROBE_TRACE_DESCRIBE, told);
 #if defined(RELAYS_TILES)
