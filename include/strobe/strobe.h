@@ -6,8 +6,7 @@
  *
  * Strobe computes exact attention, softmax(scale * Q K^T) V, and its gradients, by the FlashAttention algorithms: the
  * matrix of scores is never stored. Extra memory is a few tiles a thread; what is kept between tiles, such as the sums of
- * dQ, is linear in the sequence. This header compiles alone as C11 and as C++17 and includes no header of any framework or
- * of CUDA.
+ * dQ, is linear in the sequence. This header compiles alone as C11 and as C++17; it includes no framework's nor CUDA's.
  *
  *     float q[6 * 64], k[6 * 64], v[6 * 64], out[6 * 64];          // one head, six tokens, 64 wide
  *     strobe_attention a = {.struct_size = sizeof a};              // C++17: a = {}; a.struct_size = sizeof a;
@@ -85,8 +84,7 @@ typedef enum strobe_status {
 /* The name of a status, such as "invalid argument". Never NULL. */
 STROBE_API const char *strobe_status_name(strobe_status status);
 
-/* The sentence of the last call of this thread that did not return STROBE_OK; "" before the first. It stays valid until
- * the next failing call of the same thread. */
+/* The sentence of this thread's last call that failed, "" before the first; valid until the thread's next one fails. */
 STROBE_API const char *strobe_last_error(void);
 
 /* ------------------------------------------------------------------------------------------------------ enumerations -- */
@@ -120,11 +118,11 @@ typedef enum strobe_mask_kind {
     STROBE_MASK_WINDOW_BOTTOM_RIGHT = 4  /* the same around the other diagonal */
 } strobe_mask_kind;
 
-/* Bits of strobe_attention.flags. */
+/* Bits of strobe_gradients.accumulate, and of strobe_attention.flags. */
+enum { STROBE_ADD_TO_DQ = 1, STROBE_ADD_TO_DK = 2, STROBE_ADD_TO_DV = 4 };
 enum {
     STROBE_DETERMINISTIC = 1, /* backward gives the same bits on every run; always so on the CPU */
-    STROBE_TF32X3 = 2 /* forward, backward: a GPU may make an fp32 product of three of tf32, of heads and tails; faster, with
-                         errors as small (docs/numerics.md). Other devices and dtypes compute as without it */
+    STROBE_TF32X3 = 2 /* a product of fp32 may be three of tf32 on a GPU: faster, errors as small (docs/numerics.md) */
 };
 
 /* ----------------------------------------------------------------------------------------------------------- tensors -- */
@@ -189,8 +187,7 @@ typedef struct strobe_bias {
     size_t struct_size;
     void *data;
     int64_t stride[3]; /* batch, head, row */
-    int32_t dtype;
-    int32_t reserved;
+    int32_t dtype, reserved;
 } strobe_bias;
 
 /* A boolean mask, one byte a score, nonzero = visible; combined with the mask kind by "and". Strides as in strobe_bias. */
@@ -224,8 +221,7 @@ typedef struct strobe_alibi {
 typedef struct strobe_sinks {
     size_t struct_size;
     void *data;
-    int32_t dtype;
-    int32_t reserved;
+    int32_t dtype, reserved;
 } strobe_sinks;
 
 /* Dropout of attention weights, 0 <= p < 1; kept weights are divided by 1 - p; lse is the one without dropout.
@@ -329,15 +325,11 @@ typedef struct strobe_attention {
     const strobe_mask_lists *mask_lists;
 } strobe_attention;
 
-/* Bits of strobe_gradients.accumulate. */
-enum { STROBE_ADD_TO_DQ = 1, STROBE_ADD_TO_DK = 2, STROBE_ADD_TO_DV = 4 };
-
 /* What backward reads and writes beside the forward's tensors. Gradients of q, k, v have their shapes; those of K and V are
  * summed over the query heads of a group in fp32 before they are rounded.
- * accumulate: of which of dq, dk, dv the gradient is added to what the tensor holds; of the others, and by default, it takes
- * its place. Such a tensor is fp32, of inputs of any dtype. Each element is what it was plus the gradient, rounded once;
- * rows that no sequence has stay as they are. The workspace is larger by these gradients; of packed tensors it follows from
- * varlen.total_q or total_k, which is required. dbias, dsinks and dscore are always written. */
+ * accumulate: those of dq, dk, dv, in fp32, to which the gradient is added: an element is what it was plus the gradient,
+ * rounded once; rows that no sequence has stay as they are. The workspace grows by as much memory; of packed tensors
+ * varlen.total_q or total_k says how much, and is required. All other gradients are written. */
 typedef struct strobe_gradients {
     size_t struct_size;
     strobe_tensor dout;         /* [batch, seq_q, heads_q, dim_v], read */
@@ -346,8 +338,7 @@ typedef struct strobe_gradients {
     const strobe_bias *dbias;   /* NULL: not wanted; written; broadcast axes (the bias's own) are summed */
     const strobe_sinks *dsinks; /* NULL: not wanted; written */
     const strobe_score_gradients *dscore; /* NULL: not wanted; written */
-    int32_t accumulate;                   /* STROBE_ADD_TO_DQ, STROBE_ADD_TO_DK, STROBE_ADD_TO_DV */
-    int32_t reserved;                     /* zero */
+    int32_t accumulate, reserved;         /* bits STROBE_ADD_TO_DQ, _DK, _DV; zero */
 } strobe_gradients;
 
 /* ------------------------------------------------------------------------------------------------------------- calls -- */
