@@ -29,17 +29,17 @@ struct rows32 {
     bool panels; /* of keys for tile_scores(), of columns for tile_accumulate(); stride is not used */
 };
 
-/* What the sums of a product are: new; continued from C; or added to C when they are made, so that no product waits for it,
- * while what the next call adds to is brought into L1. */
-enum sums { SUMS_NEW, SUMS_CONTINUED, SUMS_ADDED };
+/* What the sums of a product are: new, or added to C when they are made, so that no product waits for it, while what the
+ * next call adds to is brought into L1. */
+enum sums { SUMS_NEW, SUMS_ADDED };
 
 /* C[i][column] (+)= sum_x A[i][x] B[x][column], i < rows, column < vectors * LANES; a_step: from one x to the next. */
 ALWAYS_INLINE void product_kernel(float *c, int64_t c_stride, const float *a, int64_t a_stride, int64_t a_step,
                                   const float *b, int64_t b_stride, int64_t depth, enum sums sums, int rows, int vectors) {
-    const bool at_start = sums == SUMS_CONTINUED, at_end = sums == SUMS_ADDED;
+    const bool at_end = sums == SUMS_ADDED;
     vec sum[UNROLL][VECTORS];
     for (int i = 0; i < rows; ++i)
-        for (int n = 0; n < vectors; ++n) sum[i][n] = at_start ? v_load(c + i * c_stride + n * LANES) : v_set(0);
+        for (int n = 0; n < vectors; ++n) sum[i][n] = v_set(0);
     for (int i = 0; at_end && i < rows; ++i)
         for (int at = 0; at < vectors * LANES; at += LINE_FLOATS) __builtin_prefetch(c + (rows + i) * c_stride + at, 1, 3);
 #pragma GCC unroll 4
@@ -161,15 +161,14 @@ static inline int64_t outer_vectors(int64_t left) {
 
 /* G and Y are [.][padded], padded a multiple of LANES. */
 static inline void tile_outer(float *g, const float *p, const float *y, int64_t padded, int64_t keys, int64_t rows) {
-    const enum sums sums = SMALL_CACHES ? SUMS_ADDED : SUMS_CONTINUED;
     for (int64_t x = 0, vectors; x < padded; x += vectors * LANES) {
         vectors = outer_vectors((padded - x) / LANES);
         if (vectors == VECTORS)
-            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, sums, VECTORS);
+            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, SUMS_ADDED, VECTORS);
         else if (vectors == 2)
-            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, sums, 2);
+            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, SUMS_ADDED, 2);
         else
-            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, sums, 1);
+            product_of_width(g + x, padded, p, TILE_ROWS, y + x, padded, rows, keys, SUMS_ADDED, 1);
     }
 }
 
