@@ -8,12 +8,14 @@
  *     the receiver's stream    waits for full = 1, sets it to 0, copies out of the slot, sets empty = 1
  *
  * The values are the same on every round, so that a graph may be launched again. Between a copy and a value a GPU loses some
- * microseconds, so that slots are large. Where nothing goes beside an exchange and it is short, kernels copy in place of
- * engines, on the call's own stream: one for all that is sent in a round, one for all that is taken, so that the values of
- * all ranks are waited for and set together; or one for all, that waits for values itself, where the rank has its GPU to
- * itself: kernels that wait for each other must run at once. Which of these a rank does is its own affair. An exchange goes
- * in rounds, and every rank puts a round's sends on its streams before it puts the receives of the round before: if a GPU
- * ran all streams of a rank as one, in the order of the host's calls, no rank would wait for ever. */
+ * microseconds, so that slots are large. A copy out of a slot stays within a GPU, and so is a kernel's work whoever asks for
+ * it: one empties the slots of all ranks in a round. Copies to different ranks go on streams of their own. Where nothing
+ * goes beside an exchange and it is short, kernels copy in place of engines, on the call's own stream: one for all that is
+ * sent in a round, one for all that is taken, so that the values of all ranks are waited for and set together; or one for
+ * all, that waits for values itself, where the rank has its GPU to itself: kernels that wait for each other must run at
+ * once. Which of these a rank does is its own affair. An exchange goes in rounds, and every rank puts a round's sends on its
+ * streams before it puts the receives of the round before: if a GPU ran all streams of a rank as one, in the order of the
+ * host's calls, no rank would wait for ever. */
 #ifndef STROBE_DIST_COPIES_COPIES_H
 #define STROBE_DIST_COPIES_COPIES_H
 
@@ -32,9 +34,10 @@
 #endif
 enum {
     SLOTS = 3,
-    SEND = 0,
-    TAKE = 1,
-    STREAMS = 2,
+    TAKE = 0,
+    SEND = 1,    /* the first of up to SENDERS */
+    SENDERS = 3, /* a copy to one rank does not fill the links that a GPU has to all */
+    STREAMS = SEND + SENDERS,
     SLOT_BYTES = STROBE_SLOT_BYTES,
     MOST_NEAR = 64,
     RECORD_BYTES = 2048,
@@ -102,7 +105,8 @@ struct copies {
     struct shared *shared;
     struct channel *on_device; /* the channels, as the GPU sees them */
     bool is_registered, watches;
-    cudaStream_t stream[STREAMS];           /* SEND and TAKE */
+    int32_t senders;                        /* as many as there are other ranks, SENDERS at most */
+    cudaStream_t stream[STREAMS];           /* TAKE, and SEND with those that follow */
     cudaEvent_t ready, done[STREAMS], left; /* left: the exchange before, by the stream on which it was */
     cudaStream_t last;                      /* that stream */
     bool has_left;                          /* not where it was captured */

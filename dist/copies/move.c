@@ -121,24 +121,24 @@ static bool has_more(struct side *side, struct near *n) {
     return n->reached && find(side, n->rank, side->sends ? &n->send_at : &n->take_at);
 }
 
-/* A round of one side by copy engines. Sends go from the first near rank to the last, and are taken the other way. */
-static int move_by_engines(struct copies *c, struct side *side, bool *moved) {
-    const int number = side->sends ? SEND : TAKE;
+/* A round of sends by copy engines, from the first near rank to the last. What goes to one rank stays on one stream. */
+static int send_by_engines(struct copies *c, bool *moved) {
     for (int32_t k = 0; k < c->near_count; ++k) {
-        struct near *n = &c->near[side->sends ? k : c->near_count - 1 - k];
+        struct near *n = &c->near[k];
+        const int number = SEND + k % c->senders;
         _Atomic uint32_t *before, *after;
-        if (!has_more(side, n)) continue;
+        if (!has_more(&c->send_side, n)) continue;
         *moved = true;
-        values_of(c, side, n, &before, &after);
+        values_of(c, &c->send_side, n, &before, &after);
         if (use(c, number) || acquire(c, before, c->stream[number]) ||
-            copy_slot(c, side, n, BY_ENGINES, c->stream[number]) || release(c, after, c->stream[number]))
+            copy_slot(c, &c->send_side, n, BY_ENGINES, c->stream[number]) || release(c, after, c->stream[number]))
             return 1;
-        count_slot(side, n);
+        count_slot(&c->send_side, n);
     }
     return 0;
 }
 
-/* A round of one side by a kernel on the call's stream, all ranks together. */
+/* A round of one side by a kernel, all ranks together: on the call's stream, or on TAKE, beside it. */
 static int move_by_kernel(struct copies *c, struct side *side, bool *moved, cudaStream_t stream) {
     _Atomic uint32_t *before, *after;
     struct near *taken[MOST_NEAR];
@@ -152,7 +152,7 @@ static int move_by_kernel(struct copies *c, struct side *side, bool *moved, cuda
     }
     if (count == 0) return 0;
     *moved = true;
-    if (put_values(c, stream)) return 1;
+    if ((stream == c->stream[TAKE] && use(c, TAKE)) || put_values(c, stream)) return 1;
     for (int32_t k = 0; k < count; ++k)
         if (copy_slot(c, side, taken[k], BY_KERNELS, stream)) return 1;
     if (put_pieces(c, stream)) return 1;
@@ -164,19 +164,19 @@ static int move_by_kernel(struct copies *c, struct side *side, bool *moved, cuda
     return 0;
 }
 
-/* All rounds. */
-static int move_near(struct copies *c, bool by_kernel, cudaStream_t stream) {
+/* All rounds, on the call's stream by kernels, or beside it. */
+static int move_near(struct copies *c, bool beside, cudaStream_t stream) {
+    const cudaStream_t takes = beside ? c->stream[TAKE] : stream;
     int failed = 0;
     c->value_count = 0, c->piece_count = 0;
     for (int32_t k = 0; k < c->near_count; ++k) c->near[k].send_at = c->near[k].take_at = 0;
     bool moved = true;
     for (int64_t round = 0; moved && !failed; ++round) {
         moved = round == 0;
-        struct side *const sides[2] = {&c->send_side, &c->take_side};
-        for (int s = 0; s < (round > 0 ? 2 : 1) && !failed; ++s)
-            failed = by_kernel ? move_by_kernel(c, sides[s], &moved, stream) : move_by_engines(c, sides[s], &moved);
+        failed = beside ? send_by_engines(c, &moved) : move_by_kernel(c, &c->send_side, &moved, stream);
+        if (round > 0 && !failed) failed = move_by_kernel(c, &c->take_side, &moved, takes);
     }
-    return failed ? failed : put_values(c, stream);
+    return failed ? failed : put_values(c, takes);
 }
 
 /* Notes one side's steps, round after round. */
@@ -272,7 +272,7 @@ int strobe__copies_start(void *self, const strobe_message *sends, int64_t send_c
 int strobe__copies_wait(void *self, void *stream) {
     struct copies *c = self;
     for (int n = 0; n < STREAMS; ++n) c->is_used[n] = false;
-    if (c->copies_move && move_near(c, false, stream)) return 1;
+    if (c->copies_move && move_near(c, true, stream)) return 1;
     if (c->base_moves && c->base.wait(c->base.self, stream)) return base_failed(c);
     for (int n = 0; n < STREAMS; ++n)
         if (c->is_used[n] && (strobe__copies_cuda(c, cudaEventRecord(c->done[n], c->stream[n]), "an event") ||
@@ -317,7 +317,7 @@ int strobe__copies_move(void *self, const strobe_message *sends, int64_t send_co
         return strobe__copies_start(self, sends, send_count, receives, receive_count, stream) ||
                strobe__copies_wait(self, stream);
     if (begin(c, sends, send_count, receives, receive_count, stream)) return 1;
-    if (c->copies_move && (c->counts && fits_one_launch(c) ? move_in_one_launch(c, stream) : move_near(c, true, stream)))
+    if (c->copies_move && (c->counts && fits_one_launch(c) ? move_in_one_launch(c, stream) : move_near(c, false, stream)))
         return 1;
     if (c->base_moves && c->base.wait(c->base.self, stream)) return base_failed(c);
     if (c->copies_move && leave(c, stream)) return 1;

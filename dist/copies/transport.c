@@ -45,14 +45,15 @@ static int make_streams(struct copies *c) {
         strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->ready, cudaEventDisableTiming), "an event") ||
         strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->left, cudaEventDisableTiming), "an event"))
         return 1;
-    for (int n = 0; n < STREAMS; ++n)
+    c->senders = c->size - 1 < SENDERS ? c->size - 1 : SENDERS;
+    for (int n = 0; n < SEND + c->senders; ++n)
         if (strobe__copies_cuda(c, cudaStreamCreateWithPriority(&c->stream[n], cudaStreamNonBlocking, greatest),
                                 "a stream") ||
             strobe__copies_cuda(c, cudaEventCreateWithFlags(&c->done[n], cudaEventDisableTiming), "an event"))
             return 1;
-    const char *failure = strobe__dist_cuda_load_copies(c->stream[SEND]);
+    const char *failure = strobe__dist_cuda_load_copies(c->stream[TAKE]);
     if (failure) return strobe__copies_fail(c, "CUDA: a kernel that copies: %s", failure);
-    return strobe__copies_cuda(c, cudaStreamSynchronize(c->stream[SEND]), "a kernel that copies");
+    return strobe__copies_cuda(c, cudaStreamSynchronize(c->stream[TAKE]), "a kernel that copies");
 }
 
 /* While processes are watched: streams may wait for one that has ended. */
