@@ -107,10 +107,10 @@ struct copies {
     bool is_registered, watches;
     int32_t senders;                        /* as many as there are other ranks, SENDERS at most */
     cudaStream_t stream[STREAMS];           /* TAKE, and SEND with those that follow */
-    cudaEvent_t ready, done[STREAMS], left; /* left: the exchange before, by the stream on which it was */
+    cudaEvent_t ready, done[STREAMS], left; /* left: the exchange before, where it was on its call's stream */
     cudaStream_t last;                      /* that stream */
-    bool has_left;                          /* not where it was captured */
-    bool is_used[STREAMS];                  /* by the exchange under way */
+    bool has_left, was_beside;              /* has_left: not where it was captured */
+    bool is_used[STREAMS];                  /* by the exchange under way, or the last that went beside its stream */
     CUstreamBatchMemOpParams value[MOST_VALUES];
     struct copied_rows piece[MOST_PIECES];
     unsigned value_count;

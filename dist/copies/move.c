@@ -237,16 +237,20 @@ static int start_far(struct copies *c, int64_t far_sends, int64_t far_receives, 
     return c->base.start(c->base.self, c->far, far_sends, c->far + far_sends, far_receives, stream) ? base_failed(c) : 0;
 }
 
-/* An exchange comes after the one before, on whatever stream that was. What a graph has captured is the caller's to order.
- */
+/* An exchange comes after the one before, on whatever stream that was. What went beside its stream is on the transport's own
+ * and has been waited for by that one alone. What a graph has captured is the caller's to order. */
 static int follow(struct copies *c, cudaStream_t stream) {
-    const bool waits = c->has_left && c->last != stream && !strobe__dist_cuda_is_captured(stream);
-    return waits ? strobe__copies_cuda(c, cudaStreamWaitEvent(stream, c->left, 0), "an event") : 0;
+    int failed = 0;
+    if (!c->has_left || c->last == stream || strobe__dist_cuda_is_captured(stream)) return 0;
+    if (!c->was_beside) return strobe__copies_cuda(c, cudaStreamWaitEvent(stream, c->left, 0), "an event");
+    for (int n = 0; n < STREAMS && !failed; ++n)
+        failed = c->is_used[n] && strobe__copies_cuda(c, cudaStreamWaitEvent(stream, c->done[n], 0), "an event");
+    return failed;
 }
 
-static int leave(struct copies *c, cudaStream_t stream) {
-    c->last = stream, c->has_left = !strobe__dist_cuda_is_captured(stream);
-    return c->has_left ? strobe__copies_cuda(c, cudaEventRecord(c->left, stream), "an event") : 0;
+static int leave(struct copies *c, bool beside, cudaStream_t stream) {
+    c->last = stream, c->has_left = !strobe__dist_cuda_is_captured(stream), c->was_beside = beside;
+    return c->has_left && !beside ? strobe__copies_cuda(c, cudaEventRecord(c->left, stream), "an event") : 0;
 }
 
 /* Takes the lists, and starts what base moves. */
@@ -278,7 +282,7 @@ int strobe__copies_wait(void *self, void *stream) {
         if (c->is_used[n] && (strobe__copies_cuda(c, cudaEventRecord(c->done[n], c->stream[n]), "an event") ||
                               strobe__copies_cuda(c, cudaStreamWaitEvent(stream, c->done[n], 0), "an event")))
             return 1;
-    if (c->copies_move && leave(c, stream)) return 1;
+    if (c->copies_move && leave(c, !c->base_moves, stream)) return 1;
     return strobe__copies_gone(c);
 }
 
@@ -320,6 +324,6 @@ int strobe__copies_move(void *self, const strobe_message *sends, int64_t send_co
     if (c->copies_move && (c->counts && fits_one_launch(c) ? move_in_one_launch(c, stream) : move_near(c, false, stream)))
         return 1;
     if (c->base_moves && c->base.wait(c->base.self, stream)) return base_failed(c);
-    if (c->copies_move && leave(c, stream)) return 1;
+    if (c->copies_move && leave(c, false, stream)) return 1;
     return strobe__copies_gone(c);
 }

@@ -215,8 +215,8 @@ static void run_round(struct rank *r, int round) {
     if (runnable) r->driver->destroy_runnable(runnable), r->driver->destroy_graph(graph);
 }
 
-/* Exchanges on streams in turns, between which nothing waits: more of them than a pair has slots. What rank 0 has put
- * on the first stream keeps that busy for a while: others must not go before. */
+/* Exchanges on streams in turns, between which nothing waits: more of them than a pair has slots. What rank 0 puts
+ * on the first stream before an exchange keeps that busy for a while: others must not go before. */
 static void run_streams(struct rank *r) {
     enum { EXCHANGES = 9, BUSY_BYTES = 64 << 20 };
     device_address busy = 0;
@@ -230,10 +230,10 @@ static void run_streams(struct rank *r) {
         if (r->driver->wait_stream(first)) fail(r, "waiting", "failed");
     }
     if (r->driver->allocate(&busy, BUSY_BYTES)) fail(r, "memory", "there is none");
-    for (int n = 0; n < 40 && r->rank == 0; ++n)
-        if (r->driver->fill_async(busy, (unsigned char)n, BUSY_BYTES, first)) fail(r, "a fill", "failed");
     for (int n = 0; n < EXCHANGES && !r->failed; ++n) {
         r->stream = n % 4 ? other : first;
+        for (int k = 0; k < 20 && n % 4 == 0 && r->rank == 0; ++k)
+            if (r->driver->fill_async(busy, (unsigned char)k, BUSY_BYTES, first)) fail(r, "a fill", "failed");
         exchange(r, &sends[n], &receives[n], n % 3 != 1);
     }
     for (int n = 0; n < EXCHANGES && !r->failed; ++n) {
@@ -397,6 +397,7 @@ int main(void) {
     if (first == SKIPPED) return SKIPPED;
     int failed = first;
     failed |= run("processes", 3, as_process, -1);
+    failed |= run("processes", 4, as_process, -1); /* copies to three at once */
     failed |= run("processes", 1, as_process, -1);
     failed |= run("threads of a process", 3, as_threads, -1);
     failed |= run("threads that share a GPU, with few connections", 2, as_threads_without_connections, -1);
