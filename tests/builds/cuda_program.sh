@@ -11,5 +11,5 @@ if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
     exit 77
 fi
 cmake -S "$source" -B "$build" -G Ninja -DSTROBE_CUDA=ON -DSTROBE_COMMAND=OFF -DSTROBE_BENCH=OFF >/dev/null
-cmake --build "$build" --target "$program" >/dev/null
+cmake --build "$build" --target "$program" -- --quiet
 exec "$build/tests/$program" "$@"

@@ -2,6 +2,7 @@
  *
  * fake_kernels.c: stand-ins for the kernels, from the lists that the build writes; see fake_runtime.h. */
 #include "core/kernel.h"
+#include "cuda/device/add.h"
 #include "cuda/device/array_gradients.h"
 #include "cuda/device/params.h"
 #include "cuda/host/image.h"
@@ -48,6 +49,7 @@ STAND_IN(row_deltas)
 STAND_IN(sink_sums)
 STAND_IN(dq_round)
 STAND_IN(dbias_round)
+STAND_IN(add)
 STAND_IN(merge_two)
 STAND_IN(merge_few)
 STAND_IN(merge_most)
@@ -124,8 +126,8 @@ const struct fake_kernel fake_kernels[] = {
 #undef VARIANT
     KERNEL(latent_sm90_bf16_merge, 256, true) KERNEL(latent_sm90_fp16_merge, 256, true) KERNEL(row_deltas, 256, false)
         KERNEL(sink_sums, SINK_THREADS, false) KERNEL(dq_round, 256, false) KERNEL(dbias_round, 256, false)
-            KERNEL(merge_two, 128, false) KERNEL(merge_few, 128, false) KERNEL(merge_most, 128, false)
-                KERNEL(visible_units, 256, false) KERNEL(visible_function_units, 256, false)
+            KERNEL(add, 32 * ADD_WARPS, false) KERNEL(merge_two, 128, false) KERNEL(merge_few, 128, false)
+                KERNEL(merge_most, 128, false) KERNEL(visible_units, 256, false) KERNEL(visible_function_units, 256, false)
                     KERNEL(visible_small_units, 256, false){.name = "array_gradients",
                                                             .function = &strobe__kernel_array_gradients,
                                                             .threads = ARRAY_GRADIENT_THREADS,

@@ -129,6 +129,8 @@ static void run_all(int device) {
                         if (!backward || !(features[f] & WIDE)) continue;
                         c.a.out.dtype = dtypes[t]; /* gradients alone are fp32 */
                         run(&c, backward, -1);
+                        c.g.accumulate = STROBE_ADD_TO_DQ | STROBE_ADD_TO_DK | STROBE_ADD_TO_DV;
+                        run(&c, backward, -1);
                     }
 }
 
