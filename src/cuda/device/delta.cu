@@ -3,8 +3,8 @@
  * delta.cu: the small kernels around the backward pass, all bound by memory.
  *   strobe__row_deltas   delta = rowsum(dO * O) - dlse and lse, of fp32 tensors as it is and else in base 2, of every packed
  *                        row, 8, 16 or 32 lanes a row; and zeros where backward_fused.cu adds up dQ
- *   strobe__sink_sums    dsink of a head = -sum over batch and rows of exp(sink - lse) delta, a block of threads a head, in
- *                        a fixed order, in fp64
+ *   strobe__sink_sums    dsink of a head = -sum over batch and rows of exp(sink - lse) (D - dlse), a block of threads a head,
+ *                        in a fixed order, in fp64
  *   strobe__dq_round     the fp32 sums of dQ to where and as the caller wants them
  *   strobe__dbias_round  the fp32 sums of dbias likewise */
 #include "cuda/device/lanes.h"
@@ -81,10 +81,29 @@ extern "C" __global__ void __launch_bounds__(256) strobe__row_deltas(const __gri
     }
 }
 
+/* Sums over a head's rows, p the weight of a row's sink: p delta, by the rounded O; p (D - dlse), to which the parts of
+ * p dS belong; and of rows of the sample p, and p (1 - p) less the parts of p P, which is 0 where all keys were there. */
+enum sink_sum { ROUNDED, EXACT, WEIGHTS, MISSING, SINK_SUMS };
+
+INLINE void add_row_of_sink(double sums[SINK_SUMS], int row, double weight, float delta, float dlse) {
+    sums[ROUNDED] += weight * delta, sums[EXACT] += weight * ((1 - weight) * delta - dlse);
+    if (IS_SINK_SAMPLE(row)) sums[WEIGHTS] += weight, sums[MISSING] += weight * (1 - weight);
+}
+
+INLINE void add_parts_of_sink(double sums[SINK_SUMS], const float2 *parts, int count) {
+    for (int n = (int)threadIdx.x; n < count; n += SINK_THREADS) sums[EXACT] += parts[n].x, sums[MISSING] -= parts[n].y;
+}
+
+/* Less than a thousandth of the sinks' weight is missing, and nothing is NaN. */
+INLINE bool all_keys_were_there(const double sums[SINK_SUMS]) {
+    return fabs(sums[MISSING]) <= sums[WEIGHTS] / 1024 && isfinite(sums[EXACT]);
+}
+
 extern "C" __global__ void __launch_bounds__(SINK_THREADS) strobe__sink_sums(const __grid_constant__ struct params p) {
-    __shared__ double sums[SINK_THREADS];
+    __shared__ double all[SINK_THREADS][SINK_SUMS];
     const int h = (int)blockIdx.x;
-    double sum = 0;
+    double *sums = all[threadIdx.x];
+    for (int n = 0; n < SINK_SUMS; ++n) sums[n] = 0;
     for (int64_t b = 0; b < p.batch; ++b) {
         struct job t;
         t.b = (int)b, t.kv = h / p.group;
@@ -92,16 +111,22 @@ extern "C" __global__ void __launch_bounds__(SINK_THREADS) strobe__sink_sums(con
 #pragma unroll 4
         for (int i = (int)threadIdx.x; i < t.rows; i += SINK_THREADS) {
             const int packed = i * p.group + h % p.group;
-            const float lse = ((const float *)p.lse.data)[row_offset(&p.lse, &t, place_of(&p, &t, packed))];
-            if (lse != -INFINITY) sum -= (double)(expf(p.sinks[h] - lse) * p.row_delta[statistic_at(&p, &t, packed)]);
+            const struct place at = place_of(&p, &t, packed);
+            const float lse = ((const float *)p.lse.data)[row_offset(&p.lse, &t, at)];
+            const float dlse = p.dlse.data ? ((const float *)p.dlse.data)[row_offset(&p.dlse, &t, at)] : 0;
+            if (lse == -INFINITY) continue;
+            add_row_of_sink(sums, i, expf(p.sinks[h] - lse), p.row_delta[statistic_at(&p, &t, packed)], dlse);
         }
+        const int64_t head = (int64_t)b * p.heads_kv * p.group + h;
+        if (p.sink_parts)
+            add_parts_of_sink(sums, (const float2 *)p.sink_parts + head * p.sink_parts_of_head, p.sink_parts_of_head);
     }
-    sums[threadIdx.x] = sum;
     for (int d = SINK_THREADS / 2; d; d /= 2) {
         __syncthreads();
-        if ((int)threadIdx.x < d) sums[threadIdx.x] += sums[threadIdx.x + d];
+        if ((int)threadIdx.x < d)
+            for (int n = 0; n < SINK_SUMS; ++n) sums[n] += all[threadIdx.x + d][n];
     }
-    if (threadIdx.x == 0) p.dsinks[h] = (float)sums[0];
+    if (threadIdx.x == 0) p.dsinks[h] = -(float)sums[p.sink_parts && all_keys_were_there(sums) ? EXACT : ROUNDED];
 }
 
 /* Rounds and stores eight columns of a row of dQ; marks the row's unit for recomputation if one is not finite. */

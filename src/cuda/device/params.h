@@ -25,8 +25,10 @@
  * every backward kernel's blocks. */
 enum { RECOMPUTE_UNIT = 64, PACKED_PADDING = 128 };
 
-/* Threads that sum up a sink's gradient. */
+/* Threads that sum up a sink's gradient; and whether they look at this row to know that all its keys were there: eight of 64
+ * are enough. */
 enum { SINK_THREADS = 1024 };
+#define IS_SINK_SAMPLE(row) ((row) % 64 < 8)
 
 /* The feature class of a kernel's variant, FEATURE_CLASS by -D: code for a feature costs time even where it is not run (15 %
  * of the Hopper forward), so variants without it are compiled as well. A class is a set of bits. NONE: the band alone
@@ -133,6 +135,10 @@ struct params {
      */
     int32_t packed_rows;
     float *row_lse, *row_delta;
+    /* Parts of sums over a head's rows i and keys j, of p_i dS_ij and, of rows of the sample, of p_i P_ij, p_i the weight of
+     * the row's sink: [batch][heads][sink_parts_of_head][2]; NULL: none. See sm90/backward/sinks.h. */
+    const float *sink_parts;
+    int32_t sink_parts_of_head;
     float *dq_sum; /* dQ's fp32 sums over blocks of threads, without scale: [batch][heads_kv][packed_rows][dq_columns] in
                       runs of ptx/red.h, each of 16 rows x 8 columns */
     int32_t dq_columns;

@@ -8,6 +8,7 @@
 #include "cuda/device/softcap.h"
 #include "cuda/host/tensor_map.h"
 #include "cuda/host/visible.h"
+#include "cuda/sm90/backward/params.h"
 #include "cuda/sm90/forward/params.h"
 
 #define LARGE_SCALE (double)(1 << 20)
@@ -47,12 +48,28 @@ bool strobe__sm90_is_compiled(const struct problem *p, int32_t features) {
     return p->features & FEATURE(SCORE) && features != FEATURES_ALIBI;
 }
 
+static const char *compiled_class_with_sinks(const struct problem *p, int32_t features) {
+    if (features == FEATURES_MASK) return "FEATURE_CLASS=(FEATURES_MASK|FEATURES_SINKS)";
+    return p->features & (FEATURE(SOFTCAP) | FEATURE(ALIBI)) ? "FEATURE_CLASS=(FEATURES_SCORE|FEATURES_SINKS)"
+                                                             : "FEATURE_CLASS=FEATURES_SINKS";
+}
+
 const char *strobe__sm90_compiled_class(const struct problem *p, int32_t features) {
     if (features == FEATURES_ALL) return "FEATURE_CLASS=FEATURES_ALL";
+    if (p->g.dsinks) return compiled_class_with_sinks(p, features);
     if (features == FEATURES_MASK) return "FEATURE_CLASS=FEATURES_MASK";
     const bool scores = p->features & (FEATURE(SOFTCAP) | FEATURE(ALIBI));
     if (p->a.paged) return scores ? "FEATURE_CLASS=FEATURES_PAGES_SCORE" : "FEATURE_CLASS=FEATURES_PAGES";
     return scores ? "FEATURE_CLASS=FEATURES_SCORE" : "FEATURE_CLASS=FEATURES_NONE";
+}
+
+/* With dsinks: a function of the score is compiled with its class and the sums for them. */
+static struct sm90_classes classes_with_sinks(const struct problem *p, const struct sm90_classes *without) {
+    struct sm90_classes classes = *without;
+    if (p->features & FEATURE(SCORE)) return classes;
+    classes.alone = without->general == FEATURES_NONE ? FEATURES_SINKS : FEATURES_ALL;
+    classes.general = FEATURES_ALL;
+    return classes;
 }
 
 struct sm90_classes strobe__sm90_classes(const struct problem *p) {
@@ -63,6 +80,7 @@ struct sm90_classes strobe__sm90_classes(const struct problem *p) {
     struct sm90_classes classes;
     classes.alone = classes.general = general_class(p);
     if (p->a.paged) return classes;
+    if (p->g.dsinks) return classes_with_sinks(p, &classes);
     if (asked == FEATURE(ALIBI) && usual) classes.alone = FEATURES_ALIBI;
     if (asked == FEATURE(SCORE) && usual && function_is_alibi(p)) classes.alone = FEATURES_ALIBI;
     if (asked == FEATURE(SOFTCAP) && usual && softcap >= LEAST_POLYNOMIAL_SOFTCAP && softcap <= LARGE_SCALE)

@@ -43,6 +43,7 @@
 #include "cuda/ptx/mbarrier.h"
 #include "cuda/ptx/semaphore.h"
 #include "cuda/ptx/warp_group.h"
+#include "cuda/sm90/backward/params.h"
 #include "cuda/sm90/trace.h"
 
 enum {
@@ -66,8 +67,9 @@ enum {
 
 /* Of a thread, after the producer group has released some and the consumers have claimed them: at launch all have 168. With
  * masks the producer spills where it has 24; consumers can spare some at d 64 alone. */
-#define PRODUCER_REGISTERS (FEATURE_CLASS == FEATURES_MASK && HEAD_DIM == 64 ? 40 : 24)
-#define CONSUMER_REGISTERS (FEATURE_CLASS == FEATURES_MASK && HEAD_DIM == 64 ? 232 : 240)
+#define HAS_MASKS_ALONE    ((FEATURE_CLASS & ~FEATURES_SINKS) == FEATURES_MASK)
+#define PRODUCER_REGISTERS (HAS_MASKS_ALONE && HEAD_DIM == 64 ? 40 : 24)
+#define CONSUMER_REGISTERS (HAS_MASKS_ALONE && HEAD_DIM == 64 ? 232 : 240)
 
 #include "cuda/sm90/backward/bias_tile.h"
 #include "cuda/sm90/backward/finish.h"
@@ -81,7 +83,7 @@ struct shared {
     unsigned char ds[DS_STAGES][GROUPS * DS_SLAB];
     struct bias_tiles bias;
     float dq[GROUPS][DQ_TILE];
-    float lse[STAGES][ROWS], delta[STAGES][ROWS];
+    float lse[STAGES][ROWS], delta[STAGES][ROWS], sink[SUMS_SINKS ? STAGES : NO_ELEMENTS][ROWS];
     struct note note[NOTES]; /* with masks, see walk.h */
     struct tile tile[TILES];
     uint64_t bias_full[BIAS_WARPS ? BIAS_WARPS : NO_ELEMENTS];
@@ -146,6 +148,7 @@ struct accumulators {
     uint32_t packed[SCORES / 2];         /* P as dV takes it */
     uint32_t kept[SCORES / 4 * 3];       /* P for dS, where P_IN_24_BITS */
     float input[INPUTS];                 /* of the user's function, where its derivatives read it */
+    struct sink_sums sinks;
 };
 
 INLINE void wait_for(struct consumer_state *c, uint64_t *barrier, uint32_t parity, uint32_t phase) {
@@ -208,7 +211,7 @@ INLINE void ds_and_dk(const struct sm90_backward_params *p, struct shared *share
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         if (P_IN_24_BITS) restore_part(a->s, a->kept, part);
-        make_ds(p, shared, t, &c->slope, at, a->dp, a->s, a->input, packed, part);
+        make_ds(p, shared, t, &c->slope, at, a->dp, a->s, a->input, &a->sinks, packed, part);
         store_transposed(c->o.ds_own + now * (GROUPS * DS_SLAB), packed, part);
         issue_sum(&a->dk, packed, c->o.q_sums + at->stage * STAGE_STEP, part);
     }
@@ -289,6 +292,7 @@ INLINE void end_tile(struct shared *shared, struct consumer_state *c, struct acc
 INLINE void process_tile(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
                          struct consumer_state *c, struct accumulators *a) {
     begin_tile(p, shared, t, c, a);
+    a->sinks.head = -1;
     for (;; ++c->count) {
         const int row = c->progress.row;
         struct block_pair at = {stage_of(c->count), c->key, row, row >= c->full.low && row <= c->full.high};
@@ -298,6 +302,7 @@ INLINE void process_tile(const struct sm90_backward_params *p, struct shared *sh
             c->next = c->progress, at.kept = c->next_kept;
             if (!last) (void)go_on(p, t, &c->next);
         }
+        if (sums_sinks(p)) sum_sinks_of(p, t->batch, c->slope.head, c->key, &a->sinks);
         p_and_dv(p, shared, t, c, &at, a);
         ds_and_dk(p, shared, t, c, &at, a);
         next_scores(shared, c, &at, a, last);
@@ -305,6 +310,7 @@ INLINE void process_tile(const struct sm90_backward_params *p, struct shared *sh
         if (HAS_MASKS ? go_to(&shared->note[(c->count + 1) % NOTES], &c->progress) : go_on(p, t, &c->progress))
             c->slope = slope_at(p, t, &c->progress);
     }
+    if (sums_sinks(p)) store_sinks(p, t->batch, c->key, &a->sinks);
     end_tile(shared, c, a);
 }
 

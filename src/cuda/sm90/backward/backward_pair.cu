@@ -57,7 +57,7 @@ struct shared {
     unsigned char q[STAGES][SLABS * Q_SLAB], dout[DOUT_STAGES][SLABS * Q_SLAB];
     unsigned char ds[STAGES][CTAS][DS_BYTES]; /* [][0]: of the own keys */
     float4 p[SCORES / 4][128];                /* P: [four registers][thread] */
-    float lse[STAGES][ROWS], delta[STAGES][ROWS];
+    float lse[STAGES][ROWS], delta[STAGES][ROWS], sink[SUMS_SINKS ? STAGES : NO_ELEMENTS][ROWS];
     struct tile tile;
     struct note note[NOTES]; /* with masks, see walk.h */
     uint64_t k_full, v_full, other_full, q_full[STAGES], q_empty[STAGES], dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
@@ -213,7 +213,8 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
     struct progress progress = start(p, t);
     struct slope slope = slope_at(p, t, &progress);
     struct sums dk;
-    float dp[SCORES], dq[32], input[INPUTS];
+    struct sink_sums sinks = {-1};
+    float s[SCORES], dp[SCORES], dq[32], input[INPUTS];
     uint32_t packed[SCORES / 2], count = 0; /* dS */
     int before = 0;
     const uint64_t v = wgmma_operand(shared_address(shared->v), 0), dout = wgmma_operand(shared_address(shared->dout), 0);
@@ -230,14 +231,14 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
     for (;; ++count) {
         const uint32_t stage = stage_of(count), next = stage_of(count + 1), slot = dout_stage_of(count);
         const uint32_t next_slot = dout_stage_of(count + 1);
-        float s[SCORES];
         mbarrier_wait(&shared->q_full[stage], full_parity(count));
         if (HAS_MASKS && go_to(&shared->note[count % NOTES], &progress)) slope = slope_at(p, t, &progress);
+        if (sums_sinks(p)) sum_sinks_of(p, t->batch, slope.head, key, &sinks);
         const struct block_pair at = pair_at(shared, count, key, &progress, &full);
         const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&progress);
         mbarrier_wait(&shared->p_full, count % 2);
         read_p(shared, s);
-        make_ds(p, shared, t, &slope, &at, dp, s, input, packed, 0);
+        make_ds(p, shared, t, &slope, &at, dp, s, input, &sinks, packed, 0);
         release(&shared->p_empty);
         if (DOUT_STAGES > 1) release(&shared->dout_empty[slot]);
         mbarrier_wait(&shared->ds_empty[stage], empty_parity(count));
@@ -260,6 +261,7 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
         if (last) break;
         if (!HAS_MASKS && go_on(p, t, &progress)) slope = slope_at(p, t, &progress);
     }
+    if (sums_sinks(p)) store_sinks(p, t->batch, key, &sinks);
     last_dq_part(p, shared, part, before, count, in_order);
     store_sums(p, &p->dk_rows, t, &dk, p->scale, key);
 }

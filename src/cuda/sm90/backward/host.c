@@ -129,11 +129,13 @@ static int64_t blocks_of_rows(const struct plan *plan) {
     return strobe__sm90_row_ctas(plan->problem, &shape);
 }
 
-/* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D; the order of sequences of differing lengths; in a fixed
- * dQ order a counter for each tile of dQ; a mark for sixteen keys, and as many that nobody sets where dK and dV have another
- * dtype than dQ; sums of dbias; and lse and D as an ordered dbias reads them, where it is wanted. */
+/* The workspace, in words of 4 bytes: dQ's sums, then -lse, then D, then the sinks' weights; the order of sequences of
+ * differing lengths; in a fixed dQ order a counter for each tile of dQ; a mark for sixteen keys, and as many that nobody
+ * sets where dK and dV have another dtype than dQ; parts of dsinks; sums of dbias; and lse and D as an ordered dbias reads
+ * them, where it is wanted. */
 struct layout {
-    int64_t rows_at, sequences_at, counts_at, heads_at, dq_semaphores_at, marks_at, no_marks_at, dbias_at, packed_at, words;
+    int64_t rows_at, sinks_at, sequences_at, counts_at, heads_at, dq_semaphores_at, marks_at, no_marks_at, sink_parts_at,
+        dbias_at, packed_at, words;
     int64_t packed_rows, shares;         /* of a K/V head */
     size_t shares_at;                    /* in bytes, behind the words: dK and dV of the shares, */
     size_t visible_at, arrays_at, bytes; /* what visible.cu writes, sums of arrays' gradients */
@@ -147,13 +149,16 @@ static struct layout lay_out(const struct plan *plan) {
     struct layout l = {.packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING,
                        .shares = shares_of(plan)};
     l.rows_at = all_rows(plan) * stored_columns(variant_of(plan));
-    l.sequences_at = l.rows_at + 2 * all_rows(plan);
+    l.sinks_at = l.rows_at + 2 * all_rows(plan);
+    l.sequences_at = l.sinks_at + (p->g.dsinks ? all_rows(plan) : 0);
     l.counts_at = l.sequences_at + (strobe__sm90_has_sequences(p, &shape) ? 2 * (p->a.batch + 1) : 0);
     l.heads_at = l.counts_at + 2;
     l.dq_semaphores_at = l.heads_at + p->a.batch * p->a.heads_kv * l.shares;
     l.marks_at = l.dq_semaphores_at + (keeps_dq_order(plan) ? all_row_blocks(plan) * dq_tiles(variant_of(plan)) : 0);
     l.no_marks_at = l.marks_at + p->a.batch * p->a.heads_kv * ceil_div(p->a.seq_k, 16);
-    l.dbias_at = strobe__sm90_sums_keys(p) ? 2 * l.no_marks_at - l.marks_at : l.no_marks_at;
+    l.sink_parts_at = strobe__sm90_sums_keys(p) ? 2 * l.no_marks_at - l.marks_at : l.no_marks_at;
+    l.sink_parts_at += l.sink_parts_at % 2;
+    l.dbias_at = l.sink_parts_at + (p->g.dsinks ? p->a.batch * p->a.heads_q * key_blocks(plan) * 2 * SINK_PARTS : 0);
     l.packed_at = l.dbias_at + strobe__cuda_dbias_sums(p, &l.dbias_sum);
     l.words = l.packed_at + (packed ? 2 * p->a.batch * p->a.heads_kv * l.packed_rows : 0);
     l.shares_at = ((size_t)l.words * sizeof(float) + 15) / 16 * 16;
@@ -231,6 +236,10 @@ static void fill(struct sm90_backward_params *m, const struct plan *plan, float 
     const struct tile_shape shape = shape_of(plan);
     fill_tensors(m, p), fill_mask(m, plan), fill_terms(m, plan);
     m->dq_sum = workspace, m->row_lse = workspace + l.rows_at, m->row_delta = m->row_lse + all_rows(plan);
+    if (p->g.dsinks) {
+        m->row_sink = workspace + l.sinks_at, m->sink_parts = workspace + l.sink_parts_at;
+        m->sinks = p->sinks.data;
+    }
     m->tile_counter = (uint32_t *)workspace + l.counts_at, m->clear_counter = m->tile_counter + 1;
     m->heads_cleared = (uint32_t *)workspace + l.heads_at, m->counts = l.dbias_at - l.counts_at;
     m->dq_semaphores = keeps_dq_order(plan) ? (uint32_t *)workspace + l.dq_semaphores_at : NULL;
@@ -353,12 +362,14 @@ static struct params shared_params(const struct problem *p, const struct layout 
     return params;
 }
 
-/* dsinks, from the deltas that `prepare` has left: those of a head are neighbours, as if each had its own K and V. */
+/* dsinks, from the deltas that `prepare` has left, those of a head are neighbours, as if each had its own K and V; and from
+ * the main kernel's sums. */
 static strobe_status sum_sinks(const struct plan *plan, const struct sm90_backward_params *params,
                                const struct params *around, void *stream) {
     struct params heads = *around;
     heads.heads_kv = params->heads_kv * params->group, heads.group = 1;
     heads.packed_rows = params->row_blocks * (int32_t)variant_of(plan)->rows, heads.row_delta = params->row_delta;
+    heads.sink_parts = params->sink_parts, heads.sink_parts_of_head = params->key_blocks * SINK_PARTS;
     return strobe__cuda_launch(&strobe__kernel_sink_sums, heads.heads_kv, SINK_THREADS, 0, &heads, stream);
 }
 

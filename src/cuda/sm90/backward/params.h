@@ -17,6 +17,12 @@
 /* All that a CTA may have. Two CTAs would not fit a multiprocessor in any case. */
 #define SHARED_BYTES (227 * 1024)
 
+/* A feature class of this kernel alone: class NONE, and with it, or with another class, the sums for dsinks (sinks.h). */
+#define FEATURES_SINKS 1024
+
+/* Sums for dsinks of a block of keys: one for each sixteen. */
+enum { SINK_PARTS = 8 };
+
 /* Rows of a tensor [batch][sequence][head][columns], by strides in that order, in elements. NULL: absent. */
 struct sm90_rows {
     void *data;
@@ -45,6 +51,10 @@ struct sm90_backward_params {
      * delta = rowsum(dO * O) - dlse; and dQ / scale in fp32, a block's in the order of a warp group's registers. With
      * dq_semaphores sums of rows that see nothing are not written. */
     float *row_lse, *row_delta, *dq_sum;
+    /* Where dsinks are summed (sinks.h), else NULL: the weights of rows' sinks, as row_lse, and the sums,
+     * [batch][heads_q][key_blocks][SINK_PARTS][2]; the caller's sinks, [heads_q]. */
+    float *row_sink, *sink_parts;
+    const float *sinks;
 
     /* The next `counts` words of the workspace, all of which prepare sets to 0. tile_counter: tiles taken (schedule.h).
      * clear_counter, heads_cleared: blocks of rows taken to clear their sums of dQ, and how many of each K/V head are clear

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * prepare.h: what backward.cu needs of every row before it starts: delta = rowsum(dO * O) - dlse, and -lse in base 2. It
- * also sets counters, semaphores and marks to 0. A CTA has a block of ROWS rows of a query head; the kernel is bound by
- * memory. */
+ * prepare.h: what backward.cu needs of every row before it starts: delta = rowsum(dO * O) - dlse, -lse in base 2, and the
+ * sink's weight. It also sets counters, semaphores and marks to 0. A CTA has a block of ROWS rows of a query head; the
+ * kernel is bound by memory. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_PREPARE_H
 #define STROBE_CUDA_SM90_BACKWARD_PREPARE_H
 
 #include "cuda/device/lanes.h"
 #include "cuda/ptx/dependent.h"
 #include "cuda/sm90/backward/exact_row.h"
+#include "cuda/sm90/backward/sinks.h"
 
 enum {
     PREPARE_THREADS = 256,
@@ -38,7 +39,12 @@ INLINE void store_statistics(const struct sm90_backward_params *p, int64_t to, f
     p->row_delta[to] = lse == -INFINITY ? 0 : product - dlse;
 }
 
-/* Clears counters, semaphores and marks. */
+/* Stores the weight of a row's sink. */
+INLINE void store_sink(const struct sm90_backward_params *p, int64_t to, int head, float lse) {
+    p->row_sink[to] = lse == -INFINITY ? 0 : ex2((p->sinks[head] - lse) * (float)LOG2_E);
+}
+
+/* Clears counters, semaphores, marks and parts of dsinks. */
 INLINE void clear_counts(const struct sm90_backward_params *p) {
     for (int64_t n = (int64_t)blockIdx.x * PREPARE_THREADS + threadIdx.x; n < p->counts;
          n += (int64_t)gridDim.x * PREPARE_THREADS)
@@ -128,6 +134,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS, 4)
             const int row = start + n * ROWS_AT_A_TIME + first;
             const float product = row_product(out[n], dout[n]);
             if (lane == 0) store_statistics(&p, block.number * ROWS + row, product, lse[n], dlse[n]);
+            if (sums_sinks(&p) && lane == 0) store_sink(&p, block.number * ROWS + row, block.head, lse[n]);
         }
     }
 }

@@ -426,21 +426,21 @@ INLINE void through_softcap_alone(const struct sm90_backward_params *p, float (&
     }
 }
 
-/* Sets dS of hidden pairs to 0, takes it back through the user's function, adds it to dbias, and takes it back through
- * softcap. */
+/* Sets dS of hidden pairs to 0. */
+INLINE void hide_ds(const struct tile *t, const struct block_pair *at, float (&ds)[ROWS / 2],
+                    const float (&weights)[ROWS / 2], int part) {
+    if (!HAS_ALL && !at->full) mask_band(t, at, ds, part);
+    if (!HAS_ALL && HAS_MASKS && at->note & NOTE_BITS) apply_bits(at->bits, ds, part);
+#pragma unroll
+    for (int v = part * PART; v < (part + 1) * PART; ++v) ds[v] = HAS_ALL && weights[v] == 0 ? 0 : ds[v];
+}
+
+/* Takes dS back through the user's function, adds it to dbias, and takes it back through softcap. */
 INLINE void apply_ds_terms(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                            const struct block_pair *at, float (&ds)[ROWS / 2], const float (&weights)[ROWS / 2],
                            const float (&input)[INPUTS], const float *lse, int part) {
-    if (HAS_ALL) {
-#pragma unroll
-        for (int v = part * PART; v < (part + 1) * PART; ++v) ds[v] = weights[v] == 0 ? 0 : ds[v];
-        if (HAS_SCORE_FUNCTION) through_score_function(p, t, slope->head, at, ds, input, part);
-        if (p->dbias_sum.data) add_to_dbias(p, t, slope->head, at, ds, weights, part);
-    } else {
-        if (!at->full) mask_band(t, at, ds, part);
-        if (HAS_MASKS && at->note & NOTE_BITS) apply_bits(at->bits, ds, part);
-        if (HAS_SCORE_FUNCTION) through_score_function(p, t, slope->head, at, ds, input, part);
-    }
+    if (HAS_SCORE_FUNCTION) through_score_function(p, t, slope->head, at, ds, input, part);
+    if (HAS_ALL && p->dbias_sum.data) add_to_dbias(p, t, slope->head, at, ds, weights, part);
     if (SOFTCAP_ALONE)
         through_softcap_alone(p, ds, weights, lse, part);
     else if (HAS_SOFTCAP && p->softcap > 0)

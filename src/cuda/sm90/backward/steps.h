@@ -12,6 +12,7 @@
 #include "cuda/ptx/wgmma_transposed.h"
 #include "cuda/sm90/arrivals.h"
 #include "cuda/sm90/backward/exact_row.h"
+#include "cuda/sm90/backward/sinks.h"
 #include "cuda/sm90/backward/softcap.h"
 #include "cuda/sm90/trace.h"
 
@@ -108,17 +109,20 @@ INLINE void load_q(const struct sm90_backward_params *p, struct shared *s, const
     bulk_load(s->lse[stage], p->row_lse + block.statistics, ROWS * sizeof(float), &s->q_full[stage]);
 }
 
-/* Copies dO and delta of a block likewise. */
+/* Copies dO and delta of a block likewise, and the sink's weights. */
 INLINE void load_dout(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, struct block block,
                       uint32_t count, struct tracer *tracer) {
     const uint32_t slot = dout_stage_of(count);
     trace(tracer, STROBE_TRACE_WAIT_ROOM, count);
     mbarrier_wait(&s->dout_empty[slot], dout_parity(count) ^ 1);
     trace(tracer, STROBE_TRACE_LOAD_DOUT, count);
-    mbarrier_expect(&s->dout_full[slot], SLABS * Q_SLAB + ROWS * sizeof(float));
+    const uint32_t rows = sums_sinks(p) ? 2 * ROWS : ROWS;
+    mbarrier_expect(&s->dout_full[slot], SLABS * Q_SLAB + rows * sizeof(float));
     load_rows_of(s->dout[slot], &p->dout, &p->dout_ends, p->dout_rows.columns, &s->dout_full[slot], &t->in.rows, block.row,
                  block.head, rows_are_cut(p));
     bulk_load(s->delta[stage_of(count)], p->row_delta + block.statistics, ROWS * sizeof(float), &s->dout_full[slot]);
+    if (sums_sinks(p))
+        bulk_load(s->sink[stage_of(count)], p->row_sink + block.statistics, ROWS * sizeof(float), &s->dout_full[slot]);
 }
 
 /* Copies the block of a note, and leaves the note; returns whether it is the tile's last. */
@@ -282,12 +286,15 @@ INLINE void make_p(const struct sm90_backward_params *p, const struct shared *sh
 /* dS of a part, from dP and P. */
 INLINE void make_ds(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
                     const struct slope *slope, const struct block_pair *at, float (&dp)[SCORES],
-                    const float (&weights)[SCORES], const float (&input)[INPUTS], uint32_t (&packed)[SCORES / 2], int part) {
+                    const float (&weights)[SCORES], const float (&input)[INPUTS], struct sink_sums *sinks,
+                    uint32_t (&packed)[SCORES / 2], int part) {
     const float *delta = shared->delta[at->stage] + 2 * (threadIdx.x % 4);
     if (DROPOUT_ALONE)
         p_times_kept_dp_less_delta(p, dp, weights, delta, &at->kept);
     else
         p_times_dp_less_delta(p, dp, weights, delta, part);
+    hide_ds(t, at, dp, weights, part);
+    if (sums_sinks(p)) add_to_sinks(sinks, shared->sink[at->stage] + 2 * (threadIdx.x % 4), dp, weights, part);
     apply_ds_terms(p, t, slope, at, dp, weights, input, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
     pack_part(packed, dp, part);
 }

@@ -4,6 +4,7 @@
 #include "cuda/sm90/backward/variants.h"
 
 #include "cuda/sm90/backward/host.h"
+#include "cuda/sm90/backward/params.h"
 
 /* backward_pair.cu has a kernel of its own for a fixed dQ order. */
 #define ORDERED_backward(name)      strobe__kernel_##name
