@@ -2,10 +2,9 @@
  *
  * delta.cu: the small kernels around the backward pass, all bound by memory.
  *   strobe__row_deltas   delta = rowsum(dO * O) - dlse and lse, of fp32 tensors as it is and else in base 2, of every packed
- *                        row, 8, 16 or 32 lanes a row; and zeros where backward_fused.cu adds up dQ
- *   strobe__sink_sums    dsink of a head = -sum over batch and rows of exp(sink - lse) (D - dlse), a block of threads a head,
- *                        in a fixed order, in fp64
- *   strobe__dq_round     the fp32 sums of dQ to where and as the caller wants them
+ *                        row, 8, 16 or 32 lanes a row; and zeros where the main pass adds up dQ, dS and P
+ *   strobe__sink_sums    dsink of a head = -sum over batch and rows of exp(sink - lse) (D - dlse), a block of threads a
+ * head, in a fixed order, in fp64 strobe__dq_round     the fp32 sums of dQ to where and as the caller wants them
  *   strobe__dbias_round  the fp32 sums of dbias likewise */
 #include "cuda/device/lanes.h"
 #include "cuda/device/row_statistics.h"
@@ -77,15 +76,17 @@ extern "C" __global__ void __launch_bounds__(256) strobe__row_deltas(const __gri
         if (lane == 0) { /* a row that sees nothing may hold anything */
             p.row_delta[to + row] = lse == -INFINITY ? 0 : sum;
             p.row_lse[to + row] = lse == -INFINITY ? INFINITY : lse * (p.q.dtype == CUDA_FP32 ? 1 : (float)LOG2_E);
+            if (p.row_ds) p.row_ds[to + row] = p.row_p[to + row] = 0;
         }
     }
 }
 
-/* Sums over a head's rows, p the weight of a row's sink: p delta, by the rounded O; p (D - dlse), to which the parts of
- * p dS belong; and of rows of the sample p, and p (1 - p) less the parts of p P, which is 0 where all keys were there. */
+/* Sums over a head's rows, p the weight of a row's sink: p delta, by the rounded O or gradient_of_row; p (D - dlse), to
+ * which the parts of p dS belong; and of rows of the sample p, and p (1 - p) less the parts of p P, which is 0 where all
+ * keys were there. */
 enum sink_sum { ROUNDED, EXACT, WEIGHTS, MISSING, SINK_SUMS };
 
-INLINE void add_row_of_sink(double sums[SINK_SUMS], int row, double weight, float delta, float dlse) {
+INLINE void add_row_of_sink(double sums[SINK_SUMS], int row, double weight, double delta, float dlse) {
     sums[ROUNDED] += weight * delta, sums[EXACT] += weight * ((1 - weight) * delta - dlse);
     if (IS_SINK_SAMPLE(row)) sums[WEIGHTS] += weight, sums[MISSING] += weight * (1 - weight);
 }
@@ -97,6 +98,17 @@ INLINE void add_parts_of_sink(double sums[SINK_SUMS], const float2 *parts, int c
 /* Less than a thousandth of the sinks' weight is missing, and nothing is NaN. */
 INLINE bool all_keys_were_there(const double sums[SINK_SUMS]) {
     return fabs(sums[MISSING]) <= sums[WEIGHTS] / 1024 && isfinite(sums[EXACT]);
+}
+
+/* D - dlse of a row whose sink has this weight. Delta is that, with the error of an O that was rounded to 16 bits. The sum
+ * of dS = P (Z dP - delta) over all keys is D less delta times the sum of P, and knows nothing of O but through delta, which
+ * is added again. A call may have a part of the keys, or none: then delta stays, as the sum of P tells, 1 - weight of all
+ * keys. It is compared with itself, since all keys together may weigh little. */
+INLINE double gradient_of_row(const struct params *p, int64_t statistic, double weight, float dlse) {
+    const double delta = p->row_delta[statistic];
+    if (!p->row_ds) return delta;
+    const double keys = p->row_p[statistic], sum = p->row_ds[statistic] + delta * keys - dlse;
+    return keys > 0 && fabs(keys - (1 - weight)) <= keys / 4096 && isfinite(sum) ? sum : delta;
 }
 
 extern "C" __global__ void __launch_bounds__(SINK_THREADS) strobe__sink_sums(const __grid_constant__ struct params p) {
@@ -115,7 +127,8 @@ extern "C" __global__ void __launch_bounds__(SINK_THREADS) strobe__sink_sums(con
             const float lse = ((const float *)p.lse.data)[row_offset(&p.lse, &t, at)];
             const float dlse = p.dlse.data ? ((const float *)p.dlse.data)[row_offset(&p.dlse, &t, at)] : 0;
             if (lse == -INFINITY) continue;
-            add_row_of_sink(sums, i, expf(p.sinks[h] - lse), p.row_delta[statistic_at(&p, &t, packed)], dlse);
+            const double weight = expf(p.sinks[h] - lse);
+            add_row_of_sink(sums, i, weight, gradient_of_row(&p, statistic_at(&p, &t, packed), weight, dlse), dlse);
         }
         const int64_t head = (int64_t)b * p.heads_kv * p.group + h;
         if (p.sink_parts)

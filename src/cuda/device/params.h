@@ -135,6 +135,8 @@ struct params {
      */
     int32_t packed_rows;
     float *row_lse, *row_delta;
+    float *row_ds, *row_p; /* sums over a row's keys of dS, before softcap's and a function's derivative, and of P, without
+                              dropout, for dsinks; they lie as delta does; NULL: not wanted */
     /* Parts of sums over a head's rows i and keys j, of p_i dS_ij and, of rows of the sample, of p_i P_ij, p_i the weight of
      * the row's sink: [batch][heads][sink_parts_of_head][2]; NULL: none. See sm90/backward/sinks.h. */
     const float *sink_parts;

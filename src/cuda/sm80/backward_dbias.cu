@@ -94,7 +94,7 @@ INLINE void add_tile(const struct params *p, const struct job *t, unsigned char 
     for (int n = 0; n < N_TILES; ++n)
 #pragma unroll
         for (int x = 0; x < 4; ++x) slope[n][x] = 1; /* bias is added after softcap */
-    p_and_ds(p, t, at, false, 0, N_TILES, true, bits, false, s, dp, slope, lse, delta);
+    p_and_ds(p, t, at, false, 0, N_TILES, true, bits, false, s, dp, slope, lse, delta, NULL);
 #pragma unroll
     for (int n = 0; n < N_TILES; ++n)
 #pragma unroll

@@ -52,6 +52,7 @@ enum {
 static_assert(KEYS * STAGE_ROW(DIM) * 4 <= 2 * TILE_BYTES + (STAGES + DO_STAGES) * Q_BYTES,
               "results are staged in this memory");
 static_assert(S_ACROSS <= 8, "a bit an element of a 16-row tile");
+static_assert(!HAS_ROW_SUMS || S_ACROSS == 4, "eight lanes share eight rows, see add_to_row_sums");
 static_assert(ROWS * ELEMENT_BYTES >= 128, "the swizzle needs eight chunks a row");
 
 struct sums {
@@ -91,6 +92,24 @@ INLINE void load_dout(const struct params *p, const struct job *t, const struct 
     load_packed(m->dout + stage % DO_STAGES * Q_BYTES, p, t, &p->dout, t->dout, first, ROWS, DIM, p->dim_v, THREADS);
 }
 
+/* Adds up the sums of eight lanes that have the same eight rows, a row for each of them in the end, in three exchanges of
+ * halves, and adds these to the rows' sums, for dsinks. */
+INLINE void add_to_row_sums(const struct params *p, const struct job *t, int first, struct row_sums *sums) {
+    const int lane = thread_in_loop() % 32, own = lane / 4;
+#pragma unroll
+    for (int half = 4; half > 0; half /= 2)
+#pragma unroll
+        for (int n = 0; n < half; ++n) {
+            const bool upper = own & half;
+            const struct row_sums mine = sums[upper ? n + half : n], others = sums[upper ? n : n + half];
+            sums[n].ds = mine.ds + __shfl_xor_sync(0xffffffffu, others.ds, 4 * half);
+            sums[n].p = mine.p + __shfl_xor_sync(0xffffffffu, others.p, 4 * half);
+        }
+    const int64_t to = statistic_at(p, t, first + own / 2 * 8 + lane % 4 * 2 + own % 2);
+    atomicAdd(p->row_ds + to, sums[0].ds);
+    atomicAdd(p->row_p + to, sums[0].p);
+}
+
 /* Computes P Z and dS of the warp's pairs, transposed. Returns false, with zeros, if none of them is visible. */
 INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, const struct map *map,
                                const struct visible_range *visible, int stage, int first, float (*s)[4], float (*dp)[4]) {
@@ -120,10 +139,14 @@ INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, cons
             finish_scores(p, t, at, true, m, S_ACROSS, bits[m], false, s + m * S_ACROSS, slope + m * SLOPES(S_ACROSS));
     }
     product_rows(dp, S_DOWN, S_ACROSS, DIM, map->v, key, dout, row, DIM);
+    struct row_sums sums[HAS_ROW_SUMS ? 2 * S_ACROSS : 1];
+#pragma unroll
+    for (int n = 0; HAS_ROW_SUMS && n < 2 * S_ACROSS; ++n) sums[n].ds = sums[n].p = 0;
 #pragma unroll
     for (int m = 0; m < S_DOWN; ++m)
         p_and_ds(p, t, at, true, m, S_ACROSS, coverage != BLOCK_FULL, bits[m], true, s + m * S_ACROSS, dp + m * S_ACROSS,
-                 slope + (FEATURES ? m * SLOPES(S_ACROSS) : 0), lse, lse + ROWS);
+                 slope + (FEATURES ? m * SLOPES(S_ACROSS) : 0), lse, lse + ROWS, sums);
+    if (HAS_ROW_SUMS && p->row_ds) add_to_row_sums(p, t, at.row, sums);
     return true;
 }
 

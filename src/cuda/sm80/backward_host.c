@@ -2,14 +2,15 @@
  *
  * backward_host.c: the launches of the backward pass, in stream order:
  *
- *   row_deltas     delta and lse of every row, into the workspace, and zeros where dQ is summed
- *   sink_sums      dsinks, where asked
+ *   row_deltas     delta and lse of every row, into the workspace, and zeros where dQ, dS and P are summed
  *   backward_fused dQ's sums, dK, dV; dq_round, dQ; what had NaN is marked, and computed again by the next two
  *     or, with STROBE_DETERMINISTIC, in fp32, or where its tile does not fit the GPU,
  *   backward_keys  dK, dV                     backward_rows  dQ, and fp32 sums of dbias, where asked
+ *   sink_sums      dsinks, where asked, of delta and of the sums of dS and P over a row's keys
  *   dbias_round    dbias, where asked; or backward_dbias, where it is broadcast and its sums must be in order
  *
- * Memory is linear in the sequence: two fp32 a query row and head, dQ in fp32 for the one pass, and dbias in fp32. */
+ * Memory is linear in the sequence: two fp32 a query row and head, two more for dsinks, dQ in fp32 for the one pass, and
+ * dbias in fp32. */
 #include "cuda/sm80/backward_host.h"
 
 #include "cuda/host/array_gradients.h"
@@ -143,11 +144,17 @@ static const struct backward_variant *find(const struct plan *plan, enum side si
  * it is that of keys. Those of keys and of rows are always there: they do again what has NaN. */
 enum { KEYS_PASS, ROWS_PASS };
 
+/* Whether dS and P are summed over keys, for dsinks: fp32 tensors have an exact O, and without keys there is nothing to sum.
+ * The variants with FEATURES do it. */
+static bool sums_rows(const struct problem *p) {
+    return p->g.dsinks && p->a.q.dtype != STROBE_FP32 && p->a.out.dtype != STROBE_FP32 && p->a.seq_k > 0;
+}
+
 bool strobe__sm80_backward_choose(struct plan *plan) {
     const struct problem *p = plan->problem;
-    const bool features = strobe__cuda_needs_features(p);
-    const struct backward_variant *keys = find(plan, SIDE_keys, features), *rows = find(plan, SIDE_rows, features);
-    const struct backward_variant *fused = p->a.flags & STROBE_DETERMINISTIC ? NULL : find(plan, SIDE_fused, features);
+    const bool features = strobe__cuda_needs_features(p), of_rows = features || sums_rows(p);
+    const struct backward_variant *keys = find(plan, SIDE_keys, features), *rows = find(plan, SIDE_rows, of_rows);
+    const struct backward_variant *fused = p->a.flags & STROBE_DETERMINISTIC ? NULL : find(plan, SIDE_fused, of_rows);
     if (!keys || !rows) return false;
     plan->variant = fused ? &fused->base : &keys->base;
     plan->more[KEYS_PASS] = &keys->base, plan->more[ROWS_PASS] = &rows->base;
@@ -160,12 +167,13 @@ static const struct backward_variant *fused_of(const struct plan *plan) {
     return plan->variant == plan->more[KEYS_PASS] ? NULL : (const struct backward_variant *)plan->variant;
 }
 
-/* The workspace: lse and D of packed rows, the sums of dbias, and for one pass marks and the sums of dQ, in words of 4
- * bytes; then what visible.cu writes, by keys, and by rows where their pass is not for marked ones alone. */
+/* The workspace: lse and D of packed rows, for dsinks their sums of dS and P, the sums of dbias, and for one pass marks and
+ * the sums of dQ, in words of 4 bytes; then what visible.cu writes, by keys, and by rows where their pass is not for marked
+ * ones alone. */
 struct layout {
     const struct backward_variant *fused; /* NULL: two passes */
     struct view dbias_sum;
-    int64_t packed_rows, heads, dbias, key_units, row_units, marks_at, dq_at, words;
+    int64_t packed_rows, heads, dbias, dbias_at, key_units, row_units, marks_at, dq_at, words;
     bool keys_visible, rows_visible;
     size_t keys_at, rows_at; /* in bytes, behind the words: what visible.cu writes; a user's function's is at keys_at */
     size_t arrays_at;        /* sums of the gradients of a function's arrays, behind that */
@@ -187,7 +195,8 @@ static struct layout lay_out(const struct plan *plan) {
                        .packed_rows = ceil_div(p->a.seq_q * p->group, PACKED_PADDING) * PACKED_PADDING,
                        .heads = p->a.batch * p->a.heads_kv};
     l.dbias = strobe__cuda_dbias_sums(p, &l.dbias_sum);
-    l.words = 2 * l.heads * l.packed_rows + l.dbias;
+    l.dbias_at = (sums_rows(p) ? 4 : 2) * l.heads * l.packed_rows;
+    l.words = l.dbias_at + l.dbias;
     if (!l.fused) return with_visible(l, plan);
     l.key_units = ceil_div(p->a.seq_k, RECOMPUTE_UNIT), l.row_units = l.packed_rows / RECOMPUTE_UNIT;
     l.marks_at = l.words;
@@ -203,9 +212,11 @@ size_t strobe__sm80_backward_workspace(const struct plan *plan) {
 static struct params fill_in(const struct problem *p, const struct layout *l, float *workspace) {
     struct params to = strobe__cuda_params(p);
     to.packed_rows = (int32_t)l->packed_rows;
-    to.row_lse = workspace, to.row_delta = workspace + l->heads * l->packed_rows;
+    const int64_t rows = l->heads * l->packed_rows;
+    to.row_lse = workspace, to.row_delta = workspace + rows;
+    if (sums_rows(p)) to.row_ds = workspace + 2 * rows, to.row_p = workspace + 3 * rows;
     to.dbias_sum = l->dbias_sum;
-    if (l->dbias) to.dbias_sum.data = workspace + 2 * l->heads * l->packed_rows;
+    if (l->dbias) to.dbias_sum.data = workspace + l->dbias_at;
     if (!l->fused) return to;
     to.dq_sum = workspace + l->dq_at, to.dq_columns = l->fused->dim;
     to.key_units = (int32_t)l->key_units, to.row_units = (int32_t)l->row_units;
@@ -258,7 +269,9 @@ static strobe_status launch_fused(const struct plan *plan, const struct params *
     strobe_status status = launch_main(p, *params, l->fused, values, 0, stream);
     if (l->packed_rows == 0) return status; /* without rows nothing is marked, nor have the marks been cleared */
     if (!status) status = launch_rows(&strobe__kernel_dq_round, l, params, stream);
-    return status ? status : launch_two(plan, params, by_rows, values, marked, stream);
+    struct params again = *params;
+    again.row_ds = again.row_p = NULL; /* these leave hidden pairs out at once */
+    return status ? status : launch_two(plan, &again, by_rows, values, marked, stream);
 }
 
 /* What is visible by keys goes into params, and by rows into by_rows. The user's function's is the same for both. */
@@ -289,11 +302,11 @@ static strobe_status launch_all(const struct plan *plan, struct params *params, 
     if (!status) status = strobe__cuda_dbias_begin(p, params, stream);
     if (!status && has_function) status = strobe__array_gradients_begin(p, workspace + l->arrays_at, &values, stream);
     if (!status) status = launch_rows(&strobe__kernel_row_deltas, l, params, stream);
-    if (!status && p->g.dsinks)
-        status = strobe__cuda_launch(&strobe__kernel_sink_sums, p->a.heads_q, SINK_THREADS, 0, params, stream);
     if (!status)
         status = l->fused ? launch_fused(plan, params, l, given, stream)
                           : launch_two(plan, params, &by_rows, given, 0, stream);
+    if (!status && p->g.dsinks)
+        status = strobe__cuda_launch(&strobe__kernel_sink_sums, p->a.heads_q, SINK_THREADS, 0, params, stream);
     if (!status && has_function) status = strobe__array_gradients_end(p, &values, stream);
     if (!status) status = strobe__cuda_dbias_end(plan, params, stream);
     return status;

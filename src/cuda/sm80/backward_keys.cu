@@ -80,7 +80,7 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     if (wants_dk(t))
         product_rows_in_pass(again, dp, 1, M_TILES, DIM, memory + BLOCK_N * ROW_BYTES, own, dout, 0, DIM);
     p_and_ds(p, t, at, true, 0, M_TILES, coverage != BLOCK_FULL, bits, false, s, dp, slope, statistics,
-             statistics + BLOCK_M);
+             statistics + BLOCK_M, NULL);
     if (pass != AS_IT_IS) { /* Q needs one pass: where it is not finite and visible, dS is NaN */
         rewrite_tile(dout, BLOCK_M * DIM, pass, found, THREADS);
         rewrite_tile(q, BLOCK_M * DIM, FINITE, NULL, THREADS);

@@ -9,6 +9,7 @@
  *
  * Memory map: Q, dO [BLOCK_M][DIM], then STAGES x (K, V [BLOCK_N][DIM]). DIM holds dim and dim_v; dQ is computed in slices
  * of SLICE columns, by blocks of their own where there are several. A warp owns 16 rows. */
+#include "cuda/device/lanes.h"
 #include "cuda/sm80/gradients.h"
 #include "cuda/sm80/nonfinite.h"
 #include "cuda/sm80/product.h"
@@ -29,6 +30,7 @@ static_assert(BLOCK_M * STAGE_ROW(SLICE) * 4 <= 2 * BLOCK_M * ROW_BYTES + STAGES
 struct state {
     float dq[TILES][4];
     float lse[2], delta[2];
+    struct row_sums sums[2];
 };
 
 INLINE int warp_row(const struct job *t) { return t->tile * BLOCK_M + (int)threadIdx.x / 32 * 16; }
@@ -45,6 +47,7 @@ INLINE void start(const struct params *p, const struct job *t, struct state *sta
         const int packed = warp_row(t) + half * 8 + (int)threadIdx.x % 32 / 4;
         const int64_t at = statistic_at(p, t, packed);
         state->lse[half] = p->row_lse[at], state->delta[half] = p->row_delta[at];
+        state->sums[half].ds = state->sums[half].p = 0;
     }
 }
 
@@ -68,7 +71,7 @@ INLINE void process_block(const struct params *p, const struct job *t, const uns
     if (FEATURES && p->scaled) finish_scores(p, t, at, false, 0, N_TILES, bits, false, s, slope);
     product_rows_in_pass(again, dp, 1, N_TILES, DIM, memory + BLOCK_M * ROW_BYTES, own, stage + STAGE_BYTES / 2, 0, DIM);
     p_and_ds(p, t, at, false, 0, N_TILES, coverage != BLOCK_FULL, bits, t->slice == 0 && pass == AS_IT_IS, s, dp, slope,
-             state->lse, state->delta);
+             state->lse, state->delta, state->sums);
     /* K needs the second pass alone: where it is not finite and visible, dS is NaN. */
     if (pass != AS_IT_IS) rewrite_tile(stage, BLOCK_N * DIM, pass, NULL, THREADS);
     product_registers_in_pass(again, state->dq, 1, TILES, BLOCK_N, dp, stage, 0, t->slice * SLICE, DIM);
@@ -116,6 +119,17 @@ INLINE void store(const struct params *p, const struct job *t, unsigned char *me
                  (const float *)memory, THREADS);
 }
 
+/* For dsinks; in a fixed order. */
+INLINE void store_row_sums(const struct params *p, const struct job *t, const struct state *state) {
+    if (!HAS_ROW_SUMS || !p->row_ds || t->slice) return;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float ds = lanes_sum(state->sums[half].ds, 4), weights = lanes_sum(state->sums[half].p, 4);
+        const int64_t to = statistic_at(p, t, warp_row(t) + half * 8 + (int)threadIdx.x % 32 / 4);
+        if (threadIdx.x % 4 == 0) p->row_ds[to] = ds, p->row_p[to] = weights;
+    }
+}
+
 /* Nearly always the first pass is the last. With recompute marks backward_fused.cu was the first pass, and found the sums
  * not finite, so that work begins with the second. dbias is summed in the first pass of either. */
 INLINE void work(const struct params *p, const struct job *t, unsigned char *memory) {
@@ -127,6 +141,7 @@ INLINE void work(const struct params *p, const struct job *t, unsigned char *mem
         run(p, t, memory, pass, &state);
         if (pass == AS_IT_IS && !__syncthreads_or(!are_finite(state.dq, TILES))) break;
     }
+    store_row_sums(p, t, &state);
     store(p, t, memory, &state);
 }
 

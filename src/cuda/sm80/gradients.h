@@ -52,11 +52,26 @@ INLINE float weight_of(const struct params *p, float s, float lse) {
 #endif
 }
 
+/* What a lane has of the sums that dsinks need of its rows: two rows or, transposed, 2 n_tiles. */
+struct row_sums {
+    float ds, p;
+};
+
+/* Whether this variant sums dS and P over keys, if it is asked to: fp32 tensors have an exact O. */
+#if FEATURES && !defined(ELEMENT_FP32)
+#define HAS_ROW_SUMS 1
+#else
+#define HAS_ROW_SUMS 0
+#endif
+
+INLINE int row_of_sums(bool transposed, int n, int x) { return transposed ? 2 * n + x % 2 : x / 2; }
+
 /* S becomes P Z, and dP becomes dS. lse and delta: [2] of the lane's two rows or, transposed, of the patch's rows, which
- * are its columns. hidden: some pairs have a bit of 0. */
+ * are its columns. hidden: some pairs have a bit of 0. sums: are added to, where they are wanted; NULL: never. */
 INLINE void p_and_ds(const struct params *p, const struct job *t, struct patch at, bool transposed, int m, int n_tiles,
                      bool hidden, uint32_t bits, bool wants_dbias, float (*s)[4], float (*dp)[4], float (*slope)[4],
-                     const float *lse, const float *delta) {
+                     const float *lse, const float *delta, struct row_sums *sums) {
+    const bool wants_sums = HAS_ROW_SUMS && sums && p->row_ds;
     const uint32_t kept = FEATURES && p->dropout ? kept_bits(p, t, at, transposed, m, n_tiles) : 0;
     const int column = (int)threadIdx.x % 4 * 2;
 #pragma unroll
@@ -67,6 +82,7 @@ INLINE void p_and_ds(const struct params *p, const struct job *t, struct patch a
             const bool biased_away = FEATURES && s[n][x] == -INFINITY; /* a weight of 0, also where lse is NaN */
             const float weight = biased_away ? 0 : weight_of(p, s[n][x], lse[row]);
             float z = 1;
+            if (wants_sums && bits >> bit_of(n, x) & 1) sums[row_of_sums(transposed, n, x)].p += weight;
             if (FEATURES && p->dropout) z = kept >> bit_of(n, x) & 1 ? p->place.keep_scale : 0;
             s[n][x] = weight * z;
             dp[n][x] = weight * (dp[n][x] * z - delta[row]);
@@ -80,6 +96,12 @@ INLINE void p_and_ds(const struct params *p, const struct job *t, struct patch a
                 if (!(bits >> bit_of(n, x) & 1)) s[n][x] = dp[n][x] = 0;
     }
     if (!FEATURES) return;
+    if (wants_sums) {
+#pragma unroll
+        for (int n = 0; n < n_tiles; ++n)
+#pragma unroll
+            for (int x = 0; x < 4; ++x) sums[row_of_sums(transposed, n, x)].ds += dp[n][x];
+    }
     if (HAS_SCORE_FUNCTION) through_score_function(p, t, at, transposed, m, n_tiles, wants_dbias, slope + n_tiles, dp);
     if (wants_dbias && p->dbias_sum.data) add_to_dbias(p, t, at, transposed, m, n_tiles, bits, dp);
     if (p->softcap > 0) {
