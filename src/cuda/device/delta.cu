@@ -3,8 +3,9 @@
  * delta.cu: the small kernels around the backward pass, all bound by memory.
  *   strobe__row_deltas   delta = rowsum(dO * O) - dlse and lse, of fp32 tensors as it is and else in base 2, of every packed
  *                        row, 8, 16 or 32 lanes a row; and zeros where the main pass adds up dQ, dS and P
- *   strobe__sink_sums    dsink of a head = -sum over batch and rows of exp(sink - lse) (D - dlse), a block of threads a
- * head, in a fixed order, in fp64 strobe__dq_round     the fp32 sums of dQ to where and as the caller wants them
+ *   strobe__sink_sums    dsink of a head = -sum over batch and rows of exp(sink - lse) (D - dlse), a block of threads each,
+ *                        in a fixed order, in fp64
+ *   strobe__dq_round     the fp32 sums of dQ to where and as the caller wants them
  *   strobe__dbias_round  the fp32 sums of dbias likewise */
 #include "cuda/device/lanes.h"
 #include "cuda/device/row_statistics.h"
@@ -81,8 +82,8 @@ extern "C" __global__ void __launch_bounds__(256) strobe__row_deltas(const __gri
     }
 }
 
-/* Sums over a head's rows, p the weight of a row's sink: p delta, by the rounded O or gradient_of_row; p (D - dlse), to
- * which the parts of p dS belong; and of rows of the sample p, and p (1 - p) less the parts of p P, which is 0 where all
+/* Sums over a head's rows, p the weight of a row's sink: p delta, or what gradient_of_row() has in its place; p (D - dlse),
+ * to which the parts of p dS belong; and of rows of the sample p, and p (1 - p) less the parts of p P, which is 0 where all
  * keys were there. */
 enum sink_sum { ROUNDED, EXACT, WEIGHTS, MISSING, SINK_SUMS };
 
