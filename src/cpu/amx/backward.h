@@ -22,6 +22,7 @@ struct scratch {
     uint32_t *p, *ds;                       /* [2 strips][BLOCK_TILES] operands A: P^T and dS^T */
     uint32_t *pairs;                        /* [BATCH_STRIPS][BLOCK_TILES] operands B: dS^T in pairs of keys */
     struct block block;                     /* S^T and dP^T of a block pair, and what features add */
+    float *ds_sums;                         /* [BLOCK_TILES][TILE_ROWS] sums of dS of a batch's keys; with dsinks */
     struct visible_block *visible;          /* [BATCH_STRIPS][BLOCK_TILES] what the tiles see of the strips */
     bool *packed;                           /* [keys / 64] K, V and K^T of the block are packed */
     struct score_memory score[BLOCK_TILES]; /* the user's function */
@@ -79,6 +80,8 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->block.ds = take(base, &used, PAIR_FLOATS);
     t->block.z = take(base, &used, PAIR_FLOATS);
     t->block.slope = take(base, &used, PAIR_FLOATS);
+    t->block.row_sums = NULL;
+    t->ds_sums = take(base, &used, f->tasks.ds_sums ? rows : 0);
     t->visible = (struct visible_block *)(void *)take(
         base, &used, BATCH_STRIPS * BLOCK_TILES * (int64_t)(sizeof *t->visible / sizeof(float)));
     t->packed = (bool *)(void *)take(base, &used, (keys / BLOCK_KEYS + 3) / 4);

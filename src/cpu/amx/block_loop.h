@@ -101,6 +101,7 @@ ALWAYS_INLINE struct softmax_gradients softmax_gradients_of(const struct block_l
     work.s = loop->c->block.p;
     work.dp = loop->c->block.ds;
     work.slope = work.z = work.minus_delta = NULL;
+    work.ds_sums = loop->f->tasks.ds_sums ? loop->c->ds_sums + pair->tile * TILE_ROWS : NULL;
     work.left = STRIP_KEYS / 2;
     work.hidden = false;
     work.to = operands_of(loop, pair->strip, pair->tile, pair->buffer);
@@ -126,8 +127,10 @@ static void finish_with_dbias(const struct block_loop *loop, const struct block_
     const struct backward *f = loop->f;
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
     const struct row_statistics of_rows = statistics_of(&f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
-    gradients_of_block(&f->tasks.sums, &loop->c->block, t, &loop->rows->features[pair->tile], &of_rows, &f->tasks.place,
-                       &all_vectors, pair->strip->j0, keys, hidden);
+    struct block block = loop->c->block;
+    block.row_sums = work->ds_sums;
+    gradients_of_block(&f->tasks.sums, &block, t, &loop->rows->features[pair->tile], &of_rows, &f->tasks.place, &all_vectors,
+                       pair->strip->j0, keys, hidden);
     for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(loop->c->block.p + at, v_set(-INFINITY));
     while (work->left > 0) softmax_gradients_variant(work, true, true);
 }
@@ -190,6 +193,7 @@ static void take_differences(struct block_loop *loop, const struct row_statistic
 ALWAYS_INLINE struct softmax_gradients start_softmax_gradients(struct block_loop *loop, const struct block_pair *pair) {
     struct softmax_gradients work = softmax_gradients_of(loop, pair);
     if (!is_plain(loop, pair)) finish_pair_scores(loop, pair, &work);
+    if (work.ds_sums) work.hidden = true;
     if (PARTS > 1 || work.left == 0) return work;
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
     const struct row_statistics of_rows = statistics_of(&loop->f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
@@ -301,6 +305,14 @@ static void next_dkdv(struct block_loop *loop, struct dkdv *dkdv, const struct b
     tile_barrier();
 }
 
+/* Adds the sums of dS of the batch to those of the tile, or, where it has none yet, writes them. */
+static void add_ds_sums(const struct block_loop *loop, int64_t tile, float *dq, bool summed) {
+    const float *from = loop->c->ds_sums + tile * TILE_ROWS;
+    float *to = dq + loop->f->tasks.ds_sums;
+    for (int64_t at = 0; at < TILE_ROWS; at += LANES)
+        v_store(to + at, summed ? v_add(v_load(to + at), v_load(from + at)) : v_load(from + at));
+}
+
 /* dQ^T += K^T dS^T of a tile, over the strips of the batch that it sees. */
 static void product_dq(struct block_loop *loop, int64_t tile) {
     const int64_t padded = loop->f->k_padded;
@@ -310,7 +322,8 @@ static void product_dq(struct block_loop *loop, int64_t tile) {
     if (first == end) return;
     const int64_t of_head = loop->rows->first + tile;
     const bool summed = loop->k->dq.summed[of_head];
-    float *dq = loop->k->dq.dq + of_head * TILE_ROWS * padded;
+    float *dq = loop->k->dq.dq + of_head * loop->f->tasks.dq_tile;
+    if (loop->f->tasks.ds_sums) add_ds_sums(loop, tile, dq, summed);
     for (int64_t x = 0; x < padded; x += TILE_DEPTH) {
         const struct tiles_2x2 c = {dq + x * TILE_ROWS, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *dq};
         struct tile_rotation rotation = {&loop->pending, summed ? &c : NULL};
@@ -335,6 +348,7 @@ static void loop_over_batch(struct block_loop *loop) {
     struct block_pair before = {.strip = NULL};
     struct dkdv dkdv = {.strip = NULL};
     int64_t buffer = 0;
+    if (loop->f->tasks.ds_sums) memset(loop->c->ds_sums, 0, BLOCK_TILES * TILE_ROWS * sizeof *loop->c->ds_sums);
     for (int64_t n = 0; n < loop->count; ++n) {
         const struct strip *s = &loop->strips[n];
         const int64_t last = __builtin_popcount(s->seen) - 1; /* of its pairs */

@@ -48,10 +48,11 @@ struct softmax_gradients {
     struct gradient_operands to;
     const float *slope, *z;     /* of the next two keys: softcap's slope, dropout's factors; NULL: there are none */
     const float *minus_delta;   /* with dropout: -delta of the rows, from which the chain of dP has not started then */
+    float *ds_sums;             /* of the rows, dS before softcap's slope is added to; NULL: not wanted */
     vec factor, shift[VECTORS]; /* P = 2^(S factor + shift); in parts e^(S factor + shift) */
     lane_mask rows[VECTORS];    /* the rows that exist */
     int left;                   /* pairs of keys still to come */
-    bool hidden;                /* a score may be -inf, or there is softcap or dropout; the functions' `hidden` */
+    bool hidden;                /* a score may be -inf, or there is softcap, dropout or dsinks; the functions' `hidden` */
 };
 
 /* dP becomes Z dP - delta. */
@@ -65,6 +66,15 @@ ALWAYS_INLINE void drop_gradients(const struct softmax_gradients *work, vec dp[2
 ALWAYS_INLINE void multiply_two_keys(vec x[2][VECTORS], const float *by) {
     for (int j = 0; j < 2; ++j)
         for (int n = 0; n < VECTORS; ++n) x[j][n] = v_mul(x[j][n], v_load(by + j * TILE_ROWS + n * LANES));
+}
+
+/* Adds dS of two keys to the sums of the rows. */
+ALWAYS_INLINE void sum_gradients(const struct softmax_gradients *work, vec score[2][VECTORS], vec ds[2][VECTORS]) {
+    for (int n = 0; n < VECTORS; ++n) {
+        const vec first = v_keep_visible(work->rows[n], score[0][n], ds[0][n]),
+                  second = v_keep_visible(work->rows[n], score[1][n], ds[1][n]);
+        v_store(work->ds_sums + n * LANES, v_add(v_load(work->ds_sums + n * LANES), v_add(first, second)));
+    }
 }
 
 /* P of a score. In parts the difference of S and lse, which may be large, is taken before it is rounded again. */
@@ -118,6 +128,7 @@ ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, boo
     for (int j = 0; j < 2 && !ready && hidden; ++j)
         for (int n = 0; n < VECTORS; ++n) ds[j][n] = v_mul(p[j][n], ds[j][n]);
     if (drops) multiply_two_keys(p, work->z);
+    if (hidden && !ready && work->ds_sums) sum_gradients(work, score, ds);
     if (hidden && !ready && work->slope) multiply_two_keys(ds, work->slope);
     for (int j = 0; j < 2 && hidden; ++j)
         for (int n = 0; n < VECTORS; ++n) {

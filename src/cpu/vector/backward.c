@@ -188,6 +188,7 @@ static void visit_block(const struct backward *f, struct scratch *t, const struc
     if (!t->started) {
         t->of_rows = statistics_of(&f->tasks, &k->s, k->kv, n);
         t->dq = dq_of_tile(&f->tasks, &k->dq, n);
+        t->block.row_sums = f->tasks.ds_sums ? t->dq + f->tasks.ds_sums : NULL;
         start_tile(f, t);
         t->started = true;
     }

@@ -7,6 +7,9 @@
  *        for each super-block of keys that fits in L2:  super_block_gradients() writes its dK and dV and adds to the range's
  * dQ
  *   3. dQ: the sum over the ranges, in the order of the keys, times the scale
+ *   4. a task is a K/V head, where dsinks is wanted: the sum of its rows' parts
+ *
+ * Where dsinks is wanted, the sum of dS over each row's keys goes with dQ as one more column, and is complete in step 3.
  *
  * The ranges follow from the number of keys alone, and there are enough that few heads still fill many cores. The number of
  * threads decides whether a task is a range or a whole head. Results do not depend on it: dQ of each range is summed apart,
@@ -29,7 +32,7 @@ enum {
 
 /* dQ of a range of keys, or of all ranges up to it. */
 struct range_sum {
-    float *dq;    /* [tiles][dim][TILE_ROWS] */
+    float *dq;    /* [tiles][dim][TILE_ROWS]; with dsinks [dim + 1], and the last has the sum of dS */
     bool *summed; /* [tiles] dq of the tile holds sums; false: it holds anything */
 };
 
@@ -45,11 +48,11 @@ struct gradient_tasks {
     char *workspace;
     size_t scratch_bytes;                   /* of a worker */
     int64_t tiles, dq_tile, dq_floats;      /* tiles of a K/V head; floats of dQ of a tile, of a head */
+    int64_t ds_sums;                        /* where the sums of dS are in dQ of a tile; 0: not wanted */
     int64_t ranges, range_keys, super_keys; /* of a head; keys of a range; keys of a super-block at most */
-    int64_t statistics_tiles;   /* of a task that computes delta; with dsinks, a sum over the head's rows, all of a head */
-    bool apart;                 /* a range is a task; false: a head is */
-    struct row_statistics rows; /* [batch][heads_kv][tiles][TILE_ROWS] */
-    struct range_sum sum;       /* where ranges are tasks: [batch][heads_kv][ranges] */
+    bool apart;                             /* a range is a task; false: a head is */
+    struct row_statistics rows;             /* [batch][heads_kv][tiles][TILE_ROWS] */
+    struct range_sum sum;                   /* where ranges are tasks: [batch][heads_kv][ranges] */
     struct dropout_place place;
     struct score_gradients sums; /* of bias and sinks */
 
@@ -61,8 +64,10 @@ struct gradient_tasks {
 static inline struct row_statistics statistics_of(const struct gradient_tasks *g, const struct sequence *s, int64_t kv,
                                                   int64_t tile) {
     const int64_t at = ((s->b * g->p->a.heads_kv + kv) * g->tiles + tile) * TILE_ROWS;
-    return (struct row_statistics){
-        .minus_lse = g->rows.minus_lse + at, .delta = g->rows.delta + at, .minus_delta = g->rows.minus_delta + at};
+    return (struct row_statistics){.minus_lse = g->rows.minus_lse + at,
+                                   .delta = g->rows.delta + at,
+                                   .minus_delta = g->rows.minus_delta + at,
+                                   .of_sink = g->ds_sums ? g->rows.of_sink + at : NULL};
 }
 
 /* --------------------------------------------------------------------------------------------------- what tasks do -- */
@@ -86,7 +91,7 @@ static inline int64_t shared_by_tasks(const struct gradient_tasks *g, float *bas
 static inline void statistics_task(void *context, int64_t index, int32_t worker) {
     const struct gradient_tasks *g = context;
     const int64_t heads = g->p->a.batch * g->p->a.heads_kv, kv = index % heads % g->p->a.heads_kv;
-    const int64_t begin = index / heads * g->statistics_tiles, end = begin + g->statistics_tiles;
+    const int64_t begin = index / heads * STATISTICS_TILES, end = begin + STATISTICS_TILES;
     const struct sequence s = strobe__sequence(g->p, index % heads / g->p->a.heads_kv);
     const float_mode mode = enter_flush_to_zero();
     struct range_sum sum[2];
@@ -95,7 +100,7 @@ static inline void statistics_task(void *context, int64_t index, int32_t worker)
     for (int64_t n = begin; n < end && n * TILE_ROWS < packed_rows(g->p, &s); ++n) {
         const struct row_statistics rows = statistics_of(g, &s, kv, n);
         const struct tile_rows t = tile_rows_at(g->p, &s, kv, n * TILE_ROWS);
-        read_row_statistics(&rows, &t, &g->sums, row);
+        read_row_statistics(&rows, &t, row);
     }
     leave_flush_to_zero(mode);
 }
@@ -131,10 +136,14 @@ static inline void add_tile(const struct gradient_tasks *g, const struct range_s
     for (int64_t at = 0; at < g->dq_tile; at += LANES) v_store(to + at, v_add(v_load(to + at), v_load(from + at)));
 }
 
-/* Writes dQ of tile n, if the sequence has as many tiles. */
+/* Writes dQ of tile n, and its rows' parts of dsinks, if the sequence has as many tiles. */
 static inline void write_tile(const struct gradient_tasks *g, const struct keys *k, const struct range_sum *sum, int64_t n) {
     if (n * TILE_ROWS >= packed_rows(g->p, &k->s)) return;
     const struct tile_rows t = tile_rows_at(g->p, &k->s, k->kv, n * TILE_ROWS);
+    if (g->ds_sums) {
+        const struct row_statistics of = statistics_of(g, &k->s, k->kv, n);
+        write_parts_of_dsinks(&of, &t, sum->summed[n] ? sum->dq + n * g->dq_tile + g->ds_sums : NULL);
+    }
     g->write_dq(&t, dq_of_tile(g, sum, n));
 }
 
@@ -210,6 +219,20 @@ static inline void queries_task(void *context, int64_t index, int32_t worker) {
     leave_flush_to_zero(mode);
 }
 
+/* A task of step 4: dsinks of a K/V head's query heads, in a batch entry. */
+static inline void sinks_task(void *context, int64_t index, int32_t worker) {
+    const struct gradient_tasks *g = context;
+    const strobe_attention *a = &g->p->a;
+    const struct sequence s = strobe__sequence(g->p, index / a->heads_kv);
+    double *const sums = g->sums.dsinks + s.b * a->heads_q;
+    (void)worker;
+    for (int64_t n = 0; n * TILE_ROWS < packed_rows(g->p, &s); ++n) {
+        const struct tile_rows t = tile_rows_at(g->p, &s, index % a->heads_kv, n * TILE_ROWS);
+        const struct row_statistics of = statistics_of(g, &s, t.kv, n);
+        for (int64_t r = 0; r < t.n; ++r) sums[packed_head(&t, r)] += (double)of.of_sink[r];
+    }
+}
+
 /* ----------------------------------------------------------------------------------------------------------- sizes -- */
 
 /* dim_padded: floats of a row of dQ; key_bytes: bytes of a super-block's memory for each key. */
@@ -227,8 +250,8 @@ static inline struct gradient_tasks gradient_tasks_of(const struct problem *p, i
     if (g.super_keys > g.range_keys) g.super_keys = g.range_keys;
     if (g.super_keys > blocks * BLOCK_KEYS) g.super_keys = blocks * BLOCK_KEYS;
     g.tiles = (a->seq_q * p->group + TILE_ROWS - 1) / TILE_ROWS;
-    g.statistics_tiles = p->g.dsinks ? g.tiles : STATISTICS_TILES;
-    g.dq_tile = dim_padded * TILE_ROWS;
+    g.dq_tile = (dim_padded + (p->g.dsinks ? 1 : 0)) * TILE_ROWS;
+    g.ds_sums = p->g.dsinks ? dim_padded * TILE_ROWS : 0;
     g.dq_floats = strobe__product(g.tiles, g.dq_tile);
     if (a->dropout) g.place = strobe__dropout_place(p);
     return g;
@@ -249,6 +272,7 @@ static inline size_t gradient_tasks_lay_out(struct gradient_tasks *g, char *base
     g->rows.minus_lse = take(shared, &used, rows);
     g->rows.delta = take(shared, &used, rows);
     g->rows.minus_delta = take(shared, &used, rows);
+    g->rows.of_sink = take(shared, &used, g->ds_sums ? rows : 0);
     g->sum = take_sums(g, shared, &used, g->apart ? heads * g->ranges : 0);
     return bytes + used * sizeof(float);
 }
@@ -258,13 +282,14 @@ static inline void gradient_tasks_run(struct gradient_tasks *g) {
     const int64_t heads = a->batch * a->heads_kv;
     const int64_t groups = (g->sums.across_batch ? 1 : a->batch) * (g->sums.across_heads ? 1 : a->heads_kv);
     score_gradients_start(&g->sums);
-    const int64_t parts = g->tiles > 0 ? (g->tiles + g->statistics_tiles - 1) / g->statistics_tiles : 0;
+    const int64_t parts = (g->tiles + STATISTICS_TILES - 1) / STATISTICS_TILES;
     strobe__parallel_for(a->parallel, heads * parts, statistics_task, g);
     if (g->sums.arrays.slots)
         strobe__parallel_for(a->parallel, g->sums.arrays.slots, slot_task, g);
     else
         strobe__parallel_for(a->parallel, groups * (g->apart ? g->ranges : 1), keys_task, g);
     if (g->apart) strobe__parallel_for(a->parallel, heads * g->tiles, queries_task, g);
+    if (g->ds_sums) strobe__parallel_for(a->parallel, heads, sinks_task, g);
     score_gradients_finish(&g->sums);
 }
 

@@ -5,7 +5,8 @@
  *     S; softcap, bias, ALiBi, function, mask (scores.h)   P = exp(S - lse) = 2^((S scale - lse) log2 e)
  *     dropout Z                            dS = P (Z dP - delta), times the function's and softcap's slope;  P becomes Z P
  *
- * and, once for each row, delta = rowsum(dO * O) - dlse. One text for every level, AMX included. */
+ * and, once for each row, delta = rowsum(dO * O) - dlse, and the row's part of its sink's gradient. One text for every
+ * level, AMX included. */
 #ifndef STROBE_CPU_BLOCK_GRADIENTS_H
 #define STROBE_CPU_BLOCK_GRADIENTS_H
 
@@ -16,12 +17,14 @@
 /* The statistics of a tile's rows: -lse, -inf for rows that see no key; delta = rowsum(dO * O) - dlse. */
 struct row_statistics {
     float *minus_lse, *delta, *minus_delta; /* [TILE_ROWS]; -delta is where the chain of dP starts from on AMX */
+    float *of_sink;                         /* [TILE_ROWS] the row's part of dsinks; NULL: not wanted */
 };
 
 /* The scores and gradients of a block pair, all [BLOCK_KEYS][TILE_ROWS]. */
 struct block {
     float *p, *ds;    /* S, then P; dP, then dS */
     float *z, *slope; /* dropout's factors; softcap's slope */
+    float *row_sums;  /* [TILE_ROWS] sum_ds_of_rows() adds to them; NULL: not wanted */
 };
 
 /* The dot product of two rows, to fp32 accuracy; its order depends on the level. */
@@ -37,9 +40,8 @@ static inline double dot_rows(const float *a, const float *b, int64_t columns) {
     return total;
 }
 
-/* Computes lse log2 e and delta of a tile's rows, and adds their part of dsinks. row: [2][dim_v] of scratch. */
-static inline void read_row_statistics(const struct row_statistics *to, const struct tile_rows *t,
-                                       const struct score_gradients *sums, float *row) {
+/* Computes lse log2 e and delta of a tile's rows. row: [2][dim_v] of scratch. */
+static inline void read_row_statistics(const struct row_statistics *to, const struct tile_rows *t, float *row) {
     const strobe_attention *a = &t->p->a;
     const strobe_gradients *g = &t->p->g;
     for (int64_t r = 0; r < TILE_ROWS; ++r) {
@@ -56,7 +58,25 @@ static inline void read_row_statistics(const struct row_statistics *to, const st
         to->delta[r] = (float)delta;
         to->minus_delta[r] = (float)-delta;
         to->minus_lse[r] = (float)-lse;
-        if (g->dsinks) add_to_dsink(sums, t, r, lse, delta);
+    }
+}
+
+/* The rows' parts of dsinks, P_sink (dlse - D), where D = sum_j Z P dP is not taken from O, which has been rounded. A row's
+ * weights add up to 1 - P_sink, so that its dS, before anything has multiplied them, add up to D - (1 - P_sink) delta.
+ * ds_sums: these sums; NULL where no row sees a key of this call. Then delta stands for D - dlse: a call without keys whose
+ * out and lse are those of keys elsewhere computes dsinks. */
+static inline void write_parts_of_dsinks(const struct row_statistics *of, const struct tile_rows *t, const float *ds_sums) {
+    const strobe_sinks *sinks = &t->p->sinks;
+    const strobe_tensor *dlse = &t->p->g.dlse;
+    for (int64_t r = 0; r < t->n; ++r) {
+        of->of_sink[r] = 0;
+        if (of->minus_lse[r] == -INFINITY) continue;
+        const double sink = element_load(sinks->data, sinks->dtype, packed_head(t, r));
+        const double p_sink = exp(sink + (double)of->minus_lse[r]), delta = (double)of->delta[r];
+        const double of_lse = dlse->data ? element_load(dlse->data, dlse->dtype, tile_offset(t, dlse, r)) : 0;
+        double d_minus_dlse = delta;
+        if (ds_sums) d_minus_dlse = (double)ds_sums[r] - of_lse + (1 - p_sink) * delta;
+        of->of_sink[r] = (float)(-p_sink * d_minus_dlse);
     }
 }
 
@@ -81,6 +101,15 @@ static inline void p_and_ds(const struct problem *p, const struct block *b, cons
     }
 }
 
+/* Adds dS of each row, in the vectors of rows that see something. */
+static inline void sum_ds_of_rows(const struct block *b, const struct visible_block *v, int64_t keys) {
+    for (int64_t lane = v->first * LANES; lane < v->end * LANES; lane += LANES) {
+        vec sum = v_set(0);
+        for (int64_t at = lane; at < keys * TILE_ROWS; at += TILE_ROWS) sum = v_add(sum, v_load(b->ds + at));
+        v_store(b->row_sums + lane, v_add(v_load(b->row_sums + lane), sum));
+    }
+}
+
 /* All of it, on scores that finish_block_scores() has finished; hidden: what that returned. */
 static inline void gradients_of_block(const struct score_gradients *sums, const struct block *b, const struct tile_rows *t,
                                       const struct row_features *f, const struct row_statistics *rows,
@@ -89,6 +118,7 @@ static inline void gradients_of_block(const struct score_gradients *sums, const 
     const struct problem *p = t->p;
     if (p->a.dropout) dropout_factors(b->z, f, v, place, j0, keys);
     p_and_ds(p, b, rows, v, keys, hidden);
+    if (b->row_sums) sum_ds_of_rows(b, v, keys);
     if (p->features & FEATURE(SCORE)) function_gradients(&sums->arrays, b->ds, t, &f->score, v->first, v->end, j0, keys);
     if (p->g.dbias) add_to_dbias(sums, t, v, b->ds, j0, keys);
     if (p->a.softcap > 0) multiply(b->ds, b->slope, v, keys);

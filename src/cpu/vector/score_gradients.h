@@ -63,14 +63,6 @@ static inline void score_gradients_start(const struct score_gradients *g) {
                        (size_t)a->seq_k * sizeof *g->dbias);
 }
 
-/* Adds a row's part of dsink, P_sink (dlse - rowsum(dO * O)) = -P_sink delta. */
-static inline void add_to_dsink(const struct score_gradients *g, const struct tile_rows *t, int64_t r, double lse,
-                                double delta) {
-    const strobe_sinks *sinks = &g->p->sinks;
-    const int64_t h = packed_head(t, r);
-    g->dsinks[t->s.b * g->p->a.heads_q + h] -= exp(element_load(sinks->data, sinks->dtype, h) - lse) * delta;
-}
-
 /* Adds dS of a tile and the keys [j0, j0 + keys) to dbias, LANES rows of LANES keys at a time. Rows that share a sum add to
  * it one after the other. */
 static inline void add_to_dbias(const struct score_gradients *g, const struct tile_rows *t, const struct visible_block *v,
