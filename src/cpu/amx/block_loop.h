@@ -109,6 +109,7 @@ ALWAYS_INLINE struct softmax_gradients softmax_gradients_of(const struct block_l
     for (int i = 0; i < VECTORS; ++i) {
         const vec shift = v_mul(v_load(of_rows.minus_lse + i * LANES), v_set(PARTS == 1 ? (float)LOG2_E : 1));
         work.shift[i] = v_min(v_set(FLT_MAX), shift); /* infinite under a bias of finfo.min alone: then P is 0, and no NaN */
+        work.sum[i] = v_set(0);
         work.rows[i] = lanes_first(t->n - i * LANES);
     }
     return work;
@@ -132,7 +133,7 @@ static void finish_with_dbias(const struct block_loop *loop, const struct block_
     gradients_of_block(&f->tasks.sums, &block, t, &loop->rows->features[pair->tile], &of_rows, &f->tasks.place, &all_vectors,
                        pair->strip->j0, keys, hidden);
     for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(loop->c->block.p + at, v_set(-INFINITY));
-    while (work->left > 0) softmax_gradients_variant(work, true, true);
+    while (work->left > 0) softmax_gradients_variant(work, HIDDEN_WORK, true);
 }
 
 /* What is needed of softcap and dropout when P and dS are computed. */
@@ -193,7 +194,6 @@ static void take_differences(struct block_loop *loop, const struct row_statistic
 ALWAYS_INLINE struct softmax_gradients start_softmax_gradients(struct block_loop *loop, const struct block_pair *pair) {
     struct softmax_gradients work = softmax_gradients_of(loop, pair);
     if (!is_plain(loop, pair)) finish_pair_scores(loop, pair, &work);
-    if (work.ds_sums) work.hidden = true;
     if (PARTS > 1 || work.left == 0) return work;
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
     const struct row_statistics of_rows = statistics_of(&loop->f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
@@ -202,7 +202,7 @@ ALWAYS_INLINE struct softmax_gradients start_softmax_gradients(struct block_loop
 }
 
 /* The next group of 32 columns of dV or dK, with vector work between its products. */
-ALWAYS_INLINE void dkdv_step(struct block_loop *loop, struct dkdv *dkdv, struct softmax_gradients *work, bool hidden) {
+ALWAYS_INLINE void dkdv_step(struct block_loop *loop, struct dkdv *dkdv, struct softmax_gradients *work, enum care care) {
     const struct backward *f = loop->f;
     const struct scratch *c = loop->c;
     const int64_t k = f->k_padded, v = f->v_padded, begin = dkdv->strip->begin, depth = dkdv->strip->end - begin;
@@ -213,17 +213,17 @@ ALWAYS_INLINE void dkdv_step(struct block_loop *loop, struct dkdv *dkdv, struct 
     const int pairs = (int)((STRIP_KEYS / 2 + dkdv->groups - 1) / dkdv->groups); /* a pair's work over as many steps */
     if (n < v_groups)
         product_dkdv(&loop->pending, c->dv + at * v, operands.p, c->dout_pairs + begin * TILE_ROWS * v * PARTS, n, v_groups,
-                     depth, seen, summed, work, pairs, hidden);
+                     depth, seen, summed, work, pairs, care);
     else
         product_dkdv(&loop->pending, c->dk + at * k, operands.ds, c->q_pairs + begin * TILE_ROWS * k * PARTS, n - v_groups,
-                     k / TILE_DEPTH, depth, seen, summed, work, pairs, hidden);
+                     k / TILE_DEPTH, depth, seen, summed, work, pairs, care);
     if (dkdv->next == dkdv->groups) c->summed[at / STRIP_KEYS] = true;
 }
 
 /* One step of the pipeline: groups of dV and dK of the strip before up to `until`, then S^T and dP^T of the pair. `from` is
  * the vector work of the pair before. */
 ALWAYS_INLINE void pair_step(struct block_loop *loop, const struct block_pair *pair, struct dkdv *dkdv, int64_t until,
-                             const struct softmax_gradients *from, bool hidden) {
+                             const struct softmax_gradients *from, enum care care) {
     struct softmax_gradients work = *from;
     const struct backward *f = loop->f;
     const struct scratch *c = loop->c;
@@ -231,18 +231,31 @@ ALWAYS_INLINE void pair_step(struct block_loop *loop, const struct block_pair *p
     const int64_t key = at * PARTS, row = pair->tile * TILE_ROWS * PARTS;
     float *minus_delta = statistics_of(&f->tasks, &loop->k->s, loop->k->kv, loop->rows->first + pair->tile).minus_delta;
     tile_barrier();
-    while (dkdv->next < until) dkdv_step(loop, dkdv, &work, hidden);
-    product_scores(&loop->pending, c->block.p, NULL, c->k + key * k, c->q + row * k, k / TILE_DEPTH, &work, hidden);
+    while (dkdv->next < until) dkdv_step(loop, dkdv, &work, care);
+    product_scores(&loop->pending, c->block.p, NULL, c->k + key * k, c->q + row * k, k / TILE_DEPTH, &work, care);
+    if (care & SUMMED_WORK && work.ds_sums) store_sums(&work);
     product_scores(&loop->pending, c->block.ds, f->delta_last ? NULL : minus_delta, c->v + key * v, c->dout + row * v,
-                   v / TILE_DEPTH, NULL, false);
+                   v / TILE_DEPTH, NULL, PLAIN_WORK);
     tile_barrier();
 }
 
-/* The step in a second copy, so that plain work meets no branch and no instruction of the other. */
+/* The step in further copies, so that plain work meets no branch and no instruction of the others. */
 static __attribute__((noinline)) void pair_step_hidden(struct block_loop *loop, const struct block_pair *pair,
                                                        struct dkdv *dkdv, int64_t until,
                                                        const struct softmax_gradients *from) {
-    pair_step(loop, pair, dkdv, until, from, true);
+    pair_step(loop, pair, dkdv, until, from, HIDDEN_WORK);
+}
+
+static __attribute__((noinline)) void pair_step_hidden_summed(struct block_loop *loop, const struct block_pair *pair,
+                                                              struct dkdv *dkdv, int64_t until,
+                                                              const struct softmax_gradients *from) {
+    pair_step(loop, pair, dkdv, until, from, HIDDEN_WORK + SUMMED_WORK);
+}
+
+static __attribute__((noinline)) void pair_step_summed(struct block_loop *loop, const struct block_pair *pair,
+                                                       struct dkdv *dkdv, int64_t until,
+                                                       const struct softmax_gradients *from) {
+    pair_step(loop, pair, dkdv, until, from, SUMMED_WORK);
 }
 
 /* G[j] += P[j][r] Y_r for the rows of a tile that are not finite, where P[j][r] is not 0. They were left out of the operand
@@ -282,7 +295,7 @@ static void next_dkdv(struct block_loop *loop, struct dkdv *dkdv, const struct b
     const struct backward *f = loop->f;
     const strobe_attention *a = &f->p->a;
     struct softmax_gradients none = {.left = 0};
-    while (dkdv->next < dkdv->groups) dkdv_step(loop, dkdv, &none, false);
+    while (dkdv->next < dkdv->groups) dkdv_step(loop, dkdv, &none, PLAIN_WORK);
     if (!last) return;
     *dkdv = (struct dkdv){.strip = last->strip, .buffer = last->buffer, .groups = (f->k_padded + f->v_padded) / TILE_DEPTH};
     if (!f->some_hidden) return;
@@ -356,13 +369,17 @@ static void loop_over_batch(struct block_loop *loop) {
         for (int64_t tile = s->begin; tile < s->end; ++tile) {
             if (!sees(s, tile)) continue;
             const struct block_pair pair = {.strip = s, .tile = tile, .buffer = buffer};
-            struct softmax_gradients work = {.left = 0};
+            struct softmax_gradients work = {.left = 0, .ds_sums = NULL};
             if (before.strip) work = start_softmax_gradients(loop, &before);
             const int64_t until = done == 0 ? 0 : dkdv.groups * done / last;
-            if (work.hidden)
+            if (loop->f->tasks.ds_sums && (PARTS > 1 || work.hidden))
+                pair_step_hidden_summed(loop, &pair, &dkdv, until, &work);
+            else if (loop->f->tasks.ds_sums)
+                pair_step_summed(loop, &pair, &dkdv, until, &work);
+            else if (work.hidden)
                 pair_step_hidden(loop, &pair, &dkdv, until, &work);
             else
-                pair_step(loop, &pair, &dkdv, until, &work, false);
+                pair_step(loop, &pair, &dkdv, until, &work, PLAIN_WORK);
             if (before.strip && before.strip != s) next_dkdv(loop, &dkdv, &before);
             before = pair;
             ++done;
@@ -372,7 +389,12 @@ static void loop_over_batch(struct block_loop *loop) {
     if (!before.strip) return;
     struct softmax_gradients work = start_softmax_gradients(loop, &before);
     store_pending(&loop->pending);
-    softmax_gradients_step(&work, STRIP_KEYS, true);
+    if (work.ds_sums) {
+        softmax_gradients_step(&work, STRIP_KEYS, HIDDEN_WORK + SUMMED_WORK);
+        store_sums(&work);
+    } else {
+        softmax_gradients_step(&work, STRIP_KEYS, HIDDEN_WORK);
+    }
     tile_barrier();
     next_dkdv(loop, &dkdv, &before);
     next_dkdv(loop, &dkdv, NULL);

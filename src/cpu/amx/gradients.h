@@ -48,11 +48,19 @@ struct softmax_gradients {
     struct gradient_operands to;
     const float *slope, *z;     /* of the next two keys: softcap's slope, dropout's factors; NULL: there are none */
     const float *minus_delta;   /* with dropout: -delta of the rows, from which the chain of dP has not started then */
-    float *ds_sums;             /* of the rows, dS before softcap's slope is added to; NULL: not wanted */
+    float *ds_sums;             /* of the rows: where `sum` is to be added; NULL: not wanted */
+    vec sum[VECTORS];           /* of dS before softcap's slope */
     vec factor, shift[VECTORS]; /* P = 2^(S factor + shift); in parts e^(S factor + shift) */
     lane_mask rows[VECTORS];    /* the rows that exist */
     int left;                   /* pairs of keys still to come */
-    bool hidden;                /* a score may be -inf, or there is softcap, dropout or dsinks; the functions' `hidden` */
+    bool hidden;                /* a score may be -inf, or there is softcap or dropout */
+};
+
+/* What the vector work looks after: a sum of these. */
+enum care {
+    PLAIN_WORK = 0,
+    HIDDEN_WORK = 1, /* what `hidden` means */
+    SUMMED_WORK = 2, /* dS is summed */
 };
 
 /* dP becomes Z dP - delta. */
@@ -68,19 +76,26 @@ ALWAYS_INLINE void multiply_two_keys(vec x[2][VECTORS], const float *by) {
         for (int n = 0; n < VECTORS; ++n) x[j][n] = v_mul(x[j][n], v_load(by + j * TILE_ROWS + n * LANES));
 }
 
-/* Adds dS of two keys to the sums of the rows. */
-ALWAYS_INLINE void sum_gradients(const struct softmax_gradients *work, vec score[2][VECTORS], vec ds[2][VECTORS]) {
+/* Adds dS of two keys to the rows' sums, and these to those of the pairs before. */
+ALWAYS_INLINE void sum_gradients(struct softmax_gradients *work, vec score[2][VECTORS], vec ds[2][VECTORS], bool hidden) {
     for (int n = 0; n < VECTORS; ++n) {
-        const vec first = v_keep_visible(work->rows[n], score[0][n], ds[0][n]),
-                  second = v_keep_visible(work->rows[n], score[1][n], ds[1][n]);
-        v_store(work->ds_sums + n * LANES, v_add(v_load(work->ds_sums + n * LANES), v_add(first, second)));
+        const vec first = hidden ? v_keep_visible(work->rows[n], score[0][n], ds[0][n]) : ds[0][n],
+                  second = hidden ? v_keep_visible(work->rows[n], score[1][n], ds[1][n]) : ds[1][n];
+        work->sum[n] = v_add(work->sum[n], v_add(first, second));
     }
 }
 
-/* P of a score. In parts the difference of S and lse, which may be large, is taken before it is rounded again. */
-ALWAYS_INLINE vec weight(const struct softmax_gradients *work, vec score, int n) {
+ALWAYS_INLINE void store_sums(const struct softmax_gradients *work) {
+    float *to = work->ds_sums;
+    for (int n = 0; n < VECTORS; ++n) v_store(to + n * LANES, v_add(v_load(to + n * LANES), work->sum[n]));
+}
+
+/* P of a score. In parts the difference of S and lse, which may be large, is taken before it is rounded again. Sums of dS
+ * are not rounded to 16 bits, and a coarse exponential would be most of their error. */
+ALWAYS_INLINE vec weight(const struct softmax_gradients *work, vec score, int n, enum care care) {
     const vec exponent = v_fma(score, work->factor, work->shift[n]);
-    return PARTS == 1 ? v_exp2_coarse(exponent) : v_exp2(v_mul(exponent, v_set((float)LOG2_E)));
+    if (PARTS > 1) return v_exp2(v_mul(exponent, v_set((float)LOG2_E)));
+    return care & SUMMED_WORK ? v_exp2(exponent) : v_exp2_coarse(exponent);
 }
 
 /* Takes the next part of x. The last one is all that is left, not rounded yet. */
@@ -112,23 +127,23 @@ ALWAYS_INLINE void store_operands(struct gradient_operands to, vec p[2][VECTORS]
     }
 }
 
-/* The vector work of the next two keys. `hidden`: as in the structure. P and dS are 0 where a score is -inf, whatever dP and
- * delta are, and in rows that do not exist, where a key's NaN is not masked. `ready`: s and dp hold P and dS already. */
-ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, bool hidden, bool ready) {
+/* The vector work of the next two keys. Where it is hidden, P and dS are 0 where a score is -inf, whatever dP and delta are,
+ * and in rows that do not exist, where a key's NaN is not masked. `ready`: s and dp hold P and dS already. */
+ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, enum care care, bool ready) {
     vec score[2][VECTORS], p[2][VECTORS], ds[2][VECTORS];
-    const bool drops = hidden && !ready && work->z;
+    const bool hidden = care & HIDDEN_WORK, drops = hidden && !ready && work->z;
     for (int j = 0; j < 2; ++j)
         for (int n = 0; n < VECTORS; ++n) {
             score[j][n] = v_load(work->s + j * TILE_ROWS + n * LANES);
             ds[j][n] = v_load(work->dp + j * TILE_ROWS + n * LANES);
-            p[j][n] = ready ? score[j][n] : weight(work, score[j][n], n);
+            p[j][n] = ready ? score[j][n] : weight(work, score[j][n], n, care);
             if (!ready && !hidden) ds[j][n] = v_mul(p[j][n], ds[j][n]);
         }
     if (drops) drop_gradients(work, ds);
     for (int j = 0; j < 2 && !ready && hidden; ++j)
         for (int n = 0; n < VECTORS; ++n) ds[j][n] = v_mul(p[j][n], ds[j][n]);
     if (drops) multiply_two_keys(p, work->z);
-    if (hidden && !ready && work->ds_sums) sum_gradients(work, score, ds);
+    if (care & SUMMED_WORK && !ready) sum_gradients(work, score, ds, hidden);
     if (hidden && !ready && work->slope) multiply_two_keys(ds, work->slope);
     for (int j = 0; j < 2 && hidden; ++j)
         for (int n = 0; n < VECTORS; ++n) {
@@ -147,8 +162,8 @@ ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, boo
 }
 
 /* The same for up to `pairs` pairs of keys. */
-ALWAYS_INLINE void softmax_gradients_step(struct softmax_gradients *work, int pairs, bool hidden) {
-    for (; pairs > 0 && work->left > 0; --pairs) softmax_gradients_variant(work, hidden, false);
+ALWAYS_INLINE void softmax_gradients_step(struct softmax_gradients *work, int pairs, enum care care) {
+    for (; pairs > 0 && work->left > 0; --pairs) softmax_gradients_variant(work, care, false);
 }
 
 /* P or dS of key j and row r, from an operand A. */
@@ -218,23 +233,23 @@ struct work_rate {
  * not in its tiles yet. */
 ALWAYS_INLINE void multiply_2x2(const uint16_t *a, bool fresh_a, const uint16_t *b, bool fresh_b, enum streamed streamed,
                                 const struct tile_rotation *rotation, struct softmax_gradients *work, struct work_rate rate,
-                                bool hidden) {
+                                enum care care) {
     if (fresh_a) LOAD_OPERAND(4, a, streamed & STREAM_A);
     if (fresh_b) LOAD_OPERAND(6, b, streamed & STREAM_B);
     if (rotation) ROTATE_TILE(0, rotation, 0, 0);
     _tile_dpbf16ps(0, 4, 6);
-    softmax_gradients_step(work, rate.after[0], hidden);
+    softmax_gradients_step(work, rate.after[0], care);
     if (fresh_b) LOAD_OPERAND(7, b + TILE_ELEMENTS, streamed & STREAM_B);
     if (rotation) ROTATE_TILE(1, rotation, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
-    softmax_gradients_step(work, rate.after[1], hidden);
+    softmax_gradients_step(work, rate.after[1], care);
     if (fresh_a) LOAD_OPERAND(5, a + TILE_ELEMENTS, streamed & STREAM_A);
     if (rotation) ROTATE_TILE(2, rotation, 0, 1);
     _tile_dpbf16ps(2, 5, 6);
-    softmax_gradients_step(work, rate.after[2], hidden);
+    softmax_gradients_step(work, rate.after[2], care);
     if (rotation) ROTATE_TILE(3, rotation, 1, 1);
     _tile_dpbf16ps(3, 5, 7);
-    softmax_gradients_step(work, rate.after[3], hidden);
+    softmax_gradients_step(work, rate.after[3], care);
 }
 
 /* How many of `pairs` come with the n-th of the steps of parts. */
@@ -246,12 +261,12 @@ ALWAYS_INLINE int share_of_step(int pairs, int n) {
 /* The same of all parts whose product counts, which are those from products[start] on. */
 ALWAYS_INLINE void multiply_parts(const uint16_t *a, const uint16_t *b, int start, enum streamed streamed,
                                   const struct tile_rotation *rotation, struct softmax_gradients *work,
-                                  struct work_rate rate, bool hidden) {
+                                  struct work_rate rate, enum care care) {
     for (int n = start; n < PRODUCTS; ++n) {
         const bool first = n == start;
         if (rate.spread) rate.after[1] = share_of_step(rate.spread, n - start);
         multiply_2x2(a + products[n].a * PART_ELEMENTS, first || products[n].fresh_a, b + products[n].b * PART_ELEMENTS,
-                     first || products[n].fresh_b, streamed, first ? rotation : NULL, work, rate, hidden);
+                     first || products[n].fresh_b, streamed, first ? rotation : NULL, work, rate, care);
     }
 }
 
@@ -262,7 +277,7 @@ static const struct work_rate no_work = {{0, 0, 0, 0}, 0};
  * store the dP^T that this work reads, so the work begins when two tiles, the first 16 keys, are stored. All products of
  * parts are taken: P is e to the power of S, and dP - delta may be a small difference. */
 ALWAYS_INLINE void product_scores(struct tiles_2x2 *pending, float *s, float *start, const uint16_t *k, const uint16_t *q,
-                                  int64_t chunks, struct softmax_gradients *work, bool hidden) {
+                                  int64_t chunks, struct softmax_gradients *work, enum care care) {
     const struct tiles_2x2 rows = {start, LANES, 0, 0};
     const struct tile_rotation rotation = {pending, start ? &rows : NULL};
     struct softmax_gradients none = {.left = 0};
@@ -270,13 +285,14 @@ ALWAYS_INLINE void product_scores(struct tiles_2x2 *pending, float *s, float *st
         const int slots = (int)(PRODUCTS * 4 * chunks - 1), pairs = (work->left + slots - 1) / slots;
         const struct work_rate first = {{0, pairs, pairs, pairs}, 0}, rate = {{pairs, pairs, pairs, pairs}, 0};
         if (chunks == 1) store_pending(pending); /* else the one step would have time for 8 pairs at most */
-        multiply_parts(k, q, 0, STREAM_B, &rotation, work, first, hidden);
+        multiply_parts(k, q, 0, STREAM_B, &rotation, work, first, care);
         for (int64_t n = 1; n < chunks; ++n)
-            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, 0, STREAM_B, NULL, work, rate, hidden);
+            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, 0, STREAM_B, NULL, work, rate, care);
     } else {
-        multiply_parts(k, q, 0, STREAM_B, &rotation, &none, no_work, false);
+        multiply_parts(k, q, 0, STREAM_B, &rotation, &none, no_work, PLAIN_WORK);
         for (int64_t n = 1; n < chunks; ++n)
-            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, 0, STREAM_B, NULL, &none, no_work, false);
+            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, 0, STREAM_B, NULL, &none, no_work,
+                           PLAIN_WORK);
     }
     *pending = (struct tiles_2x2){s, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *s};
 }
@@ -284,12 +300,12 @@ ALWAYS_INLINE void product_scores(struct tiles_2x2 *pending, float *s, float *st
 /* multiply_parts() with both operands streamed, and with vector work as long as any is left: in parts `pairs` pairs of keys.
  */
 ALWAYS_INLINE void multiply_with_work(const uint16_t *a, const uint16_t *b, const struct tile_rotation *rotation,
-                                      struct softmax_gradients *work, int pairs, bool hidden) {
+                                      struct softmax_gradients *work, int pairs, enum care care) {
     const struct work_rate some = {{0, 1, 0, 1}, 0}, in_parts = {{0, 0, 0, 0}, pairs};
     if (work->left > 0)
-        multiply_parts(a, b, SCORE_PRODUCTS, STREAM_BOTH, rotation, work, PARTS == 1 ? some : in_parts, hidden);
+        multiply_parts(a, b, SCORE_PRODUCTS, STREAM_BOTH, rotation, work, PARTS == 1 ? some : in_parts, care);
     else
-        multiply_parts(a, b, SCORE_PRODUCTS, STREAM_BOTH, rotation, work, no_work, false);
+        multiply_parts(a, b, SCORE_PRODUCTS, STREAM_BOTH, rotation, work, no_work, PLAIN_WORK);
 }
 
 /* Columns [32 n, 32 n + 32) of dV += P^T dO or dK += dS^T Q over those of `depth` tiles of rows that see the strip, one bit
@@ -297,16 +313,16 @@ ALWAYS_INLINE void multiply_with_work(const uint16_t *a, const uint16_t *b, cons
  * holds sums; false: it holds anything and counts as zero. */
 ALWAYS_INLINE void product_dkdv(struct tiles_2x2 *pending, float *g, const uint32_t *p, const uint16_t *y, int64_t n,
                                 int64_t groups, int64_t depth, uint32_t seen, bool summed, struct softmax_gradients *work,
-                                int pairs, bool hidden) {
+                                int pairs, enum care care) {
     const int64_t tile = TILE_SIDE * TILE_SIDE;
     const struct tiles_2x2 c = {g + 2 * n * tile, tile, 2 * groups * tile, TILE_SIDE * sizeof *g};
     const struct tile_rotation rotation = {pending, summed ? &c : NULL};
     const uint16_t *a = (const uint16_t *)p;
     y += n * OPERAND_ELEMENTS;
-    multiply_with_work(a, y, &rotation, work, pairs, hidden);
+    multiply_with_work(a, y, &rotation, work, pairs, care);
     for (int64_t t = 1; t < depth; ++t)
         if (seen >> t & 1)
-            multiply_with_work(a + t * OPERAND_ELEMENTS, y + t * groups * OPERAND_ELEMENTS, NULL, work, pairs, hidden);
+            multiply_with_work(a + t * OPERAND_ELEMENTS, y + t * groups * OPERAND_ELEMENTS, NULL, work, pairs, care);
     *pending = c;
 }
 
