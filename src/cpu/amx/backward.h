@@ -12,19 +12,19 @@ enum { STREAM_ABOVE = 1 << 19 }; /* bytes of gradients: beyond, they bypass the 
 
 /* One worker's memory. */
 struct scratch {
-    uint16_t *k, *v;                        /* of the super-block: [keys / 32][dim / 32] operands A */
-    uint16_t *k_columns;                    /* K^T, [keys / 64][dim / 32][2 strips] operands A */
-    uint64_t *k_nonfinite;                  /* [keys / 64] one bit a key: its K is not finite and left out of K^T */
-    float *dk, *dv;                         /* [keys / 64] blocks */
-    bool *summed;                           /* [keys / 32] dK and dV of the strip hold sums; false: they hold anything */
-    uint16_t *q, *dout;                     /* [BLOCK_TILES] operands B: pairs of columns */
-    uint16_t *q_pairs, *dout_pairs;         /* [BLOCK_TILES] operands B: pairs of rows */
-    uint32_t *p, *ds;                       /* [2 strips][BLOCK_TILES] operands A: P^T and dS^T */
-    uint32_t *pairs;                        /* [BATCH_STRIPS][BLOCK_TILES] operands B: dS^T in pairs of keys */
-    struct block block;                     /* S^T and dP^T of a block pair, and what features add */
-    float *ds_sums;                         /* [BLOCK_TILES][TILE_ROWS] sums of dS of a batch's keys; with dsinks */
-    struct visible_block *visible;          /* [BATCH_STRIPS][BLOCK_TILES] what the tiles see of the strips */
-    bool *packed;                           /* [keys / 64] K, V and K^T of the block are packed */
+    uint16_t *k, *v;                /* of the super-block: [keys / 32][dim / 32] operands A */
+    uint16_t *k_columns;            /* K^T, [keys / 64][dim / 32][2 strips] operands A */
+    uint64_t *k_nonfinite;          /* [keys / 64] one bit a key: its K is not finite and left out of K^T */
+    float *dk, *dv;                 /* [keys / 64] blocks */
+    bool *summed;                   /* [keys / 32] dK and dV of the strip hold sums; false: they hold anything */
+    uint16_t *q, *dout;             /* [BLOCK_TILES] operands B: pairs of columns */
+    uint16_t *q_pairs, *dout_pairs; /* [BLOCK_TILES] operands B: pairs of rows */
+    uint32_t *p, *ds;               /* [2 strips][BLOCK_TILES] operands A: P^T and dS^T */
+    uint32_t *pairs;                /* [BATCH_STRIPS][BLOCK_TILES] operands B: dS^T in pairs of keys */
+    struct block block;             /* S^T and dP^T of a block pair, and what features add */
+    float *ds_sums;                 /* [BLOCK_TILES][2][TILE_ROWS] sums of dS and of P over a batch's keys; with dsinks */
+    struct visible_block *visible;  /* [BATCH_STRIPS][BLOCK_TILES] what the tiles see of the strips */
+    bool *packed;                   /* [keys / 64] K, V and K^T of the block are packed */
     struct score_memory score[BLOCK_TILES]; /* the user's function */
 };
 
@@ -81,7 +81,7 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->block.z = take(base, &used, PAIR_FLOATS);
     t->block.slope = take(base, &used, PAIR_FLOATS);
     t->block.row_sums = NULL;
-    t->ds_sums = take(base, &used, f->tasks.ds_sums ? rows : 0);
+    t->ds_sums = take(base, &used, f->tasks.ds_sums ? 2 * BLOCK_TILES * TILE_ROWS : 0);
     t->visible = (struct visible_block *)(void *)take(
         base, &used, BATCH_STRIPS * BLOCK_TILES * (int64_t)(sizeof *t->visible / sizeof(float)));
     t->packed = (bool *)(void *)take(base, &used, (keys / BLOCK_KEYS + 3) / 4);

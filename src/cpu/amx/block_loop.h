@@ -101,7 +101,7 @@ ALWAYS_INLINE struct softmax_gradients softmax_gradients_of(const struct block_l
     work.s = loop->c->block.p;
     work.dp = loop->c->block.ds;
     work.slope = work.z = work.minus_delta = NULL;
-    work.ds_sums = loop->f->tasks.ds_sums ? loop->c->ds_sums + pair->tile * TILE_ROWS : NULL;
+    work.ds_sums = loop->f->tasks.ds_sums ? loop->c->ds_sums + pair->tile * 2 * TILE_ROWS : NULL;
     work.left = STRIP_KEYS / 2;
     work.hidden = false;
     work.to = operands_of(loop, pair->strip, pair->tile, pair->buffer);
@@ -109,7 +109,7 @@ ALWAYS_INLINE struct softmax_gradients softmax_gradients_of(const struct block_l
     for (int i = 0; i < VECTORS; ++i) {
         const vec shift = v_mul(v_load(of_rows.minus_lse + i * LANES), v_set(PARTS == 1 ? (float)LOG2_E : 1));
         work.shift[i] = v_min(v_set(FLT_MAX), shift); /* infinite under a bias of finfo.min alone: then P is 0, and no NaN */
-        work.sum[i] = v_set(0);
+        work.sum[i] = work.weights[i] = v_set(0);
         work.rows[i] = lanes_first(t->n - i * LANES);
     }
     return work;
@@ -318,11 +318,11 @@ static void next_dkdv(struct block_loop *loop, struct dkdv *dkdv, const struct b
     tile_barrier();
 }
 
-/* Adds the sums of dS of the batch to those of the tile, or, where it has none yet, writes them. */
+/* Adds the sums of dS and P of the batch to those of the tile, or, where it has none yet, writes them. */
 static void add_ds_sums(const struct block_loop *loop, int64_t tile, float *dq, bool summed) {
-    const float *from = loop->c->ds_sums + tile * TILE_ROWS;
+    const float *from = loop->c->ds_sums + tile * 2 * TILE_ROWS;
     float *to = dq + loop->f->tasks.ds_sums;
-    for (int64_t at = 0; at < TILE_ROWS; at += LANES)
+    for (int64_t at = 0; at < 2 * TILE_ROWS; at += LANES)
         v_store(to + at, summed ? v_add(v_load(to + at), v_load(from + at)) : v_load(from + at));
 }
 
@@ -361,7 +361,7 @@ static void loop_over_batch(struct block_loop *loop) {
     struct block_pair before = {.strip = NULL};
     struct dkdv dkdv = {.strip = NULL};
     int64_t buffer = 0;
-    if (loop->f->tasks.ds_sums) memset(loop->c->ds_sums, 0, BLOCK_TILES * TILE_ROWS * sizeof *loop->c->ds_sums);
+    if (loop->f->tasks.ds_sums) memset(loop->c->ds_sums, 0, BLOCK_TILES * 2 * TILE_ROWS * sizeof *loop->c->ds_sums);
     for (int64_t n = 0; n < loop->count; ++n) {
         const struct strip *s = &loop->strips[n];
         const int64_t last = __builtin_popcount(s->seen) - 1; /* of its pairs */

@@ -48,8 +48,9 @@ struct softmax_gradients {
     struct gradient_operands to;
     const float *slope, *z;     /* of the next two keys: softcap's slope, dropout's factors; NULL: there are none */
     const float *minus_delta;   /* with dropout: -delta of the rows, from which the chain of dP has not started then */
-    float *ds_sums;             /* of the rows: where `sum` is to be added; NULL: not wanted */
+    float *ds_sums;             /* [2][TILE_ROWS] where the next two are to be added; NULL: not wanted */
     vec sum[VECTORS];           /* of dS before softcap's slope */
+    vec weights[VECTORS];       /* the sum of P before dropout */
     vec factor, shift[VECTORS]; /* P = 2^(S factor + shift); in parts e^(S factor + shift) */
     lane_mask rows[VECTORS];    /* the rows that exist */
     int left;                   /* pairs of keys still to come */
@@ -60,7 +61,7 @@ struct softmax_gradients {
 enum care {
     PLAIN_WORK = 0,
     HIDDEN_WORK = 1, /* what `hidden` means */
-    SUMMED_WORK = 2, /* dS is summed */
+    SUMMED_WORK = 2, /* dS and P are summed */
 };
 
 /* dP becomes Z dP - delta. */
@@ -76,18 +77,21 @@ ALWAYS_INLINE void multiply_two_keys(vec x[2][VECTORS], const float *by) {
         for (int n = 0; n < VECTORS; ++n) x[j][n] = v_mul(x[j][n], v_load(by + j * TILE_ROWS + n * LANES));
 }
 
-/* Adds dS of two keys to the rows' sums, and these to those of the pairs before. */
-ALWAYS_INLINE void sum_gradients(struct softmax_gradients *work, vec score[2][VECTORS], vec ds[2][VECTORS], bool hidden) {
+/* Adds two keys' x to the rows' sums of it. */
+ALWAYS_INLINE void sum_two_keys(vec sum[VECTORS], const struct softmax_gradients *work, vec score[2][VECTORS],
+                                vec x[2][VECTORS], bool hidden) {
     for (int n = 0; n < VECTORS; ++n) {
-        const vec first = hidden ? v_keep_visible(work->rows[n], score[0][n], ds[0][n]) : ds[0][n],
-                  second = hidden ? v_keep_visible(work->rows[n], score[1][n], ds[1][n]) : ds[1][n];
-        work->sum[n] = v_add(work->sum[n], v_add(first, second));
+        const vec first = hidden ? v_keep_visible(work->rows[n], score[0][n], x[0][n]) : x[0][n],
+                  second = hidden ? v_keep_visible(work->rows[n], score[1][n], x[1][n]) : x[1][n];
+        sum[n] = v_add(sum[n], v_add(first, second));
     }
 }
 
 ALWAYS_INLINE void store_sums(const struct softmax_gradients *work) {
-    float *to = work->ds_sums;
-    for (int n = 0; n < VECTORS; ++n) v_store(to + n * LANES, v_add(v_load(to + n * LANES), work->sum[n]));
+    for (int n = 0; n < VECTORS; ++n) {
+        float *const of_ds = work->ds_sums + n * LANES, *const of_p = of_ds + TILE_ROWS;
+        v_store(of_ds, v_add(v_load(of_ds), work->sum[n])), v_store(of_p, v_add(v_load(of_p), work->weights[n]));
+    }
 }
 
 /* P of a score. In parts the difference of S and lse, which may be large, is taken before it is rounded again. Sums of dS
@@ -142,8 +146,9 @@ ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, enu
     if (drops) drop_gradients(work, ds);
     for (int j = 0; j < 2 && !ready && hidden; ++j)
         for (int n = 0; n < VECTORS; ++n) ds[j][n] = v_mul(p[j][n], ds[j][n]);
+    if (care & SUMMED_WORK && !ready)
+        sum_two_keys(work->sum, work, score, ds, hidden), sum_two_keys(work->weights, work, score, p, hidden);
     if (drops) multiply_two_keys(p, work->z);
-    if (care & SUMMED_WORK && !ready) sum_gradients(work, score, ds, hidden);
     if (hidden && !ready && work->slope) multiply_two_keys(ds, work->slope);
     for (int j = 0; j < 2 && hidden; ++j)
         for (int n = 0; n < VECTORS; ++n) {

@@ -9,7 +9,8 @@
  *   3. dQ: the sum over the ranges, in the order of the keys, times the scale
  *   4. a task is a K/V head, where dsinks is wanted: the sum of its rows' parts
  *
- * Where dsinks is wanted, the sum of dS over each row's keys goes with dQ as one more column, and is complete in step 3.
+ * Where dsinks is wanted, the sums of dS and P over each row's keys go with dQ as two more columns, and are complete in
+ * step 3.
  *
  * The ranges follow from the number of keys alone, and there are enough that few heads still fill many cores. The number of
  * threads decides whether a task is a range or a whole head. Results do not depend on it: dQ of each range is summed apart,
@@ -32,7 +33,7 @@ enum {
 
 /* dQ of a range of keys, or of all ranges up to it. */
 struct range_sum {
-    float *dq;    /* [tiles][dim][TILE_ROWS]; with dsinks [dim + 1], and the last has the sum of dS */
+    float *dq;    /* [tiles][dim][TILE_ROWS]; with dsinks [dim + 2], and the last two have the sums of dS and of P */
     bool *summed; /* [tiles] dq of the tile holds sums; false: it holds anything */
 };
 
@@ -48,7 +49,7 @@ struct gradient_tasks {
     char *workspace;
     size_t scratch_bytes;                   /* of a worker */
     int64_t tiles, dq_tile, dq_floats;      /* tiles of a K/V head; floats of dQ of a tile, of a head */
-    int64_t ds_sums;                        /* where the sums of dS are in dQ of a tile; 0: not wanted */
+    int64_t ds_sums;                        /* where the sums of dS and P are in dQ of a tile; 0: not wanted */
     int64_t ranges, range_keys, super_keys; /* of a head; keys of a range; keys of a super-block at most */
     bool apart;                             /* a range is a task; false: a head is */
     struct row_statistics rows;             /* [batch][heads_kv][tiles][TILE_ROWS] */
@@ -250,7 +251,7 @@ static inline struct gradient_tasks gradient_tasks_of(const struct problem *p, i
     if (g.super_keys > g.range_keys) g.super_keys = g.range_keys;
     if (g.super_keys > blocks * BLOCK_KEYS) g.super_keys = blocks * BLOCK_KEYS;
     g.tiles = (a->seq_q * p->group + TILE_ROWS - 1) / TILE_ROWS;
-    g.dq_tile = (dim_padded + (p->g.dsinks ? 1 : 0)) * TILE_ROWS;
+    g.dq_tile = (dim_padded + (p->g.dsinks ? 2 : 0)) * TILE_ROWS;
     g.ds_sums = p->g.dsinks ? dim_padded * TILE_ROWS : 0;
     g.dq_floats = strobe__product(g.tiles, g.dq_tile);
     if (a->dropout) g.place = strobe__dropout_place(p);

@@ -24,7 +24,7 @@ struct row_statistics {
 struct block {
     float *p, *ds;    /* S, then P; dP, then dS */
     float *z, *slope; /* dropout's factors; softcap's slope */
-    float *row_sums;  /* [TILE_ROWS] sum_ds_of_rows() adds to them; NULL: not wanted */
+    float *row_sums;  /* [2][TILE_ROWS] of dS and of P over keys, for dsinks, are added to; NULL: not wanted */
 };
 
 /* The dot product of two rows, to fp32 accuracy; its order depends on the level. */
@@ -61,11 +61,16 @@ static inline void read_row_statistics(const struct row_statistics *to, const st
     }
 }
 
-/* The rows' parts of dsinks, P_sink (dlse - D), where D = sum_j Z P dP is not taken from O, which has been rounded. A row's
- * weights add up to 1 - P_sink, so that its dS, before anything has multiplied them, add up to D - (1 - P_sink) delta.
- * ds_sums: these sums; NULL where no row sees a key of this call. Then delta stands for D - dlse: a call without keys whose
- * out and lse are those of keys elsewhere computes dsinks. */
-static inline void write_parts_of_dsinks(const struct row_statistics *of, const struct tile_rows *t, const float *ds_sums) {
+/* D - dlse of a row. Delta is that, with the error of an O that was rounded. A row's dS, before anything has multiplied
+ * them, add up to D - keys delta, where its weights add up to `keys`, 1 - p_sink: so D is found without O. A call may have
+ * a part of the keys, or none, with out and lse of all of them; the weights tell, and delta stays. */
+static inline double gradient_of_row(double delta, double p_sink, double dlse, double ds, double keys) {
+    const double exact = ds + keys * delta - dlse;
+    return keys > 0 && fabs(keys - (1 - p_sink)) <= keys / 1024 && isfinite(exact) ? exact : delta;
+}
+
+/* The rows' parts of dsinks, -p_sink (D - dlse). sums: [2][TILE_ROWS] of dS and P; NULL where no row sees a key. */
+static inline void write_parts_of_dsinks(const struct row_statistics *of, const struct tile_rows *t, const float *sums) {
     const strobe_sinks *sinks = &t->p->sinks;
     const strobe_tensor *dlse = &t->p->g.dlse;
     for (int64_t r = 0; r < t->n; ++r) {
@@ -74,9 +79,8 @@ static inline void write_parts_of_dsinks(const struct row_statistics *of, const 
         const double sink = element_load(sinks->data, sinks->dtype, packed_head(t, r));
         const double p_sink = exp(sink + (double)of->minus_lse[r]), delta = (double)of->delta[r];
         const double of_lse = dlse->data ? element_load(dlse->data, dlse->dtype, tile_offset(t, dlse, r)) : 0;
-        double d_minus_dlse = delta;
-        if (ds_sums) d_minus_dlse = (double)ds_sums[r] - of_lse + (1 - p_sink) * delta;
-        of->of_sink[r] = (float)(-p_sink * d_minus_dlse);
+        const double ds = sums ? (double)sums[r] : 0, keys = sums ? (double)sums[TILE_ROWS + r] : 0;
+        of->of_sink[r] = (float)(-p_sink * gradient_of_row(delta, p_sink, of_lse, ds, keys));
     }
 }
 
@@ -88,6 +92,7 @@ static inline void p_and_ds(const struct problem *p, const struct block *b, cons
     const bool dropout = p->a.dropout, softcap = p->a.softcap > 0;
     for (int64_t lane = v->first * LANES; lane < v->end * LANES; lane += LANES) {
         const vec minus_lse = v_load(rows->minus_lse + lane), delta = v_load(rows->delta + lane);
+        vec sum_ds = zero, sum_p = zero;
         for (int64_t at = lane; at < keys * TILE_ROWS; at += TILE_ROWS) {
             const vec score = v_load(b->p + at);
             vec p_ij = v_exp2(v_mul(v_fma(score, scale, minus_lse), log2_e));
@@ -95,18 +100,14 @@ static inline void p_and_ds(const struct problem *p, const struct block *b, cons
             const vec drop = dropout ? v_load(b->z + at) : v_set(1);
             const vec ds = v_mul(p_ij, v_sub(v_mul(v_load(b->ds + at), drop), delta));
             v_store(b->p + at, v_mul(p_ij, drop));
-            v_store(b->ds + at, hidden ? v_select_equal(p_ij, zero, zero, ds) : ds);
+            const vec seen_ds = hidden ? v_select_equal(p_ij, zero, zero, ds) : ds;
+            v_store(b->ds + at, seen_ds);
+            if (b->row_sums) sum_ds = v_add(sum_ds, seen_ds), sum_p = v_add(sum_p, p_ij);
             if (hidden && softcap) v_store(b->slope + at, v_select_equal(p_ij, zero, zero, v_load(b->slope + at)));
         }
-    }
-}
-
-/* Adds dS of each row, in the vectors of rows that see something. */
-static inline void sum_ds_of_rows(const struct block *b, const struct visible_block *v, int64_t keys) {
-    for (int64_t lane = v->first * LANES; lane < v->end * LANES; lane += LANES) {
-        vec sum = v_set(0);
-        for (int64_t at = lane; at < keys * TILE_ROWS; at += TILE_ROWS) sum = v_add(sum, v_load(b->ds + at));
-        v_store(b->row_sums + lane, v_add(v_load(b->row_sums + lane), sum));
+        if (!b->row_sums) continue;
+        float *const of_ds = b->row_sums + lane, *const of_p = of_ds + TILE_ROWS;
+        v_store(of_ds, v_add(v_load(of_ds), sum_ds)), v_store(of_p, v_add(v_load(of_p), sum_p));
     }
 }
 
@@ -118,7 +119,6 @@ static inline void gradients_of_block(const struct score_gradients *sums, const 
     const struct problem *p = t->p;
     if (p->a.dropout) dropout_factors(b->z, f, v, place, j0, keys);
     p_and_ds(p, b, rows, v, keys, hidden);
-    if (b->row_sums) sum_ds_of_rows(b, v, keys);
     if (p->features & FEATURE(SCORE)) function_gradients(&sums->arrays, b->ds, t, &f->score, v->first, v->end, j0, keys);
     if (p->g.dbias) add_to_dbias(sums, t, v, b->ds, j0, keys);
     if (p->a.softcap > 0) multiply(b->ds, b->slope, v, keys);
