@@ -146,7 +146,7 @@ INLINE bool gradients_of_pairs(const struct params *p, const struct job *t, cons
     for (int m = 0; m < S_DOWN; ++m)
         p_and_ds(p, t, at, true, m, S_ACROSS, coverage != BLOCK_FULL, bits[m], true, s + m * S_ACROSS, dp + m * S_ACROSS,
                  slope + (FEATURES ? m * SLOPES(S_ACROSS) : 0), lse, lse + ROWS, sums);
-    if (HAS_ROW_SUMS && p->row_ds) add_to_row_sums(p, t, at.row, sums);
+    if (HAS_ROW_SUMS && (!FEATURES || p->row_ds)) add_to_row_sums(p, t, at.row, sums);
     return true;
 }
 

@@ -58,7 +58,7 @@ struct row_sums {
 };
 
 /* Whether this variant sums dS and P over keys, if it is asked to: fp32 tensors have an exact O. */
-#if FEATURES && !defined(ELEMENT_FP32)
+#if (FEATURES || defined(ROW_SUMS)) && !defined(ELEMENT_FP32)
 #define HAS_ROW_SUMS 1
 #else
 #define HAS_ROW_SUMS 0
@@ -71,7 +71,7 @@ INLINE int row_of_sums(bool transposed, int n, int x) { return transposed ? 2 * 
 INLINE void p_and_ds(const struct params *p, const struct job *t, struct patch at, bool transposed, int m, int n_tiles,
                      bool hidden, uint32_t bits, bool wants_dbias, float (*s)[4], float (*dp)[4], float (*slope)[4],
                      const float *lse, const float *delta, struct row_sums *sums) {
-    const bool wants_sums = HAS_ROW_SUMS && sums && p->row_ds;
+    const bool wants_sums = HAS_ROW_SUMS && sums && (!FEATURES || p->row_ds);
     const uint32_t kept = FEATURES && p->dropout ? kept_bits(p, t, at, transposed, m, n_tiles) : 0;
     const int column = (int)threadIdx.x % 4 * 2;
 #pragma unroll
@@ -95,13 +95,13 @@ INLINE void p_and_ds(const struct params *p, const struct job *t, struct patch a
             for (int x = 0; x < 4; ++x)
                 if (!(bits >> bit_of(n, x) & 1)) s[n][x] = dp[n][x] = 0;
     }
-    if (!FEATURES) return;
     if (wants_sums) {
 #pragma unroll
         for (int n = 0; n < n_tiles; ++n)
 #pragma unroll
             for (int x = 0; x < 4; ++x) sums[row_of_sums(transposed, n, x)].ds += dp[n][x];
     }
+    if (!FEATURES) return;
     if (HAS_SCORE_FUNCTION) through_score_function(p, t, at, transposed, m, n_tiles, wants_dbias, slope + n_tiles, dp);
     if (wants_dbias && p->dbias_sum.data) add_to_dbias(p, t, at, transposed, m, n_tiles, bits, dp);
     if (p->softcap > 0) {
