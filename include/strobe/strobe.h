@@ -336,7 +336,7 @@ typedef struct strobe_gradients {
     strobe_tensor dlse;         /* as lse, read; data NULL: zero */
     strobe_tensor dq, dk, dv;   /* written, or added to; their dtypes may differ: each is rounded from the same fp32 sums */
     const strobe_bias *dbias;   /* NULL: not wanted; written; broadcast axes (the bias's own) are summed */
-    const strobe_sinks *dsinks; /* NULL: not wanted; written; the call has all keys that out was made of, or none */
+    const strobe_sinks *dsinks; /* NULL: not wanted; written */
     const strobe_score_gradients *dscore; /* NULL: not wanted; written */
     int32_t accumulate, reserved;         /* bits STROBE_ADD_TO_DQ, _DK, _DV; zero */
 } strobe_gradients;

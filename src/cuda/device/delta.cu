@@ -104,7 +104,7 @@ INLINE bool all_keys_were_there(const double sums[SINK_SUMS]) {
 /* D - dlse of a row whose sink has this weight. Delta is that, with the error of an O that was rounded to 16 bits. The sum
  * of dS = P (Z dP - delta) over all keys is D less delta times the sum of P, and knows nothing of O but through delta, which
  * is added again. A call may have a part of the keys, or none: then delta stays, as the sum of P tells, 1 - weight of all
- * keys. It is compared with itself, since all keys together may weigh little. */
+ * keys. It is compared with itself, since the weights of all keys together may be small. */
 INLINE double gradient_of_row(const struct params *p, int64_t statistic, double weight, float dlse) {
     const double delta = p->row_delta[statistic];
     if (!p->row_ds) return delta;
