@@ -319,6 +319,7 @@ static void fill(struct sm90_forward_params *m, const struct problem *p, const s
         memcpy(to->v_stride, s->stride_v, sizeof to->v_stride);
     }
     strobe__sm90_set_cache(m, p, variant->keys);
+    m->is_ragged = m->cu_seqlens_q || m->cu_seqlens_k || m->used_q || m->used_k || m->cache.leftpad;
     m->alibi = alibi.slopes, m->alibi_stride = alibi.stride_batch;
     m->sinks = p->sinks.data;
 }

@@ -48,7 +48,7 @@ INLINE void scheduler(const struct sm90_forward_params *p, struct shared *s) {
         int piece;
         number = relayed_tile(p, &s->relay, (int)told, &piece);
 #else
-        if (told > 0) number = next_tile(p, number);
+        if (told > 0) number = next_tile(p, number, told);
 #endif
         going = describe_tile(p, number, &cursor, &s->tile[slot_of(told)], threadIdx.x % 32 == 0);
 #if defined(RELAYS_TILES)

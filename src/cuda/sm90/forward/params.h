@@ -96,6 +96,7 @@ struct sm90_forward_params {
 
     const void *cu_seqlens_q, *cu_seqlens_k, *used_q, *used_k; /* NULL: none */
     int32_t index_bits;
+    int32_t is_ragged; /* some of these is given, or keys are padded on the left: each tile's description looks them up */
 
     struct view bias, mask, blocks; /* of scores, keys contiguous, 0 = broadcast; masks: a byte each, 0 hides */
     int32_t block_q, block_k;       /* rows and keys that share a byte of `blocks` */

@@ -25,9 +25,10 @@ INLINE void open_tile_counter(const struct sm90_forward_params *p) {
     store_release(&p->workspace->launch, p->launch);
 }
 
-/* Takes the next tile from the counter. */
-INLINE int take_tile(const struct sm90_forward_params *p) {
-    while (load_acquire(&p->workspace->launch) != p->launch) {
+/* Takes the next tile from the counter. first: the CTA has taken none yet. Later on the counter is open, and to ask for it
+ * takes as long as the take itself. */
+INLINE int take_tile(const struct sm90_forward_params *p, bool first) {
+    while (first && load_acquire(&p->workspace->launch) != p->launch) {
     }
     return (int)gridDim.x + (int)atomicAdd(&p->workspace->tile_counter, 1);
 }
@@ -39,11 +40,11 @@ INLINE void close_tile_counter(const struct sm90_forward_params *p, int taken, i
     if (taken == tiles + (int)gridDim.x - 1) *(volatile uint64_t *)&p->workspace->launch = 0;
 }
 
-/* The CTA's next tile. All lanes of the scheduler's warp. */
-INLINE int next_tile(const struct sm90_forward_params *p, int number) {
+/* The CTA's next tile; `told`: tiles that it has had. All lanes of the scheduler's warp. */
+INLINE int next_tile(const struct sm90_forward_params *p, int number, uint32_t told) {
     int taken = 0;
     if (!p->is_dynamic) return number + (int)gridDim.x;
-    if (threadIdx.x % 32 == 0) taken = take_tile(p);
+    if (threadIdx.x % 32 == 0) taken = take_tile(p, told == 1);
     return __shfl_sync(0xffffffffu, taken, 0);
 }
 
@@ -71,8 +72,11 @@ INLINE int keys_of(const struct sm90_forward_params *p, int batch) {
     return length(p, p->used_k, p->cu_seqlens_k, batch, p->seq_k);
 }
 
+/* Whether sequences may differ; tiles that CTAs share are all alike. */
+INLINE bool is_ragged(const struct sm90_forward_params *p) { return FEATURE_CLASS != FEATURES_RELAY && p->is_ragged; }
+
 /* Whether sequences differ in rows. */
-INLINE bool has_lengths(const struct sm90_forward_params *p) { return p->cu_seqlens_q || p->used_q; }
+INLINE bool has_lengths(const struct sm90_forward_params *p) { return is_ragged(p) && (p->cu_seqlens_q || p->used_q); }
 
 /* Heads of the same number of rows, and a tile's number among the tiles of these heads. */
 struct stretch {
@@ -143,9 +147,16 @@ INLINE bool describe_tile(const struct sm90_forward_params *p, int number, struc
               row = (all.row_tiles - 1 - tile_row) * TILE_ROWS;
     const bool inner = FEATURE_CLASS == FEATURES_BIAS && p->batch_is_inner;
     const int entry_of_batch = FEATURE_CLASS == FEATURES_BIAS ? head / p->heads_q : quotient(head, p->by_heads_q);
-    const int batch = inner ? head % p->batch : all.batch + entry_of_batch, positions = rows_of(p, batch);
+    const int batch = inner ? head % p->batch : all.batch + entry_of_batch;
+    int positions = p->seq_q, keys = p->seq_k;
+    t->first_row = t->first_key = 0;
+    if (is_ragged(p)) {
+        const int stored = keys_of(p, batch), padding = padding_of(p, batch, stored);
+        positions = rows_of(p, batch), keys = stored - padding;
+        t->first_row = p->cu_seqlens_q ? entry(p->cu_seqlens_q, p->index_bits == 64, batch) : 0;
+        t->first_key = (p->cu_seqlens_k ? entry(p->cu_seqlens_k, p->index_bits == 64, batch) : 0) + padding;
+    }
     const int rows = HAS_PARTS ? positions << p->parts.head_bits : positions;
-    const int stored = keys_of(p, batch), padding = padding_of(p, batch, stored), keys = stored - padding;
     t->row = row, t->rows = rows, t->keys = keys;
     t->head = inner ? head / p->batch : head - entry_of_batch * p->heads_q, t->batch = batch;
     if (HAS_PARTS) {
@@ -153,8 +164,6 @@ INLINE bool describe_tile(const struct sm90_forward_params *p, int number, struc
         t->head /= p->parts.count;
     }
     t->kv_head = quotient(t->head, p->by_group);
-    t->first_row = p->cu_seqlens_q ? entry(p->cu_seqlens_q, p->index_bits == 64, batch) : 0;
-    t->first_key = (p->cu_seqlens_k ? entry(p->cu_seqlens_k, p->index_bits == 64, batch) : 0) + padding;
     const int diagonal = p->bottom_right ? keys - positions : 0;
     t->first_shift = p->first_shift + diagonal, t->end_shift = p->end_shift + diagonal;
     const int last = row + TILE_ROWS < rows ? row + TILE_ROWS - 1 : rows - 1;
