@@ -14,6 +14,10 @@
 
 INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
 
+/* What the first lane has. All lanes have it, but ptxas knows that after a shuffle alone: it then keeps in uniform
+ * registers, and not in each lane's, what follows from it, such as the descriptors of Q. */
+INLINE int of_all_lanes(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+
 /* The first of the warp's sixteen rows in a tile. */
 INLINE int warp_row(void) { return (threadIdx.x / 32 - 4) * 16; }
 

@@ -63,7 +63,9 @@ struct consumer_state {
     uint64_t q, k, v;           /* descriptors of slot 0 and stage 0 */
     uint32_t count;             /* blocks processed; from it follows the stage of the next one */
     uint32_t tiles;             /* tiles processed */
+    int group;                  /* the warp group's index */
     uint32_t q_slot;            /* of the tile in hand */
+    int has_output;             /* with FINISHES_EARLY: O has a block's sums, if not 0; else what the tile before has left */
     int first_block, end_block; /* of the tile in hand; none after the last tile */
     int last_block;             /* that its walk ends with */
     uint32_t note;              /* with masks or pages: of the block whose scores are being computed */
@@ -91,12 +93,13 @@ INLINE void read_note(const struct sm90_forward_params *p, const struct shared *
  * one stood behind a condition. */
 INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                        float (&s)[SCORES]) {
-    const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, group_index()), stage = stage_of(g->count);
+    const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, g->group), stage = stage_of(g->count);
     const struct tile *t = &shared->tile[slot];
     wait_full(&g->tracer, &shared->tile_full[slot], slot_parity(g->tiles), STROBE_TRACE_WAIT_TILE, g->count);
     g->first_block = t->first_block, g->end_block = t->end_block;
     g->last_block = HAS_ROW_OFFSETS && t->start_block < t->end_block - 1 ? t->start_block + 1 : g->first_block;
     g->shown = keys_of_warp(t, warp_row());
+    g->shown.begin = of_all_lanes(g->shown.begin), g->shown.end = of_all_lanes(g->shown.end);
     g->q_slot = q_slot_of(piece);
     if (g->end_block > g->first_block) {
         if (HAS_ROW_OFFSETS) g->slope = alibi_slope(p, t) * p->inverse_scale;
@@ -151,6 +154,23 @@ INLINE void pack_weights(const struct sm90_forward_params *p, const struct consu
     if (HAS_DROPOUT && p->dropout) leave_out(packed, &g->kept);
 }
 
+/* A tile's O before its first product, and O += P V of the block in a stage. */
+#if defined(FINISHES_EARLY)
+INLINE void begin_output(struct consumer_state *g, float (&)[OUTPUTS]) { g->has_output = 0; }
+INLINE void accumulate(struct consumer_state *g, float (&o)[OUTPUTS], const uint32_t (&packed)[SCORES / 2], uint32_t stage) {
+    issue_accumulate_to(o, packed, g->v + stage * STAGE_STEP, g->has_output);
+    g->has_output = 1;
+}
+#else
+INLINE void begin_output(struct consumer_state *, float (&o)[OUTPUTS]) {
+#pragma unroll
+    for (int i = 0; i < OUTPUTS; ++i) o[i] = 0;
+}
+INLINE void accumulate(struct consumer_state *g, float (&o)[OUTPUTS], const uint32_t (&packed)[SCORES / 2], uint32_t stage) {
+    issue_accumulate(o, packed, g->v + stage * STAGE_STEP);
+}
+#endif
+
 /* The tile's first block: its scores were issued by begin_tile(), and there is no O yet. */
 INLINE void first_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                         float (&s)[SCORES], uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS]) {
@@ -169,8 +189,7 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
         softmax_of_block(p, shared, g, s, n);
         pack_weights(p, g, s, packed);
     }
-#pragma unroll
-    for (int i = 0; i < OUTPUTS; ++i) o[i] = 0;
+    begin_output(g, o);
 }
 
 /* Block n. When ping-pong allows it, the group issues the block's scores and O += P V of the block before; the softmax runs
@@ -185,7 +204,7 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
     issue_scores(s, g->q + g->q_slot * Q_SLOT_STEP, g->k + now * STAGE_STEP);
     wait_full(&g->tracer, &shared->v_full[before], before_parity, STROBE_TRACE_WAIT_V, g->count);
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
-    issue_accumulate(o, packed, g->v + before * STAGE_STEP);
+    accumulate(g, o, packed, before);
     ping_pong_arrive();
     before_scores(p, shared, g, HAS_MASKS ? block_of_note(g->note) : n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
@@ -208,7 +227,7 @@ INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared,
     wait_full(&g->tracer, &shared->v_full[last], full_parity(g->count), STROBE_TRACE_WAIT_V, g->count);
     ping_pong_wait(&g->tracer, g->count);
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
-    issue_accumulate(o, packed, g->v + last * STAGE_STEP);
+    accumulate(g, o, packed, last);
     ping_pong_arrive();
     float factor[2];
     if (!BEGINS_EARLY) finish_rows(p, &shared->tile[slot], warp_row(), g->rows.shift, g->rows.sum, factor);
@@ -238,7 +257,7 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
     float s[SCORES], o[OUTPUTS];
     uint32_t packed[SCORES / 2]; /* P */
     int32_t *chain = &shared->chain[threadIdx.x / 32 - 4];
-    g.count = g.tiles = 0;
+    g.count = g.tiles = 0, g.group = of_all_lanes(index);
     g.q = wgmma_operand(shared_address(shared->q), 0), g.k = kv_operand(shared->k[0], 0);
     g.v = kv_operand(shared->v[0], SLAB_STEP);
     g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);

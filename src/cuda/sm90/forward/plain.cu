@@ -39,9 +39,11 @@ struct consumer_state {
     uint64_t k, v;              /* descriptors of stage 0 */
     uint32_t count;             /* blocks processed; from it follows the stage of the next one */
     uint32_t tiles;             /* tiles processed */
+    int group;                  /* the warp group's index */
     int first_block, end_block; /* of the tile in hand; none after the last tile */
     int begun;                  /* blocks of it that the CTA before has done */
     struct keys shown;          /* to all rows of the warp */
+    int has_output;             /* O has a block's sums, if not 0; else what the tile before has left */
     uint32_t has_k;             /* K of the next block has come, if not 0 */
     struct query_registers query;
     struct rows rows;
@@ -53,7 +55,7 @@ struct consumer_state {
  * one stood behind a condition. */
 INLINE void begin_tile(struct shared *shared, struct consumer_state *g, float (&s)[SCORES]) {
     const uint32_t slot = slot_of(g->tiles), stage = stage_of(g->count);
-    const uint32_t piece = piece_of(g->tiles, group_index()), q_slot = q_slot_of(piece);
+    const uint32_t piece = piece_of(g->tiles, g->group), q_slot = q_slot_of(piece);
     const struct tile *t = &shared->tile[slot];
     wait_full(&g->tracer, &shared->tile_full[slot], slot_parity(g->tiles), STROBE_TRACE_WAIT_TILE, g->count);
     g->first_block = t->first_block, g->end_block = t->end_block;
@@ -62,6 +64,7 @@ INLINE void begin_tile(struct shared *shared, struct consumer_state *g, float (&
     g->begun = blocks_begun(&shared->relay, slot);
 #endif
     g->shown = keys_of_warp(t, warp_row());
+    g->shown.begin = of_all_lanes(g->shown.begin), g->shown.end = of_all_lanes(g->shown.end);
     if (g->end_block > g->first_block) {
         wait_full(&g->tracer, &shared->q_full[q_slot], q_parity(piece), STROBE_TRACE_WAIT_Q, g->count);
         wait_full(&g->tracer, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K, g->count);
@@ -104,16 +107,29 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
         pack_p(packed, s);
         restore_output(p, o);
         rescale(o, &g->rows);
+        g->has_output = 1;
         return;
     }
 #endif
     first_plain_softmax(s, packed, &g->rows, p->exponent, &lag, has_hidden_half(t, warp_row(), n * KEYS));
-#pragma unroll
-    for (int i = 0; i < OUTPUTS; ++i) o[i] = 0;
+    g->has_output = 0;
+}
+
+/* From scores to P, while P V of the block before ends. */
+INLINE void end_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
+                      float (&s)[SCORES], uint32_t (&packed)[SCORES / 2], uint32_t before) {
+    const float nothing[2] = {0, 0};
+    exponentials(s, &g->rows, p->exponent, nothing);
+    trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
+    wgmma_wait(0); /* P V */
+    trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
+    release(&shared->v_empty[before]);
+    pack_p(packed, s);
 }
 
 /* Block n. When ping-pong allows it, the group issues the block's scores and O += P V of the block before; the softmax runs
- * under that product and under those of the other groups. */
+ * under that product and under those of the other groups. A block in which no maximum grows has code of its own: one branch
+ * less is taken, behind which a warp waits for its instructions. */
 INLINE void next_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                        float (&s)[SCORES], uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS], int n) {
     const uint32_t before = stage_of(g->count), before_parity = full_parity(g->count), now = stage_of(++g->count);
@@ -124,20 +140,22 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
     issue_scores_of(s, &g->query, g->k + now * STAGE_STEP);
     wait_full(&g->tracer, &shared->v_full[before], before_parity, STROBE_TRACE_WAIT_V, g->count);
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
-    issue_accumulate(o, packed, g->v + before * STAGE_STEP);
+    issue_accumulate_to(o, packed, g->v + before * STAGE_STEP, g->has_output);
+    g->has_output = 1;
     ping_pong_arrive();
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(1); /* the scores; P V goes on */
     look_for_k(shared, g);
     release_keys(shared, g);
     mask_plain_band(&shared->tile[slot_of(g->tiles)], g->shown, s, warp_row(), n * KEYS);
-    plain_softmax(s, &g->rows, p->exponent, &lag);
-    trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
-    wgmma_wait(0); /* P V */
-    trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
-    release(&shared->v_empty[before]);
-    pack_p(packed, s);
-    rescale(o, &g->rows);
+    int most[2];
+    if (!passes_bounds(s, &g->rows, most)) {
+        end_block(p, shared, g, s, packed, before);
+    } else {
+        grow_maxima(s, &g->rows, most, p->exponent, &lag);
+        end_block(p, shared, g, s, packed, before);
+        rescale(o, &g->rows);
+    }
 }
 
 /* The last P V of a tile, the first scores of the next tile, and the epilogue, which runs under these scores. Returns
@@ -151,7 +169,7 @@ INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared,
     wait_full(&g->tracer, &shared->v_full[last], full_parity(g->count), STROBE_TRACE_WAIT_V, g->count);
     ping_pong_wait(&g->tracer, g->count);
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
-    issue_accumulate(o, packed, g->v + last * STAGE_STEP);
+    issue_accumulate_to(o, packed, g->v + last * STAGE_STEP, g->has_output);
     ping_pong_arrive();
     ++g->count, ++g->tiles;
     begin_tile(shared, g, s);
@@ -177,7 +195,7 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
     float s[SCORES], o[OUTPUTS];
     uint32_t packed[SCORES / 2]; /* P */
     int32_t *chain = &shared->chain[threadIdx.x / 32 - 4];
-    g.count = g.tiles = 0;
+    g.count = g.tiles = 0, g.group = of_all_lanes(index);
     g.k = kv_operand(shared->k[0], 0), g.v = kv_operand(shared->v[0], SLAB_STEP);
     g.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + index, threadIdx.x % 128 == 0);
     ping_pong_begin(index);

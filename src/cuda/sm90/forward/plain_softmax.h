@@ -53,18 +53,27 @@ INLINE void maxima_in_chains(float (&s)[KEYS / 2], int (&most)[2]) {
     most[0] = max(seen[0], seen[1]), most[1] = max(seen[2], seen[3]);
 }
 
-/* online_softmax(). */
-INLINE void plain_softmax(float (&s)[KEYS / 2], struct rows *r, float c, const struct lag *lag) {
-    int most[2];
+/* Whether some score of the warp passes its row's bound; most: the thread's greatest, as bits. */
+INLINE bool passes_bounds(float (&s)[KEYS / 2], const struct rows *r, int (&most)[2]) {
     maxima_in_chains(s, most);
     const bool above = r->bound[0] < 0 || r->bound[1] < 0 || most[0] > __float_as_int(r->bound[0]) ||
                        most[1] > __float_as_int(r->bound[1]);
-    r->grown = __any_sync(0xffffffffu, above);
-    if (r->grown) {
-        float greatest[2];
-        row_maxima_of_bits(s, most, greatest);
-        raise_maxima(greatest, r, c, lag);
-    }
+    return __any_sync(0xffffffffu, above);
+}
+
+/* Where some score does. */
+INLINE void grow_maxima(const float (&s)[KEYS / 2], struct rows *r, const int (&most)[2], float c, const struct lag *lag) {
+    float greatest[2];
+    row_maxima_of_bits(s, most, greatest);
+    raise_maxima(greatest, r, c, lag);
+    r->grown = true;
+}
+
+/* online_softmax(). */
+INLINE void plain_softmax(float (&s)[KEYS / 2], struct rows *r, float c, const struct lag *lag) {
+    int most[2];
+    r->grown = false;
+    if (passes_bounds(s, r, most)) grow_maxima(s, r, most, c, lag);
     const float nothing[2] = {0, 0};
     exponentials(s, r, c, nothing);
 }

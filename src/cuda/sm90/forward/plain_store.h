@@ -6,6 +6,7 @@
 #ifndef STROBE_CUDA_SM90_FORWARD_PLAIN_STORE_H
 #define STROBE_CUDA_SM90_FORWARD_PLAIN_STORE_H
 
+#include "cuda/ptx/fma_x2.h"
 #include "cuda/sm90/forward/store.h"
 
 /* What a thread needs to store O. */
@@ -57,10 +58,20 @@ INLINE struct tile_end finish_tile(const struct sm90_forward_params *p, const st
     return end;
 }
 
-/* Stores O / l. Returns whether the warp's O was finite; true, unasked, where no loaded key can be hidden. */
+/* Adds 0 to the sums of two elements where two others are finite, and NaN where not. */
+INLINE void add_nothing(uint32_t two, uint32_t *sums) {
+#if defined(ELEMENT_BF16)
+    *sums = fma_bf16x2(two, 0, *sums);
+#else
+    *sums = fma_f16x2(two, 0, *sums);
+#endif
+}
+
+/* Stores O / l. Returns whether the warp's O was finite; true, unasked, where no loaded key can be hidden. What is asked are
+ * the rounded elements, two at a time. */
 INLINE bool store_output(const struct sm90_forward_params *p, const struct tile *t, const float (&o)[HEAD_DIM / 2],
                          const struct tile_end *end, int first) {
-    float nothing[4] = {0}; /* four sums, which do not wait for each other */
+    uint32_t sums[2][2] = {{0, 0}, {0, 0}}; /* of both rows, two each, which do not wait for each other */
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         uint16_t *to = end->out + 8 * i * p->out_stride[1];
@@ -68,17 +79,22 @@ INLINE bool store_output(const struct sm90_forward_params *p, const struct tile 
 #pragma unroll
             for (int n = 0; n < HEAD_DIM / 16; ++n) {
                 const uint2 four = four_columns(o, end->factor[i], i, n);
+                add_nothing(four.x, &sums[i][0]), add_nothing(four.y, &sums[i][1]);
                 if (16 * n < end->columns[i]) *(uint2 *)(to + 16 * n) = four;
             }
         } else {
 #pragma unroll
-            for (int n = 0; n < HEAD_DIM / 16; ++n)
-                store_few(to + 16 * n, four_columns(o, end->factor[i], i, n), end->columns[i] - 16 * n);
+            for (int n = 0; n < HEAD_DIM / 16; ++n) {
+                const uint2 four = four_columns(o, end->factor[i], i, n);
+                add_nothing(four.x, &sums[i][0]), add_nothing(four.y, &sums[i][1]);
+                store_few(to + 16 * n, four, end->columns[i] - 16 * n);
+            }
         }
     }
     if (!p->may_hide) return true;
-#pragma unroll
-    for (int v = 0; v < HEAD_DIM / 2; ++v) nothing[v % 4] = fmaf(o[v], 0, nothing[v % 4]);
+    const uint32_t signs = 0x80008000; /* of zeros */
+    const float nothing[4] = {(sums[0][0] | sums[0][1]) & ~signs ? 1.f : 0, 0, (sums[1][0] | sums[1][1]) & ~signs ? 1.f : 0,
+                              0};
     return are_finite(t, first, nothing);
 }
 

@@ -5,7 +5,7 @@
 #ifndef STROBE_CUDA_SM90_FORWARD_PRODUCTS_H
 #define STROBE_CUDA_SM90_FORWARD_PRODUCTS_H
 
-#include "cuda/ptx/wgmma.h"
+#include "cuda/ptx/wgmma_rows.h"
 #include "cuda/sm90/forward/shared.h"
 
 #define JOIN_(a, b)     a##b
@@ -36,6 +36,18 @@ INLINE void issue_accumulate(float (&o)[OUTPUTS], const uint32_t (&packed)[SCORE
     for (int step = 0; step < KEYS / 16; ++step) ACCUMULATE_STEP(o, &packed[4 * step], v + step * (2 * KV_EIGHT / 16));
     wgmma_commit();
 }
+
+/* The same; add 0: O = P V. What is left out is O's zeros in front of a tile's first product. */
+#if HEAD_DIM == 128 || HEAD_DIM == 256
+#define FIRST_STEP JOIN(wgmma_rn_, HEAD_DIM)
+INLINE void issue_accumulate_to(float (&o)[OUTPUTS], const uint32_t (&packed)[SCORES / 2], uint64_t v, int add) {
+    wgmma_fence();
+    FIRST_STEP(o, &packed[0], v, add);
+#pragma unroll
+    for (int step = 1; step < KEYS / 16; ++step) ACCUMULATE_STEP(o, &packed[4 * step], v + step * (2 * KV_EIGHT / 16));
+    wgmma_commit();
+}
+#endif
 
 #define STAGE_STEP  (SLABS * KV_SLAB / 16) /* from stage to stage in a descriptor */
 #define Q_SLOT_STEP (GROUP_BYTES / 16)
