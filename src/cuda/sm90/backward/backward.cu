@@ -61,8 +61,8 @@ enum {
     DS_SLAB = ROWS * ROW_BYTES,           /* 64 keys */
     SCORES = ROWS / 2,                    /* accumulators of a thread */
     PING_PONG_BARRIER = 2,                /* named barrier of group 0; group 1 has the next */
-    TILES = 2,                            /* slots of tile descriptions */
-    P_IN_24_BITS = !HAS_ALL && ROWS > 64, /* registers do not hold P whole beside its packed form */
+    TILES = 2,                                 /* slots of tile descriptions */
+    GROUP_IS_CONSTANT = !HAS_ALL && ROWS > 64, /* the loop is compiled for each group */
 };
 
 /* Of a thread, after the producer group has released some and the consumers have claimed them: at launch all have 168. With
@@ -142,6 +142,9 @@ struct consumer_state {
     struct tracer tracer;
 };
 
+/* Registers hold P whole beside its packed form, but for variants that do more to it. */
+enum { P_IN_24_BITS = GROUP_IS_CONSTANT && !MASKS_SCORES };
+
 struct accumulators {
     struct sums dk, dv;
     float s[SCORES], dp[SCORES], dq[32]; /* s: S, then P */
@@ -177,6 +180,7 @@ INLINE void p_and_dv(const struct sm90_backward_params *p, struct shared *shared
     find_all_relatives(p, t, c->slope.head, at, &relatives);
     wait_for(c, &shared->dout_full[slot], dout_parity(c->count), STROBE_TRACE_WAIT_DOUT);
     trace(&c->tracer, STROBE_TRACE_P_AND_DV, c->count);
+    mask_scores(p, t, at, a->s);
     issue_scores(a->dp, c->o.v_own, c->o.dout_rows + slot * STAGE_STEP);
     if (HAS_BIAS_TILES) {
         uint64_t *full = &shared->bias_full[bias_warp()];
@@ -334,9 +338,9 @@ INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared
         c.key = uniform(t->key) + c.own;
         clear(&a.dk), clear(&a.dv);
         if (uniform(has_blocks(t))) {
-            if (!P_IN_24_BITS) process_tile(p, shared, t, &c, &a);
-            if (P_IN_24_BITS && group == 0) process_tile_of(0, p, shared, t, &c, &a);
-            if (P_IN_24_BITS && group == 1) process_tile_of(1, p, shared, t, &c, &a);
+            if (!GROUP_IS_CONSTANT) process_tile(p, shared, t, &c, &a);
+            if (GROUP_IS_CONSTANT && group == 0) process_tile_of(0, p, shared, t, &c, &a);
+            if (GROUP_IS_CONSTANT && group == 1) process_tile_of(1, p, shared, t, &c, &a);
         }
         trace(&c.tracer, STROBE_TRACE_EPILOGUE, c.count);
         store_sums(p, &p->dv_rows, t, &a.dv, dv_factor(p), c.key);

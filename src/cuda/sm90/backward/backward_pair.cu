@@ -177,6 +177,7 @@ INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *s
         const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&progress);
         struct relatives relatives;
         find_all_relatives(p, t, slope.head, &at, &relatives);
+        mask_scores(p, t, &at, s);
         make_p(p, shared, t, &slope, &at, s, input, &relatives, packed, 0);
         release(&shared->q_empty[stage]);
         mbarrier_wait(&shared->p_empty, count % 2 ^ 1);

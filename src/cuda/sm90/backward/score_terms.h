@@ -72,6 +72,21 @@ INLINE void mask_band(const struct tile *t, const struct block_pair *at, float (
         if (!SEEN(seen, v)) x[v] = 0;
 }
 
+/* Where what happens to a score keeps an infinity, the band is looked at once: a hidden score becomes one of which the
+ * exponential makes 0, and P = 0 makes dS = 0 of any finite dP. What a NaN or an infinity of a hidden pair does to sums is
+ * found in them (exact_row.h). With no branch between the exponentials and what takes them, ptxas packs P beside them. */
+enum { MASKS_SCORES = (FEATURE_CLASS == FEATURES_NONE || FEATURE_CLASS == FEATURES_ALIBI) && !HAS_SCORE_FUNCTION };
+
+INLINE void mask_scores(const struct sm90_backward_params *p, const struct tile *t, const struct block_pair *at,
+                        float (&s)[ROWS / 2]) {
+    if (!MASKS_SCORES || at->full) return;
+    const struct seen seen = seen_of(t, at);
+    const float hidden = copysignf(INFINITY, -p->exponent);
+#pragma unroll
+    for (int v = 0; v < ROWS / 2; ++v)
+        if (!SEEN(seen, v)) s[v] = hidden;
+}
+
 /* A query head, and its ALiBi: scores lose slope |i + diagonal - j|. */
 struct slope {
     int head;
@@ -393,7 +408,7 @@ INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct
 /* Sets the weights to 0 that the band or a mask hides, and marks those that dropout leaves out. */
 INLINE void apply_masks(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                         const struct block_pair *at, float (&s)[ROWS / 2], int part) {
-    if (!at->full) mask_band(t, at, s, part);
+    if (!MASKS_SCORES && !at->full) mask_band(t, at, s, part);
     if (HAS_MASKS && at->note & NOTE_BITS) apply_bits(at->bits, s, part);
     if (HAS_ALL && at->note & NOTE_BLOCKS) apply_block_mask(p, t, slope->head, at, s, part);
     if (HAS_ALL && p->dropout) mark_dropped(p, t, slope->head, at, s, part);
@@ -429,7 +444,7 @@ INLINE void through_softcap_alone(const struct sm90_backward_params *p, float (&
 /* Sets dS of hidden pairs to 0. */
 INLINE void hide_ds(const struct tile *t, const struct block_pair *at, float (&ds)[ROWS / 2],
                     const float (&weights)[ROWS / 2], int part) {
-    if (!HAS_ALL && !at->full) mask_band(t, at, ds, part);
+    if (!HAS_ALL && !MASKS_SCORES && !at->full) mask_band(t, at, ds, part);
     if (!HAS_ALL && HAS_MASKS && at->note & NOTE_BITS) apply_bits(at->bits, ds, part);
 #pragma unroll
     for (int v = part * PART; v < (part + 1) * PART; ++v) ds[v] = HAS_ALL && weights[v] == 0 ? 0 : ds[v];
