@@ -4,6 +4,7 @@
  * includer defines STROBE_MMA_TYPE. A and B lie in shared memory, but for rd, whose A is in registers:
  *
  *     wgmma_ss_<N>_first   D = A B, both with the depth axis contiguous
+ *     wgmma_ss_64_less     D -= A B, likewise
  *     wgmma_st_<N>_first   D = A B, B with the N axis contiguous
  *     wgmma_st_<N>         D += A B, likewise
  *     wgmma_rd_<N>_first   D = A B, B with the depth axis contiguous
@@ -19,6 +20,10 @@
 
 static __device__ __forceinline__ void wgmma_ss_64_first(float (&d)[32], uint64_t a, uint64_t b) {
     asm volatile(WGMMA_TEXT(64, WGMMA_D32, "%32, %33, 0, 1, 1, 0, 0") : WGMMA_32("=f", d, 0) : "l"(a), "l"(b));
+}
+
+static __device__ __forceinline__ void wgmma_ss_64_less(float (&d)[32], uint64_t a, uint64_t b) {
+    asm volatile(WGMMA_TEXT(64, WGMMA_D32, "%32, %33, 1, -1, 1, 0, 0") : WGMMA_32("+f", d, 0) : "l"(a), "l"(b));
 }
 
 static __device__ __forceinline__ void wgmma_ss_128_first(float (&d)[64], uint64_t a, uint64_t b) {

@@ -131,6 +131,7 @@ INLINE uint32_t ds_parity(uint32_t count) { return count / DS_STAGES % 2; }
 /* The consumer's state: what a thread keeps beside its accumulators. */
 struct consumer_state {
     int group, own, key; /* its warp's sixteen keys: the first, in the CTA and in the sequence */
+    int lane_row;        /* kept, since to ask for the thread's number delays the first exponentials of each block */
     struct full_rows full;
     struct operands o;
     struct progress progress;
@@ -172,16 +173,20 @@ INLINE void ping_pong_arrive(int group, uint32_t count) {
     if (LAG && count != UINT32_MAX) named_barrier_arrive(PING_PONG_BARRIER + 1 - group, 128 * GROUPS);
 }
 
+INLINE void wait_for_dout(struct shared *shared, struct consumer_state *c, uint32_t count) {
+    wait_for(c, &shared->dout_full[dout_stage_of(count)], dout_parity(count), STROBE_TRACE_WAIT_DOUT);
+}
+
 /* Issues dP. Then P, from S, which the tensor cores have finished, and dV += P^T dO, in parts. */
 INLINE void p_and_dv(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
                      struct consumer_state *c, const struct block_pair *at, struct accumulators *a) {
     const uint32_t slot = dout_stage_of(c->count);
     struct relatives relatives;
     find_all_relatives(p, t, c->slope.head, at, &relatives);
-    wait_for(c, &shared->dout_full[slot], dout_parity(c->count), STROBE_TRACE_WAIT_DOUT);
+    if (!DELTA_IN_DP) wait_for_dout(shared, c, c->count);
     trace(&c->tracer, STROBE_TRACE_P_AND_DV, c->count);
     mask_scores(p, t, at, a->s);
-    issue_scores(a->dp, c->o.v_own, c->o.dout_rows + slot * STAGE_STEP);
+    issue_dp(a->dp, c->o.v_own, c->o.dout_rows + slot * STAGE_STEP);
     if (HAS_BIAS_TILES) {
         uint64_t *full = &shared->bias_full[bias_warp()];
         add_bias_tile(p, &shared->bias, full, a->s, c->count);
@@ -242,6 +247,10 @@ INLINE void next_scores(struct shared *shared, struct consumer_state *c, const s
     trace(&c->tracer, STROBE_TRACE_STORE_DQ, c->count);
     if (LAG && is_late) release(&shared->ds_empty[ds_stage_of(c->count - 1)]);
     if (is_late) hand_dq_to_writer(shared, a->dq, c->group, c->count - LAG);
+    if (DELTA_IN_DP) {
+        if (!last) wait_for_dout(shared, c, c->count + 1);
+        start_at_delta(a->dp, shared->delta[next]); /* behind the last block: of stale data, likewise */
+    }
     trace(&c->tracer, STROBE_TRACE_WAIT_S, c->count);
     if (!last) ping_pong_wait(c->group);
     wgmma_wait(0); /* the next S */
@@ -251,7 +260,7 @@ INLINE void next_scores(struct shared *shared, struct consumer_state *c, const s
 INLINE struct consumer_state first_state(const struct sm90_backward_params *p, const struct shared *shared, int group) {
     struct consumer_state c;
     c.group = group, c.own = 64 * group + uniform((int)threadIdx.x % 128 / 32) * 16, c.o = operands_of(shared, group);
-    c.count = c.filled = 0;
+    c.lane_row = unforeseen((int)threadIdx.x % 4 * 2), c.count = c.filled = 0;
     c.tracer = tracer_of(p, STROBE_TRACE_CONSUMER + group, threadIdx.x % 128 == 0);
     return c;
 }
@@ -271,6 +280,7 @@ INLINE void begin_tile(const struct sm90_backward_params *p, struct shared *shar
     wait_for(c, &shared->k_full, c->filled % 2, STROBE_TRACE_WAIT_K);
     issue_scores(a->s, c->o.k_own, c->o.q_rows + stage * STAGE_STEP);
     wait_for(c, &shared->v_full, c->filled % 2, STROBE_TRACE_WAIT_V);
+    if (DELTA_IN_DP) wait_for_dout(shared, c, c->count), start_at_delta(a->dp, shared->delta[stage]);
     trace(&c->tracer, STROBE_TRACE_WAIT_S, c->count);
     ping_pong_wait(c->group);
     wgmma_wait(0);
@@ -299,7 +309,7 @@ INLINE void process_tile(const struct sm90_backward_params *p, struct shared *sh
     a->sinks.head = -1;
     for (;; ++c->count) {
         const int row = c->progress.row;
-        struct block_pair at = {stage_of(c->count), c->key, row, row >= c->full.low && row <= c->full.high};
+        struct block_pair at = {stage_of(c->count), c->key, row, row >= c->full.low && row <= c->full.high, c->lane_row};
         if (HAS_MASKS) add_note(&at, &shared->note[c->count % NOTES], 128 * c->group + (int)threadIdx.x % 128);
         const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&c->progress);
         if (HAS_BIAS_TILES || DROPOUT_ALONE) {

@@ -145,7 +145,8 @@ INLINE void read_p(const struct shared *shared, float (&s)[SCORES]) {
 /* The block pair that a consumer is at. */
 INLINE struct block_pair pair_at(const struct shared *shared, uint32_t count, int key, const struct progress *at,
                                  const struct full_rows *full) {
-    struct block_pair pair = {stage_of(count), key, at->row, at->row >= full->low && at->row <= full->high};
+    struct block_pair pair = {stage_of(count), key, at->row, at->row >= full->low && at->row <= full->high,
+                              (int)threadIdx.x % 4 * 2};
     if (HAS_MASKS) add_note(&pair, &shared->note[count % NOTES], 128 * cluster_rank() + (int)threadIdx.x % 128);
     return pair;
 }
@@ -224,7 +225,8 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
     clear(&dk);
     mbarrier_wait(&shared->v_full, 0);
     mbarrier_wait(&shared->dout_full[0], 0);
-    issue_scores(dp, v, dout);
+    start_at_delta(dp, shared->delta[0]);
+    issue_dp(dp, v, dout);
     mbarrier_wait(&shared->k_full, 0);
     mbarrier_wait(&shared->other_full, 0);
     wgmma_wait(0);
@@ -255,7 +257,8 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
         if (count > 0 && !last) release_both(&shared->ds_empty[next]);
         if (count > 0) add_dq_part(p, shared, part, dq, before, count - 1, in_order);
         if (!last) mbarrier_wait(&shared->dout_full[next_slot], dout_parity(count + 1));
-        issue_scores(dp, v, dout + next_slot * STAGE_STEP);
+        start_at_delta(dp, shared->delta[next]);
+        issue_dp(dp, v, dout + next_slot * STAGE_STEP);
         before = block_of(p, t, &progress);
         wgmma_wait(0);
         if (DOUT_STAGES == 1 && !last) release(&shared->dout_empty[0]);

@@ -29,6 +29,7 @@ struct block_pair {
     uint32_t stage; /* of the rows */
     int key, row;
     bool full;     /* the band hides no pair of it */
+    int lane_row;  /* the thread's first row, in the block */
     uint32_t note; /* with masks: see walk.h */
     uint2 bits;
     struct kept kept; /* with dropout alone */

@@ -139,7 +139,7 @@ INLINE bool load_noted(const struct sm90_backward_params *p, struct shared *s, c
 /* The warp is done with what the barrier guards, or has written it. */
 INLINE void release(uint64_t *barrier) { arrive_as_warp(barrier); }
 
-/* Issues S^T = K Q^T, or dP^T = V dO^T, of the group's keys. */
+/* Issues S^T = K Q^T of the group's keys, or the same of V and dO. */
 INLINE void issue_scores(float (&s)[SCORES], uint64_t keys, uint64_t rows) {
     wgmma_fence();
 #pragma unroll
@@ -151,6 +151,36 @@ INLINE void issue_scores(float (&s)[SCORES], uint64_t keys, uint64_t rows) {
             SCORES_STEP(s, keys + step / 4 * (K_SLAB / 16) + columns, rows + step / 4 * (Q_SLAB / 16) + columns, 1);
     }
     wgmma_commit();
+}
+
+/* With blocks of 64 rows dP's accumulators start at delta and dP is taken from them, so that nothing is left to subtract
+ * when dP is there. With 128 rows that was slower. */
+enum { DELTA_IN_DP = MASKS_SCORES && ROWS == 64 };
+
+/* delta: from the block's first row on. */
+INLINE void start_at_delta(float (&dp)[SCORES], const float *delta) {
+#pragma unroll
+    for (int c = 0; DELTA_IN_DP && c < SCORES / 4; ++c) {
+        const float2 two = *(const float2 *)(delta + (int)threadIdx.x % 4 * 2 + 8 * c);
+        dp[4 * c] = dp[4 * c + 2] = two.x, dp[4 * c + 1] = dp[4 * c + 3] = two.y;
+    }
+}
+
+/* Issues dP^T = V dO^T of the group's keys or, with DELTA_IN_DP, delta - dP^T. */
+INLINE void issue_dp(float (&dp)[SCORES], uint64_t keys, uint64_t rows) {
+#if ROWS == 64
+    if (DELTA_IN_DP) {
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < COLUMNS / 16; ++step) {
+            const int columns = step % 4 * 2;
+            wgmma_ss_64_less(dp, keys + step / 4 * (K_SLAB / 16) + columns, rows + step / 4 * (Q_SLAB / 16) + columns);
+        }
+        wgmma_commit();
+        return;
+    }
+#endif
+    issue_scores(dp, keys, rows);
 }
 
 /* A thread's part of dK or dV of 64 keys, in parts of as many columns as one product has. */
@@ -218,11 +248,16 @@ INLINE void exponentials(const struct sm90_backward_params *p, float (&s)[SCORES
     }
 }
 
-/* dS = P * (dP - delta), in place of dP; s: P. delta: from the thread's first row on. */
+/* dS = P * (dP - delta), in place of dP; s: P. delta: from the thread's first row on. With DELTA_IN_DP dp has delta - dP. */
 INLINE void p_times_dp_less_delta(const struct sm90_backward_params *p, float (&dp)[SCORES], const float (&s)[SCORES],
                                   const float *delta, int part) {
 #pragma unroll
     for (int c = part * (PART / 4); c < (part + 1) * (PART / 4); ++c) {
+        if (DELTA_IN_DP) {
+#pragma unroll
+            for (int v = 4 * c; v < 4 * c + 4; ++v) dp[v] = -s[v] * dp[v];
+            continue;
+        }
         const float2 shift = *(const float2 *)(delta + 8 * c);
 #pragma unroll
         for (int v = 4 * c; v < 4 * c + 4; ++v)
@@ -272,7 +307,7 @@ INLINE void restore_part(float (&x)[SCORES], const uint32_t (&kept)[SCORES / 4 *
 INLINE void make_p(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
                    const struct slope *slope, const struct block_pair *at, float (&s)[SCORES], float (&input)[INPUTS],
                    struct relatives *relatives, uint32_t (&packed)[SCORES / 2], int part) {
-    const float *lse = shared->lse[at->stage] + 2 * (threadIdx.x % 4);
+    const float *lse = shared->lse[at->stage] + at->lane_row;
     if (SOFTCAP_ALONE) {
         capped_exponentials(p, s, lse, part);
     } else {
@@ -288,13 +323,13 @@ INLINE void make_ds(const struct sm90_backward_params *p, const struct shared *s
                     const struct slope *slope, const struct block_pair *at, float (&dp)[SCORES],
                     const float (&weights)[SCORES], const float (&input)[INPUTS], struct sink_sums *sinks,
                     uint32_t (&packed)[SCORES / 2], int part) {
-    const float *delta = shared->delta[at->stage] + 2 * (threadIdx.x % 4);
+    const float *delta = shared->delta[at->stage] + at->lane_row;
     if (DROPOUT_ALONE)
         p_times_kept_dp_less_delta(p, dp, weights, delta, &at->kept);
     else
         p_times_dp_less_delta(p, dp, weights, delta, part);
     hide_ds(t, at, dp, weights, part);
-    if (sums_sinks(p)) add_to_sinks(sinks, shared->sink[at->stage] + 2 * (threadIdx.x % 4), dp, weights, part);
+    if (sums_sinks(p)) add_to_sinks(sinks, shared->sink[at->stage] + at->lane_row, dp, weights, part);
     apply_ds_terms(p, t, slope, at, dp, weights, input, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);
     pack_part(packed, dp, part);
 }
