@@ -62,6 +62,7 @@ enum {
     SCORES = ROWS / 2,                    /* accumulators of a thread */
     PING_PONG_BARRIER = 2,                /* named barrier of group 0; group 1 has the next */
     TILES = 2,                                 /* slots of tile descriptions */
+    ORDERED_WRITERS = GROUPS + 1,              /* of dQ, with a fixed dQ order and without masks */
     GROUP_IS_CONSTANT = !HAS_ALL && ROWS > 64, /* the loop is compiled for each group */
 };
 
@@ -90,6 +91,7 @@ struct shared {
     uint64_t tile_full[TILES], tile_empty[TILES], k_full, k_empty, v_full, v_empty, q_full[STAGES], q_empty[STAGES],
         dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t ds_full[DS_STAGES], ds_empty[DS_STAGES], dq_full[GROUPS], dq_empty[GROUPS];
+    uint64_t turn[GROUPS][ORDERED_WRITERS]; /* of writers, see dq_writer.h */
 };
 
 static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fits a multiprocessor's shared memory");
@@ -360,9 +362,9 @@ INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared
     trace(&c.tracer, STROBE_TRACE_END, c.count);
 }
 
-INLINE void init_barriers(struct shared *s) {
-    const uint32_t consumers = 4 * GROUPS * ARRIVALS;
-    for (int i = 0; i < TILES; ++i) mbarrier_init(&s->tile_full[i], 1), mbarrier_init(&s->tile_empty[i], consumers + GROUPS);
+INLINE void init_barriers(struct shared *s, bool in_turns) {
+    const uint32_t consumers = 4 * GROUPS * ARRIVALS, roles = consumers + (in_turns ? ORDERED_WRITERS : GROUPS);
+    for (int i = 0; i < TILES; ++i) mbarrier_init(&s->tile_full[i], 1), mbarrier_init(&s->tile_empty[i], roles);
     mbarrier_init(&s->k_full, 1), mbarrier_init(&s->k_empty, consumers);
     mbarrier_init(&s->v_full, 1), mbarrier_init(&s->v_empty, consumers);
     for (int i = 0; i < STAGES; ++i) mbarrier_init(&s->q_full[i], 1), mbarrier_init(&s->q_empty[i], consumers);
@@ -370,6 +372,7 @@ INLINE void init_barriers(struct shared *s) {
     for (int i = 0; i < DS_STAGES; ++i) mbarrier_init(&s->ds_full[i], consumers), mbarrier_init(&s->ds_empty[i], consumers);
     for (int i = 0; i < BIAS_WARPS; ++i) mbarrier_init(&s->bias_full[i], 1);
     for (int i = 0; i < GROUPS; ++i) mbarrier_init(&s->dq_full[i], 4 * ARRIVALS), mbarrier_init(&s->dq_empty[i], 1);
+    for (int i = 0; i < GROUPS * ORDERED_WRITERS; ++i) mbarrier_init(&s->turn[i / ORDERED_WRITERS][i % ORDERED_WRITERS], 1);
     mbarrier_init_fence();
 }
 
@@ -377,7 +380,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
     extern __shared__ __align__(1024) unsigned char memory[];
     struct shared *shared = (struct shared *)memory;
     if (threadIdx.x == 32) tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v), tma_prefetch_map(&p.dout);
-    if (threadIdx.x == 0) init_barriers(shared);
+    if (threadIdx.x == 0) init_barriers(shared, !HAS_MASKS && p.dq_semaphores);
     __syncthreads();
     let_next_start();
     wait_for_previous();
@@ -387,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
         registers_release(PRODUCER_REGISTERS);
         if (threadIdx.x == 0)
             producer(&p, shared);
-        else if (threadIdx.x >= 32 && threadIdx.x / 32 <= GROUPS &&
+        else if (threadIdx.x >= 32 && threadIdx.x / 32 <= (!HAS_MASKS && p.dq_semaphores ? ORDERED_WRITERS : GROUPS) &&
                  (threadIdx.x % 32 == 0 || (HAS_MASKS && p.dq_semaphores)))
             dq_writer(&p, shared, (int)threadIdx.x / 32 - 1);
         else if (threadIdx.x >= 32 * (GROUPS + 1) && !p.dq_semaphores)

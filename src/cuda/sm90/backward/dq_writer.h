@@ -67,22 +67,49 @@ INLINE uint32_t add_blocks(const struct sm90_backward_params *p, struct shared *
     return count;
 }
 
-/* The same with a fixed dQ order. */
-INLINE uint32_t add_blocks_in_order(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group,
-                                    uint32_t count, struct tracer *tracer) {
+/* With a fixed dQ order a writer is busy for longer than a block takes, most of it with making sure of its sums. So three take
+ * turns: block n of group g is work number 2 n + g, and goes to the writer of that number modulo three, `work` counting on
+ * from tile to tile. Which block a phase of dq_full stands for is only certain when the block before has come: its writer
+ * says so by a barrier of `turn`. */
+INLINE void wait_for_turn(struct shared *s, int group, uint32_t count, struct tracer *tracer) {
+    if (count > 0) mbarrier_wait(&s->turn[group][(count - 1) % ORDERED_WRITERS], (count - 1) / ORDERED_WRITERS % 2);
+    wait_for_dq(s, group, count, tracer);
+    mbarrier_arrive(&s->turn[group][count % ORDERED_WRITERS]);
+}
+
+/* Where a writer is in a tile: the query head of the group, and the block of rows, counted from the walk's first. */
+struct place {
+    int head, n;
+};
+
+INLINE uint32_t dq_tile_at(const struct sm90_backward_params *p, const struct tile *t, const struct place *at, int group) {
+    const uint32_t heads = (uint32_t)((t->batch * p->heads_kv + t->head_kv) * p->group + at->head);
+    return (heads * (uint32_t)p->row_blocks + (uint32_t)(t->start_block + t->step * at->n)) * GROUPS + (uint32_t)group;
+}
+
+/* first: blocks of all tiles before. Returns the writer's next work. */
+INLINE uint32_t add_in_turns(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, uint32_t first,
+                             uint32_t work, struct tracer *tracer) {
+    const int blocks = t->end_block - t->first_block;
+    const uint32_t end = (first + (uint32_t)(blocks * p->group)) * GROUPS;
+    struct place at = {0, (int)(work / GROUPS - first)};
     uint32_t added = UINT32_MAX;
 #pragma unroll 1
-    for (int head = 0, m = t->start_block; head < p->group;) {
-        const uint32_t block = (uint32_t)(((t->batch * p->heads_kv + t->head_kv) * p->group + head) * p->row_blocks + m);
-        const uint32_t tile = block * GROUPS + group;
-        const int order = order_of_adding(p, t, m);
-        add_block_in_order(p, s, group, tile, order, added, count++, tracer);
-        m += t->step;
-        const bool more = m >= t->first_block && m < t->end_block;
-        added = let_next_tile_add(p, tile, more ? tile + t->step * GROUPS : tile, order);
-        if (!more) m = t->start_block, ++head, added = UINT32_MAX;
+    while (work < end) {
+        while (at.n >= blocks) at.n -= blocks, ++at.head;
+        const int group = (int)(work % GROUPS);
+        const uint32_t count = work / GROUPS, tile = dq_tile_at(p, t, &at, group);
+        const int order = order_of_adding(p, t, t->start_block + t->step * at.n);
+        trace(tracer, STROBE_TRACE_WAIT_DQ_ORDER, count);
+        while (added != (uint32_t)order) added = semaphore_now(p->dq_semaphores + tile);
+        wait_for_turn(s, group, count, tracer);
+        add_block(p, s, group, tile, order == 0, count, tracer);
+        work += ORDERED_WRITERS, at.n += (int)(work / GROUPS - count);
+        const bool more = work < end && at.n < blocks;
+        added = let_next_tile_add(p, tile, more ? dq_tile_at(p, t, &at, (int)(work % GROUPS)) : tile, order);
+        if (!more) added = UINT32_MAX;
     }
-    return count;
+    return work;
 }
 
 /* The same where there are masks, for a tile that has blocks: notes say which. */
@@ -134,9 +161,9 @@ INLINE uint32_t add_visible_in_order(const struct sm90_backward_params *p, struc
 
 /* One thread for each consumer group, in a fixed order where there are masks one warp: tile after tile. */
 INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, int group) {
-    struct tracer tracer = tracer_of(p, STROBE_TRACE_WRITER + group, threadIdx.x % 32 == 0);
+    struct tracer tracer = tracer_of(p, STROBE_TRACE_WRITER + group, threadIdx.x % 32 == 0 && group < GROUPS);
     const bool in_order = HAS_MASKS && p->dq_semaphores;
-    uint32_t count = 0;
+    uint32_t count = 0, work = (uint32_t)group;
 #pragma unroll 1
     for (uint32_t tiles = 0;; ++tiles) {
         const struct tile *t = &s->tile[tile_slot(tiles)];
@@ -144,10 +171,13 @@ INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, in
         if (is_past_last(t)) break;
         if (has_blocks(t)) {
             if (!p->dq_semaphores) wait_for_cleared(p, t);
-            count = in_order           ? add_visible_in_order(p, s, t, group, count, &tracer)
-                    : HAS_MASKS        ? add_visible(p, s, t, group, count, &tracer)
-                    : p->dq_semaphores ? add_blocks_in_order(p, s, t, group, count, &tracer)
-                                       : add_blocks(p, s, t, group, count, &tracer);
+            if (!HAS_MASKS && p->dq_semaphores)
+                work = add_in_turns(p, s, t, count, work, &tracer),
+                count += (uint32_t)((t->end_block - t->first_block) * p->group);
+            else
+                count = in_order    ? add_visible_in_order(p, s, t, group, count, &tracer)
+                        : HAS_MASKS ? add_visible(p, s, t, group, count, &tracer)
+                                    : add_blocks(p, s, t, group, count, &tracer);
         }
         if (in_order) __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_empty[tile_slot(tiles)]);
