@@ -43,7 +43,7 @@ struct emulated_wgmma {
     float *d;
     const uint32_t *a_registers;
     uint64_t a, b;
-    int n, add;
+    int n, add; /* add: 0 starts anew, negative takes the product away */
     bool is_bf16, a_transposed, b_transposed;
 };
 
@@ -144,6 +144,8 @@ static inline void emulated_run_wgmma(const emulated_wgmma (&of)[EMULATED_LANES]
             } else {
                 a[row][k] = emulated_operand_16(m->a, first_row + row, k, m->a_transposed, m->is_bf16);
             }
+    for (int row = 0; row < 16 && m->add < 0; ++row)
+        for (int k = 0; k < EMULATED_WGMMA_K; ++k) a[row][k] = -a[row][k];
     for (int column = 0; column < n; ++column)
         for (int k = 0; k < EMULATED_WGMMA_K; ++k)
             b[k][column] = emulated_operand_16(m->b, column, k, m->b_transposed, m->is_bf16);

@@ -7,11 +7,7 @@
 #include "cuda/ptx/wgmma.h"
 
 static inline void wgmma_ss_64_first(float (&d)[32], uint64_t a, uint64_t b) { wgmma_ss_64(d, a, b, 0); }
-static inline void wgmma_ss_64_less(float (&d)[32], uint64_t a, uint64_t b) {
-    float product[32];
-    wgmma_ss_64(product, a, b, 0);
-    for (int v = 0; v < 32; ++v) d[v] -= product[v];
-}
+static inline void wgmma_ss_64_less(float (&d)[32], uint64_t a, uint64_t b) { wgmma_ss_64(d, a, b, -1); }
 static inline void wgmma_ss_128_first(float (&d)[64], uint64_t a, uint64_t b) { wgmma_ss_128(d, a, b, 0); }
 static inline void wgmma_st_64_first(float (&d)[32], uint64_t a, uint64_t b) {
     emulated_wgmma_of({d, nullptr, a, b, 64, 0, false, false, true});
