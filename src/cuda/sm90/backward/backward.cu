@@ -91,7 +91,7 @@ struct shared {
     uint64_t tile_full[TILES], tile_empty[TILES], k_full, k_empty, v_full, v_empty, q_full[STAGES], q_empty[STAGES],
         dout_full[DOUT_STAGES], dout_empty[DOUT_STAGES];
     uint64_t ds_full[DS_STAGES], ds_empty[DS_STAGES], dq_full[GROUPS], dq_empty[GROUPS];
-    uint64_t turn[GROUPS][ORDERED_WRITERS]; /* of writers, see dq_writer.h */
+    uint64_t dq_came[GROUPS][ORDERED_WRITERS]; /* of writers, see dq_writer.h */
 };
 
 static_assert(sizeof(struct shared) <= SHARED_BYTES, "a CTA fits a multiprocessor's shared memory");
@@ -311,7 +311,7 @@ INLINE void process_tile(const struct sm90_backward_params *p, struct shared *sh
     a->sinks.head = -1;
     for (;; ++c->count) {
         const int row = c->progress.row;
-        struct block_pair at = {stage_of(c->count), c->key, row, row >= c->full.low && row <= c->full.high, c->lane_row};
+        struct block_pair at = {stage_of(c->count), c->key, row, c->lane_row, row >= c->full.low && row <= c->full.high};
         if (HAS_MASKS) add_note(&at, &shared->note[c->count % NOTES], 128 * c->group + (int)threadIdx.x % 128);
         const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&c->progress);
         if (HAS_BIAS_TILES || DROPOUT_ALONE) {
@@ -362,8 +362,8 @@ INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared
     trace(&c.tracer, STROBE_TRACE_END, c.count);
 }
 
-INLINE void init_barriers(struct shared *s, bool in_turns) {
-    const uint32_t consumers = 4 * GROUPS * ARRIVALS, roles = consumers + (in_turns ? ORDERED_WRITERS : GROUPS);
+INLINE void init_barriers(struct shared *s, bool by_three) {
+    const uint32_t consumers = 4 * GROUPS * ARRIVALS, roles = consumers + (by_three ? ORDERED_WRITERS : GROUPS);
     for (int i = 0; i < TILES; ++i) mbarrier_init(&s->tile_full[i], 1), mbarrier_init(&s->tile_empty[i], roles);
     mbarrier_init(&s->k_full, 1), mbarrier_init(&s->k_empty, consumers);
     mbarrier_init(&s->v_full, 1), mbarrier_init(&s->v_empty, consumers);
@@ -372,7 +372,7 @@ INLINE void init_barriers(struct shared *s, bool in_turns) {
     for (int i = 0; i < DS_STAGES; ++i) mbarrier_init(&s->ds_full[i], consumers), mbarrier_init(&s->ds_empty[i], consumers);
     for (int i = 0; i < BIAS_WARPS; ++i) mbarrier_init(&s->bias_full[i], 1);
     for (int i = 0; i < GROUPS; ++i) mbarrier_init(&s->dq_full[i], 4 * ARRIVALS), mbarrier_init(&s->dq_empty[i], 1);
-    for (int i = 0; i < GROUPS * ORDERED_WRITERS; ++i) mbarrier_init(&s->turn[i / ORDERED_WRITERS][i % ORDERED_WRITERS], 1);
+    for (int i = 0; i < GROUPS * ORDERED_WRITERS; ++i) mbarrier_init(&s->dq_came[i / ORDERED_WRITERS][i % ORDERED_WRITERS], 1);
     mbarrier_init_fence();
 }
 

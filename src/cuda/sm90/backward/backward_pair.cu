@@ -145,8 +145,7 @@ INLINE void read_p(const struct shared *shared, float (&s)[SCORES]) {
 /* The block pair that a consumer is at. */
 INLINE struct block_pair pair_at(const struct shared *shared, uint32_t count, int key, const struct progress *at,
                                  const struct full_rows *full) {
-    struct block_pair pair = {stage_of(count), key, at->row, at->row >= full->low && at->row <= full->high,
-                              (int)threadIdx.x % 4 * 2};
+    struct block_pair pair = {stage_of(count), key, at->row, (int)threadIdx.x % 4 * 2, at->row >= full->low && at->row <= full->high};
     if (HAS_MASKS) add_note(&pair, &shared->note[count % NOTES], 128 * cluster_rank() + (int)threadIdx.x % 128);
     return pair;
 }

@@ -67,14 +67,14 @@ INLINE uint32_t add_blocks(const struct sm90_backward_params *p, struct shared *
     return count;
 }
 
-/* With a fixed dQ order a writer is busy for longer than a block takes, most of it with making sure of its sums. So three take
- * turns: block n of group g is work number 2 n + g, and goes to the writer of that number modulo three, `work` counting on
- * from tile to tile. Which block a phase of dq_full stands for is only certain when the block before has come: its writer
- * says so by a barrier of `turn`. */
-INLINE void wait_for_turn(struct shared *s, int group, uint32_t count, struct tracer *tracer) {
-    if (count > 0) mbarrier_wait(&s->turn[group][(count - 1) % ORDERED_WRITERS], (count - 1) / ORDERED_WRITERS % 2);
+/* With a fixed dQ order a writer is busy for longer than a block takes, most of it with making sure of its sums. So three
+ * share the work: block n of group g is work number 2 n + g, and goes to the writer of that number modulo three, `work`
+ * counting on from tile to tile. Which block a phase of dq_full stands for is only certain when the block before has come:
+ * its writer says so by a barrier of dq_came. */
+INLINE void wait_for_next_dq(struct shared *s, int group, uint32_t count, struct tracer *tracer) {
+    if (count > 0) mbarrier_wait(&s->dq_came[group][(count - 1) % ORDERED_WRITERS], (count - 1) / ORDERED_WRITERS % 2);
     wait_for_dq(s, group, count, tracer);
-    mbarrier_arrive(&s->turn[group][count % ORDERED_WRITERS]);
+    mbarrier_arrive(&s->dq_came[group][count % ORDERED_WRITERS]);
 }
 
 /* Where a writer is in a tile: the query head of the group, and the block of rows, counted from the walk's first. */
@@ -88,7 +88,7 @@ INLINE uint32_t dq_tile_at(const struct sm90_backward_params *p, const struct ti
 }
 
 /* first: blocks of all tiles before. Returns the writer's next work. */
-INLINE uint32_t add_in_turns(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, uint32_t first,
+INLINE uint32_t add_by_three(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, uint32_t first,
                              uint32_t work, struct tracer *tracer) {
     const int blocks = t->end_block - t->first_block;
     const uint32_t end = (first + (uint32_t)(blocks * p->group)) * GROUPS;
@@ -102,7 +102,7 @@ INLINE uint32_t add_in_turns(const struct sm90_backward_params *p, struct shared
         const int order = order_of_adding(p, t, t->start_block + t->step * at.n);
         trace(tracer, STROBE_TRACE_WAIT_DQ_ORDER, count);
         while (added != (uint32_t)order) added = semaphore_now(p->dq_semaphores + tile);
-        wait_for_turn(s, group, count, tracer);
+        wait_for_next_dq(s, group, count, tracer);
         add_block(p, s, group, tile, order == 0, count, tracer);
         work += ORDERED_WRITERS, at.n += (int)(work / GROUPS - count);
         const bool more = work < end && at.n < blocks;
@@ -172,7 +172,7 @@ INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, in
         if (has_blocks(t)) {
             if (!p->dq_semaphores) wait_for_cleared(p, t);
             if (!HAS_MASKS && p->dq_semaphores)
-                work = add_in_turns(p, s, t, count, work, &tracer),
+                work = add_by_three(p, s, t, count, work, &tracer),
                 count += (uint32_t)((t->end_block - t->first_block) * p->group);
             else
                 count = in_order    ? add_visible_in_order(p, s, t, group, count, &tracer)

@@ -26,11 +26,10 @@ enum { PART = ROWS / 2 / PARTS };
 
 /* A block pair: a warp's sixteen keys from `key` on, and the block of rows from `row` on. */
 struct block_pair {
-    uint32_t stage; /* of the rows */
-    int key, row;
-    bool full;     /* the band hides no pair of it */
-    int lane_row;  /* the thread's first row, in the block */
-    uint32_t note; /* with masks: see walk.h */
+    uint32_t stage;         /* of the rows */
+    int key, row, lane_row; /* lane_row: the thread's first row, in the block */
+    bool full;              /* the band hides no pair of it */
+    uint32_t note;          /* with masks: see walk.h */
     uint2 bits;
     struct kept kept; /* with dropout alone */
 };
@@ -71,21 +70,6 @@ INLINE void mask_band(const struct tile *t, const struct block_pair *at, float (
 #pragma unroll
     for (int v = part * PART; v < (part + 1) * PART; ++v)
         if (!SEEN(seen, v)) x[v] = 0;
-}
-
-/* Where what happens to a score keeps an infinity, the band is looked at once: a hidden score becomes one of which the
- * exponential makes 0, and P = 0 makes dS = 0 of any finite dP. What a NaN or an infinity of a hidden pair does to sums is
- * found in them (exact_row.h). With no branch between the exponentials and what takes them, ptxas packs P beside them. */
-enum { MASKS_SCORES = (FEATURE_CLASS == FEATURES_NONE || FEATURE_CLASS == FEATURES_ALIBI) && !HAS_SCORE_FUNCTION };
-
-INLINE void mask_scores(const struct sm90_backward_params *p, const struct tile *t, const struct block_pair *at,
-                        float (&s)[ROWS / 2]) {
-    if (!MASKS_SCORES || at->full) return;
-    const struct seen seen = seen_of(t, at);
-    const float hidden = copysignf(INFINITY, -p->exponent);
-#pragma unroll
-    for (int v = 0; v < ROWS / 2; ++v)
-        if (!SEEN(seen, v)) s[v] = hidden;
 }
 
 /* A query head, and its ALiBi: scores lose slope |i + diagonal - j|. */
@@ -378,7 +362,7 @@ INLINE void through_score_function(const struct sm90_backward_params *p, const s
 
 /* ---- all features, on a part of the accumulators */
 
-/* Scale, softcap, ALiBi and bias: what comes before the exponential. Masks come after it, as weights of 0. */
+/* Scale, softcap, ALiBi and bias: what comes before the exponential. Masks come after it, but see MASKS_SCORES. */
 INLINE void apply_score_terms(const struct sm90_backward_params *p, const struct tile *t, const struct slope *slope,
                               const struct block_pair *at, float (&s)[ROWS / 2], float (&input)[INPUTS],
                               struct relatives *relatives, int part) {

@@ -234,6 +234,19 @@ INLINE void store_transposed(uint32_t to, const uint32_t (&packed)[SCORES / 2], 
         stmatrix_x4_trans(to + step * (16 * ROW_BYTES), &packed[4 * step]);
 }
 
+/* With MASKS_SCORES: a hidden score becomes one of which the exponential makes 0, and P = 0 makes dS = 0 of any finite dP.
+ * What a NaN or an infinity of a hidden pair does to sums is found in them (exact_row.h). With no branch between the
+ * exponentials and what takes them, ptxas packs P beside them. */
+INLINE void mask_scores(const struct sm90_backward_params *p, const struct tile *t, const struct block_pair *at,
+                        float (&s)[SCORES]) {
+    if (!MASKS_SCORES || at->full) return;
+    const struct seen seen = seen_of(t, at);
+    const float hidden = copysignf(INFINITY, -p->exponent);
+#pragma unroll
+    for (int v = 0; v < SCORES; ++v)
+        if (!SEEN(seen, v)) s[v] = hidden;
+}
+
 /* P = 2^(S c - lse), in place. lse: negated, from the thread's first row on. A bias of -inf hides its key also from a row
  * whose lse is NaN; where the user's function gives it, what that row does to the sums is found in them (exact_row.h). */
 INLINE void exponentials(const struct sm90_backward_params *p, float (&s)[SCORES], const float *lse, int part) {

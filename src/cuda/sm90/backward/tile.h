@@ -17,6 +17,10 @@ enum {
     ROW_PARTS = ROWS / 64, /* 1: a tile has 64 of the columns, 2: it has 64 of the rows */
 };
 
+/* Where what happens to a score keeps an infinity, the band is looked at once: it makes hidden scores infinite (mask_scores
+ * of steps.h), and is not asked again for P and dS. */
+enum { MASKS_SCORES = (FEATURE_CLASS == FEATURES_NONE || FEATURE_CLASS == FEATURES_ALIBI) && !HAS_SCORE_FUNCTION };
+
 /* A sequence's rows or keys in its tensor. */
 struct span {
     int batch; /* index of the first axis, 0 where sequences are packed */
