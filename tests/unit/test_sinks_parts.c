@@ -77,8 +77,8 @@ static void same(const char *kernel, const double x[HEADS], const double y[HEADS
         if (!(fabs(x[h] - y[h]) <= allowed * most)) fail_msg("%s: dsinks %d is %g, not %g", kernel, h, x[h], y[h]);
 }
 
-static const char *const kernels[] = {"cpu_backward_baseline",   "cpu_backward_avx2",     "cpu_backward_avx512",
-                                      "cpu_backward_avx512bf16", "cpu_backward_neon",     "cpu_backward_neonbf16",
+static const char *const kernels[] = {"cpu_backward_baseline",   "cpu_backward_avx2",    "cpu_backward_avx512",
+                                      "cpu_backward_avx512bf16", "cpu_backward_neon",    "cpu_backward_neonbf16",
                                       "cpu_backward_amx",        "cpu_backward_fp32_amx"};
 static struct call c;
 

@@ -224,8 +224,7 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
     clear(&dk);
     mbarrier_wait(&shared->v_full, 0);
     mbarrier_wait(&shared->dout_full[0], 0);
-    start_at_delta(dp, shared->delta[0]);
-    issue_dp(dp, v, dout);
+    issue_dp_from(dp, shared->delta[0], v, dout);
     mbarrier_wait(&shared->k_full, 0);
     mbarrier_wait(&shared->other_full, 0);
     wgmma_wait(0);
@@ -256,8 +255,7 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
         if (count > 0 && !last) release_both(&shared->ds_empty[next]);
         if (count > 0) add_dq_part(p, shared, part, dq, before, count - 1, in_order);
         if (!last) mbarrier_wait(&shared->dout_full[next_slot], dout_parity(count + 1));
-        start_at_delta(dp, shared->delta[next]);
-        issue_dp(dp, v, dout + next_slot * STAGE_STEP);
+        issue_dp_from(dp, shared->delta[next], v, dout + next_slot * STAGE_STEP);
         before = block_of(p, t, &progress);
         wgmma_wait(0);
         if (DOUT_STAGES == 1 && !last) release(&shared->dout_empty[0]);

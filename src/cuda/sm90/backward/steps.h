@@ -183,6 +183,11 @@ INLINE void issue_dp(float (&dp)[SCORES], uint64_t keys, uint64_t rows) {
     issue_scores(dp, keys, rows);
 }
 
+INLINE void issue_dp_from(float (&dp)[SCORES], const float *delta, uint64_t keys, uint64_t rows) {
+    start_at_delta(dp, delta);
+    issue_dp(dp, keys, rows);
+}
+
 /* A thread's part of dK or dV of 64 keys, in parts of as many columns as one product has. */
 enum { SUM_PARTS = COLUMNS / SUM_COLUMNS };
 struct sums {
