@@ -9,7 +9,8 @@
  * back the D that is not rounded: sum_j dS_ij = D_i - delta_i (1 - p_i), with delta_i = the rounded D_i - dlse_i. Consumers
  * sum p_i dS_ij over their keys and all rows of a query head, and of a sample of the rows p_i P_ij, by which
  * strobe__sink_sums knows whether all keys were there: a caller may have a part of the keys, with O and lse of all of them.
- * A thread has two sums; a warp leaves them for its sixteen keys and each query head. */
+ * So it does where a sum is NaN, as a NaN of a hidden pair makes it. A thread has two sums; a warp leaves them for its
+ * sixteen keys and each query head. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_SINKS_H
 #define STROBE_CUDA_SM90_BACKWARD_SINKS_H
 

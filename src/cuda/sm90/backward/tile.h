@@ -19,7 +19,10 @@ enum {
 
 /* Where what happens to a score keeps an infinity, the band is looked at once: it makes hidden scores infinite (mask_scores
  * of steps.h), and is not asked again for P and dS. */
-enum { MASKS_SCORES = (FEATURE_CLASS == FEATURES_NONE || FEATURE_CLASS == FEATURES_ALIBI) && !HAS_SCORE_FUNCTION };
+enum {
+    MASKS_SCORES = (FEATURE_CLASS == FEATURES_NONE || FEATURE_CLASS == FEATURES_ALIBI || FEATURE_CLASS == FEATURES_SINKS) &&
+                   !HAS_SCORE_FUNCTION
+};
 
 /* A sequence's rows or keys in its tensor. */
 struct span {
