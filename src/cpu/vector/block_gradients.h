@@ -63,10 +63,11 @@ static inline void read_row_statistics(const struct row_statistics *to, const st
 
 /* D - dlse of a row. Delta is that, with the error of an O that was rounded. A row's dS, before anything has multiplied
  * them, add up to D - keys delta, where its weights add up to `keys`, 1 - p_sink: so D is found without O. A call may have
- * a part of the keys, or none, with out and lse of all of them; the weights tell, and delta stays. */
-static inline double gradient_of_row(double delta, double p_sink, double dlse, double ds, double keys) {
-    const double exact = ds + keys * delta - dlse;
-    return keys > 0 && fabs(keys - (1 - p_sink)) <= keys / 1024 && isfinite(exact) ? exact : delta;
+ * a part of the keys, or none, with out and lse of all of them; the weights tell, and delta stays. Beside a sink far above
+ * all scores they are less than what rounding lse to fp32 does to p_sink, which tells nothing then. */
+static inline double gradient_of_row(double delta, double p_sink, double lse, double dlse, double ds, double keys) {
+    const double exact = ds + keys * delta - dlse, missing = fabs(keys - (1 - p_sink));
+    return keys > 0 && missing <= keys / 1024 + p_sink * fabs(lse) * 0x1p-22 && isfinite(exact) ? exact : delta;
 }
 
 /* The rows' parts of dsinks, -p_sink (D - dlse). sums: [2][TILE_ROWS] of dS and P; NULL where no row sees a key. */
@@ -77,10 +78,10 @@ static inline void write_parts_of_dsinks(const struct row_statistics *of, const 
         of->of_sink[r] = 0;
         if (of->minus_lse[r] == -INFINITY) continue;
         const double sink = element_load(sinks->data, sinks->dtype, packed_head(t, r));
-        const double p_sink = exp(sink + (double)of->minus_lse[r]), delta = (double)of->delta[r];
+        const double lse = -(double)of->minus_lse[r], p_sink = exp(sink - lse), delta = (double)of->delta[r];
         const double of_lse = dlse->data ? element_load(dlse->data, dlse->dtype, tile_offset(t, dlse, r)) : 0;
         const double ds = sums ? (double)sums[r] : 0, keys = sums ? (double)sums[TILE_ROWS + r] : 0;
-        of->of_sink[r] = (float)(-p_sink * gradient_of_row(delta, p_sink, of_lse, ds, keys));
+        of->of_sink[r] = (float)(-p_sink * gradient_of_row(delta, p_sink, lse, of_lse, ds, keys));
     }
 }
 
