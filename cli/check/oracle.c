@@ -58,6 +58,10 @@ static bool run_forward(inputs *wide, inputs *in, char *message, size_t capacity
     return true;
 }
 
+/* Whether dsinks of 16-bit tensors does not come from an out that was rounded: a kernel that has all keys sums dS. Ranks
+ * have but out. */
+static bool sinks_by_sums(const problem *p) { return p->dsinks && p->dtype != STROBE_FP32 && !p->ranks; }
+
 static void measure_error(oracle *o, const inputs *in, const outputs *out, tensor_id id) {
     const difference d = compare(in, id, &out->tensor[id], &o->reference.tensor[id]);
     if (d.error > o->standard_error[id]) o->standard_error[id] = d.error;
@@ -114,8 +118,8 @@ static bool measure_widened(oracle *o, const inputs *in, char *message, size_t c
     return ok;
 }
 
-/* The standard in the inputs' dtype; for lse with scores and sums in fp32, but where a GPU multiplies
- * FP8, whose sums have few bits. */
+/* The standard in the inputs' dtype. For lse with scores and sums in fp32, but where a GPU multiplies FP8, whose sums have
+ * few bits; and so for dsinks on the CPU, whose kernels round to 16 bits nothing that it is made of. */
 static bool measure_standard(oracle *o, const inputs *from, char *message, size_t capacity) {
     inputs written = *from; /* what is added is added by the library, which is on trial */
     const inputs *in = &written;
@@ -125,6 +129,7 @@ static bool measure_standard(oracle *o, const inputs *from, char *message, size_
     const problem single = with_dtype(p, dtype);
     const bool fp8 = p->dtype == STROBE_FP8_E4M3;
     const bool lse_apart = p->operation == STROBE_FORWARD && p->dtype != STROBE_FP32 && !p->no_lse && !fp8;
+    const bool sinks_apart = p->operation == STROBE_BACKWARD && sinks_by_sums(p) && p->device == STROBE_CPU;
     const char *kernel = trial_standard[p->operation];
     outputs out = {0};
     inputs copy = {0};
@@ -132,11 +137,12 @@ static bool measure_standard(oracle *o, const inputs *from, char *message, size_
     if (fp8 && p->device == STROBE_CPU) return measure_widened(o, in, message, capacity);
     bool ok = outputs_create(&out, in, message, capacity) && !trial_run(in, &out, kernel, &trial_plain, message, capacity);
     for (int id = 0; ok && id < TENSOR_COUNT; ++id)
-        if (out.tensor[id].data && !(id == T_LSE && lse_apart)) measure_error(o, in, &out, (tensor_id)id);
+        if (out.tensor[id].data && !(id == T_LSE && lse_apart) && !(id == T_DSINKS && sinks_apart))
+            measure_error(o, in, &out, (tensor_id)id);
     outputs_free(&out);
-    if (ok && lse_apart) {
-        ok = run_as(&copy, &out, in, &single, plain_lse, message, capacity);
-        if (ok) measure_error(o, in, &out, T_LSE);
+    if (ok && (lse_apart || sinks_apart)) {
+        ok = run_as(&copy, &out, in, &single, lse_apart ? plain_lse : kernel, message, capacity);
+        if (ok) measure_error(o, in, &out, lse_apart ? T_LSE : T_DSINKS);
         outputs_free(&out);
         inputs_free(&copy);
     }
@@ -154,7 +160,9 @@ static bool measure_standard(oracle *o, const inputs *from, char *message, size_
  * The standard takes D as the sum of its own P dP, so that its dS add up to 0 along a row. A kernel's D comes from an out
  * that was worked out with other roundings of the scores, and its dS add up to sum(P' dP) - D', which large scores make
  * large and K multiplies where keys have much in common. In fp32 the D of a plain forward's out stands for sum(P' dP); in 16
- * bits the rounding of out outweighs it. */
+ * bits the rounding of out outweighs it.
+ *
+ * A dsinks from sums of dS has no D': of it the same is asked with D' = D. */
 
 static double row_of_d(const unsigned char *dout, const unsigned char *out, int64_t dtype, int64_t columns, bool in_fp32) {
     const size_t bytes = element_bytes(dtype);
@@ -168,9 +176,9 @@ static double row_of_d(const unsigned char *dout, const unsigned char *out, int6
     return in_fp32 ? (double)narrow : sum;
 }
 
-/* Rewrites dout and dlse of `moved`, which has dlse, as said above. wide: the exact float64; in: the rounded; single: has a
- * plain forward's out and lse. */
-static void set_moved_gradient(inputs *moved, const inputs *wide, const inputs *in, const inputs *single) {
+/* Sets dout and dlse of `moved`, which has dlse, as said above; rounded_out: D' is not D. wide: the exact float64; in: the
+ * rounded; single: has a plain forward's out and lse. */
+static void set_moved_gradient(inputs *moved, const inputs *wide, const inputs *in, const inputs *single, bool rounded_out) {
     const buffer *dout = &moved->tensor[T_DOUT], *dlse = &moved->tensor[T_DLSE];
     for (rows r = rows_of(in, T_DOUT, dout); rows_next(&r);) {
         const double exact = element_load(rows_at(&r, &wide->tensor[T_LSE]), STROBE_FP64);
@@ -186,7 +194,8 @@ static void set_moved_gradient(inputs *moved, const inputs *wide, const inputs *
                                                                         d)
                                                                  : 0;
         double *row = (double *)(void *)rows_at(&r, dout), *row_dlse = (double *)(void *)rows_at(&r, dlse);
-        *row_dlse = -e * (in->problem.dlse ? *row_dlse : 0) - (rounded_d - d) - copysign(of_own_d, rounded_d - d);
+        *row_dlse = -e * (in->problem.dlse ? *row_dlse : 0);
+        if (rounded_out) *row_dlse -= rounded_d - d + copysign(of_own_d, rounded_d - d);
         for (int64_t c = 0; c < dout->extent[3]; ++c) row[c] *= -e;
     }
 }
@@ -198,23 +207,33 @@ static double largest(const inputs *in, tensor_id id, const buffer *b) {
     return most;
 }
 
+/* Adds to the errors of all outputs that come from the rounded out, or of those that do not. */
+static bool add_moved_by(oracle *o, const inputs *wide, const inputs *in, const inputs *single, bool rounded_out,
+                         char *message, size_t capacity) {
+    problem with_dlse = wide->problem;
+    with_dlse.dlse = 1;
+    inputs moved = {0};
+    outputs out = {0};
+    bool ok = inputs_convert(&moved, wide, &with_dlse, message, capacity) && outputs_create(&out, &moved, message, capacity);
+    if (ok) set_moved_gradient(&moved, wide, in, single, rounded_out);
+    ok = ok && !trial_run(&moved, &out, trial_reference[STROBE_BACKWARD], &trial_plain, message, capacity);
+    for (int id = 0; ok && id < TENSOR_COUNT; ++id)
+        if (out.tensor[id].data && rounded_out != (id == T_DSINKS && sinks_by_sums(&in->problem)))
+            o->standard_error[id] += largest(in, (tensor_id)id, &out.tensor[id]);
+    outputs_free(&out);
+    inputs_free(&moved);
+    return ok;
+}
+
 static bool add_moved_gradients(oracle *o, const inputs *wide, const inputs *in, char *message, size_t capacity) {
     strobe_dtype dtype;
     const char *plain_lse = trial_plain_lse(&in->problem, &dtype);
     const problem plain = with_dtype(&in->problem, dtype);
-    problem with_dlse = wide->problem;
-    with_dlse.dlse = 1;
-    inputs moved = {0}, single = {0};
-    outputs out = {0};
-    bool ok = inputs_convert(&single, in, &plain, message, capacity) &&
-              !trial_forward(&single, plain_lse, message, capacity) &&
-              inputs_convert(&moved, wide, &with_dlse, message, capacity) && outputs_create(&out, &moved, message, capacity);
-    if (ok) set_moved_gradient(&moved, wide, in, &single);
-    ok = ok && !trial_run(&moved, &out, trial_reference[STROBE_BACKWARD], &trial_plain, message, capacity);
-    for (int id = 0; ok && id < TENSOR_COUNT; ++id)
-        if (out.tensor[id].data) o->standard_error[id] += largest(in, (tensor_id)id, &out.tensor[id]);
-    outputs_free(&out);
-    inputs_free(&moved);
+    inputs single = {0};
+    const bool ok = inputs_convert(&single, in, &plain, message, capacity) &&
+                    !trial_forward(&single, plain_lse, message, capacity) &&
+                    add_moved_by(o, wide, in, &single, true, message, capacity) &&
+                    (!sinks_by_sums(&in->problem) || add_moved_by(o, wide, in, &single, false, message, capacity));
     inputs_free(&single);
     return ok;
 }
