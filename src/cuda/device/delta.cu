@@ -104,12 +104,14 @@ INLINE bool all_keys_were_there(const double sums[SINK_SUMS]) {
 /* D - dlse of a row whose sink has this weight. Delta is that, with the error of an O that was rounded to 16 bits. The sum
  * of dS = P (Z dP - delta) over all keys is D less delta times the sum of P, and knows nothing of O but through delta, which
  * is added again. A call may have a part of the keys, or none: then delta stays, as the sum of P tells, 1 - weight of all
- * keys. It is compared with itself, since the weights of all keys together may be small. */
-INLINE double gradient_of_row(const struct params *p, int64_t statistic, double weight, float dlse) {
+ * keys. It is compared with itself, since the weights of all keys together may be small; and with what rounding lse to fp32
+ * does to the sink's, beside which they may be less. */
+INLINE double gradient_of_row(const struct params *p, int64_t statistic, double weight, float lse, float dlse) {
     const double delta = p->row_delta[statistic];
     if (!p->row_ds) return delta;
     const double keys = p->row_p[statistic], sum = p->row_ds[statistic] + delta * keys - dlse;
-    return keys > 0 && fabs(keys - (1 - weight)) <= keys / 4096 && isfinite(sum) ? sum : delta;
+    const double rounding = keys / 4096 + weight * fabs((double)lse) * 0x1p-22;
+    return keys > 0 && fabs(keys - (1 - weight)) <= rounding && isfinite(sum) ? sum : delta;
 }
 
 extern "C" __global__ void __launch_bounds__(SINK_THREADS) strobe__sink_sums(const __grid_constant__ struct params p) {
@@ -129,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(SINK_THREADS) strobe__sink_sums(con
             const float dlse = p.dlse.data ? ((const float *)p.dlse.data)[row_offset(&p.dlse, &t, at)] : 0;
             if (lse == -INFINITY) continue;
             const double weight = expf(p.sinks[h] - lse);
-            add_row_of_sink(sums, i, weight, gradient_of_row(&p, statistic_at(&p, &t, packed), weight, dlse), dlse);
+            add_row_of_sink(sums, i, weight, gradient_of_row(&p, statistic_at(&p, &t, packed), weight, lse, dlse), dlse);
         }
         const int64_t head = (int64_t)b * p.heads_kv * p.group + h;
         if (p.sink_parts)
