@@ -33,9 +33,9 @@
  * (dq_sums.h).
  *
  * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is not needed any more), P and dS
- * ROWS/4 each. dV takes P rounded, packed; dS takes it as it was, from the registers of S^T. Where ROWS is 128 these are too
- * many: dS takes 24 bits of P, which are 3/8 ROWS registers, and the loop is compiled for each group, whose descriptors and
- * barriers are constants then (but for FEATURES_ALL, which spills).
+ * ROWS/4 each. dV takes P rounded, packed; dS takes it as it was, from the registers of S^T. Where ROWS is 128 the loop is
+ * compiled for each group, whose descriptors and barriers are constants then (but for FEATURES_ALL, which spills), and where
+ * more is done to scores than MASKS_SCORES allows, registers are too few still: dS takes 24 bits of P, in 3/8 ROWS registers.
  *
  * Figures: docs/benchmarks.md; tuning: docs/kernels/sm90_backward.md. */
 #include "cuda/device/element.h"
@@ -62,7 +62,8 @@ enum {
     SCORES = ROWS / 2,                    /* accumulators of a thread */
     PING_PONG_BARRIER = 2,                /* named barrier of group 0; group 1 has the next */
     TILES = 2,                                 /* slots of tile descriptions */
-    ORDERED_WRITERS = GROUPS + 1,              /* of dQ, with a fixed dQ order and without masks */
+    BY_THREE = !HAS_MASKS && ROWS == 64, /* with a fixed dQ order three writers share the work, see dq_writer.h */
+    ORDERED_WRITERS = BY_THREE ? GROUPS + 1 : GROUPS,
     GROUP_IS_CONSTANT = !HAS_ALL && ROWS > 64, /* the loop is compiled for each group */
 };
 
@@ -188,7 +189,7 @@ INLINE void p_and_dv(const struct sm90_backward_params *p, struct shared *shared
     if (!DELTA_IN_DP) wait_for_dout(shared, c, c->count);
     trace(&c->tracer, STROBE_TRACE_P_AND_DV, c->count);
     mask_scores(p, t, at, a->s);
-    issue_dp(a->dp, c->o.v_own, c->o.dout_rows + slot * STAGE_STEP);
+    issue_dp(a->dp, c->o.v_own, c->o.dout_rows + slot * STAGE_STEP, DELTA_IN_DP);
     if (HAS_BIAS_TILES) {
         uint64_t *full = &shared->bias_full[bias_warp()];
         add_bias_tile(p, &shared->bias, full, a->s, c->count);
@@ -222,7 +223,7 @@ INLINE void ds_and_dk(const struct sm90_backward_params *p, struct shared *share
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
         if (P_IN_24_BITS) restore_part(a->s, a->kept, part);
-        make_ds(p, shared, t, &c->slope, at, a->dp, a->s, a->input, &a->sinks, packed, part);
+        make_ds(p, shared, t, &c->slope, at, a->dp, a->s, a->input, &a->sinks, packed, part, DELTA_IN_DP);
         store_transposed(c->o.ds_own + now * (GROUPS * DS_SLAB), packed, part);
         issue_sum(&a->dk, packed, c->o.q_sums + at->stage * STAGE_STEP, part);
     }
@@ -251,7 +252,7 @@ INLINE void next_scores(struct shared *shared, struct consumer_state *c, const s
     if (is_late) hand_dq_to_writer(shared, a->dq, c->group, c->count - LAG);
     if (DELTA_IN_DP) {
         if (!last) wait_for_dout(shared, c, c->count + 1);
-        start_at_delta(a->dp, shared->delta[next]); /* behind the last block: of stale data, likewise */
+        start_at_delta(a->dp, shared->delta[next], true); /* behind the last block: of stale data, likewise */
     }
     trace(&c->tracer, STROBE_TRACE_WAIT_S, c->count);
     if (!last) ping_pong_wait(c->group);
@@ -282,7 +283,7 @@ INLINE void begin_tile(const struct sm90_backward_params *p, struct shared *shar
     wait_for(c, &shared->k_full, c->filled % 2, STROBE_TRACE_WAIT_K);
     issue_scores(a->s, c->o.k_own, c->o.q_rows + stage * STAGE_STEP);
     wait_for(c, &shared->v_full, c->filled % 2, STROBE_TRACE_WAIT_V);
-    if (DELTA_IN_DP) wait_for_dout(shared, c, c->count), start_at_delta(a->dp, shared->delta[stage]);
+    if (DELTA_IN_DP) wait_for_dout(shared, c, c->count), start_at_delta(a->dp, shared->delta[stage], true);
     trace(&c->tracer, STROBE_TRACE_WAIT_S, c->count);
     ping_pong_wait(c->group);
     wgmma_wait(0);
@@ -362,8 +363,8 @@ INLINE void consumer(const struct sm90_backward_params *p, struct shared *shared
     trace(&c.tracer, STROBE_TRACE_END, c.count);
 }
 
-INLINE void init_barriers(struct shared *s, bool by_three) {
-    const uint32_t consumers = 4 * GROUPS * ARRIVALS, roles = consumers + (by_three ? ORDERED_WRITERS : GROUPS);
+INLINE void init_barriers(struct shared *s, bool in_order) {
+    const uint32_t consumers = 4 * GROUPS * ARRIVALS, roles = consumers + (in_order ? ORDERED_WRITERS : GROUPS);
     for (int i = 0; i < TILES; ++i) mbarrier_init(&s->tile_full[i], 1), mbarrier_init(&s->tile_empty[i], roles);
     mbarrier_init(&s->k_full, 1), mbarrier_init(&s->k_empty, consumers);
     mbarrier_init(&s->v_full, 1), mbarrier_init(&s->v_empty, consumers);
@@ -372,7 +373,7 @@ INLINE void init_barriers(struct shared *s, bool by_three) {
     for (int i = 0; i < DS_STAGES; ++i) mbarrier_init(&s->ds_full[i], consumers), mbarrier_init(&s->ds_empty[i], consumers);
     for (int i = 0; i < BIAS_WARPS; ++i) mbarrier_init(&s->bias_full[i], 1);
     for (int i = 0; i < GROUPS; ++i) mbarrier_init(&s->dq_full[i], 4 * ARRIVALS), mbarrier_init(&s->dq_empty[i], 1);
-    for (int i = 0; i < GROUPS * ORDERED_WRITERS; ++i) mbarrier_init(&s->dq_came[i / ORDERED_WRITERS][i % ORDERED_WRITERS], 1);
+    for (int i = 0; BY_THREE && i < GROUPS * ORDERED_WRITERS; ++i) mbarrier_init(&s->dq_came[i / ORDERED_WRITERS][i % ORDERED_WRITERS], 1);
     mbarrier_init_fence();
 }
 
@@ -380,7 +381,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
     extern __shared__ __align__(1024) unsigned char memory[];
     struct shared *shared = (struct shared *)memory;
     if (threadIdx.x == 32) tma_prefetch_map(&p.q), tma_prefetch_map(&p.k), tma_prefetch_map(&p.v), tma_prefetch_map(&p.dout);
-    if (threadIdx.x == 0) init_barriers(shared, !HAS_MASKS && p.dq_semaphores);
+    if (threadIdx.x == 0) init_barriers(shared, p.dq_semaphores);
     __syncthreads();
     let_next_start();
     wait_for_previous();
@@ -390,7 +391,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL(const __grid_con
         registers_release(PRODUCER_REGISTERS);
         if (threadIdx.x == 0)
             producer(&p, shared);
-        else if (threadIdx.x >= 32 && threadIdx.x / 32 <= (!HAS_MASKS && p.dq_semaphores ? ORDERED_WRITERS : GROUPS) &&
+        else if (threadIdx.x >= 32 && threadIdx.x / 32 <= (p.dq_semaphores ? ORDERED_WRITERS : GROUPS) &&
                  (threadIdx.x % 32 == 0 || (HAS_MASKS && p.dq_semaphores)))
             dq_writer(&p, shared, (int)threadIdx.x / 32 - 1);
         else if (threadIdx.x >= 32 * (GROUPS + 1) && !p.dq_semaphores)

@@ -224,7 +224,7 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
     clear(&dk);
     mbarrier_wait(&shared->v_full, 0);
     mbarrier_wait(&shared->dout_full[0], 0);
-    issue_dp_from(dp, shared->delta[0], v, dout);
+    issue_dp_from(dp, shared->delta[0], v, dout, DELTA_IN_DP && !in_order);
     mbarrier_wait(&shared->k_full, 0);
     mbarrier_wait(&shared->other_full, 0);
     wgmma_wait(0);
@@ -239,7 +239,7 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
         const bool last = HAS_MASKS ? at.note & NOTE_LAST : is_last(&progress);
         mbarrier_wait(&shared->p_full, count % 2);
         read_p(shared, s);
-        make_ds(p, shared, t, &slope, &at, dp, s, input, &sinks, packed, 0);
+        make_ds(p, shared, t, &slope, &at, dp, s, input, &sinks, packed, 0, DELTA_IN_DP && !in_order);
         release(&shared->p_empty);
         if (DOUT_STAGES > 1) release(&shared->dout_empty[slot]);
         mbarrier_wait(&shared->ds_empty[stage], empty_parity(count));
@@ -255,7 +255,7 @@ INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *
         if (count > 0 && !last) release_both(&shared->ds_empty[next]);
         if (count > 0) add_dq_part(p, shared, part, dq, before, count - 1, in_order);
         if (!last) mbarrier_wait(&shared->dout_full[next_slot], dout_parity(count + 1));
-        issue_dp_from(dp, shared->delta[next], v, dout + next_slot * STAGE_STEP);
+        issue_dp_from(dp, shared->delta[next], v, dout + next_slot * STAGE_STEP, DELTA_IN_DP && !in_order);
         before = block_of(p, t, &progress);
         wgmma_wait(0);
         if (DOUT_STAGES == 1 && !last) release(&shared->dout_empty[0]);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * dq_writer.h: the roles of backward.cu that add dQ to its fp32 sums: a thread for each consumer group takes the group's
- * tiles of dQ from shared memory. Included by backward.cu alone, after struct shared. */
+ * tiles of dQ from shared memory; with a fixed dQ order three threads may share those of both. Included by
+ * backward.cu alone, after struct shared. */
 #ifndef STROBE_CUDA_SM90_BACKWARD_DQ_WRITER_H
 #define STROBE_CUDA_SM90_BACKWARD_DQ_WRITER_H
 
@@ -67,10 +68,28 @@ INLINE uint32_t add_blocks(const struct sm90_backward_params *p, struct shared *
     return count;
 }
 
-/* With a fixed dQ order a writer is busy for longer than a block takes, most of it with making sure of its sums. So three
- * share the work: block n of group g is work number 2 n + g, and goes to the writer of that number modulo three, `work`
- * counting on from tile to tile. Which block a phase of dq_full stands for is only certain when the block before has come:
- * its writer says so by a barrier of dq_came. */
+/* The same with a fixed dQ order. */
+INLINE uint32_t add_blocks_in_order(const struct sm90_backward_params *p, struct shared *s, const struct tile *t, int group,
+                                    uint32_t count, struct tracer *tracer) {
+    uint32_t added = UINT32_MAX;
+#pragma unroll 1
+    for (int head = 0, m = t->start_block; head < p->group;) {
+        const uint32_t block = (uint32_t)(((t->batch * p->heads_kv + t->head_kv) * p->group + head) * p->row_blocks + m);
+        const uint32_t tile = block * GROUPS + group;
+        const int order = order_of_adding(p, t, m);
+        add_block_in_order(p, s, group, tile, order, added, count++, tracer);
+        m += t->step;
+        const bool more = m >= t->first_block && m < t->end_block;
+        added = let_next_tile_add(p, tile, more ? tile + t->step * GROUPS : tile, order);
+        if (!more) m = t->start_block, ++head, added = UINT32_MAX;
+    }
+    return count;
+}
+
+/* With blocks of 64 rows and a fixed dQ order a writer is busy for longer than a block takes, most of it with making sure of
+ * its sums. So three share the work: block n of group g is work number 2 n + g, and goes to the writer of that number modulo
+ * three, `work` counting on from tile to tile. Which block a phase of dq_full stands for is only certain when the block
+ * before has come: its writer says so by a barrier of dq_came. With 128 rows two writers are faster. */
 INLINE void wait_for_next_dq(struct shared *s, int group, uint32_t count, struct tracer *tracer) {
     if (count > 0) mbarrier_wait(&s->dq_came[group][(count - 1) % ORDERED_WRITERS], (count - 1) / ORDERED_WRITERS % 2);
     wait_for_dq(s, group, count, tracer);
@@ -159,7 +178,8 @@ INLINE uint32_t add_visible_in_order(const struct sm90_backward_params *p, struc
     return count;
 }
 
-/* One thread for each consumer group, in a fixed order where there are masks one warp: tile after tile. */
+/* One thread for each consumer group, with a fixed dQ order one warp where there are masks, and three threads for both
+ * groups where there are none: tile after tile. group: the role's number. */
 INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, int group) {
     struct tracer tracer = tracer_of(p, STROBE_TRACE_WRITER + group, threadIdx.x % 32 == 0 && group < GROUPS);
     const bool in_order = HAS_MASKS && p->dq_semaphores;
@@ -171,13 +191,14 @@ INLINE void dq_writer(const struct sm90_backward_params *p, struct shared *s, in
         if (is_past_last(t)) break;
         if (has_blocks(t)) {
             if (!p->dq_semaphores) wait_for_cleared(p, t);
-            if (!HAS_MASKS && p->dq_semaphores)
+            if (BY_THREE && p->dq_semaphores)
                 work = add_by_three(p, s, t, count, work, &tracer),
                 count += (uint32_t)((t->end_block - t->first_block) * p->group);
             else
-                count = in_order    ? add_visible_in_order(p, s, t, group, count, &tracer)
-                        : HAS_MASKS ? add_visible(p, s, t, group, count, &tracer)
-                                    : add_blocks(p, s, t, group, count, &tracer);
+                count = in_order           ? add_visible_in_order(p, s, t, group, count, &tracer)
+                        : HAS_MASKS        ? add_visible(p, s, t, group, count, &tracer)
+                        : p->dq_semaphores ? add_blocks_in_order(p, s, t, group, count, &tracer)
+                                           : add_blocks(p, s, t, group, count, &tracer);
         }
         if (in_order) __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(&s->tile_empty[tile_slot(tiles)]);

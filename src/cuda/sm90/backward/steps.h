@@ -154,22 +154,22 @@ INLINE void issue_scores(float (&s)[SCORES], uint64_t keys, uint64_t rows) {
 }
 
 /* With blocks of 64 rows dP's accumulators start at delta and dP is taken from them, so that nothing is left to subtract
- * when dP is there. With 128 rows that was slower. */
+ * when dP is there. With 128 rows that was slower, as it was of pairs with a fixed dQ order. */
 enum { DELTA_IN_DP = MASKS_SCORES && ROWS == 64 };
 
 /* delta: from the block's first row on. */
-INLINE void start_at_delta(float (&dp)[SCORES], const float *delta) {
+INLINE void start_at_delta(float (&dp)[SCORES], const float *delta, bool delta_in_dp) {
 #pragma unroll
-    for (int c = 0; DELTA_IN_DP && c < SCORES / 4; ++c) {
+    for (int c = 0; delta_in_dp && c < SCORES / 4; ++c) {
         const float2 two = *(const float2 *)(delta + (int)threadIdx.x % 4 * 2 + 8 * c);
         dp[4 * c] = dp[4 * c + 2] = two.x, dp[4 * c + 1] = dp[4 * c + 3] = two.y;
     }
 }
 
-/* Issues dP^T = V dO^T of the group's keys or, with DELTA_IN_DP, delta - dP^T. */
-INLINE void issue_dp(float (&dp)[SCORES], uint64_t keys, uint64_t rows) {
+/* Issues dP^T = V dO^T of the group's keys or, with delta_in_dp, delta - dP^T. */
+INLINE void issue_dp(float (&dp)[SCORES], uint64_t keys, uint64_t rows, bool delta_in_dp) {
 #if ROWS == 64
-    if (DELTA_IN_DP) {
+    if (delta_in_dp) {
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < COLUMNS / 16; ++step) {
@@ -183,9 +183,9 @@ INLINE void issue_dp(float (&dp)[SCORES], uint64_t keys, uint64_t rows) {
     issue_scores(dp, keys, rows);
 }
 
-INLINE void issue_dp_from(float (&dp)[SCORES], const float *delta, uint64_t keys, uint64_t rows) {
-    start_at_delta(dp, delta);
-    issue_dp(dp, keys, rows);
+INLINE void issue_dp_from(float (&dp)[SCORES], const float *delta, uint64_t keys, uint64_t rows, bool delta_in_dp) {
+    start_at_delta(dp, delta, delta_in_dp);
+    issue_dp(dp, keys, rows, delta_in_dp);
 }
 
 /* A thread's part of dK or dV of 64 keys, in parts of as many columns as one product has. */
@@ -266,12 +266,13 @@ INLINE void exponentials(const struct sm90_backward_params *p, float (&s)[SCORES
     }
 }
 
-/* dS = P * (dP - delta), in place of dP; s: P. delta: from the thread's first row on. With DELTA_IN_DP dp has delta - dP. */
+/* dS = P * (dP - delta), in place of dP; s: P. delta: from the thread's first row on. With delta_in_dp dp has
+ * delta - dP. */
 INLINE void p_times_dp_less_delta(const struct sm90_backward_params *p, float (&dp)[SCORES], const float (&s)[SCORES],
-                                  const float *delta, int part) {
+                                  const float *delta, int part, bool delta_in_dp) {
 #pragma unroll
     for (int c = part * (PART / 4); c < (part + 1) * (PART / 4); ++c) {
-        if (DELTA_IN_DP) {
+        if (delta_in_dp) {
 #pragma unroll
             for (int v = 4 * c; v < 4 * c + 4; ++v) dp[v] = -s[v] * dp[v];
             continue;
@@ -340,12 +341,12 @@ INLINE void make_p(const struct sm90_backward_params *p, const struct shared *sh
 INLINE void make_ds(const struct sm90_backward_params *p, const struct shared *shared, const struct tile *t,
                     const struct slope *slope, const struct block_pair *at, float (&dp)[SCORES],
                     const float (&weights)[SCORES], const float (&input)[INPUTS], struct sink_sums *sinks,
-                    uint32_t (&packed)[SCORES / 2], int part) {
+                    uint32_t (&packed)[SCORES / 2], int part, bool delta_in_dp) {
     const float *delta = shared->delta[at->stage] + at->lane_row;
     if (DROPOUT_ALONE)
         p_times_kept_dp_less_delta(p, dp, weights, delta, &at->kept);
     else
-        p_times_dp_less_delta(p, dp, weights, delta, part);
+        p_times_dp_less_delta(p, dp, weights, delta, part, delta_in_dp);
     hide_ds(t, at, dp, weights, part);
     if (sums_sinks(p)) add_to_sinks(sinks, shared->sink[at->stage] + at->lane_row, dp, weights, part);
     apply_ds_terms(p, t, slope, at, dp, weights, input, shared->lse[at->stage] + 2 * (threadIdx.x % 4), part);

@@ -149,17 +149,29 @@ static int64_t heads_at_most(const struct problem *p, const struct tile_shape *s
 static int64_t most_of(int64_t x, int64_t y) { return x > y ? x : y; }
 static int64_t least_of(int64_t x, int64_t y) { return x < y ? x : y; }
 
+/* Three writers (dq_writer.h) hold consumers up less, and tiles follow each other closer. */
+static bool has_three_writers(const struct problem *p, const struct tile_shape *shape) {
+    return shape->ctas == 1 && shape->rows < shape->keys && !(p->features & VISIBLE_FEATURES) && p->group == 1;
+}
+
+/* Heads of a section with a fixed dQ order, at least, of all but the longest sequences: eight under a mask with three
+ * writers, else four. */
+static int64_t heads_in_order(const struct problem *p, const struct tile_shape *shape) {
+    return strobe__sm90_tiles_differ(p) && has_three_writers(p, shape) ? 8 : 4;
+}
+
 /* Heads whose Q, dO and sums of dQ take a part of the L2 cache: the CTAs are at two or three sections at a time, and rows
  * shall come from memory once. With a fixed dQ order tiles of one head wait for each other, so that more heads at a time are
  * better, most of all where later tiles are shorter; and they are at the same rows. Then these are sixteen, if the cache
- * holds them, and four in any case but of the longest sequences. */
+ * holds them, and some in any case but of the longest sequences. */
 static int64_t section_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
-    enum { LEAST_HEADS = 4, MOST_HEADS = 16 };
-    const int64_t head = head_bytes(p, shape, shares);
-    const bool in_order = strobe__sm90_keeps_dq_order(p, shape);
+    enum { MOST_HEADS = 16 };
+    const int64_t head = head_bytes(p, shape, shares), least = heads_in_order(p, shape);
+    const bool in_order = strobe__sm90_keeps_dq_order(p, shape), differ = strobe__sm90_tiles_differ(p);
     int64_t heads = heads_of(in_order ? 16 : 8, head);
-    if (in_order && strobe__sm90_tiles_differ(p))
-        heads = most_of(heads, most_of(least_of(MOST_HEADS, heads_of(32, head)), least_of(LEAST_HEADS, heads_of(64, head))));
+    if (in_order && differ) heads = most_of(heads, least_of(MOST_HEADS, heads_of(32, head)));
+    if (in_order && (differ || has_three_writers(p, shape)))
+        heads = most_of(heads, least_of(least, heads_of(16 * least, head)));
     return most_of(1, least_of(heads, heads_at_most(p, shape, shares)));
 }
 
@@ -171,7 +183,7 @@ static int64_t last_heads(const struct problem *p, const struct tile_shape *shap
     if (!strobe__sm90_tiles_differ(p) || p->a.seq_k == 0) return 0;
     const int64_t at_a_time = tiles_at_a_time(p, shape), key_blocks = ceil_div(p->a.seq_k, shape->keys);
     const bool in_order = strobe__sm90_keeps_dq_order(p, shape);
-    const int64_t least = in_order ? 4 : most_of(1, at_a_time / key_blocks);
+    const int64_t least = in_order ? heads_in_order(p, shape) : most_of(1, at_a_time / key_blocks);
     const int64_t held = most_of(least, heads_of(32, head_bytes(p, shape, shares)));
     const int64_t most = least_of(heads_at_most(p, shape, shares), ceil_div(4 * at_a_time, key_blocks));
     return (in_order ? p->group > shares : key_blocks > at_a_time) ? most : least_of(held, most);
