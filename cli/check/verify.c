@@ -87,9 +87,11 @@ static void measure(verification *v, const inputs *in, oracle *o, const outputs 
     }
 }
 
-/* Sums of dbias, of dq and of the gradients of arrays on a GPU may be in any order, unless the problem asks for one. */
+/* Sums of dbias, of dq, of the gradients of arrays and, before Hopper, of dsinks on a GPU may be in any order, unless the
+ * problem asks for one. */
 static bool is_unordered(const problem *p, tensor_id id) {
-    return (id == T_DBIAS || id == T_DQ || id == T_DTABLE) && p->device == STROBE_CUDA && !p->deterministic;
+    return (id == T_DBIAS || id == T_DQ || id == T_DSINKS || id == T_DTABLE) && p->device == STROBE_CUDA &&
+           !p->deterministic;
 }
 
 /* The same bits, guard bands included; of sums in any order, the same allowance. */
