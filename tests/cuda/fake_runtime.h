@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { FAKE_GPUS = 6, FAKE_DEVICE_SHIFT = 48, FAKE_DEPTH = 4, FAKE_KERNELS = 512 };
+enum { FAKE_GPUS = 6, FAKE_DEVICE_SHIFT = 48, FAKE_DEPTH = 4, FAKE_KERNELS = 1024 };
 
 /* Multiprocessors, and bytes of shared memory that a block may have at most. */
 extern const struct fake_gpu {
