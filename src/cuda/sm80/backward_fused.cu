@@ -101,9 +101,10 @@ INLINE void add_to_row_sums(const struct params *p, const struct job *t, int fir
 #pragma unroll
         for (int n = 0; n < half; ++n) {
             const bool upper = own & half;
-            const struct row_sums mine = sums[upper ? n + half : n], others = sums[upper ? n : n + half];
-            sums[n].ds = mine.ds + __shfl_xor_sync(0xffffffffu, others.ds, 4 * half);
-            sums[n].p = mine.p + __shfl_xor_sync(0xffffffffu, others.p, 4 * half);
+            const struct row_sums low = sums[n], high = sums[n + half]; /* copies: an index of the lane is no register */
+            const float ds = __shfl_xor_sync(0xffffffffu, upper ? low.ds : high.ds, 4 * half);
+            const float weights = __shfl_xor_sync(0xffffffffu, upper ? low.p : high.p, 4 * half);
+            sums[n].ds = (upper ? high.ds : low.ds) + ds, sums[n].p = (upper ? high.p : low.p) + weights;
         }
     const int64_t to = statistic_at(p, t, first + own / 2 * 8 + lane % 4 * 2 + own % 2);
     atomicAdd(p->row_ds + to, sums[0].ds);
