@@ -17,6 +17,7 @@
 /* What a child found. */
 struct answer {
     char level[32], forward[64], backward[64];
+    bool is_built;                   /* the build has kernels of the level */
     int unavailable, without_reason; /* kernels of higher levels; those that select does not refuse with their reason */
 };
 
@@ -33,6 +34,7 @@ static void ask(struct answer *answer) {
     strobe_tuning tuning = {.struct_size = sizeof tuning};
     a.tuning = &tuning;
     for (int32_t k = 0; strobe_kernel_at(k, &info) == STROBE_OK; ++k) {
+        answer->is_built |= strcmp(strrchr(info.name, '_') + 1, answer->level) == 0;
         if (!info.unavailable || info.device != STROBE_CPU) continue;
         tuning.kernel = info.name;
         const strobe_status status = strobe_select(&a, info.operation == STROBE_BACKWARD ? &g : NULL, &name);
@@ -85,6 +87,7 @@ static void test_lowers(void **state) {
         const struct answer found = with(levels[n]);
         const char *expected = rank(best.level) < n ? best.level : levels[n];
         assert_string_equal(found.level, expected);
+        if (!found.is_built) continue; /* as AVX-512 in a sanitizer's build: kernels are of a lower level */
         assert_string_equal(level_of(found.forward), expected);
         assert_string_equal(level_of(found.backward), expected);
         assert_true(found.unavailable >= best.unavailable);
