@@ -37,7 +37,7 @@ INLINE void issue_accumulate(float (&o)[OUTPUTS], const uint32_t (&packed)[SCORE
     wgmma_commit();
 }
 
-/* The same; add 0: O = P V. What is left out is O's zeros in front of a tile's first product. */
+/* The same or, with add 0, O = P V: O need not be zeros before a tile's first product. */
 #if HEAD_DIM == 128 || HEAD_DIM == 256
 #define FIRST_STEP JOIN(wgmma_rn_, HEAD_DIM)
 INLINE void issue_accumulate_to(float (&o)[OUTPUTS], const uint32_t (&packed)[SCORES / 2], uint64_t v, int add) {
