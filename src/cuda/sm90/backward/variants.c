@@ -58,7 +58,8 @@ const struct backward_variant *strobe__sm90_backward_in_fp32(const struct backwa
 const struct variant *strobe__sm90_backward_variant(const struct problem *p, int32_t features) {
     const int64_t dim = p->a.dim > p->a.dim_v ? p->a.dim : p->a.dim_v;
     for (const struct backward_variant *v = variants; v->symbol; ++v)
-        if (v->dtype == p->a.q.dtype && v->gradients == p->g.dq.dtype && v->features == features && v->dim >= dim)
-            return strobe__sm90_sums_keys(p) && !strobe__sm90_backward_in_fp32(v) ? NULL : &v->base;
+        if (v->dtype == p->a.q.dtype && v->gradients == p->g.dq.dtype && v->features == features && v->dim >= dim &&
+            (!strobe__sm90_sums_keys(p) || strobe__sm90_backward_in_fp32(v)))
+            return &v->base;
     return NULL;
 }

@@ -18,7 +18,8 @@ struct backward_variant {
     struct compiled_text text; /* with a user's function; its feature class is still to be added */
 };
 
-/* The first that takes the problem's dtypes and columns with features of a class; NULL if there is none. */
+/* The first that takes the problem's dtypes and columns with features of a class; where dK and dV alone are fp32, the first
+ * that has one in fp32 beside it. NULL if there is none. */
 const struct variant *strobe__sm90_backward_variant(const struct problem *p, int32_t features);
 
 /* The same with fp32 gradients; NULL if there is none. */
