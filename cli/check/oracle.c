@@ -270,16 +270,19 @@ static bool is_seen(const inputs *in, int64_t b, int64_t hkv, int64_t j) {
     return false;
 }
 
-/* The rows of out and dQ that see a key, and those of dK and dV whose key is seen: of others nothing is computed. What a
- * function of the problem hides is not asked. */
+/* The rows of out and dQ that see a key, and those of dK and dV whose key is seen: of others nothing is computed, but for
+ * dsinks, which are sums of dlse over all rows where none sees a key. What a function of the problem hides is not asked. */
 static void count_rows(const inputs *in, int64_t *queries, int64_t *keys) {
+    int64_t all = 0;
     *queries = *keys = 0;
     for (int64_t b = 0; b < in->problem.batch; ++b) {
         for (int64_t h = 0; h < in->problem.heads_q; ++h)
             for (int64_t i = 0; i < in->sequences[b].rows; ++i) *queries += sees_a_key(in, b, h, i);
         for (int64_t h = 0; h < in->problem.heads_kv; ++h)
             for (int64_t j = 0; j < in->sequences[b].keys; ++j) *keys += is_seen(in, b, h, j);
+        all += in->problem.heads_q * in->sequences[b].rows;
     }
+    if (*queries == 0 && in->problem.dsinks) *queries = all;
 }
 
 /* Moves every element of q, v and dout by some units of the last place of fp32: scores, out and what gradients are sums of
