@@ -29,7 +29,7 @@ static int request_count;
 /* The image, which has all kernels, is a library once it is loaded, in a mode that no capture minds, once for each kind of
  * GPU. */
 static int images_loaded[FAKE_GPUS];
-static enum cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+_Thread_local enum cudaStreamCaptureMode fake_capture_mode = cudaStreamCaptureModeGlobal;
 
 static cudaError_t refuse(const char *sentence) {
     if (!fake_launches.refusal[0]) snprintf(fake_launches.refusal, sizeof fake_launches.refusal, "%s", sentence);
@@ -81,8 +81,9 @@ cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t strea
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
-    const enum cudaStreamCaptureMode before = capture_mode;
-    capture_mode = *mode, *mode = before;
+    const enum cudaStreamCaptureMode before = fake_capture_mode;
+    if (fake_launches.failing == MODE_FAILS) return refuse("the mode is not exchanged");
+    fake_capture_mode = *mode, *mode = before;
     return cudaSuccess;
 }
 
@@ -92,7 +93,8 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, enum c
     (void)options, (void)values, (void)library_options, (void)library_values;
     if (count || library_count) return refuse("options of an image");
     if (fake_thread.current == NONE) return refuse("an image is loaded, and no device is current");
-    if (capture_mode != cudaStreamCaptureModeRelaxed) return refuse("an image is loaded, which a capture forbids");
+    if (fake_capture_mode != cudaStreamCaptureModeRelaxed) return refuse("an image is loaded, which a capture forbids");
+    if (fake_launches.failing == LOAD_FAILS) return refuse("an image that does not load");
     if (++images_loaded[fake_thread.current] > 1) return refuse("an image is loaded twice");
     if (*(const char *)code != 0) return refuse("an image that was not unpacked");
     *library = (cudaLibrary_t)(uintptr_t)&images_loaded[fake_thread.current];
@@ -102,6 +104,7 @@ cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, enum c
 cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library, const char *name) {
     const struct fake_kernel *k = fake_kernels;
     if (!library) return refuse("a kernel of no library");
+    if (fake_launches.failing == KERNEL_FAILS) return refuse("a library without the kernel");
     while (k->name && strcmp(k->name, name) != 0) ++k;
     if (!k->name) return refuse("no kernel of the build");
     *kernel = (cudaKernel_t)(uintptr_t)k->function;
@@ -142,7 +145,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *functio
     if (!k->name) k = NULL;
     if (!arguments[0]) report("no parameters", k, c);
     if (!k) return report("no kernel of the build", k, c), cudaErrorInvalidValue;
-    if (capture_mode != cudaStreamCaptureModeGlobal) report("a capture may not be told of it", k, c);
+    if (fake_capture_mode != cudaStreamCaptureModeGlobal) report("a capture may not be told of it", k, c);
     if (fake_thread.current != fake_launches.device) report("not on the device that is named", k, c);
     const struct fake_gpu *gpu = &fake_gpus[fake_thread.current == NONE ? 0 : fake_thread.current];
     const size_t own = k->is_hopper ? 0 : STATIC_BYTES;

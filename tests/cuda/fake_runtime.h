@@ -29,9 +29,13 @@ extern const struct fake_kernel {
  * held and not released. */
 extern _Thread_local struct fake_thread { int current, chosen, below[FAKE_DEPTH], held; } fake_thread;
 
-/* device: which launches are to be on. */
+/* What this thread may do during a capture. */
+extern _Thread_local enum cudaStreamCaptureMode fake_capture_mode;
+
+/* device: which launches are to be on; which step of loading code fails, if one does. */
 extern struct fake_launches {
     int device;
+    enum { ALL_WORKS, LOAD_FAILS, KERNEL_FAILS, MODE_FAILS } failing;
     int64_t count;
     char refusal[256];           /* the first; empty: none */
     uint32_t used[FAKE_KERNELS]; /* a bit for each GPU that the kernel was launched on */

@@ -2,7 +2,8 @@
  *
  * launches.c: on each architecture every problem finds kernels whose launches fit its shared memory, threads and
  * instructions, on the device that is named whatever is current. The library's core and the CUDA backend's host side run
- * over a runtime that checks launches and has no GPU (fake_runtime.c). Exit code 0 passed, 1 failed. */
+ * over a runtime that checks launches and has no GPU (fake_runtime.c). Where code does not load, the call fails and leaves
+ * the thread as it was. Exit code 0 passed, 1 failed. */
 #include <stdio.h>
 #include <string.h>
 
@@ -149,8 +150,30 @@ static void run_prefill(int device) {
         }
 }
 
+/* A call whose kernel cannot be loaded fails, launches nothing and leaves the thread's capture mode as it was; the next one
+ * loads what was not. Comes before all calls, which load. */
+static void run_failing(int device) {
+    static const int64_t columns[2] = {64, 64}, size[4] = {1, 64, 64, 1};
+    static const int failing[] = {MODE_FAILS, LOAD_FAILS, KERNEL_FAILS};
+    struct call c;
+    fake_call(&c, device, STROBE_BF16, columns, size, 0);
+    for (size_t n = 0; n < sizeof failing / sizeof failing[0]; ++n) {
+        const int64_t launches = fake_launches.count;
+        size_t bytes = 0;
+        fake_thread = (struct fake_thread){.current = device, .chosen = device, .below = {-1, -1, -1, -1}};
+        fake_launches.device = device, fake_launches.refusal[0] = 0, fake_launches.failing = failing[n];
+        strobe_status status = strobe_workspace(&c.a, NULL, &bytes);
+        if (!status) status = strobe_forward(&c.a, fake_memory(device, (uintptr_t)1 << 46), bytes, NULL);
+        ++calls, fake_launches.failing = ALL_WORKS;
+        if (status != STROBE_DEVICE_ERROR || fake_launches.count != launches) fail(&c, false, "what fails is not reported");
+        if (fake_capture_mode != cudaStreamCaptureModeGlobal) fail(&c, false, "another capture mode than before");
+    }
+    run(&c, false, device);
+}
+
 int main(void) {
     int kernels = 0, unused = 0;
+    for (int device = 0; device < FAKE_GPUS; ++device) run_failing(device);
     for (int device = 0; device < FAKE_GPUS; ++device) {
         run_all(device);
         if (fake_gpus[device].major == 9) run_prefill(device);
