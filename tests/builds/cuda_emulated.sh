@@ -10,7 +10,7 @@ if [ ! -e /usr/local/cuda/include/cuda_runtime_api.h ] && ! echo '#include <cuda
     echo "skipped: no headers of CUDA here"
     exit 77
 fi
-tests='cuda_threads cuda_first_calls test_cuda_append test_cuda_fp8 test_cuda_merge test_cuda_quantise'
+tests='cuda_threads cuda_first_calls test_cuda_append test_cuda_fp8 test_cuda_merge test_cuda_quantise test_cuda_sinks'
 cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_FLAGS_RELWITHDEBINFO='-O1 -g1' -DSTROBE_CUDA=ON \
     -DSTROBE_CUDA_EMULATED=ON -DSTROBE_CUDA_ONLY="$variants" -DSTROBE_BASELINE_ONLY=ON -DSTROBE_BENCH=OFF >/dev/null
 # shellcheck disable=SC2086 # a list of targets

@@ -82,23 +82,40 @@ extern "C" __global__ void __launch_bounds__(256) strobe__row_deltas(const __gri
     }
 }
 
-/* Sums over a head's rows, p the weight of a row's sink: p delta, or what gradient_of_row() has in its place; p (D - dlse),
- * to which the parts of p dS belong; and of rows of the sample p, and p (1 - p) less the parts of p P, which is 0 where all
- * keys were there. */
-enum sink_sum { ROUNDED, EXACT, WEIGHTS, MISSING, SINK_SUMS };
+/* The weight of a row's sink, and of all its keys, which is 1 less that and keeps its digits however little it is. */
+struct sink_weight {
+    float sink, keys;
+};
 
-INLINE void add_row_of_sink(double sums[SINK_SUMS], int row, double weight, double delta, float dlse) {
-    sums[ROUNDED] += weight * delta, sums[EXACT] += weight * ((1 - weight) * delta - dlse);
-    if (IS_SINK_SAMPLE(row)) sums[WEIGHTS] += weight, sums[MISSING] += weight * (1 - weight);
+INLINE struct sink_weight weight_of_sink(float sink, float lse) {
+    return (struct sink_weight){expf(sink - lse), -expm1f(sink - lse)};
+}
+
+/* What rounding lse to fp32 may do to a row's weights. */
+INLINE float rounding_of_weights(struct sink_weight weight, float lse) { return weight.sink * fabsf(lse) * 0x1p-22f; }
+
+/* Sums over a head's rows, p the weight of a row's sink: p delta, or what gradient_of_row() has in its place; p (D - dlse),
+ * to which the parts of p dS belong; and of rows of the sample p (1 - p) less the parts of p P, which is 0 where all keys
+ * were there, and how far from 0 it may be then: a thousandth of those parts, and p times what rounding does. */
+enum sink_sum { ROUNDED, EXACT, MISSING, ALLOWED, SINK_SUMS };
+
+INLINE void add_row_of_sink(double sums[SINK_SUMS], int row, struct sink_weight weight, double delta, float lse,
+                            float dlse) {
+    const double sink = weight.sink, keys = weight.keys;
+    sums[ROUNDED] += sink * delta, sums[EXACT] += sink * (keys * delta - dlse);
+    if (!IS_SINK_SAMPLE(row)) return;
+    sums[MISSING] += sink * keys, sums[ALLOWED] += sink * rounding_of_weights(weight, lse);
 }
 
 INLINE void add_parts_of_sink(double sums[SINK_SUMS], const float2 *parts, int count) {
-    for (int n = (int)threadIdx.x; n < count; n += SINK_THREADS) sums[EXACT] += parts[n].x, sums[MISSING] -= parts[n].y;
+    for (int n = (int)threadIdx.x; n < count; n += SINK_THREADS)
+        sums[EXACT] += parts[n].x, sums[MISSING] -= parts[n].y, sums[ALLOWED] += parts[n].y / 1024;
 }
 
-/* Less than a thousandth of the sinks' weight is missing, and nothing is NaN. */
+/* Nothing is missing, and nothing is NaN. The sinks' weight is no measure: beside a sink far above all scores all keys
+ * together have less than a thousandth of it. */
 INLINE bool all_keys_were_there(const double sums[SINK_SUMS]) {
-    return fabs(sums[MISSING]) <= sums[WEIGHTS] / 1024 && isfinite(sums[EXACT]);
+    return fabs(sums[MISSING]) <= sums[ALLOWED] && isfinite(sums[EXACT]);
 }
 
 /* D - dlse of a row whose sink has this weight. Delta is that, with the error of an O that was rounded to 16 bits. The sum
@@ -106,12 +123,12 @@ INLINE bool all_keys_were_there(const double sums[SINK_SUMS]) {
  * is added again. A call may have a part of the keys, or none: then delta stays, as the sum of P tells, 1 - weight of all
  * keys. It is compared with itself, since the weights of all keys together may be small; and with what rounding lse to fp32
  * does to the sink's, beside which they may be less. */
-INLINE double gradient_of_row(const struct params *p, int64_t statistic, double weight, float lse, float dlse) {
+INLINE double gradient_of_row(const struct params *p, int64_t statistic, struct sink_weight weight, float lse, float dlse) {
     const double delta = p->row_delta[statistic];
     if (!p->row_ds) return delta;
     const double keys = p->row_p[statistic], sum = p->row_ds[statistic] + delta * keys - dlse;
-    const double rounding = keys / 4096 + weight * fabs((double)lse) * 0x1p-22;
-    return keys > 0 && fabs(keys - (1 - weight)) <= rounding && isfinite(sum) ? sum : delta;
+    const double rounding = keys / 4096 + rounding_of_weights(weight, lse);
+    return keys > 0 && fabs(keys - weight.keys) <= rounding && isfinite(sum) ? sum : delta;
 }
 
 extern "C" __global__ void __launch_bounds__(SINK_THREADS) strobe__sink_sums(const __grid_constant__ struct params p) {
@@ -130,8 +147,9 @@ extern "C" __global__ void __launch_bounds__(SINK_THREADS) strobe__sink_sums(con
             const float lse = ((const float *)p.lse.data)[row_offset(&p.lse, &t, at)];
             const float dlse = p.dlse.data ? ((const float *)p.dlse.data)[row_offset(&p.dlse, &t, at)] : 0;
             if (lse == -INFINITY) continue;
-            const double weight = expf(p.sinks[h] - lse);
-            add_row_of_sink(sums, i, weight, gradient_of_row(&p, statistic_at(&p, &t, packed), weight, lse, dlse), dlse);
+            const struct sink_weight weight = weight_of_sink(p.sinks[h], lse);
+            add_row_of_sink(sums, i, weight, gradient_of_row(&p, statistic_at(&p, &t, packed), weight, lse, dlse), lse,
+                            dlse);
         }
         const int64_t head = (int64_t)b * p.heads_kv * p.group + h;
         if (p.sink_parts)
