@@ -295,7 +295,7 @@ int cmd_bench(int argc, char **argv) {
     bench b = {.seconds = 1, .format = REPORT_TEXT, .code = EXIT_OK};
     const char *old_path = NULL;
     for (int option; (option = next_option("bench", argc, argv, "o:h", options)) != -1;) {
-        if (option == 'h') return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
+        if (option == 'h') return fputs(help, stdout), problem_print_help(stdout), EXIT_OK;
         if (option == '?') return EXIT_REFUSED;
         if (option == 'o' && !report_format_named(optarg, &b.format))
             return fprintf(stderr, "strobe bench: -o is %s; table, json, csv, md or html is accepted\n", optarg),

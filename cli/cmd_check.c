@@ -381,7 +381,7 @@ int cmd_check(int argc, char **argv) {
     a.random.arguments = argv;
     a.random.draw.seed = (uint64_t)(t.tv_sec * 1000 + t.tv_nsec / 1000000); /* another one each time, short enough to type */
     if (!read_arguments(&a, argc, argv)) return EXIT_REFUSED;
-    if (a.help) return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
+    if (a.help) return fputs(help, stdout), problem_print_help(stdout), EXIT_OK;
     if (a.random.seconds == 0) return check_list(&a, argc - optind, argv + optind);
     if (optind == argc && a.parts == 1) return check_random(&a);
     fprintf(stderr, "strobe check: --random is given with %s%s; one of them is accepted\n",

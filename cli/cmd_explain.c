@@ -119,7 +119,7 @@ int cmd_explain(int argc, char **argv) {
     double *const rate[] = {&rates.flops, &rates.bandwidth, &rates.latency, &rates.call, &rates.memory, &rates.launch};
     bool copies = false;
     for (int option; (option = next_option("explain", argc, argv, "h", options)) != -1;) {
-        if (option == 'h') return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
+        if (option == 'h') return fputs(help, stdout), problem_print_help(stdout), EXIT_OK;
         if (option == COPIES) {
             copies = true;
             continue;

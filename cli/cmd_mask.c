@@ -146,7 +146,7 @@ int cmd_mask(int argc, char **argv) {
     const char *path = NULL;
     int64_t block = 0;
     for (int option; (option = next_option("mask", argc, argv, "hb:o:", options)) != -1;) {
-        if (option == 'h') return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
+        if (option == 'h') return fputs(help, stdout), problem_print_help(stdout), EXIT_OK;
         if (option == 'o') path = optarg;
         if (option == 'b' && (!number_integer(optarg, strlen(optarg), &block) || block < 1 || block > MOST_SIDE))
             return fprintf(stderr, "strobe mask: block is %s; 1 to %d is accepted\n", optarg, MOST_SIDE), EXIT_REFUSED;

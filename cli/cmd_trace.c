@@ -189,7 +189,7 @@ int cmd_trace(int argc, char **argv) {
     static const struct option options[] = {{"help", no_argument, NULL, 'h'}, {"output", required_argument, NULL, 'o'}, {0}};
     const char *file = NULL;
     for (int option; (option = next_option("trace", argc, argv, "ho:", options)) != -1;) {
-        if (option == 'h') return fputs(help, stdout), fputs(problem_help, stdout), EXIT_OK;
+        if (option == 'h') return fputs(help, stdout), problem_print_help(stdout), EXIT_OK;
         if (option != 'o') return EXIT_REFUSED;
         file = optarg;
     }

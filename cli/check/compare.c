@@ -27,7 +27,8 @@ difference compare(const inputs *in, tensor_id id, const buffer *result, const b
             const double error = error_of(element_load(row + (size_t)c * result_bytes, result->dtype), value);
             squares += error * error;
             if (isfinite(value)) reference_squares += value * value;
-            if (error > d.error) d = (difference){error, 0, d.relative, r.batch, r.row, r.head, c};
+            if (error > d.error) d = (difference){error, d.finite, 0, d.relative, r.batch, r.row, r.head, c};
+            if (error > d.finite && isfinite(error)) d.finite = error;
         }
         const double relative = reference_squares > 0 ? sqrt(squares / reference_squares) : 0;
         if (relative > d.relative) d.relative = relative;

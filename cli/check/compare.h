@@ -15,6 +15,7 @@
 
 typedef struct difference {
     double error;    /* largest |result - reference|; infinite where one is NaN or infinite and the other is not the same */
+    double finite;   /* largest that is not infinite */
     double whole;    /* |result - reference| / |reference| of the whole tensor in the Euclidean norm */
     double relative; /* largest |result - reference| / |reference| of a row not 0, both in the Euclidean norm */
     int64_t batch, row, head, column; /* where the largest error is */
@@ -26,7 +27,7 @@ difference compare(const inputs *in, tensor_id id, const buffer *result, const b
 /* The largest rounding of the reference's elements in a dtype. */
 double compare_rounding(const inputs *in, tensor_id id, const buffer *reference, int64_t dtype);
 
-/* What may be, from the standard's error. A standard that overflowed allows nothing. */
+/* What may be, from the standard's error. One that is not finite allows nothing. */
 double compare_allowance(const problem *p, double standard_error, double rounding);
 
 /* error / allowance, 0 for 0 / 0: at most 1 is right. */

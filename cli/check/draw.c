@@ -109,9 +109,10 @@ static void draw_latent(stream *r, problem *p) {
 /* --------------------------------------------------------------------------------------------------------- features -- */
 
 static void draw_dtypes(stream *r, problem *p) {
-    static const int64_t dtypes[] = {STROBE_FP32, STROBE_FP32, STROBE_FP16, STROBE_BF16, STROBE_BF16};
+    static const int64_t dtypes[] = {STROBE_FP32, STROBE_FP32, STROBE_FP32, STROBE_FP16, STROBE_FP16,
+                                     STROBE_BF16, STROBE_BF16, STROBE_BF16, STROBE_BF16, STROBE_FP64};
     static const int64_t caches[] = {STROBE_INT8, STROBE_INT8, STROBE_FP16, STROBE_BF16, STROBE_FP8_E4M3};
-    p->dtype = PICK(r, dtypes); /* fp64 is the oracle's, and there is no yardstick for it */
+    p->dtype = PICK(r, dtypes);
     if (p->operation == STROBE_BACKWARD) return;
     if (chance(r, 1, 8)) {
         p->dtype = STROBE_FP8_E4M3;
@@ -153,6 +154,18 @@ static int64_t draw_start(stream *r, const problem *p) {
     return random_below(r, 2 * span) - span;
 }
 
+/* Positions of rows and keys that are near each other and far from 0: where 32 bits end, or a double's. */
+static void draw_starts(stream *r, problem *p, int64_t of) {
+    static const int64_t far[] = {1 << 24,          (int64_t)1 << 31, (int64_t)1 << 32,
+                                  (int64_t)1 << 40, (int64_t)1 << 53, (int64_t)1 << 58};
+    if (chance(r, of, 16)) p->q_start = draw_start(r, p);
+    if (chance(r, of, 16)) p->k_start = draw_start(r, p);
+    if (!chance(r, of, 32)) return;
+    const int64_t span = p->seq_q + p->seq_k + 2, from = PICK(r, far) * (chance(r, 1, 3) ? -1 : 1);
+    p->q_start = from + random_below(r, 2 * span) - span;
+    p->k_start = from + random_below(r, 2 * span) - span;
+}
+
 static void draw_varlen(stream *r, problem *p) {
     static const int64_t kinds[] = {VARLEN_CU_Q | VARLEN_CU_K,
                                     VARLEN_CU_Q | VARLEN_CU_K,
@@ -181,21 +194,21 @@ static void draw_score_terms(stream *r, problem *p, int64_t of) {
         if (chance(r, 1, 3)) p->block_q = p->block_k = 128; /* as GPU kernels skip them */
         if (chance(r, 1, 3)) p->block_axes = draw_axes(r);
     }
-    if ((p->bool_mask || p->block_q) && chance(r, 1, 2)) p->shows = SHOWS_FEW + random_below(r, 2);
+    if ((p->bool_mask || p->block_q) && chance(r, 1, 2))
+        p->shows = chance(r, 1, 8) ? SHOWS_NOTHING : SHOWS_FEW + random_below(r, 2);
     if (chance(r, of, 16)) {
         p->bias = draw_axes(r);
         if (chance(r, 1, 3)) p->bias_dtype = PICK(r, bias_dtypes);
         if (chance(r, 1, 4)) p->bias_hides = 1;
         if (p->operation == STROBE_BACKWARD && chance(r, 1, 2)) p->dbias = 1;
     }
-    if (chance(r, of, 20)) p->alibi = chance(r, 1, 4) ? ALIBI_BATCH : ALIBI_HEADS;
+    if (chance(r, of, 20)) p->alibi = ALIBI_HEADS + random_below(r, 3);
     if (chance(r, of, 20)) p->softcap = PICK(r, softcaps);
     if (chance(r, of, 16)) {
-        p->sinks = chance(r, 1, 2) ? SINKS_USUAL : SINKS_HIDDEN + random_below(r, 2);
+        p->sinks = chance(r, 1, 2) ? SINKS_USUAL : SINKS_HIDDEN + random_below(r, 3);
         if (p->operation == STROBE_BACKWARD && chance(r, 1, 2)) p->dsinks = 1;
     }
-    if (chance(r, of, 16)) p->q_start = draw_start(r, p);
-    if (chance(r, of, 16)) p->k_start = draw_start(r, p);
+    draw_starts(r, p, of);
 }
 
 /* An expression; their numbers are few, so that few functions are made. Positions have to be ones of 32 bits. */
@@ -228,16 +241,26 @@ static void draw_functions(stream *r, problem *p, int64_t of) {
     if (chance(r, of, 20)) snprintf(p->visible, sizeof p->visible, "%s", PICK(r, masks));
 }
 
+/* Of scores up to what docs/numerics.md promises. A backward's weights are differences of scores and lse, whose steps in
+ * fp32 are to stay below 1. */
+static double draw_large_scale(stream *r, const problem *p) {
+    static const double of_backward[] = {100, 300, -1000}, on_gpu[] = {100, 1e3, -1e4},
+                        on_cpu[] = {100, 1e3, -1e4, 1e6, 1e12, 1e30};
+    if (p->operation == STROBE_BACKWARD) return PICK(r, of_backward);
+    return p->device == STROBE_CUDA ? PICK(r, on_gpu) : PICK(r, on_cpu);
+}
+
 static void draw_values(stream *r, problem *p, int64_t of) {
     static const double scales[] = {0.5, -0.25, 0.01, 1, -2, 1e-5, 1e-20, 3, 10};
     if (chance(r, of, 10)) p->values = VALUES_OUTLIERS + random_below(r, 6);
     if (chance(r, of, 16)) p->hidden = HIDDEN_INFINITY + random_below(r, 2);
     if (chance(r, of, 40)) p->nan = 1;
     if (chance(r, of, 12)) p->scale = PICK(r, scales);
+    if (!p->softcap && chance(r, of, 40)) p->scale = draw_large_scale(r, p);
 }
 
 static void draw_layout(stream *r, problem *p) {
-    p->layout = LAYOUT_BHSD + random_below(r, LAYOUT_MIXED);
+    p->layout = LAYOUT_BHSD + random_below(r, LAYOUT_OVERLAPPING);
     if (p->layout != LAYOUT_PACKED) return;
     const int64_t cu = p->varlen & (VARLEN_CU_Q | VARLEN_CU_K);
     const bool alone = cu == VARLEN_CU_Q || cu == VARLEN_CU_K || p->lengths == LENGTHS_NO_KEYS ||
@@ -252,7 +275,7 @@ static void draw_layout(stream *r, problem *p) {
 static void draw_pages(stream *r, problem *p) {
     static const int64_t page_sizes[] = {1, 16, 16, 32, 64, 128, 256};
     if (p->operation == STROBE_BACKWARD || p->varlen & VARLEN_CU_K) return;
-    if (p->layout == LAYOUT_PACKED || p->layout == LAYOUT_SHARED) return;
+    if (p->layout == LAYOUT_PACKED || p->layout == LAYOUT_SHARED || p->layout == LAYOUT_OVERLAPPING) return;
     p->page_size = chance(r, 1, 2) ? PICK(r, page_sizes) : 1 + random_below(r, 300);
     p->missing = chance(r, 1, 3);
     if (p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS) p->scales = SCALES_SEQUENCE;
@@ -271,9 +294,22 @@ static void draw_cache(stream *r, problem *p, int64_t of) {
 /* A step of decoding, a chunk, or the whole cache. */
 static void draw_append(stream *r, problem *p, int64_t of) {
     const bool rows_share = p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS;
-    if (!chance(r, of, 12) || p->operation == STROBE_BACKWARD || p->layout == LAYOUT_SHARED || p->qk_dtype) return;
+    const bool shared = p->layout == LAYOUT_SHARED || p->layout == LAYOUT_OVERLAPPING;
+    if (!chance(r, of, 12) || p->operation == STROBE_BACKWARD || shared || p->qk_dtype || p->dtype == STROBE_FP64) return;
     if (problem_is_quantised(problem_kv_dtype(p)) && rows_share) return;
     p->append = chance(r, 1, 3) ? 1 : 1 + random_below(r, chance(r, 1, 2) ? 40 : p->seq_k + 1);
+}
+
+/* Results and dout of other dtypes than the inputs. */
+static void draw_result_dtypes(stream *r, problem *p, int64_t of) {
+    static const int64_t dtypes[] = {STROBE_FP16, STROBE_FP16, STROBE_BF16, STROBE_BF16, STROBE_FP32, STROBE_FP64};
+    const bool backward = p->operation == STROBE_BACKWARD;
+    if (chance(r, of, 20) && (backward || !p->wide)) p->out_dtype = PICK(r, dtypes);
+    if (backward && chance(r, of, 20)) p->dout_dtype = PICK(r, dtypes);
+    if (backward && chance(r, of, 20)) p->gradients_dtype = PICK(r, dtypes);
+    if (p->out_dtype == problem_wide_dtype(p)) p->out_dtype = 0;
+    if (p->dout_dtype == p->dtype) p->dout_dtype = 0;
+    if (p->gradients_dtype == p->dtype) p->gradients_dtype = 0;
 }
 
 static void draw_rest(stream *r, problem *p, int64_t of) {
@@ -294,11 +330,12 @@ static void draw_rest(stream *r, problem *p, int64_t of) {
     if (!backward && chance(r, of, 12)) p->split_keys = PICK(r, splits);
     if ((p->dtype == STROBE_FP16 || p->dtype == STROBE_BF16) && chance(r, of, 8))
         p->wide = backward && p->layout != LAYOUT_PACKED ? PICK(r, wide) : WIDE_ALL;
+    draw_result_dtypes(r, p, of);
     const bool no_rows = p->batch == 0 || p->seq_q == 0 || p->seq_k == 0 || p->lengths == LENGTHS_NO_KEYS ||
                          p->lengths == LENGTHS_NO_ROWS ||
                          p->lengths == LENGTHS_NONE; /* a packed tensor of none has no total */
     if (!no_rows || !(p->varlen & (VARLEN_CU_Q | VARLEN_CU_K)))
-        p->added = backward && (p->dtype == STROBE_FP32 || p->wide) && chance(r, of, 10);
+        p->added = backward && problem_has_fp32_gradients(p) && chance(r, of, 10);
     p->threads = PICK(r, threads); /* never the default: the cores are the other workers' */
     p->seed = random_below(r, chance(r, 1, 16) ? INT64_MAX : 1000);
 }

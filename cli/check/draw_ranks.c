@@ -14,7 +14,9 @@ static bool chance(random_stream *r, int64_t of, int64_t in) { return random_bel
 /* Features that no scheme takes. */
 static void leave_out(random_stream *r, problem *p) {
     if (p->dtype == STROBE_FP8_E4M3) p->dtype = STROBE_BF16, p->qk_dtype = 0;
+    if (p->dtype == STROBE_FP64) p->dtype = STROBE_FP32;
     if (problem_is_quantised(p->kv_dtype)) p->kv_dtype = 0;
+    p->out_dtype = p->dout_dtype = p->gradients_dtype = 0;
     p->scales = p->q_scales = p->page_size = p->missing = p->leftpad = 0;
     p->block_q = p->block_k = p->block_axes = 0;
     memset(p->score, 0, sizeof p->score), memset(p->visible, 0, sizeof p->visible);

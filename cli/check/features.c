@@ -3,6 +3,7 @@
  * features.c: what a problem has; see features.h. A new word of problems is a line of the table. */
 #include "check/features.h"
 
+#include <math.h>
 #include <stddef.h>
 
 #include <strobe/strobe_dist.h>
@@ -45,6 +46,11 @@ static bool has_whole_bias(const problem *p) { return p->bias && (p->bias & AXIS
 static bool has_broadcast_bias(const problem *p) {
     return p->bias && p->bias != (AXIS_KEY | AXIS_ROW | AXIS_HEAD | AXIS_BATCH);
 }
+static bool has_far_starts(const problem *p) {
+    const int64_t far = (int64_t)1 << 24;
+    return (p->q_start > far || p->q_start < -far) && (p->k_start > far || p->k_start < -far);
+}
+static bool has_large_scale(const problem *p) { return fabs(p->scale) > 50; }
 static bool has_score(const problem *p) { return p->score[0]; }
 static bool has_visible(const problem *p) { return p->visible[0]; }
 static bool has_ranks(const problem *p) { return p->ranks > 1; }
@@ -59,6 +65,10 @@ static const feature features[] = {
     {"fp32", IS(dtype, STROBE_FP32)},
     {"fp16", IS(dtype, STROBE_FP16)},
     {"bf16", IS(dtype, STROBE_BF16)},
+    {"fp64", IS(dtype, STROBE_FP64)},
+    {"out of another dtype", IS(out_dtype, ANY)},
+    {"dout of another dtype", IS(dout_dtype, ANY), .backward = true},
+    {"dq, dk, dv of another dtype", IS(gradients_dtype, ANY), .backward = true},
     {"int8 k and v", IS(kv_dtype, STROBE_INT8), .forward = true},
     {"fp8", IS(dtype, STROBE_FP8_E4M3), .forward = true},
     {"fp8, int8 q and k", IS(qk_dtype, STROBE_INT8), .forward = true},
@@ -89,13 +99,16 @@ static const feature features[] = {
     {"window unbounded", .has = has_open_window},
     {"q_start", IS(q_start, ANY)},
     {"k_start", IS(k_start, ANY)},
+    {"both starts far away", .has = has_far_starts},
     {"boolean mask", IS(bool_mask, ANY)},
     {"boolean mask, broadcast", .has = has_broadcast_mask},
     {"block mask", IS(block_q, ANY)},
     {"block mask, broadcast", IS(block_axes, ANY)},
     {"masks that show few", IS(shows, SHOWS_FEW)},
     {"masks of documents", IS(shows, SHOWS_DOCUMENTS)},
+    {"masks that show nothing", IS(shows, SHOWS_NOTHING)},
     {"scale", .has = has_scale},
+    {"scale above 50", .has = has_large_scale},
     {"softcap", .has = has_softcap},
     {"bias", IS(bias, ANY)},
     {"bias with rows", .has = has_whole_bias},
@@ -105,9 +118,11 @@ static const feature features[] = {
     {"dbias", IS(dbias, ANY), .backward = true},
     {"alibi", IS(alibi, ALIBI_HEADS)},
     {"alibi a batch entry", IS(alibi, ALIBI_BATCH)},
+    {"alibi of 0 and below", IS(alibi, ALIBI_SIGNED)},
     {"sinks", IS(sinks, SINKS_USUAL)},
     {"sinks of -inf", IS(sinks, SINKS_HIDDEN)},
     {"large sinks", IS(sinks, SINKS_LARGE)},
+    {"sinks far away", IS(sinks, SINKS_FAR)},
     {"dsinks", IS(dsinks, ANY), .backward = true},
     {"score function", .has = has_score},
     {"visible function", .has = has_visible},
@@ -145,6 +160,7 @@ static const feature features[] = {
     {"layout misaligned", IS(layout, LAYOUT_MISALIGNED)},
     {"layout shared", IS(layout, LAYOUT_SHARED)},
     {"layout mixed", IS(layout, LAYOUT_MIXED)},
+    {"layout overlapping", IS(layout, LAYOUT_OVERLAPPING)},
     {"outliers", IS(values, VALUES_OUTLIERS)},
     {"growing scores", IS(values, VALUES_GROWING)},
     {"falling scores", IS(values, VALUES_FALLING)},

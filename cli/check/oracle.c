@@ -35,6 +35,7 @@ static problem with_dtype(const problem *p, strobe_dtype dtype) {
     }
     other.dtype = dtype;
     other.split_keys = other.wide = other.added = 0;
+    other.out_dtype = other.dout_dtype = other.gradients_dtype = 0;
     other.kernel[0] = 0;
     if (p->layout != LAYOUT_PACKED) other.layout = LAYOUT_BSHD;
     if (!p->missing) other.page_size = 0;
@@ -62,10 +63,13 @@ static bool run_forward(inputs *wide, inputs *in, char *message, size_t capacity
  * have but out. */
 static bool sinks_by_sums(const problem *p) { return p->dsinks && p->dtype != STROBE_FP32 && !p->ranks; }
 
-static void measure_error(oracle *o, const inputs *in, const outputs *out, tensor_id id) {
+/* False if some of the standard's numbers are none, as scores above what fp16 holds make them: they say nothing. */
+static bool measure_error(oracle *o, const inputs *in, const outputs *out, tensor_id id) {
     const difference d = compare(in, id, &out->tensor[id], &o->reference.tensor[id]);
-    if (d.error > o->standard_error[id]) o->standard_error[id] = d.error;
+    if (d.finite > o->standard_error[id]) o->standard_error[id] = d.finite;
+    if (!isfinite(d.error)) return false;
     if (out->tensor[id].dtype == problem_wide_dtype(&in->problem)) o->standard_whole[id] = d.whole;
+    return true;
 }
 
 static void multiply_row(float *row, int64_t columns, double factor) {
@@ -107,6 +111,20 @@ static bool measure_scaled_first(oracle *o, const inputs *in, char *message, siz
     return ok;
 }
 
+/* Beside a standard in fp16 whose scores overflowed: the one in fp32 on the same inputs. A step of such a score in fp32 does
+ * more than rounding its weight to fp16. */
+static bool measure_in_fp32(oracle *o, const inputs *in, char *message, size_t capacity) {
+    const problem single = with_dtype(&in->problem, STROBE_FP32);
+    inputs copy = {0};
+    outputs out = {0};
+    const bool ok = run_as(&copy, &out, in, &single, trial_standard[single.operation], message, capacity);
+    for (int id = 0; ok && id < TENSOR_COUNT; ++id)
+        if (out.tensor[id].data) measure_error(o, in, &out, (tensor_id)id);
+    outputs_free(&out);
+    inputs_free(&copy);
+    return ok;
+}
+
 static bool measure_standard(oracle *o, const inputs *in, char *message, size_t capacity);
 
 /* The CPU's kernels widen FP8 exactly: theirs is the allowance of bf16 tensors that hold the same numbers. */
@@ -136,10 +154,12 @@ static bool measure_standard(oracle *o, const inputs *from, char *message, size_
     written.problem.added = 0;
     if (fp8 && p->device == STROBE_CPU) return measure_widened(o, in, message, capacity);
     bool ok = outputs_create(&out, in, message, capacity) && !trial_run(in, &out, kernel, &trial_plain, message, capacity);
+    bool is_finite = true;
     for (int id = 0; ok && id < TENSOR_COUNT; ++id)
         if (out.tensor[id].data && !(id == T_LSE && lse_apart) && !(id == T_DSINKS && sinks_apart))
-            measure_error(o, in, &out, (tensor_id)id);
+            is_finite &= measure_error(o, in, &out, (tensor_id)id);
     outputs_free(&out);
+    if (ok && !is_finite && p->dtype == STROBE_FP16) ok = measure_in_fp32(o, in, message, capacity);
     if (ok && (lse_apart || sinks_apart)) {
         ok = run_as(&copy, &out, in, &single, lse_apart ? plain_lse : kernel, message, capacity);
         if (ok) measure_error(o, in, &out, lse_apart ? T_LSE : T_DSINKS);
@@ -164,12 +184,14 @@ static bool measure_standard(oracle *o, const inputs *from, char *message, size_
  *
  * A dsinks from sums of dS has no D': of it the same is asked with D' = D. */
 
-static double row_of_d(const unsigned char *dout, const unsigned char *out, int64_t dtype, int64_t columns, bool in_fp32) {
-    const size_t bytes = element_bytes(dtype);
+static double row_of_d(const inputs *in, const rows *r, bool in_fp32) {
+    const buffer *dout = &in->tensor[T_DOUT], *out = &in->tensor[T_OUT];
+    const unsigned char *of_dout = rows_at(r, dout), *of_out = rows_at(r, out);
     double sum = 0;
     float narrow = 0;
-    for (int64_t c = 0; c < columns; ++c) {
-        const double x = element_load(dout + (size_t)c * bytes, dtype), y = element_load(out + (size_t)c * bytes, dtype);
+    for (int64_t c = 0; c < dout->extent[3]; ++c) {
+        const double x = element_load(of_dout + (size_t)c * element_bytes(dout->dtype), dout->dtype),
+                     y = element_load(of_out + (size_t)c * element_bytes(out->dtype), out->dtype);
         sum += x * y;
         narrow += (float)x * (float)y;
     }
@@ -184,15 +206,8 @@ static void set_moved_gradient(inputs *moved, const inputs *wide, const inputs *
         const double exact = element_load(rows_at(&r, &wide->tensor[T_LSE]), STROBE_FP64);
         const double plain = element_load(rows_at(&r, &single->tensor[T_LSE]), STROBE_FP32);
         const double e = isfinite(exact) ? plain - exact : 0;
-        const double d = row_of_d(rows_at(&r, &wide->tensor[T_DOUT]), rows_at(&r, &wide->tensor[T_OUT]), STROBE_FP64,
-                                  dout->extent[3], false);
-        const double rounded_d = row_of_d(rows_at(&r, &in->tensor[T_DOUT]), rows_at(&r, &in->tensor[T_OUT]),
-                                          in->problem.dtype, dout->extent[3], true);
-        const double of_own_d = in->problem.dtype == STROBE_FP32 ? fabs(row_of_d(rows_at(&r, &single->tensor[T_DOUT]),
-                                                                                 rows_at(&r, &single->tensor[T_OUT]),
-                                                                                 STROBE_FP32, dout->extent[3], true) -
-                                                                        d)
-                                                                 : 0;
+        const double d = row_of_d(wide, &r, false), rounded_d = row_of_d(in, &r, true);
+        const double of_own_d = in->problem.dtype == STROBE_FP32 ? fabs(row_of_d(single, &r, true) - d) : 0;
         double *row = (double *)(void *)rows_at(&r, dout), *row_dlse = (double *)(void *)rows_at(&r, dlse);
         *row_dlse = -e * (in->problem.dlse ? *row_dlse : 0);
         if (rounded_out) *row_dlse -= rounded_d - d + copysign(of_own_d, rounded_d - d);
@@ -249,9 +264,10 @@ static bool measure(oracle *o, inputs *in, char *message, size_t capacity) {
     bool ok = inputs_convert(&wide, in, &p, message, capacity);
     if (ok && backward) ok = run_forward(&wide, in, message, capacity);
     ok = ok && outputs_create(&o->reference, &wide, message, capacity) &&
-         !trial_run(&wide, &o->reference, kernel, &trial_plain, message, capacity) &&
-         measure_standard(o, in, message, capacity);
-    if (ok && backward) ok = add_moved_gradients(o, &wide, in, message, capacity);
+         !trial_run(&wide, &o->reference, kernel, &trial_plain, message, capacity);
+    const bool has_standard = p.dtype != in->problem.dtype; /* fp64 has the reference alone, which is held to itself */
+    if (ok && has_standard) ok = measure_standard(o, in, message, capacity);
+    if (ok && has_standard && backward) ok = add_moved_gradients(o, &wide, in, message, capacity);
     inputs_free(&wide);
     return ok;
 }
@@ -335,15 +351,22 @@ static bool has_another(int64_t run, int64_t most, int64_t fewest, int64_t both)
     return run < most && run * fewest < ENOUGH_ROWS && run * both < MOST_ROWS;
 }
 
+/* The dtype to whose roundings a result is held: what it has of its own, but none finer than what kernels compute in. */
+static int64_t dtype_of_result(const problem *p, tensor_id id) {
+    int64_t own = 0;
+    if (id == T_DBIAS && p->bias_dtype) return p->bias_dtype;
+    if (id == T_OUT) own = p->out_dtype;
+    if (id >= T_DQ && id <= T_DV) own = p->gradients_dtype;
+    if (own == STROBE_FP64 && p->dtype != STROBE_FP64) return STROBE_FP32;
+    return own ? own : problem_wide_dtype(p);
+}
+
 static void set_allowances(oracle *o, const inputs *in) {
     for (int id = 0; id < TENSOR_COUNT; ++id) {
         const buffer *reference = &o->reference.tensor[id];
         if (!reference->data) continue;
         const bool statistic = id == T_LSE || id == T_DSINKS;
-        const int64_t of_bias = in->problem.bias_dtype, dtype = statistic ? STROBE_FP32
-                                                                : id == T_DBIAS && of_bias
-                                                                    ? of_bias
-                                                                    : problem_wide_dtype(&in->problem);
+        const int64_t dtype = statistic ? STROBE_FP32 : dtype_of_result(&in->problem, (tensor_id)id);
         double rounding = compare_rounding(in, (tensor_id)id, reference, dtype);
         if (in->problem.added && id >= T_DQ && id <= T_DV) rounding = fmax(rounding, SUM_ROUNDING);
         o->allowance[id] = compare_allowance(&in->problem, o->standard_error[id], rounding);

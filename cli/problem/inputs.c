@@ -85,6 +85,9 @@ static int64_t dtype_of(const problem *p, tensor_id id) {
     if (id == T_Q || id == T_K || id == T_V) return p->dtype;
     if (id == T_K_SCALE || id == T_V_SCALE || id == T_Q_SCALE || id == T_TABLE) return STROBE_FP32;
     if (id == T_SLOPES || (is_statistic[id] && p->dtype != STROBE_FP64)) return STROBE_FP32;
+    if (id == T_OUT && p->out_dtype) return p->out_dtype;
+    if (id == T_DOUT && p->dout_dtype) return p->dout_dtype;
+    if (id >= T_DQ && id <= T_DV && p->gradients_dtype && !is_wide(p, id)) return p->gradients_dtype;
     if (id == T_BIAS && p->bias_dtype) return p->bias_dtype;
     if (id == T_DBIAS && p->bias_dtype && p->dtype != STROBE_FP64) return p->bias_dtype;
     return p->dtype != STROBE_FP64 && is_wide(p, id) ? STROBE_FP32 : problem_wide_dtype(p);
@@ -152,6 +155,23 @@ static int64_t layout_of(const problem *p, tensor_id id) {
     return any[random_below(&r, sizeof any / sizeof any[0])];
 }
 
+/* Whether rows of the tensor share elements: of those that are read, all but what a forward has left for the backward. */
+static bool overlaps(const problem *p, tensor_id id) {
+    return p->layout == LAYOUT_OVERLAPPING && (id == T_Q || id == T_K || id == T_V || id == T_DOUT || id == T_DLSE ||
+                                               id == T_BIAS || id == T_MASK || id == T_BLOCKS);
+}
+
+/* Steps that are shorter than a row, none too; a row's may be a multiple of 16 bytes, which kernels of Hopper want. Three
+ * strides of 0 would mean that a tensor is contiguous. */
+static void overlap(const problem *p, tensor_id id, buffer *b) {
+    random_stream r = random_at((uint64_t)p->seed, (uint64_t)LAYOUT_OVERLAPPING, (uint64_t)id);
+    const int64_t steps[] = {0, 0, 1, 8, 16, b->extent[3] / 2, b->extent[3]};
+    for (int axis = 0; axis < 3; ++axis) b->stride[axis] = steps[random_below(&r, sizeof steps / sizeof steps[0])];
+    if (random_below(&r, 2))
+        for (int axis = 0; axis < 3; ++axis) b->stride[axis] = (b->stride[axis] + 7) / 8 * 8;
+    if (b->stride[0] == 0 && b->stride[1] == 0 && b->stride[2] == 0) b->stride[random_below(&r, 3)] = 8;
+}
+
 static int64_t gap_of(int64_t layout) { return layout == LAYOUT_GAPS ? 3 : layout == LAYOUT_MISALIGNED; }
 
 static void reverse(buffer *b, int64_t layout) {
@@ -172,6 +192,7 @@ static void stride_over_tokens(const inputs *in, tensor_id id, buffer *b) {
     }
     if (layout == LAYOUT_SHARED && (id == T_K || id == T_V || id == T_DOUT)) b->stride[0] = b->stride[2] = 0;
     reverse(b, layout);
+    if (overlaps(p, id)) overlap(p, id, b);
     if (inputs_lies_in(p, id) != id) { /* K's rows, in all their columns */
         const int64_t own = b->extent[3];
         inputs_shape(in, inputs_lies_in(p, id), b);
@@ -189,6 +210,7 @@ static void stride_over_scores(const problem *p, tensor_id id, buffer *b) {
     order(b, 2, 1, gap_of(layout) ? 2 * gap_of(layout) - 1 : 0);
     b->lead = layout == LAYOUT_MISALIGNED;
     if (layout == LAYOUT_BACKWARDS) reverse(b, layout);
+    if (overlaps(p, id)) b->stride[0] = 3, b->stride[1] = 1, b->stride[2] = 2; /* as of i - j, and one more each head */
     for (int axis = 0; axis < 3; ++axis)
         if (b->extent[axis] == 1) b->stride[axis] = 0; /* broadcast */
 }

@@ -219,7 +219,8 @@ static void fill_mask(inputs *in, tensor_id id) {
             for (int64_t h = 0; h < t->extent[2]; ++h)
                 for (int64_t j = 0; j < t->extent[3]; ++j) {
                     const uint64_t bits = random_bits(&r) >> 32;
-                    const bool shows = p->shows == SHOWS_FEW         ? few_show(in, of, b * t->extent[2] + h, i, j, bits)
+                    const bool shows = p->shows == SHOWS_NOTHING     ? false
+                                       : p->shows == SHOWS_FEW       ? few_show(in, of, b * t->extent[2] + h, i, j, bits)
                                        : p->shows == SHOWS_DOCUMENTS ? documents_show(in, of, i, j)
                                        : id == T_MASK                ? shows_score(in, t, b, i, bits)
                                                                      : bits % 4 != 0;
@@ -227,12 +228,18 @@ static void fill_mask(inputs *in, tensor_id id) {
                 }
 }
 
+/* alibi=signed: slopes above 0, of 0 and below take turns; the seed says which is the first head's. */
+static double sign_of_slope(const problem *p, int64_t head) {
+    return p->alibi == ALIBI_SIGNED ? (double)((head + p->seed % 3 + 1) % 3 - 1) : 1;
+}
+
 static void fill_slopes(inputs *in) {
     buffer *t = &in->tensor[T_SLOPES];
     for (int64_t b = 0; b < t->extent[0]; ++b)
         for (int64_t h = 0; h < t->extent[3]; ++h)
             element_store(t->data + (size_t)(b * t->extent[3] + h) * element_bytes(t->dtype), t->dtype,
-                          exp2(-8.0 * (double)(h + 1) / (double)t->extent[3]) / (double)(b + 1));
+                          sign_of_slope(&in->problem, h) * exp2(-8.0 * (double)(h + 1) / (double)t->extent[3]) /
+                              (double)(b + 1));
 }
 
 static void fill(inputs *in) {

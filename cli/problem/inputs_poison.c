@@ -65,7 +65,8 @@ static void poison_bias(const inputs *in, int64_t b) {
 
 void inputs_poison(inputs *in) {
     const problem *p = &in->problem;
-    const bool shared = p->layout == LAYOUT_SHARED; /* a key that nobody of this head sees may be another's */
+    const bool overlapping = p->layout == LAYOUT_OVERLAPPING; /* what nobody looks at here may be another row's */
+    const bool shared = overlapping || p->layout == LAYOUT_SHARED;
     const bool own_scale = !p->scales || p->scales == SCALES_TOKEN;
     for (int64_t b = 0; b < p->batch; ++b) {
         const sequence *q = &in->sequences[b];
@@ -74,13 +75,13 @@ void inputs_poison(inputs *in) {
         if (s.row && s.key) {
             look(&s, b);
             /* of the kernels of int8 some hand a call with a q that is not finite to another: it would not be checked */
-            if (p->kv_dtype != STROBE_INT8) poison_tensor(in, T_Q, b, s.row);
+            if (p->kv_dtype != STROBE_INT8 && !overlapping) poison_tensor(in, T_Q, b, s.row);
             /* a sink's gradient takes dO * O of every row, and 0 * NaN is NaN */
             if (p->operation == STROBE_BACKWARD && !p->dsinks && !shared) poison_tensor(in, T_DOUT, b, s.row);
             if (!shared) poison_tensor(in, T_K, b, s.key), poison_tensor(in, T_V, b, s.key);
             if (own_scale) poison_tensor(in, T_K_SCALE, b, s.key), poison_tensor(in, T_V_SCALE, b, s.key);
             if (own_scale && p->kv_dtype != STROBE_INT8) poison_tensor(in, T_Q_SCALE, b, s.row);
-            poison_bias(in, b);
+            if (!overlapping) poison_bias(in, b);
         }
         free(s.row);
         free(s.key);

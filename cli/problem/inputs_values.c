@@ -132,11 +132,14 @@ static void hide_by_bias(inputs *in) {
 }
 
 static void set_sinks(inputs *in) {
+    enum { FAR = 7 };
+    static const double far[FAR] = {-3e38, 1e4, -INFINITY, 0.5, 1e30, -1e4, -1e30};
     const buffer *t = &in->tensor[T_SINKS];
     const size_t bytes = element_bytes(t->dtype);
     for (int64_t h = 0; h < t->extent[3]; ++h) {
         unsigned char *at = t->data + (size_t)h * bytes;
         if (in->problem.sinks == SINKS_HIDDEN && h % 2 == 0) element_store(at, t->dtype, -INFINITY);
+        if (in->problem.sinks == SINKS_FAR) element_store(at, t->dtype, far[(h + in->problem.seed % FAR) % FAR]);
         if (in->problem.sinks == SINKS_LARGE) element_store(at, t->dtype, (h % 2 ? -40 : 40) + element_load(at, t->dtype));
     }
 }

@@ -149,8 +149,9 @@ static bool read_word(const char *text, problem *p, uint64_t *seen, int *set, co
 
 /* What the words of caches say together. */
 static bool is_cache_consistent(const problem *p, const refusal *r) {
-    if (p->page_size && (p->layout == LAYOUT_PACKED || p->layout == LAYOUT_SHARED))
-        return refuse(r, "paged is given with layout=packed or shared; the other layouts are accepted");
+    const bool shared = p->layout == LAYOUT_SHARED || p->layout == LAYOUT_OVERLAPPING;
+    if (p->page_size && (p->layout == LAYOUT_PACKED || shared))
+        return refuse(r, "paged is given with layout=packed, shared or overlapping; the other layouts are accepted");
     if (p->page_size && p->varlen & VARLEN_CU_K)
         return refuse(r, "paged is given with packed keys; varlen=used, used_k or packed_q is accepted");
     if (p->page_size && (p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS))
@@ -160,8 +161,8 @@ static bool is_cache_consistent(const problem *p, const refusal *r) {
                       p->dim_v > p->dim ? "a dv above d"
                       : p->scales       ? "scales"
                                         : "layout=packed");
-    if (p->append && (p->dtype == STROBE_FP64 || p->layout == LAYOUT_SHARED))
-        return refuse(r, "append is given with fp64 or layout=shared; other types and layouts are accepted");
+    if (p->append && (p->dtype == STROBE_FP64 || shared))
+        return refuse(r, "append is given with fp64, layout=shared or overlapping; other types and layouts are accepted");
     if (p->qk_dtype && (p->append || p->v_in_k))
         return refuse(r, "qk is given with %s; without it is accepted", p->append ? "append" : "v_in_k");
     if (p->append && problem_is_quantised(problem_kv_dtype(p)) && (p->scales == SCALES_ROWS || p->scales == SCALES_BLOCKS))
@@ -195,9 +196,14 @@ static bool is_consistent(const problem *p, const refusal *r) {
         int64_t given, needed;
         const char *need;
     } needs[] = {{"dlse", p->dlse, backward, "bwd"},
-                 {"added", p->added, backward && (p->wide || p->dtype == STROBE_FP32), "bwd with fp32 or wide"},
+                 {"added", p->added, backward && problem_has_fp32_gradients(p), "bwd with fp32 gradients"},
                  {"added beside ranks", p->added && p->ranks, false, "one process"},
                  {"wide of some gradients", p->wide > WIDE_ALL, backward, "bwd"},
+                 {"out beside wide", p->out_dtype && p->wide, backward, "bwd"},
+                 {"out, dout or gradients beside ranks", (p->out_dtype || p->dout_dtype || p->gradients_dtype) && p->ranks,
+                  false, "one process"},
+                 {"dout", p->dout_dtype, backward, "bwd"},
+                 {"gradients", p->gradients_dtype, backward, "bwd"},
                  {"qk", p->qk_dtype, p->dtype == STROBE_FP8_E4M3, "fp8"},
                  {"missing", p->missing, p->page_size, "paged"},
                  {"append", p->append, !backward, "fwd"},

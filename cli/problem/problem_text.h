@@ -5,13 +5,15 @@
  *     fwd b=2 h=32/8 s=1k..16k*2 d=128 bf16 causal
  *
  * problem_parse reads one problem without sweeps; problem_print writes it canonically, and reading that back gives the same
- * problem. problem_list_read takes a command's words, with sweeps and several problems. problem_help is the grammar. */
+ * problem. problem_list_read takes a command's words, with sweeps and several problems. problem_print_help prints the
+ * grammar. */
 #ifndef STROBE_CLI_PROBLEM_TEXT_H
 #define STROBE_CLI_PROBLEM_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <strobe/strobe.h>
 
 /* Memory orders of q, k, v, out and their gradients. */
@@ -26,6 +28,7 @@ typedef enum problem_layout {
     LAYOUT_MISALIGNED, /* gaps of one element, and the tensor begins one element after a multiple of 64 bytes */
     LAYOUT_SHARED,     /* k, v and dout are one for all batch entries and heads: strides of 0 */
     LAYOUT_MIXED,      /* a layout for each tensor, drawn from the seed */
+    LAYOUT_OVERLAPPING /* what is read, but lse and out: rows that share elements, or are one row, as the seed says */
 } problem_layout;
 
 /* What q and k hold; see inputs.h. */
@@ -58,11 +61,11 @@ typedef enum problem_lengths {
 } problem_lengths;
 
 /* What masks show; see inputs.h. */
-typedef enum problem_shows { SHOWS_USUAL, SHOWS_FEW, SHOWS_DOCUMENTS } problem_shows;
+typedef enum problem_shows { SHOWS_USUAL, SHOWS_FEW, SHOWS_DOCUMENTS, SHOWS_NOTHING } problem_shows;
 
 /* Kinds of sinks and of ALiBi; 0: there are none. */
-enum { SINKS_USUAL = 1, SINKS_HIDDEN, SINKS_LARGE };
-enum { ALIBI_HEADS = 1, ALIBI_BATCH };
+enum { SINKS_USUAL = 1, SINKS_HIDDEN, SINKS_LARGE, SINKS_FAR };
+enum { ALIBI_HEADS = 1, ALIBI_BATCH, ALIBI_SIGNED };
 
 /* Results in fp32: out, or dq, dk and dv; of the backward's dk and dv, dq, or dk alone. */
 typedef enum problem_wide { WIDE_ALL = 1, WIDE_KEYS, WIDE_DQ, WIDE_DK } problem_wide;
@@ -80,6 +83,8 @@ typedef struct problem {
     int64_t operation, dtype, device, mask; /* strobe_operation, strobe_dtype, strobe_device, strobe_mask_kind */
     int64_t kv_dtype;                       /* of k and v; 0: dtype */
     int64_t qk_dtype;                       /* of q and k beside a v of fp8; 0: dtype */
+    int64_t out_dtype, dout_dtype;          /* of out, and of dout; 0: problem_wide_dtype() */
+    int64_t gradients_dtype;                /* of dq, dk and dv, but for those that are wide; 0: dtype */
     int64_t batch, heads_q, heads_kv, seq_q, seq_k, dim, dim_v;
     int64_t window_left, window_right;
     double scale, softcap, dropout; /* 0: the default, none, none */
@@ -130,6 +135,11 @@ const char *problem_dtype_name(int64_t dtype);
 /* The dtype of out, bias and gradients by default: that of q, bf16 for fp8. */
 static inline int64_t problem_wide_dtype(const problem *p) { return p->dtype == STROBE_FP8_E4M3 ? STROBE_BF16 : p->dtype; }
 
+/* Whether a gradient of q, k and v is in fp32. */
+static inline bool problem_has_fp32_gradients(const problem *p) {
+    return p->wide || (p->gradients_dtype ? p->gradients_dtype : p->dtype) == STROBE_FP32;
+}
+
 /* The dtype of k and v, or of v alone where q and k have one of their own. */
 static inline int64_t problem_kv_dtype(const problem *p) { return p->kv_dtype ? p->kv_dtype : p->dtype; }
 
@@ -152,7 +162,7 @@ void problem_list_free(problem_list *list);
 /* For commands that know no ranks: false, with a sentence, if a problem asks for some. */
 bool problem_list_is_of_one_process(const problem_list *list, char *message, size_t capacity);
 
-/* The grammar, for --help. */
-extern const char problem_help[];
+/* Prints the grammar, for --help. */
+void problem_print_help(FILE *to);
 
 #endif

@@ -3,6 +3,7 @@
  * problem_words.c: the words of a problem, in the order in which they are printed, and the same as a page of help. */
 #include "problem/problem_words.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define FIELD(name)          .field = offsetof(problem, name)
@@ -22,6 +23,8 @@ static const word_choice kv_dtypes[] = {{"same", 0},
                                         {"int8", STROBE_INT8},
                                         {"fp8", STROBE_FP8_E4M3},
                                         {0}};
+static const word_choice result_dtypes[] = {{"same", 0},           {"fp32", STROBE_FP32}, {"fp16", STROBE_FP16},
+                                            {"bf16", STROBE_BF16}, {"fp64", STROBE_FP64}, {0}};
 static const word_choice qk_dtypes[] = {{"same", 0}, {"int8", STROBE_INT8}, {0}};
 static const word_choice devices[] = {{"cpu", STROBE_CPU}, {"cuda", STROBE_CUDA}, {0}};
 static const word_choice causal[] = {
@@ -57,22 +60,23 @@ static const word_choice layouts[] = {{"bshd", LAYOUT_BSHD},
                                       {"misaligned", LAYOUT_MISALIGNED},
                                       {"shared", LAYOUT_SHARED},
                                       {"mixed", LAYOUT_MIXED},
+                                      {"overlapping", LAYOUT_OVERLAPPING},
                                       {0}};
-static const word_choice bias_dtypes[] = {{"same", 0},           {"fp32", STROBE_FP32}, {"fp16", STROBE_FP16},
-                                          {"bf16", STROBE_BF16}, {"fp64", STROBE_FP64}, {0}};
 static const word_choice values[] = {
     {"normal", VALUES_NORMAL}, {"outliers", VALUES_OUTLIERS}, {"growing", VALUES_GROWING}, {"falling", VALUES_FALLING},
     {"low", VALUES_LOW},       {"spikes", VALUES_SPIKES},     {"equal", VALUES_EQUAL},     {0}};
-static const word_choice shows[] = {{"usual", SHOWS_USUAL}, {"few", SHOWS_FEW}, {"documents", SHOWS_DOCUMENTS}, {0}};
+static const word_choice shows[] = {
+    {"usual", SHOWS_USUAL}, {"few", SHOWS_FEW}, {"documents", SHOWS_DOCUMENTS}, {"nothing", SHOWS_NOTHING}, {0}};
 static const word_choice hidden[] = {{"nan", HIDDEN_NAN}, {"inf", HIDDEN_INFINITY}, {"largest", HIDDEN_LARGEST}, {0}};
 static const word_choice scales[] = {{"token", SCALES_TOKEN},   {"rows", SCALES_ROWS},     {"sequence", SCALES_SEQUENCE},
                                      {"tensor", SCALES_TENSOR}, {"blocks", SCALES_BLOCKS}, {0}};
 static const word_choice lengths[] = {{"ragged", LENGTHS_RAGGED},     {"no_keys", LENGTHS_NO_KEYS},
                                       {"no_rows", LENGTHS_NO_ROWS},   {"none", LENGTHS_NONE},
                                       {"one_long", LENGTHS_ONE_LONG}, {0}};
-static const word_choice sinks[] = {{"usual", SINKS_USUAL}, {"hidden", SINKS_HIDDEN}, {"large", SINKS_LARGE}, {0}};
+static const word_choice sinks[] = {
+    {"usual", SINKS_USUAL}, {"hidden", SINKS_HIDDEN}, {"large", SINKS_LARGE}, {"far", SINKS_FAR}, {0}};
 static const word_choice wide[] = {{"all", WIDE_ALL}, {"keys", WIDE_KEYS}, {"dq", WIDE_DQ}, {"dk", WIDE_DK}, {0}};
-static const word_choice alibi[] = {{"heads", ALIBI_HEADS}, {"batch", ALIBI_BATCH}, {0}};
+static const word_choice alibi[] = {{"heads", ALIBI_HEADS}, {"batch", ALIBI_BATCH}, {"signed", ALIBI_SIGNED}, {0}};
 
 const word problem_words[] = {
     {.key = "fwd or bwd", .kind = WORD_BARE, FIELD(operation), .choice = operations},
@@ -86,6 +90,9 @@ const word problem_words[] = {
     {.key = "fp32, fp16, bf16, fp64 or fp8", .kind = WORD_BARE, FIELD(dtype), .choice = dtypes},
     {.key = "kv", .kind = WORD_CHOICE, FIELD(kv_dtype), .choice = kv_dtypes},
     {.key = "qk", .kind = WORD_CHOICE, FIELD(qk_dtype), .choice = qk_dtypes},
+    {.key = "out", .kind = WORD_CHOICE, FIELD(out_dtype), .choice = result_dtypes},
+    {.key = "dout", .kind = WORD_CHOICE, FIELD(dout_dtype), .choice = result_dtypes},
+    {.key = "gradients", .kind = WORD_CHOICE, FIELD(gradients_dtype), .choice = result_dtypes},
     {.key = "causal", .kind = WORD_CHOICE, .sets = SETS_MASK, FIELD(mask), .choice = causal},
     {.key = "window",
      .kind = WORD_PAIR,
@@ -120,7 +127,7 @@ const word problem_words[] = {
     {.key = "block_axes", .kind = WORD_CHOICE, FIELD(block_axes), .choice = axes},
     {.key = "shows", .kind = WORD_CHOICE, FIELD(shows), .choice = shows},
     {.key = "bias", .kind = WORD_CHOICE, FIELD(bias), .choice = axes},
-    {.key = "bias_dtype", .kind = WORD_CHOICE, FIELD(bias_dtype), .choice = bias_dtypes},
+    {.key = "bias_dtype", .kind = WORD_CHOICE, FIELD(bias_dtype), .choice = result_dtypes},
     {.key = "bias_hides", .kind = WORD_FLAG, FIELD(bias_hides)},
     {.key = "alibi", .kind = WORD_CHOICE, FIELD(alibi), .choice = alibi},
     {.key = "sinks", .kind = WORD_CHOICE, FIELD(sinks), .choice = sinks},
@@ -150,6 +157,7 @@ const word problem_words[] = {
     {.key = "ranks", .kind = WORD_RANKS, FIELD(ranks)},
 };
 const size_t problem_word_count = sizeof problem_words / sizeof problem_words[0];
+_Static_assert(sizeof problem_words / sizeof problem_words[0] <= 64, "a set of words that were read has a bit for each");
 
 const word *problem_word_find(const char *text, const char **value) {
     const char *equals = strchr(text, '=');
@@ -165,7 +173,8 @@ const word *problem_word_find(const char *text, const char **value) {
     return NULL;
 }
 
-const char problem_help[] =
+/* In two parts, since a compiler need not take a longer string. */
+static const char help[] =
     "A PROBLEM is an operation and its sizes, then what differs from the default, in any order:\n"
     "  fwd | bwd                    each begins a new problem (fwd)\n"
     "  b=B  h=H[/HKV]               batch (1); query heads and K/V heads (1)\n"
@@ -175,6 +184,8 @@ const char problem_help[] =
     "  fp8                          e4m3 q, k and v with a scale a row and head, bf16 out\n"
     "  kv=DTYPE                     of k and v (same): fp32, fp16, bf16; int8 or fp8 with a scale a token and head\n"
     "  qk=int8                      of fp8: int8 q and k\n"
+    "  out=DTYPE                    of out (that of q): fp32, fp16, bf16, fp64\n"
+    "  dout=DTYPE  gradients=DTYPE  of dout; of dq, dk and dv\n"
     "  causal[=topleft]             keys up to the diagonal; by default the last row sees the last key\n"
     "  window=L,R                   L keys before the bottom-right diagonal to R after it; -1 is unbounded\n"
     "  window_topleft=L,R           the same around the top-left diagonal\n"
@@ -191,18 +202,21 @@ const char problem_help[] =
     "  lengths=KIND                 under varlen: ragged (default), no_keys, no_rows, none, one_long\n"
     "  mask[=AXES]  bias[=AXES]     a boolean mask, an additive bias; AXES are those it has of its own, of bhqk\n"
     "                               (batch, head, row, key), the last k; qk by default, the others broadcast\n"
-    "  bias_dtype=DTYPE  bias_hides the bias in another dtype; some of it is -inf\n"
+    "  bias_dtype=DTYPE  bias_hides the bias in another dtype; some of it is -inf\n";
+static const char help_end[] =
     "  block=BQ,BK  block_axes=AXES a block mask with blocks of BQ x BK (bhqk)\n"
-    "  shows=few|documents          masks hide most squares, or all but one document's (usual: few)\n"
-    "  alibi[=batch]                ALiBi with the usual slopes, or others for every batch entry\n"
-    "  sinks[=hidden|large]         one sink a head; hidden: -inf in every second\n"
+    "  shows=few|documents|nothing  masks hide most squares, all but one document's, or all (usual: few)\n"
+    "  alibi[=batch|signed]         ALiBi with the usual slopes, others for every batch entry, or usual ones, less than 0, "
+    "and 0\n"
+    "  sinks[=hidden|large|far]     one sink a head; hidden: -inf in every second; far: -inf, -3e38 to 1e30\n"
     "  score=\"EXPR\"                 a function of a score: score - 0.5*abs(i-j); table[h][x] is random, x < SQ + SK\n"
     "  visible=\"EXPR\"               who sees whom: j <= i && i/64 == j/64 (strobe_score.h)\n"
     "  nolse  wide[=keys|dq|dk]  added  no lse; results in fp32, keys: dk, dv; fp32 gradients are added\n"
     "  dlse  dbias  dsinks  dscore  lse's gradient is given; those of bias, sinks, table are wanted\n"
     "  layout=NAME                  bshd (default), bhsd, packed (qkv in one tensor), gaps (unused elements between rows),\n"
     "                               reversed (rows in descending order), sbhd, backwards (all axes),\n"
-    "                               misaligned (by one element), shared (k, v, dout with strides of 0), mixed\n"
+    "                               misaligned (by one element), shared (k, v, dout with strides of 0), mixed,\n"
+    "                               overlapping (rows of what is read share elements, or are one row)\n"
     "  paged=SIZE  missing          K and V in pages of SIZE slots; some numbers are of no page\n"
     "  v_in_k  leftpad              v is K's first DV columns; some first keys are padding\n"
     "  append=N                     strobe_append writes the last N keys, and q\n"
@@ -213,3 +227,8 @@ const char problem_help[] =
     "Integers take the suffixes k and M (1024, 1024^2) and sweeps: 512..8k*2 multiplies, 1..9+2 adds, 64,128,256 lists.\n"
     "Values without a comma of their own take lists, and words without a key: fp32,bf16.\n"
     "Sweeps give all combinations.\n";
+
+void problem_print_help(FILE *to) {
+    fputs(help, to);
+    fputs(help_end, to);
+}

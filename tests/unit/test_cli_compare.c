@@ -131,7 +131,7 @@ static void the_allowance_follows_the_rule(void **state) {
     const problem plain = {0}, capped = {.softcap = 15};
     assert_true(compare_allowance(&plain, 0.5, 0.25) == 1.5);
     assert_true(compare_allowance(&capped, 0.5, 0.25) == 2);
-    assert_true(compare_allowance(&plain, INFINITY, 0.25) == 0.5); /* a standard that overflows excuses nothing */
+    assert_true(compare_allowance(&plain, INFINITY, 0.25) == 0.5); /* a standard without an error excuses nothing */
     assert_true(compare_ratio(0, 0) == 0);
     assert_true(compare_ratio(1e-30, 0) == INFINITY);
     assert_true(compare_ratio(1, 2) == 0.5);

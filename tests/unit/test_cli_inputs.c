@@ -40,6 +40,34 @@ static void layouts_hold_the_same_numbers(void **state) {
     inputs_free(&right);
 }
 
+/* Three strides of 0 would be the default, which is contiguous: the library would read behind the memory. */
+static void rows_that_overlap_have_a_stride(void **state) {
+    (void)state;
+    int shared = 0, still = 0;
+    for (int seed = 0; seed < 200; ++seed) {
+        char text[128];
+        inputs in;
+        snprintf(text, sizeof text, "bwd b=2 h=2 s=3 d=20 layout=overlapping dlse seed=%d", seed);
+        create(&in, text);
+        for (int id = 0; id < TENSOR_COUNT; ++id) {
+            const buffer *t = &in.tensor[id];
+            if (t->data) assert_true(t->stride[0] != 0 || t->stride[1] != 0 || t->stride[2] != 0);
+        }
+        shared += in.tensor[T_K].stride[1] < 20, still += in.tensor[T_K].stride[1] == 0;
+        inputs_free(&in);
+    }
+    assert_true(shared > 100 && still > 20);
+}
+
+static void slopes_of_either_sign(void **state) {
+    (void)state;
+    inputs in;
+    create(&in, "h=3 s=3 d=2 alibi=signed");
+    const float *slopes = (const float *)(void *)in.tensor[T_SLOPES].data;
+    assert_true(slopes[0] == 0 && slopes[1] > 0 && slopes[2] < 0);
+    inputs_free(&in);
+}
+
 static void wipe_rows(const inputs *in, const buffer *tensors) {
     for (int id = 0; id < TENSOR_COUNT; ++id) {
         const buffer *b = &tensors[id];
@@ -232,14 +260,20 @@ int main(void) {
         "bwd b=4 h=2 s=6 d=3 varlen=used_k bias=bk dbias sinks dsinks dlse",
         "bwd b=2 h=3 s=5 d=4 mask=bhqk block=2,3 alibi layout=gaps",
         "bwd b=2 h=3/1 s=5 d=4 layout=packed dropout=0.5 softcap=3",
+        "bwd b=4 h=4/2 s=9 d=6 bf16 out=fp16 dout=fp32 gradients=fp16 mask=bhqk bias=bhqk dlse layout=overlapping",
+        "bwd b=2 h=3 s=5 d=4 fp64 mask shows=nothing alibi=signed sinks=far dsinks",
         "b=0 sq=3 sk=2",
         "sq=0 sk=0",
     };
-    static const struct CMUnitTest others[] = {
-        cmocka_unit_test(layouts_hold_the_same_numbers),         cmocka_unit_test(lengths_fit),
-        cmocka_unit_test(conversion_keeps_the_values),           cmocka_unit_test(poison_lies_where_nobody_looks),
-        cmocka_unit_test(gradients_are_filled_by_windows),       cmocka_unit_test(windows_agree_with_pairs),
-        cmocka_unit_test(too_large_is_refused_before_allocation)};
+    static const struct CMUnitTest others[] = {cmocka_unit_test(layouts_hold_the_same_numbers),
+                                               cmocka_unit_test(lengths_fit),
+                                               cmocka_unit_test(conversion_keeps_the_values),
+                                               cmocka_unit_test(poison_lies_where_nobody_looks),
+                                               cmocka_unit_test(gradients_are_filled_by_windows),
+                                               cmocka_unit_test(windows_agree_with_pairs),
+                                               cmocka_unit_test(too_large_is_refused_before_allocation),
+                                               cmocka_unit_test(rows_that_overlap_have_a_stride),
+                                               cmocka_unit_test(slopes_of_either_sign)};
     struct CMUnitTest tests[2 * COUNT(problems) + COUNT(works) + COUNT(others)];
     size_t count = 0;
     for (size_t i = 0; i < COUNT(problems); ++i) {
