@@ -66,7 +66,10 @@ static void fill(const struct layout *l, struct random *r) {
             }
 }
 
-static strobe_status run(const struct layout *l, int64_t seq_q, const char *kernel, bool quantised) {
+static double wide_out[BATCH * MOST_Q * HEADS * GROUP * DIM_V];
+
+/* dtype: of out; fp64 goes into wide_out. */
+static strobe_status run_to(const struct layout *l, int64_t seq_q, const char *kernel, bool quantised, int32_t dtype) {
     strobe_tuning tuning = {.struct_size = sizeof tuning, .kernel = kernel};
     strobe_varlen varlen = {.struct_size = sizeof varlen};
     strobe_scales scales = {.struct_size = sizeof scales, .k = k_scale, .v = v_scale, .block_k = l->block};
@@ -75,6 +78,7 @@ static strobe_status run(const struct layout *l, int64_t seq_q, const char *kern
     a.heads_kv = HEADS, a.dim = DIM, a.dim_v = DIM_V, a.tuning = &tuning, a.mask = STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
     if (l->left) a.mask = STROBE_MASK_WINDOW_BOTTOM_RIGHT, a.window_left = l->left;
     a.q.data = q, a.out.data = out[quantised], a.lse.data = lse[quantised];
+    if (dtype == STROBE_FP64) a.out.data = wide_out, a.out.dtype = dtype;
     a.k.data = quantised ? (void *)k8 : k, a.v.data = quantised ? (void *)v8 : v;
     a.k.dtype = a.v.dtype = quantised ? STROBE_INT8 : STROBE_FP32;
     if (quantised) a.scales = &scales;
@@ -83,6 +87,10 @@ static strobe_status run(const struct layout *l, int64_t seq_q, const char *kern
     if (l->packed || l->used) a.varlen = &varlen;
     memset(out[quantised], 0, sizeof out[0]), memset(lse[quantised], 0, sizeof lse[0]);
     return strobe_forward(&a, NULL, 0, NULL);
+}
+
+static strobe_status run(const struct layout *l, int64_t seq_q, const char *kernel, bool quantised) {
+    return run_to(l, seq_q, kernel, quantised, STROBE_FP32);
 }
 
 static double highest(const float *x, size_t count) {
@@ -125,6 +133,24 @@ static void test_same_bits(void **state) {
                 fail_msg("%s, %d rows: other bits than for the same K and V in fp32", info.name, (int)seq_q);
         }
     assert_true(ran >= 3 * 3); /* the oracle, and the baseline's forward and decode, which takes one and five rows */
+}
+
+/* Results in fp64 are those in fp32, with no fewer digits. */
+static void test_out_in_fp64(void **state) {
+    struct random random = {.state = 5};
+    strobe_kernel_info info = {.struct_size = sizeof info};
+    (void)state;
+    fill(&layouts[0], &random);
+    for (int64_t seq_q = 1; seq_q <= MOST_Q; seq_q += 4)
+        for (int32_t n = 0; strobe_kernel_at(n, &info) == STROBE_OK; ++n) {
+            if (info.operation != STROBE_FORWARD || info.device != STROBE_CPU || info.unavailable) continue;
+            if (run_to(&layouts[0], seq_q, info.name, true, STROBE_FP64) != STROBE_OK) continue;
+            if (run(&layouts[0], seq_q, info.name, true)) fail_msg("%s: %s", info.name, strobe_last_error());
+            for (int64_t e = 0; e < BATCH * seq_q * HEADS * GROUP * DIM_V; ++e)
+                if ((float)wide_out[e] != out[1][e])
+                    fail_msg("%s, %d rows: %.9g in fp64, %.9g in fp32", info.name, (int)seq_q, wide_out[e],
+                             (double)out[1][e]);
+        }
 }
 
 /* A query row, and scales, that are not sums of digits. */
@@ -192,8 +218,9 @@ static void test_nothing_to_scale(void **state) {
 }
 
 int main(void) {
-    struct CMUnitTest tests[COUNT(layouts) + COUNT(empty_caches) + 1];
+    struct CMUnitTest tests[COUNT(layouts) + COUNT(empty_caches) + 2];
     tests[COUNT(layouts) + COUNT(empty_caches)] = (struct CMUnitTest)cmocka_unit_test(test_without_digits);
+    tests[COUNT(layouts) + COUNT(empty_caches) + 1] = (struct CMUnitTest)cmocka_unit_test(test_out_in_fp64);
     for (size_t n = 0; n < COUNT(empty_caches); ++n)
         tests[COUNT(layouts) + n] = test_of_row(empty_caches[n].name, test_nothing_to_scale, &empty_caches[n]);
     for (size_t n = 0; n < COUNT(layouts); ++n) tests[n] = test_of_row(layouts[n].name, test_same_bits, &layouts[n]);

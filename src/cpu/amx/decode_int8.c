@@ -253,10 +253,11 @@ static void attend_tile(const struct block *b, struct query_tile *tile, const in
     tile_barrier();
     const vec m = finish_scores(b, tile, seen);
     const vec greatest = online_softmax(b, tile, m, rescale, prefetch);
-    if (f->split.p->a.out.dtype == STROBE_FP32)
-        values(b, tile, v, v_stride, greatest, rescale, prefetch, DIGITS);
-    else
+    const int32_t dtype = f->split.p->a.out.dtype;
+    if (dtype == STROBE_FP16 || dtype == STROBE_BF16)
         values(b, tile, v, v_stride, greatest, rescale, prefetch, FEW_DIGITS);
+    else
+        values(b, tile, v, v_stride, greatest, rescale, prefetch, DIGITS);
 }
 
 /* The query tiles of one head attend to the current block of keys. */
