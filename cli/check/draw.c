@@ -9,6 +9,7 @@
 #include "problem/inputs.h"
 #include "problem/random.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -242,11 +243,11 @@ static void draw_functions(stream *r, problem *p, int64_t of) {
 }
 
 /* Of scores up to what docs/numerics.md promises. A backward's weights are differences of scores and lse, whose steps in
- * fp32 are to stay below 1. */
+ * fp32 are to stay below 1, and its gradients within fp16 where they are such. */
 static double draw_large_scale(stream *r, const problem *p) {
     static const double of_backward[] = {100, 300, -1000}, on_gpu[] = {100, 1e3, -1e4},
                         on_cpu[] = {100, 1e3, -1e4, 1e6, 1e12, 1e30};
-    if (p->operation == STROBE_BACKWARD) return PICK(r, of_backward);
+    if (p->operation == STROBE_BACKWARD) return p->dtype == STROBE_FP16 ? 0 : PICK(r, of_backward);
     return p->device == STROBE_CUDA ? PICK(r, on_gpu) : PICK(r, on_cpu);
 }
 
@@ -309,7 +310,8 @@ static void draw_result_dtypes(stream *r, problem *p, int64_t of) {
     if (backward && chance(r, of, 20)) p->gradients_dtype = PICK(r, dtypes);
     if (p->out_dtype == problem_wide_dtype(p)) p->out_dtype = 0;
     if (p->dout_dtype == p->dtype) p->dout_dtype = 0;
-    if (p->gradients_dtype == p->dtype) p->gradients_dtype = 0;
+    if (p->gradients_dtype == p->dtype || (p->gradients_dtype == STROBE_FP16 && fabs(p->scale) >= 100))
+        p->gradients_dtype = 0;
 }
 
 static void draw_rest(stream *r, problem *p, int64_t of) {

@@ -17,7 +17,8 @@ bool roundings_apply(const problem *p) {
                causal = p->mask == STROBE_MASK_CAUSAL_TOP_LEFT || p->mask == STROBE_MASK_CAUSAL_BOTTOM_RIGHT;
     const bool beside = p->kv_dtype || p->softcap != 0 || p->dropout != 0 || p->varlen || p->bool_mask || p->bias ||
                         p->block_q || p->alibi || p->sinks || p->dlse || p->nan || p->scales || p->q_scales ||
-                        p->scale != 0 || p->split_keys || p->score[0] || p->visible[0];
+                        p->scale != 0 || p->split_keys || p->score[0] || p->visible[0] ||
+                        p->layout == LAYOUT_OVERLAPPING; /* of keys that are one dQ is 0, and its error has no measure */
     const bool usual = p->values == VALUES_NORMAL || p->values == VALUES_OUTLIERS;
     const bool is_square = p->seq_q == p->seq_k && p->q_start == p->k_start;
     const int64_t queries = p->batch * p->heads_q * p->seq_q, keys = p->batch * p->heads_kv * p->seq_k;
