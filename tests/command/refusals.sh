@@ -69,7 +69,7 @@ refused 'strobe check: scale is nan; a finite number other than 0 is accepted' c
 refused 'strobe check: dropout is 1; a number from 0 and below 1 is accepted' check fwd dropout=1
 refused 'strobe check: h is 3/2; a number of K/V heads that divides the query heads is accepted' check fwd h=3/2
 refused 'strobe check: "fast" is not a word of a problem; see the words under strobe bench --help' check fwd fast
-refused 'strobe check: layout is bdsh; accepted are bshd, bhsd, packed, gaps, reversed, sbhd, backwards, misaligned, shared, mixed' check fwd layout=bdsh
+refused 'strobe check: layout is bdsh; accepted are bshd, bhsd, packed, gaps, reversed, sbhd, backwards, misaligned, shared, mixed, overlapping' check fwd layout=bdsh
 refused 'strobe bench: --seconds is soon; a number from 0 is accepted' bench fwd --seconds soon
 refused 'strobe bench: -o is svg; table, json, csv, md or html is accepted' bench fwd -o svg
 refused 'strobe bench: --compare is given 1 files; two, the old and the new, are accepted' bench --compare old.json
