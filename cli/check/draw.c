@@ -243,7 +243,8 @@ static void draw_functions(stream *r, problem *p, int64_t of) {
 }
 
 /* Of scores up to what docs/numerics.md promises. A backward's weights are differences of scores and lse, whose steps in
- * fp32 are to stay below 1, and its gradients within fp16 where they are such. */
+ * fp32 are to stay below 1, and its gradients within fp16 where they are such. None with
+ * softcap, by which q is multiplied: of bf16 tensors the allowance is short of what rounding such products does. */
 static double draw_large_scale(stream *r, const problem *p) {
     static const double of_backward[] = {100, 300, -1000}, on_gpu[] = {100, 1e3, -1e4},
                         on_cpu[] = {100, 1e3, -1e4, 1e6, 1e12, 1e30};
