@@ -268,7 +268,7 @@ static void forward_task(void *context, int64_t index, int32_t worker) {
     const struct forward *f = context;
     struct task task = task_at(f, index);
     if (task.rows == 0) return;
-    struct next_task ahead = next_task(f, index);
+    struct next_task ahead = next_task(f, &task, index);
     const float_mode mode = enter_flush_to_zero();
     tiles_enter();
     struct scratch t;

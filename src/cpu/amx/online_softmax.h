@@ -55,9 +55,10 @@ struct forward {
     struct dropout_place place;
 };
 
-/* What the worker probably reads in its next task: K, V and Q. Each step prefetches some of it. */
+/* What the worker probably reads in its next task: K, V and Q. Each step prefetches step_bytes of it. */
 struct next_task {
     struct next_rows rows[3];
+    int64_t step_bytes;
 };
 
 /* A super-block: keys [first, end) of a K/V head. */

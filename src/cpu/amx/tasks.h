@@ -9,8 +9,8 @@
 #include "cpu/amx/online_softmax.h"
 
 enum {
-    AHEAD_ROWS = 32,       /* of the next task, that each step prefetches */
     AHEAD_BYTES = 1 << 18, /* of K, V and Q each, that are prefetched at most */
+    STEP_BYTES = 48 * 64,  /* of all of them that a step prefetches at most: more hold up its own loads */
 };
 
 /* Rows [first, first + rows) of a K/V head. */
@@ -44,26 +44,51 @@ static inline struct next_rows next_queries(const struct task *t, const struct t
                               most_rows((t->rows + group - 1) / group, q, columns), q->stride[1] * size, columns * size};
 }
 
-/* What the worker of a task comes to next, probably: workers take tasks in turns. */
-static inline struct next_task next_task(const struct forward *f, int64_t index) {
+/* The first and the last tile of a task. */
+static inline void ends_of(const struct forward *f, const struct task *t, struct tile_rows *top, struct tile_rows *bottom) {
+    *top = tile_rows_at(f->p, &t->keys.s, t->keys.kv, t->first);
+    *bottom = tile_rows_at(f->p, &t->keys.s, t->keys.kv, t->first + (t->rows - 1) / TILE_ROWS * TILE_ROWS);
+}
+
+/* About how many steps of the pipeline a task has: its tiles see as many keys as the first and the last one on average. */
+static inline int64_t steps_of(const struct forward *f, const struct task *t) {
+    struct tile_rows top, bottom;
+    ends_of(f, t, &top, &bottom);
+    const int64_t of_top = tile_end_key(&top) - tile_first_key(&top),
+                  of_bottom = tile_end_key(&bottom) - tile_first_key(&bottom), /* below 0: the tile sees none */
+        keys = (of_top > 0 ? of_top : 0) + (of_bottom > 0 ? of_bottom : 0);
+    return up_to(t->rows, TILE_ROWS) / TILE_ROWS * (up_to(keys, 2 * BLOCK_KEYS) / (2 * BLOCK_KEYS) + 2);
+}
+
+/* What the worker of task `now`, which is the index-th, comes to next, probably: workers take tasks in turns. It is spread
+ * over the steps of `now`. */
+static inline struct next_task next_task(const struct forward *f, const struct task *now, int64_t index) {
     const strobe_attention *a = &f->p->a;
     struct next_task n = {.rows = {{.data = NULL}}};
     index += f->workers;
     if (index >= f->tasks) return n;
     const struct task t = task_at(f, index);
     if (t.rows == 0) return n;
-    const struct tile_rows top = tile_rows_at(f->p, &t.keys.s, t.keys.kv, t.first),
-                           bottom = tile_rows_at(f->p, &t.keys.s, t.keys.kv, t.first + t.rows - 1);
+    struct tile_rows top, bottom;
+    ends_of(f, &t, &top, &bottom);
     const int64_t begin = tile_first_key(&top), keys = tile_end_key(&bottom) - begin;
     n.rows[0] = next_keys(&a->k, &t.keys.s, t.keys.kv, begin, most_rows(keys, &a->k, a->dim), a->dim);
     n.rows[1] = next_keys(&a->v, &t.keys.s, t.keys.kv, begin, most_rows(keys, &a->v, a->dim_v), a->dim_v);
     n.rows[2] = next_queries(&t, &top, &a->q, a->dim);
+    int64_t bytes = 0;
+    for (int i = 0; i < 3; ++i) bytes += n.rows[i].data ? n.rows[i].rows * n.rows[i].bytes : 0;
+    n.step_bytes = bytes / steps_of(f, now) + 1;
+    if (n.step_bytes > STEP_BYTES) n.step_bytes = STEP_BYTES;
     return n;
 }
 
+/* Prefetches a step's share, in whole rows. */
 static inline void prefetch_next(struct next_task *next) {
-    int64_t rows = AHEAD_ROWS;
-    for (int n = 0; n < 3 && rows > 0; ++n) rows = prefetch_rows(&next->rows[n], rows);
+    int64_t bytes = next->step_bytes;
+    for (int n = 0; n < 3 && bytes > 0; ++n) {
+        struct next_rows *x = &next->rows[n];
+        if (x->data && x->rows > 0) bytes = prefetch_rows(x, (bytes + x->bytes - 1) / x->bytes) * x->bytes;
+    }
 }
 
 /* The lines that the results of a tile go to, to be written: its stores then find them, and wait for nothing. */
