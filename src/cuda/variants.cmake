@@ -420,7 +420,7 @@ function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full m
     set(text plain)
   endif()
   if(features STREQUAL none AND dim EQUAL 256 AND NOT options) # slower at 64
-    list(APPEND options FINISHES_EARLY)
+    list(APPEND options FINISHES_EARLY SKIPS_HIDDEN)
   endif()
   if(features STREQUAL relay)
     list(APPEND options RELAYS_TILES)

@@ -56,6 +56,9 @@
 #if defined(FINISHES_EARLY)
 static_assert((int)Q_SLOTS > (int)GROUPS && FEATURE_CLASS == FEATURES_NONE, "plain_store.h is for these");
 #endif
+#if defined(SKIPS_HIDDEN)
+static_assert(FEATURE_CLASS == FEATURES_NONE && (int)GROUPS == 2 && (int)Q_SLOTS > (int)GROUPS, "skip_ping_pong() is for these");
+#endif
 enum { BEGINS_EARLY = Q_SLOTS > GROUPS }; /* a tile's first scores, before O of the one before is stored */
 
 /* The consumer's state: what a thread of a warp group keeps beside its registers of S, P and O. */
@@ -68,6 +71,7 @@ struct consumer_state {
     int has_output;             /* with FINISHES_EARLY: O has a block's sums, if not 0; else what the tile before has left */
     int first_block, end_block; /* of the tile in hand; none after the last tile */
     int last_block;             /* that its walk ends with */
+    int hidden;                 /* blocks that its walk begins with and the group leaves out, 0 or 1: with SKIPS_HIDDEN */
     uint32_t note;              /* with masks or pages: of the block whose scores are being computed */
     uint2 bits;                 /* the thread's bits of it */
     struct keys shown;          /* to all rows of the warp */
@@ -88,12 +92,49 @@ INLINE void read_note(const struct sm90_forward_params *p, const struct shared *
     if (HAS_MASKS) g->bits = bits_of_note(p, t, g->note);
 }
 
+#if defined(SKIPS_HIDDEN)
+/* A tile's last block that none of the group's rows sees, as those of the first group under a causal mask, is given back
+ * unread: its K here, its V after the first softmax, since it comes later. Returns the stage that the walk begins with. */
+INLINE uint32_t leave_out_hidden(struct shared *shared, struct consumer_state *g, const struct tile *t, uint32_t stage) {
+    g->hidden = 0;
+    if (g->end_block - 1 <= g->first_block) return stage;
+    const int end = of_all_lanes(end_key_of(t, t->row + 64 * g->group + 63));
+    if (end > (g->end_block - 1) * KEYS || end <= g->first_block * KEYS) return stage;
+    wait_full(&g->tracer, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K, g->count);
+    release(&shared->k_empty[stage]);
+    g->hidden = 1;
+    return stage_of(++g->count);
+}
+
+INLINE void give_back_hidden(struct shared *shared, struct consumer_state *g) {
+    if (!g->hidden) return;
+    const uint32_t before = g->count - 1, stage = stage_of(before);
+    wait_full(&g->tracer, &shared->v_full[stage], full_parity(before), STROBE_TRACE_WAIT_V, before);
+    release(&shared->v_empty[stage]);
+}
+
+/* Ping-pong of the block left out: the other group is next. */
+INLINE void skip_ping_pong(struct consumer_state *g) {
+    if (!g->hidden) return;
+    ping_pong_wait(&g->tracer, g->count);
+    ping_pong_arrive();
+}
+#else
+INLINE uint32_t leave_out_hidden(struct shared *, struct consumer_state *g, const struct tile *, uint32_t stage) {
+    g->hidden = 0;
+    return stage;
+}
+INLINE void give_back_hidden(struct shared *, struct consumer_state *) {}
+INLINE void skip_ping_pong(struct consumer_state *) {}
+#endif
+
 /* Reads the next tile's description and issues its first scores. After the last tile there is nothing to wait for, its
  * description has a number and no blocks alone, and the product is of stale data: ptxas would serialise all products if this
  * one stood behind a condition. */
 INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                        float (&s)[SCORES]) {
-    const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, g->group), stage = stage_of(g->count);
+    const uint32_t slot = slot_of(g->tiles), piece = piece_of(g->tiles, g->group);
+    uint32_t stage = stage_of(g->count);
     const struct tile *t = &shared->tile[slot];
     wait_full(&g->tracer, &shared->tile_full[slot], slot_parity(g->tiles), STROBE_TRACE_WAIT_TILE, g->count);
     g->first_block = t->first_block, g->end_block = t->end_block;
@@ -101,6 +142,7 @@ INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *share
     g->shown = keys_of_warp(t, warp_row());
     g->shown.begin = of_all_lanes(g->shown.begin), g->shown.end = of_all_lanes(g->shown.end);
     g->q_slot = q_slot_of(piece);
+    stage = leave_out_hidden(shared, g, t, stage);
     if (g->end_block > g->first_block) {
         if (HAS_ROW_OFFSETS) g->slope = alibi_slope(p, t) * p->inverse_scale;
         wait_full(&g->tracer, &shared->q_full[g->q_slot], q_parity(piece), STROBE_TRACE_WAIT_Q, g->count);
@@ -175,7 +217,7 @@ INLINE void accumulate(struct consumer_state *g, float (&o)[OUTPUTS], const uint
 INLINE void first_block(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                         float (&s)[SCORES], uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS]) {
     const struct tile *t = &shared->tile[slot_of(g->tiles)];
-    const int n = HAS_MASKS ? block_of_note(g->note) : HAS_ROW_OFFSETS ? t->start_block : g->end_block - 1;
+    const int n = HAS_MASKS ? block_of_note(g->note) : HAS_ROW_OFFSETS ? t->start_block : g->end_block - 1 - g->hidden;
     g->rows = rows_of_tile(t, warp_row());
     before_scores(p, shared, g, n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
@@ -190,6 +232,7 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
         pack_weights(p, g, s, packed);
     }
     begin_output(g, o);
+    give_back_hidden(shared, g);
 }
 
 /* Block n. When ping-pong allows it, the group issues the block's scores and O += P V of the block before; the softmax runs
@@ -240,6 +283,7 @@ INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared,
     wgmma_wait(BEGINS_EARLY ? 1 : 0); /* P V; the scores go on */
     trace(&g->tracer, STROBE_TRACE_EPILOGUE, g->count);
     release(&shared->v_empty[last]);
+    skip_ping_pong(g); /* of the next tile */
 #if defined(FINISHES_EARLY)
     const bool finite = store_output(p, &shared->tile[slot], o, &end, warp_row());
 #else
@@ -264,6 +308,7 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
     ping_pong_begin(index);
 
     begin_tile(p, shared, &g, s);
+    skip_ping_pong(&g);
     while (g.end_block > g.first_block) {
         const uint32_t slot = slot_of(g.tiles);
         first_block(p, shared, &g, s, packed, o);
@@ -275,7 +320,7 @@ INLINE void consumer(const struct sm90_forward_params *p, struct shared *shared,
                 next_block(p, shared, &g, s, packed, o, n);
             }
         else
-            for (int n = g.end_block - 2; n >= g.first_block; --n) next_block(p, shared, &g, s, packed, o, n);
+            for (int n = g.end_block - 2 - g.hidden; n >= g.first_block; --n) next_block(p, shared, &g, s, packed, o, n);
         const bool finite = end_tile(p, shared, &g, s, packed, o);
         if (!finite) mark_for_recompute(p->workspace, shared->tile[slot].number, chain, warp_row());
         release(&shared->tile_empty[slot]);
