@@ -9,6 +9,7 @@ bf16, hidden size 2048, some 16384 tokens. Of each library the microseconds, and
 - 128 tokens a sequence, packed, beside the same as a dense batch;
 - packed sequences of 1 to 512 tokens, beside a dense batch of 384 tokens a sequence with as many tiles of 128 rows and 128 keys:
   lengths of 1 to 512 have 2.5 tiles of rows and 7.5 blocks on average, 5 under a causal mask, 384 tokens 3 and 9, or 6;
+- a packed sequence of 8192 tokens with 64 of 1 to 256 behind it, beside one of 8192 tokens alone (--what bwd);
 - head dims of 32, 40 and 48, beside as many heads of 64.
 Calls take turns, L2 is flushed before each, medians. Needs PyTorch with a GPU (exit 77 otherwise)."""
 import argparse
@@ -61,6 +62,10 @@ def rows(libraries, what, dim, causal, budget):
     batch = round(sum(blocks_of(n) ** 2 for n in lengths) / 9)
     print_row(f"{name}, 1 to {LONGEST}", [packed(s, what, lengths, heads, dim, causal) for s in libraries],
               [dense(s, what, batch, 384, heads, dim, causal) for s in libraries], budget)
+    if what == "bwd":
+        mixed = [8192, *torch.randint(1, 257, (64,), generator=draw).tolist()]
+        print_row(f"{name}, 8k and 64 of 1 to 256", [packed(s, what, mixed, heads, dim, causal) for s in libraries],
+                  [dense(s, what, 1, 8192, heads, dim, causal) for s in libraries], budget)
 
 
 def small_dims(libraries, what, causal, budget):
