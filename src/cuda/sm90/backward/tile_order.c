@@ -154,10 +154,18 @@ static bool has_three_writers(const struct problem *p, const struct tile_shape *
     return shape->ctas == 1 && shape->rows < shape->keys && !(p->features & VISIBLE_FEATURES) && p->group == 1;
 }
 
-/* Heads of a section with a fixed dQ order, at least, of all but the longest sequences: eight under a mask with three
+/* Heads of a section with a fixed dQ order, at least, of all but the longest sequences: sixteen under a mask with three
  * writers, else four. */
 static int64_t heads_in_order(const struct problem *p, const struct tile_shape *shape) {
-    return strobe__sm90_tiles_differ(p) && has_three_writers(p, shape) ? 8 : 4;
+    return strobe__sm90_tiles_differ(p) && has_three_writers(p, shape) ? 16 : 4;
+}
+
+/* The same of sequences of any length: of heads of so many bytes. Tiles of a head follow each other over the same rows, so
+ * that the cache need not hold all of these. */
+static int64_t long_heads_in_order(const struct problem *p, const struct tile_shape *shape, int64_t head) {
+    const int64_t least = heads_in_order(p, shape);
+    const bool are_pairs = strobe__sm90_tiles_differ(p) && shape->ctas > 1 && p->group == 1;
+    return least_of(least, heads_of(are_pairs ? 128 : 16 * least, head));
 }
 
 /* Heads whose Q, dO and sums of dQ take a part of the L2 cache: the CTAs are at two or three sections at a time, and rows
@@ -166,27 +174,29 @@ static int64_t heads_in_order(const struct problem *p, const struct tile_shape *
  * holds them, and some in any case but of the longest sequences. */
 static int64_t section_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
     enum { MOST_HEADS = 16 };
-    const int64_t head = head_bytes(p, shape, shares), least = heads_in_order(p, shape);
+    const int64_t head = head_bytes(p, shape, shares);
     const bool in_order = strobe__sm90_keeps_dq_order(p, shape), differ = strobe__sm90_tiles_differ(p);
     int64_t heads = heads_of(in_order ? 16 : 8, head);
     if (in_order && differ) heads = most_of(heads, least_of(MOST_HEADS, heads_of(32, head)));
-    if (in_order && (differ || has_three_writers(p, shape)))
-        heads = most_of(heads, least_of(least, heads_of(16 * least, head)));
+    if (in_order && (differ || has_three_writers(p, shape))) heads = most_of(heads, long_heads_in_order(p, shape, head));
     return most_of(1, least_of(heads, heads_at_most(p, shape, shares)));
 }
 
 /* Where tiles differ in length, heads of four tiles for each multiprocessor end the launch, long tiles first, so that all
  * CTAs end together; but not more than the L2 cache holds, since their tiles are at different rows, unless that is less than
- * a tile for each multiprocessor. With a fixed dQ order four heads or more, as in a section. Heads of longer sequences, and
- * in that order of several query heads, were faster without this limit. */
+ * a tile for each multiprocessor. With a fixed dQ order four heads or more, as in a section, of sequences whose length is
+ * known also where that is more than four tiles. Heads of longer sequences, and in that order of several query heads, were
+ * faster without this limit. */
 static int64_t last_heads(const struct problem *p, const struct tile_shape *shape, int64_t shares) {
     if (!strobe__sm90_tiles_differ(p) || p->a.seq_k == 0) return 0;
     const int64_t at_a_time = tiles_at_a_time(p, shape), key_blocks = ceil_div(p->a.seq_k, shape->keys);
     const bool in_order = strobe__sm90_keeps_dq_order(p, shape);
     const int64_t least = in_order ? heads_in_order(p, shape) : most_of(1, at_a_time / key_blocks);
-    const int64_t held = most_of(least, heads_of(32, head_bytes(p, shape, shares)));
-    const int64_t most = least_of(heads_at_most(p, shape, shares), ceil_div(4 * at_a_time, key_blocks));
-    return (in_order ? p->group > shares : key_blocks > at_a_time) ? most : least_of(held, most);
+    const int64_t head = head_bytes(p, shape, shares), held = most_of(least, heads_of(32, head));
+    const int64_t all = heads_at_most(p, shape, shares), most = least_of(all, ceil_div(4 * at_a_time, key_blocks));
+    if (in_order ? p->group > shares : key_blocks > at_a_time) return most;
+    if (!in_order || strobe__sm90_has_sequences(p, shape)) return least_of(held, most);
+    return least_of(least_of(held, all), most_of(most, long_heads_in_order(p, shape, head)));
 }
 
 /* Where no fixed order is asked for, only the first tile of a block of rows has to come first, since it stores its dQ. Pairs
