@@ -272,7 +272,7 @@ INLINE struct consumer_state first_state(const struct sm90_backward_params *p, c
 INLINE void begin_tile(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
                        struct consumer_state *c, struct accumulators *a) {
     const uint32_t stage = stage_of(c->count);
-    c->full = full_rows_of(t, c->key), c->progress = start(p, t), c->slope = slope_at(p, t, &c->progress);
+    c->full = full_rows_of(p, t, c->key), c->progress = start(p, t), c->slope = slope_at(p, t, &c->progress);
     c->first = c->count;
     const int head = head_of(p, t, &c->progress);
     if (HAS_BIAS_TILES)

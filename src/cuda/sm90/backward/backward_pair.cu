@@ -154,7 +154,7 @@ INLINE struct block_pair pair_at(const struct shared *shared, uint32_t count, in
  * all of them. */
 INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t, bool in_order) {
     const int own = uniform((int)threadIdx.x % 128 / 32) * 16, key = uniform(t->key) + own;
-    const struct full_rows full = full_rows_of(t, key);
+    const struct full_rows full = full_rows_of(p, t, key);
     const int part = part_of_dq(0);
     struct progress progress = start(p, t);
     struct slope slope = slope_at(p, t, &progress);
@@ -209,7 +209,7 @@ INLINE void consumer_p_dv(const struct sm90_backward_params *p, struct shared *s
 INLINE void consumer_ds_dk(const struct sm90_backward_params *p, struct shared *shared, const struct tile *t,
                            bool in_order) {
     const int own = uniform((int)threadIdx.x % 128 / 32) * 16, key = uniform(t->key) + own;
-    const struct full_rows full = full_rows_of(t, key);
+    const struct full_rows full = full_rows_of(p, t, key);
     const int part = part_of_dq(1);
     struct progress progress = start(p, t);
     struct slope slope = slope_at(p, t, &progress);

@@ -261,16 +261,19 @@ INLINE int order_of_adding(const struct sm90_backward_params *p, const struct ti
     return p->first_alone && order > 0 ? 1 : order;
 }
 
-/* A block of rows sees all of a warp's sixteen keys if its first row is from low to high. Uniform. */
+/* A block of rows sees all of a warp's sixteen keys if its first row is from low to high. Uniform. Rows past a sequence's
+ * end are zeros, and with MASKS_SCORES their lse makes P = 0; what a NaN or an infinity of a key does to them is found in
+ * the sums, where these are searched. */
 struct full_rows {
     int low, high;
 };
 
-INLINE struct full_rows full_rows_of(const struct tile *t, int key) {
+INLINE struct full_rows full_rows_of(const struct sm90_backward_params *p, const struct tile *t, int key) {
     const struct pair_of_spans *in = &t->in;
     const int end = key - in->first_shift + 1, rows = in->rows.count;
-    const struct full_rows full = {uniform(key + 16 - in->end_shift),
-                                   uniform(key + 16 <= in->keys.count ? (end < rows ? end : rows) - ROWS : -1)};
+    const struct full_rows full = {
+        uniform(key + 16 - in->end_shift),
+        uniform(key + 16 <= in->keys.count ? ((MASKS_SCORES && p->may_hide) || end < rows ? end : rows) - ROWS : -1)};
     return full;
 }
 
