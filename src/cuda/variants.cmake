@@ -556,6 +556,7 @@ endfunction()
 if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
   foreach(dtype bf16 fp16)
     #                                        dim rows ctas parts lag features
+    cuda_backward_sm90(backward      ${dtype}  48 128    1 1 1 none  backward_sm90_${dtype}_48_plain)
     cuda_backward_sm90(backward      ${dtype}  64 128    1 1 1 none  backward_sm90_${dtype}_64_plain)
     cuda_backward_sm90(backward      ${dtype}  96  64    1 2 1 none  backward_sm90_${dtype}_96_plain)
     cuda_backward_sm90(backward      ${dtype} 128  64    1 1 1 none  backward_sm90_${dtype}_128_plain)

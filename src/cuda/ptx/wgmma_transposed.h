@@ -46,6 +46,14 @@ static __device__ __forceinline__ void wgmma_st_128(float (&d)[64], uint64_t a, 
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23"
 #define WGMMA_24(mode, d) WGMMA_8(mode, d, 0), WGMMA_8(mode, d, 8), WGMMA_8(mode, d, 16)
 
+static __device__ __forceinline__ void wgmma_st_48_first(float (&d)[24], uint64_t a, uint64_t b) {
+    asm volatile(WGMMA_TEXT(48, WGMMA_D24, "%24, %25, 0, 1, 1, 0, 1") : WGMMA_24("=f", d) : "l"(a), "l"(b));
+}
+
+static __device__ __forceinline__ void wgmma_st_48(float (&d)[24], uint64_t a, uint64_t b) {
+    asm volatile(WGMMA_TEXT(48, WGMMA_D24, "%24, %25, 1, 1, 1, 0, 1") : WGMMA_24("+f", d) : "l"(a), "l"(b));
+}
+
 static __device__ __forceinline__ void wgmma_rd_48_first(float (&d)[24], const uint32_t *a, uint64_t b) {
     asm volatile(WGMMA_TEXT(48, WGMMA_D24, "{%24, %25, %26, %27}, %28, 0, 1, 1, 0")
                  : WGMMA_24("=f", d)

@@ -5,7 +5,7 @@
  * type:
  *
  *     HEAD_DIM  64, 128: columns of Q, K, V, dO in shared memory       ROWS  query rows in a block, HEAD_DIM ROWS = 8192
- *     COLUMNS   those that products go over, HEAD_DIM or 96 of 128
+ *     COLUMNS   those that products go over, HEAD_DIM, 96 of 128 or 48 of 64
  *     ELEMENT_BF16 or ELEMENT_FP16                                     FEATURE_CLASS  see device/params.h
  *
  *     PARTS     P and dS are computed in so many parts; the products that take them start after the first part
@@ -32,7 +32,7 @@
  * while dK and dV go from registers to memory. A warp of the producer group that has no other role clears dQ's sums
  * (dq_sums.h).
  *
- * Registers of a consumer: dK, dV HEAD_DIM/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is not needed any more), P and dS
+ * Registers of a consumer: dK, dV COLUMNS/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is not needed any more), P and dS
  * ROWS/4 each. dV takes P rounded, packed; dS takes it as it was, from the registers of S^T. Where ROWS is 128 the loop is
  * compiled for each group, whose descriptors and barriers are constants then (but for FEATURES_ALL, which spills), and where
  * more is done to scores than MASKS_SCORES allows, registers are too few still: dS takes 24 bits of P, in 3/8 ROWS registers.
@@ -151,7 +151,7 @@ enum { P_IN_24_BITS = GROUP_IS_CONSTANT && !MASKS_SCORES };
 
 struct accumulators {
     struct sums dk, dv;
-    float s[SCORES], dp[SCORES], dq[32]; /* s: S, then P */
+    float s[SCORES], dp[SCORES], dq[DQ_WORDS]; /* s: S, then P */
     uint32_t packed[SCORES / 2];         /* P as dV takes it */
     uint32_t kept[SCORES / 4 * 3];       /* P for dS, where P_IN_24_BITS */
     float input[INPUTS];                 /* of the user's function, where its derivatives read it */

@@ -9,11 +9,12 @@
 #include "cuda/sm90/backward/schedule.h"
 
 /* A consumer hands its tile of dQ to its writer, in the order of a thread's registers, four at a time. */
-INLINE void hand_dq_to_writer(struct shared *s, const float (&dq)[32], int group, uint32_t count) {
+INLINE void hand_dq_to_writer(struct shared *s, const float (&dq)[DQ_WORDS], int group, uint32_t count) {
     float *staging = s->dq[group] + (int)threadIdx.x % 128 * 4;
     mbarrier_wait(&s->dq_empty[group], count % 2 ^ 1);
 #pragma unroll
-    for (int v = 0; v < 32; v += 4) *(float4 *)(staging + v * 128) = make_float4(dq[v], dq[v + 1], dq[v + 2], dq[v + 3]);
+    for (int v = 0; v < DQ_WORDS; v += 4)
+        *(float4 *)(staging + v * 128) = make_float4(dq[v], dq[v + 1], dq[v + 2], dq[v + 3]);
     fence_proxy_async();
     release(&s->dq_full[group]);
 }
@@ -23,7 +24,7 @@ INLINE void hand_dq_to_writer(struct shared *s, const float (&dq)[32], int group
 INLINE void add_block(const struct sm90_backward_params *p, struct shared *s, int group, uint32_t tile, bool stores,
                       uint32_t count, struct tracer *tracer) {
     trace(tracer, STROBE_TRACE_ADD_DQ, count);
-    bulk_add(p->dq_sum + (int64_t)tile * DQ_TILE, s->dq[group], DQ_TILE * sizeof(float), stores);
+    bulk_add(p->dq_sum + (int64_t)tile * DQ_TILE, s->dq[group], DQ_WORDS * 128 * sizeof(float), stores);
     bulk_wait_read();
     mbarrier_arrive(&s->dq_empty[group]);
 }

@@ -114,7 +114,7 @@ INLINE struct warp_of_grid warp_of_grid(int cta) {
 INLINE void load_dq(const struct sm90_backward_params *p, const struct row_block *block, int tile, float4 (&dq)[8]) {
     const float4 *sum = (const float4 *)(p->dq_sum + block->number * BLOCK_ELEMENTS + tile * DQ_TILE) + threadIdx.x % 128;
 #pragma unroll
-    for (int n = 0; n < 8; ++n) dq[n] = sum[n * 128];
+    for (int n = 0; n < 8; ++n) dq[n] = n < DQ_WORDS / 4 ? sum[n * 128] : make_float4(0, 0, 0, 0);
 }
 
 /* Sums are 0 where nobody has added: where the main kernel has not run or, with a fixed dQ order, whose semaphores tell it,

@@ -20,14 +20,20 @@
 #define JOIN(a, b)   JOIN_(a, b)
 #define SCORES_STEP  JOIN(wgmma_ss_, ROWS)
 #define SCORES_FIRST JOIN(SCORES_STEP, _first)
-#if COLUMNS == 96
-#define SUM_COLUMNS 96
+#if COLUMNS == 48 || COLUMNS == 96
+#define SUM_COLUMNS COLUMNS
 #elif COLUMNS % 128
 #define SUM_COLUMNS 64
 #else
 #define SUM_COLUMNS 128
 #endif
 #define SUM_STEP JOIN(wgmma_rs_, SUM_COLUMNS)
+#if COLUMNS < 64
+#define DQ_STEP JOIN(wgmma_st_, COLUMNS)
+#else
+#define DQ_STEP wgmma_st_64
+#endif
+#define DQ_FIRST JOIN(DQ_STEP, _first)
 
 #define STAGE_STEP (SLABS * Q_SLAB / 16) /* from stage to stage in a descriptor of Q or dO */
 
@@ -214,14 +220,14 @@ INLINE void issue_sum(struct sums *sums, const uint32_t (&packed)[SCORES / 2], u
 }
 
 /* Issues dQ = dS K: a tile. */
-INLINE void issue_dq(float (&dq)[32], uint64_t ds, uint64_t keys) {
+INLINE void issue_dq(float (&dq)[DQ_WORDS], uint64_t ds, uint64_t keys) {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < KEYS / 16; ++step)
         if (step == 0)
-            wgmma_st_64_first(dq, ds, keys);
+            DQ_FIRST(dq, ds, keys);
         else
-            wgmma_st_64(dq, ds + step / 4 * (Q_SLAB / 16) + step % 4 * 2, keys + step * (16 * ROW_BYTES / 16));
+            DQ_STEP(dq, ds + step / 4 * (Q_SLAB / 16) + step % 4 * 2, keys + step * (16 * ROW_BYTES / 16));
     wgmma_commit();
 }
 
@@ -359,9 +365,11 @@ INLINE void store_pieces(const struct sm90_rows *rows, element *to, bool there, 
                          int column, float factor) {
 #pragma unroll
     for (int v = 2 * half; v < count; v += 16) {
-        const uint4 piece = gather_piece(
-            pack(sums[v] * factor, sums[v + 1] * factor), pack(sums[v + 4] * factor, sums[v + 5] * factor),
-            pack(sums[v + 8] * factor, sums[v + 9] * factor), pack(sums[v + 12] * factor, sums[v + 13] * factor));
+        uint32_t packed[4] = {0, 0, 0, 0}; /* of 48 columns the last sixteen make two pieces */
+#pragma unroll
+        for (int n = 0; n < 4 && v + 4 * n < count; ++n)
+            packed[n] = pack(sums[v + 4 * n] * factor, sums[v + 4 * n + 1] * factor);
+        const uint4 piece = gather_piece(packed[0], packed[1], packed[2], packed[3]);
         const int from = column + 2 * (v - 2 * half) + (int)threadIdx.x % 4 * 8;
         if (there && from < rows->columns) *(uint4 *)(to + from) = piece;
     }

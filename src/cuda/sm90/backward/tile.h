@@ -15,6 +15,8 @@ enum {
     BLOCK_ELEMENTS = ROWS * HEAD_DIM,
     DQ_TILES = BLOCK_ELEMENTS / DQ_TILE,
     ROW_PARTS = ROWS / 64, /* 1: a tile has 64 of the columns, 2: it has 64 of the rows */
+    /* Of a thread, from the first column on: those of columns that are computed. A tile's other words are not written. */
+    DQ_WORDS = COLUMNS < 64 ? COLUMNS / 2 : 32,
 };
 
 /* Where what happens to a score keeps an infinity, the band is looked at once: it makes hidden scores infinite (mask_scores

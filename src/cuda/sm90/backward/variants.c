@@ -3,6 +3,7 @@
  * variants.c: see variants.h. */
 #include "cuda/sm90/backward/variants.h"
 
+#include "cuda/host/launch.h"
 #include "cuda/sm90/backward/host.h"
 #include "cuda/sm90/backward/params.h"
 
@@ -50,7 +51,8 @@ const char strobe__sm90_backward_variants[] =
 
 const struct backward_variant *strobe__sm90_backward_in_fp32(const struct backward_variant *of) {
     for (const struct backward_variant *v = variants; v->symbol; ++v)
-        if (v->dtype == of->dtype && v->gradients == STROBE_FP32 && v->features == of->features && v->dim == of->dim)
+        if (v->dtype == of->dtype && v->gradients == STROBE_FP32 && v->features == of->features && v->dim >= of->dim &&
+            v->rows == of->rows && v->ctas == of->ctas && ceil_div(v->dim, 64) == ceil_div(of->dim, 64))
             return v;
     return NULL;
 }

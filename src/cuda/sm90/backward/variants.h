@@ -22,7 +22,7 @@ struct backward_variant {
  * that has one in fp32 beside it. NULL if there is none. */
 const struct variant *strobe__sm90_backward_variant(const struct problem *p, int32_t features);
 
-/* The same with fp32 gradients; NULL if there is none. */
+/* One with fp32 gradients, of as many columns or more, whose blocks and sums of dQ are the same; NULL if there is none. */
 const struct backward_variant *strobe__sm90_backward_in_fp32(const struct backward_variant *of);
 
 /* Whether dK and dV are fp32 beside a dQ of the inputs' dtype: rows that have seen all their keys, keys that others add to.

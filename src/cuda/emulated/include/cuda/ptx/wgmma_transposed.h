@@ -18,6 +18,12 @@ static inline void wgmma_st_64(float (&d)[32], uint64_t a, uint64_t b) {
 static inline void wgmma_st_128(float (&d)[64], uint64_t a, uint64_t b) {
     emulated_wgmma_of({d, nullptr, a, b, 128, 1, false, false, true});
 }
+static inline void wgmma_st_48_first(float (&d)[24], uint64_t a, uint64_t b) {
+    emulated_wgmma_of({d, nullptr, a, b, 48, 0, false, false, true});
+}
+static inline void wgmma_st_48(float (&d)[24], uint64_t a, uint64_t b) {
+    emulated_wgmma_of({d, nullptr, a, b, 48, 1, false, false, true});
+}
 static inline void wgmma_rd_48_first(float (&d)[24], const uint32_t *a, uint64_t b) {
     emulated_wgmma_of({d, a, 0, b, 48, 0, false, false, false});
 }
