@@ -25,23 +25,25 @@
 static int64_t block_tiles_of(int64_t k_padded, int64_t v_padded) {
     const int64_t bytes = 2 * (int64_t)sizeof(uint16_t) * PARTS * TILE_ROWS * (k_padded + v_padded),
                   most = ROWS_BYTES / bytes;
-    return most < 1 ? 1 : most < BLOCK_TILES ? most : BLOCK_TILES;
+    const int64_t tiles = PARTS == 3 ? FP32_BLOCK_TILES : BLOCK_TILES;
+    return most < 1 ? 1 : most < tiles ? most : tiles;
 }
 
-/* The loop over blocks of a head's rows, for a super-block of keys. */
+/* The loop over blocks of a head's rows, for a super-block of keys. Where numbers are split, the next block is packed in the
+ * place of this one while tiles multiply its last dQ, for which no vector work is left. Features of two blocks cannot be
+ * looked after at once, since some have memory. */
 static void loop_over_rows(const struct backward *f, const struct scratch *c, const struct keys *k) {
-    const int64_t tiles = up_to(packed_rows(f->p, &k->s), TILE_ROWS) / TILE_ROWS;
-    struct row_block rows;
-    for (rows.first = 0; rows.first < tiles; rows.first += f->block_tiles) {
-        const int64_t last = rows.first + f->block_tiles < tiles ? rows.first + f->block_tiles - 1 : tiles - 1;
-        const struct tile_rows top = tile_rows_at(f->p, &k->s, k->kv, rows.first * TILE_ROWS);
-        const struct tile_rows bottom = tile_rows_at(f->p, &k->s, k->kv, last * TILE_ROWS);
-        int64_t begin = tile_first_key(&top) / STRIP_KEYS * STRIP_KEYS, end = tile_end_key(&bottom);
-        if (begin < k->first) begin = k->first;
-        if (end > k->end) end = k->end;
-        if (begin >= end) continue;
-        start_rows(f, c, &rows, k);
-        loop_over_strips(f, c, &rows, k, begin, end);
+    const bool ahead = PARTS > 1 && !f->has_features;
+    struct row_block blocks[2], *rows = &blocks[0], *next = &blocks[1];
+    bool more = find_row_block(f, c, rows, k, 0);
+    while (more) {
+        for (int64_t n = 0; n < rows->tiles && !f->has_element_masks; ++n) pack_tile(f, c, rows, n);
+        more = ahead && find_row_block(f, c, next, k, rows->first + f->block_tiles);
+        loop_over_strips(f, c, rows, k, more ? next : NULL);
+        if (!ahead) more = find_row_block(f, c, next, k, rows->first + f->block_tiles);
+        struct row_block *const done = rows;
+        rows = next;
+        next = done;
     }
 }
 

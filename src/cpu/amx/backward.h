@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
- * backward.h: the memory of the AMX backward, the packing of its operands and the writing of dK and dV. K and V are packed
- * once a super-block, and a block of query rows once for each super-block of keys. */
+ * backward.h: the memory of the AMX backward, the packing of its operands, what is left out of them as not finite, and the
+ * writing of dK and dV. K and V are packed once a super-block, and a block of query rows once for each super-block of
+ * keys. */
 #ifndef STROBE_CPU_AMX_BACKWARD_H
 #define STROBE_CPU_AMX_BACKWARD_H
 
@@ -21,7 +22,7 @@ struct scratch {
     uint16_t *q_pairs, *dout_pairs; /* [BLOCK_TILES] operands B: pairs of rows */
     uint32_t *p, *ds;               /* [2 strips][BLOCK_TILES] operands A: P^T and dS^T */
     uint32_t *pairs;                /* [BATCH_STRIPS][BLOCK_TILES] operands B: dS^T in pairs of keys */
-    struct block block;             /* S^T and dP^T of a block pair, and what features add */
+    struct block block;             /* S^T and dP^T of two block pairs, and what features add */
     float *ds_sums;                 /* [BLOCK_TILES][2][TILE_ROWS] sums of dS and of P over a batch's keys; with dsinks */
     struct visible_block *visible;  /* [BATCH_STRIPS][BLOCK_TILES] what the tiles see of the strips */
     bool *packed;                   /* [keys / 64] K, V and K^T of the block are packed */
@@ -54,6 +55,7 @@ struct row_block {
     struct visible visible[BLOCK_TILES];
     bool packed[BLOCK_TILES];
     int64_t first, tiles;
+    int64_t begin, end;                                             /* the keys of the super-block that its tiles see */
     uint32_t q_nonfinite[BLOCK_TILES], dout_nonfinite[BLOCK_TILES]; /* one bit a row: left out of the pairs of rows */
 };
 
@@ -76,8 +78,8 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     t->p = (uint32_t *)take(base, &used, 2 * BLOCK_TILES * OPERAND_WORDS);
     t->ds = (uint32_t *)take(base, &used, 2 * BLOCK_TILES * OPERAND_WORDS);
     t->pairs = (uint32_t *)take(base, &used, BATCH_STRIPS * BLOCK_TILES * OPERAND_WORDS);
-    t->block.p = take(base, &used, PAIR_FLOATS);
-    t->block.ds = take(base, &used, PAIR_FLOATS);
+    t->block.p = take(base, &used, 2 * PAIR_FLOATS);
+    t->block.ds = take(base, &used, 2 * PAIR_FLOATS);
     t->block.z = take(base, &used, PAIR_FLOATS);
     t->block.slope = take(base, &used, PAIR_FLOATS);
     t->block.row_sums = NULL;
@@ -90,26 +92,66 @@ static size_t lay_out(struct scratch *t, float *base, const struct backward *f) 
     return used;
 }
 
-/* Packs tile n of a block of rows. */
-static void pack_tile(const struct backward *f, const struct scratch *c, struct row_block *rows, int64_t n) {
+/* The packing of tiles of a block of rows from `tile` on, in steps. Q and dO of a tile are packed one after the other. */
+struct packing {
+    const struct backward *f;
+    const struct scratch *c;
+    struct row_block *rows; /* NULL: nothing is to be packed */
+    int64_t tile;
+    bool started, of_dout; /* `now` is under way; it packs dO */
+    struct row_packing now;
+};
+
+static void start_packing(struct packing *w) {
+    const struct backward *f = w->f;
     const strobe_attention *a = &f->p->a;
-    const struct tile_rows *t = &rows->tile[n];
-    const bool flip = !f->has_terms && a->scale < 0;
-    const int64_t k_at = n * TILE_ROWS * f->k_padded * PARTS, v_at = n * TILE_ROWS * f->v_padded * PARTS;
-    rows->q_nonfinite[n] = f->some_hidden ? rows_not_finite(t, &a->q, a->dim) : 0;
-    rows->dout_nonfinite[n] = f->some_hidden ? rows_not_finite(t, &f->p->g.dout, a->dim_v) : 0;
-    pack_queries(c->q + k_at, t, &a->q, a->dim, flip);
-    pack_queries(c->dout + v_at, t, &f->p->g.dout, a->dim_v, false);
-    pack_row_pairs(c->q_pairs + k_at, t, &a->q, a->dim, f->k_padded, rows->q_nonfinite[n]);
-    pack_row_pairs(c->dout_pairs + v_at, t, &f->p->g.dout, a->dim_v, f->v_padded, rows->dout_nonfinite[n]);
-    rows->packed[n] = true;
+    struct row_block *rows = w->rows;
+    const int64_t n = w->tile, columns = w->of_dout ? f->v_padded : f->k_padded, at = n * TILE_ROWS * columns * PARTS;
+    const strobe_tensor *x = w->of_dout ? &f->p->g.dout : &a->q;
+    w->now.dim = w->of_dout ? a->dim_v : a->dim;
+    w->now.left_out = f->some_hidden ? rows_not_finite(&rows->tile[n], x, w->now.dim) : 0;
+    *(w->of_dout ? &rows->dout_nonfinite[n] : &rows->q_nonfinite[n]) = w->now.left_out;
+    w->now.columns = (w->of_dout ? w->c->dout : w->c->q) + at;
+    w->now.pairs = (w->of_dout ? w->c->dout_pairs : w->c->q_pairs) + at;
+    w->now.flip = !w->of_dout && !f->has_terms && a->scale < 0;
+    start_packing_rows(&w->now, &rows->tile[n], x);
+    w->started = true;
 }
 
-/* Starts a block of rows: packs it, or where some tiles may see nothing, nothing yet. */
-static void start_rows(const struct backward *f, const struct scratch *c, struct row_block *rows, const struct keys *k) {
-    const int64_t all = packed_rows(f->p, &k->s);
-    for (rows->tiles = 0; rows->tiles < f->block_tiles && (rows->first + rows->tiles) * TILE_ROWS < all; ++rows->tiles) {
-        const int64_t n = rows->tiles;
+static __attribute__((noinline)) void pack_step(struct packing *w) {
+    if (!w->rows || w->tile >= w->rows->tiles) return;
+    if (!w->started) start_packing(w);
+    pack_rows_step(&w->now);
+    if (w->now.c < w->now.dim) return;
+    w->started = false;
+    w->rows->packed[w->tile] = w->of_dout;
+    w->tile += w->of_dout;
+    w->of_dout = !w->of_dout;
+}
+
+/* Packs tile n of a block of rows. */
+static void pack_tile(const struct backward *f, const struct scratch *c, struct row_block *rows, int64_t n) {
+    struct packing w = {.f = f, .c = c, .rows = rows, .tile = n};
+    while (!rows->packed[n]) pack_step(&w);
+}
+
+/* Finds the first block of rows from tile `first` on, some of which see some of the keys. Returns whether there is one. */
+static bool find_row_block(const struct backward *f, const struct scratch *c, struct row_block *rows, const struct keys *k,
+                           int64_t first) {
+    const int64_t tiles = up_to(packed_rows(f->p, &k->s), TILE_ROWS) / TILE_ROWS;
+    for (rows->first = first; rows->first < tiles; rows->first += f->block_tiles) {
+        const int64_t last = rows->first + f->block_tiles < tiles ? rows->first + f->block_tiles - 1 : tiles - 1;
+        const struct tile_rows top = tile_rows_at(f->p, &k->s, k->kv, rows->first * TILE_ROWS);
+        const struct tile_rows bottom = tile_rows_at(f->p, &k->s, k->kv, last * TILE_ROWS);
+        rows->tiles = last + 1 - rows->first;
+        rows->begin = tile_first_key(&top) / STRIP_KEYS * STRIP_KEYS;
+        rows->end = tile_end_key(&bottom);
+        if (rows->begin < k->first) rows->begin = k->first;
+        if (rows->end > k->end) rows->end = k->end;
+        if (rows->begin < rows->end) break;
+    }
+    if (rows->first >= tiles) return false;
+    for (int64_t n = 0; n < rows->tiles; ++n) {
         rows->tile[n] = tile_rows_at(f->p, &k->s, k->kv, (rows->first + n) * TILE_ROWS);
         const struct tile_rows *t = &rows->tile[n];
         rows->visible[n] = (struct visible){tile_first_key(t), tile_end_key(t),
@@ -118,8 +160,8 @@ static void start_rows(const struct backward *f, const struct scratch *c, struct
         rows->features[n].score = c->score[n];
         find_row_features(&rows->features[n], t);
         rows->packed[n] = false;
-        if (!f->has_element_masks) pack_tile(f, c, rows, n);
     }
+    return true;
 }
 
 /* Packs the block of keys from j0 on. */
@@ -130,9 +172,9 @@ static void pack_block(const struct backward *f, const struct scratch *c, const 
     const number *value = (const number *)a->v.data + strobe__key_offset(&a->v, &k->s, j0, k->kv);
     const uint64_t k_nonfinite = f->some_hidden ? keys_not_finite(key, a->k.stride[1], n, a->dim) : 0;
     c->k_nonfinite[at / BLOCK_KEYS] = k_nonfinite;
-    pack_key_tiles(c->k + at * f->k_padded * PARTS, key, a->k.stride[1], n, a->dim, f->k_padded);
+    pack_keys_twice(c->k + at * f->k_padded * PARTS, c->k_columns + at * f->k_padded * PARTS, key, a->k.stride[1], n, a->dim,
+                    f->k_padded, k_nonfinite);
     pack_key_tiles(c->v + at * f->v_padded * PARTS, value, a->v.stride[1], n, a->dim_v, f->v_padded);
-    pack_key_columns(c->k_columns + at * f->k_padded * PARTS, key, a->k.stride[1], n, a->dim, f->k_padded, k_nonfinite);
     c->packed[at / BLOCK_KEYS] = true;
 }
 
@@ -151,6 +193,36 @@ static void start_sums(const struct backward *f, const struct scratch *c, int64_
     memset(c->dk + at * f->k_padded, 0, (size_t)(STRIP_KEYS * f->k_padded) * sizeof *c->dk);
     memset(c->dv + at * f->v_padded, 0, (size_t)(STRIP_KEYS * f->v_padded) * sizeof *c->dv);
     c->summed[at / STRIP_KEYS] = true;
+}
+
+/* G[j] += P[j][r] Y_r for the rows of a tile that are not finite, where P[j][r] is not 0. They were left out of the operand
+ * made of Y, since 0 * NaN would reach keys that such a row does not see. `operand` is P^T or dS^T. */
+static void add_nonfinite_rows(float *g, const struct tile_rows *t, const uint32_t *operand, const strobe_tensor *y,
+                               uint32_t nonfinite, int64_t columns, int64_t padded) {
+    for (int64_t r = 0; nonfinite; ++r, nonfinite >>= 1) {
+        if (!(nonfinite & 1)) continue;
+        const number *row = (const number *)y->data + tile_offset(t, y, r);
+        for (int64_t j = 0; j < STRIP_KEYS; ++j) {
+            const float element = operand_element(operand, j, r);
+            float *to = g + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_SIDE;
+            for (int64_t x = 0; element != 0 && x < columns; ++x)
+                to[x / TILE_SIDE * TILE_SIDE * TILE_SIDE + x % TILE_SIDE] += element * to_float(row[x]);
+        }
+    }
+}
+
+/* dQ += dS K for the keys of a strip that were left out of K^T as not finite, in rows where their dS is not 0. */
+static void add_nonfinite_keys(const struct backward *f, float *dq, const struct tile_rows *t, const uint32_t *operand,
+                               int64_t j0, uint32_t nonfinite) {
+    const strobe_tensor *k = &f->p->a.k;
+    for (int64_t j = 0; nonfinite; ++j, nonfinite >>= 1) {
+        if (!(nonfinite & 1)) continue;
+        const number *row = (const number *)k->data + strobe__key_offset(k, &t->s, j0 + j, t->kv);
+        for (int64_t r = 0; r < t->n; ++r) {
+            const float element = operand_element(operand, j, r);
+            for (int64_t x = 0; element != 0 && x < f->p->a.dim; ++x) dq[x * TILE_ROWS + r] += element * to_float(row[x]);
+        }
+    }
 }
 
 #define FAR_LSE 8192.0f

@@ -9,9 +9,12 @@
  *     tiles       dV, dK (strip - 1)  S, dP (n)       dV, dK (strip - 1)  S, dP (n + 1)      at the end of a batch of
  *     vectors     P, dS (n - 1)                       P, dS (n)                              strips: dQ, tile by tile
  *
- * Vector work that dV and dK leave over is done under S. S^T and dP^T have one buffer, 8 KiB that stay in L1: P and dS of a
- * pair are computed before the next S^T is stored there. P^T and dS^T have two buffers of a strip each, and dS^T as pairs of
- * keys has one for a whole batch of strips, so that dQ, 8 KiB a tile at dim 64, is loaded and stored once in 256 keys. */
+ * In bf16, vector work that dV and dK leave over is done under S. S^T and dP^T have one buffer, 8 KiB that stay in L1: P and
+ * dS of a pair are computed before the next S^T is stored there. In parts vector work is paced over all products of a step,
+ * dP too, since it would fill a part of them and leave the others none: so S^T and dP^T have two buffers. dQ, for which no
+ * vector work is left, covers the packing of the next block of rows in parts. P^T and dS^T have two buffers of a strip each,
+ * and dS^T as pairs of keys has one for a whole batch of strips, so that dQ, 8 KiB a tile at dim 64, is loaded and stored
+ * once in 256 keys. */
 #ifndef STROBE_CPU_AMX_BLOCK_LOOP_H
 #define STROBE_CPU_AMX_BLOCK_LOOP_H
 
@@ -26,10 +29,11 @@ struct strip {
     uint32_t full; /* one bit a tile: each of its rows sees each key of the strip */
 };
 
-/* A strip and a tile; `buffer` is the one of two that takes the pair's P^T and dS^T. */
+/* A strip and a tile; `buffer` is the one of two that takes the pair's P^T and dS^T, `scores` the one of its S^T and dP^T.
+ */
 struct block_pair {
     const struct strip *strip;
-    int64_t tile, buffer;
+    int64_t tile, buffer, scores;
 };
 
 /* The products for dV and dK of a strip, in groups of 32 columns, of which `next` is the next one. */
@@ -47,7 +51,9 @@ struct block_loop {
     float factor;                      /* of S in the exponent: exponent_factor(), in parts score_scale() */
     struct strip strips[BATCH_STRIPS]; /* the batch */
     int64_t count;                     /* of its strips */
+    bool last;                         /* it is the last one of the block of rows */
     struct tiles_2x2 pending;          /* where the sums in T0 to T3 are still to be stored */
+    struct packing packing;            /* of the next block of rows, to be done under dQ of the last batch */
 };
 
 static struct gradient_operands operands_of(const struct block_loop *loop, const struct strip *strip, int64_t tile,
@@ -55,6 +61,14 @@ static struct gradient_operands operands_of(const struct block_loop *loop, const
     const struct scratch *c = loop->c;
     const int64_t at = (buffer * BLOCK_TILES + tile) * OPERAND_WORDS, n = strip - loop->strips;
     return (struct gradient_operands){c->p + at, c->ds + at, c->pairs + (n * BLOCK_TILES + tile) * OPERAND_WORDS};
+}
+
+/* S^T and dP^T of a pair. */
+static inline struct block block_of(const struct block_loop *loop, const struct block_pair *pair) {
+    struct block block = loop->c->block;
+    block.p += pair->scores * PAIR_FLOATS;
+    block.ds += pair->scores * PAIR_FLOATS;
+    return block;
 }
 
 static inline bool sees(const struct strip *strip, int64_t tile) { return strip->seen >> tile & 1; }
@@ -98,11 +112,13 @@ ALWAYS_INLINE struct softmax_gradients softmax_gradients_of(const struct block_l
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
     const struct row_statistics of_rows = statistics_of(&loop->f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
     struct softmax_gradients work;
-    work.s = loop->c->block.p;
-    work.dp = loop->c->block.ds;
+    const struct block block = block_of(loop, pair);
+    work.s = block.p;
+    work.dp = block.ds;
     work.slope = work.z = work.minus_delta = NULL;
     work.ds_sums = loop->f->tasks.ds_sums ? loop->c->ds_sums + pair->tile * 2 * TILE_ROWS : NULL;
     work.left = STRIP_KEYS / 2;
+    work.due = work.pace = 0;
     work.hidden = false;
     work.to = operands_of(loop, pair->strip, pair->tile, pair->buffer);
     work.factor = v_set(loop->factor);
@@ -128,11 +144,11 @@ static void finish_with_dbias(const struct block_loop *loop, const struct block_
     const struct backward *f = loop->f;
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
     const struct row_statistics of_rows = statistics_of(&f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
-    struct block block = loop->c->block;
+    struct block block = block_of(loop, pair);
     block.row_sums = work->ds_sums;
     gradients_of_block(&f->tasks.sums, &block, t, &loop->rows->features[pair->tile], &of_rows, &f->tasks.place, &all_vectors,
                        pair->strip->j0, keys, hidden);
-    for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(loop->c->block.p + at, v_set(-INFINITY));
+    for (int64_t at = keys * TILE_ROWS; at < PAIR_FLOATS; at += LANES) v_store(block.p + at, v_set(-INFINITY));
     while (work->left > 0) softmax_gradients_variant(work, HIDDEN_WORK, true);
 }
 
@@ -158,7 +174,7 @@ static void finish_pair_scores(struct block_loop *loop, const struct block_pair 
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
     const struct row_features *features = &loop->rows->features[pair->tile];
     const struct visible_block *v = &loop->c->visible[(pair->strip - loop->strips) * BLOCK_TILES + pair->tile];
-    const struct block block = loop->c->block;
+    const struct block block = block_of(loop, pair);
     const int64_t j0 = pair->strip->j0, left = t->s.keys - j0, keys = left < STRIP_KEYS ? left : STRIP_KEYS;
     store_pending(&loop->pending);
     tile_barrier();
@@ -176,14 +192,15 @@ static void finish_pair_scores(struct block_loop *loop, const struct block_pair 
 }
 
 /* The exponents of a pair where some_lse_is_far(), by taking S scale - lse first, which is exact near the row's maximum. */
-static void take_differences(struct block_loop *loop, const struct row_statistics *rows, struct softmax_gradients *work) {
+static void take_differences(struct block_loop *loop, float *s, const struct row_statistics *rows,
+                             struct softmax_gradients *work) {
     const vec scale = v_set(score_scale(loop->f->p)), most = v_set(FLT_MAX);
     store_pending(&loop->pending);
     tile_barrier();
     for (int n = 0; n < VECTORS; ++n) {
         const vec minus_lse = v_min(most, v_load(rows->minus_lse + n * LANES));
         for (int64_t at = n * LANES; at < PAIR_FLOATS; at += TILE_ROWS)
-            v_store(loop->c->block.p + at, v_fma(v_load(loop->c->block.p + at), scale, minus_lse));
+            v_store(s + at, v_fma(v_load(s + at), scale, minus_lse));
         work->shift[n] = v_set(0);
     }
     work->factor = v_set((float)LOG2_E);
@@ -197,7 +214,7 @@ ALWAYS_INLINE struct softmax_gradients start_softmax_gradients(struct block_loop
     if (PARTS > 1 || work.left == 0) return work;
     const struct tile_rows *t = &loop->rows->tile[pair->tile];
     const struct row_statistics of_rows = statistics_of(&loop->f->tasks, &t->s, t->kv, loop->rows->first + pair->tile);
-    if (some_lse_is_far(&of_rows)) take_differences(loop, &of_rows, &work);
+    if (some_lse_is_far(&of_rows)) take_differences(loop, block_of(loop, pair).p, &of_rows, &work);
     return work;
 }
 
@@ -210,13 +227,12 @@ ALWAYS_INLINE void dkdv_step(struct block_loop *loop, struct dkdv *dkdv, struct 
     const struct gradient_operands operands = operands_of(loop, dkdv->strip, begin, dkdv->buffer);
     const bool summed = c->summed[at / STRIP_KEYS];
     const uint32_t seen = dkdv->strip->seen >> begin;
-    const int pairs = (int)((STRIP_KEYS / 2 + dkdv->groups - 1) / dkdv->groups); /* a pair's work over as many steps */
     if (n < v_groups)
         product_dkdv(&loop->pending, c->dv + at * v, operands.p, c->dout_pairs + begin * TILE_ROWS * v * PARTS, n, v_groups,
-                     depth, seen, summed, work, pairs, care);
+                     depth, seen, summed, work, care);
     else
         product_dkdv(&loop->pending, c->dk + at * k, operands.ds, c->q_pairs + begin * TILE_ROWS * k * PARTS, n - v_groups,
-                     k / TILE_DEPTH, depth, seen, summed, work, pairs, care);
+                     k / TILE_DEPTH, depth, seen, summed, work, care);
     if (dkdv->next == dkdv->groups) c->summed[at / STRIP_KEYS] = true;
 }
 
@@ -224,18 +240,21 @@ ALWAYS_INLINE void dkdv_step(struct block_loop *loop, struct dkdv *dkdv, struct 
  * the vector work of the pair before. */
 ALWAYS_INLINE void pair_step(struct block_loop *loop, const struct block_pair *pair, struct dkdv *dkdv, int64_t until,
                              const struct softmax_gradients *from, enum care care) {
-    struct softmax_gradients work = *from;
+    struct softmax_gradients work = *from, none = {.left = 0};
     const struct backward *f = loop->f;
     const struct scratch *c = loop->c;
     const int64_t k = f->k_padded, v = f->v_padded, at = pair->strip->j0 - loop->k->first;
     const int64_t key = at * PARTS, row = pair->tile * TILE_ROWS * PARTS;
     float *minus_delta = statistics_of(&f->tasks, &loop->k->s, loop->k->kv, loop->rows->first + pair->tile).minus_delta;
+    const struct block block = block_of(loop, pair);
+    const int64_t dkdv_steps = dkdv->next < until ? __builtin_popcount(dkdv->strip->seen) * (until - dkdv->next) : 0;
+    if (PARTS > 1) spread_over(&work, work.left, dkdv_steps * (PRODUCTS - SCORE_PRODUCTS) + (k + v) / TILE_DEPTH * PRODUCTS);
     tile_barrier();
     while (dkdv->next < until) dkdv_step(loop, dkdv, &work, care);
-    product_scores(&loop->pending, c->block.p, NULL, c->k + key * k, c->q + row * k, k / TILE_DEPTH, &work, care);
+    product_scores(&loop->pending, block.p, NULL, c->k + key * k, c->q + row * k, k / TILE_DEPTH, &work, care);
+    product_scores(&loop->pending, block.ds, f->delta_last ? NULL : minus_delta, c->v + key * v, c->dout + row * v,
+                   v / TILE_DEPTH, PARTS == 1 ? &none : &work, care);
     if (care & SUMMED_WORK && work.ds_sums) store_sums(&work);
-    product_scores(&loop->pending, c->block.ds, f->delta_last ? NULL : minus_delta, c->v + key * v, c->dout + row * v,
-                   v / TILE_DEPTH, NULL, PLAIN_WORK);
     tile_barrier();
 }
 
@@ -258,43 +277,13 @@ static __attribute__((noinline)) void pair_step_summed(struct block_loop *loop, 
     pair_step(loop, pair, dkdv, until, from, SUMMED_WORK);
 }
 
-/* G[j] += P[j][r] Y_r for the rows of a tile that are not finite, where P[j][r] is not 0. They were left out of the operand
- * made of Y, since 0 * NaN would reach keys that such a row does not see. `operand` is P^T or dS^T. */
-static void add_nonfinite_rows(float *g, const struct tile_rows *t, const uint32_t *operand, const strobe_tensor *y,
-                               uint32_t nonfinite, int64_t columns, int64_t padded) {
-    for (int64_t r = 0; nonfinite; ++r, nonfinite >>= 1) {
-        if (!(nonfinite & 1)) continue;
-        const number *row = (const number *)y->data + tile_offset(t, y, r);
-        for (int64_t j = 0; j < STRIP_KEYS; ++j) {
-            const float element = operand_element(operand, j, r);
-            float *to = g + j / TILE_SIDE * TILE_SIDE * padded + j % TILE_SIDE * TILE_SIDE;
-            for (int64_t x = 0; element != 0 && x < columns; ++x)
-                to[x / TILE_SIDE * TILE_SIDE * TILE_SIDE + x % TILE_SIDE] += element * to_float(row[x]);
-        }
-    }
-}
-
-/* dQ += dS K for the keys of a strip that were left out of K^T as not finite, in rows where their dS is not 0. */
-static void add_nonfinite_keys(const struct backward *f, float *dq, const struct tile_rows *t, const uint32_t *operand,
-                               int64_t j0, uint32_t nonfinite) {
-    const strobe_tensor *k = &f->p->a.k;
-    for (int64_t j = 0; nonfinite; ++j, nonfinite >>= 1) {
-        if (!(nonfinite & 1)) continue;
-        const number *row = (const number *)k->data + strobe__key_offset(k, &t->s, j0 + j, t->kv);
-        for (int64_t r = 0; r < t->n; ++r) {
-            const float element = operand_element(operand, j, r);
-            for (int64_t x = 0; element != 0 && x < f->p->a.dim; ++x) dq[x * TILE_ROWS + r] += element * to_float(row[x]);
-        }
-    }
-}
-
 /* Starts dV and dK of the next strip, of which `last` is the last pair and P and dS are complete. Before that it does the
  * products that are left of the strip before; without `last` it only does these. Rows and keys of the next strip that are
  * not finite are added to its dV and dK and to dQ. */
 static void next_dkdv(struct block_loop *loop, struct dkdv *dkdv, const struct block_pair *last) {
     const struct backward *f = loop->f;
     const strobe_attention *a = &f->p->a;
-    struct softmax_gradients none = {.left = 0};
+    struct softmax_gradients none = {.left = 0, .due = 0, .pace = 0};
     while (dkdv->next < dkdv->groups) dkdv_step(loop, dkdv, &none, PLAIN_WORK);
     if (!last) return;
     *dkdv = (struct dkdv){.strip = last->strip, .buffer = last->buffer, .groups = (f->k_padded + f->v_padded) / TILE_DEPTH};
@@ -326,11 +315,10 @@ static void add_ds_sums(const struct block_loop *loop, int64_t tile, float *dq, 
         v_store(to + at, summed ? v_add(v_load(to + at), v_load(from + at)) : v_load(from + at));
 }
 
-/* dQ^T += K^T dS^T of a tile, over the strips of the batch that it sees. */
-static void product_dq(struct block_loop *loop, int64_t tile) {
+/* dQ^T += K^T dS^T of a tile, over the strips of the batch that it sees. `work` packs. */
+static void product_dq(struct block_loop *loop, int64_t tile, struct softmax_gradients *work) {
     const int64_t padded = loop->f->k_padded;
     const struct strip *first = loop->strips, *end = loop->strips + loop->count;
-    struct softmax_gradients none = {.left = 0};
     while (first < end && !sees(first, tile)) ++first;
     if (first == end) return;
     const int64_t of_head = loop->rows->first + tile;
@@ -347,20 +335,34 @@ static void product_dq(struct block_loop *loop, int64_t tile) {
                                 (x * BLOCK_KEYS + at % BLOCK_KEYS * TILE_DEPTH) * PARTS;
             const uint16_t *pairs = (const uint16_t *)(loop->c->pairs + (n * BLOCK_TILES + tile) * OPERAND_WORDS);
             if (rotation.pending)
-                multiply_parts(k, pairs, SCORE_PRODUCTS, STREAM_A, &rotation, &none, no_work, false);
+                multiply_parts(k, pairs, SCORE_PRODUCTS, STREAM_A, &rotation, work, no_work, PACKING_WORK);
             else
-                multiply_parts(k, pairs, SCORE_PRODUCTS, STREAM_A, NULL, &none, no_work, false);
+                multiply_parts(k, pairs, SCORE_PRODUCTS, STREAM_A, NULL, work, no_work, PACKING_WORK);
         }
         loop->pending = c;
     }
     loop->k->dq.summed[of_head] = true;
 }
 
+/* dQ of all tiles, and packing of the next block of rows, if that is wanted. */
+static void product_dq_of_tiles(struct block_loop *loop) {
+    const struct backward *f = loop->f;
+    struct softmax_gradients work = {.left = 0, .due = 0, .pace = 0, .packing = &loop->packing};
+    if (loop->last && loop->packing.rows) {
+        const int64_t chunks = (f->k_padded + f->v_padded) / TILE_DEPTH, products_a_strip = PRODUCTS - SCORE_PRODUCTS;
+        int64_t pairs = 0;
+        for (int64_t n = 0; n < loop->count; ++n) pairs += __builtin_popcount(loop->strips[n].seen);
+        spread_over(&work, loop->packing.rows->tiles * chunks * ROW_STEPS,
+                    pairs * f->k_padded / TILE_DEPTH * products_a_strip);
+    }
+    for (int64_t tile = 0; tile < loop->rows->tiles; ++tile) product_dq(loop, tile, &work);
+}
+
 /* The pipeline over a batch of strips, pair after pair, and then dQ of each tile. */
 static void loop_over_batch(struct block_loop *loop) {
     struct block_pair before = {.strip = NULL};
     struct dkdv dkdv = {.strip = NULL};
-    int64_t buffer = 0;
+    int64_t buffer = 0, scores = 0;
     if (loop->f->tasks.ds_sums) memset(loop->c->ds_sums, 0, BLOCK_TILES * 2 * TILE_ROWS * sizeof *loop->c->ds_sums);
     for (int64_t n = 0; n < loop->count; ++n) {
         const struct strip *s = &loop->strips[n];
@@ -368,8 +370,9 @@ static void loop_over_batch(struct block_loop *loop) {
         int64_t done = 0;
         for (int64_t tile = s->begin; tile < s->end; ++tile) {
             if (!sees(s, tile)) continue;
-            const struct block_pair pair = {.strip = s, .tile = tile, .buffer = buffer};
-            struct softmax_gradients work = {.left = 0, .ds_sums = NULL};
+            const struct block_pair pair = {.strip = s, .tile = tile, .buffer = buffer, .scores = scores};
+            scores ^= PARTS > 1;
+            struct softmax_gradients work = {.left = 0, .due = 0, .pace = 0, .ds_sums = NULL};
             if (before.strip) work = start_softmax_gradients(loop, &before);
             const int64_t until = done == 0 ? 0 : dkdv.groups * done / last;
             if (loop->f->tasks.ds_sums && (PARTS > 1 || work.hidden))
@@ -390,35 +393,49 @@ static void loop_over_batch(struct block_loop *loop) {
     struct softmax_gradients work = start_softmax_gradients(loop, &before);
     store_pending(&loop->pending);
     if (work.ds_sums) {
-        softmax_gradients_step(&work, STRIP_KEYS, HIDDEN_WORK + SUMMED_WORK);
+        finish_softmax_gradients(&work, HIDDEN_WORK + SUMMED_WORK);
         store_sums(&work);
     } else {
-        softmax_gradients_step(&work, STRIP_KEYS, HIDDEN_WORK);
+        finish_softmax_gradients(&work, HIDDEN_WORK);
     }
     tile_barrier();
     next_dkdv(loop, &dkdv, &before);
     next_dkdv(loop, &dkdv, NULL);
-    for (int64_t tile = 0; tile < loop->rows->tiles; ++tile) product_dq(loop, tile);
+    product_dq_of_tiles(loop);
     store_pending(&loop->pending);
     tile_barrier();
 }
 
-/* The gradients of a block of rows and the keys [begin, end) of a super-block, in batches of about the same size. */
+/* The gradients of a block of rows, in batches of strips of about the same size. next: the block that is to be packed
+ * meanwhile; or NULL. */
 static void loop_over_strips(const struct backward *f, const struct scratch *c, struct row_block *rows, const struct keys *k,
-                             int64_t begin, int64_t end) {
-    struct block_loop loop = {
-        .f = f, .c = c, .rows = rows, .k = k, .factor = PARTS == 1 ? exponent_factor(f->p) : score_scale(f->p)};
-    const int64_t strips = (end - begin + STRIP_KEYS - 1) / STRIP_KEYS, batches = (strips + BATCH_STRIPS - 1) / BATCH_STRIPS;
+                             struct row_block *next) {
+    struct block_loop loop;
+    loop.f = f;
+    loop.c = c;
+    loop.rows = rows;
+    loop.k = k;
+    loop.factor = PARTS == 1 ? exponent_factor(f->p) : score_scale(f->p);
+    loop.count = 0;
+    loop.pending.at = NULL;
+    loop.packing.f = f;
+    loop.packing.c = c;
+    loop.packing.rows = next;
+    loop.packing.tile = 0;
+    loop.packing.started = loop.packing.of_dout = false;
+    const int64_t strips = (rows->end - rows->begin + STRIP_KEYS - 1) / STRIP_KEYS,
+                  batches = (strips + BATCH_STRIPS - 1) / BATCH_STRIPS;
     const int64_t batch = (strips + batches - 1) / batches;
-    for (int64_t j0 = begin; j0 < end; j0 += STRIP_KEYS) {
+    for (int64_t j0 = rows->begin; j0 < rows->end; j0 += STRIP_KEYS) {
+        loop.last = j0 + STRIP_KEYS >= rows->end;
         loop.strips[loop.count].j0 = j0;
         if (find_tiles(&loop, &loop.strips[loop.count])) ++loop.count;
-        if (loop.count == batch) {
+        if (loop.count == batch || loop.last) {
             loop_over_batch(&loop);
             loop.count = 0;
         }
     }
-    loop_over_batch(&loop);
+    while (next && loop.packing.tile < next->tiles) pack_step(&loop.packing);
 }
 
 #endif

@@ -34,6 +34,7 @@ enum {
     OPERAND_ELEMENTS = PARTS * PART_ELEMENTS, /* an operand of a step: two tiles, in parts */
     PART_WORDS = PART_ELEMENTS / 2,           /* the same in pairs of bf16 */
     OPERAND_WORDS = OPERAND_ELEMENTS / 2,     /* P^T or dS^T of a block pair */
+    PACE_UNIT = 1 << 16,                      /* vector work of a pair of keys, or a step of packing */
 };
 
 /* P^T and dS^T of a block pair, in the layouts of operands. */
@@ -54,14 +55,19 @@ struct softmax_gradients {
     vec factor, shift[VECTORS]; /* P = 2^(S factor + shift); in parts e^(S factor + shift) */
     lane_mask rows[VECTORS];    /* the rows that exist */
     int left;                   /* pairs of keys still to come */
+    int due, pace;              /* of them to be done by now, and how many more with each chance; in PACE_UNITs */
     bool hidden;                /* a score may be -inf, or there is softcap or dropout */
+    struct packing *packing;    /* PACKING_WORK: what to pack; pace counts its steps */
 };
+
+static void pack_step(struct packing *packing);
 
 /* What the vector work looks after: a sum of these. */
 enum care {
     PLAIN_WORK = 0,
     HIDDEN_WORK = 1, /* what `hidden` means */
     SUMMED_WORK = 2, /* dS and P are summed */
+    PACKING_WORK = 4 /* instead of all that: a block of rows is packed */
 };
 
 /* dP becomes Z dP - delta. */
@@ -108,9 +114,9 @@ ALWAYS_INLINE vec next_part(vec *x, int part) {
     return v_of_words(part == 0 ? round_part(x) : cut_part(x));
 }
 
-/* Two vectors of a part as pairs of bf16. */
+/* Two vectors of a part as pairs of bf16. The third part of fp32 has all bits that are left, 8 at most. */
 ALWAYS_INLINE vec_words pair_part(vec even, vec odd, int part) {
-    return part == PARTS - 1 ? v_pair(even, odd) : v_pair_cut(v_words(even), v_words(odd));
+    return part == PARTS - 1 && PARTS < 3 ? v_pair(even, odd) : v_pair_cut(v_words(even), v_words(odd));
 }
 
 /* Stores P and dS of two keys as operands, in parts. */
@@ -166,9 +172,29 @@ ALWAYS_INLINE void softmax_gradients_variant(struct softmax_gradients *work, enu
     --work->left;
 }
 
-/* The same for up to `pairs` pairs of keys. */
+/* All of the vector work that is left. */
+ALWAYS_INLINE void finish_softmax_gradients(struct softmax_gradients *work, enum care care) {
+    while (work->left > 0) softmax_gradients_variant(work, care, false);
+}
+
+/* The vector work of up to `pairs` pairs of keys. */
 ALWAYS_INLINE void softmax_gradients_step(struct softmax_gradients *work, int pairs, enum care care) {
     for (; pairs > 0 && work->left > 0; --pairs) softmax_gradients_variant(work, care, false);
+}
+
+/* As much vector work as is due. */
+ALWAYS_INLINE void paced_step(struct softmax_gradients *work, enum care care) {
+    for (work->due += work->pace; work->due >= PACE_UNIT; work->due -= PACE_UNIT)
+        if (care & PACKING_WORK)
+            pack_step(work->packing);
+        else
+            softmax_gradients_variant(work, care, false);
+}
+
+/* Spreads `units` of vector work, which are due from now on, over so many steps of products. */
+ALWAYS_INLINE void spread_over(struct softmax_gradients *work, int64_t units, int64_t steps) {
+    work->due = 0;
+    work->pace = (int)((units * PACE_UNIT + steps - 1) / steps);
 }
 
 /* P or dS of key j and row r, from an operand A. */
@@ -217,14 +243,24 @@ struct tile_rotation {
             _tile_zero(tile);                                                                                          \
     } while (0)
 
-/* Which operands of a step are streamed past L1, since they are not read again soon. */
-enum streamed { STREAM_B = 1, STREAM_BOTH = 3, STREAM_A = 2 };
+/* Which operands of a step are streamed past L1, since they are not read again soon. In parts K and V of a strip are so
+ * large that they would only push S, dP and what is made of them out of it. */
+enum streamed { STREAM_B = 1, STREAM_A = 2, STREAM_BOTH = 3, STREAM_SCORES = PARTS == 1 ? STREAM_B : STREAM_BOTH };
 
-/* Pairs of keys of vector work, at most: after each tile product of a step, and, of a step in parts, spread over the steps
- * of its parts. */
+/* Pairs of keys of vector work, at most, after each tile product of a step in bf16. */
 struct work_rate {
-    int after[4], spread;
+    int after[4];
 };
+
+static const struct work_rate no_work = {{0, 0, 0, 0}};
+
+/* The vector work behind the n-th product of a step. In parts it is paced, with one chance a step. */
+ALWAYS_INLINE void work_behind(int n, struct softmax_gradients *work, struct work_rate rate, enum care care) {
+    if (PARTS == 1)
+        softmax_gradients_step(work, rate.after[n], care);
+    else if (n == 1)
+        paced_step(work, care);
+}
 
 #define LOAD_OPERAND(tile, at, stream)        \
     do {                                      \
@@ -243,24 +279,18 @@ ALWAYS_INLINE void multiply_2x2(const uint16_t *a, bool fresh_a, const uint16_t 
     if (fresh_b) LOAD_OPERAND(6, b, streamed & STREAM_B);
     if (rotation) ROTATE_TILE(0, rotation, 0, 0);
     _tile_dpbf16ps(0, 4, 6);
-    softmax_gradients_step(work, rate.after[0], care);
+    work_behind(0, work, rate, care);
     if (fresh_b) LOAD_OPERAND(7, b + TILE_ELEMENTS, streamed & STREAM_B);
     if (rotation) ROTATE_TILE(1, rotation, 1, 0);
     _tile_dpbf16ps(1, 4, 7);
-    softmax_gradients_step(work, rate.after[1], care);
+    work_behind(1, work, rate, care);
     if (fresh_a) LOAD_OPERAND(5, a + TILE_ELEMENTS, streamed & STREAM_A);
     if (rotation) ROTATE_TILE(2, rotation, 0, 1);
     _tile_dpbf16ps(2, 5, 6);
-    softmax_gradients_step(work, rate.after[2], care);
+    work_behind(2, work, rate, care);
     if (rotation) ROTATE_TILE(3, rotation, 1, 1);
     _tile_dpbf16ps(3, 5, 7);
-    softmax_gradients_step(work, rate.after[3], care);
-}
-
-/* How many of `pairs` come with the n-th of the steps of parts. */
-ALWAYS_INLINE int share_of_step(int pairs, int n) {
-    enum { STEPS = PRODUCTS - SCORE_PRODUCTS };
-    return (n + 1) * pairs / STEPS - n * pairs / STEPS;
+    work_behind(3, work, rate, care);
 }
 
 /* The same of all parts whose product counts, which are those from products[start] on. */
@@ -269,46 +299,45 @@ ALWAYS_INLINE void multiply_parts(const uint16_t *a, const uint16_t *b, int star
                                   struct work_rate rate, enum care care) {
     for (int n = start; n < PRODUCTS; ++n) {
         const bool first = n == start;
-        if (rate.spread) rate.after[1] = share_of_step(rate.spread, n - start);
         multiply_2x2(a + products[n].a * PART_ELEMENTS, first || products[n].fresh_a, b + products[n].b * PART_ELEMENTS,
                      first || products[n].fresh_b, streamed, first ? rotation : NULL, work, rate, care);
     }
 }
 
-static const struct work_rate no_work = {{0, 0, 0, 0}, 0};
-
-/* S^T of a block pair, or dP^T, which starts from a row of -delta: k and q [chunks] operands. With S^T all vector work that
- * is left is done, before S^T is stored over what it reads; work: NULL for dP^T. The first step of the chain still has to
- * store the dP^T that this work reads, so the work begins when two tiles, the first 16 keys, are stored. All products of
- * parts are taken: P is e to the power of S, and dP - delta may be a small difference. */
+/* S^T of a block pair, or dP^T, which starts from a row of -delta: k and q [chunks] operands. All products of parts are
+ * taken: P is e to the power of S, and dP - delta may be a small difference. In bf16 all vector work that is left is done
+ * with S^T, before S^T is stored over what it reads; with dP^T there is none. The first step of the chain still has to store
+ * the dP^T that this work reads, so the work begins when two tiles, the first 16 keys, are stored. */
 ALWAYS_INLINE void product_scores(struct tiles_2x2 *pending, float *s, float *start, const uint16_t *k, const uint16_t *q,
                                   int64_t chunks, struct softmax_gradients *work, enum care care) {
     const struct tiles_2x2 rows = {start, LANES, 0, 0};
     const struct tile_rotation rotation = {pending, start ? &rows : NULL};
-    struct softmax_gradients none = {.left = 0};
-    if (work && work->left > 0) {
-        const int slots = (int)(PRODUCTS * 4 * chunks - 1), pairs = (work->left + slots - 1) / slots;
-        const struct work_rate first = {{0, pairs, pairs, pairs}, 0}, rate = {{pairs, pairs, pairs, pairs}, 0};
+    struct work_rate first = no_work, rate = no_work;
+    if (PARTS == 1 && work->left > 0) {
+        const int slots = (int)(4 * chunks - 1), pairs = (work->left + slots - 1) / slots;
+        first = (struct work_rate){{0, pairs, pairs, pairs}};
+        rate = (struct work_rate){{pairs, pairs, pairs, pairs}};
         if (chunks == 1) store_pending(pending); /* else the one step would have time for 8 pairs at most */
-        multiply_parts(k, q, 0, STREAM_B, &rotation, work, first, care);
+    }
+    if (PARTS > 1 || work->left > 0) {
+        multiply_parts(k, q, 0, STREAM_SCORES, &rotation, work, first, care);
         for (int64_t n = 1; n < chunks; ++n)
-            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, 0, STREAM_B, NULL, work, rate, care);
+            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, 0, STREAM_SCORES, NULL, work, rate, care);
     } else {
-        multiply_parts(k, q, 0, STREAM_B, &rotation, &none, no_work, PLAIN_WORK);
+        multiply_parts(k, q, 0, STREAM_SCORES, &rotation, work, no_work, PLAIN_WORK);
         for (int64_t n = 1; n < chunks; ++n)
-            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, 0, STREAM_B, NULL, &none, no_work,
+            multiply_parts(k + n * OPERAND_ELEMENTS, q + n * OPERAND_ELEMENTS, 0, STREAM_SCORES, NULL, work, no_work,
                            PLAIN_WORK);
     }
     *pending = (struct tiles_2x2){s, LANES, TILE_SIDE * TILE_ROWS, TILE_ROWS * sizeof *s};
 }
 
-/* multiply_parts() with both operands streamed, and with vector work as long as any is left: in parts `pairs` pairs of keys.
- */
+/* multiply_parts() with both operands streamed, and with vector work as long as any is left. */
 ALWAYS_INLINE void multiply_with_work(const uint16_t *a, const uint16_t *b, const struct tile_rotation *rotation,
-                                      struct softmax_gradients *work, int pairs, enum care care) {
-    const struct work_rate some = {{0, 1, 0, 1}, 0}, in_parts = {{0, 0, 0, 0}, pairs};
-    if (work->left > 0)
-        multiply_parts(a, b, SCORE_PRODUCTS, STREAM_BOTH, rotation, work, PARTS == 1 ? some : in_parts, care);
+                                      struct softmax_gradients *work, enum care care) {
+    const struct work_rate some = {{0, 1, 0, 1}};
+    if (PARTS > 1 || work->left > 0)
+        multiply_parts(a, b, SCORE_PRODUCTS, STREAM_BOTH, rotation, work, some, care);
     else
         multiply_parts(a, b, SCORE_PRODUCTS, STREAM_BOTH, rotation, work, no_work, PLAIN_WORK);
 }
@@ -318,16 +347,15 @@ ALWAYS_INLINE void multiply_with_work(const uint16_t *a, const uint16_t *b, cons
  * holds sums; false: it holds anything and counts as zero. */
 ALWAYS_INLINE void product_dkdv(struct tiles_2x2 *pending, float *g, const uint32_t *p, const uint16_t *y, int64_t n,
                                 int64_t groups, int64_t depth, uint32_t seen, bool summed, struct softmax_gradients *work,
-                                int pairs, enum care care) {
+                                enum care care) {
     const int64_t tile = TILE_SIDE * TILE_SIDE;
     const struct tiles_2x2 c = {g + 2 * n * tile, tile, 2 * groups * tile, TILE_SIDE * sizeof *g};
     const struct tile_rotation rotation = {pending, summed ? &c : NULL};
     const uint16_t *a = (const uint16_t *)p;
     y += n * OPERAND_ELEMENTS;
-    multiply_with_work(a, y, &rotation, work, pairs, care);
+    multiply_with_work(a, y, &rotation, work, care);
     for (int64_t t = 1; t < depth; ++t)
-        if (seen >> t & 1)
-            multiply_with_work(a + t * OPERAND_ELEMENTS, y + t * groups * OPERAND_ELEMENTS, NULL, work, pairs, care);
+        if (seen >> t & 1) multiply_with_work(a + t * OPERAND_ELEMENTS, y + t * groups * OPERAND_ELEMENTS, NULL, work, care);
     *pending = c;
 }
 

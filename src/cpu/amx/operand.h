@@ -84,22 +84,30 @@ static inline __m512i join_upper(__m512i low, __m512i high) {
     return _mm512_permutex2var_epi16(low, odd, high);
 }
 
-/* Splits 32 columns of a row; those that do not exist are 0 and not read. */
-static inline void split_columns(__m512i parts[PARTS], const number *x, int64_t columns) {
+/* Splits 32 columns of a row: 16 in `low` and 16 in `high`, the parts in the upper halves of words. Columns that do not
+ * exist are 0 and not read. */
+static inline void split_words(vec_words low[PARTS], vec_words high[PARTS], const number *x, int64_t columns) {
     const __mmask32 mask = columns_mask(columns);
 #if defined(STROBE_AMX_fp32)
-    vec low = _mm512_maskz_loadu_ps((__mmask16)mask, x);
-    vec high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + LANES);
+    vec first = _mm512_maskz_loadu_ps((__mmask16)mask, x),
+        second = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x + LANES);
 #else
     const __m512i raw = _mm512_maskz_loadu_epi16(mask, x);
-    vec low = _mm512_cvtph_ps(_mm512_castsi512_si256(raw)), high = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(raw, 1));
+    vec first = _mm512_cvtph_ps(_mm512_castsi512_si256(raw)), second = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(raw, 1));
 #endif
-    const __m512i rounded = round_any_part(&low);
-    parts[0] = join_upper(rounded, round_any_part(&high));
+    low[0] = round_any_part(&first);
+    high[0] = round_any_part(&second);
     for (int n = 1; n < PARTS; ++n) {
-        const __m512i part = cut_part(&low);
-        parts[n] = join_upper(part, cut_part(&high));
+        low[n] = cut_part(&first);
+        high[n] = cut_part(&second);
     }
+}
+
+/* The same in the order of columns. */
+static inline void split_columns(__m512i parts[PARTS], const number *x, int64_t columns) {
+    vec_words low[PARTS], high[PARTS];
+    split_words(low, high, x, columns);
+    for (int n = 0; n < PARTS; ++n) parts[n] = join_upper(low[n], high[n]);
 }
 #endif
 

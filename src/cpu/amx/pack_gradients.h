@@ -7,6 +7,9 @@
 
 #include "cpu/amx/gradients.h"
 #include "cpu/amx/pack.h"
+#if defined(STROBE_AMX_fp16) || defined(STROBE_AMX_fp32)
+#include "cpu/amx/pack_parts.h"
+#else
 
 enum { LARGEST_DIM = 256 };
 
@@ -51,6 +54,39 @@ static inline void pack_row_pairs(uint16_t *to, const struct tile_rows *t, const
             }
         }
 }
+
+/* The packing of a tile's rows of Q or dO as operands B, in pairs of columns and of rows (pack_parts.h); one step here. */
+struct row_packing {
+    const struct tile_rows *t;
+    const strobe_tensor *x;
+    uint16_t *columns, *pairs;
+    int64_t dim, c;
+    uint32_t left_out;
+    bool flip;
+};
+
+enum { ROW_STEPS = 1 };
+
+static inline void start_packing_rows(struct row_packing *w, const struct tile_rows *t, const strobe_tensor *x) {
+    w->t = t;
+    w->x = x;
+    w->c = 0;
+}
+
+static inline void pack_rows_step(struct row_packing *w) {
+    pack_queries(w->columns, w->t, w->x, w->dim, w->flip);
+    pack_row_pairs(w->pairs, w->t, w->x, w->dim, up_to(w->dim, TILE_DEPTH), w->left_out);
+    w->c = w->dim;
+}
+
+/* Packs n <= 64 rows of K as operands A, K and K^T. */
+static inline void pack_keys_twice(uint16_t *keys, uint16_t *columns, const number *k, int64_t stride, int64_t n,
+                                   int64_t dim, int64_t padded, uint64_t left_out) {
+    pack_key_tiles(keys, k, stride, n, dim, padded);
+    pack_key_columns(columns, k, stride, n, dim, padded, left_out);
+}
+
+#endif
 
 /* Finds the tile's rows of x that are not finite, one bit each. */
 static inline uint32_t rows_not_finite(const struct tile_rows *t, const strobe_tensor *x, int64_t dim) {

@@ -15,6 +15,7 @@ enum {
     FORWARD_LEAST_ROWS = 256,      /* of a task: each packs V for itself, which fewer rows would not pay for */
     STRIP_KEYS = 32,               /* keys of a strip of the backward */
     BLOCK_TILES = 8,               /* tiles of 32 rows in a block of rows of the backward, at most */
+    FP32_BLOCK_TILES = 4,          /* the same in fp32, where P and dS are three times as large */
     ROWS_BYTES = 1 << 19,          /* of such a block's operands, at most; in bf16 8 tiles have no more */
     BATCH_STRIPS = 8,              /* strips over which dQ is summed at once */
 };
