@@ -11,6 +11,7 @@
 enum {
     AHEAD_BYTES = 1 << 18, /* of K, V and Q each, that are prefetched at most */
     STEP_BYTES = 48 * 64,  /* of all of them that a step prefetches at most: more hold up its own loads */
+    FEW_STEPS = 32,        /* a task of so few steps is over soon: there each prefetches what it has to */
 };
 
 /* Rows [first, first + rows) of a K/V head. */
@@ -61,7 +62,7 @@ static inline int64_t steps_of(const struct forward *f, const struct task *t) {
 }
 
 /* What the worker of task `now`, which is the index-th, comes to next, probably: workers take tasks in turns. It is spread
- * over the steps of `now`. */
+ * over the steps of `now`; where they are few, not over the last quarter of them, so that it is there in time. */
 static inline struct next_task next_task(const struct forward *f, const struct task *now, int64_t index) {
     const strobe_attention *a = &f->p->a;
     struct next_task n = {.rows = {{.data = NULL}}};
@@ -77,8 +78,10 @@ static inline struct next_task next_task(const struct forward *f, const struct t
     n.rows[2] = next_queries(&t, &top, &a->q, a->dim);
     int64_t bytes = 0;
     for (int i = 0; i < 3; ++i) bytes += n.rows[i].data ? n.rows[i].rows * n.rows[i].bytes : 0;
-    n.step_bytes = bytes / steps_of(f, now) + 1;
-    if (n.step_bytes > STEP_BYTES) n.step_bytes = STEP_BYTES;
+    const int64_t steps = steps_of(f, now);
+    const bool few = steps <= FEW_STEPS;
+    n.step_bytes = bytes / (few ? steps - steps / 4 : steps) + 1;
+    if (n.step_bytes > STEP_BYTES && !few) n.step_bytes = STEP_BYTES;
     return n;
 }
 
