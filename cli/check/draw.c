@@ -258,7 +258,7 @@ static void draw_values(stream *r, problem *p, int64_t of) {
     if (chance(r, of, 16)) p->hidden = HIDDEN_INFINITY + random_below(r, 2);
     if (chance(r, of, 40)) p->nan = 1;
     if (chance(r, of, 12)) p->scale = PICK(r, scales);
-    if (!p->softcap && chance(r, of, 40)) p->scale = draw_large_scale(r, p);
+    if (p->softcap == 0 && chance(r, of, 40)) p->scale = draw_large_scale(r, p);
 }
 
 static void draw_layout(stream *r, problem *p) {
