@@ -38,6 +38,22 @@ difference compare(const inputs *in, tensor_id id, const buffer *result, const b
     return d;
 }
 
+/* Of numbers between those of the dtype that one result in 2^8 at the least does not happen to have. */
+enum { ENOUGH_BETWEEN = 64 };
+
+bool compare_finds_rounded(const inputs *in, tensor_id id, const buffer *result, const buffer *reference, int64_t dtype) {
+    const size_t result_bytes = element_bytes(result->dtype), reference_bytes = element_bytes(reference->dtype);
+    int64_t between = 0;
+    for (rows r = rows_of(in, id, result); rows_next(&r);)
+        for (int64_t c = 0; c < result->extent[3]; ++c) {
+            const double value = element_load(rows_at(&r, result) + (size_t)c * result_bytes, result->dtype);
+            const double right = element_load(rows_at(&r, reference) + (size_t)c * reference_bytes, reference->dtype);
+            if (isfinite(value) && value != element_round(dtype, value)) return false;
+            between += fabs(right - element_round(dtype, right)) > element_step(dtype, right) / 16;
+        }
+    return between >= ENOUGH_BETWEEN;
+}
+
 /* The numbers beside 0 are sums of others: their terms were rounded at the magnitude of the inputs, not at theirs. An lse is
  * the logarithm of a sum of at least 1, the largest weight, whose rounding it shows however near to 0 it is. */
 static double magnitude_of(tensor_id id, double value) { return fmax(value + 0.3, id == T_LSE ? 1 : 0); }

@@ -5,8 +5,8 @@
  *     max |result - reference| <= factor * max |standard - reference| + 2 * rounding
  *
  * reference: float64 on the same, already rounded inputs. standard: plain attention in the inputs' dtype (oracle.h says what
- * its error takes in). factor: 2, with softcap 3. rounding: half a step of the result's dtype at |r| + 0.3 for the
- * reference's largest element r: the bound of what those tests measure as |(r + 0.3 - 0.3) - r|, which is 0 where a few
+ * its error takes in). factor: 2, with softcap 3. rounding: half a step at |r| + 0.3 for the reference's largest element r
+ * in the coarser of the result's dtype and the inputs': the bound of what those tests measure as |(r + 0.3 - 0.3) - r|, which is 0 where a few
  * elements happen to keep their binade. No tolerance is typed in by hand. */
 #ifndef STROBE_CLI_COMPARE_H
 #define STROBE_CLI_COMPARE_H
@@ -23,6 +23,9 @@ typedef struct difference {
 
 /* Over the existing rows of the tensor. The buffers may differ in layout and dtype. */
 difference compare(const inputs *in, tensor_id id, const buffer *result, const buffer *reference);
+
+/* Whether a result of more digits than dtype has shows none of them where the reference does: it was rounded on its way. */
+bool compare_finds_rounded(const inputs *in, tensor_id id, const buffer *result, const buffer *reference, int64_t dtype);
 
 /* The largest rounding of the reference's elements in a dtype. */
 double compare_rounding(const inputs *in, tensor_id id, const buffer *reference, int64_t dtype);

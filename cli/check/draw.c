@@ -307,9 +307,6 @@ static void draw_result_dtypes(stream *r, problem *p, int64_t of) {
     static const int64_t dtypes[] = {STROBE_FP16, STROBE_FP16, STROBE_BF16, STROBE_BF16, STROBE_FP32, STROBE_FP64};
     const bool backward = p->operation == STROBE_BACKWARD;
     if (chance(r, of, 20) && (backward || !p->wide)) p->out_dtype = PICK(r, dtypes);
-    /* An allowance for more digits of an out than the inputs have is missing: `wide` has one. */
-    const bool is_narrow = p->dtype == STROBE_FP16 || p->dtype == STROBE_BF16;
-    if (!backward && is_narrow && (p->out_dtype == STROBE_FP32 || p->out_dtype == STROBE_FP64)) p->out_dtype = 0;
     if (backward && chance(r, of, 20)) p->dout_dtype = PICK(r, dtypes);
     if (backward && chance(r, of, 20)) p->gradients_dtype = PICK(r, dtypes);
     if (p->out_dtype == problem_wide_dtype(p)) p->out_dtype = 0;

@@ -17,6 +17,8 @@ enum { ENOUGH_ROWS = 16384, MOST_RUNS = 2048, MOST_MOVED = 64, MOST_ROWS = 1 << 
 /* Of a gradient that is added to a number of up to 2 (outputs_begin.c). */
 #define SUM_ROUNDING 0x1p-23
 
+static const double log2_e = 1.4426950408889634;
+
 enum { FOR_MOVES = 6000 }; /* a stream of random numbers, beside those of inputs */
 
 double oracle_seconds(const problem *p) {
@@ -86,19 +88,20 @@ static void multiply_by_scales(const inputs *copy, const inputs *in, tensor_id i
     }
 }
 
-/* The standard in fp32 on Q, K and V that have been multiplied by scale and scales. */
+/* The standard in fp32 on Q, K and V that have been multiplied by scale and scales, and Q by log2(e), as kernels do that
+ * take powers of 2: sums that were exact round then. */
 static bool measure_scaled_first(oracle *o, const inputs *in, char *message, size_t capacity) {
     const double scale = in->problem.scale != 0 ? in->problem.scale : 1 / sqrt((double)in->problem.dim);
     problem p = with_dtype(&in->problem, STROBE_FP32);
     p.kv_dtype = p.qk_dtype = p.scales = p.q_scales = 0;
-    p.scale = 1;
+    p.scale = 1 / log2_e;
     outputs out = {0};
     inputs copy = {0};
     bool ok = inputs_convert(&copy, in, &p, message, capacity) && outputs_create(&out, &copy, message, capacity);
     if (ok) {
         const buffer *q = &copy.tensor[T_Q];
         for (rows r = rows_of(in, T_Q, q); rows_next(&r);)
-            multiply_row((float *)(void *)rows_at(&r, q), q->extent[3], (double)(float)scale);
+            multiply_row((float *)(void *)rows_at(&r, q), q->extent[3], (double)(float)(scale * log2_e));
         multiply_by_scales(&copy, in, T_Q, T_Q_SCALE);
         multiply_by_scales(&copy, in, T_K, T_K_SCALE);
         multiply_by_scales(&copy, in, T_V, T_V_SCALE);
@@ -351,23 +354,24 @@ static bool has_another(int64_t run, int64_t most, int64_t fewest, int64_t both)
     return run < most && run * fewest < ENOUGH_ROWS && run * both < MOST_ROWS;
 }
 
-/* The dtype to whose roundings a result is held: what it has of its own, but none finer than what kernels compute in. */
-static int64_t dtype_of_result(const problem *p, tensor_id id) {
+/* Half a step of the coarser of two dtypes: of the result's own, and of the inputs', to which kernels round weights and dS
+ * before they multiply by them, however many digits the result has. */
+static double rounding_of(const inputs *in, tensor_id id, const buffer *reference) {
+    const problem *p = &in->problem;
     int64_t own = 0;
-    if (id == T_DBIAS && p->bias_dtype) return p->bias_dtype;
+    if (id == T_LSE || id == T_DSINKS) return compare_rounding(in, id, reference, STROBE_FP32);
+    if (id == T_DBIAS && p->bias_dtype) return compare_rounding(in, id, reference, p->bias_dtype);
     if (id == T_OUT) own = p->out_dtype;
     if (id >= T_DQ && id <= T_DV) own = p->gradients_dtype;
-    if (own == STROBE_FP64 && p->dtype != STROBE_FP64) return STROBE_FP32;
-    return own ? own : problem_wide_dtype(p);
+    const double of_inputs = compare_rounding(in, id, reference, problem_wide_dtype(p));
+    return own ? fmax(of_inputs, compare_rounding(in, id, reference, own)) : of_inputs;
 }
 
 static void set_allowances(oracle *o, const inputs *in) {
     for (int id = 0; id < TENSOR_COUNT; ++id) {
         const buffer *reference = &o->reference.tensor[id];
         if (!reference->data) continue;
-        const bool statistic = id == T_LSE || id == T_DSINKS;
-        const int64_t dtype = statistic ? STROBE_FP32 : dtype_of_result(&in->problem, (tensor_id)id);
-        double rounding = compare_rounding(in, (tensor_id)id, reference, dtype);
+        double rounding = rounding_of(in, (tensor_id)id, reference);
         if (in->problem.added && id >= T_DQ && id <= T_DV) rounding = fmax(rounding, SUM_ROUNDING);
         o->allowance[id] = compare_allowance(&in->problem, o->standard_error[id], rounding);
     }

@@ -6,7 +6,7 @@
  *     inputs  ----------->  standard_*   -->  its error            what the dtype costs a plain implementation
  *                                             allowance[tensor]    from it, by compare.h
  *
- * Three things that a plain reading of the rule would get wrong:
+ * Four things that a plain reading of the rule would get wrong:
  * - lse is fp32 whatever the dtype of q, so its allowance comes from the standard run in fp32.
  * - Backward reads out and lse, rounded; the standard recomputes both, and its errors cancel where a kernel's cannot.
  *   Gradients are linear in (dout, dlse), so what rounding does to them is known to first order from one more run of the
@@ -15,8 +15,8 @@
  *   wrong, the standard is measured on the same problem with other seeds, until it has seen some thousands of rows, and in
  *   fp32 on the same inputs with other roundings. The kernel's own result has no part in this: one that is wrong misses the
  *   raised allowance as well.
- * - Q may be multiplied by the softmax's scale, K and V by scales of theirs, before or after the products. The standard does
- * it after; the error of the one that does it before, in fp32, is taken in. */
+ * - Q may be multiplied by the softmax's scale and by log2(e), K and V by scales of theirs, before or after the products. The
+ *   standard does it after; the error of the one that does it before, in fp32, is taken in. */
 #ifndef STROBE_CLI_ORACLE_H
 #define STROBE_CLI_ORACLE_H
 

@@ -76,6 +76,17 @@ static void judge_whole(verification *v, const inputs *in, const oracle *o, tens
              d->whole, allowed);
 }
 
+/* The allowance of a result with more digits than the inputs' is a rounding to theirs: it would hide that one. */
+static void judge_digits(verification *v, const inputs *in, const oracle *o, tensor_id id, const buffer *result) {
+    const problem *p = &in->problem;
+    const int64_t dtype = problem_wide_dtype(p);
+    const bool has_more = (dtype == STROBE_BF16 || dtype == STROBE_FP16) && result->dtype != dtype &&
+                          result->dtype != STROBE_BF16;
+    if (!has_more || p->added || !(id == T_OUT || (id >= T_DQ && id <= T_DV))) return;
+    if (compare_finds_rounded(in, id, result, &o->reference.tensor[id], dtype))
+        fail(v, "%s has no more digits than the inputs' dtype", tensor_name(id));
+}
+
 static void measure(verification *v, const inputs *in, oracle *o, const outputs *out) {
     for (int id = 0; id < TENSOR_COUNT; ++id) {
         difference d;
@@ -84,6 +95,7 @@ static void measure(verification *v, const inputs *in, oracle *o, const outputs 
             fail(v, "%s[%lld, %lld, %lld, %lld] is wrong by %.3g where %.3g is allowed", tensor_name((tensor_id)id),
                  (long long)d.batch, (long long)d.row, (long long)d.head, (long long)d.column, d.error, o->allowance[id]);
         judge_whole(v, in, o, (tensor_id)id, &d);
+        judge_digits(v, in, o, (tensor_id)id, &out->tensor[id]);
     }
 }
 

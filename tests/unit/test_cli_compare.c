@@ -107,6 +107,30 @@ static void what_is_not_a_number_is_an_infinite_error(void **state) {
     assert_true(compare_rows((double[]){-INFINITY}, (double[]){-INFINITY}, 1).error == 0);
 }
 
+enum { MANY = 100 };
+
+/* Of references 1, 1 + step, 1 + 2 step ... and results that are these in bf16, but for `last` that is added to the last. */
+static bool finds_rounded(double step, double last) {
+    static sequence one = {.rows = 1, .keys = 1};
+    const inputs in = {.problem = {.batch = 1}, .sequences = &one};
+    double result[MANY], reference[MANY];
+    for (int i = 0; i < MANY; ++i) {
+        reference[i] = 1 + step * i;
+        result[i] = element_round(STROBE_BF16, reference[i]);
+    }
+    result[MANY - 1] += last;
+    const buffer r = row_buffer(result, MANY), right = row_buffer(reference, MANY);
+    return compare_finds_rounded(&in, T_OUT, &r, &right, STROBE_BF16);
+}
+
+static void finds_results_that_were_rounded_on_their_way(void **state) {
+    (void)state;
+    assert_true(finds_rounded(0.001, 0));
+    assert_false(finds_rounded(0.001, 0x1p-20)); /* a digit of its own */
+    assert_false(finds_rounded(0x1p-7, 0));      /* the reference has none either */
+    assert_false(finds_rounded(0x1p-30, 0));     /* too near to numbers of the dtype to tell */
+}
+
 static double rounding_of(double value, int64_t dtype) {
     static sequence one = {.rows = 1, .keys = 1};
     const inputs in = {.problem = {.batch = 1}, .sequences = &one};
@@ -219,6 +243,7 @@ int main(void) {
                                                cmocka_unit_test(fp32_rounds_as_the_compiler_does),
                                                cmocka_unit_test(finds_the_largest_error),
                                                cmocka_unit_test(what_is_not_a_number_is_an_infinite_error),
+                                               cmocka_unit_test(finds_results_that_were_rounded_on_their_way),
                                                cmocka_unit_test(rounding_is_half_a_step_at_the_magnitude),
                                                cmocka_unit_test(the_allowance_follows_the_rule),
                                                cmocka_unit_test(an_unknown_kernel_fails),
