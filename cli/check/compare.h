@@ -6,8 +6,8 @@
  *
  * reference: float64 on the same, already rounded inputs. standard: plain attention in the inputs' dtype (oracle.h says what
  * its error takes in). factor: 2, with softcap 3. rounding: half a step at |r| + 0.3 for the reference's largest element r
- * in the coarser of the result's dtype and the inputs': the bound of what those tests measure as |(r + 0.3 - 0.3) - r|, which is 0 where a few
- * elements happen to keep their binade. No tolerance is typed in by hand. */
+ * in the coarser of the result's dtype and the inputs': the bound of what those tests measure as |(r + 0.3 - 0.3) - r|,
+ * which is 0 where a few elements happen to keep their binade. No tolerance is typed in by hand. */
 #ifndef STROBE_CLI_COMPARE_H
 #define STROBE_CLI_COMPARE_H
 

@@ -243,11 +243,11 @@ static void draw_functions(stream *r, problem *p, int64_t of) {
 }
 
 /* Of scores up to what docs/numerics.md promises. A backward's weights are differences of scores and lse, whose steps in
- * fp32 are to stay below 1, and its gradients within fp16 where they are such. None with
- * softcap, by which q is multiplied: of bf16 tensors the allowance is short of what rounding such products does. */
+ * fp32 are to stay below 1, and its gradients within fp16 where they are such. q is multiplied by softcap. */
 static double draw_large_scale(stream *r, const problem *p) {
     static const double of_backward[] = {100, 300, -1000}, on_gpu[] = {100, 1e3, -1e4},
                         on_cpu[] = {100, 1e3, -1e4, 1e6, 1e12, 1e30};
+    if (p->operation == STROBE_BACKWARD && p->softcap > 100) return 0;
     if (p->operation == STROBE_BACKWARD) return p->dtype == STROBE_FP16 ? 0 : PICK(r, of_backward);
     return p->device == STROBE_CUDA ? PICK(r, on_gpu) : PICK(r, on_cpu);
 }
@@ -258,7 +258,7 @@ static void draw_values(stream *r, problem *p, int64_t of) {
     if (chance(r, of, 16)) p->hidden = HIDDEN_INFINITY + random_below(r, 2);
     if (chance(r, of, 40)) p->nan = 1;
     if (chance(r, of, 12)) p->scale = PICK(r, scales);
-    if (p->softcap == 0 && chance(r, of, 40)) p->scale = draw_large_scale(r, p);
+    if (chance(r, of, 40)) p->scale = draw_large_scale(r, p);
 }
 
 static void draw_layout(stream *r, problem *p) {

@@ -88,25 +88,28 @@ static void multiply_by_scales(const inputs *copy, const inputs *in, tensor_id i
     }
 }
 
-/* The standard in fp32 on Q, K and V that have been multiplied by scale and scales, and Q by log2(e), as kernels do that
- * take powers of 2: sums that were exact round then. */
-static bool measure_scaled_first(oracle *o, const inputs *in, char *message, size_t capacity) {
+/* In fp32, with Q, K and V multiplied by scale and scales, and Q by log2(e), before the products, as kernels do that take
+ * powers of 2: sums that were exact round then. */
+static bool convert_scaled(inputs *copy, const inputs *in, char *message, size_t capacity) {
     const double scale = in->problem.scale != 0 ? in->problem.scale : 1 / sqrt((double)in->problem.dim);
     problem p = with_dtype(&in->problem, STROBE_FP32);
     p.kv_dtype = p.qk_dtype = p.scales = p.q_scales = 0;
     p.scale = 1 / log2_e;
+    if (!inputs_convert(copy, in, &p, message, capacity)) return false;
+    const buffer *q = &copy->tensor[T_Q];
+    for (rows r = rows_of(in, T_Q, q); rows_next(&r);)
+        multiply_row((float *)(void *)rows_at(&r, q), q->extent[3], (double)(float)(scale * log2_e));
+    multiply_by_scales(copy, in, T_Q, T_Q_SCALE);
+    multiply_by_scales(copy, in, T_K, T_K_SCALE);
+    multiply_by_scales(copy, in, T_V, T_V_SCALE);
+    return true;
+}
+
+static bool measure_scaled_first(oracle *o, const inputs *in, char *message, size_t capacity) {
     outputs out = {0};
     inputs copy = {0};
-    bool ok = inputs_convert(&copy, in, &p, message, capacity) && outputs_create(&out, &copy, message, capacity);
-    if (ok) {
-        const buffer *q = &copy.tensor[T_Q];
-        for (rows r = rows_of(in, T_Q, q); rows_next(&r);)
-            multiply_row((float *)(void *)rows_at(&r, q), q->extent[3], (double)(float)(scale * log2_e));
-        multiply_by_scales(&copy, in, T_Q, T_Q_SCALE);
-        multiply_by_scales(&copy, in, T_K, T_K_SCALE);
-        multiply_by_scales(&copy, in, T_V, T_V_SCALE);
-        ok = !trial_run(&copy, &out, trial_standard[STROBE_FORWARD], &trial_plain, message, capacity);
-    }
+    const bool ok = convert_scaled(&copy, in, message, capacity) && outputs_create(&out, &copy, message, capacity) &&
+                    !trial_run(&copy, &out, trial_standard[STROBE_FORWARD], &trial_plain, message, capacity);
     for (int id = 0; ok && id < TENSOR_COUNT; ++id)
         if (out.tensor[id].data) measure_error(o, in, &out, (tensor_id)id);
     outputs_free(&out);
@@ -225,9 +228,9 @@ static double largest(const inputs *in, tensor_id id, const buffer *b) {
     return most;
 }
 
-/* Adds to the errors of all outputs that come from the rounded out, or of those that do not. */
-static bool add_moved_by(oracle *o, const inputs *wide, const inputs *in, const inputs *single, bool rounded_out,
-                         char *message, size_t capacity) {
+/* Raises `most` to what moves the outputs that come from the rounded out, or those that do not. */
+static bool measure_moved_by(double most[TENSOR_COUNT], const inputs *wide, const inputs *in, const inputs *single,
+                             bool rounded_out, char *message, size_t capacity) {
     problem with_dlse = wide->problem;
     with_dlse.dlse = 1;
     inputs moved = {0};
@@ -237,22 +240,29 @@ static bool add_moved_by(oracle *o, const inputs *wide, const inputs *in, const 
     ok = ok && !trial_run(&moved, &out, trial_reference[STROBE_BACKWARD], &trial_plain, message, capacity);
     for (int id = 0; ok && id < TENSOR_COUNT; ++id)
         if (out.tensor[id].data && rounded_out != (id == T_DSINKS && sinks_by_sums(&in->problem)))
-            o->standard_error[id] += largest(in, (tensor_id)id, &out.tensor[id]);
+            most[id] = fmax(most[id], largest(in, (tensor_id)id, &out.tensor[id]));
     outputs_free(&out);
     inputs_free(&moved);
     return ok;
 }
 
+/* Adds that to the errors, for the plain forward of Q as it is and, where that one is in fp32, of Q scaled first. */
 static bool add_moved_gradients(oracle *o, const inputs *wide, const inputs *in, char *message, size_t capacity) {
     strobe_dtype dtype;
     const char *plain_lse = trial_plain_lse(&in->problem, &dtype);
     const problem plain = with_dtype(&in->problem, dtype);
-    inputs single = {0};
-    const bool ok = inputs_convert(&single, in, &plain, message, capacity) &&
-                    !trial_forward(&single, plain_lse, message, capacity) &&
-                    add_moved_by(o, wide, in, &single, true, message, capacity) &&
-                    (!sinks_by_sums(&in->problem) || add_moved_by(o, wide, in, &single, false, message, capacity));
-    inputs_free(&single);
+    double most[TENSOR_COUNT] = {0};
+    bool ok = true;
+    for (int scaled = 0; ok && scaled <= (dtype == STROBE_FP32); ++scaled) {
+        inputs single = {0};
+        ok = (scaled ? convert_scaled(&single, in, message, capacity)
+                     : inputs_convert(&single, in, &plain, message, capacity)) &&
+             !trial_forward(&single, plain_lse, message, capacity) &&
+             measure_moved_by(most, wide, in, &single, true, message, capacity) &&
+             (!sinks_by_sums(&in->problem) || measure_moved_by(most, wide, in, &single, false, message, capacity));
+        inputs_free(&single);
+    }
+    for (int id = 0; ok && id < TENSOR_COUNT; ++id) o->standard_error[id] += most[id];
     return ok;
 }
 
