@@ -49,7 +49,8 @@ bool compare_finds_rounded(const inputs *in, tensor_id id, const buffer *result,
             const double value = element_load(rows_at(&r, result) + (size_t)c * result_bytes, result->dtype);
             const double right = element_load(rows_at(&r, reference) + (size_t)c * reference_bytes, reference->dtype);
             if (isfinite(value) && value != element_round(dtype, value)) return false;
-            between += fabs(right - element_round(dtype, right)) > element_step(dtype, right) / 16;
+            const double step = element_step(dtype, right);
+            between += fabs(value - right) <= step && fabs(right - element_round(dtype, right)) > step / 16;
         }
     return between >= ENOUGH_BETWEEN;
 }
