@@ -191,16 +191,19 @@ static void finish_pair_scores(struct block_loop *loop, const struct block_pair 
         start_ds_features(loop, pair, work, keys);
 }
 
-/* The exponents of a pair where some_lse_is_far(), by taking S scale - lse first, which is exact near the row's maximum. */
+/* The exponents of a pair where some_lse_is_far(), by taking S scale - lse first, which is exact near the row's maximum. A
+ * hidden score stays -inf, which says that it is hidden, also beside an lse that is a NaN. */
 static void take_differences(struct block_loop *loop, float *s, const struct row_statistics *rows,
                              struct softmax_gradients *work) {
-    const vec scale = v_set(score_scale(loop->f->p)), most = v_set(FLT_MAX);
+    const vec scale = v_set(score_scale(loop->f->p)), most = v_set(FLT_MAX), hidden = v_set(-INFINITY);
     store_pending(&loop->pending);
     tile_barrier();
     for (int n = 0; n < VECTORS; ++n) {
         const vec minus_lse = v_min(most, v_load(rows->minus_lse + n * LANES));
-        for (int64_t at = n * LANES; at < PAIR_FLOATS; at += TILE_ROWS)
-            v_store(s + at, v_fma(v_load(s + at), scale, minus_lse));
+        for (int64_t at = n * LANES; at < PAIR_FLOATS; at += TILE_ROWS) {
+            const vec score = v_load(s + at);
+            v_store(s + at, v_select_equal(score, hidden, hidden, v_fma(score, scale, minus_lse)));
+        }
         work->shift[n] = v_set(0);
     }
     work->factor = v_set((float)LOG2_E);
