@@ -107,6 +107,23 @@ static void what_is_not_a_number_is_an_infinite_error(void **state) {
     assert_true(compare_rows((double[]){-INFINITY}, (double[]){-INFINITY}, 1).error == 0);
 }
 
+static void what_a_dtype_cannot_hold_is_infinite(void **state) {
+    (void)state;
+    static sequence one = {.rows = 1, .keys = 1};
+    const inputs in = {.problem = {.batch = 1}, .sequences = &one};
+    uint16_t infinite;
+    double reference = 65519;
+    element_store(&infinite, STROBE_FP16, INFINITY);
+    buffer result = row_buffer(&reference, 1);
+    const buffer right = result;
+    result.data = (unsigned char *)&infinite, result.dtype = STROBE_FP16;
+    assert_true(compare(&in, T_OUT, &result, &right).error == INFINITY);
+    reference = 65520;
+    assert_true(compare(&in, T_OUT, &result, &right).error == 0);
+    reference = -65520;
+    assert_true(compare(&in, T_OUT, &result, &right).error == INFINITY);
+}
+
 enum { MANY = 100 };
 
 /* Of references 1, 1 + step, 1 + 2 step ... and results that are these in bf16, but for `last` that is added to the last. */
@@ -243,6 +260,7 @@ int main(void) {
                                                cmocka_unit_test(fp32_rounds_as_the_compiler_does),
                                                cmocka_unit_test(finds_the_largest_error),
                                                cmocka_unit_test(what_is_not_a_number_is_an_infinite_error),
+                                               cmocka_unit_test(what_a_dtype_cannot_hold_is_infinite),
                                                cmocka_unit_test(finds_results_that_were_rounded_on_their_way),
                                                cmocka_unit_test(rounding_is_half_a_step_at_the_magnitude),
                                                cmocka_unit_test(the_allowance_follows_the_rule),
