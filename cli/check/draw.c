@@ -237,6 +237,7 @@ static void draw_functions(stream *r, problem *p, int64_t of) {
         snprintf(p->score, sizeof p->score, "%s", PICK(r, scores));
         if (chance(r, 1, 3)) snprintf(p->score, sizeof p->score, "score+table[h][i-j+%lld]", (long long)at);
         if (chance(r, 1, 6)) snprintf(p->score, sizeof p->score, "score*(1.5-tanh(table[h][abs(j)%%3]))");
+        if (fabs(p->scale) > 1e6 && strstr(p->score, "score*score")) p->score[0] = 0; /* infinite in fp32 */
         p->dscore = p->operation == STROBE_BACKWARD && strstr(p->score, "table") && chance(r, 1, 2);
     }
     if (chance(r, of, 20)) snprintf(p->visible, sizeof p->visible, "%s", PICK(r, masks));
@@ -247,7 +248,8 @@ static void draw_functions(stream *r, problem *p, int64_t of) {
 static double draw_large_scale(stream *r, const problem *p) {
     static const double of_backward[] = {100, 300, -1000}, on_gpu[] = {100, 1e3, -1e4},
                         on_cpu[] = {100, 1e3, -1e4, 1e6, 1e12, 1e30};
-    if (p->operation == STROBE_BACKWARD && p->softcap > 100) return 0;
+    const bool adds_up = p->values >= VALUES_GROWING && p->values <= VALUES_LOW; /* over the columns of a key */
+    if (p->operation == STROBE_BACKWARD && (adds_up || p->softcap > 100)) return 0;
     if (p->operation == STROBE_BACKWARD) return p->dtype == STROBE_FP16 ? 0 : PICK(r, of_backward);
     return p->device == STROBE_CUDA ? PICK(r, on_gpu) : PICK(r, on_cpu);
 }
