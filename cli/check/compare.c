@@ -51,8 +51,9 @@ bool compare_finds_rounded(const inputs *in, tensor_id id, const buffer *result,
             const double value = element_load(rows_at(&r, result) + (size_t)c * result_bytes, result->dtype);
             const double right = element_load(rows_at(&r, reference) + (size_t)c * reference_bytes, reference->dtype);
             if (isfinite(value) && value != element_round(dtype, value)) return false;
-            const double step = element_step(dtype, right);
-            between += fabs(value - right) <= step && fabs(right - element_round(dtype, right)) > step / 16;
+            const double step = element_step(dtype, right), own_step = element_step(result->dtype, right);
+            between += own_step < step / 4 && fabs(value - right) <= step && /* fp16's subnormal numbers have fewer digits */
+                       fabs(right - element_round(dtype, right)) > step / 16;
         }
     return between >= ENOUGH_BETWEEN;
 }
