@@ -101,10 +101,10 @@ static inline void p_and_ds(const struct problem *p, const struct block *b, cons
             const vec drop = dropout ? v_load(b->z + at) : v_set(1);
             const vec ds = v_mul(p_ij, v_sub(v_mul(v_load(b->ds + at), drop), delta));
             v_store(b->p + at, v_mul(p_ij, drop));
-            const vec seen_ds = hidden ? v_select_equal(p_ij, zero, zero, ds) : ds;
+            const vec seen_ds = hidden ? v_select_equal(score, out_of_sight, zero, ds) : ds;
             v_store(b->ds + at, seen_ds);
             if (b->row_sums) sum_ds = v_add(sum_ds, seen_ds), sum_p = v_add(sum_p, p_ij);
-            if (hidden && softcap) v_store(b->slope + at, v_select_equal(p_ij, zero, zero, v_load(b->slope + at)));
+            if (hidden && softcap) v_store(b->slope + at, v_select_equal(score, out_of_sight, zero, v_load(b->slope + at)));
         }
         if (!b->row_sums) continue;
         float *const of_ds = b->row_sums + lane, *const of_p = of_ds + TILE_ROWS;
