@@ -165,6 +165,31 @@ def test_a_call_is_an_operator_where_operators_are_looked_at():
     assert torch.equal(traced(x), st.attention(x, x, x))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda q: st.attention(q, q, q),
+        lambda q: st.attention(q, q, q, score="score * 2"),
+        lambda q: st.attention(q, q, q, quantise="int8"),
+        lambda q: st.attention(q.detach(), q.detach(), q.detach(), sinks=q[0, 0, :, 0]),
+        lambda q: st.scaled_dot_product_attention(q, q, q, attn_mask=torch.zeros(2, 2)),
+        lambda q: st.flash_attn_with_kvcache(q, q, q),
+    ],
+)
+def test_a_tangent_is_refused(call):
+    """Of tensors that need no gradient too, of which an operator would drop it without a word."""
+    q = torch.randn(1, 4, 2, 8)
+    sentence = "strobe.torch has no forward derivatives of attention"
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match=sentence):
+        call(forward_ad.make_dual(q, q))
+    with pytest.raises(NotImplementedError, match=sentence):
+        torch.func.jvp(lambda x: st.attention(x, x, x), (q,), (q,))
+    with pytest.raises(NotImplementedError, match=sentence):
+        torch.func.jvp(torch.func.grad(lambda x: st.attention(x, x.detach(), x.detach()).sum()), (q,), (q,))
+    with forward_ad.dual_level():  # of tensors without one nothing is dropped
+        assert torch.equal(st.attention(q, q, q), st.attention(q, q, q, causal=False, return_lse=True)[0])
+
+
 FEATURES = [{"causal": True}, {"window": (2, 1)}, {"softcap": 2.0}, {"dropout": 0.3, "seed": 7}]
 FEATURES += [{"bias": 1}, {"sinks": 1}, {"bias": 1, "sinks": 1}]
 
@@ -294,7 +319,7 @@ def test_vmap_over_nothing():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"dropout": 0.5}, 'with dropout; randomness="different" and one seed for all is accepted'),
+        ({"dropout": 0.5}, 'with dropout; randomness="different" beside a seed, the same for all, is accepted'),
         (
             {"cu_seqlens_q": torch.tensor([0, 4], dtype=torch.int32), "max_seqlen_q": 4},
             "with packed sequences; one of a tensor",

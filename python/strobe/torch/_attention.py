@@ -9,6 +9,7 @@ from torch import Tensor
 
 from strobe._attention import MaskLists, sides
 from strobe.torch._fp8 import quantised_attention
+from strobe.torch._ops import refuse_forward_derivatives
 from strobe.torch._run import heads_last, run
 from strobe.torch._score import scored_attention
 
@@ -143,6 +144,7 @@ def attention(
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.is_nested:
             raise NotImplementedError(f"{name} is a nested tensor; packed sequences, with cu_seqlens_q and cu_seqlens_k, are accepted")
+    refuse_forward_derivatives(q, k, v, bias, sinks, alibi_slopes, *(arrays.values() if isinstance(arrays, dict) else ()))
     q, k, v = under_autocast(q, k, v)
     if bias is not None or mask is not None:
         keys = k.shape[1] if cu_seqlens_k is None else max_seqlen_k

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from strobe import _strobe
-from strobe.torch._ops import define, lse_shape, usable
+from strobe.torch._ops import define, lse_shape, refuse_forward_derivatives, usable
 from strobe.torch._run import PLAIN, observed
 from strobe.torch._shapes import check_append, check_shapes
 
@@ -117,6 +117,7 @@ define("strobe::append", _schema(_APPEND, "Tensor"), (), _run_append, _fake_appe
 
 
 def refuse_gradient(what: str, **tensors: Tensor | None) -> None:
+    refuse_forward_derivatives(*tensors.values())
     if not torch.is_grad_enabled():
         return
     for name, x in tensors.items():

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from strobe import _strobe
 from strobe.torch._shapes import check_scores, check_shapes
@@ -166,6 +167,19 @@ def refuse_second(ctx, *gradients):
     )
 
 
+def refuse_forward_derivatives(*given):
+    """Refuses a tensor with a tangent, which the results would not have: an operator that needs no gradient drops it."""
+    if torch.compiler.is_compiling() or getattr(forward_ad, "_current_level", 0) < 0:
+        return
+    for x in given:
+        if isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None:
+            refuse_tangents()
+
+
+def refuse_tangents(*given):
+    raise NotImplementedError("strobe.torch has no forward derivatives of attention; gradients by backward are accepted")
+
+
 def define(name, schema, tags, kernel, fake):
     # Not torch.library.custom_op, which does the same and asks on every call whether the results are new tensors: they are.
     torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag, *tags))
@@ -213,6 +227,7 @@ class _TransformedBackward(torch.autograd.Function):
         pass
 
     backward = staticmethod(refuse_second)
+    jvp = staticmethod(refuse_second)
 
     @staticmethod
     def vmap(info, in_dims, *arguments):
@@ -228,6 +243,7 @@ class Transformed(torch.autograd.Function):
         return _attention(*shared)
 
     setup_context = staticmethod(setup_context)
+    jvp = staticmethod(refuse_tangents)
 
     @staticmethod
     def backward(ctx, dout, dlse):

@@ -58,7 +58,7 @@ def _fold(info: Any, names: list[str], in_dims: tuple, arguments: tuple) -> _Fol
     if given["cu_seqlens_q"] is not None or given["cu_seqlens_k"] is not None:
         _refuse("packed sequences", "one of a tensor a sequence, with used_q and used_k,")
     if given["seed"] is not None and (info.randomness != "different" or folded.axis["seed"] is not None):
-        _refuse("dropout", 'randomness="different" and one seed for all')
+        _refuse("dropout", 'randomness="different" beside a seed, the same for all,')
     if folded.axis["sinks"] is not None:
         _refuse("sinks of their own", "sinks that are the same for all")
     for name in ("q", "k", "v"):
