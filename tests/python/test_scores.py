@@ -144,6 +144,10 @@ def test_numpy_and_lengths():
         (lambda s, b, h, i, j: s + torch.ones(3), "computes with a whole tensor"),
         (lambda s, b, h, i, j: s + torch.ones(3, 3)[i], "a tensor of 2 axes by 1 indices"),
         (lambda s, b, h, i, j: s + (i & j), "uses & on numbers"),
+        (lambda s, b, h, i, j: s + (i ^ j), "uses ^ on numbers"),
+        (lambda s, b, h, i, j: s + ((i < j) - (i > 3)), "subtracts truths"),
+        (lambda s, b, h, i, j: torch.add(s, j, alpha=2), "calls add with 2 arguments, alpha, which has no expression"),
+        (lambda s, b, h, i, j: s + i.div(j, rounding_mode="floor"), "calls div with 2 arguments, rounding_mode, which"),
     ],
 )
 def test_what_has_no_expression_is_refused_by_name(mod, sentence):
@@ -222,6 +226,27 @@ def test_a_block_mask_of_pytorchs_own_making():
     for given in (block_mask, documents):
         out = st.flex_attention(q, k, v, block_mask=given)
         assert torch.allclose(out.double(), masked_dense(q, k, v, shown), atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        lambda i, j: (i > j) + (j > 3),  # PyTorch's sum of two truths is one
+        lambda i, j: ((i > j) + True) * (j > 3),
+        lambda i, j: (i > j) ^ (j > 3),
+        lambda i, j: torch.logical_xor(i > j, j > 3) & (i % 2 == 0),
+    ],
+)
+def test_what_is_computed_of_truths_is_a_truth(truth):
+    q, k, v = (x.detach().transpose(1, 2) for x in inputs())
+    at = torch.arange(LENGTH)
+    table = truth(at[:, None], at[None])
+    assert table.dtype is torch.bool
+    found = st.flex_attention(q, k, v, lambda s, b, h, i, j: s + 2 * truth(i, j))
+    scores = q.double() @ k.double().mT / math.sqrt(DIM) + 2 * table
+    assert torch.allclose(found.double(), torch.softmax(scores, -1) @ v.double(), atol=4e-6)
+    found = st.flex_attention(q, k, v, block_mask=lambda b, h, i, j: truth(i, j) | (i == j))
+    assert torch.allclose(found.double(), masked_dense(q, k, v, table | (at[:, None] == at)), atol=4e-6)
 
 
 def test_threads_trace_at_the_same_time():

@@ -5,6 +5,7 @@ A function is called once, with objects that write down what is done with them. 
 expression. What has no expression is refused by its name.
 """
 
+import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -35,7 +36,7 @@ class _Traced:
         if name == "device":
             return _Tracer.current.get().device
         if name in _METHODS:
-            return lambda *args, **kwargs: _METHODS[name](self, *args, **kwargs)
+            return lambda *args, **kwargs: _apply(name, _METHODS[name], (self, *args), kwargs)
         raise NotImplementedError(
             f"a score_mod or mask_mod uses .{name} of a traced value, which has no expression in Strobe"
         )
@@ -62,9 +63,21 @@ def _of(x: Any) -> _Traced:
 def _arithmetic(symbol: str) -> Callable:
     def apply(x, y):
         x, y = _of(x), _of(y)
+        if x.kind == y.kind == "bool":  # PyTorch's sum and product of two truths are one
+            if symbol == "-":
+                raise NotImplementedError("a score_mod or mask_mod subtracts truths; of numbers it is accepted")
+            return _Traced(f"({x.text} {'||' if symbol == '+' else '&&'} {y.text})", "bool")
         return _Traced(f"({x.text} {symbol} {y.text})", "float" if "float" in (x.kind, y.kind) else "int")
 
     return apply
+
+
+def _unequal(x, y):
+    """Of two truths PyTorch's ^ and logical_xor."""
+    x, y = _of(x), _of(y)
+    if x.kind != "bool" or y.kind != "bool":
+        raise NotImplementedError("a score_mod or mask_mod uses ^ on numbers; on truths it is accepted")
+    return _Traced(f"({x.text} != {y.text})", "bool")
 
 
 def _comparison(symbol: str) -> Callable:
@@ -156,7 +169,7 @@ _BY_NAME: dict[str, Callable] = {
     "mod": _remainder, "remainder": _remainder, "floordiv": _floor_divide, "floor_divide": _floor_divide,
     "pow": _function("pow"), "lt": _comparison("<"), "le": _comparison("<="), "gt": _comparison(">"), "ge": _comparison(">="),
     "eq": _comparison("=="), "ne": _comparison("!="), "and": _logic("&&", "&"), "or": _logic("||", "|"),
-    "logical_and": _logic("&&", "logical_and"), "logical_or": _logic("||", "logical_or"), "logical_not": _not, "invert": _not,
+    "xor": _unequal, "logical_xor": _unequal, "bitwise_xor": _unequal, "logical_and": _logic("&&", "logical_and"), "logical_or": _logic("||", "logical_or"), "logical_not": _not, "invert": _not,
     "bitwise_not": _not, "neg": _negative, "negative": _negative, "abs": _function("abs", False),
     "minimum": _function("min", False), "maximum": _function("max", False), "min": _function("min", False),
     "max": _function("max", False), "exp": _function("exp"), "exp2": _function("exp2"), "log": _function("log"),
@@ -168,7 +181,7 @@ _BY_NAME: dict[str, Callable] = {
 _METHODS = {**_BY_NAME, "to": _to, "float": lambda x: _to(x, torch.float32), "int": lambda x: _to(x, torch.int32),
             "long": lambda x: _to(x, torch.int32), "bool": lambda x: _to(x, torch.bool),
             "new_zeros": _constant(False), "new_ones": _constant(True)}  # fmt: skip
-_BINARY = ("add", "sub", "mul", "truediv", "mod", "floordiv", "pow", "and", "or")
+_BINARY = ("add", "sub", "mul", "truediv", "mod", "floordiv", "pow", "and", "or", "xor")
 for _name in (*_BINARY, "lt", "le", "gt", "ge", "eq", "ne", "invert", "neg", "abs"):
     setattr(_Traced, f"__{_name}__", _BY_NAME[_name])
 for _name in _BINARY:
@@ -226,6 +239,17 @@ def _call(function, args, kwargs):
         apply = _swapped(_BY_NAME[plain[1:]])
     if apply is None:
         raise NotImplementedError(f"a score_mod or mask_mod calls {name}, which has no expression in Strobe")
+    return _apply(name, apply, args, kwargs)
+
+
+def _apply(name: str, apply: Callable, args: tuple, kwargs: dict[str, Any]) -> _Traced:
+    try:
+        inspect.signature(apply).bind(*args, **kwargs)
+    except TypeError:
+        given = ", ".join([f"{len(args)} arguments", *kwargs])
+        raise NotImplementedError(
+            f"a score_mod or mask_mod calls {name} with {given}, which has no expression in Strobe"
+        ) from None
     return apply(*args, **kwargs)
 
 
