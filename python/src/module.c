@@ -45,6 +45,7 @@ static PyMethodDef functions[] = {
     ENTRY(xla_handler, 0),
     ENTRY(arguments, 0),
     ENTRY(merge, 0),
+    ENTRY(score_gradients, 0),
     ENTRY(kernels, 0),
     ENTRY(devices, 0),
     ENTRY(version, 0),

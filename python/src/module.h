@@ -89,6 +89,7 @@ FUNCTION(py_attention_plain);
 FUNCTION(py_xla_handler);     /* xla_handler.c */
 FUNCTION(py_arguments);       /* keywords.c */
 FUNCTION(py_merge);           /* merge.c */
+FUNCTION(py_score_gradients); /* score.c */
 FUNCTION(py_kernels);         /* info.c */
 FUNCTION(py_devices);         /* info.c */
 FUNCTION(py_version);         /* info.c */

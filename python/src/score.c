@@ -147,3 +147,66 @@ void close_score(struct call *c) {
     free(c->score);
     c->score = NULL;
 }
+
+/* --------------------------------------------------------------------------------------------- which have a gradient -- */
+
+/* Lists of (name, rank, whether of integers) and of (name, whether an integer), whose strings stay theirs. */
+static bool read_declarations(struct score *s, PyObject *arrays, PyObject *scalars) {
+    if (!PyList_Check(arrays) || PyList_Size(arrays) > MOST_ARRAYS || !PyList_Check(scalars) ||
+        PyList_Size(scalars) > MOST_SCALARS) {
+        PyErr_SetString(PyExc_TypeError, "arrays and scalars are lists, of up to 16 and 32 entries");
+        return false;
+    }
+    for (; s->array_count < PyList_Size(arrays); ++s->array_count) {
+        strobe_score_array *to = &s->arrays[s->array_count];
+        int of_integers;
+        if (!PyArg_Parse(PyList_GetItem(arrays, s->array_count), "(sip)", &to->name, &to->rank, &of_integers)) return false;
+        to->dtype = of_integers ? STROBE_INT32 : STROBE_FP32;
+    }
+    for (; s->scalar_count < PyList_Size(scalars); ++s->scalar_count) {
+        strobe_score_scalar *to = &s->scalars[s->scalar_count];
+        if (!PyArg_Parse(PyList_GetItem(scalars, s->scalar_count), "(si)", &to->name, &to->integer)) return false;
+    }
+    return true;
+}
+
+/* Asked of a problem without rows, of which nothing else would be refused. */
+static bool has_gradient(const struct score *s, int32_t n) {
+    static float nothing;
+    strobe_score_elements elements[MOST_ARRAYS] = {0}, gradients[MOST_ARRAYS] = {0};
+    for (int32_t a = 0; a < s->array_count; ++a)
+        for (int axis = 0; axis < s->arrays[a].rank; ++axis) elements[a].extent[axis] = gradients[a].extent[axis] = 1;
+    gradients[n].data = &nothing;
+    const strobe_score_arguments arguments = {
+        .struct_size = sizeof arguments, .function = s->function, .arrays = elements, .array_count = s->array_count};
+    const strobe_score_gradients dscore = {.struct_size = sizeof dscore, .arrays = gradients, .array_count = s->array_count};
+    const strobe_attention a = {.struct_size = sizeof a, .heads_q = 1, .dim = 1, .score = &arguments};
+    const strobe_gradients g = {.struct_size = sizeof g, .dscore = &dscore};
+    return strobe_check(&a, &g) == STROBE_OK;
+}
+
+/* (score or None, arrays, scalars) -> whether score changes with the elements of each array. All True where the library
+ * refuses the text: the call says why. */
+FUNCTION(py_score_gradients) {
+    (void)module;
+    if (count != 3) return PyErr_Format(PyExc_TypeError, "score_gradients takes 3 arguments");
+    struct score *s = calloc(1, sizeof *s);
+    if (!s) return PyErr_NoMemory();
+    const char *text = NULL;
+    PyObject *result = NULL;
+    if (read_text(args[0], "score", &text) && read_declarations(s, args[1], args[2]) &&
+        (result = PyList_New(s->array_count)) != NULL) {
+        s->source = (strobe_score_source){.struct_size = sizeof s->source,
+                                          .score = text,
+                                          .scalars = s->scalars,
+                                          .arrays = s->arrays,
+                                          .scalar_count = s->scalar_count,
+                                          .array_count = s->array_count};
+        const bool is_made = text && strobe_score_create(&s->source, &s->function) == STROBE_OK;
+        for (int32_t n = 0; n < s->array_count; ++n)
+            PyList_SetItem(result, n, PyBool_FromLong(text && (!is_made || has_gradient(s, n))));
+    }
+    strobe_score_destroy(s->function);
+    free(s);
+    return result;
+}

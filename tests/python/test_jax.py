@@ -152,6 +152,19 @@ def test_functions_of_a_score_have_the_bits_of_strobe_attention(name):
         assert same_bits(of_arrays[n], y)
 
 
+def test_arrays_that_only_choose_have_a_gradient_of_0():
+    q, k, v = (jnp.asarray(x) for x in inputs({}))
+    rng = np.random.default_rng(1)
+    arrays = {name: jnp.float32(rng.standard_normal(k.shape[1])) for name in ("moved", "compared", "shown", "unread")}
+    text = {"score": "score + (compared[j] > 0 ? moved[j] : 0)", "visible": "shown[j] > -1 || j == 0"}
+    found = jax.jit(jax.grad(lambda own: (sj.attention(q, k, v, arrays=own, **text) ** 2).sum()))(arrays)
+    assert not any(found[name].any() for name in ("compared", "shown", "unread"))
+    bias = lambda moved: jnp.where(arrays["compared"] > 0, moved, 0).reshape(1, 1, 1, -1)  # noqa: E731
+    shown = ((arrays["shown"] > -1) | (jnp.arange(k.shape[1]) == 0)).reshape(1, 1, 1, -1)
+    expected = jax.grad(lambda moved: (plain(q, k, v, bias(moved), shown) ** 2).sum())(arrays["moved"])
+    np.testing.assert_allclose(found["moved"], expected, atol=1e-4)
+
+
 def test_functions_of_a_score_under_vmap_and_refused():
     q, k, v = (jnp.stack([x, 2 * x, -x]) for x in inputs({}))
     rows = jnp.float32([[0, 1], [2, 3], [4, 5]])

@@ -249,6 +249,29 @@ def test_what_is_computed_of_truths_is_a_truth(truth):
     assert torch.allclose(found.double(), masked_dense(q, k, v, table | (at[:, None] == at)), atol=4e-6)
 
 
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_arrays_that_only_choose_have_no_gradient(backend):
+    """As in PyTorch: what is compared, what `visible` reads and what nothing reads may require one."""
+    q, k, v = inputs()
+    names = ("moved", "compared", "shown", "unread")
+    arrays = {name: torch.randn(LENGTH, requires_grad=True) for name in names}
+    text = {"score": "score + (compared[i] > 0 ? moved[j] * w : 0)", "visible": "shown[j] > -1 || i == j"}
+
+    def step(q):
+        return st.attention(q, k, v, arrays=arrays, scalars={"w": 2}, **text).square().sum()
+
+    call = step if backend is None else torch.compile(step, backend=backend, fullgraph=True)
+    call(q).backward()
+    assert all(arrays[name].grad is None or not arrays[name].grad.any() for name in names[1:])
+    chosen = arrays["compared"].detach()[:, None] > 0
+    moved = arrays["moved"].detach().double().requires_grad_()
+    scores = torch.einsum("bihd,bjhd->bhij", q.double(), k.double()) / math.sqrt(DIM) + torch.where(chosen, 2 * moved, 0.0)
+    shown = (arrays["shown"] > -1) | torch.eye(LENGTH, dtype=torch.bool)
+    out = torch.einsum("bhij,bjhd->bihd", torch.softmax(scores.masked_fill(~shown, -math.inf), -1), v.double())
+    (truth,) = torch.autograd.grad(out.square().sum(), moved)
+    assert torch.allclose(arrays["moved"].grad.double(), truth, atol=1e-4)
+
+
 def test_threads_trace_at_the_same_time():
     q, k, v = (x.transpose(1, 2) for x in inputs())
     tables = [torch.full((LENGTH,), float(n)) for n in range(4)]

@@ -189,7 +189,8 @@ def _backward(constants: tuple, saved: tuple, cotangents: tuple) -> tuple:
     numbers, function = constants
     numbers = tuple((name, x) for name, x in numbers if name not in _OF_FORWARD)
     with_bias = "bias" in wanted
-    of_arrays = tuple(name for name in _operator.array_names(len(function.arrays)) if name in wanted)
+    asked = wanted.keys() & function.differentiable(arrays)
+    of_arrays = tuple(name for name in _operator.array_names(len(function.arrays)) if name in asked)
     results = iter(_operator.backward(tuple(given), numbers, function, with_bias, of_arrays)(*given.values()))
     gradients = {name: next(results) for name in _FLOAT if name in arrays and (name != "bias" or with_bias)}
     gradients |= zip(of_arrays, results, strict=True)

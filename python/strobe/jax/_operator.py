@@ -36,6 +36,16 @@ class Function(NamedTuple):
         arrays = {name: given[operand] for name, operand in zip(self.arrays, array_names(len(self.arrays)), strict=True)}
         return {"score": self.score, "visible": self.visible, "arrays": arrays, "scalars": scalars}
 
+    def differentiable(self, given: dict[str, Any]) -> set[str]:
+        """The operands that score changes with; the gradient of the other arrays is 0."""
+        operands = array_names(len(self.arrays))
+        declared = [
+            (name, given[operand].ndim, not jax.numpy.issubdtype(given[operand].dtype, jax.numpy.floating))
+            for name, operand in zip(self.arrays, operands, strict=True)
+        ]
+        found = _strobe.score_gradients(self.score, declared, [(name, integer) for name, _, integer in self.scalars])
+        return {operand for operand, has in zip(operands, found, strict=True) if has}
+
 
 def array_names(count: int) -> tuple[str, ...]:
     """As operands a function's arrays are called by their numbers."""

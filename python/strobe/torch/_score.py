@@ -64,11 +64,23 @@ def _fake_scored_backward(dout, dlse, out, lse, wanted, q, k, v, *given):
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), gradients
 
 
+def _wanted(inputs: tuple) -> list[bool]:
+    """Which arrays need a gradient that is not 0 everywhere: not those that are only compared, or that only `visible` reads."""
+    arrays = inputs[_ARRAYS]
+    wanted = [x.requires_grad for x in arrays]
+    if not any(wanted):
+        return wanted
+    score, _, names, _, scalar_names, _, integers = inputs[len(_ops.SHARED) :]
+    declared = [(name, x.dim(), not x.is_floating_point()) for name, x in zip(names, arrays, strict=True)]
+    found = _strobe.score_gradients(score, declared, list(zip(scalar_names, integers, strict=True)))
+    return [want and has for want, has in zip(wanted, found, strict=True)]
+
+
 def _setup_context(ctx, inputs, output):
     arrays = inputs[_ARRAYS]
     ctx.save_for_backward(*output, *inputs[: _ops.TENSORS], *arrays)
     ctx.others = inputs[_ops.TENSORS : _ARRAYS], inputs[_ARRAYS + 1 :]
-    ctx.wanted = [x.requires_grad for x in arrays]
+    ctx.wanted = _wanted(inputs)
     ctx.set_materialize_grads(False)
 
 
