@@ -93,15 +93,16 @@ static strobe_status check_paged(const struct problem *p) {
     return strobe__check_pointer("paged.page_table", g->page_table, sizeof *g->page_table);
 }
 
-/* Offsets of a [batch, heads, rows, keys] view fit: the same arithmetic as a tensor's, its inner axis being the keys. */
+/* Offsets of a [batch, heads, rows, keys] view fit: the same arithmetic as a tensor's, its inner axis being the keys. A
+ * tensor's axes come in another order, which changes nothing here but the sentence, which has the caller's. */
 static strobe_status check_scores(const char *name, const struct problem *p, const void *data, const int64_t stride[3],
                                   const int64_t extent[3], int64_t keys, int32_t dtype, bool written) {
     const strobe_tensor view = {
-        .data = (void *)(uintptr_t)data, .stride = {stride[0], stride[2], stride[1]}, .dtype = dtype};
+        .data = (void *)(uintptr_t)data, .stride = {stride[0], stride[1], stride[2]}, .dtype = dtype};
     const struct tensor_check check = {
         .name = name,
         .tensor = &view,
-        .extent = {extent[0], extent[2], extent[1]},
+        .extent = {extent[0], extent[1], extent[2]},
         .inner = keys,
         .dtypes = FLOAT_DTYPES | DTYPE_BIT(STROBE_INT8),
         .written = written,
