@@ -13,10 +13,12 @@
 /* Reads and checks a problem, and brings it to the form that kernels know best. */
 static strobe_status settle(struct problem *problem, const strobe_attention *attention, const strobe_gradients *gradients,
                             bool runs) {
+    const float_mode mode = float_mode_enter();
     strobe_status status = strobe__problem_read(problem, attention, gradients, runs);
     if (!status) status = strobe__problem_validate(problem);
     if (!status && !strobe__names_reference(problem)) strobe__score_take_band(problem);
     if (!status) strobe__accumulate_divert(problem);
+    float_mode_set(mode);
     return status;
 }
 
@@ -107,8 +109,7 @@ static strobe_status run_here(const strobe_attention *attention, const strobe_gr
 /* Tasks have a mode of their own (parallel.c); what is worked out around them, a scale or a sum over rows, has it here. */
 static strobe_status run(const strobe_attention *attention, const strobe_gradients *gradients, void *workspace,
                          size_t workspace_bytes, void *stream) {
-    const float_mode mode = float_mode_get();
-    float_mode_set(FLOAT_MODE_OF_PROGRAMS);
+    const float_mode mode = float_mode_enter();
     const strobe_status status = run_here(attention, gradients, workspace, workspace_bytes, stream);
     float_mode_set(mode);
     return status;

@@ -5,6 +5,7 @@
  * checks of the appender are append_check.c's. */
 #include "core/append.h"
 
+#include "core/float_mode.h"
 #include "core/kernel.h"
 #include "core/validate.h"
 
@@ -119,7 +120,7 @@ static void set_cache(struct appending *w) {
     w->cache = c;
 }
 
-strobe_status strobe_append(const strobe_attention *attention, const strobe_appender *appender, void *stream) {
+static strobe_status append_here(const strobe_attention *attention, const strobe_appender *appender, void *stream) {
     struct appending w = {0};
     TRY(read(&w, attention, appender));
     TRY(strobe__problem_validate(&w.p));
@@ -142,4 +143,12 @@ strobe_status strobe_append(const strobe_attention *attention, const strobe_appe
         if (backend->append && (int32_t)backend->device == a->device) return backend->append(&w, stream);
     return strobe__fail(STROBE_UNSUPPORTED,
                         "device is %d (CUDA), for which this build appends nothing; 0 (the CPU) is accepted", a->device);
+}
+
+/* Tasks have a float mode of their own (parallel.c); what is worked out before them has it here. */
+strobe_status strobe_append(const strobe_attention *attention, const strobe_appender *appender, void *stream) {
+    const float_mode mode = float_mode_enter();
+    const strobe_status status = append_here(attention, appender, stream);
+    float_mode_set(mode);
+    return status;
 }

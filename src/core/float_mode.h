@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  *
  * float_mode.h: how a thread's processor computes with floats: which way it rounds, whether it flushes denormals, whether it
- * ends the process at a NaN. A caller may have set any of it; a task computes as programs start. */
+ * ends the process at a NaN. A caller may have set any of it; the library computes as programs start. */
 #ifndef STROBE_CORE_FLOAT_MODE_H
 #define STROBE_CORE_FLOAT_MODE_H
 
@@ -30,5 +30,12 @@ enum { FLOAT_MODE_OF_PROGRAMS = FE_TONEAREST };
 static inline float_mode float_mode_get(void) { return fegetround(); }
 static inline void float_mode_set(float_mode mode) { (void)fesetround(mode); }
 #endif
+
+/* The mode of programs, until float_mode_set() gets back what this returns. */
+static inline float_mode float_mode_enter(void) {
+    const float_mode mode = float_mode_get();
+    float_mode_set(FLOAT_MODE_OF_PROGRAMS);
+    return mode;
+}
 
 #endif

@@ -68,8 +68,7 @@ struct work {
  * takes which task. */
 static void run_task(void *work, int64_t index, int32_t worker) {
     const struct work *const w = work;
-    const float_mode mode = float_mode_get();
-    float_mode_set(FLOAT_MODE_OF_PROGRAMS);
+    const float_mode mode = float_mode_enter();
     w->task(w->context, index, worker);
     float_mode_set(mode);
 }

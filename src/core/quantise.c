@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "core/float_mode.h"
 #include "core/kernel.h"
 #include "core/validate.h"
 
@@ -192,7 +193,7 @@ static void set_tensor(struct quantisation *w, int which, const struct side *s) 
     w->tensor[which] = t;
 }
 
-strobe_status strobe_quantise(const strobe_attention *attention, const strobe_quantiser *quantiser, void *stream) {
+static strobe_status quantise_here(const strobe_attention *attention, const strobe_quantiser *quantiser, void *stream) {
     struct quantisation w = {0};
     struct side sides[QUANTISE_TENSORS];
     TRY(read(&w, attention, quantiser));
@@ -213,4 +214,12 @@ strobe_status strobe_quantise(const strobe_attention *attention, const strobe_qu
         if (backend->quantise && (int32_t)backend->device == w.p.a.device) return backend->quantise(&w, stream);
     return strobe__fail(STROBE_UNSUPPORTED,
                         "device is %d (CUDA), for which this build has no kernel; 0 (the CPU) is accepted", w.p.a.device);
+}
+
+/* Tasks have a float mode of their own (parallel.c); what is worked out before them has it here. */
+strobe_status strobe_quantise(const strobe_attention *attention, const strobe_quantiser *quantiser, void *stream) {
+    const float_mode mode = float_mode_enter();
+    const strobe_status status = quantise_here(attention, quantiser, stream);
+    float_mode_set(mode);
+    return status;
 }

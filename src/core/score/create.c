@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/float_mode.h"
 #include "core/problem.h"
 #include "core/score/create.h"
 
@@ -124,7 +125,10 @@ strobe_status strobe_score_create(const strobe_score_source *source, strobe_scor
     static _Atomic uint64_t functions;
     f->serial = ++functions;
     struct score_error error = {.sentence = ""};
-    if (!build(f, &s, &error)) {
+    const float_mode mode = float_mode_enter(); /* constants are worked out, also 1.0 / 0.0 */
+    const bool is_built = build(f, &s, &error);
+    float_mode_set(mode);
+    if (!is_built) {
         free(f);
         return strobe__fail(STROBE_INVALID_ARGUMENT, "%s", error.sentence);
     }
