@@ -205,7 +205,7 @@ static const char help[] =
     "  bias_dtype=DTYPE  bias_hides the bias in another dtype; some of it is -inf\n";
 static const char help_end[] =
     "  block=BQ,BK  block_axes=AXES a block mask with blocks of BQ x BK (bhqk)\n"
-    "  shows=few|documents|nothing  masks hide most squares, all but one document's, or all (usual: few)\n"
+    "  shows=few|documents|nothing  masks hide most squares, all but one document's, or all (some)\n"
     "  alibi[=batch|signed]         ALiBi with the usual slopes, others for every batch entry, or usual ones, less than 0, "
     "and 0\n"
     "  sinks[=hidden|large|far]     one sink a head; hidden: -inf in every second; far: -inf, -3e38 to 1e30\n"
