@@ -14,9 +14,8 @@
  * own batch axis hides the last batch entry whole; a block mask shows three of four blocks. shows=few: of a mask most
  * squares of scores are hidden; shows=documents: rows see the keys of their own document; shows=nothing: all is hidden.
  * ALiBi slopes are the usual 2^(-8 (h + 1) / heads); signed: with signs that take turns, of 0 too. int8 and fp8 tensors are
- * such numbers over a scale of their row, by which its largest is 127 or 448. Ragged lengths: entry 0 is the longest, entry 2
- * has no rows, entry 3 no keys, the others are drawn. values= and its like:
- * inputs_values.c. */
+ * such numbers over a scale of their row, by which its largest is 127 or 448. Ragged lengths: entry 0 is the longest, entry
+ * 2 has no rows, entry 3 no keys, the others are drawn. values= and its like: inputs_values.c. */
 #ifndef STROBE_CLI_INPUTS_H
 #define STROBE_CLI_INPUTS_H
 

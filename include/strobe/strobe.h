@@ -273,9 +273,9 @@ typedef struct strobe_score_gradients strobe_score_gradients;
 typedef struct strobe_mask_lists strobe_mask_lists;
 
 /* Choices that the library otherwise makes. kernel: take the kernel of this name or refuse (names: strobe_kernel_at).
- * split_keys: keys in one split of split-KV decoding, so that results do not depend on the batch. It is taken by the
- * cpu_decode kernels (up to 16 query rows a K/V head), and, rounded up to whole blocks of keys, by cuda_latent_sm90,
- * cuda_decode_sm80, cuda_decode_bytes_sm80, cuda_forward_sm80 and cuda_forward_fp32. No backward takes it. */
+ * split_keys: keys in one split of split-KV decoding, so that results do not depend on the batch. Forwards take it: those of
+ * cpu_decode (up to 16 query rows a K/V head; no softcap, ALiBi, bias, function of a score) and, rounded up to whole blocks,
+ * cuda_latent_sm90, cuda_decode_sm80, cuda_decode_bytes_sm80, cuda_forward_sm80 and cuda_forward_fp32. */
 typedef struct strobe_tuning {
     size_t struct_size;
     const char *kernel;

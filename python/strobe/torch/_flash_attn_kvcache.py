@@ -117,7 +117,7 @@ def flash_attn_with_kvcache(
         As in :func:`flash_attn_func`.
     num_splits : int
         For up to 16 query rows a K/V head, into how many parts the cache's keys are split; 0: as the library likes. Where it is
-        given, a row's bits do not depend on the batch.
+        given, a row's bits do not depend on the batch; on the CPU it is refused beside softcap and alibi_slopes.
     scheduler_metadata, pack_gqa, sm_margin
         Tune flash-attn's kernels, and change nothing here.
 
