@@ -15,8 +15,8 @@
  *   wrong, the standard is measured on the same problem with other seeds, until it has seen some thousands of rows, and in
  *   fp32 on the same inputs with other roundings. The kernel's own result has no part in this: one that is wrong misses the
  *   raised allowance as well.
- * - Q may be multiplied by the softmax's scale and by log2(e), K and V by scales of theirs, before or after the products. The
- *   standard does it after; the error of the one that does it before, in fp32, is taken in. */
+ * - Q may be multiplied by the softmax's scale and by log2(e), K and V by scales of theirs, before the products or after,
+ *   as the standard does; the error of the one that does it before, in fp32, is taken in. */
 #ifndef STROBE_CLI_ORACLE_H
 #define STROBE_CLI_ORACLE_H
 

@@ -286,7 +286,7 @@ static __attribute__((noinline)) void pair_step_summed(struct block_loop *loop, 
 static void next_dkdv(struct block_loop *loop, struct dkdv *dkdv, const struct block_pair *last) {
     const struct backward *f = loop->f;
     const strobe_attention *a = &f->p->a;
-    struct softmax_gradients none = {.left = 0, .due = 0, .pace = 0};
+    struct softmax_gradients none = {.left = 0};
     while (dkdv->next < dkdv->groups) dkdv_step(loop, dkdv, &none, PLAIN_WORK);
     if (!last) return;
     *dkdv = (struct dkdv){.strip = last->strip, .buffer = last->buffer, .groups = (f->k_padded + f->v_padded) / TILE_DEPTH};
@@ -350,7 +350,7 @@ static void product_dq(struct block_loop *loop, int64_t tile, struct softmax_gra
 /* dQ of all tiles, and packing of the next block of rows, if that is wanted. */
 static void product_dq_of_tiles(struct block_loop *loop) {
     const struct backward *f = loop->f;
-    struct softmax_gradients work = {.left = 0, .due = 0, .pace = 0, .packing = &loop->packing};
+    struct softmax_gradients work = {.left = 0, .packing = &loop->packing};
     if (loop->last && loop->packing.rows) {
         const int64_t chunks = (f->k_padded + f->v_padded) / TILE_DEPTH, products_a_strip = PRODUCTS - SCORE_PRODUCTS;
         int64_t pairs = 0;
@@ -375,7 +375,7 @@ static void loop_over_batch(struct block_loop *loop) {
             if (!sees(s, tile)) continue;
             const struct block_pair pair = {.strip = s, .tile = tile, .buffer = buffer, .scores = scores};
             scores ^= PARTS > 1;
-            struct softmax_gradients work = {.left = 0, .due = 0, .pace = 0, .ds_sums = NULL};
+            struct softmax_gradients work = {.left = 0, .ds_sums = NULL};
             if (before.strip) work = start_softmax_gradients(loop, &before);
             const int64_t until = done == 0 ? 0 : dkdv.groups * done / last;
             if (loop->f->tasks.ds_sums && (PARTS > 1 || work.hidden))

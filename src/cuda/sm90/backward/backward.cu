@@ -32,7 +32,7 @@
  * while dK and dV go from registers to memory. A warp of the producer group that has no other role clears dQ's sums
  * (dq_sums.h).
  *
- * Registers of a consumer: dK, dV COLUMNS/2 each, S^T, dP^T ROWS/2 each, dQ 32 (when dP^T is not needed any more), P and dS
+ * Registers of a consumer: dK, dV COLUMNS/2 each, S^T, dP^T ROWS/2 each, dQ DQ_WORDS (where dP^T was needed), P and dS
  * ROWS/4 each. dV takes P rounded, packed; dS takes it as it was, from the registers of S^T. Where ROWS is 128 the loop is
  * compiled for each group, whose descriptors and barriers are constants then (but for FEATURES_ALL, which spills), and where
  * more is done to scores than MASKS_SCORES allows, registers are too few still: dS takes 24 bits of P, in 3/8 ROWS registers.
