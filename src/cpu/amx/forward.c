@@ -254,7 +254,7 @@ static void forward_rows(const struct forward *f, const struct scratch *c, struc
             const struct tile_rows at = tile_rows_at(f->p, &k->s, k->kv, first + n * TILE_ROWS);
             const struct tile_rows next = tile_rows_at(f->p, &k->s, k->kv, first + (n + 1) * TILE_ROWS);
             if (k->first == begin) start_tile(f, &tiles[n], c->state + (one_super_block ? 0 : n) * stride, &at);
-            if (k->end >= end && !f->streams) prefetch_results(f, &at);
+            if (k->end >= end && f->is_far && !f->streams) prefetch_results(f, &at);
             attend_super_block(f, &tiles[n], c, k, ahead);
             /* Q^T of the next tile comes before the results of this one. Stores to the caches wait for those that bypass
              * them, and loads of Q^T wait for both. */
@@ -321,6 +321,7 @@ strobe_status AMX_KERNEL(forward)(const struct plan *plan, const struct executio
     f.scratch_bytes = lay_out(&t, NULL, &f);
     f.tasks = p->a.batch * p->a.heads_kv * f.tasks_a_head;
     f.workers = strobe__workers(p->a.parallel);
+    f.is_far = f.tasks > 0 && first_task_is_far(&f);
     strobe__parallel_for(p->a.parallel, f.tasks, forward_task, &f);
     return STROBE_OK;
 }

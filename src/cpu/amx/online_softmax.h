@@ -14,6 +14,8 @@
 
 #define RESCALE_ABOVE (256.0f * BLOCK_KEYS) /* P may grow to 2^8 on average: far from the end of bf16 and fp32 */
 
+enum { OPERANDS = 3 }; /* of a task: K, V and Q */
+
 /* The state of a tile's rows, kept between super-blocks. */
 struct tile {
     struct tile_rows rows;
@@ -50,6 +52,7 @@ struct forward {
     bool some_hidden;                       /* a key may be hidden from some row of its block */
     bool packs_late;                        /* a block is packed when a tile sees it: some may be hidden from all */
     bool has_terms;                         /* scores_have_terms() */
+    bool is_far;                            /* first_task_is_far() */
     bool streams;                           /* results bypass the caches (non-temporal stores) */
     float factor;                           /* exponent_factor() */
     struct dropout_place place;
@@ -57,7 +60,7 @@ struct forward {
 
 /* What the worker probably reads in its next task: K, V and Q. Each step prefetches step_bytes of it. */
 struct next_task {
-    struct next_rows rows[3];
+    struct next_rows rows[OPERANDS];
     int64_t step_bytes;
 };
 

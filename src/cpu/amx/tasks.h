@@ -2,7 +2,8 @@
  *
  * tasks.h: the tasks of the AMX forward, and what a worker will touch soon, brought into its caches while it multiplies.
  * Between a model's other operators nothing of a call is in the worker's own caches, and rows of one head, which often lie
- * kilobytes apart, are what the processor's own prefetching finds late. */
+ * kilobytes apart, are what the processor's own prefetching finds late. A call that finds all of it in its caches would only
+ * be held up, by up to an eighth of its time, so the caller's thread first asks how long four lines take to come. */
 #ifndef STROBE_CPU_AMX_TASKS_H
 #define STROBE_CPU_AMX_TASKS_H
 
@@ -10,7 +11,7 @@
 
 enum {
     AHEAD_BYTES = 1 << 18, /* of K, V and Q each, that are prefetched at most */
-    STEP_BYTES = 48 * 64,  /* of all of them that a step prefetches at most: more hold up its own loads */
+    STEP_BYTES = 32 * 64,  /* of all of them that a step prefetches at most: more hold up its own loads */
     FEW_STEPS = 32,        /* a task of so few steps is over soon: there each prefetches what it has to */
 };
 
@@ -61,23 +62,44 @@ static inline int64_t steps_of(const struct forward *f, const struct task *t) {
     return up_to(t->rows, TILE_ROWS) / TILE_ROWS * (up_to(keys, 2 * BLOCK_KEYS) / (2 * BLOCK_KEYS) + 2);
 }
 
+/* K, V and Q of a task. */
+static inline void operands_of_task(const struct forward *f, const struct task *t, struct next_rows rows[OPERANDS]) {
+    const strobe_attention *a = &f->p->a;
+    struct tile_rows top, bottom;
+    ends_of(f, t, &top, &bottom);
+    const int64_t begin = tile_first_key(&top), keys = tile_end_key(&bottom) - begin;
+    rows[0] = next_keys(&a->k, &t->keys.s, t->keys.kv, begin, most_rows(keys, &a->k, a->dim), a->dim);
+    rows[1] = next_keys(&a->v, &t->keys.s, t->keys.kv, begin, most_rows(keys, &a->v, a->dim_v), a->dim_v);
+    rows[2] = next_queries(t, &top, &a->q, a->dim);
+}
+
+/* Whether some of what the first task reads and writes is not in the caches of the core that asks. */
+static inline bool first_task_is_far(const struct forward *f) {
+    const strobe_tensor *out = &f->p->a.out;
+    const char *line[OPERANDS + 1];
+    const struct task t = task_at(f, 0);
+    if (t.rows == 0) return true;
+    struct next_rows rows[OPERANDS];
+    operands_of_task(f, &t, rows);
+    const struct tile_rows top = tile_rows_at(f->p, &t.keys.s, t.keys.kv, t.first);
+    line[0] = (const char *)out->data + tile_offset(&top, out, 0) * (int64_t)strobe__dtype_bytes(out->dtype);
+    int n = 1;
+    for (int i = 0; i < OPERANDS; ++i)
+        if (rows[i].data && rows[i].rows > 0) line[n++] = rows[i].data + rows[i].rows / 2 * rows[i].stride;
+    return lines_are_far(line, n);
+}
+
 /* What the worker of task `now`, which is the index-th, comes to next, probably: workers take tasks in turns. It is spread
  * over the steps of `now`; where they are few, not over the last quarter of them, so that it is there in time. */
 static inline struct next_task next_task(const struct forward *f, const struct task *now, int64_t index) {
-    const strobe_attention *a = &f->p->a;
     struct next_task n = {.rows = {{.data = NULL}}};
     index += f->workers;
-    if (index >= f->tasks) return n;
+    if (!f->is_far || index >= f->tasks) return n;
     const struct task t = task_at(f, index);
     if (t.rows == 0) return n;
-    struct tile_rows top, bottom;
-    ends_of(f, &t, &top, &bottom);
-    const int64_t begin = tile_first_key(&top), keys = tile_end_key(&bottom) - begin;
-    n.rows[0] = next_keys(&a->k, &t.keys.s, t.keys.kv, begin, most_rows(keys, &a->k, a->dim), a->dim);
-    n.rows[1] = next_keys(&a->v, &t.keys.s, t.keys.kv, begin, most_rows(keys, &a->v, a->dim_v), a->dim_v);
-    n.rows[2] = next_queries(&t, &top, &a->q, a->dim);
+    operands_of_task(f, &t, n.rows);
     int64_t bytes = 0;
-    for (int i = 0; i < 3; ++i) bytes += n.rows[i].data ? n.rows[i].rows * n.rows[i].bytes : 0;
+    for (int i = 0; i < OPERANDS; ++i) bytes += n.rows[i].data ? n.rows[i].rows * n.rows[i].bytes : 0;
     const int64_t steps = steps_of(f, now);
     const bool few = steps <= FEW_STEPS;
     n.step_bytes = bytes / (few ? steps - steps / 4 : steps) + 1;
@@ -88,7 +110,7 @@ static inline struct next_task next_task(const struct forward *f, const struct t
 /* Prefetches a step's share, in whole rows. */
 static inline void prefetch_next(struct next_task *next) {
     int64_t bytes = next->step_bytes;
-    for (int n = 0; n < 3 && bytes > 0; ++n) {
+    for (int n = 0; n < OPERANDS && bytes > 0; ++n) {
         struct next_rows *x = &next->rows[n];
         if (x->data && x->rows > 0) bytes = prefetch_rows(x, (bytes + x->bytes - 1) / x->bytes) * x->bytes;
     }

@@ -180,6 +180,12 @@ static inline vec_words w_round_bf16(vec low, vec high) {
     return r;
 }
 
+/* The counter that programs may read is too slow to tell. */
+static inline bool lines_are_far(const char *const *line, int n) {
+    (void)line;
+    return n > 0;
+}
+
 #include "cpu/isa/dot_tiles.h"
 
 static inline void tiles_enter(void) {}

@@ -24,7 +24,9 @@
  *   stream_fence              puts them in order with the stores after it
  *   lane_mask                 one truth for each lane: lanes_first (the first n), lanes_not_at_most (of floats, true for a
  *                             NaN), lanes_below (of words), lanes_any; v_pick chooses, w_and_where clears bits
- *   v_keep_visible            a where the lane is in `rows` and the score is not -inf, else 0 */
+ *   v_keep_visible            a where the lane is in `rows` and the score is not -inf, else 0
+ *   lines_are_far             some of n lines of memory are probably not in the core's own caches; true where it
+ *                             cannot be told */
 #ifndef STROBE_CPU_ISA_TILES_H
 #define STROBE_CPU_ISA_TILES_H
 
