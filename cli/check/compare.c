@@ -40,7 +40,8 @@ difference compare(const inputs *in, tensor_id id, const buffer *result, const b
     return d;
 }
 
-/* Of numbers between those of the dtype that one result in 2^8 at the least does not happen to have. */
+/* A result that belongs between two numbers of the dtype happens to be one of them once in 8 times at most: of so many not
+ * all are. */
 enum { ENOUGH_BETWEEN = 64 };
 
 bool compare_finds_rounded(const inputs *in, tensor_id id, const buffer *result, const buffer *reference, int64_t dtype) {

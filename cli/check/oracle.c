@@ -105,6 +105,7 @@ static bool convert_scaled(inputs *copy, const inputs *in, char *message, size_t
     return true;
 }
 
+/* The standard's error on such inputs. */
 static bool measure_scaled_first(oracle *o, const inputs *in, char *message, size_t capacity) {
     outputs out = {0};
     inputs copy = {0};
