@@ -403,11 +403,12 @@ endfunction()
 
 # Stages of K and V, slots of 64 rows for Q, CTAs on a multiprocessor; how many keys a row may see, without and with a mask,
 # for this variant to be the best (-1: any number), as measured on an H200: of those that take a problem the first is chosen.
-# features: the feature class, see cuda/device/params.h.
+# features: the feature class, see cuda/device/params.h; relay and pairs take the place of none, see host.c.
 set(sm90_lines)
 function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full most_masked features name)
   string(TOUPPER ${dtype} element)
   string(TOUPPER FEATURES_${features} class)
+  set(text_class ${class})
   set(out ${element})
   set(options)
   if(name MATCHES "_fp32$")
@@ -416,17 +417,25 @@ function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full m
   endif()
   cuda_family_sm90(family forward ${dim} ${features})
   set(text forward)
-  if(features MATCHES "^(none|relay)$" AND dim EQUAL 128 AND NOT options) # slower at 64, no faster at 256
-    set(text plain)
+  if(features MATCHES "^(none|relay|pairs|pairs_relay)$" AND NOT options)
+    set(text_class FEATURES_NONE)
+    if(dim EQUAL 128) # slower at 64, no faster at 256
+      set(text plain)
+    elseif(dim EQUAL 256) # slower at 64
+      list(APPEND options FINISHES_EARLY)
+    endif()
+    if(features STREQUAL none AND dim EQUAL 256) # the others have no masks
+      list(APPEND options SKIPS_HIDDEN)
+    endif()
   endif()
-  if(features STREQUAL none AND dim EQUAL 256 AND NOT options) # slower at 64
-    list(APPEND options FINISHES_EARLY SKIPS_HIDDEN)
+  if(features MATCHES "^pairs")
+    list(APPEND options CTA_PAIRS)
   endif()
-  if(features STREQUAL relay)
+  if(features MATCHES "relay$")
     list(APPEND options RELAYS_TILES)
   endif()
   cuda_object_sm90(${name} ${family} forward/${text}.cu ELEMENT_${element} HEAD_DIM=${dim} KEYS=${keys} GROUPS=${groups} STAGES=${stages}
-    Q_SLOTS=${q_slots} CTAS=${ctas} FEATURE_CLASS=${class} ${options})
+    Q_SLOTS=${q_slots} CTAS=${ctas} FEATURE_CLASS=${text_class} ${options})
   if(cuda_object_built)
     set(sm90_lines "${sm90_lines}VARIANT(${name}, ${element}, ${out}, ${class}, ${dim}, ${keys}, ${groups}, ${stages}, ${stages}, ${q_slots}, ${ctas}, ${most_full}, ${most_masked})\n" PARENT_SCOPE)
   endif()
@@ -444,9 +453,12 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     cuda_forward_sm90(${dtype}  64 128 3 2 6 1   -1   -1 none  forward_sm90_${dtype}_64_plain)
     cuda_forward_sm90(${dtype}  96 128 2 2 4 1   -1   -1 none  forward_sm90_${dtype}_96_plain)
     cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 none  forward_sm90_${dtype}_128_plain)
-    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 relay forward_sm90_${dtype}_128_plain_relay) # in place of the one above, see host.c
+    cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 relay forward_sm90_${dtype}_128_plain_relay)
     cuda_forward_sm90(${dtype} 192  96 2 2 3 1   -1   -1 none  forward_sm90_${dtype}_192_plain)
     cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 none  forward_sm90_${dtype}_256_plain)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 relay forward_sm90_${dtype}_256_plain_relay)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 pairs forward_sm90_${dtype}_256_plain_pairs)
+    cuda_forward_sm90(${dtype} 256  64 2 2 3 1   -1   -1 pairs_relay forward_sm90_${dtype}_256_plain_pairs_relay)
     cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 alibi forward_sm90_${dtype}_64_alibi)
     cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 softcap forward_sm90_${dtype}_64_softcap)
     cuda_forward_sm90(${dtype}  64 128 2 2 4 1   -1   -1 bias  forward_sm90_${dtype}_64_bias)

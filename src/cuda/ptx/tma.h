@@ -21,6 +21,19 @@ static __device__ __forceinline__ void tma_load_4d(void *to, const CUtensorMap *
                  : "memory");
 }
 
+/* The box to both CTAs of a pair, at this CTA's addresses of memory and barrier. Of the cluster's CTAs bit n is number n. */
+static __device__ __forceinline__ void tma_load_4d_to_pair(void *to, const CUtensorMap *map, uint64_t *barrier, int column,
+                                                           int row, int head, int batch, uint64_t policy) {
+    asm volatile("{\n"
+                 ".reg .b16 both;\n"
+                 "mov.b16 both, 3;\n"
+                 "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+                 ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], both, %7;\n"
+                 "}" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(policy)
+                 : "memory");
+}
+
 /* The box to the L2 cache alone. */
 static __device__ __forceinline__ void tma_prefetch_4d(const CUtensorMap *map, int column, int row, int head, int batch) {
     asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(column), "r"(row),

@@ -11,6 +11,9 @@
 #include "cuda/sm90/forward/shared.h"
 #include "cuda/sm90/forward/softmax.h"
 #include "cuda/sm90/trace.h"
+#if defined(CTA_PAIRS)
+#include "cuda/ptx/cluster.h"
+#endif
 
 INLINE int group_index(void) { return threadIdx.x / 128 - 1; }
 
@@ -23,6 +26,19 @@ INLINE int warp_row(void) { return (threadIdx.x / 32 - 4) * 16; }
 
 /* The warp is done with what the barrier guards. */
 INLINE void release(uint64_t *empty) { arrive_together(empty); }
+
+/* The same of a stage of K or V, which with CTA_PAIRS is the copies' to both CTAs when the consumers of both are done with
+ * it: the warp arrives at the barrier of each. */
+INLINE void release_block(uint64_t *empty) {
+#if defined(CTA_PAIRS)
+    const int lane = (int)threadIdx.x % 32;
+    if (lane >= PAIR * ARRIVALS) return;
+    mbarrier_arrive_at(cluster_address(empty, lane % PAIR));
+    if (ARRIVALS == 32) mbarrier_arrive_at(cluster_address(empty, (lane + 1) % PAIR));
+#else
+    release(empty);
+#endif
+}
 
 /* Ping-pong: the group waits until it may issue its products of block `count`, then lets the next group do so. */
 INLINE void ping_pong_wait(struct tracer *tracer, uint32_t count) {

@@ -14,7 +14,22 @@ static_assert(sizeof(struct shared) <=
                   sizeof(shared::q) + sizeof(shared::k) + sizeof(shared::v) + sizeof(shared::bias) + 1024,
               "host.c asks for so much behind the stages");
 
-extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_constant__ struct sm90_forward_params p) {
+#if defined(CTA_PAIRS)
+#define OF_A_PAIR __cluster_dims__(PAIR, 1, 1)
+#else
+#define OF_A_PAIR
+#endif
+
+/* All threads of both CTAs, as soon as copies to the other and arrivals there may begin, and when all of them have come. */
+INLINE void sync_pair(void) {
+#if defined(CTA_PAIRS)
+    __syncwarp();
+    cluster_barrier();
+#endif
+}
+
+extern "C" __global__ void OF_A_PAIR __launch_bounds__(THREADS, CTAS)
+    KERNEL(const __grid_constant__ struct sm90_forward_params p) {
     extern __shared__ unsigned char memory[];
     struct shared *shared = (struct shared *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
     if (threadIdx.x == 0) {
@@ -23,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
             mbarrier_init(&shared->q_full[slot], 1), mbarrier_init(&shared->q_empty[slot], 4 * ARRIVALS);
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(&shared->k_full[stage], 1), mbarrier_init(&shared->v_full[stage], 1);
-            mbarrier_init(&shared->k_empty[stage], 4 * GROUPS * ARRIVALS);
-            mbarrier_init(&shared->v_empty[stage], 4 * GROUPS * ARRIVALS);
+            mbarrier_init(&shared->k_empty[stage], PAIR * 4 * GROUPS * ARRIVALS);
+            mbarrier_init(&shared->v_empty[stage], PAIR * 4 * GROUPS * ARRIVALS);
         }
         for (int slot = 0; slot < TILES; ++slot) {
             mbarrier_init(&shared->tile_full[slot], 1), mbarrier_init(&shared->tile_ends[slot], 1);
@@ -40,6 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
         mbarrier_init_fence();
     }
     __syncthreads();
+    sync_pair();
     if (HAS_MASKS) wait_for_previous(); /* visible.cu */
     if (HAS_PARTS) let_next_start();    /* merge.cu, which waits for all CTAs to end */
     if (threadIdx.x == 64) trace_moment(&p, true);
@@ -58,6 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS) KERNEL(const __grid_
         registers_claim(CONSUMER_REGISTERS);
         consumer(&p, shared, group);
     }
+    sync_pair();
 }
 
 #endif

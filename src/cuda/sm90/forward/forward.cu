@@ -101,7 +101,7 @@ INLINE uint32_t leave_out_hidden(struct shared *shared, struct consumer_state *g
     const int end = of_all_lanes(end_key_of(t, t->row + 64 * g->group + 63));
     if (end > (g->end_block - 1) * KEYS || end <= g->first_block * KEYS) return stage;
     wait_full(&g->tracer, &shared->k_full[stage], full_parity(g->count), STROBE_TRACE_WAIT_K, g->count);
-    release(&shared->k_empty[stage]);
+    release_block(&shared->k_empty[stage]);
     g->hidden = 1;
     return stage_of(++g->count);
 }
@@ -110,7 +110,7 @@ INLINE void give_back_hidden(struct shared *shared, struct consumer_state *g) {
     if (!g->hidden) return;
     const uint32_t before = g->count - 1, stage = stage_of(before);
     wait_full(&g->tracer, &shared->v_full[stage], full_parity(before), STROBE_TRACE_WAIT_V, before);
-    release(&shared->v_empty[stage]);
+    release_block(&shared->v_empty[stage]);
 }
 
 /* Ping-pong of the block left out: the other group is next. */
@@ -156,8 +156,17 @@ INLINE void begin_tile(const struct sm90_forward_params *p, struct shared *share
 /* The tensor cores have finished the scores of block n: K, and Q after the last block, may be overwritten. */
 INLINE void release_operands(struct shared *shared, struct consumer_state *g, int n) {
     trace(&g->tracer, STROBE_TRACE_MAXIMUM, g->count);
-    release(&shared->k_empty[stage_of(g->count)]);
+    release_block(&shared->k_empty[stage_of(g->count)]);
     if (HAS_MASKS ? g->note & NOTE_LAST : n == g->last_block) release(&shared->q_empty[g->q_slot]);
+}
+
+/* Blocks of the tile that the CTA before has done. It is asked where a maximum grows alone: no register keeps it. */
+INLINE int blocks_before(const struct shared *shared, const struct consumer_state *g) {
+#if defined(RELAYS_TILES)
+    return shared->relay.piece[slot_of(g->tiles)] == ENDED_TILE ? shared->relay.left : 0;
+#else
+    return 0;
+#endif
 }
 
 /* Finished scores of block n become P. */
@@ -177,7 +186,7 @@ INLINE void softmax_of_block(const struct sm90_forward_params *p, struct shared 
     if (HAS_MASKS) apply_masks(p, t, s, warp_row(), n * KEYS, g->note, g->bits);
     if (HAS_PAGES) hide_missing(s, g->note);
     mask_band(t, g->shown, s, warp_row(), n * KEYS);
-    const struct lag lag = lag_of(p, g->end_block - 1 - n);
+    const struct lag lag = lag_of(p, blocks_before(shared, g) + g->end_block - 1 - n);
     online_softmax(s, &g->rows, exponent_factor(p), &lag, offset);
 }
 
@@ -222,6 +231,17 @@ INLINE void first_block(const struct sm90_forward_params *p, struct shared *shar
     before_scores(p, shared, g, n);
     trace(&g->tracer, STROBE_TRACE_WAIT_QK, g->count);
     wgmma_wait(0);
+#if defined(RELAYS_TILES)
+    if (blocks_begun(&shared->relay, slot_of(g->tiles)) > 0) {
+        restore_rows(p, &g->rows);
+        softmax_of_block(p, shared, g, s, n);
+        pack_weights(p, g, s, packed);
+        restore_output(p, o);
+        rescale(o, &g->rows);
+        g->has_output = 1;
+        return;
+    }
+#endif
     if (FEATURE_CLASS == FEATURES_NONE && !HAS_SCORE_FUNCTION) {
         const struct lag lag = lag_of(p, 0);
         release_operands(shared, g, n);
@@ -256,7 +276,7 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
     trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
     wgmma_wait(0); /* P V */
     trace(&g->tracer, STROBE_TRACE_EXPONENTIAL, g->count);
-    release(&shared->v_empty[before]);
+    release_block(&shared->v_empty[before]);
     pack_weights(p, g, s, packed);
     rescale(o, &g->rows);
 }
@@ -267,6 +287,9 @@ INLINE void next_block(const struct sm90_forward_params *p, struct shared *share
 INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared, struct consumer_state *g,
                      float (&s)[SCORES], const uint32_t (&packed)[SCORES / 2], float (&o)[OUTPUTS]) {
     const uint32_t last = stage_of(g->count), slot = slot_of(g->tiles);
+#if defined(RELAYS_TILES)
+    const bool begun = is_begun(&shared->relay, slot);
+#endif
     wait_full(&g->tracer, &shared->v_full[last], full_parity(g->count), STROBE_TRACE_WAIT_V, g->count);
     ping_pong_wait(&g->tracer, g->count);
     trace(&g->tracer, STROBE_TRACE_PV, g->count);
@@ -282,8 +305,14 @@ INLINE bool end_tile(const struct sm90_forward_params *p, struct shared *shared,
     trace(&g->tracer, STROBE_TRACE_WAIT_PV, g->count);
     wgmma_wait(BEGINS_EARLY ? 1 : 0); /* P V; the scores go on */
     trace(&g->tracer, STROBE_TRACE_EPILOGUE, g->count);
-    release(&shared->v_empty[last]);
+    release_block(&shared->v_empty[last]);
     skip_ping_pong(g); /* of the next tile */
+#if defined(RELAYS_TILES)
+    if (begun) {
+        save_state(p, o, &g->rows);
+        return true;
+    }
+#endif
 #if defined(FINISHES_EARLY)
     const bool finite = store_output(p, &shared->tile[slot], o, &end, warp_row());
 #else

@@ -149,14 +149,23 @@ static struct sm90_rounds rounds_of(const struct problem *p, const struct forwar
     return rounds;
 }
 
-/* The variant in place of `chosen` whose CTAs share tiles, or `chosen`. */
-static const struct variant *variant_with_relay(const struct problem *p, const struct variant *chosen) {
+/* The variant with these features that takes what `plain` takes, or NULL. */
+static const struct forward_variant *variant_like(const struct forward_variant *plain, int32_t features) {
+    for (const struct forward_variant *v = variants; v->symbol; ++v)
+        if (v->features == features && v->dtype == plain->dtype && v->out == plain->out && v->dim == plain->dim) return v;
+    return NULL;
+}
+
+/* The variant in place of `chosen` whose CTAs share tiles, or K and V, or both; or `chosen`. */
+static const struct variant *variant_that_shares(const struct problem *p, const struct variant *chosen) {
     const struct forward_variant *plain = (const struct forward_variant *)chosen;
     if (!plain || plain->features != FEATURES_NONE || strobe__sm90_is_compiled(p, FEATURES_NONE)) return chosen;
-    for (const struct forward_variant *v = variants; v->symbol; ++v)
-        if (v->features == FEATURES_RELAY && v->dtype == plain->dtype && v->out == plain->out && v->dim == plain->dim)
-            return strobe__sm90_relay_pays(p, rounds_of(p, v)) ? &v->base : chosen;
-    return chosen;
+    const struct sm90_rounds rounds = rounds_of(p, plain);
+    const int32_t tiles = strobe__sm90_relay_pays(p, rounds) ? FEATURES_RELAY : 0;
+    const int32_t keys = strobe__sm90_has_pairs(rounds) ? FEATURES_PAIRS : 0;
+    const struct forward_variant *v = keys ? variant_like(plain, tiles | keys) : NULL;
+    if (!v && tiles) v = variant_like(plain, tiles);
+    return v ? &v->base : chosen;
 }
 
 bool strobe__sm90_forward_choose(struct plan *plan) {
@@ -166,7 +175,7 @@ bool strobe__sm90_forward_choose(struct plan *plan) {
     if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.alone);
     if (!plan->variant) plan->variant = variant_of_class(plan->problem, classes.general);
     if (!plan->variant && !plan->problem->a.paged) plan->variant = variant_of_class(plan->problem, FEATURES_ALL);
-    plan->variant = variant_with_relay(plan->problem, plan->variant);
+    plan->variant = variant_that_shares(plan->problem, plan->variant);
     strobe__cuda_visible_choose(plan);
     return plan->variant;
 }

@@ -17,6 +17,9 @@
 #if defined(RELAYS_TILES)
 #include "cuda/sm90/forward/relay.h"
 #endif
+#if defined(CTA_PAIRS)
+#include "cuda/ptx/cluster.h"
+#endif
 
 /* Tiles that a CTA knows at a time. LONG_TILE: blocks of the last one it has taken from which on two are enough: its
  * description and its copies take no longer than that tile, and what one CTA holds no other can do. */
@@ -77,6 +80,21 @@ INLINE void load_block(unsigned char *to, const CUtensorMap *map, uint64_t *full
         tma_load_4d(to + slab * slab_bytes, map, full, slab * SLAB_COLUMNS, row, head, batch, policy);
 }
 
+/* A block of K or V. With CTA_PAIRS each CTA of a pair copies half of the slabs, to both, and expects all of the bytes; a
+ * stage is empty when the consumers of both have given it back, see release_block(). */
+INLINE void load_kv_block(unsigned char *to, const CUtensorMap *map, uint64_t *full, int row, int head, int batch) {
+#if defined(CTA_PAIRS)
+    static_assert(SLABS % PAIR == 0, "each CTA copies as many slabs");
+    const int first = cluster_rank() * (SLABS / PAIR);
+    mbarrier_expect(full, SLABS * KV_SLAB);
+#pragma unroll 1
+    for (int slab = first; slab < first + SLABS / PAIR; ++slab)
+        tma_load_4d_to_pair(to + slab * KV_SLAB, map, full, slab * SLAB_COLUMNS, row, head, batch, TMA_EVICT_LAST);
+#else
+    load_block(to, map, full, KV_SLAB, row, head, batch, TMA_EVICT_LAST);
+#endif
+}
+
 /* Copies K and V of every block of a tile, V one block behind K: wait for room, expect the bytes, copy. Blocks run from
  * right to left. `count`: blocks before this tile; `ends` is told when TAKE_AHEAD blocks are left. */
 INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, const struct tile *t, uint32_t count,
@@ -92,8 +110,7 @@ INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, con
             trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n);
             mbarrier_wait(&s->k_empty[stage], empty_parity(count + n));
             trace(tracer, STROBE_TRACE_LOAD_K, count + n);
-            load_block(s->k[stage], &p->k, &s->k_full[stage], KV_SLAB, first_key + block * KEYS, kv_head, batch_k,
-                       TMA_EVICT_LAST);
+            load_kv_block(s->k[stage], &p->k, &s->k_full[stage], first_key + block * KEYS, kv_head, batch_k);
             if (n == tells) mbarrier_arrive(ends);
         }
         if (n >= V_BEHIND) {
@@ -101,8 +118,8 @@ INLINE void load_tile(const struct sm90_forward_params *p, struct shared *s, con
             trace(tracer, STROBE_TRACE_WAIT_ROOM, count + n - V_BEHIND);
             mbarrier_wait(&s->v_empty[stage], v_empty_parity(count + n - V_BEHIND));
             trace(tracer, STROBE_TRACE_LOAD_V, count + n - V_BEHIND);
-            load_block(s->v[stage], &p->v, &s->v_full[stage], KV_SLAB, first_key + (V_BEHIND ? before : block) * KEYS,
-                       kv_head, batch_k, TMA_EVICT_LAST);
+            load_kv_block(s->v[stage], &p->v, &s->v_full[stage], first_key + (V_BEHIND ? before : block) * KEYS, kv_head,
+                          batch_k);
         }
     }
 }

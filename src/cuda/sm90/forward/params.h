@@ -25,10 +25,13 @@
 #define FEATURES_PAGES_PARTS (FEATURES_PARTS | FEATURES_PAGES)
 #define HAS_PARTS            (((FEATURE_CLASS)&FEATURES_PARTS) != 0)
 
-/* And where tiles are alike and the last of them are shared by two CTAs, see relay.h: what class NONE has, by a text with
- * -DRELAYS_TILES. Bytes that a warp leaves of a tile that it has begun: O, and eight numbers a thread beside it. */
+/* And what class NONE has, where tiles are alike: variants that host.c puts in its place, whose text is of class NONE.
+ * RELAY, -DRELAYS_TILES: two CTAs share the last tiles, see relay.h; of a tile that it has begun a warp leaves so many
+ * bytes, O and eight numbers a thread. PAIRS, -DCTA_PAIRS: two CTAs share K and V, see tile.h. */
 #define FEATURES_RELAY        512
 #define RELAY_WARP_BYTES(dim) (((dim) / 2 + 8) * 32 * 4)
+#define FEATURES_PAIRS        1024
+#define FEATURES_PAIRS_RELAY  (FEATURES_PAIRS | FEATURES_RELAY)
 
 /* The workspace may hold anything before a launch: a memset of a few bytes would take as long as a launch. */
 struct sm90_workspace {

@@ -27,11 +27,7 @@
 #include "cuda/sm90/forward/query_registers.h"
 #include "cuda/sm90/forward/shared.h"
 
-#if defined(RELAYS_TILES)
-static_assert(FEATURE_CLASS == FEATURES_RELAY, "host.c asks for states in the workspace");
-#else
 static_assert(FEATURE_CLASS == FEATURES_NONE, "forward.cu has those");
-#endif
 static_assert((int)Q_SLOTS > (int)GROUPS, "a tile's first scores are issued before O of the one before is stored");
 
 /* What a thread of a consumer keeps beside its registers of S, P and O. */

@@ -10,8 +10,9 @@
  *     CTA 1  | tile 1 | begin of b | end of a |
  *     CTA 2  | tile 2 | c | end of b |
  *
- * A CTA waits for what the CTA before it began, which waits for none and was started before it. Included by plain.cu alone,
- * with RELAYS_TILES. */
+ * A CTA waits for what the CTA before it began, which waits for none and was started before it. With CTA_PAIRS the line is
+ * one of pairs of neighbouring tiles, and its pieces are those of pairs of CTAs. Included by plain.cu and forward.cu, with
+ * RELAYS_TILES. */
 #ifndef STROBE_CUDA_SM90_FORWARD_RELAY_H
 #define STROBE_CUDA_SM90_FORWARD_RELAY_H
 
@@ -26,18 +27,18 @@ enum {
 };
 static_assert(sizeof(float4) * STATE_WARP == RELAY_WARP_BYTES(HEAD_DIM), "the host asks for so much");
 
-/* Where the line is cut in front of a CTA, in blocks: not within so few of a tile's edge that a change of tiles is longer.
- * more: tiles beyond one for each CTA. */
-INLINE int64_t cut_before(int cta, int more, int blocks) {
-    const int64_t cut = (int64_t)cta * blocks + (int64_t)cta * more * blocks / (int)gridDim.x, begun = cut % blocks;
+/* Where the line is cut in front of CTA number `cta` of `ctas`, in blocks: not within so few of a tile's edge that a change
+ * of tiles is longer. more: tiles beyond one for each CTA. */
+INLINE int64_t cut_before(int cta, int ctas, int more, int blocks) {
+    const int64_t cut = (int64_t)cta * blocks + (int64_t)cta * more * blocks / ctas, begun = cut % blocks;
     return begun < LEAST_PIECE ? cut - begun : blocks - begun < LEAST_PIECE ? cut - begun + blocks : cut;
 }
 
 /* What the CTA has of the line; one thread, before the roles begin. */
 INLINE void find_relay(const struct sm90_forward_params *p, struct relay *own) {
-    const int ctas = (int)gridDim.x, more = p->tiles % ctas, first = p->tiles - more - ctas;
-    const int blocks = (p->seq_k + KEYS - 1) / KEYS;
-    const int64_t begin = cut_before((int)blockIdx.x, more, blocks), end = cut_before((int)blockIdx.x + 1, more, blocks);
+    const int ctas = (int)gridDim.x / PAIR, cta = (int)blockIdx.x / PAIR, tiles = p->tiles / PAIR;
+    const int more = tiles % ctas, first = tiles - more - ctas, blocks = (p->seq_k + KEYS - 1) / KEYS;
+    const int64_t begin = cut_before(cta, ctas, more, blocks), end = cut_before(cta + 1, ctas, more, blocks);
     own->rounds = first / ctas;
     own->first = first + (int)((begin + blocks - 1) / blocks), own->last = first + (int)(end / blocks);
     own->begun = (int)(end % blocks), own->left = (int)(begin % blocks);
@@ -45,13 +46,19 @@ INLINE void find_relay(const struct sm90_forward_params *p, struct relay *own) {
 
 /* The CTA's tile number `told` and what it has of it. */
 INLINE int relayed_tile(const struct sm90_forward_params *p, const struct relay *own, int told, int *piece) {
+    const int ctas = (int)gridDim.x / PAIR, cta = (int)blockIdx.x / PAIR, begun = own->begun > 0;
+    const int at = own->first + told - own->rounds - begun;
+    int tile = p->tiles / PAIR; /* behind the last one */
     *piece = WHOLE_TILE;
-    if (told < own->rounds) return (int)blockIdx.x + told * (int)gridDim.x;
-    const int begun = own->begun > 0, at = own->first + told - own->rounds - begun;
-    if (begun && told == own->rounds) return *piece = BEGUN_TILE, own->last;
-    if (at < own->last) return at;
-    if (at == own->last && own->left) return *piece = ENDED_TILE, own->first - 1;
-    return p->tiles;
+    if (told < own->rounds)
+        tile = cta + told * ctas;
+    else if (begun && told == own->rounds)
+        *piece = BEGUN_TILE, tile = own->last;
+    else if (at < own->last)
+        tile = at;
+    else if (at == own->last && own->left)
+        *piece = ENDED_TILE, tile = own->first - 1;
+    return tile * PAIR + (int)blockIdx.x % PAIR;
 }
 
 /* Of a described tile the blocks that are the CTA's: a tile is walked from its last block to the first. */
@@ -95,7 +102,7 @@ INLINE void save_state(const struct sm90_forward_params *p, const float (&o)[OUT
 
 /* Waits for the rows' state of the tile that the CTA before has begun. */
 INLINE void restore_rows(const struct sm90_forward_params *p, struct rows *r) {
-    const int from = (int)blockIdx.x - 1;
+    const int from = (int)blockIdx.x - PAIR;
     while (load_acquire(told_of(p, from)) != p->launch) {
     }
     const float4 *state = state_of(p, from) + 32 * STATE_O;
@@ -106,14 +113,15 @@ INLINE void restore_rows(const struct sm90_forward_params *p, struct rows *r) {
 
 /* And its O, after restore_rows(); a launch that a graph repeats has the same number again. */
 INLINE void restore_output(const struct sm90_forward_params *p, float (&o)[OUTPUTS]) {
-    const float4 *state = state_of(p, (int)blockIdx.x - 1);
+    const int from = (int)blockIdx.x - PAIR;
+    const float4 *state = state_of(p, from);
 #pragma unroll
     for (int i = 0; i < STATE_O; ++i) {
         const float4 four = state[32 * i];
         o[4 * i] = four.x, o[4 * i + 1] = four.y, o[4 * i + 2] = four.z, o[4 * i + 3] = four.w;
     }
     __syncwarp();
-    if (threadIdx.x % 32 == 0) *(volatile uint64_t *)told_of(p, (int)blockIdx.x - 1) = 0;
+    if (threadIdx.x % 32 == 0) *(volatile uint64_t *)told_of(p, from) = 0;
 }
 
 #endif

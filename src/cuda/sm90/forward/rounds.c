@@ -32,3 +32,5 @@ bool strobe__sm90_relay_pays(const struct problem *p, struct sm90_rounds r) {
     const int64_t tiles = r.row_tiles * p->a.heads_q * p->a.batch, more = tiles % r.ctas;
     return r.alike && tiles >= r.ctas && more > 0 && (r.ctas - more) * ceil_div(p->a.seq_k, r.keys) >= LEAST_SAVED * r.ctas;
 }
+
+bool strobe__sm90_has_pairs(struct sm90_rounds r) { return r.alike && r.row_tiles % 2 == 0 && r.ctas % 2 == 0; }

@@ -73,7 +73,13 @@ INLINE int keys_of(const struct sm90_forward_params *p, int batch) {
 }
 
 /* Whether sequences may differ; tiles that CTAs share are all alike. */
-INLINE bool is_ragged(const struct sm90_forward_params *p) { return FEATURE_CLASS != FEATURES_RELAY && p->is_ragged; }
+INLINE bool is_ragged(const struct sm90_forward_params *p) {
+#if defined(RELAYS_TILES)
+    return false;
+#else
+    return p->is_ragged;
+#endif
+}
 
 /* Whether sequences differ in rows. */
 INLINE bool has_lengths(const struct sm90_forward_params *p) { return is_ragged(p) && (p->cu_seqlens_q || p->used_q); }
@@ -142,9 +148,9 @@ INLINE bool describe_tile(const struct sm90_forward_params *p, int number, struc
     const int first_head = section * p->section_heads, in_section = all.number - section * section_tiles;
     const int left = all.heads - first_head;
     const bool is_whole = left >= p->section_heads;
-    const int tile_row = quotient(in_section, is_whole ? p->by_section_heads : p->by_last_heads);
-    const int head = first_head + in_section - tile_row * (is_whole ? p->section_heads : left),
-              row = (all.row_tiles - 1 - tile_row) * TILE_ROWS;
+    const int pair = in_section / PAIR, pair_row = quotient(pair, is_whole ? p->by_section_heads : p->by_last_heads);
+    const int head = first_head + pair - pair_row * (is_whole ? p->section_heads : left),
+              row = (all.row_tiles - 1 - pair_row * PAIR - in_section % PAIR) * TILE_ROWS;
     const bool inner = FEATURE_CLASS == FEATURES_BIAS && p->batch_is_inner;
     const int entry_of_batch = FEATURE_CLASS == FEATURES_BIAS ? head / p->heads_q : quotient(head, p->by_heads_q);
     const int batch = inner ? head % p->batch : all.batch + entry_of_batch;

@@ -13,6 +13,14 @@
 
 #define NO_TILE (-1)
 
+/* With CTA_PAIRS two CTAs, a cluster, have neighbouring tiles of a head at the same time, and each copies half of every
+ * block of K and V to both: the L2 cache hands it out once. PAIR: CTAs that do so. */
+#if defined(CTA_PAIRS)
+#define PAIR 2
+#else
+#define PAIR 1
+#endif
+
 struct tile {
     int number; /* or NO_TILE */
     int head, kv_head, batch;

@@ -14,6 +14,8 @@
 
 struct emulated_box {
     unsigned char *to;
+    uint32_t address; /* of `to`, or of the same place in the own CTA's memory where `to` is another CTA's */
+    bool other;
     const emulated_tensor_map *map;
     uint64_t *barrier;
     int at[5];
@@ -29,7 +31,7 @@ static inline uint32_t emulated_swizzled(uint32_t address, uint32_t span) {
 static inline void emulated_run_box(void *operands) {
     const emulated_box *o = (const emulated_box *)operands;
     const emulated_tensor_map *m = o->map;
-    uint32_t address = emulated_shared_address(o->to), elements = 1;
+    uint32_t address = o->address, elements = 1;
     int at[5];
     bool any = false;
     for (int axis = 0; axis < m->rank; ++axis) elements *= m->box[axis];
@@ -43,7 +45,8 @@ static inline void emulated_run_box(void *operands) {
             inside = inside && at[axis] >= 0 && (uint64_t)at[axis] < m->extent[axis];
             from += (int64_t)at[axis] * (int64_t)m->stride[axis];
         }
-        void *to = emulated_shared_pointer(emulated_swizzled(address, m->span));
+        const uint32_t swizzled = emulated_swizzled(address, m->span);
+        void *to = o->other ? o->to + (int32_t)(swizzled - o->address) : emulated_shared_pointer(swizzled);
         any = any || inside;
         if (inside)
             memcpy(to, from, m->element_bytes);
@@ -55,7 +58,8 @@ static inline void emulated_run_box(void *operands) {
 }
 
 static inline void emulated_load_box(void *to, const CUtensorMap *map, uint64_t *barrier, const int *at, int rank) {
-    emulated_box o = {(unsigned char *)to, (const emulated_tensor_map *)map, barrier, {0, 0, 0, 0, 0}};
+    emulated_box o = {(unsigned char *)to, shared_address(to), false, (const emulated_tensor_map *)map, barrier,
+                      {0, 0, 0, 0, 0}};
     if (o.map->rank != rank) emulated_fault("a box of %d axes of a tensor that has %d", rank, o.map->rank);
     if (shared_address(to) % 128) emulated_fault("a box to %#x, which is no multiple of 128", shared_address(to));
     memcpy(o.at, at, sizeof(int) * rank);
@@ -66,6 +70,22 @@ static inline void tma_load_4d(void *to, const CUtensorMap *map, uint64_t *barri
                                uint64_t) {
     const int at[4] = {column, row, head, batch};
     emulated_load_box(to, map, barrier, at, 4);
+}
+static inline void tma_load_4d_to_pair(void *to, const CUtensorMap *map, uint64_t *barrier, int column, int row, int head,
+                                       int batch, uint64_t) {
+    for (int rank = 0; rank < 2; ++rank) {
+        if (rank == (int)emulated_rank) {
+            tma_load_4d(to, map, barrier, column, row, head, batch, 0);
+            continue;
+        }
+        const emulated_box o = {(unsigned char *)emulated_shared_pointer(emulated_cluster_address(shared_address(to), rank)),
+                                shared_address(to),
+                                true,
+                                (const emulated_tensor_map *)map,
+                                (uint64_t *)emulated_shared_pointer(emulated_cluster_address(shared_address(barrier), rank)),
+                                {column, row, head, batch, 0}};
+        emulated_later(EMULATED_ENGINE, emulated_run_box, &o, sizeof o);
+    }
 }
 static inline void tma_prefetch_4d(const CUtensorMap *, int, int, int, int) {}
 static inline void tma_prefetch_map(const CUtensorMap *) {}
