@@ -15,9 +15,9 @@ static_assert(sizeof(struct shared) <=
               "host.c asks for so much behind the stages");
 
 #if defined(CTA_PAIRS)
-#define OF_A_PAIR __cluster_dims__(PAIR, 1, 1)
+#define CLUSTER_DIMS(ctas) __cluster_dims__(ctas, 1, 1)
 #else
-#define OF_A_PAIR
+#define CLUSTER_DIMS(ctas)
 #endif
 
 /* All threads of both CTAs, as soon as copies to the other and arrivals there may begin, and when all of them have come. */
@@ -28,7 +28,7 @@ INLINE void sync_pair(void) {
 #endif
 }
 
-extern "C" __global__ void OF_A_PAIR __launch_bounds__(THREADS, CTAS)
+extern "C" __global__ void CLUSTER_DIMS(PAIR) __launch_bounds__(THREADS, CTAS)
     KERNEL(const __grid_constant__ struct sm90_forward_params p) {
     extern __shared__ unsigned char memory[];
     struct shared *shared = (struct shared *)(memory + (1024 - shared_address(memory) % 1024) % 1024);
