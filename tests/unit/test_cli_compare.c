@@ -148,23 +148,45 @@ static void finds_results_that_were_rounded_on_their_way(void **state) {
     assert_false(finds_rounded(0x1p-30, 0));     /* too near to numbers of the dtype to tell */
 }
 
-static double rounding_of(double value, int64_t dtype) {
+/* A row of one key: half of its value, where `scaled` says so, is all that out has of it. */
+static bool finds_rounded_value(double scaled) {
     static sequence one = {.rows = 1, .keys = 1};
-    const inputs in = {.problem = {.batch = 1}, .sequences = &one};
+    double result[MANY], reference[MANY], value[MANY], scale = scaled;
+    for (int i = 0; i < MANY; ++i) {
+        reference[i] = 1 + 0.001 * i, value[i] = 2 * reference[i];
+        result[i] = element_round(STROBE_BF16, reference[i]);
+    }
+    inputs in = {.problem = {.batch = 1, .heads_q = 1, .heads_kv = 1}, .sequences = &one};
+    in.tensor[T_V] = row_buffer(value, MANY), in.tensor[T_V_SCALE] = row_buffer(&scale, 1);
+    const buffer r = row_buffer(result, MANY), right = row_buffer(reference, MANY);
+    return compare_finds_rounded(&in, T_OUT, &r, &right, STROBE_BF16);
+}
+
+static void lets_a_scaled_value_be_rounded(void **state) {
+    (void)state;
+    assert_false(finds_rounded_value(0.5));
+    assert_true(finds_rounded_value(0.625)); /* of another value */
+}
+
+static double rounding_of(tensor_id id, int64_t inputs_dtype, double value, int64_t dtype) {
+    static sequence one = {.rows = 1, .keys = 1};
+    const inputs in = {.problem = {.batch = 1, .heads_q = 1, .dtype = inputs_dtype}, .sequences = &one};
     const buffer b = row_buffer(&value, 1);
-    return compare_rounding(&in, T_OUT, &b, dtype);
+    return compare_rounding(&in, id, &b, dtype);
 }
 
 static void rounding_is_half_a_step_at_the_magnitude(void **state) {
     (void)state;
-    assert_true(rounding_of(100, STROBE_FP16) == 0x1p-5); /* steps of 1/16 */
-    assert_true(rounding_of(0.001, STROBE_FP16) == 0x1p-13);
-    assert_true(rounding_of(2, STROBE_FP32) == 0x1p-23);
+    assert_true(rounding_of(T_OUT, STROBE_BF16, 100, STROBE_FP16) == 0x1p-5); /* steps of 1/16 */
+    assert_true(rounding_of(T_OUT, STROBE_BF16, 0.001, STROBE_FP16) == 0x1p-13);
+    assert_true(rounding_of(T_OUT, STROBE_BF16, 2, STROBE_FP32) == 0x1p-23);
     for (double value = 0.01; value < 1e4; value *= 1.37) { /* what the flash-attn tests measure never exceeds it */
         const double r = element_round(STROBE_BF16, value), up = element_round(STROBE_BF16, r + 0.3);
-        assert_true(fabs(element_round(STROBE_BF16, up - 0.3) - r) <= rounding_of(value, STROBE_BF16));
+        assert_true(fabs(element_round(STROBE_BF16, up - 0.3) - r) <= rounding_of(T_OUT, STROBE_BF16, value, STROBE_BF16));
     }
-    assert_true(rounding_of(-INFINITY, STROBE_FP32) == 0);
+    assert_true(rounding_of(T_OUT, STROBE_BF16, -INFINITY, STROBE_FP32) == 0);
+    assert_true(rounding_of(T_LSE, STROBE_BF16, 0, STROBE_FP32) == 0x1p-24);     /* of 1, or a weight of 1 */
+    assert_true(rounding_of(T_LSE, STROBE_FP8_E4M3, 0, STROBE_FP32) == 0x1p-22); /* of 448, whose logarithm is 6.1 */
 }
 
 static void the_allowance_follows_the_rule(void **state) {
@@ -262,6 +284,7 @@ int main(void) {
                                                cmocka_unit_test(what_is_not_a_number_is_an_infinite_error),
                                                cmocka_unit_test(what_a_dtype_cannot_hold_is_infinite),
                                                cmocka_unit_test(finds_results_that_were_rounded_on_their_way),
+                                               cmocka_unit_test(lets_a_scaled_value_be_rounded),
                                                cmocka_unit_test(rounding_is_half_a_step_at_the_magnitude),
                                                cmocka_unit_test(the_allowance_follows_the_rule),
                                                cmocka_unit_test(an_unknown_kernel_fails),
