@@ -180,7 +180,7 @@ problems=(
     "bwd b=1 h=2 s=140 d=128 bf16" "fwd b=3 h=2 s=40 d=64 bf16 varlen=packed" "bwd $small bf16 deterministic"
     "bwd $small fp16 softcap=15 bias dbias mask dropout=0.2" "bwd $small bf16 bias=hk dbias deterministic"
     "bwd b=1 h=2 s=70 d=200 fp32"
-    "fwd b=1 h=2 s=300 d=64 bf16 causal" "fwd b=1 h=2 s=200 d=256 fp16 mask bias"
+    "fwd b=1 h=2 s=300 d=64 bf16 causal" "fwd b=1 h=2 s=200 d=256 fp16 mask bias" "fwd b=1 h=2 sq=200 sk=300 d=256 bf16"
     "fwd b=1 h=2 s=150 d=128 bf16 dropout=0.2 softcap=15" "fwd b=3 h=2 s=200 d=128 bf16 varlen=packed causal"
     "fwd b=2 h=2 s=300 d=64 bf16 mask" "bwd b=2 h=2 s=300 d=64 bf16 mask" "fwd b=1 h=2 s=304 d=64 bf16 bias"
     "fwd b=2 h=2 sq=40 sk=0 d=64 bf16 mask" "fwd b=1 h=2 sq=40 sk=0 d=64 bf16 block=128,128"
