@@ -424,7 +424,7 @@ function(cuda_forward_sm90 dtype dim keys groups stages q_slots ctas most_full m
     elseif(dim EQUAL 256) # slower at 64
       list(APPEND options FINISHES_EARLY)
     endif()
-    if(features STREQUAL none AND dim EQUAL 256) # the others have no masks
+    if(features STREQUAL none AND dim EQUAL 256 OR name MATCHES "_64_plain_masked_rows192$") # the others have no masks, or lose by it
       list(APPEND options SKIPS_HIDDEN)
     endif()
   endif()
@@ -450,6 +450,7 @@ if("90" IN_LIST STROBE_CUDA_ARCHITECTURES)
     cuda_forward_sm90(${dtype}  48 128 3 2 6 1   -1   -1 none  forward_sm90_${dtype}_48_plain)
     cuda_forward_sm90(${dtype}  64  64 4 4 8 1 1024    0 none  forward_sm90_${dtype}_64_plain_full)
     cuda_forward_sm90(${dtype}  64  64 1 2 1 3    256 2048 none  forward_sm90_${dtype}_64_plain_masked)
+    cuda_forward_sm90(${dtype}  64 128 3 2 6 1    0   -1 none  forward_sm90_${dtype}_64_plain_masked_rows192)
     cuda_forward_sm90(${dtype}  64 128 3 2 6 1   -1   -1 none  forward_sm90_${dtype}_64_plain)
     cuda_forward_sm90(${dtype}  96 128 2 2 4 1   -1   -1 none  forward_sm90_${dtype}_96_plain)
     cuda_forward_sm90(${dtype} 128 128 2 2 4 1   -1   -1 none  forward_sm90_${dtype}_128_plain)
