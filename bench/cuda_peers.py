@@ -104,13 +104,14 @@ def time_ms(call):
 
 
 def medians_ms(calls, budget_ms):
-    """Of each call's times. The calls take turns, so that a clock that moves moves all of them; each round another one begins."""
+    """Of each call's times. The calls take turns, so that a clock that moves moves all of them. Each round another one begins, and
+    every second round goes backwards: a call that heats the GPU does so for more than one other."""
     for call in calls:
         time_ms(call)
     times, spent = [[] for _ in calls], 0.0
     for first in range(100):
-        for n in range(len(calls)):
-            which = (first + n) % len(calls)
+        turns = [(first + n) % len(calls) for n in range(len(calls))]
+        for which in reversed(turns) if first % 2 else turns:
             times[which].append(time_ms(calls[which]))
         spent += max((t[-1] for t in times if not math.isnan(t[-1])), default=budget_ms)
         if first >= 4 and spent > budget_ms:
