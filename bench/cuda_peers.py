@@ -3,13 +3,14 @@
 """cuda_peers.py: Strobe's CUDA kernels beside PyTorch's FlashAttention-2 and cuDNN, in one process and on the same tensors.
 
     python3 bench/cuda_peers.py LIBSTROBE [fwd] [bwd] [decode] [graph] [--kernel NAME] [--seq 512,2k,8k] [--dim 64,128,256]
-                                  [--ms 40] [--deterministic]
+                                  [--ms 40] [--deterministic] [--fa3 LIB]
 
 Grid: bf16, 16384 tokens, hidden size 2048; TFLOP/s by the formula of publications. Needs PyTorch
 with a GPU (exit 77 otherwise). Every result is compared with PyTorch's before it is timed; calls take turns, L2 is flushed
 before each, medians. Beside each speed the relative error (2-norm over two heads of a batch entry, against float64) of O, or of dQ,
 dK and dV, of all three. For a backward pass also the device memory (MiB) that a call takes beyond its inputs and gradients;
-with --deterministic, gradients in a fixed order too."""
+with --deterministic, gradients in a fixed order too. --fa3 has FlashAttention-3 take its turns as well, from a library that flash3.py
+describes; a cell in which it differs from cuDNN by more than rounding is not timed."""
 import argparse
 import ctypes as C
 import math
@@ -23,9 +24,12 @@ except ImportError:
     sys.exit(77)
 
 from abi import Attention, Gradients, MaskLists, Tensor, Tuning, check, load
+from flash3 import Flash3
 
 DETERMINISTIC = 1
 PEERS = (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION)
+NAMES = ("FA2", "cuDNN")  # of the peers
+BESIDE_FA3 = (("Strobe", "FA3"), ("fixed order", "FA3 fixed order"))  # whose speed is compared with whose
 
 
 def view(x, heads_first):
@@ -100,13 +104,14 @@ def time_ms(call):
 
 
 def medians_ms(calls, budget_ms):
-    """Of each call's times. The calls take turns, so that a clock that moves moves all of them; each round another one begins."""
+    """Of each call's times. The calls take turns, so that a clock that moves moves all of them. Each round another one begins, and
+    every second round goes backwards: a call that heats the GPU does so for more than one other."""
     for call in calls:
         time_ms(call)
     times, spent = [[] for _ in calls], 0.0
     for first in range(100):
-        for n in range(len(calls)):
-            which = (first + n) % len(calls)
+        turns = [(first + n) % len(calls) for n in range(len(calls))]
+        for which in reversed(turns) if first % 2 else turns:
             times[which].append(time_ms(calls[which]))
         spent += max((t[-1] for t in times if not math.isnan(t[-1])), default=budget_ms)
         if first >= 4 and spent > budget_ms:
@@ -167,8 +172,8 @@ def relative(results, right):
 
 
 def print_errors(q, k, v, dout, causal, results):
-    """Under a row: the errors of Strobe, FlashAttention-2 and cuDNN, and Strobe's over FlashAttention-2's. results: of each, O or
-    dQ, dK and dV. Returns the greatest of these ratios."""
+    """Under a row: the errors of Strobe, FlashAttention-2, cuDNN and, where it is measured, FlashAttention-3; and Strobe's over
+    FlashAttention-2's. results: of each, O or dQ, dK and dV. Returns the greatest of these ratios."""
     def part(x):
         return x[:1, :2]
     right = truth(*(part(x) for x in (q, k, v, dout)), causal)
@@ -180,8 +185,28 @@ def print_errors(q, k, v, dout, causal, results):
     return max(ratios)
 
 
-def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
-    """A line of the table; TFLOP/s of Strobe, FlashAttention-2 and cuDNN."""
+def flash3_calls(flash3, q, k, v, causal, dout, deterministic, right):
+    """FlashAttention-3's calls by name, and its results: O, or dQ, dK and dV where dout is given. Neither where they are not `right`."""
+    problem = flash3.problem(q, k, v, causal, dout)
+    if dout is None:
+        calls, results = {"FA3": problem.forward}, [problem.out]
+    else:
+        calls, results = {"FA3": problem.backward}, problem.gradients
+        if deterministic and q.shape[-1] < 256:  # it has no fixed order at d 256
+            calls["FA3 fixed order"] = lambda: problem.backward(True)
+    for name, call in reversed(calls.items()):  # the free order last: its gradients are the results
+        for x in results:
+            x.fill_(math.nan)
+        call()
+        distances = relative(results, [x.double() for x in right])
+        if not all(x < 1e-2 for x in distances):  # rounding to bf16 is 0.3 %
+            print(f"  {name} is not timed: its distance to cuDNN is {distances}", flush=True)
+            return {}, []
+    return calls, [results]
+
+
+def row(strobe, backward, dim, seq, causal, budget, deterministic=False, flash3=None):
+    """A line of the table; the head dim, TFLOP/s by name, and the greatest error beside FlashAttention-2's."""
     batch, heads = 16384 // seq, 2048 // dim
     q, k, v, dout = (torch.randn(batch, seq, heads, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in range(4))
     out, lse = torch.empty_like(q), torch.empty(batch, heads, seq, device="cuda")
@@ -193,8 +218,9 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
     error = (out.float() - right.float()).abs().max().item()
     flop = 4 * batch * heads * seq * seq * dim / (2 if causal else 1)
     if not backward:
-        calls = [lambda: strobe.forward(a, work)] + [peer(b, q, k, v, causal) for b in PEERS]
-        results = [[out], [right], [calls[2]()]]
+        calls = {"Strobe": lambda: strobe.forward(a, work)}
+        calls |= {name: peer(b, q, k, v, causal) for name, b in zip(NAMES, PEERS, strict=True)}
+        results = [[out], [right], [calls["cuDNN"]()]]
     else:
         flop *= 2.5
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
@@ -213,10 +239,10 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
             fixed_work = strobe.workspace(a, g)
             fixed_order()
         strobe.backward(a, g, work)
-        calls, error = [lambda: strobe.backward(a, g, work)], 0.0
+        calls, error = {"Strobe": lambda: strobe.backward(a, g, work)}, 0.0
         memory, size = [work.numel() / 2**20], sum(x.numel() * x.element_size() for x in (q, k, v))
         results = [[dq, dk, dv]]
-        for b in PEERS:
+        for name, b in zip(NAMES, PEERS, strict=True):
             leaves = [x.detach().requires_grad_() for x in (q, k, v)]
             result = peer(b, *leaves, causal)()
             grads = torch.autograd.grad(result, leaves, dout, retain_graph=True)
@@ -226,32 +252,44 @@ def row(strobe, backward, dim, seq, causal, budget, deterministic=False):
 
             def gradients(result=result, leaves=leaves):
                 torch.autograd.grad(result, leaves, dout, retain_graph=True)
-            calls.append(gradients)
+            calls[name] = gradients
             memory.append(extra_mib(gradients, size))
         if deterministic:
-            calls.append(fixed_order)
-    speeds = [flop / t / 1e9 for t in medians_ms(calls, budget)]
-    print(f"{'bwd' if backward else 'fwd'} d{dim:<3} {'causal' if causal else 'full':6} {seq:6}: strobe {speeds[0]:6.1f}  "
-          f"FA2 {speeds[1]:6.1f}  cuDNN {speeds[2]:6.1f}  ratios {speeds[0] / speeds[1]:.3f} {speeds[0] / speeds[2]:.3f}  "
+            calls["fixed order"] = fixed_order
+    if flash3:
+        its_calls, its_results = flash3_calls(flash3, q, k, v, causal, dout if backward else None, deterministic, results[2])
+        calls, results = calls | its_calls, results + its_results
+    speeds = {name: flop / t / 1e9 for name, t in zip(calls, medians_ms(list(calls.values()), budget), strict=True)}
+    ours = speeds["Strobe"]
+    print(f"{'bwd' if backward else 'fwd'} d{dim:<3} {'causal' if causal else 'full':6} {seq:6}: strobe {ours:6.1f}  "
+          f"FA2 {speeds['FA2']:6.1f}  cuDNN {speeds['cuDNN']:6.1f}  ratios {ours / speeds['FA2']:.3f} {ours / speeds['cuDNN']:.3f}  "
           f"max diff {error:.4f}" + (f"  MiB {memory[0]:.0f} {memory[1]:.0f} {memory[2]:.0f}" if backward else "") +
-          (f"  fixed order {speeds[3]:.1f}, {speeds[3] / speeds[0]:.3f}" if len(speeds) > 3 else ""), flush=True)
+          (f"  fixed order {speeds['fixed order']:.1f}, {speeds['fixed order'] / ours:.3f}" if "fixed order" in speeds else "") +
+          "".join(f"  {name} {speeds[name]:.1f}, {speeds[mine] / speeds[name]:.3f} of it" for mine, name in BESIDE_FA3
+                  if name in speeds), flush=True)
     return dim, speeds, print_errors(q, k, v, dout, causal, results)
 
 
+def ratio_of(rows, mine, other):
+    """Geometric mean of one speed over the other in the rows that have both, the least, and in how many it is below 1."""
+    ratios = [speeds[mine] / speeds[other] for _, speeds, _ in rows if mine in speeds and other in speeds]
+    ratios = [r for r in ratios if not math.isnan(r)]
+    if not ratios:
+        return ""
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    return f"{mean:.3f} x {other} (least {min(ratios):.3f}, below it in {sum(r < 1 for r in ratios)} of {len(ratios)})"
+
+
 def summary(what, rows):
-    """Geometric means of the ratios to each peer, how many cells are below it, and the greatest error beside FlashAttention-2's."""
-    for dim in sorted({d for d, _, _ in rows}):
-        parts = []
-        for n, name in ((1, "FlashAttention-2"), (2, "cuDNN")):
-            ratios = [speeds[0] / speeds[n] for d, speeds, _ in rows if d == dim and not math.isnan(speeds[n])]
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
-            parts.append(f"{mean:.3f} x {name} (below it in {sum(r < 1 for r in ratios)} of {len(ratios)})")
-        orders = [speeds[3] / speeds[0] for d, speeds, _ in rows if d == dim and len(speeds) > 3]
-        if orders:
-            mean = math.exp(sum(map(math.log, orders)) / len(orders))
-            parts.append(f"a fixed order {mean:.3f} (least {min(orders):.3f}) of the free")
-        most = max(ratio for d, _, ratio in rows if d == dim)
-        print(f"{what} d{dim}: geometric means " + ", ".join(parts) + f"; error at most {most:.3f} of FlashAttention-2's")
+    """Of each head dim and of all: the ratios to each peer, and the greatest error beside FlashAttention-2's."""
+    dims = sorted({d for d, _, _ in rows})
+    for name, dims in [(f"d{d}", [d]) for d in dims] + ([("all", dims)] if len(dims) > 1 else []):
+        part = [x for x in rows if x[0] in dims]
+        ratios = [ratio_of(part, "Strobe", other) for other in ("FA2", "cuDNN", "FA3")]
+        ratios += ["in a fixed order " + r for r in (ratio_of(part, "fixed order", "Strobe"),
+                                                    ratio_of(part, "fixed order", "FA3 fixed order")) if r]
+        print(f"{what} {name}: geometric means " + ", ".join(r for r in ratios if r) +
+              f"; error at most {max(ratio for _, _, ratio in part):.3f} of FlashAttention-2's")
 
 
 def decode(strobe, batch, keys, budget):
@@ -321,12 +359,14 @@ def main():
     parser.add_argument("--dim", default="64,128,256")
     parser.add_argument("--ms", type=float, default=40)
     parser.add_argument("--deterministic", action="store_true", help="gradients in a fixed order beside, in turns")
+    parser.add_argument("--fa3", help="a library with FlashAttention-3, see flash3.py")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit(77)
     torch.manual_seed(1)
     strobe = Strobe(options.library, options.kernel)
-    print(torch.cuda.get_device_name(), "torch", torch.__version__)
+    flash3 = Flash3(options.fa3) if options.fa3 else None
+    print(torch.cuda.get_device_name(), "torch", torch.__version__, flash3.version if flash3 else "")
     for what in options.what:
         if what == "graph":
             capture(strobe)
@@ -335,7 +375,7 @@ def main():
             for batch, keys in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (128, 4096)):
                 decode(strobe, batch, keys, options.ms)
             continue
-        summary(what, [row(strobe, what == "bwd", int(dim), number(seq), causal, options.ms, options.deterministic)
+        summary(what, [row(strobe, what == "bwd", int(dim), number(seq), causal, options.ms, options.deterministic, flash3)
                        for dim in options.dim.split(",") for causal in (False, True) for seq in options.seq.split(",")])
 
 
