@@ -669,7 +669,7 @@ add_library(strobe_cuda_host OBJECT cuda/table.c
   cuda/host/add.c cuda/host/append.c cuda/host/array_gradients.c cuda/host/compiled.c cuda/host/dbias.c cuda/host/device.c cuda/host/disk_cache.c cuda/host/image.c cuda/host/launch.c cuda/host/merge.c cuda/host/nvrtc.c cuda/host/quantise.c cuda/host/tensor_map.c cuda/host/unpack.c cuda/host/visible.c
   cuda/host/visible_function.c
   cuda/sm80/backward_host.c cuda/sm80/decode_host.c cuda/sm80/forward_host.c
-  cuda/sm90/backward/host.c cuda/sm90/backward/tile_order.c cuda/sm90/backward/variants.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c
+  cuda/sm90/backward/host.c cuda/sm90/backward/tile_order.c cuda/sm90/backward/variants.c cuda/sm90/band.c cuda/sm90/feature_class.c cuda/sm90/forward/host.c cuda/sm90/fp8/host.c
   cuda/sm90/forward/pages.c cuda/sm90/forward/parts.c cuda/sm90/forward/rounds.c cuda/sm90/latent/host.c)
 if(NOT STROBE_CUDA_PTX)
   list(JOIN STROBE_CUDA_ARCHITECTURES "," machine_code)

@@ -187,10 +187,7 @@ static bool has_aligned_columns(const strobe_tensor *t, int64_t columns) {
            columns % some == 0;
 }
 
-enum {
-    LEAST_TILE = 64,
-    MOST_POSITIONS = 1 << 28,
-};
+enum { LEAST_TILE = 64 };
 
 const char *strobe__sm90_forward_reject(const struct problem *p) {
     const strobe_attention *a = &p->a;
@@ -223,19 +220,6 @@ const char *strobe__sm90_forward_reject(const struct problem *p) {
     const char *refused = strobe__sm90_cache_reject(p);
     if (refused) return refused;
     return strobe__cuda_reject(p);
-}
-
-const char *strobe__sm90_fp8_reject(const struct problem *p) {
-    const strobe_scales *s = &p->scales;
-    if (p->a.k.dtype != p->a.q.dtype || p->a.v.dtype != STROBE_FP8_E4M3)
-        return "q and k differ in dtype, or v is no e4m3; q and k both in e4m3 or both in int8, and v in e4m3, are taken";
-    if (s->block_k % SCALED_KEYS != 0)
-        return "scales.block_k is no multiple of 128; multiples and 0, the whole sequence, are taken";
-    if (s->block_k != 0 && p->varlen.cu_seqlens_k)
-        return "scales.block_k is not 0 with packed k and v; 0, the whole sequence, is taken";
-    if (s->block_q > MOST_POSITIONS || s->block_k > MOST_POSITIONS)
-        return "scales.block_q or block_k is above 2^28; up to that is taken";
-    return strobe__sm90_forward_reject(p);
 }
 
 static bool encode_maps(struct sm90_forward_params *m, const struct problem *p, const struct forward_variant *variant) {

@@ -6,7 +6,10 @@
 
 #include "core/kernel.h"
 
-enum { SCALED_KEYS = 128 }; /* of a block of sm90/fp8, which share their scales */
+enum {
+    SCALED_KEYS = 128,       /* of a block of sm90/fp8, which share their scales */
+    MOST_POSITIONS = 1 << 28 /* that kernels count without overflow */
+};
 
 extern const char strobe__sm90_forward_variants[], strobe__sm90_fp8_variants[];
 
