@@ -381,6 +381,43 @@ def test_sdpa_is_pytorchs(dtype, q_shape, k_shape, options, boolean):
         reference.assert_close(ours, right, theirs, 3, name, largest)
 
 
+NOTHING = {
+    "no heads": ((2, 0, 5, 8), (2, 0, 6, 8), (2, 0, 6, 8), {}),
+    "no heads of many": ((2, 0, 5, 8), (2, 2, 6, 8), (2, 2, 6, 8), {"enable_gqa": True}),
+    "no columns": ((2, 3, 5, 0), (2, 3, 6, 0), (2, 3, 6, 8), {"is_causal": True}),
+    "no columns, a scale": ((3, 5, 0), (3, 6, 0), (3, 6, 8), {"scale": 2.0}),
+    "no columns of v": ((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 0), {}),
+    "no columns at all": ((5, 0), (6, 0), (6, 0), {}),
+    "a scale of 0": ((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 4), {"scale": 0.0}),
+    "a scale of 0, masked": ((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 8), {"scale": 0, "attn_mask": torch.linspace(0, 3, 6)}),
+}
+
+
+@pytest.mark.parametrize("kind", ["eager", "compiled"])
+@pytest.mark.parametrize("name", NOTHING)
+def test_sdpa_of_nothing_is_pytorchs(name, kind):
+    """No heads, no columns, and a scale of 0, with gradients."""
+    torch.manual_seed(0)
+    *shapes, options = NOTHING[name]
+    tensors = [torch.randn(s) for s in shapes]
+
+    def run(function, dtype):
+        leaves = [x.to(dtype).requires_grad_() for x in tensors]
+        out = function(*leaves, **{n: x.to(dtype) if isinstance(x, torch.Tensor) else x for n, x in options.items()})
+        return [out, *torch.autograd.grad(out.square().sum(), leaves)]
+
+    ours = st.scaled_dot_product_attention
+    if kind == "compiled":
+        torch._dynamo.reset()  # it does not compile one function for ever more shapes
+        ours = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        truth, plain = (run(F.scaled_dot_product_attention, dtype) for dtype in (torch.float64, torch.float32))
+    for part, x, right, theirs in zip("oqkv", run(ours, torch.float32), truth, plain, strict=True):
+        reference.assert_close(x, right, theirs, 3, part)
+    with torch.no_grad():
+        assert ours(*tensors, **options).shape == truth[0].shape
+
+
 def test_sdpa_refusals():
     q = torch.randn(1, 4, 3, 8)
     with pytest.raises(ValueError, match="attn_mask is given with is_causal=True"):

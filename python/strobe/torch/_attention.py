@@ -181,3 +181,19 @@ def attention(
     else:
         out, lse = run(*shared, with_lse=return_lse)
     return (out, lse) if return_lse else out
+
+
+def attention_with_zeros(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None, return_lse: bool = False, **options: Any) -> Any:
+    """attention() of what PyTorch's functions take and it refuses: a scale of 0, and q and k, or v, without columns. Scores are 0
+    before anything is added to them, or the result has no columns."""
+    columns = v.shape[-1]
+    if scale == 0:
+        q, scale = q * 0, 1.0
+    if q.shape[-1] == k.shape[-1] == 0:
+        q, k, scale = (*(torch.nn.functional.pad(x, (0, 1)) for x in (q, k)), 1.0)
+    if columns == 0:
+        v = torch.nn.functional.pad(v, (0, 1))
+    results = attention(q, k, v, scale=scale, return_lse=return_lse, **options)
+    if columns:
+        return results
+    return (results[0][..., :0], results[1]) if return_lse else results[..., :0]

@@ -4,11 +4,12 @@
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from strobe import _strobe
 from strobe.torch import _run
-from strobe.torch._attention import attention
+from strobe.torch._attention import attention_with_zeros
 from strobe.torch._run import compiled, heads_first, is_plain
 
 
@@ -42,7 +43,7 @@ def scaled_dot_product_attention(
     is_causal : bool
         Query i sees keys 0 to i (top-left). Not together with attn_mask.
     scale : float, optional
-        Default 1 / sqrt(dim).
+        Default 1 / sqrt(dim). With 0 every product of q and k counts as 0.
     enable_gqa : bool
         Allow heads_kv to be a divisor of heads_q.
 
@@ -61,7 +62,10 @@ def scaled_dot_product_attention(
         of_query, of_key = query.shape, key.shape
         if len(of_query) == len(of_key) == 4 and of_query[0] == of_key[0] and (of_query[1] == of_key[1] or enable_gqa):
             out = compiled(query, key, value, attn_mask, is_causal, scale)
-            if out is None and attn_mask is None and value.dim() == 4 and value.shape[0] == of_key[0]:
+            if (
+                out is None and attn_mask is None and value.dim() == 4 and value.shape[0] == of_key[0]
+                and scale != 0 and of_query[1] and of_query[3] and value.shape[3]
+            ):  # fmt: skip
                 out = heads_first(query, key, value, is_causal, scale)
             if out is not None:
                 return out
@@ -71,6 +75,9 @@ def scaled_dot_product_attention(
     heads, heads_kv = query.shape[-3], key.shape[-3]
     if heads != heads_kv and heads_kv != 1 and not enable_gqa:
         raise ValueError(f"key has {heads_kv} heads, query {heads}; enable_gqa=True, or as many of both, is accepted")
+    if heads == 0:  # PyTorch's own knows which shapes go together, and there is nothing to compute
+        grouped = {"enable_gqa": True} if enable_gqa else {}
+        return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **grouped)
     lead = query.shape[:-3]
     if not lead == key.shape[:-3] == value.shape[:-3]:
         lead = torch.broadcast_shapes(lead, key.shape[:-3], value.shape[:-3])
@@ -79,7 +86,7 @@ def scaled_dot_product_attention(
     is_bool = attn_mask is not None and attn_mask.dtype == torch.bool
     if attn_mask is not None and not is_bool and not attn_mask.is_floating_point():
         raise ValueError(f"attn_mask.dtype is {attn_mask.dtype}; torch.bool or a floating-point dtype is accepted")
-    out = attention(
+    out = attention_with_zeros(
         _one_batch(query, lead),
         _one_batch(key, lead),
         _one_batch(value, lead),
