@@ -10,6 +10,7 @@ from torch import Tensor
 from strobe import _strobe
 from strobe.torch import _run
 from strobe.torch._attention import attention_with_zeros
+from strobe.torch._nested import nested_attention
 from strobe.torch._run import compiled, heads_first, is_plain
 
 
@@ -17,6 +18,12 @@ def _one_batch(x: Tensor, lead: tuple[int, ...]) -> Tensor:
     """(..., heads, seq, dim) to (batch, seq, heads, dim): a view wherever a reshape of the leading axes is one."""
     x = x.expand(*lead, *x.shape[-3:]).reshape(math.prod(lead), *x.shape[-3:]) if x.dim() != 4 or x.shape[:1] != lead else x
     return x.transpose(1, 2)
+
+
+def _check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
+    heads, heads_kv = query.size(-3), key.size(-3)
+    if heads != heads_kv and heads_kv != 1 and not enable_gqa:
+        raise ValueError(f"key has {heads_kv} heads, query {heads}; enable_gqa=True, or as many of both, is accepted")
 
 
 def scaled_dot_product_attention(
@@ -34,6 +41,8 @@ def scaled_dot_product_attention(
     Parameters
     ----------
     query : Tensor, (..., heads_q, seq_q, dim)
+        All three may be nested, of layout torch.jagged, with a ragged seq: then without attn_mask, and each sequence is causal
+        from its own top-left corner.
     key : Tensor, (..., heads_kv, seq_k, dim)
     value : Tensor, (..., heads_kv, seq_k, dim_v)
     attn_mask : Tensor, broadcasts to (..., heads_q, seq_q, seq_k), optional
@@ -58,6 +67,9 @@ def scaled_dot_product_attention(
             return out
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal=True; one of the two is accepted")
+    if query.is_nested or key.is_nested or value.is_nested:
+        _check_heads(query, key, enable_gqa)
+        return nested_attention(query, key, value, attn_mask, causal=is_causal, dropout=dropout_p, scale=scale)
     if dropout_p == 0 and is_plain(query, key, value):
         of_query, of_key = query.shape, key.shape
         if len(of_query) == len(of_key) == 4 and of_query[0] == of_key[0] and (of_query[1] == of_key[1] or enable_gqa):
@@ -72,10 +84,8 @@ def scaled_dot_product_attention(
     added = 0
     while query.dim() < 3:  # (seq, dim) is one head
         query, key, value, added = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0), added + 1
-    heads, heads_kv = query.shape[-3], key.shape[-3]
-    if heads != heads_kv and heads_kv != 1 and not enable_gqa:
-        raise ValueError(f"key has {heads_kv} heads, query {heads}; enable_gqa=True, or as many of both, is accepted")
-    if heads == 0:  # PyTorch's own knows which shapes go together, and there is nothing to compute
+    _check_heads(query, key, enable_gqa)
+    if query.shape[-3] == 0:  # PyTorch's own knows which shapes go together, and there is nothing to compute
         grouped = {"enable_gqa": True} if enable_gqa else {}
         return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **grouped)
     lead = query.shape[:-3]
