@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What PyTorch's FlopCounterMode counts for calls of strobe.torch: as much as for PyTorch's own operators, asked on the meta device."""
+"""What PyTorch's FlopCounterMode counts for calls of strobe.torch: as much as for PyTorch's own operators, which are asked on the meta
+device."""
 
 import pytest
 import strobe.torch as st
@@ -98,7 +99,8 @@ def test_pages_count_by_the_table_or_the_bound():
     assert counts == {"strobe.cache_attention": 2 * 2 * 4 * 32 * (8 + 8)}
     packed = torch.randn(2, 4, 8)
     each = torch.tensor([0, 1, 2], dtype=torch.int32)
-    counts = counted(lambda: st.flash_attn_varlen_func(packed, cache, cache, each, None, 1, 20, seqused_k=used, block_table=table))
+    pages = {"seqused_k": used, "block_table": table}
+    counts = counted(lambda: st.flash_attn_varlen_func(packed, cache, cache, each, None, 1, 20, **pages))
     assert counts == {"strobe.cache_attention": 2 * 2 * 4 * 20 * (8 + 8)}
 
 

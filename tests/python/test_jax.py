@@ -394,7 +394,8 @@ def test_dot_product_attention_is_that_of_jax(given):
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize(
-    ("heads", "dim", "given"), [(4, 8, {"scale": 0}), (4, 8, {"scale": 0.0, "is_causal": True}), (0, 8, {}), (4, 0, {"scale": 2.0})]
+    ("heads", "dim", "given"),
+    [(4, 8, {"scale": 0}), (4, 8, {"scale": 0.0, "is_causal": True}), (0, 8, {}), (4, 0, {"scale": 2.0})],
 )
 def test_dot_product_attention_of_nothing_is_that_of_jax(heads, dim, given, wrap):
     """A scale of 0, no query heads, no columns."""

@@ -74,10 +74,14 @@ def test_grouped_heads_casts_dropout_and_compiled():
     with torch.autocast("cpu", torch.bfloat16):
         assert st.scaled_dot_product_attention(q, q, q).dtype == torch.bfloat16
     assert not torch.equal(rows(st.scaled_dot_product_attention(q, q, q, dropout_p=0.5)), rows(out))
-    compiled = torch.compile(lambda x: st.scaled_dot_product_attention(x, x, x, is_causal=True), backend="aot_eager", fullgraph=True)
+
+    def causal(x):
+        return st.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+    compiled = torch.compile(causal, backend="aot_eager", fullgraph=True)
     for lengths in ([3, 4], [5, 6], [2, 2]):
         x, values = nested(lengths)
-        torch.testing.assert_close(rows(compiled(x)), rows(st.scaled_dot_product_attention(x, x, x, is_causal=True)))
+        torch.testing.assert_close(rows(compiled(x)), rows(causal(x)))
         rows(compiled(x)).sum().backward()
         assert values.grad.isfinite().all()
 

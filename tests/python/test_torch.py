@@ -389,6 +389,7 @@ NOTHING = {
     "no columns of v": ((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 0), {}),
     "no columns at all": ((5, 0), (6, 0), (6, 0), {}),
     "a scale of 0": ((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 4), {"scale": 0.0}),
+    "dropout of everything": ((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 4), {"dropout_p": 1.0}),
     "a scale of 0, masked": ((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 8), {"scale": 0, "attn_mask": torch.linspace(0, 3, 6)}),
 }
 
@@ -396,7 +397,7 @@ NOTHING = {
 @pytest.mark.parametrize("kind", ["eager", "compiled"])
 @pytest.mark.parametrize("name", NOTHING)
 def test_sdpa_of_nothing_is_pytorchs(name, kind):
-    """No heads, no columns, and a scale of 0, with gradients."""
+    """No heads, no columns, a scale of 0 and a dropout of 1, with gradients."""
     torch.manual_seed(0)
     *shapes, options = NOTHING[name]
     tensors = [torch.randn(s) for s in shapes]

@@ -32,7 +32,6 @@ def nested_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tenso
     v, of_v, _ = _packed("value", value)
     if of_v is not of_k and not torch.equal(of_v, of_k):
         raise ValueError("key and value have sequences of other lengths than each other; the same ones are accepted")
-    out = attention_with_zeros(
-        q, k, v, cu_seqlens_q=of_q, cu_seqlens_k=of_k, max_seqlen_q=longest_q, max_seqlen_k=longest_k, diagonal="top_left", **options
-    )
+    packed = {"cu_seqlens_q": of_q, "cu_seqlens_k": of_k, "max_seqlen_q": longest_q, "max_seqlen_k": longest_k}
+    out = attention_with_zeros(q, k, v, **packed, diagonal="top_left", **options)
     return torch.nested.nested_tensor_from_jagged(out, of_q).transpose(1, 2)

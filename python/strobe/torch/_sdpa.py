@@ -48,7 +48,7 @@ def scaled_dot_product_attention(
     attn_mask : Tensor, broadcasts to (..., heads_q, seq_q, seq_k), optional
         bool (True takes part), or floating-point (added to the scores, differentiable).
     dropout_p : float
-        Applied whenever it is above 0, as PyTorch does.
+        Applied whenever it is above 0, as PyTorch does; 1 drops everything.
     is_causal : bool
         Query i sees keys 0 to i (top-left). Not together with attn_mask.
     scale : float, optional
