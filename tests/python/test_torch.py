@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """strobe.torch: operators as PyTorch wants them, gradients, and the meanings of the signatures it takes over."""
 
+import numpy as np
 import pytest
 import strobe
 import strobe.torch as st
@@ -425,6 +426,13 @@ def test_sdpa_refusals():
         st.scaled_dot_product_attention(q, q, q, torch.ones(3, 3, dtype=torch.bool), is_causal=True)
     with pytest.raises(ValueError, match="key has 2 heads, query 4; enable_gqa=True"):
         st.scaled_dot_product_attention(q, q[:, :2], q[:, :2])
+    for given, sentence in (
+        ((None, q, q), "query is a <class 'NoneType'>; a torch.Tensor is accepted"),
+        ((q, q.numpy(), q), "key is a <class 'numpy.ndarray'>; a torch.Tensor is accepted"),
+        ((q, q, q, np.ones((3, 3))), "attn_mask is a <class 'numpy.ndarray'>; a torch.Tensor is accepted"),
+    ):
+        with pytest.raises(TypeError, match=sentence):
+            st.scaled_dot_product_attention(*given)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

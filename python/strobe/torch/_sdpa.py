@@ -67,10 +67,15 @@ def scaled_dot_product_attention(
             return out
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask is given with is_causal=True; one of the two is accepted")
-    if query.is_nested or key.is_nested or value.is_nested:
-        _check_heads(query, key, enable_gqa)
-        return nested_attention(query, key, value, attn_mask, causal=is_causal, dropout=dropout_p, scale=scale)
-    if dropout_p == 0 and is_plain(query, key, value):
+    plain = is_plain(query, key, value)
+    if not plain or query.is_nested:
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"{name} is a {type(x)}; a torch.Tensor is accepted")
+        if query.is_nested or key.is_nested or value.is_nested:
+            _check_heads(query, key, enable_gqa)
+            return nested_attention(query, key, value, attn_mask, causal=is_causal, dropout=dropout_p, scale=scale)
+    if dropout_p == 0 and plain:
         of_query, of_key = query.shape, key.shape
         if len(of_query) == len(of_key) == 4 and of_query[0] == of_key[0] and (of_query[1] == of_key[1] or enable_gqa):
             out = compiled(query, key, value, attn_mask, is_causal, scale)
@@ -88,6 +93,8 @@ def scaled_dot_product_attention(
     if query.shape[-3] == 0:  # PyTorch's own knows which shapes go together, and there is nothing to compute
         grouped = {"enable_gqa": True} if enable_gqa else {}
         return F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **grouped)
+    if attn_mask is not None and not isinstance(attn_mask, Tensor):
+        raise TypeError(f"attn_mask is a {type(attn_mask)}; a torch.Tensor is accepted")
     lead = query.shape[:-3]
     if not lead == key.shape[:-3] == value.shape[:-3]:
         lead = torch.broadcast_shapes(lead, key.shape[:-3], value.shape[:-3])
