@@ -119,3 +119,13 @@ def test_without_the_counter(python):
         "import torch, torch.utils.flop_counter as f; f.register_flop_formula = lambda targets: None",
     ):
         python(f"{program}\nimport strobe.torch as st; q = torch.randn(1, 2, 4, 8); st.scaled_dot_product_attention(q, q, q)")
+
+
+def test_nothing_is_said_on_import(python):
+    """The counter complains where a PyTorch with CUDA has no Triton."""
+    python(
+        "import logging, sys, torch; torch.version.cuda = '13.0'; sys.modules['triton'] = None; said = []\n"
+        "handler = logging.Handler(); handler.emit = said.append; logging.getLogger().addHandler(handler)\n"
+        "logging.getLogger('torch').addHandler(handler); import strobe.torch; assert not said, said\n"
+        "import torch.utils.flop_counter as f; assert torch.ops.strobe.attention in f.flop_registry"
+    )

@@ -5,6 +5,7 @@ Forward has two products of matrices and backward five, whatever is given beside
 sequences that are not packed take something off.
 """
 
+import logging
 from typing import Any
 
 import torch
@@ -73,10 +74,14 @@ def _formulas() -> dict[str, Any]:
 
 def register() -> None:
     """Tell PyTorch how much the operators compute; nothing where it does not ask, or not by tensors."""
+    log = logging.getLogger("torch.utils.flop_counter")
+    said, log.disabled = log.disabled, True  # of a missing Triton, to somebody who has not asked for the counter
     try:
         from torch.utils.flop_counter import register_flop_formula
     except ImportError:
         return
+    finally:
+        log.disabled = said
     for operator, formula in _formulas().items():
         try:
             register_flop_formula(getattr(torch.ops.strobe, operator), get_raw=True)(formula)
