@@ -71,8 +71,9 @@ def test_a_word_on_dropout(calls):
         out = F.scaled_dot_product_attention(q, q, q, dropout_p=p)
         return out.detach(), torch.autograd.grad(out.sum(), q)[0]
 
-    with pytest.warns(UserWarning, match=r"instead of Strobe's: dropout_p is 0.5; 0 is accepted"):
+    with pytest.warns(UserWarning, match=r"instead of Strobe's: dropout_p is 0.5; 0 is accepted") as said:
         found = run(0.5)
+    assert said[0].filename == __file__  # not of a line between
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(0.5)
@@ -165,8 +166,9 @@ def test_modules_without_a_gradient(calls, masks):
 def test_weights_are_pytorchs(calls):
     attention = torch.nn.MultiheadAttention(16, 2, batch_first=True).eval()
     x, y = torch.randn(2, 5, 16), torch.randn(2, 5, 16)
-    with torch.no_grad(), pytest.warns(UserWarning, match="need_weights is True; False is accepted"):
+    with torch.no_grad(), pytest.warns(UserWarning, match="need_weights is True; False is accepted") as said:
         weights = attention(x, x, x)[1]
+    assert said[0].filename == __file__
     with torch.no_grad():
         attention(x, y, y, need_weights=False)  # PyTorch has no fast path for these
     assert weights.shape == (2, 5, 5)
@@ -228,9 +230,10 @@ def test_compile(calls, device):
 
 def test_refused_calls_run_on_pytorch(calls):
     q = torch.randn(1, 2, 9, 16, dtype=torch.float64, requires_grad=True)
-    with pytest.warns(UserWarning, match=r"instead of Strobe's: query.dtype is torch.float64"):
+    with pytest.warns(UserWarning, match=r"instead of Strobe's: query.dtype is torch.float64") as said:
         out = F.scaled_dot_product_attention(q, q, q)
         (gradient,) = torch.autograd.grad(out.sum(), q)
+    assert {x.filename for x in said} == {__file__}
     assert calls == []
     st.deactivate()
     expected = F.scaled_dot_product_attention(q, q, q)

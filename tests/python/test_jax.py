@@ -392,6 +392,24 @@ def test_dot_product_attention_is_that_of_jax(given):
         np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    ("heads", "dim", "given"),
+    [(4, 8, {"scale": 0}), (4, 8, {"scale": 0.0, "is_causal": True}), (0, 8, {}), (4, 0, {"scale": 2.0})],
+)
+def test_dot_product_attention_of_nothing_is_that_of_jax(heads, dim, given, wrap):
+    """A scale of 0, no query heads, no columns."""
+    arrays = [jax.random.normal(jax.random.key(n), shape) for n, shape in enumerate([(2, 5, heads, dim), *[(2, 6, 2, dim)] * 2])]
+
+    def run(function):
+        results = wrap(lambda *a: function(*a, **given, return_residual=True))(*arrays)
+        return *results, *wrap(jax.grad(lambda *a: function(*a, **given).sum(), (0, 1, 2)))(*arrays)
+
+    for x, y in zip(run(sj.dot_product_attention), run(jax.nn.dot_product_attention), strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_allclose(x, y, atol=1e-6)
+
+
 def test_dot_product_attention_of_one_sequence():
     q, k, v = (x[0] for x in problem()[:3])
     out, lse = sj.dot_product_attention(q, k, v, return_residual=True)

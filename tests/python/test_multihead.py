@@ -191,3 +191,10 @@ def test_refusals():
         st.MultiheadAttention(12, 4, rotary_base=1e4)
     with pytest.raises(ValueError, match="add_bias_kv is True with window"):
         st.MultiheadAttention(16, 4, add_bias_kv=True, window=(1, 1))
+
+
+def test_dropout_of_everything():
+    ours, theirs = (module(16, 4, dropout=1.0, batch_first=True) for module in (st.MultiheadAttention, torch.nn.MultiheadAttention))
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 5, 16)
+    torch.testing.assert_close(*(module(x, x, x, need_weights=False)[0] for module in (ours, theirs)))

@@ -5,6 +5,7 @@ import concurrent.futures
 import math
 import re
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import strobe
 import strobe.torch as st
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 HEADS, LENGTH, DIM = 4, 64, 16
 PAGE = Path(__file__).parents[2] / "docs" / "scores.md"
@@ -331,3 +332,16 @@ def test_a_traced_function_in_a_compiled_program():
         return st.flex_attention(q + 1, k, v, lambda score, b, h, i, j: score - 0.1 * (i - j).abs()) * 2
 
     assert torch.equal(torch.compile(step, backend="aot_eager")(q), step(q))
+
+
+@pytest.mark.parametrize(("dim_v", "scale"), [(8, 0.0), (0, None)])
+def test_flex_attention_of_nothing_is_pytorchs(dim_v, scale):
+    """A scale of 0, and no columns of v."""
+    q, k, v = torch.randn(2, 2, 5, 8), torch.randn(2, 2, 6, 8), torch.randn(2, 2, 6, dim_v)
+    mods = lambda score, b, h, i, j: score + 0.1 * (i - j)  # noqa: E731
+    found = st.flex_attention(q, k, v, mods, scale=scale, return_lse=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is not compiled
+        expected = flex_attention(q, k, v, mods, scale=scale, return_lse=True)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)

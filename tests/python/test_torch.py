@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """strobe.torch: operators as PyTorch wants them, gradients, and the meanings of the signatures it takes over."""
 
+import numpy as np
 import pytest
 import strobe
 import strobe.torch as st
@@ -381,12 +382,57 @@ def test_sdpa_is_pytorchs(dtype, q_shape, k_shape, options, boolean):
         reference.assert_close(ours, right, theirs, 3, name, largest)
 
 
+NOTHING = {
+    "no heads": ((2, 0, 5, 8), (2, 0, 6, 8), (2, 0, 6, 8), {}),
+    "no heads of many": ((2, 0, 5, 8), (2, 2, 6, 8), (2, 2, 6, 8), {"enable_gqa": True}),
+    "no columns": ((2, 3, 5, 0), (2, 3, 6, 0), (2, 3, 6, 8), {"is_causal": True}),
+    "no columns, a scale": ((3, 5, 0), (3, 6, 0), (3, 6, 8), {"scale": 2.0}),
+    "no columns of v": ((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 0), {}),
+    "no columns at all": ((5, 0), (6, 0), (6, 0), {}),
+    "a scale of 0": ((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 4), {"scale": 0.0}),
+    "dropout of everything": ((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 4), {"dropout_p": 1.0}),
+    "a scale of 0, masked": ((2, 3, 5, 8), (2, 3, 6, 8), (2, 3, 6, 8), {"scale": 0, "attn_mask": torch.linspace(0, 3, 6)}),
+}
+
+
+@pytest.mark.parametrize("kind", ["eager", "compiled"])
+@pytest.mark.parametrize("name", NOTHING)
+def test_sdpa_of_nothing_is_pytorchs(name, kind):
+    """No heads, no columns, a scale of 0 and a dropout of 1, with gradients."""
+    torch.manual_seed(0)
+    *shapes, options = NOTHING[name]
+    tensors = [torch.randn(s) for s in shapes]
+
+    def run(function, dtype):
+        leaves = [x.to(dtype).requires_grad_() for x in tensors]
+        out = function(*leaves, **{n: x.to(dtype) if isinstance(x, torch.Tensor) else x for n, x in options.items()})
+        return [out, *torch.autograd.grad(out.square().sum(), leaves)]
+
+    ours = st.scaled_dot_product_attention
+    if kind == "compiled":
+        torch._dynamo.reset()  # it does not compile one function for ever more shapes
+        ours = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        truth, plain = (run(F.scaled_dot_product_attention, dtype) for dtype in (torch.float64, torch.float32))
+    for part, x, right, theirs in zip("oqkv", run(ours, torch.float32), truth, plain, strict=True):
+        reference.assert_close(x, right, theirs, 3, part)
+    with torch.no_grad():
+        assert ours(*tensors, **options).shape == truth[0].shape
+
+
 def test_sdpa_refusals():
     q = torch.randn(1, 4, 3, 8)
     with pytest.raises(ValueError, match="attn_mask is given with is_causal=True"):
         st.scaled_dot_product_attention(q, q, q, torch.ones(3, 3, dtype=torch.bool), is_causal=True)
     with pytest.raises(ValueError, match="key has 2 heads, query 4; enable_gqa=True"):
         st.scaled_dot_product_attention(q, q[:, :2], q[:, :2])
+    for given, sentence in (
+        ((None, q, q), "query is a <class 'NoneType'>; a torch.Tensor is accepted"),
+        ((q, q.numpy(), q), "key is a <class 'numpy.ndarray'>; a torch.Tensor is accepted"),
+        ((q, q, q, np.ones((3, 3))), "attn_mask is a <class 'numpy.ndarray'>; a torch.Tensor is accepted"),
+    ):
+        with pytest.raises(TypeError, match=sentence):
+            st.scaled_dot_product_attention(*given)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -479,8 +525,6 @@ def test_nested_tensors_are_refused():
     x = torch.nested.nested_tensor([torch.randn(3, 4, 8), torch.randn(5, 4, 8)], layout=torch.jagged)
     with pytest.raises(NotImplementedError, match="q is a nested tensor; packed sequences, with cu_seqlens_q and cu_seqlens_k"):
         st.attention(x, x, x)
-    with pytest.raises(NotImplementedError, match="q is a nested tensor"):
-        st.scaled_dot_product_attention(*[x.transpose(1, 2)] * 3)
 
 
 def test_a_gradient_that_is_one_number_repeated():

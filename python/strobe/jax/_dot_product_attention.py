@@ -17,6 +17,11 @@ def _over_keys(x: jax.Array | None, keys: int) -> jax.Array | None:
     return x if x.shape[-1] == keys else jnp.broadcast_to(x, (*x.shape[:-1], keys))
 
 
+def _with_a_column(x: jax.Array) -> jax.Array:
+    """Of zeros, where x has none."""
+    return jnp.zeros((*x.shape[:-1], 1), x.dtype)
+
+
 def dot_product_attention(
     query: jax.Array,
     key: jax.Array,
@@ -44,7 +49,7 @@ def dot_product_attention(
     mask : bool Array, broadcasts as bias, optional
         True takes part.
     scale : float, optional
-        Default 1 / sqrt(dim).
+        Default 1 / sqrt(dim). With 0 every product of q and k counts as 0.
     is_causal : bool
         Query i sees keys 0 to i (top-left).
     query_seq_lengths, key_value_seq_lengths : int32 Array, (batch,), optional
@@ -69,6 +74,15 @@ def dot_product_attention(
         query, key, value = query[None], key[None], value[None]
     if isinstance(local_window_size, int):
         local_window_size = (local_window_size, local_window_size)
+    if query.shape[2:3] == (0,) and key.shape[2:3] != (0,):  # no heads: nothing to compute
+        out, lse = jnp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype), jnp.zeros(query.shape[:-1], key.dtype)
+        out, lse = (out[0], lse[0]) if one else (out, lse)
+        return (out, lse) if return_residual else out
+    if not isinstance(scale, jax.core.Tracer) and scale is not None and scale == 0:  # attention() refuses it
+        query, scale = query * 0, 1.0
+    without_columns = query.shape[-1] == key.shape[-1] == value.shape[-1] == 0
+    if without_columns:
+        query, key, value, scale = *(_with_a_column(x) for x in (query, key, value)), 1.0
     keys = key.shape[1] if key.ndim == 4 else 0
     out, lse = attention(
         query,
@@ -84,6 +98,8 @@ def dot_product_attention(
         used_k=key_value_seq_lengths,
         return_lse=True,
     )
+    if without_columns:
+        out = out[..., :0]
     lse = jax.lax.stop_gradient(lse.transpose(0, 2, 1).astype(key.dtype))
     if one:
         out, lse = out[0], lse[0]

@@ -19,6 +19,7 @@ The work is done by custom operators: ``torch.ops.strobe.attention`` and ``atten
 and ``append``.
 """
 
+from strobe.torch import _flops
 from strobe.torch._activate import activate, deactivate
 from strobe.torch._attention import attention
 from strobe.torch._cache import append
@@ -65,3 +66,4 @@ __all__ = [
 ]
 
 share_threads()
+_flops.register()

@@ -7,6 +7,8 @@ checkpointing and PyTorch's compiled derivative formulas stay as they are. What 
 has replaced.
 """
 
+import inspect
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -27,11 +29,22 @@ _kept: list[Any] = []  # compiled kernels: a call in another thread may still be
 _said: set[str] = set()  # sentences that were warned with since the last activate()
 
 
+_BETWEEN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(_strobe.__file__) + os.sep)
+
+
+def _level_of_caller() -> int:
+    """The stack level, to the function that asks, of the line that called PyTorch."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and (level < 2 or frame.f_code.co_filename.startswith(_BETWEEN)):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _warn(sentence: str) -> None:
     """Once a sentence, whatever filters say: the same call is refused in each layer and step."""
     if sentence not in _said:
         _said.add(sentence)
-        warnings.warn(f"PyTorch's own kernel runs instead of Strobe's: {sentence}", stacklevel=3)
+        warnings.warn(f"PyTorch's own kernel runs instead of Strobe's: {sentence}", stacklevel=_level_of_caller())
 
 
 def _or_replaced(operator: str, key: str, function: Callable) -> Callable:

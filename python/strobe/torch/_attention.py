@@ -181,3 +181,23 @@ def attention(
     else:
         out, lse = run(*shared, with_lse=return_lse)
     return (out, lse) if return_lse else out
+
+
+def attention_with_zeros(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, dropout: float = 0.0, return_lse: bool = False, **options: Any
+) -> Any:
+    """attention() of what PyTorch's functions take and it refuses: a scale of 0, q and k, or v, without columns, and a dropout of
+    everything. Scores are 0 before anything is added to them, the result has no columns, or it is 0."""
+    columns, drops_all = v.shape[-1], dropout == 1
+    if scale == 0:
+        q, scale = q * 0, 1.0
+    if q.shape[-1] == k.shape[-1] == 0:
+        q, k, scale = (*(torch.nn.functional.pad(x, (0, 1)) for x in (q, k)), 1.0)
+    if columns == 0:
+        v = torch.nn.functional.pad(v, (0, 1))
+    results = attention(q, k, v, scale=scale, dropout=0.0 if drops_all else dropout, return_lse=return_lse, **options)
+    if columns and not drops_all:
+        return results
+    out = results[0] if return_lse else results
+    out = out * 0 if columns else out[..., :0]
+    return (out, results[1]) if return_lse else out

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from strobe.torch._attention import attention
+from strobe.torch._attention import attention_with_zeros
 
 _INTEGERS = (torch.int64, torch.int16, torch.int8)
 
@@ -353,7 +353,7 @@ def flex_attention(
     if score_mod is None and block_mask is None:
         options["visible"] = "1"
     arrays = {name: _narrow(name, x) for name, x in arrays.items()}
-    out, lse = attention(
+    out, lse = attention_with_zeros(
         query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), arrays=arrays, return_lse=True, **options
     )
     out = out.transpose(1, 2)

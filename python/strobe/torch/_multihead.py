@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from strobe._attention import sides
-from strobe.torch._attention import attention
+from strobe.torch._attention import attention_with_zeros
 
 
 def rotated(x: Tensor, base: float) -> Tensor:
@@ -139,7 +139,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):
         sinks = self.sinks
         if sinks is not None:  # of a module in 16 bits, which the library takes as float32
             sinks = sinks.to(torch.float64 if q.dtype == torch.float64 else torch.float32)
-        out = attention(
+        out = attention_with_zeros(
             q, k, v, causal=is_causal, window=self.window, diagonal="top_left", sinks=sinks,
             dropout=self.dropout if self.training else 0.0, **options,
         )  # fmt: skip

@@ -55,6 +55,12 @@ def observed() -> bool:
     )
 
 
+def _is_operator_now() -> bool:
+    """Whether a gradient is an operator's: as a part of a graph (create_graph=True), which refuses when it is asked for its
+    derivative, or where a mode looks at operators that did not at the forward's."""
+    return _is_grad_enabled() or (_KNOWN and _dispatch_modes() > 0)
+
+
 def may_be_plain() -> bool:
     """What the extension does not ask of itself: whether a compiler or forward derivatives look at a call."""
     return not _is_compiling() and forward_ad._current_level < 0
@@ -97,8 +103,7 @@ class _Eager(torch.autograd.Function):
         if "kernel" in numbers:  # the forward's
             numbers = {name: x for name, x in numbers.items() if name != "kernel"}
         tensors = dict(zip(names, given, strict=True))
-        if torch.is_grad_enabled():
-            # With create_graph=True the operator is a part of the graph, which refuses when it is asked for its derivative.
+        if _is_operator_now():
             given = {**_ops.DEFAULTS, **tensors, **numbers}
             shared = [given.get(name) for name in _NAMES]
             results = _ops.attention_backward(dout, dlse, out, lse, wants_bias, *shared)
@@ -125,7 +130,7 @@ class _HeadsFirst(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dout):
         q, k, v, out, lse = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True, as above
+        if _is_operator_now():
             numbers = {name: x for name, x in ctx.options.items() if name != "heads_first"}
             numbers = {**_ops.DEFAULTS, **numbers}
             q, k, v, out, dout = (x.transpose(1, 2) for x in (q, k, v, out, dout))
