@@ -10,8 +10,9 @@ from torch import Tensor
 from strobe._attention import MaskLists, sides
 from strobe.torch._fp8 import quantised_attention
 from strobe.torch._ops import refuse_forward_derivatives
-from strobe.torch._run import heads_last, run
+from strobe.torch._run import PLAIN, heads_last, run
 from strobe.torch._score import scored_attention
+from strobe.torch._sharded import attention_of_shards, is_sharded
 
 
 def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -113,6 +114,8 @@ def attention(
     others
         As in :func:`strobe.attention`.
 
+    DTensors are taken whose batch or heads are sharded: all tensors are DTensors then, and so are the results.
+
     torch.func's transforms work, vmap by making the axis a part of the batch; not packed sequences under vmap.
 
     Returns
@@ -141,6 +144,18 @@ def attention(
         out = heads_last(q, k, v, causal, diagonal, scale)
         if out is not None:
             return out
+    if type(q) not in PLAIN and is_sharded(q):
+        tensors = {
+            "q": q, "k": k, "v": v, "bias": bias, "mask": mask, "block_mask": block_mask, "alibi_slopes": alibi_slopes,
+            "sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "used_q": used_q, "used_k": used_k,
+        }  # fmt: skip
+        refused = {"score": score, "visible": visible, "arrays": arrays, "scalars": scalars, "mask_lists": mask_lists}
+        return attention_of_shards(
+            attention, tensors, refused, causal=causal, window=window, diagonal=diagonal, block_size=block_size,
+            softcap=softcap, dropout=dropout, seed=seed, offset=offset, scale=scale, max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=max_seqlen_k, q_start=q_start, k_start=k_start, deterministic=deterministic, tf32x3=tf32x3,
+            kernel=kernel, quantise=quantise, return_lse=return_lse,
+        )  # fmt: skip
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.is_nested:
             raise NotImplementedError(f"{name} is a nested tensor; packed sequences, with cu_seqlens_q and cu_seqlens_k, are accepted")

@@ -14,6 +14,7 @@ from strobe import _strobe
 from strobe.torch._ops import define, lse_shape, refuse_forward_derivatives, usable
 from strobe.torch._run import PLAIN, observed
 from strobe.torch._shapes import check_append, check_shapes
+from strobe.torch._sharded import refuse_shards
 
 # The arguments of the operators: names of strobe.attention and strobe.append, and the types of schemas.
 _ATTENTION = {
@@ -145,7 +146,10 @@ def cache_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Te
     named = {"q": q, "k": k, "v": v} | options
     given = [named.pop(name, None) for name in _ATTENTION]
     assert not named, named
-    return torch.ops.strobe.cache_attention(*given) if _is_operator(*given) else _run_attention(*given)
+    if not _is_operator(*given):
+        return _run_attention(*given)
+    refuse_shards("attention over a cache", q=q, k_cache=k, v_cache=v)
+    return torch.ops.strobe.cache_attention(*given)
 
 
 def append(
@@ -192,6 +196,7 @@ def append(
         k_start,
     )  # fmt: skip
     if _is_operator(*given):
+        refuse_shards("a cache", k_cache=k_cache, v_cache=v_cache, k=k, v=v, q=q)
         turned = torch.ops.strobe.append(*given)
     else:
         turned = _run_append(*given)
