@@ -557,3 +557,12 @@ def test_scaled_dot_product_attention_is_one_node():
     out.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
+
+
+def test_import_leaves_the_compiler_out(python):
+    """It takes as long to import as PyTorch itself, and comes with the functions that it is told not to compile."""
+    python(
+        "import sys, torch, strobe.torch as st; assert 'torch._dynamo' not in sys.modules; assert set(st.__all__) <= set(dir(st))\n"
+        "from strobe.torch import *; assert flex_attention is st.flex_attention and 'torch._dynamo' in sys.modules\n"
+        "try: st.nothing\nexcept AttributeError as e: assert 'nothing' in str(e)\nelse: raise AssertionError"
+    )

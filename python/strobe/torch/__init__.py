@@ -19,17 +19,13 @@ The work is done by custom operators: ``torch.ops.strobe.attention`` and ``atten
 and ``append``.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from strobe.torch import _flops
 from strobe.torch._activate import activate, deactivate
 from strobe.torch._attention import attention
 from strobe.torch._cache import append
-from strobe.torch._context_parallel import (
-    context_parallel_attention,
-    order_documents,
-    shard,
-    shard_positions,
-    unshard,
-)
 from strobe.torch._flash_attn import (
     flash_attn_func,
     flash_attn_kvpacked_func,
@@ -38,10 +34,19 @@ from strobe.torch._flash_attn import (
     flash_attn_varlen_qkvpacked_func,
 )
 from strobe.torch._flash_attn_kvcache import flash_attn_with_kvcache
-from strobe.torch._flex_attention import flex_attention
 from strobe.torch._multihead import MultiheadAttention
 from strobe.torch._sdpa import scaled_dot_product_attention
 from strobe.torch._threads import share_threads
+
+if TYPE_CHECKING:
+    from strobe.torch._context_parallel import (
+        context_parallel_attention,
+        order_documents,
+        shard,
+        shard_positions,
+        unshard,
+    )
+    from strobe.torch._flex_attention import flex_attention
 
 __all__ = [
     "MultiheadAttention",
@@ -64,6 +69,30 @@ __all__ = [
     "share_threads",
     "unshard",
 ]
+
+# Modules that tell PyTorch's compiler what it cannot compile, and so import it, which takes as long as PyTorch itself: they are
+# imported when they are asked for.
+_LATER = {
+    "context_parallel_attention": "_context_parallel",
+    "order_documents": "_context_parallel",
+    "shard": "_context_parallel",
+    "shard_positions": "_context_parallel",
+    "unshard": "_context_parallel",
+    "flex_attention": "_flex_attention",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = found  # asked once
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
 
 share_threads()
 _flops.register()
