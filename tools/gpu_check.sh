@@ -152,10 +152,13 @@ if wanted grid; then
     many="bwd bf16 b=9 h=30 sq=70 sk=140 d=64,128 causal nan bwd bf16 b=9 h=15 sq=70 sk=260 d=192,256 causal bwd bf16 b=9 h=15 s=150 d=256
         bwd bf16 b=9 h=30 sq=140 sk=70 d=128 causal=topleft bwd fp16 b=9 h=30 sq=70 sk=140 d=40,96 bwd bf16 b=20 h=30 s=260 varlen causal d=64
         bwd bf16 b=9 h=20 s=400 varlen lengths=one_long causal d=128"
+    # And forward tiles that two CTAs share at the end, at d 256 with K and V too, where a head has an even number of them.
+    shared="fwd bf16 h=68 sq=256 sk=832 d=256 fwd fp16 h=140 sq=128 sk=832 d=256 fwd bf16 h=140 sq=128 sk=1700 d=128"
     for ((part = 1; part <= cores; ++part)); do
         # shellcheck disable=SC2086 # the problems are words
         { OMP_NUM_THREADS=1 "$strobe" check $tier --device cuda --part $part/$cores &&
-            OMP_NUM_THREADS=1 "$strobe" check --device cuda --kernel cuda_backward_sm90 --part $part/$cores $many; } >"$work/grid_$part" 2>&1 &
+            OMP_NUM_THREADS=1 "$strobe" check --device cuda --kernel cuda_backward_sm90 --part $part/$cores $many
+            OMP_NUM_THREADS=1 "$strobe" check --device cuda --kernel cuda_forward_sm90 --part $part/$cores $shared; } >"$work/grid_$part" 2>&1 &
     done
     wait
     for ((part = 1; part <= cores; ++part)); do

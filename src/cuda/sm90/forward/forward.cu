@@ -53,6 +53,7 @@
 #include "cuda/sm90/forward/plain_store.h"
 #endif
 
+static_assert(PAIR == 1 || FEATURE_CLASS == FEATURES_NONE, "others copy each block for one CTA");
 #if defined(FINISHES_EARLY)
 static_assert((int)Q_SLOTS > (int)GROUPS && FEATURE_CLASS == FEATURES_NONE, "plain_store.h is for these");
 #endif

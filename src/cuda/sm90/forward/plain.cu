@@ -27,7 +27,7 @@
 #include "cuda/sm90/forward/query_registers.h"
 #include "cuda/sm90/forward/shared.h"
 
-static_assert(FEATURE_CLASS == FEATURES_NONE, "forward.cu has those");
+static_assert(FEATURE_CLASS == FEATURES_NONE && PAIR == 1, "forward.cu has those");
 static_assert((int)Q_SLOTS > (int)GROUPS, "a tile's first scores are issued before O of the one before is stored");
 
 /* What a thread of a consumer keeps beside its registers of S, P and O. */
