@@ -318,7 +318,7 @@ def capture(strobe):
     """Every call can be captured in a CUDA graph, and its replay gives the direct call's result: its bits with
     STROBE_DETERMINISTIC, but for dQ without."""
     cases = 0
-    for batch, heads, group, rows, keys, dim in ((2, 4, 2, 300, 300, 64), (1, 8, 4, 1, 4096, 128), (1, 2, 1, 77, 131, 256)):
+    for batch, heads, group, rows, keys, dim in ((2, 4, 2, 300, 300, 64), (1, 8, 4, 1, 4096, 128), (1, 2, 1, 200, 131, 256)):
         for causal, flags in ((False, 0), (True, 0), (True, 1)):
             q, dout = (torch.randn(batch, rows, heads, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in "qo")
             k, v = (torch.randn(batch, keys, heads // group, dim, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
